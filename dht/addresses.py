@@ -1,0 +1,100 @@
+"""Addresses that a person supplies or an invite carries, checked before anything dials them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from multiaddr import Multiaddr
+
+from dht.errors import BadAddress
+from dht.identity import public_key_of
+
+ALL_INTERFACES = ("/ip4/0.0.0.0/tcp/0",)
+"""Where `bootstrap` and `join` listen unless told otherwise; the system picks the port."""
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+"""Where `demo` listens: nobody else can connect."""
+
+MAX_ADDRESS_BYTES = 511
+
+_HOSTS = frozenset({"ip4", "ip6", "dns", "dns4", "dns6", "dnsaddr"})
+_TRANSPORTS = (["tcp"], ["udp", "quic-v1"])
+_EXAMPLE = "/ip4/203.0.113.5/tcp/31337"
+_PLAIN = re.compile(r"[A-Za-z0-9./:_%-]+")
+
+
+def check_dial(address: str) -> str:
+    """An address to connect to, such as `/ip4/203.0.113.5/tcp/31337/p2p/12D3Koo…`; raises BadAddress."""
+    names, parsed = _parse(address)
+    if names[-1:] != ["p2p"]:
+        raise BadAddress(f"{_short(address)}: the peer id is missing; an address ends in /p2p/12D3Koo…")
+    peer_id = parsed.value_for_protocol("p2p")
+    if peer_id is None or public_key_of(peer_id) is None:
+        raise BadAddress(f"{_short(address)}: {peer_id} is not an Ed25519 peer id (12D3Koo…)")
+    if names[:-1] != ["dnsaddr"]:
+        _check_host_and_transport(address, names[:-1])
+    if _port(parsed) == "0":
+        raise BadAddress(f"{_short(address)}: nobody can dial port 0; name the port")
+    return address
+
+
+def check_listen(address: str) -> str:
+    """An address to listen on, such as `/ip4/0.0.0.0/tcp/0` (port 0: any free one); raises BadAddress."""
+    names, _ = _parse(address)
+    if "p2p" in names:
+        raise BadAddress(f"{_short(address)}: an address to listen on has no /p2p/… part")
+    _check_host_and_transport(address, names)
+    if names[0] not in ("ip4", "ip6"):
+        raise BadAddress(f"{_short(address)}: listen on an IP address, such as /ip4/0.0.0.0/tcp/0")
+    return address
+
+
+def check_announce(address: str) -> str:
+    """An address that others shall dial, without /p2p; raises BadAddress."""
+    names, parsed = _parse(address)
+    if "p2p" in names:
+        raise BadAddress(f"{_short(address)}: an address to announce has no /p2p/… part; it is added")
+    _check_host_and_transport(address, names)
+    if _port(parsed) == "0":
+        raise BadAddress(f"{_short(address)}: nobody can dial port 0; name the port")
+    return address
+
+
+def peer_id_in(address: str) -> str:
+    """The peer id of a checked dial address."""
+    return address.rpartition("/p2p/")[2]
+
+
+def are_loopback(addresses: Iterable[str]) -> bool:
+    """Whether every address is on this machine alone."""
+    return all(address.startswith(("/ip4/127.", "/ip6/::1/")) for address in addresses)
+
+
+def _parse(address: str) -> tuple[list[str], Multiaddr]:
+    if len(address) > MAX_ADDRESS_BYTES:
+        raise BadAddress(f"{_short(address)}: longer than {MAX_ADDRESS_BYTES} characters")
+    if not _PLAIN.fullmatch(address):
+        raise BadAddress(f"{_short(address)}: not an address; write one such as {_EXAMPLE}")
+    try:
+        parsed = Multiaddr(address)
+        return [protocol.name for protocol in parsed.protocols()], parsed
+    except ValueError as error:
+        reason = re.sub(r"^Invalid MultiAddr '.*?': | \(string: .*\)$", "", str(error))
+        raise BadAddress(f"{_short(address)}: {reason}; write one such as {_EXAMPLE}") from error
+
+
+def _check_host_and_transport(address: str, names: list[str]) -> None:
+    if names[:1] and names[0] not in _HOSTS:
+        raise BadAddress(f"{_short(address)}: cannot use /{names[0]}; start with /ip4, /ip6 or /dns")
+    if names[1:] not in _TRANSPORTS:
+        raise BadAddress(f"{_short(address)}: needs /tcp/PORT or /udp/PORT/quic-v1 after the host")
+
+
+def _port(parsed: Multiaddr) -> str | None:
+    values = dict((protocol.name, value) for protocol, value in parsed.items())
+    return values.get("tcp", values.get("udp"))
+
+
+def _short(address: str) -> str:
+    text = address if len(address) <= 90 else address[:87] + "…"
+    return repr(text)

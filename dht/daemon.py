@@ -1,0 +1,283 @@
+"""hivemind's libp2p daemon (p2pd) as a child that cannot outlive us, and what we ask of it.
+
+The daemon authenticates peers and carries streams; frames, records and rules are ours. Its
+requests are written here, on hivemind's control sockets, because hivemind's own calls leave a
+socket open when the daemon refuses. `import hivemind` takes seconds and loads torch, so it
+happens inside functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import importlib.resources
+import logging
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dht.errors import BadAddress, PortInUse, Unreachable
+from dht.identity import id_bytes_of
+
+StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+"""Called with (authenticated peer id, reader, writer) for each incoming stream."""
+
+STOP_TIMEOUT_S = 2.0
+MAX_SOCKET_PATH_BYTES = 107
+
+# The longest name that hivemind puts after the prefix, in bytes: p2pclient-<11 characters>.sock
+_SOCKET_NAME_BYTES = 26
+
+# Runs before p2pd in its process: death with the parent, which p2pd itself would outlive by a while.
+_GUARD = """
+import os, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonConfig:
+    """How the daemon listens. Addresses have passed `dht.addresses`."""
+
+    identity_path: Path
+    socket_folder: Path
+    listen: tuple[str, ...]
+    announce: tuple[str, ...]
+    relays: tuple[str, ...]
+    public: bool
+    """Beyond this machine: relays, hole punching, UPnP."""
+    client_mode: bool
+    start_timeout_s: float
+
+
+class Daemon:
+    """A running p2pd. Made by `open_daemon`."""
+
+    def __init__(self, p2p: Any) -> None:
+        self.p2p = p2p
+        """The hivemind.P2P object, for hivemind's own DHT node."""
+        self._serving: set[asyncio.Task[Any]] = set()
+
+    @property
+    def peer_id(self) -> str:
+        """Base58."""
+        return str(self.p2p.peer_id.to_base58())
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Where this peer can be dialled, each with /p2p/…, as the daemon sees it now."""
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            return tuple(str(address) for address in await self.p2p.get_visible_maddrs(latest=True))
+
+    async def connect(self, address: str, timeout_s: float) -> None:
+        """Connect to a dial address; raises Unreachable."""
+        from hivemind.proto import p2pd_pb2
+        from hivemind.utils.multiaddr import Multiaddr
+
+        host, _, peer_id = address.rpartition("/p2p/")
+        target = p2pd_pb2.ConnectRequest(
+            peer=_id_bytes(peer_id), addrs=[Multiaddr(host).to_bytes()], timeout=_whole_seconds(timeout_s)
+        )
+        request = p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=target)
+        _, writer = await self._ask(request, timeout_s, what=address)
+        writer.close()
+
+    async def open_stream(
+        self, peer_id: str, protocol: str, timeout_s: float
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A stream to the peer, dialled by its id; raises Unreachable. The caller closes the writer."""
+        from hivemind.proto import p2pd_pb2
+
+        target = p2pd_pb2.StreamOpenRequest(
+            peer=_id_bytes(peer_id), proto=[protocol], timeout=_whole_seconds(timeout_s)
+        )
+        request = p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=target)
+        return await self._ask(request, timeout_s, what=f"peer {peer_id}")
+
+    async def handle(self, protocol: str, handler: StreamHandler) -> None:
+        """Run `handler` for each incoming stream of `protocol`; the stream is closed when it returns."""
+
+        async def serve(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._serving.add(task)
+            try:
+                await handler(info.peer_id.to_base58(), reader, writer)
+            except asyncio.CancelledError:
+                # The task ends here in any case, and asyncio of Python 3.11 stumbles over a cancelled one.
+                return
+            finally:
+                self._serving.discard(task)
+                writer.close()
+
+        await self.p2p.add_binary_stream_handler(protocol, serve)
+
+    async def ended(self) -> None:
+        """Return when the daemon has ended by itself."""
+        await self.p2p._child.wait()
+
+    async def close(self) -> None:
+        """Close every incoming stream and end the daemon, by force after STOP_TIMEOUT_S."""
+        serving = list(self._serving)
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self.p2p.shutdown()
+        except TimeoutError:
+            log.warning("p2pd did not stop within %s s; killing it", STOP_TIMEOUT_S)
+            self.p2p._child.kill()
+            await self.p2p._child.wait()
+
+    async def _ask(
+        self, request: Any, timeout_s: float, what: str
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                reader, writer = await self.p2p._client.control.daemon_connector.open_connection()
+                try:
+                    await _exchange(reader, writer, request)
+                except BaseException:
+                    writer.close()
+                    raise
+                return reader, writer
+        except ControlFailure as error:
+            raise Unreachable(f"cannot reach {what}: {_reason(error)}") from error
+        except TimeoutError as error:
+            raise Unreachable(f"cannot reach {what}: no answer within {timeout_s:g} s") from error
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise Unreachable(f"cannot reach {what}: the network daemon is gone") from error
+
+
+async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: Any) -> None:
+    from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_safe, write_pbmsg
+    from hivemind.proto import p2pd_pb2
+
+    await write_pbmsg(writer, request)
+    response = p2pd_pb2.Response()
+    await read_pbmsg_safe(reader, response)
+    raise_if_failed(response)
+
+
+@asynccontextmanager
+async def open_daemon(config: DaemonConfig) -> AsyncIterator[Daemon]:
+    """Start p2pd and stop it at exit. Raises PortInUse or BadAddress for what it cannot listen on."""
+    for address in config.listen:
+        _probe(address)
+    _prepare_hivemind()
+    with _socket_folder(config.socket_folder) as folder:
+        daemon = Daemon(await _start(config, folder))
+        try:
+            yield daemon
+        finally:
+            await daemon.close()
+
+
+async def _start(config: DaemonConfig, folder: Path) -> Any:
+    from hivemind.p2p import P2P
+    from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
+
+    class GuardedP2P(P2P):  # type: ignore[misc]
+        _UNIX_SOCKET_PREFIX = f"/unix{folder}/"
+
+        @staticmethod
+        def _make_process_args(*args: Any, **kwargs: Any) -> list[str]:
+            return [sys.executable, "-I", "-S", "-c", _GUARD, *P2P._make_process_args(*args, **kwargs)]
+
+    try:
+        return await GuardedP2P.create(
+            identity_path=str(config.identity_path),
+            check_if_identity_free=False,
+            host_maddrs=config.listen,
+            announce_maddrs=config.announce or None,
+            dht_mode="client" if config.client_mode else "server",
+            use_relay=config.public,
+            auto_nat=config.public,
+            nat_port_map=config.public,
+            use_auto_relay=config.public and bool(config.relays),
+            trusted_relays=config.relays if config.public else None,
+            startup_timeout=config.start_timeout_s,
+        )
+    except P2PDaemonError as error:
+        if "failed to listen" in str(error) or "address already in use" in str(error):
+            raise PortInUse(f"cannot listen on {', '.join(config.listen)}: {error}") from error
+        raise
+
+
+def _probe(address: str) -> None:
+    """Raise if the port is taken: the daemon itself shares ports (SO_REUSEPORT) and would not notice."""
+    _, family, host, transport, port, *_ = address.split("/")
+    kind = socket.SOCK_STREAM if transport == "tcp" else socket.SOCK_DGRAM
+    with socket.socket(socket.AF_INET if family == "ip4" else socket.AF_INET6, kind) as probe:
+        if transport == "tcp":
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(
+                    f"{address}: another program listens there; choose another port, or 0 for any"
+                ) from error
+            raise BadAddress(f"{address}: cannot listen there ({os.strerror(error.errno or 0)})") from error
+
+
+def _prepare_hivemind() -> None:
+    """hivemind logs to stderr unless told otherwise; its records go to whoever configures logging."""
+    os.environ.setdefault("GOLOG_LOG_LEVEL", "error")
+    os.environ.setdefault("HIVEMIND_MEMORY_SHARING_STRATEGY", "file_descriptor")
+    from hivemind.p2p import p2p_daemon
+    from hivemind.utils.logging import use_hivemind_log_handler
+
+    use_hivemind_log_handler("nowhere")
+    hivemind_log = logging.getLogger("hivemind")
+    if not hivemind_log.handlers:
+        hivemind_log.addHandler(logging.NullHandler())
+    # It finds its program with importlib.resources.path, which Python 3.11 and 3.12 deprecate.
+    p2p_daemon.path = lambda package, name: importlib.resources.as_file(importlib.resources.files(package) / name)
+
+
+@contextmanager
+def _socket_folder(wanted: Path) -> Iterator[Path]:
+    """`wanted`, cleaned of the sockets of earlier processes, or a short private one if its paths would be too long."""
+    wanted = wanted.absolute()
+    if len(os.fsencode(wanted)) + 1 + _SOCKET_NAME_BYTES > MAX_SOCKET_PATH_BYTES:
+        with tempfile.TemporaryDirectory(prefix="hf-") as short:
+            yield Path(short)
+        return
+    wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _remove_sockets(wanted)
+    yield wanted
+    _remove_sockets(wanted)
+
+
+def _remove_sockets(folder: Path) -> None:
+    for path in folder.glob("p2p*-*.sock"):
+        path.unlink(missing_ok=True)
+
+
+def _reason(error: BaseException) -> str:
+    return str(error).removeprefix("Connect failed. msg=").strip().splitlines()[0]
+
+
+def _id_bytes(peer_id: str) -> bytes:
+    raw = id_bytes_of(peer_id)
+    if raw is None:
+        raise Unreachable(f"{peer_id[:60]!r} is not a peer id")
+    return raw
+
+
+def _whole_seconds(timeout_s: float) -> int:
+    return max(1, round(timeout_s))

@@ -1,0 +1,72 @@
+"""What a person can do about a failure, as one tree with one exit code per branch.
+
+    HomefiresError                      exit code
+    ├── BadInput (also a ValueError)    2    the command line, a spec, settings, an address
+    │   ├── BadSpec
+    │   ├── BadAddress
+    │   └── BadInvite
+    ├── Unreachable                     3    nobody answered in time
+    ├── PortInUse                       4    another program listens there
+    ├── RunMismatch                     5    other spec, other version, other initial parameters
+    ├── DirectoryBusy                   6    another peer runs in this directory
+    └── RoundsFailed                    7    a demo ended without every round committed alike
+
+Exit code 0 is success, 1 an error of ours (a bug), 130 an interrupt. Only the command line
+prints: one line that says what, which value and what to do; the traceback with ``--debug``.
+"""
+
+from __future__ import annotations
+
+
+class HomefiresError(Exception):
+    """Something a person can act on; ``str(error)`` is the one line they read."""
+
+    exit_code = 1
+
+
+class BadInput(HomefiresError, ValueError):
+    """A value that a person supplied is wrong."""
+
+    exit_code = 2
+
+
+class BadSpec(BadInput):
+    """A run spec or settings file does not parse, or holds a value out of range."""
+
+
+class BadAddress(BadInput):
+    """A multiaddr that we cannot dial."""
+
+
+class BadInvite(BadInput):
+    """An invite that is damaged, forged, expired or too new."""
+
+
+class Unreachable(HomefiresError):
+    """Nobody answered within the time-out."""
+
+    exit_code = 3
+
+
+class PortInUse(HomefiresError):
+    """The address to listen on is taken."""
+
+    exit_code = 4
+
+
+class RunMismatch(HomefiresError):
+    """This machine and the run disagree about what is trained."""
+
+    exit_code = 5
+
+
+class DirectoryBusy(HomefiresError):
+    """Another process holds the lock of the run directory."""
+
+    exit_code = 6
+
+
+class RoundsFailed(HomefiresError):
+    """A demo finished, but not every round committed with the same bits everywhere."""
+
+    exit_code = 7

@@ -1,0 +1,137 @@
+"""Who a peer is: an Ed25519 key whose public half is the libp2p peer id itself.
+
+The key file is the one that libp2p's daemon reads, so the id that signs records is the id that
+the transport authenticates, and a signature needs no other key than the peer id.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+import base58
+import msgpack
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from dht.errors import BadInput
+
+PUBLIC_KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+
+# libp2p protobuf messages, written by hand: field 1 (varint) key type, 1 = Ed25519; field 2 (bytes) the key.
+_PRIVATE_HEADER = bytes([0x08, 0x01, 0x12, 64])
+_PUBLIC_HEADER = bytes([0x08, 0x01, 0x12, PUBLIC_KEY_BYTES])
+# A peer id of a short key is an "identity" multihash: code 0, length, the public key message itself.
+_ID_HEADER = bytes([0x00, len(_PUBLIC_HEADER) + PUBLIC_KEY_BYTES]) + _PUBLIC_HEADER
+
+
+class Identity:
+    """An Ed25519 key pair; signs in the name of `peer_id`."""
+
+    __slots__ = ("_key", "peer_id")
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.peer_id = peer_id_of(key.public_key().public_bytes_raw())
+        """Base58, `12D3Koo…`."""
+
+    @classmethod
+    def generate(cls) -> Identity:
+        """A new key that lies nowhere."""
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> Identity:
+        """The key of a 32-byte seed, for tests that must repeat."""
+        return cls(Ed25519PrivateKey.from_private_bytes(seed))
+
+    @classmethod
+    def load_or_create(cls, path: Path) -> Identity:
+        """Read the key file, or write a new one (0600 in a folder of 0700).
+
+        Raises BadInput if the file is not an Ed25519 key of libp2p.
+        """
+        if path.exists():
+            return cls._load(path)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        identity = cls.generate()
+        identity.save(path)
+        return identity
+
+    @classmethod
+    def _load(cls, path: Path) -> Identity:
+        raw = path.read_bytes()
+        seed = raw[len(_PRIVATE_HEADER) :][:32]
+        identity = cls(Ed25519PrivateKey.from_private_bytes(seed)) if len(seed) == 32 else None
+        if identity is None or identity._file_bytes() != raw:
+            raise BadInput(f"{path} is not an Ed25519 identity; move it away to become a new peer")
+        path.chmod(0o600)
+        return identity
+
+    def save(self, path: Path) -> None:
+        """Write the key file; its folder must exist. Never replaces a file."""
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "wb") as file:
+            file.write(self._file_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def sign(self, run: bytes, kind: str, payload: bytes) -> bytes:
+        """64 bytes over (`run`, `kind`, `payload`): what one run or kind signs says nothing in another."""
+        return self._key.sign(_signed_bytes(run, kind, payload))
+
+    def _file_bytes(self) -> bytes:
+        return _PRIVATE_HEADER + self._key.private_bytes_raw() + self._key.public_key().public_bytes_raw()
+
+
+def verify(peer_id: str, run: bytes, kind: str, payload: bytes, signature: bytes) -> bool:
+    """Whether the holder of `peer_id` signed this. False, never an error, for garbage."""
+    key = _verifier(peer_id)
+    if key is None or len(signature) != SIGNATURE_BYTES:
+        return False
+    try:
+        key.verify(signature, _signed_bytes(run, kind, payload))
+    except InvalidSignature:
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=4096)
+def peer_id_of(public_key: bytes) -> str:
+    """The peer id of 32 raw public key bytes."""
+    assert len(public_key) == PUBLIC_KEY_BYTES
+    return base58.b58encode(_ID_HEADER + public_key).decode()
+
+
+@functools.lru_cache(maxsize=4096)
+def public_key_of(peer_id: str) -> bytes | None:
+    """The 32 raw public key bytes inside an Ed25519 peer id; None if it is not one."""
+    if not 50 <= len(peer_id) <= 54:
+        return None
+    try:
+        raw: bytes = base58.b58decode(peer_id)
+    except ValueError:
+        return None
+    key = raw[len(_ID_HEADER) :]
+    if not raw.startswith(_ID_HEADER) or len(key) != PUBLIC_KEY_BYTES or peer_id_of(key) != peer_id:
+        return None
+    return key
+
+
+def id_bytes_of(peer_id: str) -> bytes | None:
+    """The bytes that base58 spells in an Ed25519 peer id; None if it is not one."""
+    key = public_key_of(peer_id)
+    return None if key is None else _ID_HEADER + key
+
+
+@functools.lru_cache(maxsize=4096)
+def _verifier(peer_id: str) -> Ed25519PublicKey | None:
+    key = public_key_of(peer_id)
+    return None if key is None else Ed25519PublicKey.from_public_bytes(key)
+
+
+def _signed_bytes(run: bytes, kind: str, payload: bytes) -> bytes:
+    packed: bytes = msgpack.packb(["homefires", run, kind, payload])
+    return packed

@@ -1,0 +1,231 @@
+"""The board and the streams in memory, on a virtual clock: the network of tests and simulators.
+
+`Scheduler` is a discrete-event clock. `MemoryNetwork` carries frames between logical peers with
+the delays, losses and faults one asks for, deterministically for a seed; `MemoryBoard` keeps
+records. Nothing here awaits or threads: a frame costs a few microseconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from dht.keys import MAX_TTL_S
+from dht.records import Record, acceptable
+from dht.streams import MAX_FRAME_BYTES, OnFrame
+
+DropsFrame = Callable[[str, str, bytes], bool]
+"""Called with (sender, receiver, frame) when a frame is sent; True loses it."""
+
+
+class Scheduler:
+    """A virtual clock that runs calls in order of time, ties in order of `call_at`."""
+
+    __slots__ = ("_calls", "_count", "now")
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now = now_s
+        self._calls: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Calls that still wait."""
+        return len(self._calls)
+
+    def call_at(self, when_s: float, call: Callable[..., object], *args: Any) -> None:
+        """Run `call(*args)` at `when_s`, or as soon as possible if that has passed."""
+        self._count += 1
+        heapq.heappush(self._calls, (max(when_s, self.now), self._count, call, args))
+
+    def call_in(self, delay_s: float, call: Callable[..., object], *args: Any) -> None:
+        """Run `call(*args)` after `delay_s`."""
+        self.call_at(self.now + delay_s, call, *args)
+
+    def run_until(self, until_s: float) -> None:
+        """Run every call due up to and including `until_s`; then it is `until_s`."""
+        calls, pop = self._calls, heapq.heappop
+        while calls and calls[0][0] <= until_s:
+            self.now, _, call, args = pop(calls)
+            call(*args)
+        self.now = max(self.now, until_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkModel:
+    """How frames travel when nothing is broken. Frames of one sender to one receiver keep their
+    order, except duplicates and old ones."""
+
+    delay_s: tuple[float, float] = (0.01, 0.05)
+    """Smallest and largest one-way delay, uniform."""
+    loss: float = 0.0
+    """Probability that a frame is lost."""
+    duplication: float = 0.0
+    """Probability that a frame arrives a second time, up to `old_s` later."""
+    old: float = 0.0
+    """Probability that a frame is delayed by up to `old_s` more."""
+    old_s: float = 30.0
+    upload_bps: Mapping[str, float] = field(default_factory=dict)
+    """Bits per second that leave a peer, by peer id; a peer that is not named has no limit."""
+
+
+class MemoryStreams:
+    """One peer's end of a `MemoryNetwork`: the contract of `dht.streams.Streams`."""
+
+    __slots__ = ("_network", "bytes_received", "bytes_sent", "on_frame", "peer_id")
+
+    def __init__(self, network: MemoryNetwork, peer_id: str) -> None:
+        self._network = network
+        self.peer_id = peer_id
+        self.on_frame: OnFrame | None = None
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+    def send(self, to: str, frame: bytes) -> None:
+        """Queue a frame; a peer that has been disconnected sends nothing."""
+        assert to != self.peer_id, "a peer does not send to itself"
+        assert len(frame) <= MAX_FRAME_BYTES, len(frame)
+        self._network.carry(self, to, frame)
+
+    def listen(self, on_frame: OnFrame) -> None:
+        """Set the listener. Frames that arrive before are dropped."""
+        self.on_frame = on_frame
+
+
+class MemoryNetwork:
+    """Connects logical peers on a `Scheduler`; faults can be switched on and off at any time.
+
+    Partitions, cuts and `drops` act when a frame is sent: what is under way still arrives.
+    """
+
+    def __init__(self, scheduler: Scheduler, rng: Random, link: LinkModel | None = None) -> None:
+        self.scheduler = scheduler
+        self.link = link or LinkModel()
+        self.drops: DropsFrame | None = None
+        """A targeted adversary."""
+        self.frames_sent = 0
+        self.frames_lost = 0
+        self._random = rng.random
+        self._ends: dict[str, MemoryStreams] = {}
+        self._last_arrival: dict[tuple[str, str], float] = {}
+        self._upload_free: dict[str, float] = {}
+        self._side: dict[str, int] = {}
+        self._cuts: set[tuple[str, str]] = set()
+        self._stalled_until: dict[str, float] = {}
+
+    def connect(self, peer_id: str) -> MemoryStreams:
+        """The peer's end. Connecting again (a restart) replaces the earlier end."""
+        self._ends[peer_id] = end = MemoryStreams(self, peer_id)
+        return end
+
+    def disconnect(self, peer_id: str) -> None:
+        """A crash or a leave: frames to and from the peer are lost until it connects again."""
+        self._ends.pop(peer_id, None)
+
+    def partition(self, *sides: Collection[str]) -> None:
+        """Frames pass within a side only; the peers not named form one more side. Replaces the last partition."""
+        self._side = {peer: number for number, side in enumerate(sides) for peer in side}
+
+    def cut(self, sender: str, receiver: str, *, both_ways: bool = True) -> None:
+        """Nothing passes from `sender` to `receiver`, nor back unless it is one-way."""
+        self._cuts.add((sender, receiver))
+        if both_ways:
+            self._cuts.add((receiver, sender))
+
+    def mend(self, sender: str, receiver: str) -> None:
+        """Undo `cut` in both directions."""
+        self._cuts -= {(sender, receiver), (receiver, sender)}
+
+    def stall(self, peer_id: str, until_s: float) -> None:
+        """The peer reads nothing until then; what arrives meanwhile is delivered at that moment."""
+        self._stalled_until[peer_id] = until_s
+
+    def heal(self) -> None:
+        """Undo partitions, cuts and the adversary. Stalls end by themselves."""
+        self._side.clear()
+        self._cuts.clear()
+        self.drops = None
+
+    def carry(self, sender: MemoryStreams, to: str, frame: bytes) -> None:
+        """Lose the frame, or schedule its arrival (called by `MemoryStreams.send`)."""
+        source, link, random = sender.peer_id, self.link, self._random
+        if self._ends.get(source) is not sender:
+            return
+        self.frames_sent += 1
+        sender.bytes_sent += len(frame)
+        sent = self._sent_at(source, len(frame)) if link.upload_bps else self.scheduler.now
+        if self._is_blocked(source, to, frame) or (link.loss and random() < link.loss):
+            self.frames_lost += 1
+            return
+        low, high = link.delay_s
+        arrival = sent + low + (high - low) * random()
+        if link.duplication and random() < link.duplication:
+            self.scheduler.call_at(arrival + link.old_s * random(), self._arrive, source, to, frame)
+        if link.old and random() < link.old:
+            self.scheduler.call_at(arrival + link.old_s * random(), self._arrive, source, to, frame)
+            return
+        pair = (source, to)
+        arrival = max(arrival, self._last_arrival.get(pair, 0.0))
+        self._last_arrival[pair] = arrival
+        self.scheduler.call_at(arrival, self._arrive, source, to, frame)
+
+    def _is_blocked(self, source: str, to: str, frame: bytes) -> bool:
+        side = self._side
+        if side and side.get(source) != side.get(to):
+            return True
+        if self._cuts and (source, to) in self._cuts:
+            return True
+        return self.drops is not None and self.drops(source, to, frame)
+
+    def _sent_at(self, source: str, size_bytes: int) -> float:
+        """When the last bit leaves: a peer's frames share its upload, one after the other."""
+        bps = self.link.upload_bps.get(source)
+        if bps is None:
+            return self.scheduler.now
+        start = max(self.scheduler.now, self._upload_free.get(source, 0.0))
+        self._upload_free[source] = done = start + size_bytes * 8 / bps
+        return done
+
+    def _arrive(self, source: str, to: str, frame: bytes) -> None:
+        if self._stalled_until:
+            awake = self._stalled_until.get(to, 0.0)
+            if awake > self.scheduler.now:
+                self.scheduler.call_at(awake, self._arrive, source, to, frame)
+                return
+        end = self._ends.get(to)
+        if end is None or end.on_frame is None:
+            self.frames_lost += 1
+            return
+        end.bytes_received += len(frame)
+        end.on_frame(source, frame)
+
+
+class MemoryBoard:
+    """The contract of `dht.board.Board` for all logical peers of one process; applies the DHT's own checks."""
+
+    def __init__(self, run: bytes, now_s: Callable[[], float]) -> None:
+        self._run = run
+        self._now_s = now_s
+        self._topics: dict[str, dict[str, Record]] = {}
+
+    async def publish(self, topic: str, record: Record, ttl_s: float) -> bool:
+        """Store the record; False if it is not valid or not newer than the author's last one."""
+        assert 0 < ttl_s <= MAX_TTL_S, ttl_s
+        if record.kind != topic or not acceptable(record, self._run, self._now_s()):
+            return False
+        rows = self._topics.setdefault(topic, {})
+        held = rows.get(record.author)
+        if held is not None and held.expires >= record.expires:
+            return False
+        rows[record.author] = record
+        return True
+
+    async def read(self, topic: str) -> dict[str, Record]:
+        """The records that have not expired, by author."""
+        now_s = self._now_s()
+        rows = self._topics.get(topic, {})
+        for author in [author for author, record in rows.items() if record.expires <= now_s]:
+            del rows[author]
+        return dict(rows)

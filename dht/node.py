@@ -1,0 +1,322 @@
+"""A peer's place in the network: hivemind's DHT for records, libp2p streams for everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dht.addresses import check_announce, check_dial, check_listen, peer_id_in
+from dht.board import Board
+from dht.daemon import Daemon, DaemonConfig, open_daemon
+from dht.errors import Unreachable
+from dht.keys import MAX_TTL_S, dht_key
+from dht.links import LinkLimits, OversizeError, PeerStreams, read_frame
+from dht.records import Malformed, Record, acceptable, pack, unpack
+from dht.schema import make_validator
+from dht.streams import MAX_FRAME_BYTES, Streams
+
+Provider = Callable[[], bytes | None]
+"""Gives the bytes that a name stands for, or None while there are none."""
+
+log = logging.getLogger(__name__)
+
+_REMEET_S = 15.0
+_GOODBYE_S = 1.0
+_MAX_NAME_BYTES = 64
+_MAX_ANSWERS = 64
+_HAS_IT = b"\x01"
+_HAS_NOTHING = b"\x00"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """How a node meets the others. Addresses are those that `dht.addresses` accepts."""
+
+    run: bytes
+    """32 bytes: the hash of the run spec. Nodes of different runs do not meet."""
+    identity_path: Path
+    """Written by `Identity.load_or_create`."""
+    socket_folder: Path
+    """For the daemon's sockets; cleaned at start, so one node at a time."""
+    listen: tuple[str, ...]
+    announce: tuple[str, ...] = ()
+    bootstrap: tuple[str, ...] = ()
+    """Dialled first; none: this node is the first."""
+    public: bool = False
+    """Reach beyond this machine: relays, hole punching, UPnP. Slower to start."""
+    client_mode: bool = False
+    """Use the DHT without serving it."""
+    start_timeout_s: float = 15.0
+    dial_timeout_s: float = 15.0
+    limits: LinkLimits = field(default_factory=LinkLimits)
+
+
+class Node:
+    """Made by `open_node`."""
+
+    def __init__(self, config: NetworkConfig, daemon: Daemon, board: Board, streams: PeerStreams) -> None:
+        self.peer_id = daemon.peer_id
+        self.board = board
+        self.streams: Streams = streams
+        self._config = config
+        self._daemon = daemon
+        self._links = streams
+        self._providers: dict[str, Provider] = {}
+        self._ask_protocol = _protocol(config.run, "ask")
+        self._answers = asyncio.Semaphore(_MAX_ANSWERS)
+
+    @property
+    def bytes_sent(self) -> int:
+        """By the streams, headers included."""
+        return self._links.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """By the streams, headers included."""
+        return self._links.bytes_received
+
+    @property
+    def frames_dropped(self) -> int:
+        """Frames that were given up: no room in the queue, peer not reachable, peer not reading."""
+        return self._links.frames_dropped
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Where others can dial this node, each with /p2p/…"""
+        return await self._daemon.addresses()
+
+    def serve(self, name: str, provider: Provider) -> None:
+        """Answer whoever asks for `name`; at most MAX_FRAME_BYTES each time."""
+        assert 0 < len(name.encode()) <= _MAX_NAME_BYTES
+        self._providers[name] = provider
+
+    async def ask(self, peer_id: str, name: str, timeout_s: float, max_bytes: int = MAX_FRAME_BYTES) -> bytes | None:
+        """What `peer_id` serves under `name`; None if it has nothing (yet). Raises Unreachable."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._ask(peer_id, name, timeout_s, max_bytes)
+        except TimeoutError as error:
+            raise Unreachable(f"peer {peer_id} did not send {name} within {timeout_s:g} s") from error
+        except (EOFError, OSError, OversizeError) as error:
+            raise Unreachable(f"peer {peer_id} did not send {name}: {error or type(error).__name__}") from error
+
+    async def _ask(self, peer_id: str, name: str, timeout_s: float, max_bytes: int) -> bytes | None:
+        reader, writer = await self._daemon.open_stream(peer_id, self._ask_protocol, timeout_s)
+        try:
+            writer.write(len(name.encode()).to_bytes(1, "big") + name.encode())
+            await writer.drain()
+            if await reader.readexactly(1) != _HAS_IT:
+                return None
+            return await read_frame(reader, max_bytes, timeout_s)
+        finally:
+            writer.close()
+
+    async def start(self) -> None:
+        """Accept streams and questions from now on."""
+        await self._links.start()
+        await self._daemon.handle(self._ask_protocol, self._answer)
+
+    async def _answer(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._answers.locked():
+            log.warning("refused a question of %s: too many at once", peer_id)
+            return
+        async with self._answers:
+            with suppress(EOFError, TimeoutError, OSError):
+                await self._answer_one(reader, writer)
+
+    async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        limit_s = self._config.limits.progress_timeout_s
+        async with asyncio.timeout(limit_s):
+            size = (await reader.readexactly(1))[0]
+            name = (await reader.readexactly(size)).decode(errors="replace")
+        provider = self._providers.get(name)
+        data = provider() if provider is not None else None
+        writer.write(_HAS_NOTHING if data is None else _HAS_IT + len(data).to_bytes(4, "big"))
+        for offset in range(0, len(data or b""), 2**18):
+            writer.write(memoryview(data or b"")[offset : offset + 2**18])
+            async with asyncio.timeout(limit_s):
+                await writer.drain()
+        async with asyncio.timeout(limit_s):
+            await reader.read(1)  # the other side closes when it has everything
+
+
+class DhtBoard:
+    """The contract of `dht.board.Board` on hivemind's DHT."""
+
+    def __init__(self, dht_node: Any, run: bytes) -> None:
+        self._dht = dht_node
+        self._run = run
+
+    async def publish(self, topic: str, record: Record, ttl_s: float) -> bool:
+        """Store the record on the nodes nearest to the topic's key."""
+        assert 0 < ttl_s <= MAX_TTL_S, ttl_s
+        if record.kind != topic or not acceptable(record, self._run, time.time()):
+            return False
+        stored = await self._dht.store(
+            dht_key(topic, self._run), pack(record), expiration_time=record.expires, subkey=record.author
+        )
+        return bool(stored)
+
+    async def read(self, topic: str) -> dict[str, Record]:
+        """The newest records that the nodes nearest to the key hold."""
+        found = await self._dht.get(dht_key(topic, self._run), latest=True)
+        if found is None or not isinstance(found.value, dict):
+            return {}
+        records: dict[str, Record] = {}
+        for author, item in found.value.items():
+            with suppress(Malformed):
+                record = unpack(item.value)
+                if record.author == author and record.expires > time.time():
+                    records[author] = record
+        return records
+
+
+@asynccontextmanager
+async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
+    """Start a node; everything it started has ended when the block is left.
+
+    Raises PortInUse, BadAddress, or Unreachable if no bootstrap address answers. An error in a
+    background task, such as one raised by the listener of the streams, ends the block.
+    """
+    assert len(config.run) == 32
+    _check_addresses(config)
+    try:
+        async with open_daemon(_daemon_config(config)) as daemon, _task_scope() as spawn:
+            met = await _dial_bootstrap(daemon, config)
+            dht_node = await _start_dht(daemon, config, met)
+            streams = PeerStreams(daemon, _protocol(config.run, "frames"), spawn, config.limits)
+            node = Node(config, daemon, DhtBoard(dht_node, config.run), streams)
+            await node.start()
+            spawn(_watch(daemon))
+            spawn(_stay_in_touch(daemon, dht_node, config))
+            try:
+                yield node
+            finally:
+                await streams.finish(_GOODBYE_S)
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from group
+        raise
+
+
+@asynccontextmanager
+async def _task_scope() -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]]:
+    """A task group whose tasks are cancelled when the block ends."""
+    tasks: set[asyncio.Task[None]] = set()
+    async with asyncio.TaskGroup() as group:
+
+        def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            task = group.create_task(work)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            return task
+
+        try:
+            yield spawn
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def _check_addresses(config: NetworkConfig) -> None:
+    for address in config.listen:
+        check_listen(address)
+    for address in config.announce:
+        check_announce(address)
+    for address in config.bootstrap:
+        check_dial(address)
+
+
+def _daemon_config(config: NetworkConfig) -> DaemonConfig:
+    return DaemonConfig(
+        identity_path=config.identity_path,
+        socket_folder=config.socket_folder,
+        listen=config.listen,
+        announce=config.announce,
+        relays=config.bootstrap,
+        public=config.public,
+        client_mode=config.client_mode,
+        start_timeout_s=config.start_timeout_s,
+    )
+
+
+async def _dial_bootstrap(daemon: Daemon, config: NetworkConfig) -> list[str]:
+    """The bootstrap addresses that answer. One is enough: the others then have _GOODBYE_S more."""
+    others = _others(daemon, config)
+    if not others:
+        return []
+    dials = {asyncio.create_task(daemon.connect(address, config.dial_timeout_s)): address for address in others}
+    waiting = set(dials)
+    met: list[str] = []
+    failures: list[Unreachable] = []
+    try:
+        while waiting:
+            done, waiting = await asyncio.wait(
+                waiting, timeout=_GOODBYE_S if met else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                break
+            for dial in done:
+                error = dial.exception()
+                if error is None:
+                    met.append(dials[dial])
+                elif isinstance(error, Unreachable):
+                    failures.append(error)
+                else:
+                    raise error
+    finally:
+        for dial in waiting:
+            dial.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    if not met:
+        more = f" (nor {len(failures) - 1} more)" if len(failures) > 1 else ""
+        raise Unreachable(f"{failures[0]}{more}; is the bootstrap node running, is the address right?")
+    return met
+
+
+def _others(daemon: Daemon, config: NetworkConfig) -> list[str]:
+    return [address for address in config.bootstrap if peer_id_in(address) != daemon.peer_id]
+
+
+async def _start_dht(daemon: Daemon, config: NetworkConfig, met: list[str]) -> Any:
+    from hivemind.dht import DHTNode
+
+    # Records are small, short-lived and always read anew: caches would only serve old ones.
+    return await DHTNode.create(
+        p2p=daemon.p2p,
+        initial_peers=met or None,
+        client_mode=config.client_mode,
+        record_validator=make_validator(config.run),
+        ensure_bootstrap_success=False,
+        strict=False,
+        cache_locally=False,
+        cache_nearest=0,
+        cache_on_store=False,
+    )
+
+
+async def _watch(daemon: Daemon) -> None:
+    await daemon.ended()
+    raise Unreachable("the network daemon (p2pd) ended by itself; the log holds its last words")
+
+
+async def _stay_in_touch(daemon: Daemon, dht_node: Any, config: NetworkConfig) -> None:
+    """Meet a bootstrap node again that was away: after its restart it knows nobody."""
+    from hivemind.p2p import PeerID
+
+    others = _others(daemon, config)
+    while others:
+        await asyncio.sleep(_REMEET_S)
+        for address in others:
+            with suppress(Unreachable):
+                await daemon.connect(address, config.dial_timeout_s)
+                await dht_node.protocol.call_ping(PeerID.from_base58(peer_id_in(address)))
+
+
+def _protocol(run: bytes, name: str) -> str:
+    return f"homefires/1/{run.hex()}/{name}"

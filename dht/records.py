@@ -1,0 +1,233 @@
+"""Small signed statements of a peer: the record, what it may hold, and its bytes.
+
+A record is signed by its author's peer id over (run, kind, body, expires). The body is a msgpack
+map; a reader checks the fields it knows, strictly, and skips the fields of newer clients.
+Everything here is pure: no network, no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import msgpack
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+
+from dht.identity import SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify
+from dht.keys import GENESIS, HEAD, MAX_TTL_S, VERSION
+
+MAX_RECORD_BYTES = 1024
+MAX_FOUNDERS = 16
+CLOCK_SKEW_S = 5.0
+"""How much later than MAX_TTL_S a record may expire on our clock: the author's may be ahead."""
+
+
+class Malformed(ValueError):
+    """Bytes from the network that are not what they should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A signed statement. `expires` is Unix time in seconds, `kind` a topic of `dht.keys`."""
+
+    author: str
+    kind: str
+    body: bytes
+    expires: float
+    signature: bytes
+
+
+def sign_record(identity: Identity, run: bytes, kind: str, body: bytes, expires: float) -> Record:
+    """The record that says `body` in the name of `identity` until `expires`."""
+    signature = identity.sign(run, f"record/{kind}", _signed_part(body, expires))
+    return Record(identity.peer_id, kind, body, expires, signature)
+
+
+def verify_record(record: Record, run: bytes) -> bool:
+    """Whether the author signed it for this run. Says nothing about expiry or content."""
+    signed = _signed_part(record.body, record.expires)
+    return verify(record.author, run, f"record/{record.kind}", signed, record.signature)
+
+
+def sound(record: Record, run: bytes) -> bool:
+    """Whether its size, signature and body are right for `run`; the checks that need no clock."""
+    if len(pack(record)) > MAX_RECORD_BYTES or not verify_record(record, run):
+        return False
+    try:
+        return unpack_body(record).run == run
+    except Malformed:
+        return False
+
+
+def acceptable(record: Record, run: bytes, now_s: float) -> bool:
+    """Every check that a board makes: `sound`, not expired, and no longer to live than MAX_TTL_S."""
+    return now_s < record.expires <= now_s + MAX_TTL_S + CLOCK_SKEW_S and sound(record, run)
+
+
+def pack(record: Record) -> bytes:
+    """The record as it travels: a msgpack array, with the author as the 32 bytes of its public key."""
+    author = public_key_of(record.author)
+    assert author is not None, record.author
+    packed: bytes = msgpack.packb([VERSION, author, record.kind, record.body, record.expires, record.signature])
+    return packed
+
+
+def unpack(data: bytes) -> Record:
+    """The record in these bytes; its signature is not checked. Raises Malformed."""
+    match _unpack_msgpack(data):
+        case (
+            int(version),
+            bytes(author),
+            str(kind),
+            bytes(body),
+            float(expires),
+            bytes(signature),
+            *_,
+        ) if version == VERSION and len(author) == 32 and len(signature) == SIGNATURE_BYTES:
+            if not math.isfinite(expires):
+                raise Malformed("a record that expires never")
+            return Record(peer_id_of(author), kind, body, expires, signature)
+    raise Malformed("not a record of this version")
+
+
+def _digest(value: bytes) -> bytes:
+    if len(value) != 32:
+        raise ValueError("a digest has 32 bytes")
+    return value
+
+
+def _digest_or_empty(value: bytes) -> bytes:
+    return value if not value else _digest(value)
+
+
+def _printable(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("not printable")
+    return value
+
+
+Digest = Annotated[bytes, Field(strict=True), AfterValidator(_digest)]
+DigestOrEmpty = Annotated[bytes, Field(strict=True), AfterValidator(_digest_or_empty)]
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Flag = Annotated[bool, Field(strict=True)]
+Label = Annotated[str, Field(strict=True, max_length=32), AfterValidator(_printable)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """What a peer says of itself, every few seconds. Liveness sign, ready record and head of its chain in one."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
+
+    run: Digest
+    anchor: DigestOrEmpty
+    """Digest of the chain; empty before genesis."""
+    round: Annotated[int, Field(strict=True, ge=-1, lt=2**63)]
+    """-1 before genesis."""
+    weight: Count
+    """W of the anchor: contributions since the start of the run."""
+    state: DigestOrEmpty
+    """H(θ, m) of the anchor, of the initial parameters before genesis; empty while it is being computed."""
+    ready: Flag
+    stuck_s: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+    """Seconds since this peer is ready and undecided."""
+    tokens: Count
+    steps: Count
+    bandwidth_bps: Count
+    """Upload in bits per second, as the peer declares it; 0 if it does not know."""
+    leaving: Flag
+    reach: Annotated[int, Field(strict=True, ge=0, lt=2**16)]
+    """Flags: how this peer can be reached (0: not known)."""
+    name: Label
+    version: Label
+
+    def pack(self) -> bytes:
+        """The body of a `head` record."""
+        packed: bytes = msgpack.packb(asdict(self))
+        return packed
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Head:
+        """Raises Malformed for a missing field, another type or a value out of range."""
+        return _validate(_HEAD, _unpack_map(body))
+
+
+def _sorted_peers(value: tuple[str, ...]) -> tuple[str, ...]:
+    if list(value) != sorted(set(value)):
+        raise ValueError("founders must be sorted and distinct")
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Genesis:
+    """The beginning of a run, said once by its organiser: who founds it, from which initial state."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
+
+    run: Digest
+    founders: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_FOUNDERS), AfterValidator(_sorted_peers)]
+    """Peer ids, sorted: the first electorate."""
+    state: Digest
+    """H(θ, m) of the initial parameters."""
+
+    def pack(self) -> bytes:
+        """The body of a `genesis` record; founders travel as raw public keys."""
+        keys = [public_key_of(founder) for founder in self.founders]
+        assert None not in keys, self.founders
+        packed: bytes = msgpack.packb({"run": self.run, "founders": keys, "state": self.state})
+        return packed
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Genesis:
+        """Raises Malformed."""
+        fields = _unpack_map(body)
+        keys = fields.get("founders")
+        if not isinstance(keys, tuple) or not all(isinstance(key, bytes) and len(key) == 32 for key in keys):
+            raise Malformed("founders are not public keys")
+        return _validate(_GENESIS, fields | {"founders": tuple(map(peer_id_of, keys))})
+
+
+_HEAD = TypeAdapter(Head)
+_GENESIS = TypeAdapter(Genesis)
+
+
+def unpack_body(record: Record) -> Head | Genesis:
+    """The typed body. Raises Malformed, also for a kind that this client does not know."""
+    if record.kind == HEAD:
+        return Head.unpack(record.body)
+    if record.kind == GENESIS:
+        return Genesis.unpack(record.body)
+    raise Malformed(f"unknown kind of record: {record.kind[:20]!r}")
+
+
+_Body = TypeVar("_Body", Head, Genesis)
+
+
+def _validate(adapter: TypeAdapter[_Body], fields: dict[str, Any]) -> _Body:
+    try:
+        return adapter.validate_python(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise Malformed(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def _unpack_map(body: bytes) -> dict[str, Any]:
+    fields = _unpack_msgpack(body)
+    if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
+        raise Malformed("not a map of names")
+    return fields
+
+
+def _unpack_msgpack(data: bytes) -> Any:
+    if len(data) > MAX_RECORD_BYTES:
+        raise Malformed(f"{len(data)} bytes; a record has at most {MAX_RECORD_BYTES}")
+    try:
+        return msgpack.unpackb(data, use_list=False, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException, TypeError, RecursionError) as error:
+        raise Malformed("not msgpack") from error
+
+
+def _signed_part(body: bytes, expires: float) -> bytes:
+    packed: bytes = msgpack.packb([body, float(expires)])
+    return packed

@@ -1,0 +1,26 @@
+"""The one seam between a peer and the network: frames to peers whose ids are authenticated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+MAX_FRAME_BYTES = 20 * 2**20
+"""No frame is larger; a receiver cuts off whoever announces more."""
+
+OnFrame = Callable[[str, bytes], None]
+"""Called with (sender's peer id, frame). The sender is authenticated by the transport."""
+
+
+class Streams(Protocol):
+    """Sends frames; delivers what arrives to one listener, in order per sender.
+
+    Delivery is best effort: a frame to a peer that cannot be reached, or that stopped reading,
+    is dropped after a time-out. The protocol above repeats what matters.
+    """
+
+    def send(self, to: str, frame: bytes) -> None:
+        """Queue a frame. Never blocks, never raises for an unreachable peer."""
+
+    def listen(self, on_frame: OnFrame) -> None:
+        """Set the listener. Frames that arrive before are dropped."""

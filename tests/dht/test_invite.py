@@ -1,0 +1,157 @@
+"""Invites: issued, read back, and every way in which one can be wrong."""
+
+import base64
+import contextlib
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dht import invite
+from dht.errors import BadAddress, BadInvite
+from dht.identity import Identity
+
+ORGANISER = Identity.from_seed(b"o" * 32)
+ADDRESS = f"/ip4/203.0.113.5/tcp/31337/p2p/{ORGANISER.peer_id}"
+SPEC_HASH = b"s" * 32
+NOW_S = 1_800_000_000.0
+TEXT = invite.issue(ORGANISER, run="tiny", spec_hash=SPEC_HASH, addrs=(ADDRESS,))
+
+
+def forge(signer: Identity = ORGANISER, **changes: Any) -> str:
+    """An invite with other fields, correctly signed by `signer`."""
+    fields = {
+        "v": 1,
+        "run": "tiny",
+        "spec_hash": SPEC_HASH,
+        "organiser": ORGANISER.peer_id,
+        "addrs": [ADDRESS],
+        "min_version": 1,
+    }
+    fields |= changes
+    body = msgpack.packb({key: value for key, value in fields.items() if value is not ...})
+    spec_hash = fields["spec_hash"] if isinstance(fields["spec_hash"], bytes) else b""
+    packed = msgpack.packb([body, signer.sign(spec_hash, "invite", body)])
+    return "hf1:" + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def test_says_what_was_issued() -> None:
+    text = invite.issue(ORGANISER, run="tiny", spec_hash=SPEC_HASH, addrs=(ADDRESS,), token=b"t", expires=NOW_S + 3600)
+    assert invite.parse(text, NOW_S) == invite.Invite(
+        run="tiny",
+        spec_hash=SPEC_HASH,
+        organiser=ORGANISER.peer_id,
+        addrs=(ADDRESS,),
+        token=b"t",
+        expires=NOW_S + 3600,
+        min_version=1,
+    )
+
+
+def test_survives_line_breaks_of_a_mail_program() -> None:
+    folded = "  " + "\r\n".join(TEXT[start : start + 60] for start in range(0, len(TEXT), 60)) + "\n"
+    assert invite.parse(folded, NOW_S) == invite.parse(TEXT, NOW_S)
+
+
+def test_forge_makes_a_valid_invite_when_nothing_is_changed() -> None:
+    """The tests below would prove nothing otherwise."""
+    assert invite.parse(forge(), NOW_S) == invite.parse(TEXT, NOW_S)
+
+
+def test_fields_of_newer_clients_are_skipped() -> None:
+    assert invite.parse(forge(v=2, colour="red"), NOW_S).run == "tiny"
+
+
+def test_issue_checks_addresses() -> None:
+    with pytest.raises(BadAddress):
+        invite.issue(ORGANISER, run="tiny", spec_hash=SPEC_HASH, addrs=("/ip4/1.2.3.4/tcp/1",))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "not an invite"),
+        ("hello", "not an invite"),
+        ("hf2:abc", "not an invite"),
+        ("hf1:", "damaged"),
+        ("hf1:!!!", "damaged"),
+        ("hf1:é", "damaged"),
+        (TEXT[:-1], "damaged|not signed"),
+        (TEXT[:-20], "damaged"),
+        (TEXT + "A", "damaged|not signed"),
+        ("hf1:" + "A" * 9000, "longer"),
+        (forge(Identity.from_seed(b"x" * 32)), "not signed"),
+        (forge(expires=NOW_S - 7200), r"expired 2\.0 hours ago"),
+        (forge(min_version=2), "needs invite version 2"),
+        (forge(min_version="2"), "damaged"),
+        (forge(min_version=True), "damaged"),
+        (forge(addrs=["/ip4/1.2.3.4/tcp/1"]), "bad address.*peer id is missing"),
+        (forge(addrs=["/ip4/127.0.0.1/unix/x"]), "bad address"),
+        (forge(addrs=[]), "damaged"),
+        (forge(addrs=[1]), "damaged"),
+        (forge(addrs=[ADDRESS] * 17), "damaged"),
+        (forge(run="../etc"), "damaged"),
+        (forge(run="\x1b[31m"), "damaged"),
+        (forge(run=...), "damaged"),
+        (forge(spec_hash=b"short"), "damaged"),
+        (forge(spec_hash="x"), "damaged"),
+        (forge(organiser="nobody"), "damaged"),
+        (forge(expires="soon"), "damaged"),
+        (forge(token=5), "damaged"),
+    ],
+)
+def test_wrong_ones_are_refused_in_one_line(text: str, says: str) -> None:
+    with pytest.raises(BadInvite, match=says) as caught:
+        invite.parse(text, NOW_S)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+@given(st.integers(4, len(TEXT) - 1), st.characters(codec="ascii", categories=["L", "N", "P"]))
+def test_no_character_can_be_changed(position: int, character: str) -> None:
+    changed = TEXT[:position] + character + TEXT[position + 1 :]
+    try:
+        parsed = invite.parse(changed, NOW_S)
+    except BadInvite:
+        return
+    # The last base64 character has spare bits.
+    assert changed == TEXT or position == len(TEXT) - 1
+    assert parsed == invite.parse(TEXT, NOW_S)
+
+
+MSGPACK_LIKE = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.binary() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(-(2**63), 2**64 - 1), inner),
+)
+
+
+PACKED = MSGPACK_LIKE.map(msgpack.packb)
+
+
+@given(st.binary() | PACKED | PACKED.map(lambda body: msgpack.packb([body, b""])))
+@example(b"\x91" * 2000)
+@example(b"\xdd\xff\xff\xff\xff")
+@example(msgpack.packb([msgpack.packb({b"run": 1}), b""]))
+@example(msgpack.packb([b"\xd6\xff\xff\xff\xff\xff", b""]))
+def test_whatever_the_bytes_the_answer_is_one_line(raw: bytes) -> None:
+    with pytest.raises(BadInvite):
+        invite.parse("hf1:" + base64.urlsafe_b64encode(raw).decode(), NOW_S)
+
+
+@given(st.text())
+def test_whatever_the_text_the_answer_is_one_line(text: str) -> None:
+    with pytest.raises(BadInvite):
+        invite.parse(text, NOW_S)
+
+
+FIELD = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.binary() | st.text()
+
+
+@given(st.sampled_from(["run", "spec_hash", "organiser", "addrs", "token", "expires", "min_version"]), FIELD)
+def test_whatever_a_signed_field_holds_parse_reads_or_refuses(name: str, value: Any) -> None:
+    """Even the organiser cannot make a client fail."""
+    with contextlib.suppress(BadInvite):
+        parsed = invite.parse(forge(**{name: value}), NOW_S)
+        assert parsed.expires is None or parsed.expires > NOW_S

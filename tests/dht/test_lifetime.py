@@ -1,0 +1,52 @@
+"""Children do not outlive their parent."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from dht.lifetime import parent_gone
+
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
+print(child.pid, child.stdout.readline().decode().strip(), flush=True)
+sys.stdin.read()
+"""
+TIED = "import dht.lifetime, time; dht.lifetime.die_with_parent(); print('up', flush=True); time.sleep(60)"
+WATCHING = "import asyncio, dht.lifetime; print('up', flush=True); asyncio.run(dht.lifetime.parent_gone(poll_s=0.05))"
+
+
+@pytest.mark.parametrize(
+    "child_code",
+    [
+        pytest.param(
+            TIED,
+            marks=pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's own"),
+        ),
+        WATCHING,
+    ],
+)
+def test_a_child_ends_when_its_parent_is_killed(child_code: str) -> None:
+    command = [sys.executable, "-c", PARENT, child_code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid, up = parent.stdout.readline().split()
+        assert up == b"up"
+        child = psutil.Process(int(pid))
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(timeout=10)
+        gone, _ = psutil.wait_procs([child], timeout=10)
+        assert gone
+
+
+async def test_parent_gone_waits_for_a_living_parent() -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await parent_gone(poll_s=0.01)
+    async with asyncio.timeout(5):
+        await parent_gone(parent_pid=os.getpid(), poll_s=0.01)

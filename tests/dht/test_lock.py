@@ -1,0 +1,40 @@
+"""One process per directory."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dht.errors import DirectoryBusy
+from dht.lock import hold_directory
+
+
+def test_a_second_holder_is_told_who_is_first(tmp_path: Path) -> None:
+    with hold_directory(tmp_path / "run"):
+        with pytest.raises(DirectoryBusy, match=f"in use by process {os.getpid()}"), hold_directory(tmp_path / "run"):
+            pass
+        assert stat.S_IMODE((tmp_path / "run" / "run").stat().st_mode) == 0o700
+    with hold_directory(tmp_path / "run"):
+        pass
+
+
+def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib, dht.lock\n"
+        "with dht.lock.hold_directory(pathlib.Path(sys.argv[1])):\n"
+        "    print('held', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"held\n"
+        with pytest.raises(DirectoryBusy, match=f"process {child.pid}"), hold_directory(tmp_path):
+            pass
+        child.kill()
+        child.wait(timeout=10)
+        with hold_directory(tmp_path):
+            pass

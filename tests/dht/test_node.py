@@ -1,0 +1,207 @@
+"""A real node on loopback: how it starts, fails and ends."""
+
+import asyncio
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dht.addresses import LOOPBACK, check_dial
+from dht.errors import BadAddress, PortInUse, Unreachable
+from dht.identity import Identity
+from dht.node import NetworkConfig, Node, open_node
+
+pytestmark = pytest.mark.swarm
+
+RUN = b"r" * 32
+
+
+def config(folder: Path, **changes: Any) -> NetworkConfig:
+    Identity.load_or_create(folder / "identity.key")
+    fields: dict[str, Any] = {
+        "run": RUN,
+        "identity_path": folder / "identity.key",
+        "socket_folder": folder / "run",
+        "listen": LOOPBACK,
+    }
+    return NetworkConfig(**(fields | changes))
+
+
+def daemons() -> list[psutil.Process]:
+    return [process for process in psutil.Process().children(recursive=True) if process.name() == "p2pd"]
+
+
+async def test_our_peer_id_is_the_transports(tmp_path: Path) -> None:
+    identity = Identity.load_or_create(tmp_path / "identity.key")
+    async with open_node(config(tmp_path)) as node:
+        assert node.peer_id == identity.peer_id
+        (address,) = await node.addresses()
+        assert check_dial(address).startswith("/ip4/127.0.0.1/tcp/")
+        assert address.endswith(f"/p2p/{identity.peer_id}")
+
+
+async def test_nothing_is_left_and_nothing_was_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    async with open_node(config(tmp_path)):
+        assert len(daemons()) == 1
+        start_s = time.monotonic()
+    assert time.monotonic() - start_s < 3
+    assert daemons() == []
+    assert list((tmp_path / "run").iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_a_long_directory_gets_a_short_one_for_its_sockets(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 20)
+    async with open_node(config(folder)) as node:
+        path = str(node._daemon.p2p.daemon_listen_maddr).removeprefix("/unix")
+        assert stat.S_ISSOCK(os.stat(path).st_mode)
+        assert len(os.fsencode(path)) <= 107
+        assert not path.startswith(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        os.stat(os.path.dirname(path))
+
+
+async def test_sockets_of_a_killed_process_are_swept(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "p2pd-abc.sock").touch()
+    (tmp_path / "run" / "lock").touch()
+    async with open_node(config(tmp_path)):
+        assert not (tmp_path / "run" / "p2pd-abc.sock").exists()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
+
+
+async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}"
+        with pytest.raises(PortInUse, match=address):
+            async with open_node(config(tmp_path, listen=(address,))):
+                pass
+
+
+async def test_two_nodes_do_not_share_a_port(tmp_path: Path) -> None:
+    """The daemon alone would: it listens with SO_REUSEPORT."""
+    async with open_node(config(tmp_path / "a")) as node:
+        taken = (await node.addresses())[0].split("/p2p/")[0]
+        with pytest.raises(PortInUse, match=taken):
+            async with open_node(config(tmp_path / "b", listen=(taken,))):
+                pass
+
+
+async def test_an_address_of_another_machine_cannot_be_listened_on(tmp_path: Path) -> None:
+    with pytest.raises(BadAddress, match=r"192\.0\.2\.1"):
+        async with open_node(config(tmp_path, listen=("/ip4/192.0.2.1/tcp/0",))):
+            pass
+
+
+async def test_nobody_at_the_bootstrap_address(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    address = f"/ip4/127.0.0.1/tcp/{port}/p2p/{Identity.generate().peer_id}"
+    with pytest.raises(Unreachable, match=f"cannot reach {address}") as caught:
+        async with open_node(config(tmp_path, bootstrap=(address,))):
+            pass
+    assert "\n" not in str(caught.value)
+    assert daemons() == []
+
+
+async def test_a_silent_bootstrap_address_times_out(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}/p2p/{Identity.generate().peer_id}"
+        start_s = time.monotonic()
+        with pytest.raises(Unreachable, match="cannot reach"):
+            async with open_node(config(tmp_path, bootstrap=(address,), dial_timeout_s=1.0)):
+                pass
+        assert time.monotonic() - start_s < 5
+
+
+async def test_one_bootstrap_address_that_answers_is_enough(tmp_path: Path) -> None:
+    dead = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}"
+    async with open_node(config(tmp_path / "a")) as first:
+        bootstrap = (dead, *await first.addresses())
+        async with open_node(config(tmp_path / "b", bootstrap=bootstrap)) as second:
+            first.serve("name", lambda: b"value")
+            assert await second.ask(first.peer_id, "name", 5) == b"value"
+
+
+async def test_an_address_with_the_wrong_peer_id_is_not_believed(tmp_path: Path) -> None:
+    async with open_node(config(tmp_path / "a")) as first:
+        host = (await first.addresses())[0].split("/p2p/")[0]
+        wrong = f"{host}/p2p/{Identity.generate().peer_id}"
+        with pytest.raises(Unreachable):
+            async with open_node(config(tmp_path / "b", bootstrap=(wrong,))):
+                pass
+
+
+async def test_peers_that_met_the_same_bootstrap_node_reach_each_other(tmp_path: Path) -> None:
+    async with open_node(config(tmp_path / "a")) as first:
+        bootstrap = await first.addresses()
+        async with (
+            open_node(config(tmp_path / "b", bootstrap=bootstrap)) as second,
+            open_node(config(tmp_path / "c", bootstrap=bootstrap)) as third,
+        ):
+            third.serve("name", lambda: b"value")
+            assert await second.ask(third.peer_id, "name", 5) == b"value"
+
+
+async def test_asking(tmp_path: Path) -> None:
+    async with (
+        open_node(config(tmp_path / "a")) as server,
+        open_node(config(tmp_path / "b", bootstrap=await server.addresses())) as client,
+    ):
+        server.serve("large", lambda: b"x" * 3_000_000)
+        server.serve("empty", lambda: b"")
+        server.serve("not yet", lambda: None)
+        assert await client.ask(server.peer_id, "large", 10) == b"x" * 3_000_000
+        assert await client.ask(server.peer_id, "empty", 10) == b""
+        assert await client.ask(server.peer_id, "not yet", 10) is None
+        assert await client.ask(server.peer_id, "unknown", 10) is None
+        with pytest.raises(Unreachable, match="did not send large"):
+            await client.ask(server.peer_id, "large", 10, max_bytes=1000)
+        with pytest.raises(Unreachable):
+            await client.ask(Identity.generate().peer_id, "large", 2)
+
+
+async def test_an_error_in_the_block_comes_out_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(BadAddress, match=r"^mine$"):
+        async with open_node(config(tmp_path)):
+            raise BadAddress("mine")
+    assert daemons() == []
+
+
+async def test_an_error_of_the_listener_ends_the_block(tmp_path: Path) -> None:
+    """A bug in the protocol above must not be swallowed by the network."""
+
+    def broken(sender: str, frame: bytes) -> None:
+        raise ZeroDivisionError
+
+    async def receive(sender: Node) -> None:
+        async with open_node(config(tmp_path / "b", bootstrap=await sender.addresses())) as receiver:
+            receiver.streams.listen(broken)
+            sender.streams.send(receiver.peer_id, b"x")
+            await asyncio.Event().wait()
+
+    async with open_node(config(tmp_path / "a")) as sender:
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(receive(sender), 10)
+
+
+async def test_the_end_of_the_daemon_ends_the_block(tmp_path: Path) -> None:
+    async def live() -> None:
+        async with open_node(config(tmp_path)):
+            daemons()[0].kill()
+            await asyncio.Event().wait()
+
+    with pytest.raises(Unreachable, match="p2pd"):
+        await asyncio.wait_for(live(), 10)
+
+
+async def test_cancellation_passes_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0), open_node(config(tmp_path)):
+            await asyncio.Event().wait()
+    assert daemons() == []

@@ -1,0 +1,201 @@
+"""Records: signatures, sizes, strict bodies."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dht.identity import Identity
+from dht.keys import GENESIS, GENESIS_TTL_S, HEAD, HEAD_TTL_S, MAX_TTL_S, TOPICS, dht_key
+from dht.records import (
+    MAX_FOUNDERS,
+    MAX_RECORD_BYTES,
+    Genesis,
+    Head,
+    Malformed,
+    Record,
+    acceptable,
+    pack,
+    sign_record,
+    unpack,
+    unpack_body,
+    verify_record,
+)
+
+ALICE = Identity.from_seed(b"a" * 32)
+MALLORY = Identity.from_seed(b"m" * 32)
+RUN = b"r" * 32
+NOW_S = 1_800_000_000.0
+HEAD_BODY = Head(
+    run=RUN,
+    anchor=b"a" * 32,
+    round=7,
+    weight=21,
+    state=b"s" * 32,
+    ready=True,
+    stuck_s=1.5,
+    tokens=1_000_000,
+    steps=50,
+    bandwidth_bps=10_000_000,
+    leaving=False,
+    reach=3,
+    name="Zoë's attic",
+    version="0.1.0",
+)
+FIELDS: dict[str, Any] = msgpack.unpackb(HEAD_BODY.pack())
+
+
+def head_record(**changes: Any) -> Record:
+    return sign_record(ALICE, RUN, HEAD, replace(HEAD_BODY, **changes).pack(), NOW_S + 60)
+
+
+def genesis_of(count: int) -> Genesis:
+    founders = sorted(Identity.from_seed(bytes([number]) * 32).peer_id for number in range(count))
+    return Genesis(run=RUN, founders=tuple(founders), state=b"s" * 32)
+
+
+def test_a_record_comes_back_from_its_bytes() -> None:
+    record = head_record()
+    assert unpack(pack(record)) == record
+    assert verify_record(unpack(pack(record)), RUN)
+    assert unpack_body(record) == HEAD_BODY
+
+
+def test_genesis_comes_back_from_its_bytes() -> None:
+    record = sign_record(ALICE, RUN, GENESIS, genesis_of(3).pack(), NOW_S + 60)
+    assert unpack_body(unpack(pack(record))) == genesis_of(3)
+
+
+def test_the_largest_honest_records_fit() -> None:
+    full = replace(
+        HEAD_BODY,
+        round=2**62,
+        weight=2**62,
+        tokens=2**62,
+        steps=2**62,
+        bandwidth_bps=2**62,
+        name="𝔸" * 32,
+        version="v" * 32,
+    )
+    for kind, body in ((HEAD, full.pack()), (GENESIS, genesis_of(MAX_FOUNDERS).pack())):
+        record = sign_record(ALICE, RUN, kind, body, NOW_S + 60)
+        assert len(pack(record)) <= MAX_RECORD_BYTES
+        assert acceptable(record, RUN, NOW_S)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"author": MALLORY.peer_id},
+        {"kind": GENESIS},
+        {"body": replace(HEAD_BODY, tokens=2).pack()},
+        {"expires": NOW_S + 61},
+        {"signature": bytes(64)},
+    ],
+)
+def test_the_signature_covers_everything(change: dict[str, Any]) -> None:
+    assert verify_record(head_record(), RUN)
+    assert not verify_record(replace(head_record(), **change), RUN)
+    assert not acceptable(replace(head_record(), **change), RUN, NOW_S)
+
+
+def test_a_record_speaks_for_one_run() -> None:
+    assert not verify_record(head_record(), b"x" * 32)
+    assert not acceptable(head_record(), b"x" * 32, NOW_S)
+    foreign = sign_record(ALICE, b"x" * 32, HEAD, HEAD_BODY.pack(), NOW_S + 60)
+    assert not acceptable(foreign, b"x" * 32, NOW_S), "signed for a run that its body does not name"
+
+
+def test_acceptable_from_now_until_the_longest_life() -> None:
+    assert acceptable(head_record(), RUN, NOW_S)
+    assert not acceptable(head_record(), RUN, NOW_S + 60), "expired"
+    forever = sign_record(ALICE, RUN, HEAD, HEAD_BODY.pack(), NOW_S + MAX_TTL_S + 60)
+    assert not acceptable(forever, RUN, NOW_S), "lives too long"
+
+
+def test_a_body_that_is_too_large_is_not_acceptable() -> None:
+    body = msgpack.packb(FIELDS | {"more": bytes(MAX_RECORD_BYTES)})
+    assert not acceptable(sign_record(ALICE, RUN, HEAD, body, NOW_S + 60), RUN, NOW_S)
+
+
+def test_fields_of_newer_clients_are_skipped() -> None:
+    assert Head.unpack(msgpack.packb(FIELDS | {"colour": "red"})) == HEAD_BODY
+
+
+@pytest.mark.parametrize("name", sorted(FIELDS))
+def test_every_field_is_needed(name: str) -> None:
+    with pytest.raises(Malformed, match=name):
+        Head.unpack(msgpack.packb({key: value for key, value in FIELDS.items() if key != name}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("run", b"short"),
+        ("run", "r" * 32),
+        ("anchor", b"a" * 31),
+        ("state", b"s" * 31),
+        ("round", -2),
+        ("round", "7"),
+        ("round", True),
+        ("round", 2**63),
+        ("weight", -1),
+        ("weight", 1.0),
+        ("ready", 1),
+        ("leaving", None),
+        ("stuck_s", -1.0),
+        ("stuck_s", math.nan),
+        ("stuck_s", math.inf),
+        ("tokens", -1),
+        ("reach", 2**16),
+        ("name", "x" * 33),
+        ("name", "\x1b[2J"),
+        ("name", "a\nb"),
+        ("version", b"0.1.0"),
+    ],
+)
+def test_types_and_ranges_are_strict(name: str, value: Any) -> None:
+    with pytest.raises(Malformed, match=name):
+        Head.unpack(msgpack.packb(FIELDS | {name: value}))
+
+
+def test_before_genesis_there_is_no_anchor_and_perhaps_no_state_yet() -> None:
+    body = replace(HEAD_BODY, anchor=b"", round=-1, state=b"")
+    assert Head.unpack(body.pack()) == body
+
+
+@pytest.mark.parametrize(
+    "founders",
+    [None, [], ["12D3"], [b"k" * 31], [b"k" * 32, b"k" * 32], [bytes([n]) * 32 for n in range(17)], b"k" * 32],
+)
+def test_founders_are_distinct_sorted_and_few(founders: Any) -> None:
+    with pytest.raises(Malformed):
+        Genesis.unpack(msgpack.packb({"run": RUN, "founders": founders, "state": b"s" * 32}))
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_malformed(data: bytes) -> None:
+    for parse in (unpack, Head.unpack, Genesis.unpack):
+        with pytest.raises(Malformed):
+            parse(data)
+
+
+@given(st.integers(0, len(pack(head_record())) - 1), st.integers(1, 255))
+def test_no_byte_of_a_record_can_be_changed(position: int, flip: int) -> None:
+    data = bytearray(pack(head_record()))
+    data[position] ^= flip
+    try:
+        record = unpack(bytes(data))
+    except Malformed:
+        return
+    assert not acceptable(record, RUN, NOW_S)
+
+
+def test_keys_differ_between_runs_and_topics() -> None:
+    keys = {dht_key(topic, run) for topic in TOPICS for run in (RUN, b"x" * 32)}
+    assert len(keys) == 2 * len(TOPICS)
+    assert max(HEAD_TTL_S, GENESIS_TTL_S) <= MAX_TTL_S
