@@ -1,0 +1,96 @@
+"""`python -m bootstrap SPEC.toml --dir DIR --spec-hash HEX`: started by `homefires bootstrap` and `homefires demo`.
+
+Prints event lines on stdout; stderr is for a log and, at the end, for the one line of an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bootstrap.report import Reporter
+from bootstrap.server import BootstrapConfig, read_config, serve
+from dht.addresses import check_announce, check_listen
+from dht.errors import BadInput, HomefiresError
+from dht.lifetime import die_with_parent, parent_gone
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until asked to stop; the exit code of `dht.errors`."""
+    options = _parser().parse_args(arguments)
+    parent_pid = os.getppid()
+    die_with_parent()
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    report = Reporter()
+    try:
+        _run(_config(options), report, parent_pid)
+    except HomefiresError as error:
+        if options.debug:
+            raise
+        report("PeerStopped", why=str(error), exit_code=error.exit_code)
+        print(f"bootstrap: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bootstrap", description="The node that newcomers dial first.")
+    parser.add_argument("spec", type=Path, metavar="SPEC.toml", help="the run spec, with every value")
+    parser.add_argument("--dir", type=Path, required=True, help="holds identity.key, genesis and run/")
+    parser.add_argument("--spec-hash", required=True, metavar="HEX", help="what joiners must find the spec to hash to")
+    parser.add_argument("--listen", action="append", default=[], metavar="ADDR", help="default: all interfaces")
+    parser.add_argument("--announce", action="append", default=[], metavar="ADDR", help="what others shall dial")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    return parser
+
+
+def _config(options: argparse.Namespace) -> BootstrapConfig:
+    try:
+        spec_hash = bytes.fromhex(options.spec_hash)
+    except ValueError:
+        spec_hash = b""
+    if len(spec_hash) != 32:
+        raise BadInput(f"--spec-hash is {options.spec_hash[:80]!r}; it must be 64 hexadecimal digits")
+    listen = tuple(check_listen(address) for address in options.listen)
+    announce = tuple(check_announce(address) for address in options.announce)
+    return read_config(options.spec, spec_hash, options.dir, listen, announce)
+
+
+def _run(config: BootstrapConfig, report: Reporter, parent_pid: int) -> None:
+    import uvloop
+
+    uvloop.run(_serve_until_signal(config, report, parent_pid))
+
+
+async def _serve_until_signal(config: BootstrapConfig, report: Reporter, parent_pid: int) -> None:
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(INTERRUPTED)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    watch = asyncio.create_task(_stop_with_parent(parent_pid, stop))
+    try:
+        await serve(config, report, stop)
+    finally:
+        watch.cancel()
+
+
+async def _stop_with_parent(parent_pid: int, stop: asyncio.Event) -> None:
+    await parent_gone(parent_pid)
+    stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

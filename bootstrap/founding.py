@@ -1,0 +1,96 @@
+"""The beginning of a run: which peers found it, decided once and never again."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import BadInput, RunMismatch
+from dht.identity import Identity
+from dht.keys import GENESIS
+from dht.records import Genesis, Head, Malformed, Record, sign_record, unpack, unpack_body, verify_record
+from dht.records import pack as pack_record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Who is here before genesis."""
+
+    agreed: tuple[str, ...]
+    """Peers whose initial state is the most common one, sorted."""
+    odd: tuple[str, ...]
+    """Peers that start from other parameters; they cannot take part."""
+    state: bytes
+    has_begun: bool
+    """Somebody already trains in this run."""
+
+    def founders(self, count: int) -> tuple[str, ...] | None:
+        """The first `count` of those who agree; None while there are too few."""
+        if self.has_begun or len(self.agreed) < count:
+            return None
+        return self.agreed[:count]
+
+
+def look(heads: Mapping[str, Head]) -> Waiting:
+    """What the head records say, by peer id."""
+    here = {peer: head for peer, head in heads.items() if head.round == -1 and head.state and not head.leaving}
+    counts = Counter(head.state for head in here.values())
+    # Of two equally common states the smaller digest, so that the answer does not depend on order.
+    state = max(sorted(counts), key=counts.__getitem__, default=b"")
+    return Waiting(
+        agreed=tuple(sorted(peer for peer, head in here.items() if head.state == state)),
+        odd=tuple(sorted(peer for peer, head in here.items() if head.state != state)),
+        state=state,
+        has_begun=any(head.round >= 0 for head in heads.values()),
+    )
+
+
+class GenesisFile:
+    """The organiser's one genesis, on disk before anybody hears of it."""
+
+    def __init__(self, path: Path, identity: Identity, run: bytes) -> None:
+        self._path, self._identity, self._run = path, identity, run
+        self.genesis: Genesis | None = self._load()
+
+    def decide(self, genesis: Genesis, now_s: float) -> None:
+        """Write it down, for good. There is no second one."""
+        assert self.genesis is None, "a run has one genesis"
+        scratch = self._path.with_suffix(".new")
+        with open(scratch, "wb") as file:
+            file.write(pack_record(self._sign(genesis, now_s)))
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.rename(self._path)
+        _sync_folder(self._path.parent)
+        self.genesis = genesis
+
+    def record(self, expires: float) -> Record | None:
+        """The record to publish or serve; None before the decision."""
+        return None if self.genesis is None else self._sign(self.genesis, expires)
+
+    def _sign(self, genesis: Genesis, expires: float) -> Record:
+        return sign_record(self._identity, self._run, GENESIS, genesis.pack(), expires)
+
+    def _load(self) -> Genesis | None:
+        if not self._path.exists():
+            return None
+        try:
+            record = unpack(self._path.read_bytes())
+            genesis = unpack_body(record)
+        except Malformed as error:
+            raise BadInput(f"{self._path} is damaged: {error}; restore it from a copy, or start a new run") from error
+        is_mine = record.author == self._identity.peer_id and verify_record(record, self._run)
+        if not is_mine or not isinstance(genesis, Genesis):
+            raise RunMismatch(f"{self._path} is the genesis of another run or organiser; use another folder")
+        return genesis
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,194 @@
+"""The node that newcomers dial first: it knows the spec, names the founders, and introduces peers to each other.
+
+Once the run has begun the peers need it no more; whoever joins later still finds them through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from bootstrap.founding import GenesisFile, Waiting, look
+from bootstrap.report import Reporter
+from dht import invite
+from dht.addresses import ALL_INTERFACES, are_loopback, check_dial
+from dht.errors import BadAddress, BadSpec, Unreachable
+from dht.identity import Identity
+from dht.keys import GENESIS, GENESIS_TTL_S, HEAD
+from dht.lock import hold_directory
+from dht.node import NetworkConfig, Node, open_node
+from dht.records import Genesis, Head, Malformed, pack, unpack_body
+
+LOOK_S = 1.0
+"""Pause between two looks at the board while founders are missing."""
+REPUBLISH_S = GENESIS_TTL_S / 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapConfig:
+    """What one bootstrap node serves, and where."""
+
+    directory: Path
+    spec: bytes
+    """The spec as TOML, with every value; checked by whoever starts us."""
+    spec_hash: bytes
+    """32 bytes; joiners compare it with what the spec hashes to."""
+    name: str
+    founders: int
+    listen: tuple[str, ...] = ALL_INTERFACES
+    announce: tuple[str, ...] = ()
+
+
+def read_config(
+    path: Path, spec_hash: bytes, directory: Path, listen: tuple[str, ...], announce: tuple[str, ...]
+) -> BootstrapConfig:
+    """The config for a spec file. Raises BadSpec."""
+    try:
+        spec = path.read_bytes()
+        run = tomllib.loads(spec.decode())["run"]
+        name, founders = run["name"], run["founders"]
+    except OSError as error:
+        raise BadSpec(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadSpec(f"{path}: not a complete run spec in TOML ({error})") from error
+    if not isinstance(name, str) or not isinstance(founders, int) or founders < 1:
+        raise BadSpec(f"{path}: run.name must be text and run.founders a number from 1")
+    return BootstrapConfig(
+        directory=directory,
+        spec=spec,
+        spec_hash=spec_hash,
+        name=name,
+        founders=founders,
+        listen=listen or ALL_INTERFACES,
+        announce=announce,
+    )
+
+
+async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) -> None:
+    """Run until `stop` is set. Raises the errors of `open_node`, DirectoryBusy, RunMismatch."""
+    with hold_directory(config.directory):
+        identity = Identity.load_or_create(config.directory / "identity.key")
+        report.run, report.peer = config.spec_hash.hex()[:16], identity.peer_id
+        file = GenesisFile(config.directory / "genesis", identity, config.spec_hash)
+        report("PeerStarted", name="bootstrap", version=_version(), directory=str(config.directory))
+        with _forgiving_when(stop):
+            async with open_node(_network(config)) as node:
+                node.serve("spec", lambda: config.spec)
+                node.serve("genesis", lambda: _packed_genesis(file))
+                report("InviteIssued", invite=await _invite(config, identity, node))
+                await _found(config, node, file, report, stop)
+                await _republish(node, file, stop)
+        report("PeerStopped", why="asked to stop", exit_code=0)
+
+
+async def _found(config: BootstrapConfig, node: Node, file: GenesisFile, report: Reporter, stop: asyncio.Event) -> None:
+    """Wait until enough peers agree on the initial state, then decide who founds the run."""
+    last: Waiting | None = None
+    while file.genesis is None and not stop.is_set():
+        seen = look(await _read_heads(node))
+        if seen != last:
+            _say_who_waits(seen, config.founders, report)
+            last = seen
+        founders = seen.founders(config.founders)
+        if founders is None:
+            await _pause(stop, LOOK_S)
+            continue
+        file.decide(Genesis(run=config.spec_hash, founders=founders, state=seen.state), time.time())
+        text = f"the run begins with {len(founders)} founders: {', '.join(founders)}"
+        report("AlertRaised", level="info", code="GENESIS", text=text)
+
+
+def _say_who_waits(seen: Waiting, count: int, report: Reporter) -> None:
+    if seen.odd:
+        text = (
+            f"these peers start from other initial parameters than the {len(seen.agreed)} others: {', '.join(seen.odd)}"
+        )
+        report("AlertRaised", level="error", code="STATE_DIFFERS", text=text)
+    if seen.has_begun:
+        text = "peers already train in this run, but its genesis is not in this folder; restore it from a copy"
+        report("AlertRaised", level="error", code="GENESIS_LOST", text=text)
+        return
+    text = f"{len(seen.agreed)} of {count} founders are here"
+    report("AlertRaised", level="info", code="FOUNDERS", text=text)
+
+
+async def _republish(node: Node, file: GenesisFile, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        record = file.record(time.time() + GENESIS_TTL_S)
+        assert record is not None
+        stored = await node.board.publish(GENESIS, record, GENESIS_TTL_S)
+        await _pause(stop, REPUBLISH_S if stored else LOOK_S)
+
+
+async def _read_heads(node: Node) -> dict[str, Head]:
+    heads: dict[str, Head] = {}
+    for peer, record in (await node.board.read(HEAD)).items():
+        with suppress(Malformed):
+            body = unpack_body(record)
+            if isinstance(body, Head):
+                heads[peer] = body
+    return heads
+
+
+def _packed_genesis(file: GenesisFile) -> bytes | None:
+    record = file.record(time.time() + GENESIS_TTL_S)
+    return None if record is None else pack(record)
+
+
+async def _invite(config: BootstrapConfig, identity: Identity, node: Node) -> str:
+    addresses = [address for address in await node.addresses() if _can_be_dialled(address)]
+    beyond = [address for address in addresses if not are_loopback([address])]
+    return invite.issue(
+        identity,
+        run=config.name,
+        spec_hash=config.spec_hash,
+        addrs=tuple((beyond or addresses)[: invite.MAX_ADDRESSES]),
+    )
+
+
+def _can_be_dialled(address: str) -> bool:
+    try:
+        check_dial(address)
+    except BadAddress:
+        return False
+    return True
+
+
+def _network(config: BootstrapConfig) -> NetworkConfig:
+    return NetworkConfig(
+        run=config.spec_hash,
+        identity_path=config.directory / "identity.key",
+        socket_folder=config.directory / "run",
+        listen=config.listen,
+        announce=config.announce,
+        public=not are_loopback(config.listen),
+    )
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+
+
+@contextmanager
+def _forgiving_when(stop: asyncio.Event) -> Iterator[None]:
+    """Lets Unreachable pass once `stop` is set: Ctrl-C ends the daemon in the same moment as us."""
+    try:
+        yield
+    except Unreachable:
+        if not stop.is_set():
+            raise
+
+
+def _version() -> str:
+    try:
+        return version("homefires")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,101 @@
+"""Who founds a run, and that it is decided once."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap.founding import GenesisFile, look
+from dht.errors import BadInput, RunMismatch
+from dht.identity import Identity
+from dht.records import Genesis, Head, unpack_body, verify_record
+
+RUN = b"r" * 32
+ORGANISER = Identity.from_seed(b"o" * 32)
+NOW_S = 1_800_000_000.0
+HEAD = Head(
+    run=RUN,
+    anchor=b"",
+    round=-1,
+    weight=0,
+    state=b"s" * 32,
+    ready=False,
+    stuck_s=0.0,
+    tokens=0,
+    steps=0,
+    bandwidth_bps=0,
+    leaving=False,
+    reach=0,
+    name="",
+    version="0",
+)
+OTHER_STATE = replace(HEAD, state=b"x" * 32)
+GENESIS = Genesis(run=RUN, founders=(ORGANISER.peer_id,), state=b"s" * 32)
+
+
+def test_nobody_is_here() -> None:
+    assert look({}).founders(1) is None
+
+
+def test_as_many_as_asked_for_in_order_of_their_ids() -> None:
+    seen = look(dict.fromkeys("dbca", HEAD))
+    assert seen.founders(5) is None
+    assert seen.founders(4) == ("a", "b", "c", "d")
+    assert seen.founders(2) == ("a", "b")
+
+
+def test_those_with_other_parameters_are_odd_and_do_not_count() -> None:
+    seen = look({"a": OTHER_STATE, "b": HEAD, "c": HEAD})
+    assert (seen.agreed, seen.odd, seen.state) == (("b", "c"), ("a",), HEAD.state)
+    assert seen.founders(3) is None
+    assert seen.founders(2) == ("b", "c")
+
+
+def test_of_two_equally_common_states_the_answer_does_not_depend_on_order() -> None:
+    assert look({"a": OTHER_STATE, "b": HEAD}) == look({"b": HEAD, "a": OTHER_STATE})
+
+
+def test_who_leaves_or_is_not_done_computing_is_no_founder() -> None:
+    seen = look({"a": replace(HEAD, leaving=True), "b": replace(HEAD, state=b""), "c": HEAD})
+    assert (seen.agreed, seen.odd) == (("c",), ())
+
+
+def test_a_run_that_has_begun_is_not_begun_again() -> None:
+    """The organiser's folder was lost: a second genesis would split the run."""
+    seen = look({"a": HEAD, "b": replace(HEAD, round=0, anchor=b"a" * 32)})
+    assert seen.has_begun
+    assert seen.founders(1) is None
+
+
+def test_a_genesis_is_on_disk_and_survives_a_restart(tmp_path: Path) -> None:
+    first = GenesisFile(tmp_path / "genesis", ORGANISER, RUN)
+    assert first.record(NOW_S) is None
+    first.decide(GENESIS, NOW_S)
+    again = GenesisFile(tmp_path / "genesis", ORGANISER, RUN)
+    assert again.genesis == GENESIS
+    record = again.record(NOW_S + 600)
+    assert record is not None
+    assert record == first.record(NOW_S + 600)
+    assert verify_record(record, RUN)
+    assert unpack_body(record) == GENESIS
+
+
+def test_there_is_no_second_genesis(tmp_path: Path) -> None:
+    GenesisFile(tmp_path / "genesis", ORGANISER, RUN).decide(GENESIS, NOW_S)
+    again = GenesisFile(tmp_path / "genesis", ORGANISER, RUN)
+    with pytest.raises(AssertionError):
+        again.decide(GENESIS, NOW_S)
+
+
+def test_a_genesis_of_another_run_or_organiser_is_refused(tmp_path: Path) -> None:
+    GenesisFile(tmp_path / "genesis", ORGANISER, RUN).decide(GENESIS, NOW_S)
+    with pytest.raises(RunMismatch, match="another run or organiser"):
+        GenesisFile(tmp_path / "genesis", ORGANISER, b"x" * 32)
+    with pytest.raises(RunMismatch, match="another run or organiser"):
+        GenesisFile(tmp_path / "genesis", Identity.generate(), RUN)
+
+
+def test_a_damaged_genesis_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "genesis").write_bytes(b"half")
+    with pytest.raises(BadInput, match="is damaged"):
+        GenesisFile(tmp_path / "genesis", ORGANISER, RUN)

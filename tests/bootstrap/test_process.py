@@ -1,0 +1,196 @@
+"""`python -m bootstrap` as the launcher starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dht import invite
+from dht.addresses import LOOPBACK
+from dht.errors import BadInput, DirectoryBusy, PortInUse
+from dht.identity import Identity
+from dht.keys import GENESIS, HEAD, HEAD_TTL_S
+from dht.node import NetworkConfig, Node, open_node
+from dht.records import Genesis, Head, Record, sign_record, unpack, unpack_body, verify_record
+from peer.events import AlertRaised, Event, InviteIssued, PeerStarted, PeerStopped, parse_line
+
+pytestmark = pytest.mark.swarm
+
+RUN = b"h" * 32
+SPEC = b'[run]\nname = "test"\nfounders = 2\n'
+DEADLINE_S = 30.0
+
+
+class Bootstrap:
+    """A running bootstrap process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def wait_for(self, kind: type[Event], **fields: Any) -> Any:
+        """The next event of that type whose fields are these."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(DEADLINE_S):
+            while text := await self.process.stdout.readline():
+                line = parse_line(text.decode())
+                assert line is not None
+                if isinstance(line.event, kind) and fields.items() <= vars(line.event).items():
+                    return line.event
+        raise AssertionError(f"the process ended without {kind.__name__}")
+
+    async def ended(self) -> tuple[int, str]:
+        """Its exit code and what it wrote on stderr."""
+        async with asyncio.timeout(DEADLINE_S):
+            _, stderr = await self.process.communicate()
+        assert self.process.returncode is not None
+        return self.process.returncode, stderr.decode()
+
+
+@asynccontextmanager
+async def bootstrap(folder: Path, *arguments: str) -> AsyncIterator[Bootstrap]:
+    spec = folder / "spec.toml"
+    spec.write_bytes(SPEC)
+    listen = [] if "--listen" in arguments else ["--listen", LOOPBACK[0]]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bootstrap", str(spec), "--dir", str(folder / "organiser"), "--spec-hash", RUN.hex(),
+        *listen, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield Bootstrap(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@asynccontextmanager
+async def joined(folder: Path, text: str) -> AsyncIterator[tuple[Identity, Node]]:
+    identity = Identity.load_or_create(folder / "identity.key")
+    config = NetworkConfig(
+        run=RUN,
+        identity_path=folder / "identity.key",
+        socket_folder=folder / "run",
+        listen=LOOPBACK,
+        bootstrap=invite.parse(text, time.time()).addrs,
+    )
+    async with open_node(config) as node:
+        yield identity, node
+
+
+async def publish_head(identity: Identity, node: Node, state: bytes) -> None:
+    body = Head(
+        run=RUN, anchor=b"", round=-1, weight=0, state=state, ready=True, stuck_s=0.0, tokens=0, steps=0,
+        bandwidth_bps=0, leaving=False, reach=0, name="", version="0",
+    )  # fmt: skip
+    record = sign_record(identity, RUN, HEAD, body.pack(), time.time() + HEAD_TTL_S)
+    assert await node.board.publish(HEAD, record, HEAD_TTL_S)
+
+
+async def test_from_the_invite_to_genesis_and_through_a_restart(tmp_path: Path) -> None:
+    async with bootstrap(tmp_path) as first:
+        await first.wait_for(PeerStarted, name="bootstrap")
+        text = (await first.wait_for(InviteIssued)).invite
+        parsed = invite.parse(text, time.time())
+        assert (parsed.run, parsed.spec_hash) == ("test", RUN)
+        async with joined(tmp_path / "a", text) as (alice, a), joined(tmp_path / "b", text) as (bob, b):
+            assert await a.ask(parsed.organiser, "spec", 5) == SPEC
+            assert await a.ask(parsed.organiser, "genesis", 5) is None
+            await publish_head(alice, a, b"s" * 32)
+            await first.wait_for(AlertRaised, text="1 of 2 founders are here")
+            await publish_head(bob, b, b"s" * 32)
+            await first.wait_for(AlertRaised, code="GENESIS")
+            served = await a.ask(parsed.organiser, "genesis", 5)
+        first.process.send_signal(signal.SIGTERM)
+        await first.wait_for(PeerStopped, exit_code=0)
+        assert (await first.ended())[0] == 0
+    assert served is not None
+    record = unpack(served)
+    genesis = unpack_body(record)
+    assert verify_record(record, RUN)
+    assert record.author == parsed.organiser
+    founders = tuple(sorted((alice.peer_id, bob.peer_id)))
+    assert genesis == Genesis(run=RUN, founders=founders, state=b"s" * 32)
+    async with bootstrap(tmp_path) as second:
+        text = (await second.wait_for(InviteIssued)).invite
+        async with joined(tmp_path / "c", text) as (_, late):
+            async with asyncio.timeout(DEADLINE_S):
+                found: dict[str, Record] = {}
+                while not found:
+                    found = await late.board.read(GENESIS)
+        assert unpack_body(found[parsed.organiser]) == genesis
+
+
+async def test_peers_with_other_initial_parameters_are_named(tmp_path: Path) -> None:
+    async with bootstrap(tmp_path) as running:
+        text = (await running.wait_for(InviteIssued)).invite
+        async with joined(tmp_path / "a", text) as (alice, a), joined(tmp_path / "b", text) as (bob, b):
+            await publish_head(alice, a, b"s" * 32)
+            await publish_head(bob, b, b"x" * 32)
+            alert = await running.wait_for(AlertRaised, code="STATE_DIFFERS")
+            assert alert.level == "error"
+            assert bob.peer_id in alert.text
+            assert await a.ask(invite.parse(text, time.time()).organiser, "genesis", 5) is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_it_politely_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    async with bootstrap(tmp_path) as running:
+        await running.wait_for(InviteIssued)
+        family = psutil.Process(running.process.pid).children(recursive=True)
+        assert [process.name() for process in family] == ["p2pd"]
+        running.process.send_signal(number)
+        await running.wait_for(PeerStopped, exit_code=0)
+        code, stderr = await running.ended()
+        assert code == 0
+        assert "Traceback" not in stderr
+    assert not any(process.is_running() for process in family)
+    assert sorted(os.listdir(tmp_path / "organiser" / "run")) == ["lock"]
+
+
+async def test_killing_it_kills_its_daemon(tmp_path: Path) -> None:
+    async with bootstrap(tmp_path) as running:
+        await running.wait_for(InviteIssued)
+        family = psutil.Process(running.process.pid).children(recursive=True)
+        running.process.kill()
+        gone, alive = await asyncio.to_thread(psutil.wait_procs, family, 5)
+        assert len(gone) == 1
+        assert alive == []
+
+
+async def test_mistakes_are_one_line_an_event_and_an_exit_code(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}"
+        async with bootstrap(tmp_path, "--listen", address) as running:
+            stopped = await running.wait_for(PeerStopped, exit_code=PortInUse.exit_code)
+            code, stderr = await running.ended()
+            assert (code, stderr) == (4, f"bootstrap: {stopped.why}\n")
+            assert address in stopped.why
+    async with bootstrap(tmp_path, "--listen", "/ip4/1.2.3/tcp/0") as running:
+        code, stderr = await running.ended()
+        assert (code, stderr.count("\n")) == (BadInput.exit_code, 1)
+
+
+async def test_two_in_one_directory(tmp_path: Path) -> None:
+    async with bootstrap(tmp_path) as first:
+        await first.wait_for(InviteIssued)
+        async with bootstrap(tmp_path) as second:
+            await second.wait_for(PeerStopped, exit_code=DirectoryBusy.exit_code)
+            assert (await second.ended())[0] == 6
+
+
+async def test_a_damaged_spec_is_named(tmp_path: Path) -> None:
+    async with bootstrap(tmp_path, "--spec-hash", "xyz") as running:
+        code, stderr = await running.ended()
+        assert code == 2
+        assert "--spec-hash is 'xyz'" in stderr
