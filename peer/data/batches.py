@@ -1,0 +1,82 @@
+"""What one peer trains on next, and which ranges of the run's data that was.
+
+A cursor says how many windows of a shard the run has used, over all passes. Anchors hold the
+committed cursors; a peer that owns a shard reads on from its own position, which may be ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peer.data.shards import SHARDS, shards_of
+from peer.data.source import Source
+from peer.spec import RunSpec
+
+Range = tuple[int, int, int]
+"""(shard, from, to) in windows; `to` is not included."""
+
+
+class Batches:
+    """Training sequences of one peer, from the shards that are its own, each in proportion to its size."""
+
+    def __init__(
+        self, source: Source, spec: RunSpec, peer: str, peers: Collection[str], cursors: Mapping[int, int]
+    ) -> None:
+        self._source, self._peer = source, peer
+        self._context = spec.model.context
+        self._positions: dict[int, int] = {}
+        # How many passes this peer has made over each of its shards; the least read one is next.
+        self._passes: dict[int, float] = {}
+        self._ranges: list[Range] = []
+        self.reassign(peers, cursors)
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """The shards this peer reads now."""
+        return tuple(self._positions)
+
+    def reassign(self, peers: Collection[str], cursors: Mapping[int, int]) -> None:
+        """Take the shards that are this peer's among `peers`, from the run's `cursors` on.
+
+        A shard that it keeps goes on where it stands, unless the run is ahead. A peer to which no
+        shard falls, as happens in a group of many, reads all of them: what others read too.
+        """
+        owned = [shard for shard in shards_of(self._peer, peers) if shard in self._source.windows]
+        owned = owned or [shard for shard in range(SHARDS) if shard in self._source.windows]
+        level = min((self._passes[shard] for shard in owned if shard in self._passes), default=0.0)
+        self._positions = {shard: max(cursors.get(shard, 0), self._positions.get(shard, 0)) for shard in owned}
+        self._passes = {shard: self._passes.get(shard, level) for shard in owned}
+
+    def next(self, sequences: int) -> Tensor:
+        """Tokens (sequences, context + 1), int64, on the CPU: inputs are all but the last, labels all but the first."""
+        tokens_BT = np.empty((sequences, self._context + 1), dtype=np.int64)
+        for row in tokens_BT:
+            row[:] = self._take()
+        return torch.from_numpy(tokens_BT)
+
+    def mark(self) -> None:
+        """Begin a new list of ranges."""
+        self._ranges = []
+
+    def ranges(self) -> tuple[Range, ...]:
+        """What was read since `mark`, sorted; a shard appears twice only if the run jumped ahead in between."""
+        return tuple(sorted(self._ranges))
+
+    def _take(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+        shard = min(self._passes, key=lambda shard: (self._passes[shard], shard))
+        position = self._positions[shard]
+        self._positions[shard] += 1
+        self._passes[shard] += 1 / self._source.windows[shard]
+        self._note(shard, position)
+        return self._source.window(shard, position)
+
+    def _note(self, shard: int, position: int) -> None:
+        for index, (known, start, end) in enumerate(self._ranges):
+            if known == shard and end == position:
+                self._ranges[index] = (shard, start, position + 1)
+                return
+        self._ranges.append((shard, position, position + 1))

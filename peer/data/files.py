@@ -1,0 +1,73 @@
+"""Text and parquet files of this machine as documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dht.errors import BadSpec
+from peer.data.source import Document
+
+TEXT_SUFFIXES = frozenset(
+    {".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".json", ".jsonl", ".csv", ".log"}
+    | {".py", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".go", ".java", ".js", ".ts", ".sh", ".toml", ".yaml", ".yml"}
+)
+PIECE_CHARACTERS = 1 << 18
+"""Longer texts are cut at line ends into pieces of about this size, so that one large file feeds many peers."""
+
+
+def read_files(path: str, text_field: str) -> Iterator[Document]:
+    """Documents of the file or folder at `path`, in order of their names. Raises BadSpec.
+
+    A text file is a document, and so is a row of a parquet file. Hidden files, and files that are
+    neither, are left out.
+    """
+    root = Path(path).expanduser()
+    if not root.exists():
+        raise BadSpec(f"data.path is {path!r}, which is not on this machine; name a text or parquet file or a folder")
+    found = [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.is_file())
+    base = root.parent if root.is_file() else root
+    readable = [file for file in found if _is_readable(file.relative_to(base))]
+    if not readable:
+        raise BadSpec(f"data.path is {path!r}, which holds no text or parquet file")
+    for file in readable:
+        name = file.relative_to(base).as_posix()
+        if file.suffix == ".parquet":
+            yield from _rows(file, name, text_field)
+        else:
+            yield from _pieces(name, file.read_text(encoding="utf-8", errors="replace"))
+
+
+def _is_readable(name: Path) -> bool:
+    hidden = any(part.startswith(".") for part in name.parts)
+    return not hidden and (name.suffix in TEXT_SUFFIXES or name.suffix == ".parquet")
+
+
+def _rows(file: Path, name: str, text_field: str) -> Iterator[Document]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(file) as table:
+            columns = table.schema_arrow.names
+            if text_field not in columns:
+                raise BadSpec(f"data.text_field is {text_field!r}, no column of {name}; it has {', '.join(columns)}")
+            number = 0
+            for batch in table.iter_batches(batch_size=256, columns=[text_field]):
+                for text in batch.column(0).to_pylist():
+                    yield from _pieces(f"{name}#{number}", text or "")
+                    number += 1
+    except pyarrow.ArrowInvalid as error:
+        raise BadSpec(f"{name} is no parquet file ({str(error).splitlines()[0]}); remove or rename it") from error
+
+
+def _pieces(name: str, text: str) -> Iterator[Document]:
+    if len(text) <= PIECE_CHARACTERS:
+        yield Document(name, text)
+        return
+    start, number = 0, 0
+    while start < len(text):
+        line_end = text.find("\n", start + PIECE_CHARACTERS)
+        end = line_end + 1 if 0 < line_end < start + 2 * PIECE_CHARACTERS else start + PIECE_CHARACTERS
+        yield Document(f"{name}#{number}", text[start:end])
+        start, number = end, number + 1

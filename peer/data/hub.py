@@ -1,0 +1,123 @@
+"""Hugging Face data sets, streamed: nothing is downloaded that is not read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dht.errors import BadSpec, Unreachable
+from peer.data.shards import SHARDS, is_held_out
+from peer.data.source import spread
+from peer.data.tokenizer import Tokenizer, Tokens
+from peer.spec import RunSpec
+
+
+@dataclass
+class _Reader:
+    """Where this peer stands in one shard."""
+
+    documents: Iterator[str]
+    position: int = 0
+    turn_windows: int = 0
+    """Windows read in this pass, to notice a shard that holds none."""
+    pending: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
+
+
+class HubSource:
+    """A streamed data set. Raises BadSpec if there is no such data set, Unreachable if it cannot be reached.
+
+    Documents of one shard come in the data set's order, which should be a shuffled one. To start in
+    mid-run, a shard is read from its beginning up to the cursor.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, spec: RunSpec) -> None:
+        self._tokenizer, self._table = tokenizer, spec.data
+        self._context = spec.model.context
+        self._dataset = _open(spec)
+        # A data set of few files is cut by rows, so that every shard has its own documents.
+        self._files = min(SHARDS, int(self._dataset.num_shards))
+        self._readers: dict[int, _Reader] = {}
+        self.windows: Mapping[int, int] = dict.fromkeys(range(SHARDS), 1)
+
+    def window(self, shard: int, position: int) -> Tokens:
+        """Tokens (T) of the `position`-th window of the shard in the order of the stream."""
+        reader = self._readers.get(shard)
+        if reader is None or reader.position > position:
+            reader = self._readers[shard] = _Reader(self._documents(shard))
+        while reader.position < position:
+            self._read(shard, reader)
+        return self._read(shard, reader)
+
+    def held_out(self) -> npt.NDArray[np.int64]:
+        """Tokens (B, T) of the first held-out documents of the data set."""
+        enough = self._table.eval_sequences * self._context + 1
+        pieces: list[Tokens] = []
+        for text in self._texts(self._dataset):
+            if self._is_held_out(text):
+                pieces.append(self._encode(text))
+                if sum(map(len, pieces)) >= enough:
+                    break
+        tokens = np.concatenate(pieces) if pieces else np.empty(0, np.int32)
+        if len(tokens) <= self._context:
+            raise BadSpec(
+                f"{self._table.path} holds {len(tokens)} held-out tokens, fewer than model.context + 1 = "
+                f"{self._context + 1}; lower data.held_out_every or take a larger data set"
+            )
+        return spread(tokens, self._table.eval_sequences, self._context)
+
+    def _read(self, shard: int, reader: _Reader) -> Tokens:
+        while len(reader.pending) <= self._context:
+            text = next(reader.documents, None)
+            if text is not None:
+                reader.pending = np.concatenate([reader.pending, self._encode(text)])
+                continue
+            if reader.turn_windows == 0:
+                raise BadSpec(f"shard {shard} of {self._table.path} holds too little text; take a larger data set")
+            reader.documents, reader.turn_windows = self._documents(shard), 0
+        window = reader.pending[: self._context + 1]
+        reader.pending = reader.pending[self._context :]
+        reader.position += 1
+        reader.turn_windows += 1
+        return window
+
+    def _documents(self, shard: int) -> Iterator[str]:
+        file = shard % self._files
+        share, sharers = shard // self._files, len(range(file, SHARDS, self._files))
+        rows = self._dataset.shard(num_shards=self._files, index=file)
+        for number, text in enumerate(self._texts(rows)):
+            if number % sharers == share and not self._is_held_out(text):
+                yield text
+
+    def _texts(self, rows: Any) -> Iterator[str]:
+        name = self._table.text_field
+        for row in rows:
+            if name not in row:
+                raise BadSpec(f"data.text_field is {name!r}, no column of {self._table.path}; it has {', '.join(row)}")
+            yield row[name] or ""
+
+    def _is_held_out(self, text: str) -> bool:
+        # By content: a document keeps its side however the data set's files are cut.
+        return is_held_out(hashlib.blake2b(text.encode("utf-8", "replace")).hexdigest(), self._table.held_out_every)
+
+    def _encode(self, text: str) -> Tokens:
+        return np.append(self._tokenizer.encode(text), np.int32(self._tokenizer.end_of_text))
+
+
+def _open(spec: RunSpec) -> Any:
+    import datasets
+
+    table = spec.data
+    try:
+        return datasets.load_dataset(table.path, table.subset or None, split=table.split, streaming=True)
+    except ConnectionError as error:
+        raise Unreachable(f"the data set {table.path!r} cannot be reached; check the connection") from error
+    except (FileNotFoundError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise BadSpec(
+            f"data.path is {table.path!r} (subset {table.subset!r}, split {table.split!r}): {reason}"
+        ) from error

@@ -1,0 +1,73 @@
+"""A model's parameters as one flat float32 vector, cut into layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A run of the flat vector: one transformer block, or one module outside the blocks."""
+
+    name: str
+    start: int
+    size: int
+
+
+class FlatParameters:
+    """The trainable parameters of a model, tied ones once, in model order.
+
+    Layers lie one after the other and cover the vector. The model may live on any device and in
+    any floating dtype; the vectors are float32 on the CPU, of `size` elements.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+        by_layer: dict[str, list[Tensor]] = {}
+        for name, parameter in named:
+            by_layer.setdefault(layer_name(name), []).append(parameter)
+        self._parameters = [parameter for members in by_layer.values() for parameter in members]
+        layers: list[Layer] = []
+        start = 0
+        for name, members in by_layer.items():
+            size = sum(parameter.numel() for parameter in members)
+            layers.append(Layer(name=name, start=start, size=size))
+            start += size
+        self.layers = tuple(layers)
+        self.size = start
+
+    def new(self) -> Tensor:
+        """A float32 vector of the parameters' present values."""
+        flat = torch.empty(self.size, dtype=torch.float32)
+        self.copy_to(flat)
+        return flat
+
+    @torch.no_grad()
+    def copy_to(self, flat: Tensor) -> None:
+        """Write the parameters' values into `flat`."""
+        for parameter, part in self._parts(flat):
+            part.copy_(parameter.view(-1))
+
+    @torch.no_grad()
+    def copy_from(self, flat: Tensor) -> None:
+        """Set the parameters to the values in `flat`, rounded to their dtype."""
+        for parameter, part in self._parts(flat):
+            parameter.view(-1).copy_(part)
+
+    def _parts(self, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        assert flat.shape == (self.size,), f"flat vector has shape {tuple(flat.shape)}, the model {self.size} elements"
+        start = 0
+        for parameter in self._parameters:
+            yield parameter, flat[start : start + parameter.numel()]
+            start += parameter.numel()
+
+
+def layer_name(parameter_name: str) -> str:
+    """`model.layers.3` for anything inside that block; the module's name for a parameter outside the blocks."""
+    block = re.match(r"(?:[^.]+\.)*?\d+(?=\.)", parameter_name)
+    return block.group() if block else parameter_name.rpartition(".")[0] or parameter_name

@@ -1,0 +1,349 @@
+"""What is agreed (RunSpec: frozen, hashed, published) and what is mine (PeerSettings: never published).
+
+A spec is TOML. Unknown keys are refused with the closest valid one. Two peers work together only
+if their specs hash alike, so everything that changes the result of a round stands here, and
+nothing else does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import importlib.resources
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgpack
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from dht.errors import BadSpec
+
+SHIPPED = ("micro", "tiny", "gpt2-small", "llama-1b")
+
+
+def _require(value: float, name: str, *, low: float, high: float = float("inf")) -> None:
+    if not low <= value <= high:
+        bound = f"at least {low:g}" if high == float("inf") else f"between {low:g} and {high:g}"
+        raise BadSpec(f"{name} is {value:g}; it must be {bound}")
+
+
+class _Table:
+    """Refuses unknown keys when pydantic validates a subclass."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTable(_Table):
+    name: str
+    """What people call this run: letters, digits, dot, dash, underscore."""
+    seed: int = 0
+    """Seeds the initial parameters and the order of the data."""
+    founders: int = 1
+    """Peers that must be present before round 0; together they are the first electorate."""
+    rounds: int = 0
+    """Rounds until the run is finished; 0 means until somebody stops it. Learning-rate
+    schedules that need an end use `inner.schedule_rounds`."""
+
+    def __post_init__(self) -> None:
+        if not self.name or not all(char.isalnum() or char in "._-" for char in self.name) or len(self.name) > 64:
+            raise BadSpec(f"run.name is {self.name!r}; use 1 to 64 letters, digits, dots, dashes and underscores")
+        _require(self.founders, "run.founders", low=1, high=16)
+        _require(self.rounds, "run.rounds", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTable(_Table):
+    architecture: str
+    """A causal language model built into transformers, by its model type: llama, gpt2, qwen3, …"""
+    context: int
+    """Tokens per sequence."""
+    tokenizer: str = "bytes"
+    """`bytes` (256 values and one end-of-text) or the name of a Hugging Face tokenizer."""
+    config: dict[str, int | float | str | bool] = field(default_factory=dict)
+    """Passed to the architecture's transformers configuration class."""
+
+    def __post_init__(self) -> None:
+        _require(self.context, "model.context", low=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataTable(_Table):
+    source: Literal["stdlib", "files", "hub"] = "stdlib"
+    """`stdlib`: the source text of the Python standard library that runs the peer.
+    `files`: text or parquet files of this machine under `path`. `hub`: a streamed Hugging Face data set."""
+    path: str = ""
+    """A folder or file for `files`; the data set's name for `hub`."""
+    subset: str = ""
+    """Configuration name of a `hub` data set."""
+    split: str = "train"
+    """Split of a `hub` data set."""
+    text_field: str = "text"
+    """Column that holds the text, in parquet files and `hub` data sets."""
+    held_out_every: int = 50
+    """One file (or document) in this many, chosen by hash, is held out for evaluation."""
+    eval_sequences: int = 256
+    """Held-out sequences per evaluation."""
+    eval_every: int = 1
+    """Rounds between evaluations; the last round is always evaluated."""
+
+    def __post_init__(self) -> None:
+        if self.source != "stdlib" and not self.path:
+            raise BadSpec(f"data.path is empty; data.source = {self.source!r} needs one")
+        _require(self.held_out_every, "data.held_out_every", low=2)
+        _require(self.eval_sequences, "data.eval_sequences", low=1)
+        _require(self.eval_every, "data.eval_every", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerTable(_Table):
+    optimizer: Literal["adamw"] = "adamw"
+    learning_rate: float = 4e-4
+    """Peak (4e-4 in arXiv:2311.08105)."""
+    beta1: float = 0.9
+    beta2: float = 0.95
+    weight_decay: float = 0.1
+    """Applied to matrices only."""
+    clip: float = 1.0
+    """Largest gradient norm."""
+    sequences: int = 8
+    """Sequences per micro-batch."""
+    accumulation: int = 1
+    """Micro-batches per inner step."""
+    warmup_steps: int = 0
+    """Inner steps of linear warm-up, counted over the run's schedule so that a late joiner is at the right rate."""
+    schedule_rounds: int = 0
+    """Rounds over which the cosine falls; 0 means `run.rounds`, and a constant rate if that is 0 too."""
+    final_fraction: float = 0.1
+    """The cosine ends at this fraction of the peak."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """`auto`: bfloat16 autocast where the device has it (CUDA), float32 elsewhere."""
+
+    def __post_init__(self) -> None:
+        _require(self.learning_rate, "inner.learning_rate", low=0)
+        _require(self.sequences, "inner.sequences", low=1)
+        _require(self.accumulation, "inner.accumulation", low=1)
+        _require(self.final_fraction, "inner.final_fraction", low=0, high=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OuterTable(_Table):
+    learning_rate: float = 0.7
+    momentum: float = 0.9
+    """Nesterov momentum (0.7 / 0.9 in arXiv:2311.08105, tuned for more than a hundred rounds)."""
+    momentum_warmup_rounds: int = 0
+    """Rounds over which momentum grows linearly from 0."""
+
+    def __post_init__(self) -> None:
+        _require(self.learning_rate, "outer.learning_rate", low=0)
+        _require(self.momentum, "outer.momentum", low=0, high=0.999)
+        _require(self.momentum_warmup_rounds, "outer.momentum_warmup_rounds", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTable(_Table):
+    steps: int = 500
+    """Inner steps per round once the ramp is over (H)."""
+    sync_rounds: int = 0
+    """First rounds with H = 1 (EDiT's synchronous warm-up, arXiv:2412.07210)."""
+    ramp_rounds: int = 0
+    """Rounds after those over which H grows linearly from 1 to `steps`."""
+    max_train_s: float = 3600.0
+    """A peer freezes after this time even if it has not made all steps."""
+    overlap: Literal["none"] = "none"
+    """What inner steps do while the round runs."""
+    gather_s: float = 60.0
+    """The first coordinator waits this long after its own freeze for the rest of the electorate."""
+    ack_s: float = 8.0
+    """Wait for promises, norms and votes."""
+    exchange_s: float = 120.0
+    """Wait for parts, and again for means."""
+    patience_s: float = 180.0
+    """Silence after which the next coordinator takes the round over; more than `exchange_s` + `ack_s`."""
+    stagger_s: float = 5.0
+    """Further wait per skipped coordinator."""
+    keep_rounds: int = 8
+    """Rounds for which encoded contributions and votes are kept."""
+    gamma: float = 0.75
+    """Age discount of a contribution that a round missed."""
+
+    def __post_init__(self) -> None:
+        _require(self.steps, "round.steps", low=1)
+        _require(self.gamma, "round.gamma", low=0, high=1)
+        for name in ("max_train_s", "gather_s", "ack_s", "exchange_s", "stagger_s"):
+            _require(getattr(self, name), f"round.{name}", low=0.05)
+        _require(self.patience_s, "round.patience_s", low=self.exchange_s + self.ack_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodecTable(_Table):
+    wire: Literal["float32", "float16"] = "float16"
+    """Encoding of contributions and of the mean."""
+    part_elements: int = 1_048_576
+    """Largest part: what one message carries and one reducer averages."""
+
+    def __post_init__(self) -> None:
+        _require(self.part_elements, "codec.part_elements", low=64, high=4_194_304)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeTable(_Table):
+    reducer: Literal["mean"] = "mean"
+    """How contributions combine: weights by tokens."""
+    tokens_cap: int = 1_000_000_000
+    """Tokens of one peer and round that count at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionTable(_Table):
+    policy: Literal["open"] = "open"
+    """Everyone with an invite may join."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec(_Table):
+    """One training effort. All its peers share the same bytes of it."""
+
+    run: RunTable
+    model: ModelTable
+    data: DataTable = field(default_factory=DataTable)
+    inner: InnerTable = field(default_factory=InnerTable)
+    outer: OuterTable = field(default_factory=OuterTable)
+    round: RoundTable = field(default_factory=RoundTable)
+    codec: CodecTable = field(default_factory=CodecTable)
+    judge: JudgeTable = field(default_factory=JudgeTable)
+    admission: AdmissionTable = field(default_factory=AdmissionTable)
+
+    def digest(self) -> bytes:
+        """BLAKE2b-256 of the canonical msgpack of all values: the run's identity."""
+        packed: bytes = msgpack.packb(_sorted(dataclasses.asdict(self)))
+        return hashlib.blake2b(packed, digest_size=32).digest()
+
+    def steps_in(self, round: int) -> int:
+        """Inner steps (H) from anchor `round` to the next."""
+        table = self.round
+        ramped = round - table.sync_rounds + 1
+        if ramped <= 0:
+            return 1
+        if ramped >= table.ramp_rounds:
+            return table.steps
+        return max(1, table.steps * ramped // table.ramp_rounds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerSettings(_Table):
+    """What one volunteer chooses. Stays on the machine."""
+
+    name: str = ""
+    """Shown to the other peers; empty means the first letters of the peer id."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps."""
+    threads: int = 0
+    """CPU threads of the trainer; 0 leaves torch's choice."""
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    """Addresses to listen on; port 0 takes a free one."""
+
+
+def parse(text: str, source: str = "spec") -> RunSpec:
+    """The spec in a TOML text. Raises BadSpec with one line that names `source`, key and value."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadSpec(f"{source} is not TOML: {error}") from error
+    return from_mapping(table, source)
+
+
+def from_mapping(table: dict[str, Any], source: str = "spec") -> RunSpec:
+    """The spec in nested dictionaries, with the same checks as `parse`."""
+    try:
+        return TypeAdapter(RunSpec).validate_python(table)
+    except ValidationError as error:
+        raise BadSpec(f"{source}: {_explain(error)}") from error
+    except BadSpec as error:
+        raise BadSpec(f"{source}: {error}") from error
+
+
+def load(name_or_path: str) -> RunSpec:
+    """A shipped spec by name, or a TOML file by path."""
+    return parse(read_text(name_or_path), name_or_path)
+
+
+def read_text(name_or_path: str) -> str:
+    """The TOML text behind a shipped name or a path."""
+    if name_or_path in SHIPPED:
+        return importlib.resources.files("peer.runs").joinpath(f"{name_or_path}.toml").read_text()
+    try:
+        return Path(name_or_path).read_text()
+    except OSError as error:
+        raise BadSpec(
+            f"{name_or_path} cannot be read ({error.strerror}); shipped specs: {', '.join(SHIPPED)}"
+        ) from error
+
+
+def settings_from(assignments: Sequence[str], **values: Any) -> PeerSettings:
+    """A volunteer's settings from `settings.key=value` words; an empty value in `values` means its default.
+
+    Raises BadSpec.
+    """
+    table = {key: value for key, value in values.items() if value}
+    for assignment in assignments:
+        key, separator, value = assignment.partition("=")
+        if not separator or not key.startswith("settings."):
+            raise BadSpec(f"{assignment!r} is not of the form settings.KEY=VALUE")
+        table[key.removeprefix("settings.")] = value
+    try:
+        return TypeAdapter(PeerSettings).validate_python(table)
+    except ValidationError as error:
+        raise BadSpec(f"settings: {_explain(error, PeerSettings)}") from error
+
+
+def dump(spec: RunSpec) -> str:
+    """TOML that parses to an equal spec."""
+    lines: list[str] = []
+    for table, values in dataclasses.asdict(spec).items():
+        nested = {key: value for key, value in values.items() if isinstance(value, dict)}
+        lines += [f"[{table}]", *(f"{key} = {_toml(value)}" for key, value in values.items() if key not in nested)]
+        for key, items in nested.items():
+            lines += [f"[{table}.{key}]", *(f"{name} = {_toml(item)}" for name, item in items.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: str | bool | int | float) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [[key, _sorted(value[key])] for key in sorted(value)]
+    return value
+
+
+def _explain(error: ValidationError, root: type = RunSpec) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(step) for step in first["loc"] if not str(step).endswith("]"))
+    if first["type"] == "unexpected_keyword_argument":
+        close = difflib.get_close_matches(str(first["loc"][-1]), _keys_beside(first["loc"], root), n=1, cutoff=0.4)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; valid: {', '.join(_keys_beside(first['loc'], root))}"
+        return f"unknown key {where!r}{hint}"
+    if first["type"] == "missing":
+        return f"{where} is missing"
+    if isinstance(cause := first.get("ctx", {}).get("error"), BadSpec):
+        return str(cause)
+    return f"{where} is {first['input']!r}: {first['msg']}"
+
+
+def _keys_beside(loc: tuple[int | str, ...], root: type) -> list[str]:
+    tables = {table.name: table.default_factory for table in dataclasses.fields(root)}
+    kinds = {"run": RunTable, "model": ModelTable}
+    if len(loc) == 1:
+        return list(tables)
+    kind: Any = kinds.get(str(loc[0])) or tables[str(loc[0])]
+    return [key.name for key in dataclasses.fields(kind)]

@@ -1,0 +1,62 @@
+"""The anchor: the outer state that has the same bits on every peer of the round."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import msgpack
+import torch
+from torch import Tensor
+
+from peer.train.outer import outer_step
+
+Part = tuple[slice, Tensor | None]
+"""A slice of the flat vector and its agreed mean; None for a void part, which is zero for everybody."""
+
+
+class Anchor:
+    """Parameters θ and outer momentum m (flat float32 on the CPU), round number, and the committed data cursors."""
+
+    def __init__(self, theta: Tensor, momentum: Tensor, round: int, cursors: Mapping[int, int]) -> None:
+        assert theta.dtype == momentum.dtype == torch.float32
+        assert theta.dim() == 1
+        assert theta.shape == momentum.shape
+        self.theta, self.momentum = theta, momentum
+        self.round = round
+        self.cursors = dict(cursors)
+
+    @classmethod
+    def initial(cls, flat: Tensor) -> Anchor:
+        """Anchor 0 of a run whose first parameters are `flat`, which it keeps and changes in place."""
+        return cls(flat, torch.zeros_like(flat), 0, {})
+
+    def apply(
+        self,
+        parts: Iterable[Part],
+        *,
+        learning_rate: float,
+        momentum: float,
+        ranges: Iterable[tuple[int, int, int]] = (),
+    ) -> None:
+        """Make the outer step to the next anchor in place, and advance the cursors past `ranges`.
+
+        `parts` come in order and cover the vector.
+        """
+        covered = 0
+        for where, mean in parts:
+            assert where.start == covered, f"a part starts at {where.start}, the one before ended at {covered}"
+            outer_step(self.theta[where], self.momentum[where], mean, learning_rate, momentum)
+            covered = where.stop
+        assert covered == self.theta.numel(), f"parts cover {covered} of {self.theta.numel()} elements"
+        for shard, _, end in ranges:
+            self.cursors[shard] = max(self.cursors.get(shard, 0), end)
+        self.round += 1
+
+    def state_digest(self) -> bytes:
+        """BLAKE2b-256 over θ, then m (little-endian float32), then the cursors in order of their shards."""
+        state = hashlib.blake2b(digest_size=32)
+        for vector in (self.theta, self.momentum):
+            state.update(vector.numpy().astype("<f4", copy=False).data)
+        state.update(msgpack.packb([[shard, self.cursors[shard]] for shard in sorted(self.cursors)]))
+        return state.digest()

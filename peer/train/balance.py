@@ -1,0 +1,54 @@
+"""What a peer has produced minus what decided updates counted (the protocol, §8).
+
+Four operations change it, no others. Never sending, never voting: only a decided update moves work
+out, so that a missed commit, a void part, a crash and a fork all end with the right amount owed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 20
+
+
+class Balance:
+    """A flat float32 vector on the CPU in the units of Δ; what this peer offers next."""
+
+    def __init__(self, flat: Tensor) -> None:
+        assert flat.dtype == torch.float32
+        assert flat.dim() == 1
+        self.flat = flat
+
+    @classmethod
+    def empty(cls, size: int) -> Balance:
+        """The balance of a peer that has produced nothing."""
+        return cls(torch.zeros(size, dtype=torch.float32))
+
+    @torch.no_grad()
+    def add_progress(self, start: Tensor, now: Tensor) -> None:
+        """Inner steps went from parameters `start` to `now`: add `start` − `now`."""
+        assert start.shape == now.shape == self.flat.shape
+        scratch = torch.empty(min(CHUNK, self.flat.numel()), dtype=torch.float32)
+        for first in range(0, self.flat.numel(), CHUNK):
+            part = slice(first, min(first + CHUNK, self.flat.numel()))
+            # The difference first: added one by one, both would lose bits to each other's size.
+            moved = torch.sub(start[part], now[part], out=scratch[: part.stop - part.start])
+            self.flat[part].add_(moved)
+
+    @torch.no_grad()
+    def counted(self, part: slice, decoded: Tensor) -> None:
+        """A decided update counts this peer's `decoded` contribution: what stays is the encoding residue."""
+        self.flat[part].sub_(decoded)
+
+    @torch.no_grad()
+    def missed(self, part: slice, gamma: float) -> float:
+        """A decided update left this part out: discount it by age. Returns the norm of what was given up."""
+        norm = float(torch.linalg.vector_norm(self.flat[part], dtype=torch.float64))
+        self.flat[part].mul_(gamma)
+        return (1 - gamma) * norm
+
+    @torch.no_grad()
+    def returned(self, part: slice, decoded: Tensor) -> None:
+        """An update that counted `decoded` was undone by fork choice: it is owed again."""
+        self.flat[part].add_(decoded)

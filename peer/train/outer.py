@@ -1,0 +1,46 @@
+"""The outer step: Nesterov momentum on agreed pseudo-gradients, the same bits on every processor.
+
+Only separate element-wise float32 multiplications, additions and subtractions in a fixed order:
+a fused multiply-add rounds once where these round twice, and not every processor fuses.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from peer.spec import RunSpec
+
+CHUNK = 1 << 20
+
+
+@torch.no_grad()
+def outer_step(theta: Tensor, momentum: Tensor, mean: Tensor | None, learning_rate: float, factor: float) -> None:
+    """Update `theta` and `momentum` in place (all flat float32 on the CPU, of equal length).
+
+    With μ = `factor` and the mean pseudo-gradient g (θ_anchor − θ_local; None means zero):
+    v ← μ v + g, then θ ← θ − lr (μ v + g), as torch.optim.SGD with nesterov (arXiv:2311.08105).
+    """
+    assert theta.dtype == momentum.dtype == torch.float32
+    assert theta.shape == momentum.shape
+    assert mean is None or (mean.dtype == torch.float32 and mean.shape == theta.shape)
+    scratch = torch.empty(min(CHUNK, theta.numel()), dtype=torch.float32)
+    for start in range(0, theta.numel(), CHUNK):
+        part = slice(start, min(start + CHUNK, theta.numel()))
+        velocity, move = momentum[part], scratch[: part.stop - part.start]
+        velocity.mul_(factor)
+        if mean is not None:
+            velocity.add_(mean[part])
+        torch.mul(velocity, factor, out=move)
+        if mean is not None:
+            move.add_(mean[part])
+        move.mul_(learning_rate)
+        theta[part].sub_(move)
+
+
+def momentum_at(spec: RunSpec, round: int) -> float:
+    """Outer momentum of the step from anchor `round`: it grows linearly from 0 over the warm-up."""
+    table = spec.outer
+    if round >= table.momentum_warmup_rounds:
+        return table.momentum
+    return table.momentum * round / table.momentum_warmup_rounds

@@ -1,0 +1,145 @@
+"""The owner of the anchor: trains towards it, freezes what was learned, applies what was decided.
+
+Holds four flat float32 vectors on the CPU beside the model: θ and m of the anchor, the balance,
+and the parameters at which the current stretch of inner steps began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from peer.averaging.codec import Codec
+from peer.averaging.contribution import Contribution, Effort, keep_newest, write_contribution
+from peer.data.batches import Batches
+from peer.data.open import held_out, open_source
+from peer.model.build import build
+from peer.model.flat import FlatParameters
+from peer.rounds.layout import cut
+from peer.rounds.settlement import Settlement, settle
+from peer.rounds.update import VOID, Update
+from peer.spec import RunSpec
+from peer.train.anchor import Anchor
+from peer.train.balance import Balance
+from peer.train.evaluate import held_out_loss
+from peer.train.inner import InnerLoop, Step
+from peer.train.outer import momentum_at
+
+LoadObject = Callable[[bytes], bytes]
+"""Bytes of an encoded mean by its digest."""
+
+
+class Trainer:
+    """Model, data, inner optimizer, anchor and balance of one peer in one run."""
+
+    def __init__(self, spec: RunSpec, me: str, folder: Path, device: torch.device) -> None:
+        self.spec, self.me, self.device = spec, me, device
+        self._folder = folder
+        folder.mkdir(exist_ok=True)
+        self._source = open_source(spec)
+        self._model = build(spec).to(device)
+        self._flat = FlatParameters(self._model)
+        self._codec = Codec(spec.codec.wire)
+        self.layer_sizes = tuple(layer.size for layer in self._flat.layers)
+        self.parts = cut(self.layer_sizes, spec.codec.part_elements)
+        self.anchor = Anchor.initial(self._flat.new())
+        self._balance = Balance.empty(self._flat.size)
+        self._start = self.anchor.theta.clone()
+        self._batches = Batches(self._source, spec, me, (me,), {})
+        self._inner = InnerLoop(self._model, spec, self._batches, device)
+        self._held_out: Tensor | None = None
+        self.step_in_round = 0
+        self._tokens = self._steps = 0
+        self._offered: bytes | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Trainable parameters."""
+        return self._flat.size
+
+    @property
+    def steps_in_round(self) -> int:
+        """H of the round that leads to the next anchor."""
+        return self.spec.steps_in(self.anchor.round)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether this anchor's contribution has been written."""
+        return self._offered is not None
+
+    def begin_round(self, members: Collection[str]) -> None:
+        """Take my shards among the members of the last update, and me."""
+        self._batches.reassign(sorted({*members, self.me}), self.anchor.cursors)
+        self.step_in_round = 0
+
+    def train_step(self) -> Step:
+        """One inner step. Steps beyond H of an overdue round go on at the round's last learning rate."""
+        step = self._inner.step(self.anchor.round, min(self.step_in_round, self.steps_in_round - 1))
+        self.step_in_round += 1
+        self._tokens += step.tokens
+        self._steps += 1
+        return step
+
+    def freeze(self, anchor: bytes) -> None:
+        """Put what was learned into the balance and have it on disk, encoded, as the contribution to `anchor`."""
+        assert self._offered is None, "one contribution per anchor"
+        self._collect_progress()
+        effort = Effort(self._tokens, self._steps, self._batches.ranges())
+        write_contribution(self._folder, anchor, self._balance.flat.numpy(), self.parts, self._codec, effort)
+        keep_newest(self._folder, self.spec.round.keep_rounds)
+        self._batches.mark()
+        self._tokens = self._steps = 0
+        self._offered = anchor
+
+    def apply(self, update: Update, load: LoadObject) -> None:
+        """Move to the next anchor: the outer step on the agreed bytes, the balance less what was counted.
+
+        The local parameters become the new anchor less the balance: what was learned and not yet
+        counted is kept, and measured from where this peer now stands.
+        """
+        self._collect_progress()
+        means = [
+            (slice(part.start, part.start + part.size), None if name == VOID else self._decoded(load(name)))
+            for part, name in zip(self.parts, update.parts, strict=True)
+        ]
+        round = self.anchor.round
+        self.anchor.apply(
+            means,
+            learning_rate=self.spec.outer.learning_rate,
+            momentum=momentum_at(self.spec, round),
+            ranges=[item for member in update.members for item in member.ranges],
+        )
+        self._settle(update)
+        self._offered = None
+        self._start = torch.sub(self.anchor.theta, self._balance.flat, out=self._start)
+        self._flat.copy_from(self._start)
+
+    def evaluate(self) -> tuple[float, int]:
+        """Held-out loss of the anchor in nats per token, and the tokens it was measured on."""
+        if self._held_out is None:
+            self._held_out = held_out(self._source)
+        self._flat.copy_from(self.anchor.theta)
+        loss = held_out_loss(self._model, self._held_out, self.device)
+        self._flat.copy_from(self._start)
+        return loss, self._held_out[:, 1:].numel()
+
+    def _collect_progress(self) -> None:
+        now = self._flat.new()
+        self._balance.add_progress(self._start, now)
+        self._start = now
+
+    def _settle(self, update: Update) -> None:
+        mine = Contribution.find(self._folder, update.parent, self.parts, self._codec)
+        for part, what in enumerate(settle(update, self.me, mine is not None)):
+            where = slice(self.parts[part].start, self.parts[part].start + self.parts[part].size)
+            if what is Settlement.COUNTED:
+                assert mine is not None
+                self._balance.counted(where, self._decoded(mine.payload(part)))
+            elif what is Settlement.MISSED:
+                self._balance.missed(where, self.spec.round.gamma)
+
+    def _decoded(self, payload: bytes) -> Tensor:
+        return torch.from_numpy(self._codec.decode(payload))

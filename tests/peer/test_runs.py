@@ -1,0 +1,51 @@
+"""The shipped runs: each parses, builds, and says what it needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from peer import spec as specs
+from peer.model.size import describe, size_of
+from peer.train.schedule import steps_before
+
+PARAMETERS = {
+    "micro": (90_000, 130_000),
+    "tiny": (700_000, 950_000),
+    "gpt2-small": (124_000_000, 125_000_000),
+    "llama-1b": (1_000_000_000, 1_200_000_000),
+}
+
+
+def test_every_shipped_run_is_here() -> None:
+    """The list in the spec module and this one."""
+    assert set(specs.SHIPPED) == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", specs.SHIPPED)
+def test_a_shipped_run_parses_and_prints_its_size(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Parameter count and memory need, without allocating the model."""
+    spec = specs.load(name)
+    size = size_of(spec)
+    low, high = PARAMETERS[name]
+    assert low <= size.parameters <= high
+    assert size.training_bytes == 16 * size.parameters
+    assert size.total_bytes > 30 * size.parameters
+    print(describe(spec))
+    printed = capsys.readouterr().out
+    assert "parameters" in printed
+    assert "B for parameters, gradients and AdamW" in printed
+
+
+@pytest.mark.parametrize("name", specs.SHIPPED)
+def test_a_shipped_run_survives_its_own_text(name: str) -> None:
+    """What a bootstrap node serves parses to the same run."""
+    spec = specs.load(name)
+    assert specs.parse(specs.dump(spec)).digest() == spec.digest()
+
+
+@pytest.mark.parametrize("name", specs.SHIPPED)
+def test_a_shipped_run_ends_its_schedule_with_the_run(name: str) -> None:
+    """Learning rates fall over the whole run and warm up within its first tenth or so."""
+    spec = specs.load(name)
+    assert spec.run.rounds > 0
+    assert spec.inner.warmup_steps <= 0.15 * steps_before(spec, spec.run.rounds)
