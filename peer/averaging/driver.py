@@ -1,0 +1,185 @@
+"""Performs what the round machine asks for. The same driver runs in a real link and in a simulated one.
+
+The machine decides, the driver acts: it decodes frames into events, performs effects in their
+order, and feeds back what takes time (reducing, writing) as later events. Whoever owns it gives it
+a disk, arithmetic, a trainer and streams; none of its calls block for long.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from dht.streams import Streams
+from peer.events import Event as Reported
+from peer.rounds.machine import step
+from peer.rounds.messages import BytesSent, ChainSent, HeadSent, Message, PartSent, decode, encode
+from peer.rounds.state import (
+    Acceptor,
+    Commit,
+    Effect,
+    Event,
+    Head,
+    Held,
+    Keep,
+    Persist,
+    Received,
+    Reduce,
+    Reduced,
+    Report,
+    RequestFreeze,
+    Send,
+    SendChain,
+    SendMean,
+    SendObjects,
+    SendParts,
+    State,
+    Store,
+)  # fmt: skip
+from peer.rounds.update import Block
+
+Done = Callable[[], None]
+
+
+class Disk(Protocol):
+    """What must survive a crash. Small writes are on disk when the call returns; `store` says when."""
+
+    def save_acceptor(self, acceptor: Acceptor) -> None: ...
+    def save_object(self, digest: bytes, payload: bytes) -> None: ...
+    def store(self, digest: bytes, payload: bytes, done: Done) -> None: ...
+    def load(self, digest: bytes) -> bytes | None: ...
+    def commit(self, block: Block, head: Head) -> None: ...
+    def blocks_after(self, anchor: bytes) -> tuple[Block, ...]: ...
+    def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
+        """(Merkle path, encoded bytes) of a part of my contribution for `anchor`; None without one."""
+
+
+class Arithmetic(Protocol):
+    """Averages parts. Kept payloads of an anchor are forgotten when the next one is committed."""
+
+    def keep(self, effect: Keep) -> None: ...
+    def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
+        """Average, encode and store the kept parts; `done(digest)` when it is on disk."""
+
+    def forget(self) -> None: ...
+
+
+class Trainer(Protocol):
+    """The owner of the anchor."""
+
+    def committed(self, block: Block, head: Head) -> None: ...
+    def freeze(self) -> None: ...
+
+
+class Driver:
+    """One peer's round machine with its hands."""
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        clock: Callable[[], float],
+        streams: Streams,
+        disk: Disk,
+        arithmetic: Arithmetic,
+        trainer: Trainer,
+        report: Callable[[Reported], None],
+        publish: Callable[[HeadSent], None] = lambda head: None,
+    ) -> None:
+        self.state = state
+        self.clock = clock
+        self.bad_frames = 0
+        self._streams, self._disk, self._arithmetic, self._trainer = streams, disk, arithmetic, trainer
+        self._report, self._publish = report, publish
+        self._events: deque[Event] = deque()
+        self._busy = False
+
+    def on_frame(self, sender: str, frame: bytes) -> None:
+        """A frame from an authenticated peer; what is not a message is counted and dropped."""
+        try:
+            message = decode(frame)
+        except ValueError:
+            self.bad_frames += 1
+            return
+        self.deliver(Received(self.clock(), sender, message))
+
+    def deliver(self, event: Event) -> None:
+        """Step the machine; events that arise while effects are performed wait their turn."""
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events:
+                self.state, effects = step(self.state, self._events.popleft())
+                for effect in effects:
+                    self._perform(effect)
+        finally:
+            self._busy = False
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(to, message):
+                self._send(to, message)
+            case SendParts():
+                self._send_parts(effect)
+            case SendMean(to, mean):
+                payload = self._disk.load(mean.digest)
+                assert payload is not None, "a mean is sent only once it is on disk"
+                self._send(to, replace(mean, payload=payload))
+            case SendObjects(one, digests):
+                self._send_objects(one, digests)
+            case SendChain(one, after):
+                self._send((one,), ChainSent(self._disk.blocks_after(after)))
+            case Persist(acceptor, update):
+                if update is not None:
+                    self._disk.save_object(update.digest, update.to_bytes())
+                self._disk.save_acceptor(acceptor)
+            case Keep():
+                self._arithmetic.keep(effect)
+            case Reduce(place, part, contributors, _, _):
+                self._arithmetic.reduce(
+                    effect,
+                    lambda digest: self.deliver(Reduced(self.clock(), place, part, contributors, digest)),
+                )
+            case Store(digest, payload):
+                self._disk.store(digest, payload, lambda: self.deliver(Held(self.clock(), digest)))
+            case Commit(block, head):
+                self._disk.commit(block, head)
+                self._arithmetic.forget()
+                self._trainer.committed(block, head)
+            case RequestFreeze():
+                self._trainer.freeze()
+            case Report(event):
+                self._report(event)
+            case _:
+                raise AssertionError(f"no such effect: {effect}")
+
+    def _send(self, to: tuple[str, ...], message: Message) -> None:
+        if isinstance(message, HeadSent):
+            self._publish(message)
+        if not to:
+            return
+        frame = encode(message)
+        for peer in to:
+            self._streams.send(peer, frame)
+
+    def _send_parts(self, effect: SendParts) -> None:
+        mine = effect.to == self.state.rules.me
+        for part in effect.parts:
+            found = self._disk.my_part(effect.place.anchor, part)
+            if found is None:
+                return
+            path, payload = found
+            if mine:
+                self._arithmetic.keep(Keep(effect.place, effect.to, part, payload))
+            else:
+                self._streams.send(effect.to, encode(PartSent(effect.place, 0, part, path, payload)))
+
+    def _send_objects(self, to: str, digests: tuple[bytes, ...]) -> None:
+        for digest in digests:
+            payload = self._disk.load(digest)
+            if payload is not None:
+                self._streams.send(to, encode(BytesSent(digest, payload)))

@@ -1,0 +1,274 @@
+"""The coordinator: reserve a ballot; ask; finish what was accepted before, or fix the list, gather, propose.
+
+Everybody else only answers. Nothing here is needed for safety; it is all about getting on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from peer.events import RoundAborted
+from peer.rounds import decide
+from peer.rounds.messages import Nack, Norms, Prepare, Promise, Propose, Start, Table, Want
+from peer.rounds.names import order, pack, quorum
+from peer.rounds.state import Exchange, Lead, Persist, Report, Stage
+from peer.rounds.turn import Turn
+from peer.rounds.update import VOID, Update, token_weights
+
+REPEAT_S = 1.0
+VOTES_S = 8.0
+"""A coordinator without a decision after this time steps back."""
+HEARD_S = 20.0
+"""A peer that was heard within this time is asked to take part."""
+
+
+def look(turn: Turn) -> None:
+    """Whatever the coordinator's clock, or its own bytes, allow now."""
+    lead = turn.state.lead
+    if lead is None:
+        _begin_if_due(turn)
+        return
+    if turn.now >= lead.repeat_at:
+        _repeat(turn, lead)
+    match lead.stage:
+        case Stage.PREPARING:
+            _look_at_promises(turn, lead)
+        case Stage.ADOPTING:
+            _look_at_adopted(turn, lead)
+        case Stage.GATHERING:
+            _look_at_norms(turn, lead)
+        case Stage.REDUCING:
+            _look_at_means(turn, lead)
+        case Stage.PROPOSING if turn.now >= lead.until:
+            abort(turn, f"no majority voted within {VOTES_S:.0f} s")
+
+
+def abort(turn: Turn, why: str) -> None:
+    """Step back. The ballot is spent; whatever was accepted stays accepted."""
+    lead = turn.state.lead
+    assert lead is not None
+    turn.set(lead=None)
+    turn.moved()
+    turn.do(Report(RoundAborted(round=turn.state.head.round, ballot=lead.ballot, why=why)))
+
+
+# ---- ask ----
+
+
+def _begin_if_due(turn: Turn) -> None:
+    state = turn.state
+    if state.pledge is None or state.decided is not None or turn.me not in state.head.electorate:
+        return
+    ranked = order(state.head.anchor, state.head.electorate)
+    promised = state.acceptor.promised
+    ballot = promised + 1 + (ranked.index(turn.me) - promised - 1) % len(ranked)
+    if ballot == 0:
+        due = _all_ready(turn) or turn.now >= state.frozen_at + turn.rules.gather_s
+    else:
+        skipped = ballot - promised - 1
+        due = turn.now >= state.moved_at + turn.rules.patience_s + turn.rules.stagger_s * skipped
+    if due:
+        _begin(turn, ballot)
+
+
+def _all_ready(turn: Turn) -> bool:
+    heard, anchor = turn.state.heard, turn.state.head.anchor
+    return all(
+        peer == turn.me or (peer in heard and heard[peer][0].anchor == anchor and heard[peer][0].ready)
+        for peer in turn.state.head.electorate
+        if not (peer in heard and heard[peer][0].leaving and not heard[peer][0].ready)
+    )
+
+
+def _begin(turn: Turn, ballot: int) -> None:
+    state = turn.state
+    acceptor = replace(state.acceptor, promised=ballot)
+    ready = (
+        peer
+        for peer, (head, at) in state.heard.items()
+        if head.anchor == state.head.anchor and head.ready and turn.now - at < HEARD_S
+    )
+    asked = tuple(dict.fromkeys((*state.head.electorate, *sorted(ready))))[:64]
+    lead = Lead(
+        ballot=ballot, stage=Stage.PREPARING, asked=asked, until=turn.now + turn.rules.ack_s,
+        repeat_at=turn.now + REPEAT_S,
+    )  # fmt: skip
+    turn.do(Persist(acceptor))
+    turn.set(acceptor=acceptor, lead=lead, exchange=None, early=())
+    turn.moved()
+    turn.phase("group", ballot, lead.until)
+    turn.send(asked, Prepare(turn.place(ballot)))
+
+
+def _repeat(turn: Turn, lead: Lead) -> None:
+    """Say again what may have been lost."""
+    turn.set(lead=replace(lead, repeat_at=turn.now + REPEAT_S))
+    place = turn.place(lead.ballot)
+    if lead.stage is Stage.PREPARING:
+        turn.send((peer for peer in lead.asked if peer not in lead.promises), Prepare(place))
+    elif lead.stage is Stage.PROPOSING:
+        proposal = turn.state.proposals[lead.update]
+        voted = turn.state.votes.get((lead.ballot, lead.update), {})
+        silent = (peer for peer in turn.state.head.electorate if peer not in voted and peer != turn.me)
+        turn.send(silent, Propose(place, proposal.update, proposal.signature))
+
+
+def on_nack(turn: Turn, message: Nack) -> None:
+    lead = turn.state.lead
+    if lead is not None and message.place.ballot == lead.ballot and message.promised > lead.ballot:
+        abort(turn, f"a voter has promised ballot {message.promised}")
+
+
+# ---- choose ----
+
+
+def on_promise(turn: Turn, sender: str, message: Promise) -> None:
+    lead, pledge = turn.state.lead, message.pledge
+    if lead is None or lead.ballot != message.place.ballot or lead.stage is not Stage.PREPARING:
+        return
+    mine_to_say = pledge.peer == sender and pledge.anchor == turn.state.head.anchor
+    if sender not in lead.asked or not mine_to_say or not pledge.genuine(turn.rules.keys):
+        return
+    turn.set(lead=replace(lead, promises={**lead.promises, sender: message}))
+    look(turn)
+
+
+def _look_at_promises(turn: Turn, lead: Lead) -> None:
+    electorate = turn.state.head.electorate
+    lead = turn.state.lead or lead
+    answered = sum(peer in lead.promises for peer in electorate)
+    complete = len(lead.promises) == len(lead.asked)
+    if answered >= quorum(electorate) and (complete or turn.now >= lead.until):
+        _choose(turn, lead)
+    elif turn.now >= lead.until + turn.rules.ack_s:
+        abort(turn, f"{answered} of {len(electorate)} voters answered")
+
+
+def _choose(turn: Turn, lead: Lead) -> None:
+    voters = turn.state.head.electorate
+    accepted = [
+        (*promise.accepted, peer)
+        for peer, promise in sorted(lead.promises.items())
+        if promise.accepted is not None and peer in voters
+    ]
+    if accepted:
+        _adopt(turn, lead, *max(accepted))
+        return
+    pledges = tuple(promise.pledge for _, promise in sorted(lead.promises.items()))
+    until = turn.now + turn.rules.exchange_s + turn.rules.ack_s
+    turn.set(lead=replace(lead, stage=Stage.GATHERING, until=until))
+    turn.send((pledge.peer for pledge in pledges), Start(turn.place(lead.ballot), pledges))
+
+
+def _adopt(turn: Turn, lead: Lead, _: int, update: bytes, reporter: str) -> None:
+    """Finish what may already be decided, unchanged."""
+    until = turn.now + turn.rules.exchange_s
+    turn.set(lead=replace(lead, stage=Stage.ADOPTING, update=update, until=until))
+    if update not in turn.state.proposals:
+        turn.fetch({update}, (reporter,))
+    look(turn)
+
+
+def _look_at_adopted(turn: Turn, lead: Lead) -> None:
+    proposal = turn.state.proposals.get(lead.update)
+    if proposal is not None:
+        missing = decide.missing_parts(turn.state, proposal.update)
+        if not missing:
+            _propose(turn, lead, proposal.update)
+            return
+        reporters = [
+            peer
+            for peer, promise in lead.promises.items()
+            if promise.accepted is not None and promise.accepted[1] == lead.update
+        ]
+        turn.fetch(missing, reporters)
+    if turn.now >= lead.until:
+        abort(turn, "the bytes of an accepted update did not arrive")
+
+
+# ---- gather ----
+
+
+def on_norms(turn: Turn, sender: str, norms: Norms) -> None:
+    lead, exchange = turn.state.lead, turn.state.exchange
+    if lead is None or exchange is None or lead.stage is not Stage.GATHERING or norms.place != exchange.place:
+        return
+    if norms.reducer != sender or not norms.genuine(turn.rules.keys):
+        return
+    if any(part >= len(exchange.reducers) or exchange.reducers[part] != sender for part, _ in norms.received):
+        return
+    turn.set(lead=replace(lead, norms={**lead.norms, sender: norms}))
+    _look_at_norms(turn, lead)
+
+
+def _look_at_norms(turn: Turn, lead: Lead) -> None:
+    lead, exchange = turn.state.lead or lead, turn.state.exchange
+    if exchange is None or exchange.place.ballot != lead.ballot:
+        return
+    if len(lead.norms) < len(set(exchange.reducers)) and turn.now < lead.until:
+        return
+    expected = frozenset(part for norms in lead.norms.values() for part, received in norms.received if received)
+    if not expected:
+        abort(turn, "no part of anybody arrived")
+        return
+    until = turn.now + turn.rules.exchange_s
+    turn.set(lead=replace(lead, stage=Stage.REDUCING, expected=expected, until=until))
+    table = Table(exchange.place, tuple(norms for _, norms in sorted(lead.norms.items())))
+    turn.send((pledge.peer for pledge in exchange.members), table)
+
+
+def _look_at_means(turn: Turn, lead: Lead) -> None:
+    exchange, held = turn.state.exchange, turn.state.held
+    if exchange is None or exchange.place.ballot != lead.ballot:
+        return
+    missing = [part for part in lead.expected if part not in exchange.means or exchange.means[part].digest not in held]
+    if not missing:
+        _propose(turn, lead, _update(turn, exchange))
+    elif turn.now >= lead.until and not lead.wanted:
+        turn.set(lead=replace(lead, wanted=True, until=turn.now + turn.rules.ack_s))
+        turn.send((pledge.peer for pledge in exchange.members), Want(exchange.place, tuple(sorted(missing))))
+    elif turn.now >= lead.until and len(missing) == len(lead.expected):
+        abort(turn, "no mean of any part arrived")
+    elif turn.now >= lead.until:
+        _propose(turn, lead, _update(turn, exchange))
+
+
+# ---- propose ----
+
+
+def _update(turn: Turn, exchange: Exchange) -> Update:
+    """The update from the means whose bytes I hold; the rest is void."""
+    head = turn.state.head
+    means = {part: mean for part, mean in exchange.means.items() if mean.digest in turn.state.held}
+    parts = range(len(exchange.reducers))
+    stayed = {pledge.peer for pledge in exchange.members if not pledge.leaving}
+    gone = {peer for peer, (said, _) in turn.state.heard.items() if said.leaving}
+    elect = stayed | (set(head.members) - gone) if stayed else {pledge.peer for pledge in exchange.members}
+    leavers = {pledge.peer for pledge in exchange.members if pledge.leaving}
+    return Update(
+        parent=head.anchor,
+        round=head.round + 1,
+        time=int(turn.now + turn.rules.wall_offset_s),
+        members=exchange.members,
+        elect=tuple(sorted(elect - leavers if stayed else elect)),
+        parts=tuple(means[part].digest if part in means else VOID for part in parts),
+        contributors=tuple(means[part].contributors if part in means else 0 for part in parts),
+        weights=(token_weights(exchange.members, turn.rules.tokens_cap),),
+        penalties=(),
+        weight=head.weight + len(exchange.members),
+        ballot=exchange.place.ballot,
+        coordinator=turn.me,
+    )
+
+
+def _propose(turn: Turn, lead: Lead, update: Update) -> None:
+    place = turn.place(lead.ballot)
+    digest = update.digest
+    signature = turn.rules.keys.sign("propose", pack((place.packed(), digest)))
+    until = turn.now + VOTES_S
+    turn.set(
+        lead=replace(lead, stage=Stage.PROPOSING, update=digest, until=until, repeat_at=turn.now + REPEAT_S),
+    )
+    turn.phase("commit", lead.ballot, until)
+    members = (pledge.peer for pledge in update.members)
+    turn.send((*turn.state.head.electorate, *members), Propose(place, update, signature))

@@ -1,0 +1,447 @@
+"""What peers say to each other in a round (the protocol, §4), as frames.
+
+A frame is one byte of type and a msgpack array; its length travels in the stream. Everything that
+arrives is checked here for type, size and range before anything else sees it: `decode` raises
+ValueError and nothing more. Whatever is passed on to third parties (pledges, norms, means,
+proposals, votes) carries its author's signature; the rest is authenticated by the stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import msgpack
+
+from peer.rounds.names import DIGEST_BYTES, Keys, pack
+from peer.rounds.update import (
+    ALL_MEMBERS,
+    MAX_BALLOT,
+    MAX_MEMBERS,
+    MAX_PARTS,
+    Block,
+    Pledge,
+    Update,
+    Vote,
+    blobs,
+    boolean,
+    integer,
+    octets,
+    row,
+    rows,
+    text,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the run a message belongs."""
+
+    anchor: bytes
+    instance: bytes
+    ballot: int
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.anchor, self.instance, self.ballot)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        anchor, instance, ballot = row(value, 3)
+        return cls(octets(anchor, DIGEST_BYTES), octets(instance, DIGEST_BYTES), integer(ballot, 0, MAX_BALLOT))
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Base of all messages. `cap_bytes` bounds a frame of this type."""
+
+    code: ClassVar[int]
+    cap_bytes: ClassVar[int] = 1 << 20
+
+    def packed(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Message:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(Message):
+    """Coordinator to the electorate and all ready peers: may I lead this ballot, and who is in?"""
+
+    code = 1
+    cap_bytes = 1 << 10
+    place: Place
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(),)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Prepare:
+        (place,) = row(value, 1)
+        return cls(Place.unpacked(place))
+
+
+@dataclass(frozen=True, slots=True)
+class Promise(Message):
+    """The answer: what I contribute, and what I have accepted before (ballot, digest of the update).
+
+    `other` is the same for another instance of this anchor (a takeover).
+    """
+
+    code = 2
+    cap_bytes = 1 << 16
+    place: Place
+    pledge: Pledge
+    accepted: tuple[int, bytes] | None = None
+    other: tuple[int, bytes] | None = None
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), self.pledge.packed(), self.accepted, self.other)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Promise:
+        place, pledge, accepted, other = row(value, 4)
+        return cls(Place.unpacked(place), Pledge.unpacked(pledge), _accepted(accepted), _accepted(other))
+
+
+@dataclass(frozen=True, slots=True)
+class Nack(Message):
+    """I have promised a later ballot."""
+
+    code = 3
+    cap_bytes = 1 << 10
+    place: Place
+    promised: int
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), self.promised)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Nack:
+        place, promised = row(value, 2)
+        return cls(Place.unpacked(place), integer(promised, 0, MAX_BALLOT))
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Message):
+    """Coordinator to members: these are the members; send your parts."""
+
+    code = 4
+    place: Place
+    pledges: tuple[Pledge, ...]
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), tuple(pledge.packed() for pledge in self.pledges))
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Start:
+        place, pledges = row(value, 2)
+        return cls(Place.unpacked(place), tuple(Pledge.unpacked(item) for item in rows(pledges, MAX_MEMBERS)))
+
+
+@dataclass(frozen=True, slots=True)
+class PartSent(Message):
+    """X: one encoded part of a member's contribution, with its path to the pledged root."""
+
+    code = 5
+    cap_bytes = (16 << 20) + (1 << 12)
+    place: Place
+    attempt: int
+    part: int
+    path: tuple[bytes, ...]
+    payload: bytes
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), self.attempt, self.part, self.path, self.payload)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> PartSent:
+        place, attempt, part, path, payload = row(value, 5)
+        return cls(
+            Place.unpacked(place), integer(attempt, 0, 1), integer(part, 0, MAX_PARTS), blobs(path, 17), octets(payload)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Norms(Message):
+    """Reducer to coordinator: whose bytes I hold per part (bits over the member list), and what I measured.
+
+    `measured` has room for partial square norms per (layer, member); it is empty until rounds judge.
+    """
+
+    code = 6
+    place: Place
+    reducer: str
+    received: tuple[tuple[int, int], ...]
+    measured: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    signature: bytes = b""
+
+    def payload(self) -> bytes:
+        return pack((self.place.packed(), self.received, self.measured))
+
+    def signed(self, keys: Keys) -> Norms:
+        return replace(self, signature=keys.sign("norms", self.payload()))
+
+    def genuine(self, keys: Keys) -> bool:
+        return keys.verify(self.reducer, "norms", self.payload(), self.signature)
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), self.reducer, self.received, self.measured, self.signature)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Norms:
+        place, reducer, received, measured, signature = row(value, 5)
+        seen = tuple(_pair(item, MAX_PARTS, ALL_MEMBERS) for item in rows(received, MAX_PARTS))
+        if rows(measured, MAX_PARTS):
+            raise ValueError("measured norms are not part of this version")
+        return cls(Place.unpacked(place), text(reducer), seen, (), octets(signature, 64))
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Message):
+    """Coordinator to members: all signed norms, so that everyone computes the same weights."""
+
+    code = 7
+    cap_bytes = 8 << 20
+    place: Place
+    norms: tuple[Norms, ...]
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), tuple(norms.packed() for norms in self.norms))
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Table:
+        place, norms = row(value, 2)
+        return cls(Place.unpacked(place), tuple(Norms.unpacked(item) for item in rows(norms, MAX_MEMBERS)))
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSent(Message):
+    """MEAN: the encoded mean of one part, the same bytes to all members."""
+
+    code = 8
+    cap_bytes = (16 << 20) + (1 << 12)
+    place: Place
+    attempt: int
+    part: int
+    reducer: str
+    contributors: int
+    digest: bytes
+    signature: bytes
+    payload: bytes = b""
+
+    def signed_payload(self) -> bytes:
+        return pack((self.place.packed(), self.attempt, self.part, self.contributors, self.digest))
+
+    def signed(self, keys: Keys) -> MeanSent:
+        return replace(self, signature=keys.sign("mean", self.signed_payload()))
+
+    def genuine(self, keys: Keys) -> bool:
+        return keys.verify(self.reducer, "mean", self.signed_payload(), self.signature)
+
+    def packed(self) -> tuple[Any, ...]:
+        return (
+            self.place.packed(), self.attempt, self.part, self.reducer, self.contributors,
+            self.digest, self.signature, self.payload,
+        )  # fmt: skip
+
+    @classmethod
+    def unpacked(cls, value: Any) -> MeanSent:
+        place, attempt, part, reducer, contributors, digest, signature, payload = row(value, 8)
+        return cls(
+            Place.unpacked(place), integer(attempt, 0, 1), integer(part, 0, MAX_PARTS), text(reducer),
+            integer(contributors, 0, ALL_MEMBERS), octets(digest, DIGEST_BYTES),
+            octets(signature, 64), octets(payload),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Want(Message):
+    """Coordinator to members: send me the means of these parts if you have them."""
+
+    code = 9
+    place: Place
+    parts: tuple[int, ...]
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), self.parts)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Want:
+        place, parts = row(value, 2)
+        return cls(Place.unpacked(place), tuple(integer(part, 0, MAX_PARTS) for part in rows(parts, MAX_PARTS)))
+
+
+@dataclass(frozen=True, slots=True)
+class Propose(Message):
+    """Coordinator to the electorate and members: decide this update."""
+
+    code = 10
+    cap_bytes = 8 << 20
+    place: Place
+    update: Update
+    signature: bytes
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), self.update.packed(), self.signature)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Propose:
+        place, update, signature = row(value, 3)
+        return cls(Place.unpacked(place), Update.unpacked(update), octets(signature, 64))
+
+
+@dataclass(frozen=True, slots=True)
+class Voted(Message):
+    """A voter holds the bytes and accepts the update."""
+
+    code = 11
+    cap_bytes = 1 << 12
+    place: Place
+    vote: Vote
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), self.vote.packed())
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Voted:
+        place, vote = row(value, 2)
+        return cls(Place.unpacked(place), Vote.unpacked(vote))
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch(Message):
+    """Send me the bytes of these digests."""
+
+    code = 12
+    digests: tuple[bytes, ...]
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.digests,)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Fetch:
+        (digests,) = row(value, 1)
+        return cls(blobs(digests, MAX_PARTS))
+
+
+@dataclass(frozen=True, slots=True)
+class BytesSent(Message):
+    """BYTES: the answer to a fetch; `digest` is computed by the receiver from the payload."""
+
+    code = 13
+    cap_bytes = (16 << 20) + (1 << 12)
+    digest: bytes
+    payload: bytes
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.payload,)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> BytesSent:
+        (payload,) = row(value, 1)
+        return cls(b"", octets(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class Get(Message):
+    """Send me what follows my anchor."""
+
+    code = 14
+    cap_bytes = 1 << 12
+    anchor: bytes
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.anchor,)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Get:
+        (anchor,) = row(value, 1)
+        return cls(octets(anchor, DIGEST_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class ChainSent(Message):
+    """CHAIN: committed updates in order, each with its certificate."""
+
+    code = 15
+    cap_bytes = 16 << 20
+    blocks: tuple[Block, ...]
+
+    def packed(self) -> tuple[Any, ...]:
+        return (tuple(block.packed() for block in self.blocks),)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> ChainSent:
+        (blocks,) = row(value, 1)
+        return cls(tuple(Block.unpacked(item) for item in rows(blocks, 64)))
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSent(Message):
+    """HEAD: where a peer is and whether it is ready (ready record, liveness sign and head record in one)."""
+
+    code = 16
+    cap_bytes = 1 << 11
+    anchor: bytes
+    round: int
+    weight: int
+    state: bytes
+    ready: bool
+    tokens: int
+    steps: int
+    leaving: bool
+
+    def packed(self) -> tuple[Any, ...]:
+        return (
+            self.anchor, self.round, self.weight, self.state, self.ready, self.tokens, self.steps, self.leaving
+        )  # fmt: skip
+
+    @classmethod
+    def unpacked(cls, value: Any) -> HeadSent:
+        anchor, round, weight, state, ready, tokens, steps, leaving = row(value, 8)
+        return cls(
+            octets(anchor, DIGEST_BYTES), integer(round, 0), integer(weight, 0), octets(state, most=DIGEST_BYTES),
+            boolean(ready), integer(tokens, 0), integer(steps, 0), boolean(leaving),
+        )  # fmt: skip
+
+
+_TYPES: dict[int, type[Message]] = {
+    kind.code: kind
+    for kind in (
+        Prepare, Promise, Nack, Start, PartSent, Norms, Table, MeanSent, Want, Propose, Voted, Fetch, BytesSent,
+        Get, ChainSent, HeadSent,
+    )
+}  # fmt: skip
+
+
+def encode(message: Message) -> bytes:
+    """A frame: type byte and msgpack."""
+    return bytes((message.code,)) + pack(message.packed())
+
+
+def decode(frame: bytes) -> Message:
+    """The message in a frame. Raises ValueError for anything that is not one, before it allocates for it."""
+    if not frame or frame[0] not in _TYPES:
+        raise ValueError("unknown frame type")
+    kind = _TYPES[frame[0]]
+    if len(frame) > kind.cap_bytes:
+        raise ValueError(f"{kind.__name__} of {len(frame)} bytes; at most {kind.cap_bytes}")
+    try:
+        value = msgpack.unpackb(memoryview(frame)[1:], use_list=False, max_map_len=0, max_ext_len=0)
+    except (msgpack.UnpackException, UnicodeDecodeError) as error:
+        raise ValueError(f"{kind.__name__} is not msgpack: {error}") from error
+    return kind.unpacked(value)
+
+
+def _accepted(value: Any) -> tuple[int, bytes] | None:
+    if value is None:
+        return None
+    ballot, update = row(value, 2)
+    return integer(ballot, 0, MAX_BALLOT), octets(update, DIGEST_BYTES)
+
+
+def _pair(value: Any, first_most: int, second_most: int) -> tuple[int, int]:
+    first, second = row(value, 2)
+    return integer(first, 0, first_most), integer(second, 0, second_most)

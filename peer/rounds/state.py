@@ -1,0 +1,351 @@
+"""Everything the round machine knows, and the vocabulary it speaks with its driver.
+
+`State` is immutable. What must survive a crash is `Acceptor` (written before it is promised), the
+pledge with its encoded parts (written before the machine hears of it), and the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from peer.events import Event as Reported
+from peer.rounds.layout import Part
+from peer.rounds.messages import HeadSent, MeanSent, Message, Norms, Place, Promise
+from peer.rounds.names import Keys, instance_of, next_anchor
+from peer.rounds.update import Block, Pledge, Update, Vote
+
+# ---- what never changes in a run ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The constants of one peer in one run. Durations as in `[round]` of the spec."""
+
+    me: str
+    keys: Keys
+    parts: tuple[Part, ...]
+    part_bytes: tuple[int, ...]
+    """Encoded size of each part; payloads of another size are refused."""
+    gather_s: float
+    ack_s: float
+    exchange_s: float
+    patience_s: float
+    stagger_s: float
+    tokens_cap: int
+    wall_offset_s: float = 0.0
+    """Unix time minus the clock of the events; for display only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The newest anchor: its place in the chain and who decides what follows."""
+
+    anchor: bytes
+    round: int
+    weight: int
+    """W: signed contributions since the start of the run."""
+    electorate: tuple[str, ...]
+    """Sorted; a majority of it decides."""
+    members: tuple[str, ...]
+    """Members of the update that made this anchor, less those who left."""
+    instance: bytes = b""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "instance", instance_of(self.anchor, self.electorate))
+
+    def after(self, update: Update) -> Head:
+        """The head that a decided update leads to."""
+        return Head(
+            anchor=next_anchor(self.anchor, update.digest), round=update.round, weight=update.weight,
+            electorate=update.elect, members=tuple(pledge.peer for pledge in update.members if not pledge.leaving),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptor:
+    """A voter's memory for one instance (Paxos): never promise less, never forget what was accepted."""
+
+    anchor: bytes
+    instance: bytes
+    promised: int = -1
+    accepted: tuple[int, bytes] | None = None
+
+
+# ---- roles inside a ballot ----
+
+
+class Stage(Enum):
+    """What the coordinator of a ballot waits for."""
+
+    PREPARING = "promises"
+    ADOPTING = "the bytes of an update that was accepted before"
+    GATHERING = "norms"
+    REDUCING = "means"
+    PROPOSING = "votes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    """The coordinator's side of a ballot."""
+
+    ballot: int
+    stage: Stage
+    asked: tuple[str, ...]
+    until: float
+    repeat_at: float
+    promises: Mapping[str, Promise] = field(default_factory=dict)
+    norms: Mapping[str, Norms] = field(default_factory=dict)
+    expected: frozenset[int] = frozenset()
+    """Parts that somebody is about to reduce."""
+    wanted: bool = False
+    update: bytes = b""
+    """Digest of what is adopted or proposed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A member's side of a ballot: who is in, who reduces what, what has arrived."""
+
+    place: Place
+    members: tuple[Pledge, ...]
+    reducers: tuple[str, ...]
+    received: Mapping[int, int]
+    """For each part that I reduce, bits over the members whose bytes I hold."""
+    closes_at: float
+    repeat_at: float
+    closed: bool = False
+    tabled: bool = False
+    means: Mapping[int, MeanSent] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """An update that a coordinator proposed, with the signature that binds it to a ballot."""
+
+    ballot: int
+    update: Update
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Bytes this peer is fetching, from one source after the other."""
+
+    digests: frozenset[bytes] = frozenset()
+    sources: tuple[str, ...] = ()
+    turn: int = 0
+    next_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """One peer's view of the run. `step` turns it into the next one."""
+
+    rules: Rules
+    head: Head
+    ancestors: Mapping[bytes, int]
+    """Every anchor on my chain, the head included, to its round."""
+    acceptor: Acceptor
+    pledge: Pledge | None = None
+    """What I froze for this anchor; None while training."""
+    progress: float = 0.0
+    """Share of this round's inner steps (or time) that is done."""
+    freeze_asked_at: float | None = None
+    leaving: bool = False
+    frozen_at: float = 0.0
+    moved_at: float = 0.0
+    """When something of this instance last moved."""
+    said_at: float = float("-inf")
+    state_digest: bytes = b""
+    """H(θ, m) of the head, once the trainer has computed it."""
+    lead: Lead | None = None
+    exchange: Exchange | None = None
+    early: tuple[tuple[str, Message], ...] = ()
+    """Parts and means that overtook their START."""
+    proposals: Mapping[bytes, Proposal] = field(default_factory=dict)
+    votes: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
+    decided: tuple[int, bytes] | None = None
+    held: frozenset[bytes] = frozenset()
+    """Digests whose bytes are on my disk, of this anchor's proposals and of blocks to apply."""
+    wanted: Wanted = Wanted()
+    blocks: tuple[Block, ...] = ()
+    """Committed updates that others have and I must still apply."""
+    block_source: str = ""
+    heard: Mapping[str, tuple[HeadSent, float]] = field(default_factory=dict)
+    asked_at: Mapping[str, float] = field(default_factory=dict)
+    told_at: Mapping[str, float] = field(default_factory=dict)
+
+
+# ---- events: what the driver tells the machine ----
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events. `now` is in seconds of a clock that never goes back."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick(Event):
+    """Time passed; the driver sends one every `TICK_S`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received(Event):
+    """A message from an authenticated peer."""
+
+    sender: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed(Event):
+    """The trainer has done this share of the round."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen(Event):
+    """The trainer encoded the balance for this anchor and wrote it to disk. The pledge is not yet signed."""
+
+    pledge: Pledge
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced(Event):
+    """The mean of a part is computed, encoded and on disk under this digest."""
+
+    place: Place
+    part: int
+    contributors: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Event):
+    """Bytes asked for by `Store` are on disk."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Applied(Event):
+    """The trainer has computed this anchor; `state` is H(θ, m)."""
+
+    anchor: bytes
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving(Event):
+    """This peer takes part in the round it is in, if it can, and not in the next."""
+
+
+# ---- effects: what the machine asks of the driver, to be done in this order ----
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Base of all effects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send(Effect):
+    """Send a message to each of these peers."""
+
+    to: tuple[str, ...]
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class SendParts(Effect):
+    """Send my encoded parts, each as a `PartSent`, to their reducer."""
+
+    to: str
+    place: Place
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendMean(Effect):
+    """Send a mean; the driver fills in the bytes its digest names."""
+
+    to: tuple[str, ...]
+    mean: MeanSent
+
+
+@dataclass(frozen=True, slots=True)
+class SendObjects(Effect):
+    """Answer a fetch with the bytes that are on my disk."""
+
+    to: str
+    digests: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendChain(Effect):
+    """Send the blocks that follow this anchor."""
+
+    to: str
+    after: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Persist(Effect):
+    """Have this on disk (fsync) before any later effect. `update` comes with an accepted value."""
+
+    acceptor: Acceptor
+    update: Update | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keep(Effect):
+    """Keep a member's encoded part in memory until it is reduced."""
+
+    place: Place
+    sender: str
+    part: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Effect):
+    """Average the staged parts of these members with these integer weights, encode once, store; then `Reduced`."""
+
+    place: Place
+    part: int
+    contributors: int
+    members: tuple[str, ...]
+    weights: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Store(Effect):
+    """Write bytes to disk under their digest; then `Held`."""
+
+    digest: bytes
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Effect):
+    """Append a block to the chain on disk and hand it to the trainer."""
+
+    block: Block
+    head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFreeze(Effect):
+    """Ask the trainer to freeze at its next inner step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report(Effect):
+    """Tell the people."""
+
+    event: Reported

@@ -1,0 +1,259 @@
+"""What is decided: the update, who pledged what to it, and the votes that certify it (the protocol, §6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import msgpack
+
+from peer.rounds.names import DIGEST_BYTES, Keys, digest_of, pack
+
+MAX_PARTS = 65_536
+MAX_MEMBERS = 64
+ALL_MEMBERS = (1 << MAX_MEMBERS) - 1
+MAX_BALLOT = 1 << 31
+WEIGHT_ONE = 65_536
+VOID = b""
+"""Stands for the digest of a part for which no mean could be agreed; it is zero for everybody."""
+
+Ranges = tuple[tuple[int, int, int], ...]
+"""Data behind a contribution: (shard, first window, window after the last)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pledge:
+    """What a member puts in for one anchor, signed before anything is sent.
+
+    `root` is the Merkle root over its encoded parts; empty for a member that has nothing to give
+    now but keeps its vote. The same pledge serves every ballot of the round.
+    """
+
+    peer: str
+    anchor: bytes
+    root: bytes
+    tokens: int
+    steps: int
+    bandwidth_bps: int
+    leaving: bool
+    ranges: Ranges = ()
+    signature: bytes = b""
+
+    def payload(self) -> bytes:
+        return pack((self.anchor, self.root, self.tokens, self.steps, self.bandwidth_bps, self.leaving, self.ranges))
+
+    def signed(self, keys: Keys) -> Pledge:
+        return replace(self, signature=keys.sign("pledge", self.payload()))
+
+    def genuine(self, keys: Keys) -> bool:
+        return keys.verify(self.peer, "pledge", self.payload(), self.signature)
+
+    def packed(self) -> tuple[Any, ...]:
+        return (
+            self.peer, self.anchor, self.root, self.tokens, self.steps, self.bandwidth_bps, self.leaving, self.ranges,
+            self.signature,
+        )  # fmt: skip
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        peer, anchor, root, tokens, steps, bandwidth, leaving, ranges, signature = row(value, 9)
+        return cls(
+            text(peer), octets(anchor, DIGEST_BYTES), _digest_or_empty(root), integer(tokens, 0), integer(steps, 0),
+            integer(bandwidth, 0), boolean(leaving), _ranges(ranges), octets(signature, 64),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The result of a round. Its digest names the bytes of every part.
+
+    `contributors` holds per part one bit per member; `weights` has one row for all layers, or one
+    per layer, of integers over 65,536 in the order of `members`; `weight` is the chain's W.
+    Neither the instance nor the deciding ballot stands in it, so a value that is proposed again
+    in a later ballot is the same update.
+    """
+
+    parent: bytes
+    round: int
+    time: int
+    members: tuple[Pledge, ...]
+    elect: tuple[str, ...]
+    parts: tuple[bytes, ...]
+    contributors: tuple[int, ...]
+    weights: tuple[tuple[int, ...], ...]
+    penalties: tuple[tuple[str, str, int, int, bytes], ...]
+    weight: int
+    ballot: int
+    coordinator: str
+
+    def packed(self) -> tuple[Any, ...]:
+        return (
+            self.parent, self.round, self.time, tuple(pledge.packed() for pledge in self.members), self.elect,
+            self.parts, self.contributors, self.weights, self.penalties, self.weight, self.ballot, self.coordinator,
+        )  # fmt: skip
+
+    @property
+    def digest(self) -> bytes:
+        return digest_of(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """Canonical msgpack; `digest` names these bytes."""
+        return pack(self.packed())
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> Self:
+        """Raises ValueError."""
+        return cls.unpacked(msgpack.unpackb(packed, use_list=False))
+
+    def contributed(self, peer: str, part: int) -> bool:
+        """Whether `peer`'s bytes of `part` are in the mean, or were judged and refused."""
+        for index, member in enumerate(self.members):
+            if member.peer == peer:
+                return bool(self.contributors[part] >> index & 1)
+        return False
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        (
+            parent, round, time, members, elect, parts, contributors, weights, penalties, weight, ballot, coordinator,
+        ) = row(value, 12)  # fmt: skip
+        if rows(penalties, MAX_MEMBERS):
+            raise ValueError("penalties are not part of this version")
+        pledges = tuple(Pledge.unpacked(item) for item in rows(members, MAX_MEMBERS))
+        return cls(
+            octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), pledges,
+            tuple(text(peer) for peer in rows(elect, 2 * MAX_MEMBERS)),
+            tuple(_digest_or_empty(part) for part in rows(parts, MAX_PARTS)),
+            tuple(integer(bits, 0, ALL_MEMBERS) for bits in rows(contributors, MAX_PARTS)),
+            tuple(_weights(item, len(pledges)) for item in rows(weights, MAX_PARTS)),
+            (), integer(weight, 0), integer(ballot, 0, MAX_BALLOT), text(coordinator),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """`voter` holds the bytes of `update` and accepted it in `ballot`.
+
+    The coordinator's signature over its proposal travels along, so that two conflicting proposals
+    of one ballot are seen by everybody.
+    """
+
+    voter: str
+    instance: bytes
+    ballot: int
+    update: bytes
+    proposal_signature: bytes
+    signature: bytes = b""
+
+    def payload(self) -> bytes:
+        return pack((self.instance, self.ballot, self.update, self.proposal_signature))
+
+    def signed(self, keys: Keys) -> Vote:
+        return replace(self, signature=keys.sign("vote", self.payload()))
+
+    def genuine(self, keys: Keys) -> bool:
+        return keys.verify(self.voter, "vote", self.payload(), self.signature)
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.voter, self.instance, self.ballot, self.update, self.proposal_signature, self.signature)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        voter, instance, ballot, update, proposal, signature = row(value, 6)
+        return cls(
+            text(voter), octets(instance, DIGEST_BYTES), integer(ballot, 0, MAX_BALLOT), octets(update, DIGEST_BYTES),
+            octets(proposal, 64), octets(signature, 64),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A committed update and its certificate: the votes of a quorum."""
+
+    update: Update
+    votes: tuple[Vote, ...]
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.update.packed(), tuple(vote.packed() for vote in self.votes))
+
+    def to_bytes(self) -> bytes:
+        """Canonical msgpack, as it lies in the chain."""
+        return pack(self.packed())
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> Self:
+        """Raises ValueError."""
+        return cls.unpacked(msgpack.unpackb(packed, use_list=False))
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        update, votes = row(value, 2)
+        return cls(Update.unpacked(update), tuple(Vote.unpacked(item) for item in rows(votes, 2 * MAX_MEMBERS)))
+
+
+def token_weights(members: tuple[Pledge, ...], tokens_cap: int) -> tuple[int, ...]:
+    """Integers over 65,536 in proportion to tokens; a member that trained at all gets at least 1."""
+    tokens = [min(pledge.tokens, tokens_cap) if pledge.root else 0 for pledge in members]
+    total = sum(tokens)
+    return tuple(max(1, WEIGHT_ONE * count // total) if count else 0 for count in tokens)
+
+
+def row(value: Any, length: int) -> tuple[Any, ...]:
+    if not isinstance(value, tuple) or len(value) != length:
+        raise ValueError(f"expected a row of {length} fields")
+    return value
+
+
+def rows(value: Any, most: int) -> tuple[Any, ...]:
+    if not isinstance(value, tuple) or len(value) > most:
+        raise ValueError(f"expected at most {most} entries")
+    return value
+
+
+def integer(value: Any, low: int, high: int = (1 << 63) - 1) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"expected an integer from {low} to {high}")
+    return value
+
+
+def boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("expected true or false")
+    return value
+
+
+def octets(value: Any, exactly: int | None = None, most: int | None = None) -> bytes:
+    if type(value) is not bytes or (exactly is not None and len(value) != exactly):
+        raise ValueError(f"expected {exactly} bytes" if exactly is not None else "expected bytes")
+    if most is not None and len(value) > most:
+        raise ValueError(f"expected at most {most} bytes")
+    return value
+
+
+def text(value: Any, most: int = 64) -> str:
+    if type(value) is not str or len(value) > most:
+        raise ValueError(f"expected a text of at most {most} characters")
+    return value
+
+
+def blobs(value: Any, most: int) -> tuple[bytes, ...]:
+    return tuple(octets(item, DIGEST_BYTES) for item in rows(value, most))
+
+
+def _digest_or_empty(value: Any) -> bytes:
+    return octets(value) if value == b"" else octets(value, DIGEST_BYTES)
+
+
+def _ranges(value: Any) -> Ranges:
+    found = []
+    for item in rows(value, 1024):
+        shard, first, last = row(item, 3)
+        found.append((integer(shard, 0), integer(first, 0), integer(last, 0)))
+    return tuple(found)
+
+
+def _weights(value: Any, members: int) -> tuple[int, ...]:
+    weights = tuple(integer(item, 0, WEIGHT_ONE) for item in rows(value, MAX_MEMBERS))
+    if len(weights) != members:
+        raise ValueError(f"expected {members} weights")
+    return weights
