@@ -1,0 +1,126 @@
+"""`python -m peer join INVITE --dir DIR`: one peer, headless; event lines on stdout, the log on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TextIO
+
+from dht.errors import HomefiresError, Unreachable
+from dht.identity import Identity
+from dht.invite import parse as parse_invite
+from dht.lifetime import die_with_parent
+from dht.lock import hold_directory
+from peer.averaging.child import Left, LinkChild
+from peer.averaging.pipe import Fields, LinkLost
+from peer.events import Event, Line, PeerStopped, format_line
+from peer.session import Session, join
+from peer.spec import PeerSettings, settings_from
+
+log = logging.getLogger(__name__)
+SECOND_SIGNAL_CODE = 130
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    args = _parser().parse_args(argv)
+    die_with_parent()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s peer %(name)s %(message)s")
+    try:
+        settings = settings_from(args.set, listen=tuple(args.listen))
+        invite = parse_invite(args.invite, time.time())
+        with hold_directory(args.dir):
+            return _join(args.invite, invite.spec_hash, settings, args.dir)
+    except HomefiresError as error:
+        if args.debug:
+            traceback.print_exc()
+        print(f"homefires: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m peer", description="One peer of a run, without a screen.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    joining = commands.add_parser("join", help="take part in a run until it is finished or stopped")
+    joining.add_argument("invite")
+    joining.add_argument("--dir", type=Path, required=True, help="run directory")
+    joining.add_argument("--listen", action="append", default=[], help="multiaddr to listen on; may be repeated")
+    joining.add_argument(
+        "--set", action="append", default=[], metavar="settings.KEY=VALUE", help="a volunteer's setting"
+    )
+    joining.add_argument("--debug", action="store_true", help="show tracebacks")
+    return parser
+
+
+def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> int:
+    me = Identity.load_or_create(directory / "identity.key").peer_id
+    with (directory / "events.jsonl").open("a") as recorded:
+        writer = EventWriter(run.hex()[:16], me, recorded)
+        session = Session(writer.emit)
+        with LinkChild(invite, directory, settings, lambda message: _report(session, message)) as link:
+            _leave_on_signals(session, link)
+            why, code = _ending(link, me, settings, directory, session)
+        writer.emit(PeerStopped(why=why, exit_code=code))
+    return code
+
+
+def _ending(link: LinkChild, me: str, settings: PeerSettings, directory: Path, session: Session) -> tuple[str, int]:
+    """Take part; how it ended in words, and the exit code."""
+    try:
+        join(link, me, settings, directory, session)
+    except Left:
+        link.send("leave")
+    except LinkLost:
+        return "the link ended unexpectedly; the log says more", Unreachable.exit_code
+    except HomefiresError as error:
+        print(f"homefires: {error}", file=sys.stderr)
+        return str(error), error.exit_code
+    session.say("GONE", "left the run" if session.stopping else "the run is finished")
+    return ("asked to leave" if session.stopping else "the run is finished"), 0
+
+
+def _report(session: Session, message: Fields) -> None:
+    kind, *fields = message
+    if kind == "waiting":
+        session.say("JOINING", fields[0])
+    elif kind == "report":
+        session.emit(Event.registry[fields[0]](**fields[1]))
+    elif kind != "in_step":
+        raise AssertionError(f"no such message here: {kind}")
+
+
+def _leave_on_signals(session: Session, link: LinkChild) -> None:
+    """The first SIGINT or SIGTERM leaves politely; the second one at once."""
+
+    def leave(number: int, frame: object) -> None:
+        if session.stopping:
+            link.kill()
+            os._exit(SECOND_SIGNAL_CODE)
+        session.stopping = True
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
+
+
+class EventWriter:
+    """Numbers events and writes them to stdout and to the run directory."""
+
+    def __init__(self, run: str, peer: str, recorded: TextIO) -> None:
+        self._run, self._peer, self._recorded = run, peer, recorded
+        self._seq = 0
+
+    def emit(self, event: Event) -> None:
+        line = format_line(Line(seq=self._seq, t=time.time(), run=self._run, peer=self._peer, event=event))
+        self._seq += 1
+        for file in (sys.stdout, self._recorded):
+            print(line, file=file, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

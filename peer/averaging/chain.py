@@ -1,0 +1,141 @@
+"""The link's part of the run directory: the chain, the objects it names, and the voter's memory.
+
+chain/000001.block     an update and its certificate
+chain/objects/<hex>    bytes by digest: encoded means of parts, accepted updates
+chain/acceptor         what this peer promised and accepted for its head
+HEAD                   round number and anchor: the one pointer that a commit switches
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+import msgpack
+
+from peer.averaging.codec import Codec
+from peer.averaging.contribution import Contribution, write_whole
+from peer.rounds.layout import Part
+from peer.rounds.names import pack
+from peer.rounds.state import Acceptor, Head
+from peer.rounds.update import Block, Update
+
+BLOCKS_PER_ANSWER = 32
+ANSWER_BYTES = 8 << 20
+
+
+class ChainOnDisk:
+    """`peer.averaging.driver.Disk` in a run directory. Large writes go through `executor`."""
+
+    def __init__(
+        self, directory: Path, genesis: Head, parts: tuple[Part, ...], codec: Codec, executor: Executor,
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:  # fmt: skip
+        self._directory, self._parts, self._codec = directory, parts, codec
+        self._executor, self._call_soon = executor, call_soon
+        self._folder = directory / "chain"
+        self._objects = self._folder / "objects"
+        self._objects.mkdir(parents=True, exist_ok=True)
+        self.blocks = self._read_blocks()
+        self.heads = [genesis]
+        for block in self.blocks:
+            self.heads.append(self.heads[-1].after(block.update))
+        self._rounds = {head.anchor: index for index, head in enumerate(self.heads)}
+        self._contribution: Contribution | None = None
+        self._unused: set[bytes] = set()
+
+    @property
+    def head(self) -> Head:
+        """The newest anchor on this disk."""
+        return self.heads[-1]
+
+    @property
+    def ancestors(self) -> dict[bytes, int]:
+        """Every anchor of the chain, to its round."""
+        return {head.anchor: head.round for head in self.heads}
+
+    # ---- the voter's memory ----
+
+    def save_acceptor(self, acceptor: Acceptor) -> None:
+        fields = (acceptor.anchor, acceptor.instance, acceptor.promised, acceptor.accepted)
+        write_whole(self._folder / "acceptor", pack(fields))
+
+    def load_acceptor(self) -> Acceptor | None:
+        path = self._folder / "acceptor"
+        if not path.exists():
+            return None
+        return Acceptor(*msgpack.unpackb(path.read_bytes(), use_list=False))
+
+    def accepted_update(self, acceptor: Acceptor | None) -> Update | None:
+        """The update that the acceptor names."""
+        if acceptor is None or acceptor.accepted is None:
+            return None
+        payload = self.load(acceptor.accepted[1])
+        assert payload is not None, "an update is written before it is accepted"
+        return Update.from_bytes(payload)
+
+    # ---- objects ----
+
+    def save_object(self, digest: bytes, payload: bytes) -> None:
+        self._unused.add(digest)
+        write_whole(self._objects / digest.hex(), payload)
+
+    def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None:
+        self._unused.add(digest)
+        writing = self._executor.submit(write_whole, self._objects / digest.hex(), payload)
+
+        def written(_: object) -> None:
+            writing.result()
+            done()
+
+        writing.add_done_callback(lambda future: self._call_soon(lambda: written(future)))
+
+    def load(self, digest: bytes) -> bytes | None:
+        path = self._objects / digest.hex()
+        return path.read_bytes() if path.exists() else None
+
+    def held(self) -> frozenset[bytes]:
+        """Digests of all objects on disk."""
+        return frozenset(bytes.fromhex(path.name) for path in self._objects.iterdir() if path.suffix == "")
+
+    # ---- the chain ----
+
+    def commit(self, block: Block, head: Head) -> None:
+        write_whole(self._folder / f"{head.round:06d}.block", block.to_bytes())
+        write_whole(self._directory / "HEAD", f"{head.round} {head.anchor.hex()}\n".encode())
+        self.blocks.append(block)
+        self.heads.append(head)
+        self._rounds[head.anchor] = len(self.heads) - 1
+        for digest in self._unused - set(block.update.parts):
+            (self._objects / digest.hex()).unlink(missing_ok=True)
+        self._unused = set()
+
+    def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
+        chosen: list[Block] = []
+        size = 0
+        for block in self.blocks[self._rounds[anchor] :][:BLOCKS_PER_ANSWER]:
+            size += len(block.to_bytes())
+            if chosen and size > ANSWER_BYTES:
+                break
+            chosen.append(block)
+        return tuple(chosen)
+
+    def _read_blocks(self) -> list[Block]:
+        """The chain up to HEAD; a block behind it belongs to a commit that did not finish."""
+        pointer = self._directory / "HEAD"
+        rounds = int(pointer.read_text().split()[0]) if pointer.exists() else 0
+        paths = [self._folder / f"{round:06d}.block" for round in range(1, rounds + 1)]
+        return [Block.from_bytes(path.read_bytes()) for path in paths]
+
+    # ---- my contribution ----
+
+    def contribution(self, anchor: bytes) -> Contribution | None:
+        """What the trainer froze for `anchor`."""
+        if self._contribution is None or self._contribution.anchor != anchor:
+            self._contribution = Contribution.find(self._directory / "x", anchor, self._parts, self._codec)
+        return self._contribution
+
+    def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
+        mine = self.contribution(anchor)
+        return None if mine is None else (mine.path(part), mine.payload(part))

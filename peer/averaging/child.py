@@ -1,0 +1,109 @@
+"""The trainer's handle on its link process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from dht import errors
+from peer.averaging.pipe import Fields, LinkLost, TrainerPipe
+from peer.spec import PeerSettings
+
+POLL_S = 0.5
+STOP_S = 20.0
+
+
+class Left(Exception):
+    """This peer was asked to leave while it waited."""
+
+
+class LinkChild:
+    """Starts the link, talks to it, and sees that it ends. Use it as a context manager."""
+
+    def __init__(
+        self, invite: str, directory: Path, settings: PeerSettings, on_report: Callable[[Fields], None]
+    ) -> None:
+        self._directory, self._on_report = directory, on_report
+        mine, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "peer.averaging.link", "--fd", str(theirs.fileno()), "--dir", str(directory)]
+        command += ["--invite", invite, "--name", settings.name]
+        command += [word for address in settings.listen for word in ("--listen", address)]
+        self._process = subprocess.Popen(
+            command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
+            env=os.environ | {"HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor"},
+        )  # fmt: skip
+        theirs.close()
+        self._pipe = TrainerPipe(mine)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for a link that was told to leave. After an error it ends because its pipe does."""
+        if kind is None:
+            self._hear_out()
+        self._pipe.close()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the link at once; its daemon ends with it."""
+        self._process.kill()
+        self._process.wait()
+
+    def send(self, kind: str, *fields: Any) -> None:
+        """Raises what the link failed with, or LinkLost if it did not say."""
+        try:
+            self._pipe.send(kind, *fields)
+        except LinkLost:
+            while self.receive(0.0) is not None:
+                continue
+            raise
+
+    def receive(self, timeout_s: float) -> Fields | None:
+        """The next message or None. Raises what the link failed with."""
+        message = self._pipe.receive(timeout_s)
+        if message is not None and message[0] == "error":
+            _, name, text = message
+            raise getattr(errors, name)(text)
+        return message
+
+    def expect(self, kind: str, timeout_s: float | None, left: Callable[[], bool]) -> Fields:
+        """The values of the next message of this kind; reports on the way are passed on.
+
+        Raises Left if `left()` turns true, Unreachable if the link says nothing for `timeout_s`.
+        """
+        waited_s = 0.0
+        while not left():
+            message = self.receive(POLL_S)
+            if message is None:
+                waited_s += POLL_S
+                if timeout_s is not None and waited_s > timeout_s:
+                    raise errors.Unreachable(f"the link did not get the run's {kind} within {timeout_s:.0f} s")
+                continue
+            if message[0] == kind:
+                return message[1:]
+            self._on_report(message)
+        raise Left
+
+    def load_object(self, digest: bytes) -> bytes:
+        """Bytes that the link stored under a digest."""
+        return (self._directory / "chain" / "objects" / digest.hex()).read_bytes()
+
+    def _hear_out(self) -> None:
+        """Read what the link still says, so that it never waits for us."""
+        try:
+            while self._pipe.receive(STOP_S) is not None:
+                continue
+        except LinkLost:
+            return

@@ -1,0 +1,105 @@
+"""What a peer offers for one anchor: encoded parts on disk, written once, sent in every ballot of the round.
+
+The trainer writes it; the link reads it. The file is the shared buffer between the two processes
+and the write-ahead copy at the same time: after a crash the same bytes are offered again.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgpack
+
+from peer.averaging.codec import Codec, Floats
+from peer.rounds import merkle
+from peer.rounds.layout import Part
+from peer.rounds.names import digest_of
+from peer.rounds.update import Pledge, Ranges
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What stands behind a contribution."""
+
+    tokens: int
+    steps: int
+    ranges: Ranges
+
+
+def write_contribution(
+    folder: Path, anchor: bytes, balance: Floats, parts: tuple[Part, ...], codec: Codec, effort: Effort
+) -> None:
+    """Encode the balance part by part and have it on disk (fsync) under the anchor's name."""
+    leaves = []
+    with (folder / f"{anchor.hex()}.parts").open("wb") as file:
+        for part in parts:
+            payload = codec.encode(balance[part.start : part.start + part.size])
+            leaves.append(digest_of(payload))
+            file.write(payload)
+        file.flush()
+        os.fsync(file.fileno())
+    pledge = (effort.tokens, effort.steps, effort.ranges, tuple(leaves))
+    write_whole(folder / f"{anchor.hex()}.pledge", msgpack.packb(pledge))
+
+
+class Contribution:
+    """A contribution on disk, mapped into memory."""
+
+    def __init__(self, folder: Path, anchor: bytes, parts: tuple[Part, ...], codec: Codec) -> None:
+        fields = msgpack.unpackb((folder / f"{anchor.hex()}.pledge").read_bytes(), use_list=False)
+        tokens, steps, ranges, self.leaves = fields
+        self.anchor = anchor
+        self.effort = Effort(tokens, steps, ranges)
+        self._sizes = [codec.part_bytes(part.size) for part in parts]
+        with (folder / f"{anchor.hex()}.parts").open("rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        assert len(self._bytes) == sum(self._sizes), "the file holds another model's parts"
+
+    @classmethod
+    def find(cls, folder: Path, anchor: bytes, parts: tuple[Part, ...], codec: Codec) -> Contribution | None:
+        """The contribution for `anchor`; None if this peer froze none."""
+        if not (folder / f"{anchor.hex()}.pledge").exists():
+            return None
+        return cls(folder, anchor, parts, codec)
+
+    def payload(self, part: int) -> bytes:
+        """Encoded bytes of one part."""
+        start = sum(self._sizes[:part])
+        return self._bytes[start : start + self._sizes[part]]
+
+    def path(self, part: int) -> tuple[bytes, ...]:
+        """Merkle path of one part to the pledged root."""
+        return merkle.path(self.leaves, part)
+
+    def pledge(self, peer: str, leaving: bool) -> Pledge:
+        """The unsigned pledge that stands for this contribution."""
+        return Pledge(
+            peer, self.anchor, merkle.root(self.leaves), self.effort.tokens, self.effort.steps, 0, leaving,
+            self.effort.ranges,
+        )  # fmt: skip
+
+
+def keep_newest(folder: Path, rounds: int) -> None:
+    """Delete all but the newest `rounds` contributions."""
+    pledges = sorted(folder.glob("*.pledge"), key=lambda path: path.stat().st_mtime_ns)
+    for path in pledges[:-rounds]:
+        path.unlink()
+        path.with_suffix(".parts").unlink()
+
+
+def write_whole(path: Path, payload: bytes) -> None:
+    """Replace a file so that after a crash it holds either the old bytes or the new ones."""
+    scratch = path.with_name(path.name + ".new")
+    with scratch.open("wb") as file:
+        file.write(payload)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

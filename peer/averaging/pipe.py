@@ -1,0 +1,110 @@
+"""The line between a peer's trainer and its link: length-prefixed msgpack over a socket pair.
+
+Every message is (kind, values…). Large things do not travel here: contributions and means lie in
+files that both sides map.
+
+    trainer → link   model(layer_sizes, state) · progress(share) · frozen(anchor) · applied(anchor, state) · leave() · finish()
+    link → trainer   spec(toml) · waiting(why) · begin(anchor, round, members) · in_step() · freeze() · commit(block, anchor, sent, received)
+                     report(event) · error(exit_code, text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from typing import Any
+
+import msgpack
+
+Fields = tuple[Any, ...]
+LENGTH_BYTES = 4
+
+
+class LinkLost(Exception):
+    """The other side of the pipe has ended."""
+
+
+class TrainerPipe:
+    """The trainer's end: blocking, with a time-out on every wait."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._buffer = bytearray()
+
+    def send(self, kind: str, *fields: Any) -> None:
+        """Raises LinkLost."""
+        try:
+            self._socket.sendall(_framed(kind, fields))
+        except OSError as error:
+            raise LinkLost from error
+
+    def receive(self, timeout_s: float) -> Fields | None:
+        """The next message, or None if there is none within `timeout_s`. Raises LinkLost."""
+        while (message := self._next()) is None:
+            readable, _, _ = select.select([self._socket], [], [], timeout_s)
+            if not readable:
+                return None
+            received = self._read()
+            if not received:
+                raise LinkLost
+            self._buffer += received
+        return message
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _read(self) -> bytes:
+        try:
+            return self._socket.recv(1 << 16)
+        except OSError as error:
+            raise LinkLost from error
+
+    def _next(self) -> Fields | None:
+        if len(self._buffer) < LENGTH_BYTES:
+            return None
+        end = LENGTH_BYTES + int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
+        if len(self._buffer) < end:
+            return None
+        message = _unpacked(bytes(self._buffer[LENGTH_BYTES:end]))
+        del self._buffer[:end]
+        return message
+
+
+class LinkPipe:
+    """The link's end, in its event loop. Sending never blocks: the loop keeps what the trainer has not read."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def open(cls, end: socket.socket) -> LinkPipe:
+        return cls(*await asyncio.open_connection(sock=end))
+
+    def send(self, kind: str, *fields: Any) -> None:
+        self._writer.write(_framed(kind, fields))
+
+    async def receive(self) -> Fields:
+        """The next message. Raises LinkLost when the trainer has ended."""
+        try:
+            size = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
+            return _unpacked(await self._reader.readexactly(size))
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise LinkLost from error
+
+    async def close(self, timeout_s: float) -> None:
+        """Send what is queued, for at most `timeout_s`, and close."""
+        async with asyncio.timeout(timeout_s):
+            await self._writer.drain()
+            self._writer.close()
+            await self._writer.wait_closed()
+
+
+def _framed(kind: str, fields: Fields) -> bytes:
+    packed: bytes = msgpack.packb((kind, *fields))
+    return len(packed).to_bytes(LENGTH_BYTES, "big") + packed
+
+
+def _unpacked(packed: bytes) -> Fields:
+    message: Fields = msgpack.unpackb(packed, use_list=False)
+    return message

@@ -1,0 +1,49 @@
+"""A reducer's arithmetic: keep members' encoded parts, average them off the event loop, encode once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Protocol
+
+from peer.averaging.codec import Codec, weighted_mean
+from peer.rounds.messages import Place
+from peer.rounds.names import digest_of
+from peer.rounds.state import Keep, Reduce
+
+
+class Objects(Protocol):
+    """Where means are stored."""
+
+    def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None: ...
+
+
+class Reducer:
+    """`peer.averaging.driver.Arithmetic` with numpy in `executor`."""
+
+    def __init__(
+        self, codec: Codec, objects: Objects, executor: Executor, call_soon: Callable[[Callable[[], None]], object]
+    ) -> None:
+        self._codec, self._objects = codec, objects
+        self._executor, self._call_soon = executor, call_soon
+        self._kept: dict[tuple[Place, str, int], bytes] = {}
+
+    def keep(self, effect: Keep) -> None:
+        self._kept[effect.place, effect.sender, effect.part] = effect.payload
+
+    def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
+        payloads = [self._kept.pop((effect.place, member, effect.part)) for member in effect.members]
+        working = self._executor.submit(self._mean, payloads, effect.weights)
+
+        def finish() -> None:
+            digest, mean = working.result()
+            self._objects.store(digest, mean, lambda: done(digest))
+
+        working.add_done_callback(lambda _: self._call_soon(finish))
+
+    def forget(self) -> None:
+        self._kept.clear()
+
+    def _mean(self, payloads: list[bytes], weights: tuple[int, ...]) -> tuple[bytes, bytes]:
+        mean = self._codec.encode(weighted_mean([self._codec.decode(payload) for payload in payloads], weights))
+        return digest_of(mean), mean
