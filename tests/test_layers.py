@@ -1,0 +1,85 @@
+"""What may import what. import-linter checks the same from pyproject.toml; this needs only pytest."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("bootstrap", "dht", "peer", "tui")
+LAYERS = {"tui": {"tui", "peer", "dht"}, "peer": {"peer", "dht"}, "bootstrap": {"bootstrap", "dht"}, "dht": {"dht"}}
+
+TUI_MAY_IMPORT = ("peer.events", "peer.spec", "peer.plan", "dht.errors", "dht.invite")
+"""Everything heavier is a child process."""
+
+IMPURE = {"asyncio", "datetime", "hivemind", "multiprocessing", "random", "socket", "threading", "time", "torch"}
+"""What a state machine must not see: clocks, event loops, sockets, chance, tensors."""
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Every module that a file imports, also inside functions; `from a import b` gives `a.b`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: say the whole name instead of a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", sources(*PACKAGES), ids=name_of)
+def test_imports_point_down(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
+    ours = {name for name in imports_of(path) if name.split(".")[0] in PACKAGES}
+    upward = {name for name in ours if name.split(".")[0] not in LAYERS[package]}
+    assert upward == set()
+    if package == "tui":
+        foreign = {name for name in ours if not name.startswith("tui.")}
+        assert {name for name in foreign if not name.startswith(TUI_MAY_IMPORT)} == set()
+    else:
+        assert not any(name.split(".")[0] == "textual" for name in imports_of(path))
+
+
+@pytest.mark.parametrize("path", sources("peer/rounds", "peer/plan"), ids=name_of)
+def test_the_round_and_the_planner_are_pure(path: Path) -> None:
+    assert {name for name in imports_of(path) if name.split(".")[0] in IMPURE} == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [
+        ("tui.cli", {"torch", "hivemind", "textual", "pydantic", "msgpack", "cryptography", "asyncio"}),
+        ("tui.demo", {"torch", "hivemind", "textual", "transformers"}),
+        ("tui.single", {"torch", "hivemind", "textual", "transformers"}),
+        ("tui.status", {"torch", "hivemind", "textual", "transformers"}),
+        ("peer.spec", {"torch", "hivemind"}),
+    ],
+)
+def test_a_fresh_interpreter_loads_nothing_heavy(module: str, forbidden: set[str]) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert set(run.stdout.split()) & forbidden == set()
+
+
+def test_no_other_distribution_owns_our_names() -> None:
+    """peer, dht, tui and bootstrap are common words."""
+    owners = importlib.metadata.packages_distributions()
+    assert {owner for name in PACKAGES for owner in owners.get(name, [])} <= {"homefires"}
+
+
+def test_tests_are_no_packages() -> None:
+    """A tests/dht/__init__.py could be imported in place of the package dht."""
+    assert list((ROOT / "tests").rglob("__init__.py")) == []

@@ -1,0 +1,43 @@
+"""The front door: what the README prints is what works and what `.ci/run` runs."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+COMMANDS = (
+    "python3 -m venv .venv && .venv/bin/pip install -e . && .venv/bin/homefires demo",
+    "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest",
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_readme_has_the_command_on_a_line_of_its_own(command: str) -> None:
+    assert command in (ROOT / "README.md").read_text().splitlines()
+
+
+def test_ci_takes_the_test_command_from_the_readme() -> None:
+    """The first line that holds the marker which .ci/run greps for is the whole command."""
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert """grep -m1 -F "pip install -e '.[test]'" README.md""" in script.read_text()
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert next(line for line in lines if "pip install -e '.[test]'" in line) == COMMANDS[1]
+
+
+def test_every_path_of_the_readmes_tree_exists() -> None:
+    tree = (ROOT / "README.md").read_text().partition("## The tree")[2].split("```")[1]
+    paths = [line.split()[0] for line in tree.splitlines() if line.strip()]
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_console_script_is_the_command_line() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"homefires": "tui.cli:main"}
+    assert project["name"] == "homefires"

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tui.demo
+import tui.single
+
+FAKE_CHILD = Path(__file__).with_name("fake_child.py")
+
+
+@pytest.fixture(autouse=True)
+def no_user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the developer's own runs."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def fake_children(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """fake_children(behaviour): every child the launcher starts is fake_child.py with that behaviour."""
+
+    def install(behaviour: str) -> None:
+        def command(module: str, *arguments: str) -> list[str]:
+            return [sys.executable, str(FAKE_CHILD), behaviour, module, *arguments]
+
+        monkeypatch.setattr(tui.demo, "python_module", command)
+        monkeypatch.setattr(tui.single, "python_module", command)
+
+    return install

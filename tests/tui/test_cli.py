@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tui.cli
+from dht.errors import RoundsFailed
+from dht.identity import Identity
+from dht.invite import issue
+from peer.events import Line, PeerStarted, format_line
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ("demo", "bootstrap", "join", "status")
+HELP_S = 0.3
+
+
+def homefires(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tui", *arguments],
+        cwd=ROOT,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], exit_code: int, *words: str) -> None:
+    """One line on stderr that begins with our name and holds `words`; nothing on stdout."""
+    assert done.returncode == exit_code, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("homefires: ")
+    assert len(done.stderr.splitlines()) == 1
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_answers_at_once(command: str) -> None:
+    """Below 0.3 s, best of five: nothing heavy is imported."""
+    best_s = float("inf")
+    for _ in range(5):
+        begun = time.perf_counter()
+        done = homefires(*filter(None, [command]), "--help")
+        best_s = min(best_s, time.perf_counter() - begun)
+        assert done.returncode == 0
+        assert done.stdout.startswith(f"usage: homefires {command}".rstrip())
+    assert best_s < HELP_S
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["COMMAND", "--help"]),
+        (["dmeo"], ["'dmeo'", "'demo'"]),
+        (["demo", "--peers", "many"], ["--peers", "'many'"]),
+        (["demo", "--peers", "17"], ["--peers is 17", "1 to 16"]),
+        (["demo", "--rounds", "0"], ["--rounds is 0"]),
+        (["demo", "--ui", "tui"], ["--ui", "'tui'", "'plain'"]),
+        (["demo", "--spec", "nowhere.toml"], ["nowhere.toml cannot be read", "tiny"]),
+        (["bootstrap"], ["SPEC", "homefires bootstrap --help"]),
+        (["join", "hf1:rubbish"], ["invite"]),
+        (["join", "not-an-invite"], ["hf1:"]),
+        (["status", "--dir", "/nowhere"], ["/nowhere holds no events"]),
+        (["status"], ["no run was joined yet", "--dir"]),
+    ],
+)
+def test_a_persons_mistake_is_one_line_and_exit_code_2(arguments: list[str], words: list[str]) -> None:
+    assert_one_line(homefires(*arguments), 2, *words)
+
+
+def test_a_misspelt_key_names_the_file_the_key_and_the_closest_one(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[run]\nname = "x"\nfuonders = 3\n[model]\narchitecture = "llama"\ncontext = 8\n')
+    assert_one_line(homefires("bootstrap", str(path)), 2, str(path), "'run.fuonders'", "'founders'")
+
+
+def test_a_forged_invite_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    address = "/ip4/127.0.0.1/tcp/4001/p2p/" + (identity := Identity.generate()).peer_id
+    invite = issue(identity, run="mine", spec_hash=b"\0" * 32, addrs=(address,))
+    middle = len(invite) // 2
+    forged = invite[:middle] + ("A" if invite[middle] != "A" else "B") + invite[middle + 1 :]
+    assert_one_line(homefires("join", forged, "--dir", str(tmp_path / "peer")), 2, "invite")
+    assert not (tmp_path / "peer").exists()
+
+
+def test_debug_adds_the_traceback_on_either_side_of_the_command() -> None:
+    for arguments in (["--debug", "demo", "--peers", "0"], ["demo", "--peers", "0", "--debug"]):
+        done = homefires(*arguments)
+        assert done.returncode == 2
+        assert "Traceback" in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("homefires: --peers is 0")
+
+
+def test_the_exit_code_is_that_of_the_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(options: object) -> int:
+        raise RoundsFailed("round 7: peer-2 differs")
+
+    monkeypatch.setattr(tui.cli, "_status", fail)
+    assert tui.cli.main(["status"]) == 7
+    assert capsys.readouterr().err == "homefires: round 7: peer-2 differs\n"
+
+
+def test_a_bug_is_one_line_and_its_traceback_lies_in_a_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def fail(options: object) -> int:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(tui.cli, "_status", fail)
+    assert tui.cli.main(["status"]) == 1
+    log = tmp_path / "data" / "homefires" / "error.log"
+    assert capsys.readouterr().err == f"homefires: this is a bug: KeyError: 'ours'; the details are in {log}\n"
+    assert "Traceback" in log.read_text()
+
+
+def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
+    """`homefires … | head` ends quietly."""
+    event = PeerStarted(name="alice", version="0")
+    (tmp_path / "events.jsonl").write_text(format_line(Line(seq=0, t=0.0, run="r", peer="p", event=event)))
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "tui", "status", "--dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")

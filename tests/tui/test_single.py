@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tui.single
+from dht.errors import BadInvite, HomefiresError, PortInUse, RunMismatch
+from dht.identity import Identity
+from dht.invite import issue
+from peer.spec import RunSpec, load, parse
+from tui.launch import python_module
+from tui.output import NoOutput, PlainOutput
+from tui.single import Join, run_bootstrap, run_join
+
+Fake = Callable[[str], None]
+
+
+@pytest.fixture
+def invite() -> str:
+    identity = Identity.generate()
+    address = f"/ip4/127.0.0.1/tcp/4001/p2p/{identity.peer_id}"
+    return issue(identity, run="mine", spec_hash=b"\xab" * 32, addrs=(address,))
+
+
+@pytest.fixture
+def micro() -> RunSpec:
+    return load("micro")
+
+
+def test_a_peer_is_followed_to_its_end(fake_children: Fake, invite: str, tmp_path: Path) -> None:
+    fake_children("well")
+    stream = io.StringIO()
+    assert run_join(Join(invite=invite, directory=tmp_path / "peer", name="alice"), PlainOutput(stream)) == 0
+    assert "data in " + str(tmp_path / "peer") in stream.getvalue()
+    assert "alice: started" in stream.getvalue()
+    assert "round 3" in stream.getvalue()
+
+
+def test_the_default_folder_is_that_of_the_run(fake_children: Fake, invite: str, tmp_path: Path) -> None:
+    fake_children("well")
+    run_join(Join(invite=invite, name="alice"), NoOutput())
+    assert (tmp_path / "data" / "homefires" / "runs" / "mine-abababab").is_dir()
+
+
+def test_what_the_person_chose_reaches_the_peer(invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def command(module: str, *arguments: str) -> list[str]:
+        seen.extend([module, *arguments])
+        return [sys.executable, "-c", "pass"]
+
+    monkeypatch.setattr(tui.single, "python_module", command)
+    join = Join(
+        invite=invite, directory=tmp_path, name="al", device="cpu", listen=("/ip4/0.0.0.0/tcp/1", "/ip6/::/tcp/1")
+    )
+    run_join(join, NoOutput())
+    chosen = ["--set", "settings.name=al", "--set", "settings.device=cpu"]
+    assert seen[:5] == ["peer", "join", invite, "--dir", str(tmp_path)]
+    assert seen[5:] == ["--listen", "/ip4/0.0.0.0/tcp/1", "--listen", "/ip6/::/tcp/1", *chosen]
+
+
+def test_a_bad_invite_starts_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BadInvite):
+        run_join(Join(invite="hf1:rubbish", directory=tmp_path / "peer"), NoOutput())
+    assert not (tmp_path / "peer").exists()
+
+
+def test_the_childs_mistake_is_ours(fake_children: Fake, micro: RunSpec, tmp_path: Path) -> None:
+    fake_children("mute")
+    with pytest.raises(PortInUse, match="4001 is taken"):
+        run_bootstrap(micro, NoOutput(), directory=tmp_path / "node", listen=[], announce=[])
+
+
+def test_a_childs_crash_names_its_log(invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tui.single, "python_module", lambda *_: python_module("no_such_module"))
+    with pytest.raises(HomefiresError, match=r"exit code 1; its log is .*peer\.log"):
+        run_join(Join(invite=invite, directory=tmp_path), NoOutput())
+    assert "no_such_module" in (tmp_path / "peer.log").read_text()
+
+
+def test_the_node_is_given_the_very_spec(fake_children: Fake, micro: RunSpec, tmp_path: Path) -> None:
+    fake_children("mute")
+    with pytest.raises(PortInUse):
+        run_bootstrap(micro, NoOutput(), directory=tmp_path / "node", listen=[], announce=[])
+    assert parse((tmp_path / "node" / "spec.toml").read_text()) == micro
+
+
+def test_a_folder_of_another_run_is_refused(micro: RunSpec, tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text('[run]\nname = "other"\n[model]\narchitecture = "llama"\ncontext = 8\n')
+    with pytest.raises(RunMismatch, match="holds another run"):
+        run_bootstrap(micro, NoOutput(), directory=tmp_path, listen=[], announce=[])

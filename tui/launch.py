@@ -1,0 +1,237 @@
+"""Start children, read the events they print, forward interrupts, and leave nothing behind.
+
+    with Children() as children:
+        children.start("peer-1", python_module("peer", "join", invite), log)
+        while children.running:
+            happened = children.next(timeout_s=1.0)
+
+Each child leads a session of its own, so a Ctrl-C on the terminal reaches only us: the first interrupt
+asks every child to stop (SIGTERM), the second ends them at once (SIGKILL), as does `STOP_S` without an end.
+Whoever is left of a child's process group after the child itself (its link, its daemon) is killed too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import BinaryIO, Self
+
+from dht.errors import (
+    BadInput,
+    DirectoryBusy,
+    HomefiresError,
+    PortInUse,
+    RoundsFailed,
+    RunMismatch,
+    Unreachable,
+)
+from peer.events import Line, PeerStopped, parse_line
+
+STOP_S = 20.0
+"""A child that was asked to stop is killed after this long."""
+
+SWEEP_S = 2.0
+"""The descendants of a child that ended get this long to end by themselves."""
+
+INTERRUPTED = 130
+"""Exit code after an interrupt."""
+
+_CHILD_ENVIRONMENT = {
+    "PYTHONUNBUFFERED": "1",
+    # A folder called `peer` or `dht` where the person happens to stand must not be imported.
+    "PYTHONSAFEPATH": "1",
+    # hivemind's default leaves segments in shared memory when a peer is killed.
+    "HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor",
+}
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(eq=False)
+class Child:
+    """A process of ours that prints event lines. Its stderr is in `log`."""
+
+    name: str
+    log: Path
+    process: subprocess.Popen[bytes]
+    bad_lines: int = 0
+    """Lines on its stdout that are not events."""
+    stopped: PeerStopped | None = None
+    """Its last event, once it came."""
+    exit_code: int | None = None
+    """What `subprocess` says: negative for a signal; None while it runs."""
+    reader: threading.Thread | None = field(default=None, repr=False)
+
+    def describe_end(self) -> str:
+        """How it ended, in words."""
+        if self.stopped is not None and self.exit_code is not None and self.exit_code >= 0:
+            return self.stopped.why
+        if self.exit_code is not None and self.exit_code < 0:
+            return f"killed by {signal.Signals(-self.exit_code).name}"
+        return f"ended unexpectedly with exit code {self.exit_code}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """A child printed an event."""
+
+    child: Child
+    line: Line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A child and all its descendants are gone; everything it printed was handed out before."""
+
+    child: Child
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted:
+    """A person or the system asks us to stop; the children were told already."""
+
+    signal: int
+
+
+class Children:
+    """A group of child processes with one queue of what happens to them. Use it from the main thread."""
+
+    def __init__(self, *, stop_s: float = STOP_S) -> None:
+        # SimpleQueue alone may be filled from a signal handler.
+        self._inbox: queue.SimpleQueue[Said | Ended | Interrupted] = queue.SimpleQueue()
+        self._running: list[Child] = []
+        self._stop_s = stop_s
+        self._kill_at: float | None = None
+        self._handlers: dict[int, signal._HANDLER] = {}
+        self.interrupts = 0
+
+    def __enter__(self) -> Self:
+        for number in _INTERRUPTS:
+            self._handlers[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop(grace_s=self._stop_s if kind is None else SWEEP_S)
+        finally:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+
+    @property
+    def running(self) -> list[Child]:
+        """Children whose end was not handed out yet, in the order of their start."""
+        return list(self._running)
+
+    def start(self, name: str, argv: Sequence[str], log: Path) -> Child:
+        """Start `argv`; its stderr is appended to the file `log`, whose folder is made (0700) if need be."""
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with log.open("ab") as stderr:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=os.environ | _CHILD_ENVIRONMENT,
+                start_new_session=True,
+            )
+        child = Child(name=name, log=log, process=process)
+        assert process.stdout is not None
+        child.reader = threading.Thread(target=self._read, args=(child, process.stdout), daemon=True)
+        child.reader.start()
+        threading.Thread(target=self._await_end, args=(child,), daemon=True).start()
+        self._running.append(child)
+        return child
+
+    def next(self, timeout_s: float) -> Said | Ended | Interrupted | None:
+        """What happened next, or None after `timeout_s`. Kills what was asked to stop and did not in time."""
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._kill_all()
+        try:
+            happened = self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        match happened:
+            case Interrupted():
+                self.interrupts += 1
+                if self.interrupts == 1:
+                    self.ask_to_stop()
+                else:
+                    self._kill_all()
+            case Ended(child=child):
+                self._running.remove(child)
+            case Said(child=child, line=Line(event=PeerStopped() as event)):
+                child.stopped = event
+        return happened
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to every child; those that do not end within the grace are killed by `next`."""
+        self._kill_at = self._kill_at or time.monotonic() + self._stop_s
+        for child in self._running:
+            child.process.terminate()
+
+    def stop(self, grace_s: float) -> None:
+        """Ask every child to stop and wait for all of them; after `grace_s` they are killed."""
+        self.ask_to_stop()
+        self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace_s)
+        while self._running:
+            self.next(timeout_s=0.1)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._inbox.put(Interrupted(signal=number))
+
+    def _kill_all(self) -> None:
+        for child in self._running:
+            if child.exit_code is None:
+                _kill_group(child)
+
+    def _read(self, child: Child, stdout: BinaryIO) -> None:
+        with stdout:
+            for raw in stdout:
+                try:
+                    line = parse_line(raw.decode())
+                except ValueError:
+                    child.bad_lines += 1
+                    continue
+                if line is not None:
+                    self._inbox.put(Said(child=child, line=line))
+
+    def _await_end(self, child: Child) -> None:
+        child.exit_code = child.process.wait()
+        assert child.reader is not None
+        # stdout stays open as long as any descendant holds it.
+        child.reader.join(timeout=SWEEP_S)
+        _kill_group(child)
+        child.reader.join(timeout=SWEEP_S)
+        self._inbox.put(Ended(child=child))
+
+
+def error_of(child: Child) -> HomefiresError:
+    """What its failure means here: the branch of the error tree that its exit code stands for."""
+    kinds = (BadInput, Unreachable, PortInUse, RunMismatch, DirectoryBusy, RoundsFailed)
+    kind = next((kind for kind in kinds if kind.exit_code == child.exit_code), HomefiresError)
+    if child.stopped is not None and kind is not HomefiresError:
+        return kind(child.stopped.why)
+    return HomefiresError(f"{child.name}: {child.describe_end()}; its log is {child.log}")
+
+
+def python_module(name: str, *arguments: str) -> list[str]:
+    """The command line of `python -m name` with this interpreter."""
+    return [sys.executable, "-m", name, *arguments]
+
+
+def _kill_group(child: Child) -> None:
+    # A group's id is not given to another process while a member lives.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.process.pid, signal.SIGKILL)

@@ -1,0 +1,70 @@
+"""Where event lines go: plain text, JSON lines, or nowhere. One protocol, so that the rest need not know."""
+
+from __future__ import annotations
+
+from typing import Protocol, TextIO
+
+from peer.events import Line, format_line
+from tui.plain import PlainOutput
+
+CHOICES = ("auto", "plain", "json", "none")
+
+
+class Output(Protocol):
+    """Shows what happens in a swarm while it happens."""
+
+    def show(self, line: Line) -> None:
+        """One more event."""
+
+    def say(self, text: str) -> None:
+        """A sentence of the launcher itself: what was started, how it ended."""
+
+    def tick(self, now_s: float) -> None:
+        """Time passes (Unix seconds): called about once a second."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+class JsonOutput:
+    """Event lines on `stream` and nothing else; sentences go to `aside`."""
+
+    def __init__(self, stream: TextIO, aside: TextIO) -> None:
+        self._stream, self._aside = stream, aside
+
+    def show(self, line: Line) -> None:
+        print(format_line(line), file=self._stream, flush=True)
+
+    def say(self, text: str) -> None:
+        print(text, file=self._aside, flush=True)
+
+    def tick(self, now_s: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class NoOutput:
+    """The exit code is the answer."""
+
+    def show(self, line: Line) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+    def tick(self, now_s: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def open_output(ui: str, stream: TextIO, aside: TextIO, *, rounds: int = 0, terse: bool = False) -> Output:
+    """The output that `--ui` names; `rounds` is the run's length if it has one. `auto` is plain."""
+    if ui == "json":
+        return JsonOutput(stream, aside)
+    if ui == "none":
+        return NoOutput()
+    return PlainOutput(stream, rounds=rounds, terse=terse)

@@ -1,0 +1,177 @@
+"""The plain log: one line per committed round, every state change, alerts, and a heartbeat.
+
+Safe to pipe: no escape bytes ever, whatever a peer calls itself.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TextIO
+
+from peer.events import (
+    AlertRaised,
+    Evaluated,
+    InviteIssued,
+    Line,
+    PeerStarted,
+    PeerStateChanged,
+    PeerStopped,
+    RoundAborted,
+    RoundCommitted,
+)
+from tui.snapshot import Swarm, fold
+
+HEARTBEAT_S = 60.0
+"""A line is printed after this long without one."""
+
+EVALUATION_WAIT_S = 5.0
+"""The line of a round waits this long for its held-out loss."""
+
+_CYCLE = frozenset({"TRAINING", "READY", "AVERAGING"})
+
+
+class _Pending(NamedTuple):
+    """A committed round whose line waits for the held-out loss; `training_loss` is the peers' mean at the commit."""
+
+    t: float
+    event: RoundCommitted
+    training_loss: float | None
+
+
+class PlainOutput:
+    """Prints `mm:ss  what happened`, counted from the first event.
+
+    `rounds` is the length of the run, 0 if it has none. `terse` leaves out the changes between TRAINING, READY
+    and AVERAGING, which the line of the round stands for: several peers in one log would drown it.
+    """
+
+    def __init__(self, stream: TextIO, *, rounds: int = 0, terse: bool = False) -> None:
+        self._stream, self._rounds, self._terse = stream, rounds, terse
+        self._swarm = Swarm()
+        self._pending: _Pending | None = None
+        self._said_t = 0.0
+
+    def show(self, line: Line) -> None:
+        before, self._swarm = self._swarm, fold(self._swarm, line)
+        self._said_t = self._said_t or line.t
+        match line.event:
+            case RoundCommitted() as event if event.round > before.round:
+                self._flush_round(line.t)
+                self._pending = _Pending(line.t, event, self._training_loss())
+            case Evaluated() as event if len(self._swarm.losses) > len(before.losses):
+                self._show_evaluation(line.t, event)
+            case RoundAborted() as event:
+                self._print(line.t, f"{self._who(line)}: round {event.round + 1} is tried again: {event.why}")
+            case AlertRaised() as event:
+                self._print(line.t, f"{self._who(line)}: {event.level}: {event.text}")
+            case PeerStarted() as event:
+                parts = [f"{self._who(line)}: started", event.device]
+                parts += [f"{event.parameters:,} parameters"] if event.parameters else []
+                self._print(line.t, " · ".join(part for part in parts if part))
+            case PeerStateChanged() as event:
+                self._show_state(before, line, event)
+            case PeerStopped() as event:
+                self._flush_round(line.t)
+                self._print(line.t, f"{self._who(line)}: stopped: {event.why}")
+            case InviteIssued() as event:
+                self._print(line.t, f"invite: {event.invite}")
+
+    def say(self, text: str) -> None:
+        self._write(text)
+
+    def tick(self, now_s: float) -> None:
+        if self._pending is not None and now_s - self._pending.t >= EVALUATION_WAIT_S:
+            self._flush_round(now_s)
+        if self._swarm.started_t is not None and now_s - self._said_t >= HEARTBEAT_S:
+            self._print(now_s, self._heartbeat())
+
+    def close(self) -> None:
+        if self._pending is not None:
+            self._flush_round(self._pending.t)
+
+    def _show_state(self, before: Swarm, line: Line, event: PeerStateChanged) -> None:
+        old = before.peers.get(line.peer)
+        if old is not None and (old.state, old.why) == (event.state, event.why):
+            return
+        if self._terse and old is not None and {old.state, event.state} <= _CYCLE:
+            return
+        why = f": {event.why}" if event.why else ""
+        self._print(line.t, f"{self._who(line)}: {event.state}{why}")
+
+    def _show_evaluation(self, t: float, event: Evaluated) -> None:
+        if self._pending is not None and self._pending.event.round == event.round:
+            self._flush_round(t)
+        else:
+            self._print(t, f"{self._round(event.round)} · held-out loss {event.loss:.3f}")
+
+    def _flush_round(self, t: float) -> None:
+        """Print the line of the last committed round, with its held-out loss if that is known by now."""
+        if self._pending is None:
+            return
+        (_, event, training), self._pending = self._pending, None
+        held_out = dict(self._swarm.losses).get(event.round)
+        parts = [
+            self._round(event.round),
+            _count(len(event.group), "peer"),
+            f"held-out loss {held_out:.3f}" if held_out is not None else "",
+            f"training loss {training:.3f}" if training is not None else "",
+            f"{event.round_s:.1f} s",
+            f"{format_bytes(event.bytes_sent)} up",
+            _count(event.void, "void part") if event.void else "",
+            f"digest {event.digest[:8]}",
+        ]
+        self._print(t, " · ".join(part for part in parts if part))
+
+    def _heartbeat(self) -> str:
+        swarm = self._swarm
+        alive = [view for view in swarm.reporting if not view.stopped]
+        parts = [_count(len(alive), "peer"), self._round(swarm.round)]
+        training = [view for view in alive if view.steps]
+        if training:
+            slowest = min(training, key=lambda view: (view.round, view.step))
+            parts += [f"step {slowest.step}/{slowest.steps} of {slowest.label}"]
+            parts += [f"{sum(view.tokens_per_s for view in training):,.0f} tokens/s"]
+        return " · ".join(parts)
+
+    def _training_loss(self) -> float | None:
+        losses = [view.loss for view in self._swarm.reporting if view.loss is not None and not view.stopped]
+        return sum(losses) / len(losses) if losses else None
+
+    def _round(self, round: int) -> str:
+        return f"round {round}/{self._rounds}" if self._rounds else f"round {round}"
+
+    def _who(self, line: Line) -> str:
+        return self._swarm.label(line.peer)
+
+    def _print(self, t: float, text: str) -> None:
+        self._said_t = max(t, self._said_t)
+        started_t = self._swarm.started_t
+        self._write(f"{format_elapsed(t - (t if started_t is None else started_t))}  {text}")
+
+    def _write(self, text: str) -> None:
+        print(printable(text), file=self._stream, flush=True)
+
+
+def printable(text: str) -> str:
+    """The text without control, format or escape characters: each becomes U+FFFD."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def format_bytes(count: int) -> str:
+    """Decimal units, one decimal: 61.2 kB."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
+
+
+def format_elapsed(seconds: float) -> str:
+    """mm:ss, and h:mm:ss from one hour on."""
+    minutes, rest_s = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest_s:02}" if hours else f"{minutes:02}:{rest_s:02}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,79 @@
+"""`homefires join` and `homefires bootstrap`: one child, its events on the screen until it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import RunMismatch
+from dht.invite import parse as parse_invite
+from peer.spec import RunSpec, dump, load
+from tui.launch import INTERRUPTED, Children, Ended, Interrupted, Said, error_of, python_module
+from tui.output import Output
+from tui.places import default_directory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join:
+    """What the command line of `join` asked for. Empty values leave the peer's own choice."""
+
+    invite: str
+    directory: Path | None = None
+    name: str = ""
+    device: str = ""
+    listen: tuple[str, ...] = ()
+
+
+def run_join(join: Join, output: Output) -> int:
+    """Take part in the run of the invite until interrupted. Raises BadInvite before anything is started."""
+    invite = parse_invite(join.invite, time.time())
+    directory = join.directory or default_directory("runs", invite.run, invite.spec_hash)
+    chosen = [("name", join.name), ("device", join.device)]
+    settings = [part for key, value in chosen if value for part in ("--set", f"settings.{key}={value}")]
+    argv = python_module("peer", "join", join.invite, "--dir", str(directory), *_listen(join.listen), *settings)
+    output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}; Ctrl-C leaves")
+    return follow("peer", argv, directory / "peer.log", output)
+
+
+def run_bootstrap(
+    spec: RunSpec, output: Output, *, directory: Path | None, listen: Sequence[str], announce: Sequence[str]
+) -> int:
+    """Serve the run until interrupted. Raises RunMismatch if the directory belongs to another run."""
+    directory = directory or default_directory("bootstrap", spec.run.name, spec.digest())
+    path = directory / "spec.toml"
+    if path.exists() and load(str(path)).digest() != spec.digest():
+        raise RunMismatch(f"{directory} holds another run; name a new folder with --dir")
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_text(dump(spec))
+    argv = python_module("bootstrap", str(path), "--dir", str(directory), "--spec-hash", spec.digest().hex())
+    argv += _listen(listen) + [part for address in announce for part in ("--announce", address)]
+    output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
+    return follow("bootstrap", argv, directory / "bootstrap.log", output)
+
+
+def follow(name: str, argv: Sequence[str], log: Path, output: Output) -> int:
+    """Run one child to its end; the exit code. Raises the error that its exit code stands for."""
+    with Children() as children:
+        child = children.start(name, argv, log)
+        while children.running:
+            happened = children.next(timeout_s=1.0)
+            output.tick(time.time())
+            match happened:
+                case Said(line=line):
+                    output.show(line)
+                case Interrupted() if children.interrupts == 1:
+                    output.say("leaving; once more to stop at once")
+                case Ended() if child.bad_lines:
+                    output.say(f"{child.bad_lines} lines of the {name}'s output are not events")
+    output.close()
+    if children.interrupts:
+        return INTERRUPTED
+    if child.exit_code != 0:
+        raise error_of(child)
+    return 0
+
+
+def _listen(addresses: Sequence[str]) -> list[str]:
+    return [part for address in addresses for part in ("--listen", address)]
