@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dht.daemon import Daemon
 from dht.errors import Unreachable
-from dht.streams import MAX_FRAME_BYTES, OnFrame
+from dht.streams import MAX_FRAME_BYTES, MakeFrame, OnFrame
 
 HEADER_BYTES = 4
 
@@ -30,6 +30,8 @@ class LinkLimits:
 
     queue_bytes: int = 64 * 2**20
     """Frames that wait for one peer; what comes on top is dropped."""
+    queue_later: int = 4096
+    """Frames still to be made for one peer; what comes on top is dropped."""
     dial_timeout_s: float = 15.0
     progress_timeout_s: float = 20.0
     """A peer that takes, or in the middle of a frame gives, no CHUNK_BYTES in this time is cut off."""
@@ -56,6 +58,7 @@ class PeerStreams:
         self._on_frame: OnFrame | None = None
         self._outgoing: dict[str, tuple[_Outgoing, asyncio.Task[None]]] = {}
         self._incoming: dict[str, asyncio.Task[None]] = {}
+        self._is_finished = False
 
     async def start(self) -> None:
         """Accept streams from now on."""
@@ -68,18 +71,28 @@ class PeerStreams:
     def send(self, to: str, frame: bytes) -> None:
         """Queue a frame of at most MAX_FRAME_BYTES."""
         assert len(frame) <= MAX_FRAME_BYTES, len(frame)
+        if not self._is_finished:
+            self._link_to(to).put(frame)
+
+    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+        """Queue a frame that is made when everything before it has been written."""
+        if not self._is_finished:
+            self._link_to(to).put_later(make_frame)
+
+    def _link_to(self, to: str) -> _Outgoing:
         assert to != self._daemon.peer_id, "a peer does not send to itself"
         if to not in self._outgoing:
             link = _Outgoing(self, to)
             self._outgoing[to] = (link, self._spawn(link.run()))
-        self._outgoing[to][0].put(frame)
+        return self._outgoing[to][0]
 
     async def dial(self, to: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A new stream to a peer; raises Unreachable."""
         return await self._daemon.open_stream(to, self._protocol, self.limits.dial_timeout_s)
 
     async def finish(self, timeout_s: float) -> None:
-        """Send what waits for the peers that are connected; gives up after the time-out."""
+        """Send what waits for the peers that are connected, then nothing more; gives up after the time-out."""
+        self._is_finished = True
         tasks = [task for link, task in self._outgoing.values() if link.is_connected]
         for link, _ in self._outgoing.values():
             link.finish()
@@ -91,7 +104,7 @@ class PeerStreams:
         last = self._incoming.pop(sender, None)
         if last is not None:
             last.cancel()
-        if len(self._incoming) >= self.limits.incoming_streams:
+        if self._is_finished or len(self._incoming) >= self.limits.incoming_streams:
             log.warning("refused a stream of %s: %d are open", sender, len(self._incoming))
             return
         task = self._incoming[sender] = self._spawn(self._read_frames(sender, reader))
@@ -125,6 +138,7 @@ class _Outgoing:
         self._limits = streams.limits
         self._to = to
         self._frames: deque[bytes] = deque()
+        self._later: deque[MakeFrame] = deque()
         self._queued_bytes = 0
         self._frames_sent = 0
         self._is_finishing = False
@@ -136,6 +150,13 @@ class _Outgoing:
             return
         self._frames.append(frame)
         self._queued_bytes += len(frame)
+        self._wake.set()
+
+    def put_later(self, make_frame: MakeFrame) -> None:
+        if len(self._later) >= self._limits.queue_later:
+            self._streams.frames_dropped += 1
+            return
+        self._later.append(make_frame)
         self._wake.set()
 
     def finish(self) -> None:
@@ -162,7 +183,7 @@ class _Outgoing:
             pause_s = min(2 * pause_s, largest_s)
 
     async def _wait_for_frame(self) -> None:
-        while not self._frames and not self._is_finishing:
+        while not self._frames and not self._later and not self._is_finishing:
             self._wake.clear()
             await self._wake.wait()
 
@@ -173,7 +194,13 @@ class _Outgoing:
         try:
             while not reader.at_eof():
                 if self._frames:
-                    await self._write(writer, self._frames.popleft())
+                    frame = self._frames.popleft()
+                    self._queued_bytes -= len(frame)
+                    await self._write(writer, frame)
+                elif self._later:
+                    made = self._later.popleft()()
+                    if made is not None:
+                        await self._write(writer, made)
                 elif self._is_finishing:
                     writer.write_eof()
                     await reader.read()  # ends when the daemon has passed everything on
@@ -185,7 +212,6 @@ class _Outgoing:
             writer.transport.abort()
 
     async def _write(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
-        self._queued_bytes -= len(frame)
         view = memoryview(frame)
         writer.write(len(frame).to_bytes(HEADER_BYTES, "big"))
         for offset in range(0, len(frame), CHUNK_BYTES):
@@ -196,8 +222,9 @@ class _Outgoing:
         self._streams.bytes_sent += HEADER_BYTES + len(frame)
 
     def _drop_queue(self) -> None:
-        self._streams.frames_dropped += len(self._frames)
+        self._streams.frames_dropped += len(self._frames) + len(self._later)
         self._frames.clear()
+        self._later.clear()
         self._queued_bytes = 0
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from dht.keys import MAX_TTL_S
 from dht.records import Record, acceptable
-from dht.streams import MAX_FRAME_BYTES, OnFrame
+from dht.streams import MAX_FRAME_BYTES, MakeFrame, OnFrame
 
 DropsFrame = Callable[[str, str, bytes], bool]
 """Called with (sender, receiver, frame) when a frame is sent; True loses it."""
@@ -88,6 +88,12 @@ class MemoryStreams:
         assert to != self.peer_id, "a peer does not send to itself"
         assert len(frame) <= MAX_FRAME_BYTES, len(frame)
         self._network.carry(self, to, frame)
+
+    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+        """Make the frame and send it: there is always room here."""
+        frame = make_frame()
+        if frame is not None:
+            self.send(to, frame)
 
     def listen(self, on_frame: OnFrame) -> None:
         """Set the listener. Frames that arrive before are dropped."""

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 _REMEET_S = 15.0
 _GOODBYE_S = 1.0
+_BOARD_TIMEOUT_S = 15.0
 _MAX_NAME_BYTES = 64
 _MAX_ANSWERS = 64
 _HAS_IT = b"\x01"
@@ -157,14 +158,20 @@ class DhtBoard:
         assert 0 < ttl_s <= MAX_TTL_S, ttl_s
         if record.kind != topic or not acceptable(record, self._run, time.time()):
             return False
-        stored = await self._dht.store(
-            dht_key(topic, self._run), pack(record), expiration_time=record.expires, subkey=record.author
-        )
-        return bool(stored)
+        key = dht_key(topic, self._run)
+        try:
+            async with asyncio.timeout(_BOARD_TIMEOUT_S):
+                return bool(await self._dht.store(key, pack(record), record.expires, subkey=record.author))
+        except TimeoutError:
+            return False
 
     async def read(self, topic: str) -> dict[str, Record]:
-        """The newest records that the nodes nearest to the key hold."""
-        found = await self._dht.get(dht_key(topic, self._run), latest=True)
+        """The newest records that the nodes nearest to the key hold; none if they do not answer in time."""
+        try:
+            async with asyncio.timeout(_BOARD_TIMEOUT_S):
+                found = await self._dht.get(dht_key(topic, self._run), latest=True)
+        except TimeoutError:
+            return {}
         if found is None or not isinstance(found.value, dict):
             return {}
         records: dict[str, Record] = {}

@@ -8,6 +8,7 @@ from typing import Protocol
 MAX_FRAME_BYTES = 20 * 2**20
 """No frame is larger; a receiver cuts off whoever announces more."""
 
+MakeFrame = Callable[[], bytes | None]
 OnFrame = Callable[[str, bytes], None]
 """Called with (sender's peer id, frame). The sender is authenticated by the transport."""
 
@@ -21,6 +22,12 @@ class Streams(Protocol):
 
     def send(self, to: str, frame: bytes) -> None:
         """Queue a frame. Never blocks, never raises for an unreachable peer."""
+
+    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+        """Queue a large frame that is made only when the stream can take it; None means it is no longer wanted.
+
+        These wait behind everything that was given to `send`, so that bytes never hold up an agreement.
+        """
 
     def listen(self, on_frame: OnFrame) -> None:
         """Set the listener. Frames that arrive before are dropped."""

@@ -1,4 +1,7 @@
-"""`python -m peer join INVITE --dir DIR`: one peer, headless; event lines on stdout, the log on stderr."""
+"""`python -m peer join INVITE --dir DIR`: one peer, headless; event lines on stdout, the log on stderr.
+
+`python -m peer describe SPEC` prints what a run's model is and what memory it needs.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import closing
 from pathlib import Path
-from typing import TextIO
 
 from dht.errors import HomefiresError, Unreachable
 from dht.identity import Identity
@@ -19,9 +22,10 @@ from dht.lifetime import die_with_parent
 from dht.lock import hold_directory
 from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import Fields, LinkLost
-from peer.events import Event, Line, PeerStopped, format_line
+from peer.events import Event, PeerStopped
+from peer.recording import EventWriter, print_event
 from peer.session import Session, join
-from peer.spec import PeerSettings, settings_from
+from peer.spec import PeerSettings, load, settings_from
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
@@ -33,6 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     die_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s peer %(name)s %(message)s")
     try:
+        if args.command == "describe":
+            return _describe(args.spec)
         settings = settings_from(args.set, listen=tuple(args.listen))
         invite = parse_invite(args.invite, time.time())
         with hold_directory(args.dir):
@@ -40,8 +46,17 @@ def main(argv: list[str] | None = None) -> int:
     except HomefiresError as error:
         if args.debug:
             traceback.print_exc()
+        if args.command == "join":
+            print_event(PeerStopped(why=str(error), exit_code=error.exit_code))
         print(f"homefires: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def _describe(name_or_path: str) -> int:
+    from peer.model.size import describe
+
+    print(describe(load(name_or_path)))
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,14 +69,18 @@ def _parser() -> argparse.ArgumentParser:
     joining.add_argument(
         "--set", action="append", default=[], metavar="settings.KEY=VALUE", help="a volunteer's setting"
     )
-    joining.add_argument("--debug", action="store_true", help="show tracebacks")
+    describing = commands.add_parser("describe", help="print parameters and memory of a run")
+    describing.add_argument("spec", help="a shipped spec or a TOML file")
+    for command in (joining, describing):
+        command.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
 
 def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> int:
+    # torch makes its compiler's cache where it likes as soon as an optimizer exists.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(directory / "cache"))
     me = Identity.load_or_create(directory / "identity.key").peer_id
-    with (directory / "events.jsonl").open("a") as recorded:
-        writer = EventWriter(run.hex()[:16], me, recorded)
+    with closing(EventWriter(run.hex()[:16], me, directory)) as writer:
         session = Session(writer.emit)
         with LinkChild(invite, directory, settings, lambda message: _report(session, message)) as link:
             _leave_on_signals(session, link)
@@ -75,7 +94,7 @@ def _ending(link: LinkChild, me: str, settings: PeerSettings, directory: Path, s
     try:
         join(link, me, settings, directory, session)
     except Left:
-        link.send("leave")
+        link.kill()  # nobody waits for a peer that was not in the run yet
     except LinkLost:
         return "the link ended unexpectedly; the log says more", Unreachable.exit_code
     except HomefiresError as error:
@@ -106,20 +125,6 @@ def _leave_on_signals(session: Session, link: LinkChild) -> None:
 
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
-
-
-class EventWriter:
-    """Numbers events and writes them to stdout and to the run directory."""
-
-    def __init__(self, run: str, peer: str, recorded: TextIO) -> None:
-        self._run, self._peer, self._recorded = run, peer, recorded
-        self._seq = 0
-
-    def emit(self, event: Event) -> None:
-        line = format_line(Line(seq=self._seq, t=time.time(), run=self._run, peer=self._peer, event=event))
-        self._seq += 1
-        for file in (sys.stdout, self._recorded):
-            print(line, file=file, flush=True)
 
 
 if __name__ == "__main__":

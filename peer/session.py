@@ -43,9 +43,8 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
     trainer = _make_trainer(spec, settings, me, directory)
     session.emit(_started(settings, me, trainer, directory))
     link.send("model", trainer.layer_sizes, trainer.anchor.state_digest())
-    anchor, founders = link.expect("begin", None, session.left)
-    peer = Peer(link, trainer, spec, session, anchor, founders)
-    peer.evaluate_first()
+    anchor, members = link.expect("begin", None, session.left)
+    peer = Peer(link, trainer, spec, session, anchor, members)
     while not peer.finished and not session.stopping:
         peer.catch_up_or_train()
     link.send("finish" if peer.finished else "leave")
@@ -102,11 +101,6 @@ class Peer:
         else:
             self._train_step()
             self._hear(0.0)
-
-    def evaluate_first(self) -> None:
-        """The first founder measures where the run starts."""
-        if self.members and min(self.members) == self.trainer.me:
-            self._evaluate()
 
     # ---- train and freeze ----
 
@@ -166,6 +160,12 @@ class Peer:
             match kind:
                 case "commit":
                     self._apply(*fields)
+                case "replay":
+                    update = Block.from_bytes(fields[0]).update
+                    self.trainer.replay(update, self.link.load_object)
+                    self.members = tuple(pledge.peer for pledge in update.members)
+                case "resume":
+                    self._resume(fields[0])
                 case "freeze":
                     self.freeze_asked = not self.trainer.frozen
                 case "in_step":
@@ -176,6 +176,14 @@ class Peer:
                 case _:
                     raise AssertionError(f"no such message: {kind}")
             message = self.link.receive(0.0)
+
+    def _resume(self, anchor: bytes) -> None:
+        """Stand where the chain on this disk ends; at the very start the first founder measures it."""
+        self.anchor = anchor
+        self.trainer.resume(anchor)
+        self.link.send("applied", anchor, self.trainer.anchor.state_digest())
+        if self.trainer.anchor.round == 0 and min(self.members) == self.trainer.me:
+            self._evaluate()
 
     def _apply(self, packed: bytes, anchor: bytes, bytes_sent: int, bytes_received: int) -> None:
         update = Block.from_bytes(packed).update

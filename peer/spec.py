@@ -109,7 +109,7 @@ class InnerTable(_Table):
     weight_decay: float = 0.1
     """Applied to matrices only."""
     clip: float = 1.0
-    """Largest gradient norm."""
+    """Largest gradient norm; 0 means no clipping."""
     sequences: int = 8
     """Sequences per micro-batch."""
     accumulation: int = 1
@@ -125,6 +125,10 @@ class InnerTable(_Table):
 
     def __post_init__(self) -> None:
         _require(self.learning_rate, "inner.learning_rate", low=0)
+        _require(self.beta1, "inner.beta1", low=0, high=0.9999)
+        _require(self.beta2, "inner.beta2", low=0, high=0.99999)
+        _require(self.clip, "inner.clip", low=0)
+        _require(self.warmup_steps, "inner.warmup_steps", low=0)
         _require(self.sequences, "inner.sequences", low=1)
         _require(self.accumulation, "inner.accumulation", low=1)
         _require(self.final_fraction, "inner.final_fraction", low=0, high=1)
@@ -194,8 +198,6 @@ class CodecTable(_Table):
 class JudgeTable(_Table):
     reducer: Literal["mean"] = "mean"
     """How contributions combine: weights by tokens."""
-    tokens_cap: int = 1_000_000_000
-    """Tokens of one peer and round that count at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +224,12 @@ class RunSpec(_Table):
         """BLAKE2b-256 of the canonical msgpack of all values: the run's identity."""
         packed: bytes = msgpack.packb(_sorted(dataclasses.asdict(self)))
         return hashlib.blake2b(packed, digest_size=32).digest()
+
+    @property
+    def tokens_cap(self) -> int:
+        """Tokens of one peer and round that count at most: twice what H steps read."""
+        inner = self.inner
+        return 2 * self.round.steps * inner.accumulation * inner.sequences * self.model.context
 
     def steps_in(self, round: int) -> int:
         """Inner steps (H) from anchor `round` to the next."""

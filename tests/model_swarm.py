@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from dht.memory import LinkModel, MemoryNetwork, MemoryStreams, Scheduler
+from dht.streams import MakeFrame
 from peer.averaging.driver import Driver
 from peer.rounds import merkle
 from peer.rounds.layout import Part
@@ -160,14 +161,15 @@ class ModelPeer:
             self._apply(block)
         pledge, _ = disk.contributions.get(disk.head.anchor, (None, []))
         heads = [world.genesis, *disk.heads]
+        held = {name: len(payload) for name, payload in disk.objects.items()}
         state = begin(
             world.rules(self.name), disk.head, world.now, ancestors={head.anchor: head.round for head in heads},
-            acceptor=disk.acceptor, accepted=disk.accepted_update(), pledge=pledge, held=frozenset(disk.objects),
+            acceptor=disk.acceptor, accepted=disk.accepted_update(), pledge=pledge, held=held,
         )  # fmt: skip
         streams = world.network.connect(self.name)
         self.driver = Driver(
-            state, clock=lambda: world.now, streams=Fused(self, streams), disk=disk, arithmetic=Sums(self), trainer=self,
-            report=lambda event: None,
+            state, clock=lambda: world.now, streams=Fused(self, streams), disk=disk, arithmetic=Sums(self),
+            trainer=self, report=lambda event: None,
         )  # fmt: skip
         streams.listen(self.guarded(self.driver.on_frame))
         self.later(TICK_S * world.rng.random(), self._tick)
@@ -292,6 +294,10 @@ class Fused:
     def send(self, to: str, frame: bytes) -> None:
         self.peer.burn()
         self.streams.send(to, frame)
+
+    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+        self.peer.burn()
+        self.streams.send_when_free(to, make_frame)
 
     def listen(self, on_frame: Callable[[str, bytes], None]) -> None:
         self.streams.listen(on_frame)

@@ -32,7 +32,7 @@ class ChainOnDisk:
         self, directory: Path, genesis: Head, parts: tuple[Part, ...], codec: Codec, executor: Executor,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:  # fmt: skip
-        self._directory, self._parts, self._codec = directory, parts, codec
+        self._directory, self._parts, self.codec = directory, parts, codec
         self._executor, self._call_soon = executor, call_soon
         self._folder = directory / "chain"
         self._objects = self._folder / "objects"
@@ -43,7 +43,11 @@ class ChainOnDisk:
             self.heads.append(self.heads[-1].after(block.update))
         self._rounds = {head.anchor: index for index, head in enumerate(self.heads)}
         self._contribution: Contribution | None = None
-        self._unused: set[bytes] = set()
+        self._writing: dict[bytes, list[Callable[[], None]]] = {}
+        named = {digest for block in self.blocks for digest in block.update.parts}
+        self._unused = {bytes.fromhex(path.name) for path in self._objects.iterdir() if not path.suffix} - named
+        self._stale: set[bytes] = set()
+        """Objects of the round before that no block names; they go with the next commit."""
 
     @property
     def head(self) -> Head:
@@ -68,8 +72,8 @@ class ChainOnDisk:
         return Acceptor(*msgpack.unpackb(path.read_bytes(), use_list=False))
 
     def accepted_update(self, acceptor: Acceptor | None) -> Update | None:
-        """The update that the acceptor names."""
-        if acceptor is None or acceptor.accepted is None:
+        """The update that the acceptor names; none if a later commit made its vote history."""
+        if acceptor is None or acceptor.accepted is None or acceptor.instance != self.head.instance:
             return None
         payload = self.load(acceptor.accepted[1])
         assert payload is not None, "an update is written before it is accepted"
@@ -78,26 +82,37 @@ class ChainOnDisk:
     # ---- objects ----
 
     def save_object(self, digest: bytes, payload: bytes) -> None:
-        self._unused.add(digest)
-        write_whole(self._objects / digest.hex(), payload)
+        if not (self._objects / digest.hex()).exists():
+            self._unused.add(digest)
+            write_whole(self._objects / digest.hex(), payload)
 
     def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None:
+        if digest in self._writing:
+            self._writing[digest].append(done)  # two parts may well hold the same bytes, such as zeros
+            return
+        path = self._objects / digest.hex()
+        if path.exists():
+            self._call_soon(done)
+            return
         self._unused.add(digest)
-        writing = self._executor.submit(write_whole, self._objects / digest.hex(), payload)
+        self._writing[digest] = [done]
+        writing = self._executor.submit(write_whole, path, payload)
 
-        def written(_: object) -> None:
+        def written() -> None:
+            waiting = self._writing.pop(digest)
             writing.result()
-            done()
+            for call in waiting:
+                call()
 
-        writing.add_done_callback(lambda future: self._call_soon(lambda: written(future)))
+        writing.add_done_callback(lambda _: self._call_soon(written))
 
     def load(self, digest: bytes) -> bytes | None:
         path = self._objects / digest.hex()
         return path.read_bytes() if path.exists() else None
 
-    def held(self) -> frozenset[bytes]:
-        """Digests of all objects on disk."""
-        return frozenset(bytes.fromhex(path.name) for path in self._objects.iterdir() if path.suffix == "")
+    def held(self) -> dict[bytes, int]:
+        """Digests of the objects on disk that no block names, with their sizes."""
+        return {digest: (self._objects / digest.hex()).stat().st_size for digest in self._unused}
 
     # ---- the chain ----
 
@@ -107,9 +122,11 @@ class ChainOnDisk:
         self.blocks.append(block)
         self.heads.append(head)
         self._rounds[head.anchor] = len(self.heads) - 1
-        for digest in self._unused - set(block.update.parts):
+        named = set(block.update.parts)
+        for digest in self._stale - named:
             (self._objects / digest.hex()).unlink(missing_ok=True)
-        self._unused = set()
+        # A write may still be under way and its `done` report it as held: it stays for one more round.
+        self._stale, self._unused = self._unused - named, set()
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
         chosen: list[Block] = []
@@ -133,7 +150,7 @@ class ChainOnDisk:
     def contribution(self, anchor: bytes) -> Contribution | None:
         """What the trainer froze for `anchor`."""
         if self._contribution is None or self._contribution.anchor != anchor:
-            self._contribution = Contribution.find(self._directory / "x", anchor, self._parts, self._codec)
+            self._contribution = Contribution.find(self._directory / "x", anchor, self._parts, self.codec)
         return self._contribution
 
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -102,8 +103,9 @@ class LinkChild:
 
     def _hear_out(self) -> None:
         """Read what the link still says, so that it never waits for us."""
+        deadline = time.monotonic() + STOP_S
         try:
-            while self._pipe.receive(STOP_S) is not None:
+            while (left_s := deadline - time.monotonic()) > 0 and self._pipe.receive(left_s) is not None:
                 continue
         except LinkLost:
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import msgpack
@@ -34,13 +35,16 @@ def write_contribution(
 ) -> None:
     """Encode the balance part by part and have it on disk (fsync) under the anchor's name."""
     leaves = []
-    with (folder / f"{anchor.hex()}.parts").open("wb") as file:
+    path = folder / f"{anchor.hex()}.parts"
+    scratch = path.with_name(path.name + ".new")
+    with scratch.open("wb") as file:
         for part in parts:
             payload = codec.encode(balance[part.start : part.start + part.size])
             leaves.append(digest_of(payload))
             file.write(payload)
         file.flush()
         os.fsync(file.fileno())
+    scratch.replace(path)  # never in place: the link may have mapped an earlier file of this name
     pledge = (effort.tokens, effort.steps, effort.ranges, tuple(leaves))
     write_whole(folder / f"{anchor.hex()}.pledge", msgpack.packb(pledge))
 
@@ -53,10 +57,10 @@ class Contribution:
         tokens, steps, ranges, self.leaves = fields
         self.anchor = anchor
         self.effort = Effort(tokens, steps, ranges)
-        self._sizes = [codec.part_bytes(part.size) for part in parts]
+        self._ends = tuple(accumulate(codec.part_bytes(part.size) for part in parts))
         with (folder / f"{anchor.hex()}.parts").open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        assert len(self._bytes) == sum(self._sizes), "the file holds another model's parts"
+        assert len(self._bytes) == self._ends[-1], "the file holds another model's parts"
 
     @classmethod
     def find(cls, folder: Path, anchor: bytes, parts: tuple[Part, ...], codec: Codec) -> Contribution | None:
@@ -67,8 +71,7 @@ class Contribution:
 
     def payload(self, part: int) -> bytes:
         """Encoded bytes of one part."""
-        start = sum(self._sizes[:part])
-        return self._bytes[start : start + self._sizes[part]]
+        return self._bytes[self._ends[part - 1] if part else 0 : self._ends[part]]
 
     def path(self, part: int) -> tuple[bytes, ...]:
         """Merkle path of one part to the pledged root."""

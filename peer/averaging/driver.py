@@ -10,12 +10,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from dht.streams import Streams
 from peer.events import Event as Reported
 from peer.rounds.machine import step
-from peer.rounds.messages import BytesSent, ChainSent, HeadSent, Message, PartSent, decode, encode
+from peer.rounds.messages import (
+    FETCH_BYTES,
+    BytesSent,
+    ChainSent,
+    HeadSent,
+    MeanSent,
+    Message,
+    PartSent,
+    Place,
+    decode,
+    encode,
+)
 from peer.rounds.state import (
     Acceptor,
     Commit,
@@ -126,9 +138,8 @@ class Driver:
             case SendParts():
                 self._send_parts(effect)
             case SendMean(to, mean):
-                payload = self._disk.load(mean.digest)
-                assert payload is not None, "a mean is sent only once it is on disk"
-                self._send(to, replace(mean, payload=payload))
+                for peer in to:
+                    self._streams.send_when_free(peer, partial(self._mean_frame, mean))
             case SendObjects(one, digests):
                 self._send_objects(one, digests)
             case SendChain(one, after):
@@ -145,7 +156,7 @@ class Driver:
                     lambda digest: self.deliver(Reduced(self.clock(), place, part, contributors, digest)),
                 )
             case Store(digest, payload):
-                self._disk.store(digest, payload, lambda: self.deliver(Held(self.clock(), digest)))
+                self._disk.store(digest, payload, lambda: self.deliver(Held(self.clock(), digest, len(payload))))
             case Commit(block, head):
                 self._disk.commit(block, head)
                 self._arithmetic.forget()
@@ -167,19 +178,36 @@ class Driver:
             self._streams.send(peer, frame)
 
     def _send_parts(self, effect: SendParts) -> None:
-        mine = effect.to == self.state.rules.me
+        if effect.to != self.state.rules.me:
+            for part in effect.parts:
+                self._streams.send_when_free(effect.to, partial(self._part_frame, effect.place, part))
+            return
         for part in effect.parts:
             found = self._disk.my_part(effect.place.anchor, part)
-            if found is None:
-                return
-            path, payload = found
-            if mine:
-                self._arithmetic.keep(Keep(effect.place, effect.to, part, payload))
-            else:
-                self._streams.send(effect.to, encode(PartSent(effect.place, 0, part, path, payload)))
+            if found is not None:
+                self._arithmetic.keep(Keep(effect.place, effect.to, part, found[1]))
+
+    def _part_frame(self, place: Place, part: int) -> bytes | None:
+        """My encoded part, unless its ballot is over."""
+        exchange = self.state.exchange
+        found = self._disk.my_part(place.anchor, part)
+        if found is None or exchange is None or exchange.place != place:
+            return None
+        path, payload = found
+        return encode(PartSent(place, 0, part, path, payload))
+
+    def _mean_frame(self, mean: MeanSent) -> bytes | None:
+        """A mean with its bytes, unless a commit has swept them away."""
+        payload = self._disk.load(mean.digest)
+        return None if payload is None else encode(replace(mean, payload=payload))
 
     def _send_objects(self, to: str, digests: tuple[bytes, ...]) -> None:
-        for digest in digests:
+        sent_bytes = 0
+        for digest in dict.fromkeys(digests):
             payload = self._disk.load(digest)
-            if payload is not None:
-                self._streams.send(to, encode(BytesSent(digest, payload)))
+            if payload is None:
+                continue
+            sent_bytes += len(payload)
+            if sent_bytes > max(FETCH_BYTES, len(payload)):
+                return
+            self._streams.send(to, encode(BytesSent(digest, payload)))

@@ -3,9 +3,10 @@
 Every message is (kind, values…). Large things do not travel here: contributions and means lie in
 files that both sides map.
 
-    trainer → link   model(layer_sizes, state) · progress(share) · frozen(anchor) · applied(anchor, state) · leave() · finish()
-    link → trainer   spec(toml) · waiting(why) · begin(anchor, round, members) · in_step() · freeze() · commit(block, anchor, sent, received)
-                     report(event) · error(exit_code, text)
+    trainer → link   model(layer_sizes, state) · progress(share) · frozen(anchor) · applied(anchor, state)
+                     leave() · finish()
+    link → trainer   spec(toml) · waiting(why) · begin(anchor, members) · replay(block) · resume(anchor) · in_step()
+                     freeze() · commit(block, anchor, sent, received) · report(name, fields) · error(name, text)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgpack
 
 Fields = tuple[Any, ...]
 LENGTH_BYTES = 4
+SEND_TIMEOUT_S = 30.0
 
 
 class LinkLost(Exception):
@@ -29,11 +31,12 @@ class TrainerPipe:
     """The trainer's end: blocking, with a time-out on every wait."""
 
     def __init__(self, end: socket.socket) -> None:
+        end.settimeout(SEND_TIMEOUT_S)
         self._socket = end
         self._buffer = bytearray()
 
     def send(self, kind: str, *fields: Any) -> None:
-        """Raises LinkLost."""
+        """Raises LinkLost, also when the link has not read for SEND_TIMEOUT_S."""
         try:
             self._socket.sendall(_framed(kind, fields))
         except OSError as error:

@@ -26,9 +26,13 @@ class Reducer:
     ) -> None:
         self._codec, self._objects = codec, objects
         self._executor, self._call_soon = executor, call_soon
+        self._place: Place | None = None
         self._kept: dict[tuple[Place, str, int], bytes] = {}
 
     def keep(self, effect: Keep) -> None:
+        if self._place != effect.place:  # what an earlier ballot left will not be reduced any more
+            self._place = effect.place
+            self._kept.clear()
         self._kept[effect.place, effect.sender, effect.part] = effect.payload
 
     def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:

@@ -20,7 +20,7 @@ class Size:
     activation_bytes: int
     """On the training device: an estimate for one micro-batch."""
     anchor_bytes: int
-    """In main memory: θ, outer momentum and balance, float32."""
+    """In main memory: θ, outer momentum, balance, and where the inner steps began, float32."""
     encoded_bytes: int
     """In main memory: own encoded contribution, parts received to reduce, and the encoded mean."""
 
@@ -39,7 +39,7 @@ def size_of(spec: RunSpec) -> Size:
         parameters=parameters,
         training_bytes=4 * FLOAT32_BYTES * parameters,
         activation_bytes=_activation_bytes(spec),
-        anchor_bytes=3 * FLOAT32_BYTES * parameters,
+        anchor_bytes=4 * FLOAT32_BYTES * parameters,
         # Reducing is shared out: of n peers each averages 1/n of the model for n contributors.
         encoded_bytes=3 * element_bytes * parameters,
     )

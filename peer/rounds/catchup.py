@@ -4,52 +4,43 @@ a frame with an anchor that is not my head is answered by CHAIN if that anchor i
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 
 from peer.events import ReportReceived
 from peer.rounds import decide
 from peer.rounds.messages import BytesSent, Get, HeadSent, Place
 from peer.rounds.names import digest_of
-from peer.rounds.state import Proposal, Report, Send, SendChain, Store
+from peer.rounds.state import Proposal, Report, SendChain, Store
 from peer.rounds.turn import Turn
 from peer.rounds.update import Block, Update
 
 READY_EVERY_S = 3.0
 HEAD_EVERY_S = 15.0
 ASK_EVERY_S = 2.0
+NEWS_EVERY_S = 0.2
+"""A peer that says something else more often than this is not listened to."""
+ALERT_EVERY_S = 10.0
+MAX_HEARD = 256
 
 
 def look(turn: Turn) -> None:
     """Repeat HEAD and unanswered fetches."""
     every_s = READY_EVERY_S if turn.state.pledge is not None else HEAD_EVERY_S
     if turn.now >= turn.state.said_at + every_s:
-        say_head(turn)
+        turn.say_head()
     if turn.now >= turn.state.wanted.next_at:
-        turn.fetch_next()
+        turn.ask_another()
 
 
 # ---- HEAD ----
 
 
-def say_head(turn: Turn) -> None:
-    """Tell everyone I know of where I am and whether I am ready."""
-    state, pledge = turn.state, turn.state.pledge
-    head = HeadSent(
-        anchor=state.head.anchor, round=state.head.round, weight=state.head.weight, state=state.state_digest,
-        ready=pledge is not None, tokens=pledge.tokens if pledge else 0, steps=pledge.steps if pledge else 0,
-        leaving=state.leaving,
-    )  # fmt: skip
-    to = dict.fromkeys((*state.head.electorate, *state.heard))
-    to.pop(turn.me, None)
-    turn.set(said_at=turn.now)
-    turn.do(Send(tuple(to), head))
-
-
 def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
     state = turn.state
-    before = state.heard.get(sender)
-    turn.set(heard={**state.heard, sender: (head, turn.now)})
-    if before is None or before[0] != head:
+    before, before_at = state.heard.get(sender, (None, float("-inf")))
+    turn.set(heard=_bounded(turn, {**state.heard, sender: (head, turn.now)}))
+    news = head != before and turn.now - before_at >= NEWS_EVERY_S
+    if news:
         turn.do(
             Report(
                 ReportReceived(
@@ -60,12 +51,20 @@ def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
         )  # fmt: skip
     if head.anchor != state.head.anchor:
         _elsewhere(turn, sender, head.anchor)
-    elif head.state and state.state_digest and head.state != state.state_digest:
+    elif news and head.state and state.state_digest and head.state != state.state_digest:
         turn.alert(
             "error",
             "STATE",
             f"{sender} has other bits than this peer at round {head.round}: one of the two miscomputes",
         )
+
+
+def _bounded(turn: Turn, heard: dict[str, tuple[HeadSent, float]]) -> dict[str, tuple[HeadSent, float]]:
+    """At most MAX_HEARD peers: ids cost nothing, so the stranger heard longest ago makes room."""
+    if len(heard) > MAX_HEARD:
+        strangers = set(heard).difference(turn.state.head.electorate)
+        del heard[min(strangers, key=lambda peer: (heard[peer][1], peer))]
+    return heard
 
 
 # ---- behind or ahead ----
@@ -84,16 +83,22 @@ def _elsewhere(turn: Turn, sender: str, anchor: bytes) -> None:
         return
     if anchor in turn.state.ancestors:
         on_get(turn, sender, anchor)
-    elif turn.now >= turn.state.asked_at.get(sender, float("-inf")) + ASK_EVERY_S:
-        turn.set(asked_at={**turn.state.asked_at, sender: turn.now})
+    elif (asked_at := _may(turn, turn.state.asked_at, sender)) is not None:
+        turn.set(asked_at=asked_at)
         turn.send((sender,), Get(turn.state.head.anchor))
 
 
 def on_get(turn: Turn, sender: str, anchor: bytes) -> None:
     known_and_behind = anchor in turn.state.ancestors and anchor != turn.state.head.anchor
-    if known_and_behind and turn.now >= turn.state.told_at.get(sender, float("-inf")) + ASK_EVERY_S:
-        turn.set(told_at={**turn.state.told_at, sender: turn.now})
+    if known_and_behind and (told_at := _may(turn, turn.state.told_at, sender)) is not None:
+        turn.set(told_at=told_at)
         turn.do(SendChain(sender, anchor))
+
+
+def _may(turn: Turn, done_at: Mapping[str, float], peer: str) -> dict[str, float] | None:
+    """`done_at` with `peer` now, or None if it had its turn within ASK_EVERY_S, or too many others had."""
+    lately = {other: at for other, at in done_at.items() if turn.now - at < ASK_EVERY_S}
+    return None if peer in lately or len(lately) >= MAX_HEARD else {**lately, peer: turn.now}
 
 
 def on_chain(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
@@ -102,6 +107,8 @@ def on_chain(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
     if first is None:
         return
     if len(blocks) - first <= len(turn.state.blocks) and turn.state.blocks[0] == blocks[first]:
+        return
+    if not _sound(turn, blocks[first], sender):
         return
     turn.set(blocks=blocks[first:], block_source=sender)
     apply_blocks(turn)
@@ -115,8 +122,7 @@ def apply_blocks(turn: Turn) -> None:
             applied = block.update.round <= turn.state.head.round
             turn.set(blocks=rest if applied else ())
             continue
-        if not (decide.certified(turn.state, block) and decide.valid(turn.state, block.update)):
-            turn.alert("warning", "CHAIN", f"{turn.state.block_source} sent a block without a valid certificate")
+        if not _sound(turn, block, turn.state.block_source):
             turn.set(blocks=())
             return
         missing = decide.missing_parts(turn.state, block.update)
@@ -128,6 +134,17 @@ def apply_blocks(turn: Turn) -> None:
         decide.advance(turn, block)
 
 
+def _sound(turn: Turn, block: Block, source: str) -> bool:
+    """Whether a quorum of my head's electorate stands behind this block, and it may follow."""
+    state = turn.state
+    if decide.certified(state, block) and decide.valid(state, block.update) and decide.fits(state, block.update):
+        return True
+    if turn.now - state.alerted_at >= ALERT_EVERY_S:
+        turn.set(alerted_at=turn.now)
+        turn.alert("warning", "CHAIN", f"{source} sent a block without a valid certificate")
+    return False
+
+
 # ---- BYTES ----
 
 
@@ -137,11 +154,14 @@ def on_bytes(turn: Turn, message: BytesSent) -> None:
     if digest not in turn.state.wanted.digests:
         return
     if not _is_update(turn, digest):
-        turn.do(Store(digest, message.payload))
+        if len(message.payload) in turn.rules.part_bytes:
+            turn.do(Store(digest, message.payload))
         return
-    update = Update.from_bytes(message.payload)
-    wanted = turn.state.wanted
-    turn.set(wanted=replace(wanted, digests=wanted.digests - {digest}))
+    turn.arrived(digest)
+    try:
+        update = Update.from_bytes(message.payload)
+    except ValueError:
+        return  # whoever named this digest lied
     if decide.valid(turn.state, update):
         turn.set(proposals={**turn.state.proposals, digest: seen_again(update)})
         decide.look(turn)

@@ -13,7 +13,7 @@ from peer.rounds.messages import Nack, Norms, Prepare, Promise, Propose, Start, 
 from peer.rounds.names import order, pack, quorum
 from peer.rounds.state import Exchange, Lead, Persist, Report, Stage
 from peer.rounds.turn import Turn
-from peer.rounds.update import VOID, Update, token_weights
+from peer.rounds.update import MAX_MEMBERS, VOID, Update, givers, token_weights
 
 REPEAT_S = 1.0
 VOTES_S = 8.0
@@ -25,6 +25,9 @@ HEARD_S = 20.0
 def look(turn: Turn) -> None:
     """Whatever the coordinator's clock, or its own bytes, allow now."""
     lead = turn.state.lead
+    if lead is not None and lead.ballot < turn.state.acceptor.promised:
+        turn.set(lead=None)
+        lead = None
     if lead is None:
         _begin_if_due(turn)
         return
@@ -88,7 +91,7 @@ def _begin(turn: Turn, ballot: int) -> None:
         for peer, (head, at) in state.heard.items()
         if head.anchor == state.head.anchor and head.ready and turn.now - at < HEARD_S
     )
-    asked = tuple(dict.fromkeys((*state.head.electorate, *sorted(ready))))[:64]
+    asked = tuple(dict.fromkeys((*state.head.electorate, *sorted(ready))))[:MAX_MEMBERS]
     lead = Lead(
         ballot=ballot, stage=Stage.PREPARING, asked=asked, until=turn.now + turn.rules.ack_s,
         repeat_at=turn.now + REPEAT_S,
@@ -106,16 +109,18 @@ def _repeat(turn: Turn, lead: Lead) -> None:
     place = turn.place(lead.ballot)
     if lead.stage is Stage.PREPARING:
         turn.send((peer for peer in lead.asked if peer not in lead.promises), Prepare(place))
-    elif lead.stage is Stage.PROPOSING:
+    elif lead.stage is Stage.PROPOSING and lead.update in turn.state.proposals:
         proposal = turn.state.proposals[lead.update]
         voted = turn.state.votes.get((lead.ballot, lead.update), {})
         silent = (peer for peer in turn.state.head.electorate if peer not in voted and peer != turn.me)
         turn.send(silent, Propose(place, proposal.update, proposal.signature))
 
 
-def on_nack(turn: Turn, message: Nack) -> None:
+def on_nack(turn: Turn, sender: str, message: Nack) -> None:
     lead = turn.state.lead
-    if lead is not None and message.place.ballot == lead.ballot and message.promised > lead.ballot:
+    if lead is None or sender not in turn.state.head.electorate:
+        return
+    if message.place.ballot == lead.ballot and message.promised > lead.ballot:
         abort(turn, f"a voter has promised ballot {message.promised}")
 
 
@@ -162,16 +167,17 @@ def _choose(turn: Turn, lead: Lead) -> None:
 
 def _adopt(turn: Turn, lead: Lead, _: int, update: bytes, reporter: str) -> None:
     """Finish what may already be decided, unchanged."""
-    until = turn.now + turn.rules.exchange_s
+    known = update in turn.state.proposals
+    until = turn.now + (turn.rules.exchange_s if known else turn.rules.ack_s)
     turn.set(lead=replace(lead, stage=Stage.ADOPTING, update=update, until=until))
-    if update not in turn.state.proposals:
+    if not known:
         turn.fetch({update}, (reporter,))
     look(turn)
 
 
 def _look_at_adopted(turn: Turn, lead: Lead) -> None:
     proposal = turn.state.proposals.get(lead.update)
-    if proposal is not None:
+    if proposal is not None and decide.fits(turn.state, proposal.update):
         missing = decide.missing_parts(turn.state, proposal.update)
         if not missing:
             _propose(turn, lead, proposal.update)
@@ -183,7 +189,24 @@ def _look_at_adopted(turn: Turn, lead: Lead) -> None:
         ]
         turn.fetch(missing, reporters)
     if turn.now >= lead.until:
+        _choose_without(turn, lead)
+
+
+def _choose_without(turn: Turn, lead: Lead) -> None:
+    """Nobody gives the bytes of what some say they accepted: a quorum of the others may choose without them.
+
+    Any quorum of promises will do (Paxos, phase 1); this keeps one liar from stopping every ballot.
+    """
+    others = {
+        peer: promise
+        for peer, promise in lead.promises.items()
+        if promise.accepted is None or promise.accepted[1] != lead.update
+    }
+    voters = turn.state.head.electorate
+    if sum(peer in others for peer in voters) < quorum(voters) or turn.me not in others:
         abort(turn, "the bytes of an accepted update did not arrive")
+        return
+    _choose(turn, replace(lead, promises=others, update=b""))
 
 
 # ---- gather ----
@@ -195,7 +218,10 @@ def on_norms(turn: Turn, sender: str, norms: Norms) -> None:
         return
     if norms.reducer != sender or not norms.genuine(turn.rules.keys):
         return
-    if any(part >= len(exchange.reducers) or exchange.reducers[part] != sender for part, _ in norms.received):
+    assigned = [part for part, reducer in enumerate(exchange.reducers) if reducer == sender]
+    if [part for part, _ in norms.received] != assigned:
+        return
+    if any(received & ~givers(exchange.members) for _, received in norms.received):
         return
     turn.set(lead=replace(lead, norms={**lead.norms, sender: norms}))
     _look_at_norms(turn, lead)
@@ -243,14 +269,14 @@ def _update(turn: Turn, exchange: Exchange) -> Update:
     parts = range(len(exchange.reducers))
     stayed = {pledge.peer for pledge in exchange.members if not pledge.leaving}
     gone = {peer for peer, (said, _) in turn.state.heard.items() if said.leaving}
-    elect = stayed | (set(head.members) - gone) if stayed else {pledge.peer for pledge in exchange.members}
     leavers = {pledge.peer for pledge in exchange.members if pledge.leaving}
+    earlier = sorted(set(head.members) - gone - leavers - stayed)[: MAX_MEMBERS - len(stayed)]
     return Update(
         parent=head.anchor,
         round=head.round + 1,
         time=int(turn.now + turn.rules.wall_offset_s),
         members=exchange.members,
-        elect=tuple(sorted(elect - leavers if stayed else elect)),
+        elect=tuple(sorted(stayed | set(earlier) if stayed else leavers)),
         parts=tuple(means[part].digest if part in means else VOID for part in parts),
         contributors=tuple(means[part].contributors if part in means else 0 for part in parts),
         weights=(token_weights(exchange.members, turn.rules.tokens_cap),),
@@ -269,6 +295,5 @@ def _propose(turn: Turn, lead: Lead, update: Update) -> None:
     turn.set(
         lead=replace(lead, stage=Stage.PROPOSING, update=digest, until=until, repeat_at=turn.now + REPEAT_S),
     )
-    turn.phase("commit", lead.ballot, until)
     members = (pledge.peer for pledge in update.members)
     turn.send((*turn.state.head.electorate, *members), Propose(place, update, signature))

@@ -6,16 +6,28 @@ what it holds on disk, and moves only on the votes of a quorum of the electorate
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from peer.rounds import catchup
 from peer.rounds.messages import Nack, Prepare, Promise, Propose, Voted
 from peer.rounds.names import Keys, coordinator, pack, quorum
 from peer.rounds.state import Acceptor, Commit, Head, Persist, Proposal, RequestFreeze, State, Wanted
 from peer.rounds.turn import Turn
-from peer.rounds.update import VOID, WEIGHT_ONE, Block, Pledge, Update, Vote, token_weights
+from peer.rounds.update import (
+    MAX_SKIPPED,
+    VOID,
+    WEIGHT_ONE,
+    Block,
+    Pledge,
+    Update,
+    Vote,
+    givers,
+    token_weights,
+)  # fmt: skip
 
 HALF = 0.5
+PROPOSALS_KEPT = 4
+VOTES_KEPT = 16
 
 
 def on_frozen(turn: Turn, pledge: Pledge) -> None:
@@ -25,7 +37,7 @@ def on_frozen(turn: Turn, pledge: Pledge) -> None:
     signed = replace(pledge, peer=turn.me, leaving=pledge.leaving or turn.state.leaving).signed(turn.rules.keys)
     turn.set(pledge=signed, frozen_at=turn.now, freeze_asked_at=None)
     turn.moved()
-    catchup.say_head(turn)
+    turn.say_head()
 
 
 # ---- promise ----
@@ -34,6 +46,8 @@ def on_frozen(turn: Turn, pledge: Pledge) -> None:
 def on_prepare(turn: Turn, sender: str, message: Prepare) -> None:
     ballot, acceptor = message.place.ballot, turn.state.acceptor
     if sender != turn.owner(ballot):
+        return
+    if ballot - acceptor.promised > MAX_SKIPPED:
         return
     if ballot < acceptor.promised:
         turn.send((sender,), Nack(message.place, acceptor.promised))
@@ -70,17 +84,22 @@ def _still_early(state: State, ballot: int) -> tuple:  # type: ignore[type-arg]
 
 def on_propose(turn: Turn, sender: str, message: Propose) -> None:
     place, update = message.place, message.update
-    if place.ballot < turn.state.acceptor.promised or sender != turn.owner(place.ballot):
+    ahead = place.ballot - turn.state.acceptor.promised
+    if not 0 <= ahead <= MAX_SKIPPED or sender != turn.owner(place.ballot):
         return
     digest = update.digest
+    if any(rival.ballot == place.ballot and name != digest for name, rival in turn.state.proposals.items()):
+        return  # the coordinator equivocates: its first proposal is the one of this ballot
     if not turn.rules.keys.verify(sender, "propose", pack((place.packed(), digest)), message.signature):
         return
     known = turn.state.proposals.get(digest)
     if known is None and not valid(turn.state, update):
         return
     proposal = Proposal(place.ballot, update, message.signature)
-    turn.set(proposals={**turn.state.proposals, digest: proposal})
-    turn.moved()
+    if known is None or known.ballot != place.ballot:
+        turn.moved()
+        turn.phase("commit", place.ballot)
+    turn.set(proposals=_room(turn.state) | {digest: proposal})
     if turn.state.decided is None:
         _vote_if_held(turn, proposal)
 
@@ -94,21 +113,37 @@ def look(turn: Turn) -> None:
     proposals = [item for item in turn.state.proposals.values() if item.ballot >= least]
     if not proposals:
         return
-    newest = max(proposals, key=lambda proposal: proposal.ballot)
+    held = [item for item in proposals if not missing_parts(turn.state, item.update)]
+    newest = max(held or proposals, key=lambda proposal: proposal.ballot)
     if turn.state.acceptor.accepted != (newest.ballot, newest.update.digest):
         _vote_if_held(turn, newest)
+
+
+def _room(state: State) -> dict[bytes, Proposal]:
+    """The proposals that must stay, and of the others those next in turn: a new one always finds room."""
+    named = (state.acceptor.accepted, state.decided)
+    keep = {state.lead.update} if state.lead else set()
+    keep |= {name[1] for name in named if name is not None}
+    others = sorted(
+        (item.ballot, digest)
+        for digest, item in state.proposals.items()
+        if digest not in keep and item.ballot >= state.acceptor.promised
+    )
+    keep |= {digest for _, digest in others[:PROPOSALS_KEPT]}
+    return {digest: item for digest, item in state.proposals.items() if digest in keep}
 
 
 def _vote_if_held(turn: Turn, proposal: Proposal) -> None:
     state, update = turn.state, proposal.update
     missing = missing_parts(state, update)
-    if missing:
+    if missing and not state.blocks:
         members = (pledge.peer for pledge in update.members)
         turn.fetch(missing, (turn.owner(proposal.ballot), *members))
+    if missing or turn.me not in state.head.electorate or not fits(state, update):
         return
-    if turn.me not in state.head.electorate:
+    digest, before = update.digest, state.acceptor.accepted
+    if before is not None and before[0] == proposal.ballot and before[1] != digest:
         return
-    digest = update.digest
     acceptor = replace(state.acceptor, promised=proposal.ballot, accepted=(proposal.ballot, digest))
     if acceptor != state.acceptor:
         turn.do(Persist(acceptor, update))
@@ -120,7 +155,13 @@ def _vote_if_held(turn: Turn, proposal: Proposal) -> None:
 
 def missing_parts(state: State, update: Update) -> list[bytes]:
     """Digests of the parts that this peer must still fetch."""
-    return sorted({part for part in update.parts if part != VOID} - state.held)
+    return sorted({part for part in update.parts if part != VOID and part not in state.held})
+
+
+def fits(state: State, update: Update) -> bool:
+    """Whether the bytes that are here have the sizes of the parts they are to stand for."""
+    sizes = zip(update.parts, state.rules.part_bytes, strict=True)
+    return all(state.held.get(part, size) == size for part, size in sizes if part != VOID)
 
 
 def valid(state: State, update: Update) -> bool:
@@ -145,7 +186,7 @@ def valid(state: State, update: Update) -> bool:
 
 
 def _contributors_valid(update: Update) -> bool:
-    gave = sum(1 << index for index, pledge in enumerate(update.members) if pledge.root)
+    gave = givers(update.members)
     return all(
         bits & ~gave == 0 and (bits == 0) == (part == VOID)
         for part, bits in zip(update.parts, update.contributors, strict=True)
@@ -178,16 +219,29 @@ def _elect_valid(head: Head, update: Update) -> bool:
 
 def on_vote(turn: Turn, message: Voted) -> None:
     vote, state = message.vote, turn.state
+    key = (vote.ballot, vote.update)
+    if vote.voter in state.votes.get(key, {}) or state.decided not in (None, key):
+        return
     if vote.ballot != message.place.ballot or not vote_valid(state.head, vote, turn.rules.keys):
         return
-    key = (vote.ballot, vote.update)
-    if vote.voter in state.votes.get(key, {}):
-        return
-    turn.set(votes={**state.votes, key: {**state.votes.get(key, {}), vote.voter: vote}})
-    turn.moved()
+    votes = _without_oldest(state, vote.voter)
+    turn.set(votes={**votes, key: {**votes.get(key, {}), vote.voter: vote}})
+    if vote.update in state.proposals:
+        turn.moved()
     if turn.state.decided is None and len(turn.state.votes[key]) >= quorum(state.head.electorate):
         turn.set(decided=key)
         _commit_if_held(turn)
+
+
+def _without_oldest(state: State, voter: str) -> dict[tuple[int, bytes], Mapping[str, Vote]]:
+    """The votes, less the oldest of a voter that has VOTES_KEPT of them: honest ones vote once in a few ballots."""
+    votes = dict(state.votes)
+    mine = sorted(key for key, voters in votes.items() if voter in voters)
+    if len(mine) >= VOTES_KEPT and mine[0] != state.decided:
+        left = {peer: vote for peer, vote in votes.pop(mine[0]).items() if peer != voter}
+        if left:
+            votes[mine[0]] = left
+    return votes
 
 
 def vote_valid(head: Head, vote: Vote, keys: Keys) -> bool:
@@ -220,15 +274,16 @@ def advance(turn: Turn, block: Block) -> None:
     state, update = turn.state, block.update
     head = state.head.after(update)
     anchor = head.anchor
+    awaited = {part for block in state.blocks for part in block.update.parts}
     turn.do(Commit(block, head))
     turn.set(
         head=head, ancestors={**state.ancestors, anchor: head.round}, acceptor=Acceptor(anchor, head.instance),
         pledge=None, progress=0.0, freeze_asked_at=None, state_digest=b"", lead=None, exchange=None, early=(),
         proposals={}, votes={}, decided=None, wanted=Wanted(),
-        held=state.held & _parts_of(state.blocks),
+        held={digest: size for digest, size in state.held.items() if digest in awaited},
     )  # fmt: skip
     turn.moved()
-    catchup.say_head(turn)
+    turn.say_head()
 
 
 def certified(state: State, block: Block) -> bool:
@@ -238,7 +293,3 @@ def certified(state: State, block: Block) -> bool:
     same_ballot = len({vote.ballot for vote in block.votes}) == 1
     enough = len(voters) == len(block.votes) >= quorum(state.head.electorate)
     return enough and same_ballot and all(vote_valid(state.head, vote, state.rules.keys) for vote in block.votes)
-
-
-def _parts_of(blocks: tuple[Block, ...]) -> frozenset[bytes]:
-    return frozenset(part for block in blocks for part in block.update.parts)

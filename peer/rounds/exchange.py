@@ -10,7 +10,7 @@ from peer.rounds.messages import MeanSent, Message, Norms, PartSent, Start, Tabl
 from peer.rounds.names import digest_of
 from peer.rounds.state import Exchange, Keep, Reduce, Reduced, SendMean, SendParts, Store
 from peer.rounds.turn import Turn
-from peer.rounds.update import Pledge, token_weights
+from peer.rounds.update import MAX_SKIPPED, Pledge, givers, token_weights
 
 REPEAT_S = 1.0
 
@@ -100,7 +100,7 @@ def on_part(turn: Turn, sender: str, message: PartSent) -> None:
     if len(message.payload) != turn.rules.part_bytes[message.part]:
         return
     root, leaf = exchange.members[index].root, digest_of(message.payload)
-    if not root or not merkle.proves(root, leaf, message.part, message.path):
+    if not root or not merkle.proves(root, leaf, message.part, message.path, len(turn.rules.parts)):
         return
     turn.do(Keep(exchange.place, sender, message.part, message.payload))
     received = {**exchange.received, message.part: exchange.received[message.part] | 1 << index}
@@ -109,12 +109,16 @@ def on_part(turn: Turn, sender: str, message: PartSent) -> None:
 
 
 def _keep_early(turn: Turn, sender: str, message: PartSent | MeanSent) -> None:
-    """Streams of different peers are not ordered among each other: a part may overtake its START."""
-    state = turn.state
+    """Streams of different peers are not ordered among each other: a part may overtake its START.
+
+    What is kept is bounded by the bytes of two contributions, whoever sends it.
+    """
+    state, sizes = turn.state, turn.rules.part_bytes
     known = sender in state.head.electorate or sender in state.heard
-    mine = sum(peer == sender for peer, _ in state.early)
-    fits = len(message.payload) <= max(turn.rules.part_bytes)
-    if known and fits and message.place.ballot >= state.acceptor.promised and mine < 2 * len(turn.rules.parts):
+    fits = message.part < len(sizes) and len(message.payload) == sizes[message.part]
+    if not known or not fits or not 0 <= message.place.ballot - state.acceptor.promised <= MAX_SKIPPED:
+        return
+    if len(state.early) < 2 * len(sizes) and (sender, message) not in state.early:
         turn.set(early=(*state.early, (sender, message)))
 
 
@@ -128,7 +132,7 @@ def _replay(turn: Turn, sender: str, message: Message) -> None:
 def _close_if_complete(turn: Turn) -> None:
     exchange = turn.state.exchange
     assert exchange is not None
-    all_of_them = sum(1 << index for index, pledge in enumerate(exchange.members) if pledge.root)
+    all_of_them = givers(exchange.members)
     if not exchange.closed and all(received == all_of_them for received in exchange.received.values()):
         _close(turn, exchange)
 
@@ -165,16 +169,16 @@ def on_table(turn: Turn, sender: str, message: Table) -> None:
     weights = token_weights(exchange.members, turn.rules.tokens_cap)
     for part, received in mine.received:
         chosen = [index for index in range(len(exchange.members)) if received >> index & 1]
-        if not chosen:
-            continue
         names = tuple(exchange.members[index].peer for index in chosen)
         shares = tuple(weights[index] for index in chosen)
+        if not any(shares):
+            continue  # nobody gave this part, or only who trained on nothing: it becomes void
         turn.do(Reduce(exchange.place, part, received, names, shares))
 
 
 def on_reduced(turn: Turn, event: Reduced) -> None:
     exchange = turn.state.exchange
-    turn.set(held=turn.state.held | {event.digest})
+    turn.set(held={**turn.state.held, event.digest: turn.rules.part_bytes[event.part]})
     if exchange is None or exchange.place != event.place:
         return
     mean = MeanSent(event.place, 0, event.part, turn.me, event.contributors, event.digest, b"")
@@ -194,6 +198,8 @@ def on_mean(turn: Turn, sender: str, message: MeanSent) -> None:
         return
     if exchange.reducers[message.part] != message.reducer or not message.genuine(turn.rules.keys):
         return
+    if not message.contributors or message.contributors & ~givers(exchange.members):
+        return
     if len(message.payload) != turn.rules.part_bytes[message.part] or digest_of(message.payload) != message.digest:
         return
     bare = replace(message, payload=b"")
@@ -206,7 +212,9 @@ def on_want(turn: Turn, sender: str, message: Want) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.place != message.place or sender == turn.me:
         return
-    for part in message.parts:
+    if sender != turn.owner(message.place.ballot):
+        return
+    for part in dict.fromkeys(message.parts):
         mean = exchange.means.get(part)
         if mean is not None and mean.digest in turn.state.held:
             turn.do(SendMean((sender,), mean))

@@ -15,7 +15,6 @@ any point and restart from disk: that is a crash.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from peer.rounds import catchup, coordinate, decide, exchange
 from peer.rounds.catchup import seen_again
@@ -71,19 +70,20 @@ def begin(
     acceptor: Acceptor | None = None,
     accepted: Update | None = None,
     pledge: Pledge | None = None,
-    held: frozenset[bytes] = frozenset(),
+    held: Mapping[bytes, int] | None = None,
 ) -> State:
     """The state of a peer that starts, or starts again from what it finds on its disk.
 
-    `accepted` is the update that `acceptor` names, `held` the digests whose bytes are on disk.
+    `accepted` is the update that `acceptor` names, `held` the digests whose bytes are on disk, with their sizes.
     """
     if acceptor is None or acceptor.instance != head.instance:
         acceptor, accepted = Acceptor(head.anchor, head.instance), None
     if pledge is not None and pledge.anchor != head.anchor:
         pledge = None
+    proposals = {accepted.digest: seen_again(accepted)} if accepted else {}
     return State(
         rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=acceptor, pledge=pledge,
-        held=held, frozen_at=now, moved_at=now, proposals={accepted.digest: seen_again(accepted)} if accepted else {},
+        held=held or {}, frozen_at=now, moved_at=now, proposals=proposals,
     )  # fmt: skip
 
 
@@ -102,8 +102,8 @@ def _take(turn: Turn, event: Event) -> None:
             _tick(turn)
         case Received(_, sender, message):
             _receive(turn, sender, message)
-        case Held(_, digest):
-            _held(turn, digest)
+        case Held(_, digest, size):
+            _held(turn, digest, size)
         case Reduced():
             exchange.on_reduced(turn, event)
             coordinate.look(turn)
@@ -117,7 +117,7 @@ def _take(turn: Turn, event: Event) -> None:
                 turn.set(state_digest=digest)
         case Leaving():
             turn.set(leaving=True)
-            catchup.say_head(turn)
+            turn.say_head()
         case _:
             raise AssertionError(f"no such event: {event}")
 
@@ -128,9 +128,9 @@ def _tick(turn: Turn) -> None:
     catchup.look(turn)
 
 
-def _held(turn: Turn, digest: bytes) -> None:
-    wanted = turn.state.wanted
-    turn.set(held=turn.state.held | {digest}, wanted=replace(wanted, digests=wanted.digests - {digest}))
+def _held(turn: Turn, digest: bytes, size: int) -> None:
+    turn.set(held={**turn.state.held, digest: size})
+    turn.arrived(digest)
     decide.look(turn)
     coordinate.look(turn)
     catchup.apply_blocks(turn)
@@ -163,7 +163,7 @@ def _receive_in_round(turn: Turn, sender: str, message: Message) -> None:
         case Promise():
             coordinate.on_promise(turn, sender, message)
         case Nack():
-            coordinate.on_nack(turn, message)
+            coordinate.on_nack(turn, sender, message)
         case Start():
             exchange.on_start(turn, sender, message)
         case PartSent():

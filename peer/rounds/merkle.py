@@ -24,8 +24,13 @@ def path(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:
     return tuple(siblings)
 
 
-def proves(expected_root: bytes, leaf: bytes, index: int, siblings: Sequence[bytes]) -> bool:
-    """Whether `leaf` stands at `index` below `expected_root`."""
+def proves(expected_root: bytes, leaf: bytes, index: int, siblings: Sequence[bytes], leaves: int) -> bool:
+    """Whether `leaf` stands at `index` below the root of a tree over this many `leaves`.
+
+    The tree fixes the length of the path; otherwise an inner node could pass for a leaf.
+    """
+    if len(siblings) != (leaves - 1).bit_length():
+        return False
     node = leaf
     for sibling in siblings:
         node = _join(sibling, node) if index & 1 else _join(node, sibling)

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-import msgpack
-
 from peer.rounds.names import DIGEST_BYTES, Keys, pack
 from peer.rounds.update import (
     ALL_MEMBERS,
@@ -30,7 +28,13 @@ from peer.rounds.update import (
     row,
     rows,
     text,
+    unpack,
 )  # fmt: skip
+
+FETCH_MOST = 1024
+"""Digests in one fetch."""
+FETCH_BYTES = 16 << 20
+"""What one fetch is answered with at most, so that a small question never costs the answerer a whole model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,7 @@ class Start(Message):
     """Coordinator to members: these are the members; send your parts."""
 
     code = 4
+    cap_bytes = 4 << 20
     place: Place
     pledges: tuple[Pledge, ...]
 
@@ -312,9 +317,10 @@ class Voted(Message):
 
 @dataclass(frozen=True, slots=True)
 class Fetch(Message):
-    """Send me the bytes of these digests."""
+    """Send me the bytes of these digests. An answer stops after `FETCH_BYTES`; the rest is asked for again."""
 
     code = 12
+    cap_bytes = 1 << 16
     digests: tuple[bytes, ...]
 
     def packed(self) -> tuple[Any, ...]:
@@ -323,7 +329,7 @@ class Fetch(Message):
     @classmethod
     def unpacked(cls, value: Any) -> Fetch:
         (digests,) = row(value, 1)
-        return cls(blobs(digests, MAX_PARTS))
+        return cls(blobs(digests, FETCH_MOST))
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,11 +434,7 @@ def decode(frame: bytes) -> Message:
     kind = _TYPES[frame[0]]
     if len(frame) > kind.cap_bytes:
         raise ValueError(f"{kind.__name__} of {len(frame)} bytes; at most {kind.cap_bytes}")
-    try:
-        value = msgpack.unpackb(memoryview(frame)[1:], use_list=False, max_map_len=0, max_ext_len=0)
-    except (msgpack.UnpackException, UnicodeDecodeError) as error:
-        raise ValueError(f"{kind.__name__} is not msgpack: {error}") from error
-    return kind.unpacked(value)
+    return kind.unpacked(unpack(memoryview(frame)[1:]))
 
 
 def _accepted(value: Any) -> tuple[int, bytes] | None:

@@ -134,6 +134,8 @@ class Wanted:
     """Bytes this peer is fetching, from one source after the other."""
 
     digests: frozenset[bytes] = frozenset()
+    asked: frozenset[bytes] = frozenset()
+    """Those of the last request that have not arrived."""
     sources: tuple[str, ...] = ()
     turn: int = 0
     next_at: float = 0.0
@@ -167,13 +169,14 @@ class State:
     proposals: Mapping[bytes, Proposal] = field(default_factory=dict)
     votes: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
     decided: tuple[int, bytes] | None = None
-    held: frozenset[bytes] = frozenset()
-    """Digests whose bytes are on my disk, of this anchor's proposals and of blocks to apply."""
+    held: Mapping[bytes, int] = field(default_factory=dict)
+    """Digests whose bytes are on my disk, with their sizes: of this anchor's proposals and of blocks to apply."""
     wanted: Wanted = Wanted()
     blocks: tuple[Block, ...] = ()
     """Committed updates that others have and I must still apply."""
     block_source: str = ""
     heard: Mapping[str, tuple[HeadSent, float]] = field(default_factory=dict)
+    alerted_at: float = float("-inf")
     asked_at: Mapping[str, float] = field(default_factory=dict)
     told_at: Mapping[str, float] = field(default_factory=dict)
 
@@ -230,6 +233,7 @@ class Held(Event):
     """Bytes asked for by `Store` are on disk."""
 
     digest: bytes
+    size: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from peer.events import AlertRaised, PhaseEntered
-from peer.rounds.messages import Fetch, Message, Place
+from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, Fetch, HeadSent, Message, Place
 from peer.rounds.names import coordinator
 from peer.rounds.state import Effect, Report, Rules, Send, State, Wanted
 from peer.rounds.update import Pledge
 
 FETCH_RETRY_S = 2.0
+FORGET_S = 120.0
+"""A stranger that was silent for this long is told nothing any more."""
 
 
 class Turn:
@@ -73,20 +75,55 @@ class Turn:
 
     def fetch(self, digests: Iterable[bytes], sources: Iterable[str]) -> None:
         """Keep asking `sources` in turn for these digests until they are held."""
-        missing = frozenset(digests)
-        if missing and missing != self.state.wanted.digests:
-            others = tuple(dict.fromkeys(peer for peer in sources if peer != self.me))
-            self.set(wanted=Wanted(missing, others, 0, self.now))
-            self.fetch_next()
+        missing, wanted = frozenset(digests), self.state.wanted
+        others = tuple(dict.fromkeys(peer for peer in sources if peer != self.me))
+        if missing == wanted.digests:
+            self.set(wanted=replace(wanted, sources=others))
+        elif missing:
+            self.set(wanted=Wanted(missing, sources=others))
+            self.ask()
 
-    def fetch_next(self) -> None:
-        """Ask the next source for what is still missing."""
+    def ask(self) -> None:
+        """Ask the current source for the next of what is missing, no more than it will answer at once."""
         wanted = self.state.wanted
         if not wanted.digests or not wanted.sources:
             return
         source = wanted.sources[wanted.turn % len(wanted.sources)]
+        most = min(FETCH_MOST, max(1, FETCH_BYTES // max(self.rules.part_bytes)))
+        asked = tuple(sorted(wanted.digests)[:most])
+        self.set(wanted=replace(wanted, asked=frozenset(asked), next_at=self.now + FETCH_RETRY_S))
+        self.send((source,), Fetch(asked))
+
+    def ask_another(self) -> None:
+        """Nothing came for a while: ask the next source."""
+        wanted = self.state.wanted
         self.set(wanted=replace(wanted, turn=wanted.turn + 1, next_at=self.now + FETCH_RETRY_S))
-        self.send((source,), Fetch(tuple(sorted(wanted.digests))))
+        self.ask()
+
+    def arrived(self, digest: bytes) -> None:
+        """One of the bytes that are fetched is here: the source is alive, and goes on when it has given all."""
+        wanted = self.state.wanted
+        if digest not in wanted.digests:
+            return
+        asked = wanted.asked - {digest}
+        left = replace(wanted, digests=wanted.digests - {digest}, asked=asked, next_at=self.now + FETCH_RETRY_S)
+        self.set(wanted=left)
+        if wanted.asked and not asked:
+            self.ask()
+
+    def say_head(self) -> None:
+        """Tell the electorate, and whoever was heard lately, where I am and whether I am ready."""
+        state, pledge = self.state, self.state.pledge
+        head = HeadSent(
+            anchor=state.head.anchor, round=state.head.round, weight=state.head.weight, state=state.state_digest,
+            ready=pledge is not None, tokens=pledge.tokens if pledge else 0, steps=pledge.steps if pledge else 0,
+            leaving=state.leaving,
+        )  # fmt: skip
+        lately = (peer for peer, (_, at) in state.heard.items() if self.now - at < FORGET_S)
+        to = dict.fromkeys((*state.head.electorate, *lately))
+        to.pop(self.me, None)
+        self.set(said_at=self.now)
+        self.do(Send(tuple(to), head))
 
     def phase(self, name: str, ballot: int, until: float | None = None) -> None:
         deadline = None if until is None else until + self.rules.wall_offset_s

@@ -13,6 +13,8 @@ MAX_PARTS = 65_536
 MAX_MEMBERS = 64
 ALL_MEMBERS = (1 << MAX_MEMBERS) - 1
 MAX_BALLOT = 1 << 31
+MAX_SKIPPED = 1 << 12
+"""A ballot further ahead than this of what was promised is refused, so that nobody uses all ballots up."""
 WEIGHT_ONE = 65_536
 VOID = b""
 """Stands for the digest of a part for which no mean could be agreed; it is zero for everybody."""
@@ -102,8 +104,11 @@ class Update:
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> Self:
-        """Raises ValueError."""
-        return cls.unpacked(msgpack.unpackb(packed, use_list=False))
+        """Raises ValueError, also for bytes that are not canonical: a digest names one update."""
+        update = cls.unpacked(unpack(packed))
+        if update.to_bytes() != packed:
+            raise ValueError("not canonical msgpack")
+        return update
 
     def contributed(self, peer: str, part: int) -> bool:
         """Whether `peer`'s bytes of `part` are in the mean, or were judged and refused."""
@@ -122,7 +127,7 @@ class Update:
         pledges = tuple(Pledge.unpacked(item) for item in rows(members, MAX_MEMBERS))
         return cls(
             octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), pledges,
-            tuple(text(peer) for peer in rows(elect, 2 * MAX_MEMBERS)),
+            tuple(text(peer) for peer in rows(elect, MAX_MEMBERS)),
             tuple(_digest_or_empty(part) for part in rows(parts, MAX_PARTS)),
             tuple(integer(bits, 0, ALL_MEMBERS) for bits in rows(contributors, MAX_PARTS)),
             tuple(_weights(item, len(pledges)) for item in rows(weights, MAX_PARTS)),
@@ -183,12 +188,17 @@ class Block:
     @classmethod
     def from_bytes(cls, packed: bytes) -> Self:
         """Raises ValueError."""
-        return cls.unpacked(msgpack.unpackb(packed, use_list=False))
+        return cls.unpacked(unpack(packed))
 
     @classmethod
     def unpacked(cls, value: Any) -> Self:
         update, votes = row(value, 2)
-        return cls(Update.unpacked(update), tuple(Vote.unpacked(item) for item in rows(votes, 2 * MAX_MEMBERS)))
+        return cls(Update.unpacked(update), tuple(Vote.unpacked(item) for item in rows(votes, MAX_MEMBERS)))
+
+
+def givers(members: tuple[Pledge, ...]) -> int:
+    """One bit per member that pledged parts."""
+    return sum(1 << index for index, pledge in enumerate(members) if pledge.root)
 
 
 def token_weights(members: tuple[Pledge, ...], tokens_cap: int) -> tuple[int, ...]:
@@ -196,6 +206,14 @@ def token_weights(members: tuple[Pledge, ...], tokens_cap: int) -> tuple[int, ..
     tokens = [min(pledge.tokens, tokens_cap) if pledge.root else 0 for pledge in members]
     total = sum(tokens)
     return tuple(max(1, WEIGHT_ONE * count // total) if count else 0 for count in tokens)
+
+
+def unpack(packed: bytes | memoryview) -> Any:
+    """Nested tuples of plain values; raises ValueError for anything else."""
+    try:
+        return msgpack.unpackb(packed, use_list=False, max_array_len=MAX_PARTS, max_map_len=0, max_ext_len=0)
+    except msgpack.UnpackException as error:
+        raise ValueError(f"not msgpack: {error}") from error
 
 
 def row(value: Any, length: int) -> tuple[Any, ...]:

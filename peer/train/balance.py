@@ -1,7 +1,8 @@
 """What a peer has produced minus what decided updates counted (the protocol, §8).
 
-Four operations change it, no others. Never sending, never voting: only a decided update moves work
-out, so that a missed commit, a void part, a crash and a fork all end with the right amount owed.
+Four operations change it in a running peer, no others; a restart restores it from what was offered.
+Never sending, never voting: only a decided update moves work out, so that a missed commit, a void
+part, a crash and a fork all end with the right amount owed.
 """
 
 from __future__ import annotations
@@ -52,3 +53,8 @@ class Balance:
     def returned(self, part: slice, decoded: Tensor) -> None:
         """An update that counted `decoded` was undone by fork choice: it is owed again."""
         self.flat[part].add_(decoded)
+
+    @torch.no_grad()
+    def restored(self, part: slice, decoded: Tensor) -> None:
+        """After a crash: the balance was at least what had been offered."""
+        self.flat[part].copy_(decoded)

@@ -6,7 +6,7 @@ and the parameters at which the current stretch of inner steps began.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import torch
@@ -101,9 +101,21 @@ class Trainer:
         counted is kept, and measured from where this peer now stands.
         """
         self._collect_progress()
+        self._step_anchor(update, load)
+        self._settle(update)
+        self._offered = None
+        self._start_from_anchor()
+
+    def replay(self, update: Update, load: LoadObject) -> None:
+        """Apply an update again after a restart. What this peer had offered for it is what its balance was."""
+        self._take_back_offer(update.parent)
+        self._step_anchor(update, load)
+        self._settle(update)
+
+    def _step_anchor(self, update: Update, load: LoadObject) -> None:
         means = [
-            (slice(part.start, part.start + part.size), None if name == VOID else self._decoded(load(name)))
-            for part, name in zip(self.parts, update.parts, strict=True)
+            (where, None if name == VOID else self._decoded(load(name)))
+            for where, name in zip(self._slices(), update.parts, strict=True)
         ]
         round = self.anchor.round
         self.anchor.apply(
@@ -112,10 +124,12 @@ class Trainer:
             momentum=momentum_at(self.spec, round),
             ranges=[item for member in update.members for item in member.ranges],
         )
-        self._settle(update)
-        self._offered = None
-        self._start = torch.sub(self.anchor.theta, self._balance.flat, out=self._start)
-        self._flat.copy_from(self._start)
+
+    def resume(self, anchor: bytes) -> None:
+        """After replaying the chain on disk: what was offered to `anchor` before a crash is offered again."""
+        if self._take_back_offer(anchor):
+            self._offered = anchor
+        self._start_from_anchor()
 
     def evaluate(self) -> tuple[float, int]:
         """Held-out loss of the anchor in nats per token, and the tokens it was measured on."""
@@ -133,13 +147,29 @@ class Trainer:
 
     def _settle(self, update: Update) -> None:
         mine = Contribution.find(self._folder, update.parent, self.parts, self._codec)
-        for part, what in enumerate(settle(update, self.me, mine is not None)):
-            where = slice(self.parts[part].start, self.parts[part].start + self.parts[part].size)
+        outcomes = settle(update, self.me, mine is not None)
+        for part, (where, what) in enumerate(zip(self._slices(), outcomes, strict=True)):
             if what is Settlement.COUNTED:
                 assert mine is not None
                 self._balance.counted(where, self._decoded(mine.payload(part)))
             elif what is Settlement.MISSED:
                 self._balance.missed(where, self.spec.round.gamma)
+
+    def _take_back_offer(self, anchor: bytes) -> bool:
+        """Make the balance what was frozen for `anchor`; all but the encoding residue of it was written."""
+        mine = Contribution.find(self._folder, anchor, self.parts, self._codec)
+        if mine is None:
+            return False
+        for part, where in enumerate(self._slices()):
+            self._balance.restored(where, self._decoded(mine.payload(part)))
+        return True
+
+    def _start_from_anchor(self) -> None:
+        self._start = torch.sub(self.anchor.theta, self._balance.flat, out=self._start)
+        self._flat.copy_from(self._start)
+
+    def _slices(self) -> Iterator[slice]:
+        return (slice(part.start, part.start + part.size) for part in self.parts)
 
     def _decoded(self, payload: bytes) -> Tensor:
         return torch.from_numpy(self._codec.decode(payload))

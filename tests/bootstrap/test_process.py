@@ -159,9 +159,11 @@ async def test_a_signal_ends_it_politely_and_leaves_nothing(tmp_path: Path, numb
 
 
 async def test_killing_it_kills_its_daemon(tmp_path: Path) -> None:
+    """Even a daemon that cannot notice anything."""
     async with bootstrap(tmp_path) as running:
         await running.wait_for(InviteIssued)
         family = psutil.Process(running.process.pid).children(recursive=True)
+        family[0].suspend()
         running.process.kill()
         gone, alive = await asyncio.to_thread(psutil.wait_procs, family, 5)
         assert len(gone) == 1

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,13 +36,16 @@ class Inbox:
         self.frames.append((sender, frame))
         self._arrived.set()
 
-    async def wait_for(self, count: int) -> list[tuple[str, bytes]]:
-        """The frames, once there are `count`."""
+    async def wait_for(self, count: int, meanwhile: Callable[[], None] | None = None) -> list[tuple[str, bytes]]:
+        """The frames, once there are `count`; calls `meanwhile` now and twice a second until then."""
         self._run_network()
         async with asyncio.timeout(DEADLINE_S):
             while len(self.frames) < count:
                 self._arrived.clear()
-                await self._arrived.wait()
+                if meanwhile is not None:
+                    meanwhile()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._arrived.wait(), 0.5)
         return self.frames
 
 
@@ -109,6 +112,12 @@ class RealWorld:
 
     async def remove_peer(self, peer_id: str) -> None:
         await self._stacks[peer_id].aclose()
+
+    async def until(self, happened: Callable[[], bool]) -> None:
+        """Wait for what nothing reports."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not happened():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
     def wake_all(self) -> None:
         for pid in self._stopped:

@@ -21,26 +21,20 @@ TIED = "import dht.lifetime, time; dht.lifetime.die_with_parent(); print('up', f
 WATCHING = "import asyncio, dht.lifetime; print('up', flush=True); asyncio.run(dht.lifetime.parent_gone(poll_s=0.05))"
 
 
-@pytest.mark.parametrize(
-    "child_code",
-    [
-        pytest.param(
-            TIED,
-            marks=pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's own"),
-        ),
-        WATCHING,
-    ],
-)
-def test_a_child_ends_when_its_parent_is_killed(child_code: str) -> None:
-    command = [sys.executable, "-c", PARENT, child_code]
+CHILDREN = {"watching": WATCHING} | ({"tied": TIED} if sys.platform.startswith("linux") else {})
+
+
+@pytest.mark.parametrize("child", CHILDREN)
+def test_a_child_ends_when_its_parent_is_killed(child: str) -> None:
+    command = [sys.executable, "-c", PARENT, CHILDREN[child]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid, up = parent.stdout.readline().split()
         assert up == b"up"
-        child = psutil.Process(int(pid))
+        process = psutil.Process(int(pid))
         parent.send_signal(signal.SIGKILL)
         parent.wait(timeout=10)
-        gone, _ = psutil.wait_procs([child], timeout=10)
+        gone, _ = psutil.wait_procs([process], timeout=10)
         assert gone
 
 

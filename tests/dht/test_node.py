@@ -1,6 +1,7 @@
 """A real node on loopback: how it starts, fails and ends."""
 
 import asyncio
+import logging
 import os
 import socket
 import stat
@@ -14,6 +15,7 @@ import pytest
 from dht.addresses import LOOPBACK, check_dial
 from dht.errors import BadAddress, PortInUse, Unreachable
 from dht.identity import Identity
+from dht.keys import HEAD
 from dht.node import NetworkConfig, Node, open_node
 
 pytestmark = pytest.mark.swarm
@@ -48,6 +50,7 @@ async def test_our_peer_id_is_the_transports(tmp_path: Path) -> None:
 async def test_nothing_is_left_and_nothing_was_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     async with open_node(config(tmp_path)):
         assert len(daemons()) == 1
+        logging.getLogger("hivemind.p2p").error("a complaint of hivemind")
         start_s = time.monotonic()
     assert time.monotonic() - start_s < 3
     assert daemons() == []
@@ -146,6 +149,21 @@ async def test_peers_that_met_the_same_bootstrap_node_reach_each_other(tmp_path:
         ):
             third.serve("name", lambda: b"value")
             assert await second.ask(third.peer_id, "name", 5) == b"value"
+
+
+async def test_a_client_uses_the_dht_and_its_streams_without_serving_the_dht(tmp_path: Path) -> None:
+    async with open_node(config(tmp_path / "a")) as first:
+        bootstrap = await first.addresses()
+        async with open_node(config(tmp_path / "b", bootstrap=bootstrap, client_mode=True)) as client:
+            client.serve("name", lambda: b"value")
+            assert await client.board.read(HEAD) == {}
+            assert await first.ask(client.peer_id, "name", 5) == b"value"
+
+
+async def test_announced_addresses_are_the_ones_to_dial(tmp_path: Path) -> None:
+    announce = ("/dns/example.org/tcp/31337",)
+    async with open_node(config(tmp_path, announce=announce)) as node:
+        assert await node.addresses() == (f"{announce[0]}/p2p/{node.peer_id}",)
 
 
 async def test_asking(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from peer.rounds.settlement import Settlement
 from peer.rounds.state import Acceptor
 from tests import model_swarm
 from tests.model_swarm import Disk
-from tests.peer.rounds.test_schedules import run_schedule
+from tests.peer.rounds.test_schedules import run_schedule, run_until_bytes_are_lost
 
 Damage = Callable[[pytest.MonkeyPatch], None]
 
@@ -94,7 +94,6 @@ def void_loses_the_carry(patch: pytest.MonkeyPatch) -> None:
         (quorum_of_half, 60, True),
         (no_write_ahead, 200, True),
         (accepted_is_not_adopted, 200, True),
-        (vote_without_the_bytes, 60, True),
         (carry_counted_twice, 4, False),
         (void_loses_the_carry, 20, False),
     ],
@@ -103,3 +102,10 @@ def test_damage_is_caught(damage: Damage, schedules: int, targeted: bool, monkey
     """Within this many schedules at least one invariant breaks. Plain faults alone miss the voter's sins."""
     damage(monkeypatch)
     assert caught(schedules, targeted=targeted)
+
+
+def test_votes_without_the_bytes_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the only peer that has the bytes of a decided update dies, the others cannot follow."""
+    vote_without_the_bytes(monkeypatch)
+    with pytest.raises(AssertionError, match="died with one peer"):
+        run_until_bytes_are_lost(0)

@@ -11,14 +11,16 @@ from random import Random
 import pytest
 
 from dht.memory import LinkModel
-from tests.model_swarm import World, random_faults, targeted_faults
+from peer.rounds.messages import BytesSent, MeanSent
+from tests.model_swarm import ModelPeer, World, random_faults, targeted_faults
 
 FAULT_S = CALM_S = 40.0
 SCHEDULES = 100
 
 
 def run_schedule(seed: int, *, targeted: bool, peers: int | None = None) -> World:
-    """One schedule: 1 to 5 peers (or as many as asked), a lossy network with duplicates and old messages, 40 s of faults, 40 s of calm."""
+    """One schedule: 1 to 5 peers (or as many as asked), a network that loses, repeats and delays frames,
+    40 s of faults, 40 s of calm."""
     dice = Random(seed)
     link = LinkModel(
         delay_s=(0.01, 0.3), loss=dice.choice((0.0, 0.05, 0.2)), duplication=0.05, old=0.03, old_s=20.0
@@ -41,6 +43,29 @@ def test_targeted_adversary(hundred: int) -> None:
     """An adversary that aims at promises, proposals and votes, first committers and coordinators."""
     commits = sum(run_schedule(10_000 + hundred * SCHEDULES + i, targeted=True).commits for i in range(SCHEDULES))
     assert commits > 10 * SCHEDULES
+
+
+def run_until_bytes_are_lost(seed: int) -> None:
+    """Three peers; no bytes of means arrive for a while, and the first that commits all the same dies for good."""
+    world = World(seed, 3)
+    means = {MeanSent.code, BytesSent.code}
+    world.network.drops = lambda sender, receiver, frame: frame[0] in means
+
+    def bury(peer: ModelPeer) -> None:
+        world.first_committer, world.network.drops, peer.fuse = None, None, 1
+
+    world.first_committer = bury
+    world.scheduler.call_at(30.0, world.network.heal)
+    world.scheduler.run_until(120.0)
+    rounds = [peer.disk.head.round for peer in world.peers if peer.alive]
+    assert len(rounds) == 2
+    assert min(rounds) > 2, f"the bytes of a decided update died with one peer: {rounds}"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bytes_of_a_decided_update_outlive_any_one_peer(seed: int) -> None:
+    """A voter holds the bytes it votes for, so a decided update is on a majority of disks."""
+    run_until_bytes_are_lost(seed)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

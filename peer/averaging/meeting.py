@@ -1,0 +1,91 @@
+"""Before the first round: find out what the run is, and who founds it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from dht.addresses import peer_id_in
+from dht.errors import HomefiresError, RunMismatch, Unreachable
+from dht.invite import Invite
+from dht.node import Node
+from dht.records import Genesis
+from peer import spec as specs
+from peer.averaging.contribution import write_whole
+from peer.averaging.notices import Notices
+from peer.averaging.pipe import LinkLost, LinkPipe
+from peer.rounds.messages import HeadSent
+
+SPEC_TIMEOUT_S = 30.0
+MAX_SPEC_BYTES = 1 << 16
+OFFER_EVERY_S = 20.0
+LOOK_EVERY_S = 0.5
+
+
+async def find_spec(node: Node, invite: Invite, directory: Path) -> str:
+    """The spec's text, from my disk or from whoever the invite names; its hash is the invite's.
+
+    Raises Unreachable.
+    """
+    path = directory / "spec.toml"
+    if path.exists() and _matches(path.read_bytes(), invite.spec_hash):
+        return path.read_text()
+    failures = []
+    for address in invite.addrs:
+        try:
+            served = await node.ask(peer_id_in(address), "spec", SPEC_TIMEOUT_S, MAX_SPEC_BYTES)
+        except Unreachable as error:
+            failures.append(str(error))
+            continue
+        if served is not None and _matches(served, invite.spec_hash):
+            write_whole(path, served)
+            return served.decode()
+        failures.append(f"{peer_id_in(address)} serves another spec")
+    raise Unreachable(f"the run's spec could not be fetched: {'; '.join(failures)}")
+
+
+async def find_genesis(notices: Notices, pipe: LinkPipe, organiser: str, directory: Path, state: bytes) -> Genesis:
+    """The founders, named once by the organiser; until then this peer offers itself with its initial `state`.
+
+    Raises RunMismatch if the founders start from other parameters, LinkLost if the trainer leaves.
+    """
+    path = directory / "genesis"
+    if path.exists():
+        return _checked(Genesis.unpack(path.read_bytes()), state)
+    pipe.send("waiting", "for the organiser to name the founders")
+    offered_at = float("-inf")
+    while (genesis := await notices.read_genesis(organiser)) is None:
+        if time.monotonic() - offered_at > OFFER_EVERY_S:
+            offered_at = time.monotonic()
+            await notices.publish(HeadSent(b"", -1, 0, state, True, 0, 0, False))
+        await _pause(pipe, LOOK_EVERY_S)
+    write_whole(path, genesis.pack())
+    return _checked(genesis, state)
+
+
+async def _pause(pipe: LinkPipe, seconds: float) -> None:
+    """Wait, but let go at once when the trainer ends: it has nothing else to say yet."""
+    try:
+        async with asyncio.timeout(seconds):
+            kind, *_ = await pipe.receive()
+    except TimeoutError:
+        return
+    assert kind in ("leave", "finish"), kind
+    raise LinkLost
+
+
+def _checked(genesis: Genesis, state: bytes) -> Genesis:
+    if genesis.state != state:
+        raise RunMismatch(
+            f"this machine computed other initial parameters ({state.hex()[:12]}) than the founders "
+            f"({genesis.state.hex()[:12]}); compare the versions of torch and transformers with theirs"
+        )
+    return genesis
+
+
+def _matches(served: bytes, run: bytes) -> bool:
+    try:
+        return specs.parse(served.decode()).digest() == run
+    except (HomefiresError, UnicodeDecodeError):
+        return False

@@ -1,0 +1,55 @@
+"""What this peer puts on the board of its run, and what it reads there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from dht import keys as topics
+from dht.board import Board
+from dht.identity import Identity
+from dht.records import Genesis, sign_record, unpack_body
+from dht.records import Head as HeadRecord
+from peer.rounds.messages import HeadSent
+
+
+@dataclass(frozen=True)
+class Notices:
+    """The board of one run, in the words of the round."""
+
+    board: Board
+    identity: Identity
+    run: bytes
+    name: str
+    """What people call this peer."""
+
+    async def publish(self, head: HeadSent) -> None:
+        """Put a HEAD up, signed; it replaces my last one."""
+        body = HeadRecord(
+            run=self.run, anchor=head.anchor, round=head.round, weight=head.weight, state=head.state,
+            ready=head.ready, stuck_s=0.0, tokens=head.tokens, steps=head.steps, bandwidth_bps=0,
+            leaving=head.leaving, reach=0, name=self.name, version="1",
+        )  # fmt: skip
+        expires = time.time() + topics.HEAD_TTL_S
+        record = sign_record(self.identity, self.run, topics.HEAD, body.pack(), expires)
+        await self.board.publish(topics.HEAD, record, topics.HEAD_TTL_S)
+
+    async def read_heads(self) -> dict[str, HeadSent]:
+        """The HEADs of the others that take part in the run, by peer id."""
+        heads = {}
+        for author, record in (await self.board.read(topics.HEAD)).items():
+            body = unpack_body(record)
+            if author != self.identity.peer_id and isinstance(body, HeadRecord) and body.anchor:
+                heads[author] = HeadSent(
+                    anchor=body.anchor, round=body.round, weight=body.weight, state=body.state, ready=body.ready,
+                    tokens=body.tokens, steps=body.steps, leaving=body.leaving,
+                )  # fmt: skip
+        return heads
+
+    async def read_genesis(self, organiser: str) -> Genesis | None:
+        """Who founds the run, as its organiser says; None before he has."""
+        record = (await self.board.read(topics.GENESIS)).get(organiser)
+        if record is None:
+            return None
+        body = unpack_body(record)
+        return body if isinstance(body, Genesis) else None

@@ -1,0 +1,64 @@
+"""Events of one process, numbered, on stdout and in the run directory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import sys
+import time
+from pathlib import Path
+
+from peer.events import Event, Line, format_line
+
+FILE_BYTES = 16 << 20
+OLD_FILES = 3
+
+
+class EventWriter:
+    """Writes each event as one line to stdout and to `events.jsonl`, which rotates (`.1` is the newest old file).
+
+    The numbers go on where an earlier process in the same directory stopped.
+    """
+
+    def __init__(self, run: str, peer: str, directory: Path) -> None:
+        self._run, self._peer = run, peer
+        path = directory / "events.jsonl"
+        self._seq = _next_number(path)
+        self._file = logging.Logger("events")
+        self._file.addHandler(
+            logging.handlers.RotatingFileHandler(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8")
+        )
+
+    def emit(self, event: Event) -> None:
+        """Write one event, flushed."""
+        text = format_line(Line(seq=self._seq, t=time.time(), run=self._run, peer=self._peer, event=event))
+        self._seq += 1
+        self._file.info(text)
+        print(text, flush=True)
+
+    def close(self) -> None:
+        """Close the file."""
+        for handler in self._file.handlers:
+            handler.close()
+
+
+def print_event(event: Event) -> None:
+    """An event of a process that never got as far as to have a run directory."""
+    sys.stdout.write(format_line(Line(seq=0, t=time.time(), run="", peer="", event=event)) + "\n")
+    sys.stdout.flush()
+
+
+def _next_number(path: Path) -> int:
+    """One more than the number of the last whole line."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - (1 << 16)))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        try:
+            return int(json.loads(line)["seq"]) + 1
+        except (ValueError, KeyError, TypeError):
+            continue
+    return 0

@@ -1,0 +1,132 @@
+"""The trainer's handle on its link process, with processes that only play the link."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dht.errors import RunMismatch, Unreachable
+from peer.averaging import child
+from peer.averaging.child import Left, LinkChild
+from peer.averaging.pipe import Fields, LinkLost
+from peer.spec import PeerSettings
+
+Start = Callable[[str], LinkChild]
+FAKE = Path(__file__).with_name("fake_link.py")
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture
+def heard() -> list[Fields]:
+    """What was passed on while something else was expected."""
+    return []
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: list[Fields]) -> Iterator[Start]:
+    """Starts the fake link with a scene; all of them are gone afterwards."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PYTHONPATH", str(FAKE.parents[3]))
+    started = []
+
+    def start_one(scene: str) -> LinkChild:
+        started.append(LinkChild(scene, tmp_path, PeerSettings(name="me"), heard.append))
+        return started[-1]
+
+    yield start_one
+    for link in started:
+        link.kill()
+        link._pipe.close()
+
+
+def test_what_the_link_failed_with_is_raised(start: Start) -> None:
+    """As the same kind of error, with its one line."""
+    link = start("error")
+    with pytest.raises(RunMismatch, match="other parameters"):
+        link.expect("spec", 30.0, never)
+
+
+def test_an_error_is_raised_while_sending_too(start: Start) -> None:
+    """The link said why before it went; whoever writes into its closed pipe learns that, not a broken pipe."""
+    link = start("error")
+    link._process.wait(30.0)
+    with pytest.raises(RunMismatch, match="other parameters"):
+        link.send("progress", 0.5)
+
+
+def test_a_link_that_dies_without_a_word_is_lost(start: Start) -> None:
+    """Both when listening and when sending."""
+    link = start("dies")
+    with pytest.raises(LinkLost):
+        link.receive(30.0)
+    with pytest.raises(LinkLost):
+        link.send("progress", 0.5)
+
+
+def test_expecting_passes_on_what_comes_before(start: Start, heard: list[Fields]) -> None:
+    """Reports of the time before the first round."""
+    link = start("tells")
+    assert link.expect("spec", 30.0, never) == ("text of the spec",)
+    assert [kind for kind, *_ in heard] == ["waiting", "report"]
+
+
+def test_expecting_ends_when_asked_to_leave(start: Start) -> None:
+    """A link that says nothing does not hold a person."""
+    link = start("hangs")
+    with pytest.raises(Left):
+        link.expect("spec", 30.0, lambda: True)
+
+
+def test_expecting_in_vain_is_unreachable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line that says what did not come."""
+    monkeypatch.setattr(child, "POLL_S", 0.01)
+    link = start("hangs")
+    with pytest.raises(Unreachable, match="spec within 0 s"):
+        link.expect("spec", 0.02, never)
+
+
+def test_messages_go_both_ways(start: Start) -> None:
+    """Numbers, text, bytes and rows."""
+    link = start("echo")
+    link.send("frozen", b"a" * 32, 0.5, ("p0", "p1"))
+    assert link.receive(30.0) == ("frozen", b"a" * 32, 0.5, ("p0", "p1"))
+
+
+def test_a_polite_end_waits_for_the_last_words(start: Start) -> None:
+    """The link ends by itself once it was told to leave."""
+    with start("tells") as link:
+        assert link.expect("spec", 30.0, never)
+        link.send("leave")
+    assert link._process.returncode == 0
+
+
+def test_a_link_that_does_not_end_is_killed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After STOP_S, whatever it is at."""
+    monkeypatch.setattr(child, "STOP_S", 0.05)
+    with start("hangs") as link:
+        pass
+    assert link._process.returncode is not None
+
+
+def test_an_error_of_ours_ends_the_link(start: Start) -> None:
+    """Its pipe closes, and that is enough."""
+    with pytest.raises(ZeroDivisionError), start("echo") as link:
+        raise ZeroDivisionError
+    assert link._process.returncode == 0
+
+
+def test_killing_leaves_no_process(start: Start) -> None:
+    """At once."""
+    link = start("hangs")
+    link.kill()
+    assert not psutil.pid_exists(link._process.pid)

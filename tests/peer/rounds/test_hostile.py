@@ -1,0 +1,411 @@
+"""A peer that speaks the protocol perfectly and means harm: nothing it sends stops or fills another peer.
+
+Signatures cannot be forged, so a hostile peer signs as itself; here every peer does, and every
+message may come from anyone, at any time, with any content that fits its type.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from dht.streams import MAX_FRAME_BYTES
+from peer.rounds import merkle
+from peer.rounds.catchup import MAX_HEARD
+from peer.rounds.decide import PROPOSALS_KEPT, VOTES_KEPT
+from peer.rounds.machine import step
+from peer.rounds.messages import (
+    BytesSent,
+    ChainSent,
+    Fetch,
+    Get,
+    HeadSent,
+    MeanSent,
+    Message,
+    Nack,
+    Norms,
+    PartSent,
+    Place,
+    Prepare,
+    Promise,
+    Propose,
+    Start,
+    Table,
+    Voted,
+    Want,
+    decode,
+    encode,
+)
+from peer.rounds.names import coordinator, digest_of, pack
+from peer.rounds.state import (
+    Applied,
+    Effect,
+    Event,
+    Frozen,
+    Held,
+    Leaving,
+    Progressed,
+    Received,
+    Reduce,
+    Reduced,
+    Send,
+    SendMean,
+    SendObjects,
+    State,
+    Store,
+    Tick,
+)
+from peer.rounds.update import MAX_BALLOT, VOID, Block, Pledge, Update, Vote, token_weights
+from tests.model_swarm import ModelKeys
+from tests.peer.rounds.build import (
+    HEAD,
+    NAMES,
+    PART_BYTES,
+    PAYLOADS,
+    leaves_of,
+    part_of,
+    pledge,
+    state_of,
+    update,
+    vote,
+)
+
+ME = "p0"
+CROWD = (*NAMES, "x0", "x1", "x2")
+GARBAGE = (b"", b"\xc1", b"8 bytes.", b"four", b"\x9c" + b"\xc0" * 12, *PAYLOADS)
+HUGE = (1 << 63) - 1
+COUNT = len(PART_BYTES)
+
+
+class Hostile:
+    """Random events for one peer's machine, most of them nearly right."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = Random(seed)
+        self.now = 0.0
+        self.state = state_of(ME)
+        self.answers: deque[Event] = deque()
+        """What this peer's own disk and arithmetic will say, and what honest peers would."""
+
+    def run(self, events: int) -> None:
+        for _ in range(events):
+            self.now += self.dice.choice((0.0, 0.01, 0.3, 2.0))
+            self._deliver(self._event())
+
+    def _deliver(self, event: Event) -> None:
+        self.state, effects = step(self.state, event)
+        for effect in effects:
+            self._check(effect)
+            if isinstance(effect, Store):
+                self.answers.append(Held(self.now, effect.digest, len(effect.payload)))
+            elif isinstance(effect, Reduce):
+                assert sum(effect.weights) > 0
+                digest = digest_of(PAYLOADS[effect.part])
+                self.answers.append(Reduced(self.now, effect.place, effect.part, effect.contributors, digest))
+            elif isinstance(effect, Send):
+                for peer in filter(NAMES.__contains__, effect.to):
+                    replies = self._honest_replies(peer, effect.message)
+                    self.answers += [Received(self.now, peer, reply) for reply in replies]
+        check_bounds(self.state)
+
+    def _honest_replies(self, peer: str, message: Message) -> list[Message]:
+        """What an honest peer would say, mostly, so that the hostile ones meet rounds in all their stages."""
+        exchange = self.state.exchange
+        match message:
+            case Prepare(place):
+                accepted = self._accepted() if self.dice.random() < 0.2 else None
+                return [Promise(place, pledge(peer, anchor=place.anchor), accepted)]
+            case Start(place) if exchange is not None:
+                mine = [part for part, owner in enumerate(exchange.reducers) if owner == ME]
+                theirs = tuple((part, 7) for part, owner in enumerate(exchange.reducers) if owner == peer)
+                parts = [PartSent(place, 0, i, merkle.path(leaves_of(peer), i), part_of(peer, i)) for i in mine]
+                return [*parts, Norms(place, peer, theirs).signed(ModelKeys(peer))]
+            case Table(place) if exchange is not None:
+                theirs = tuple((part, 7) for part, owner in enumerate(exchange.reducers) if owner == peer)
+                means = [MeanSent(place, 0, i, peer, 7, digest_of(PAYLOADS[i]), b"", PAYLOADS[i]) for i, _ in theirs]
+                return [mean.signed(ModelKeys(peer)) for mean in means]
+            case Propose(place, item, signature):
+                name = self.state.head.instance
+                plain = Vote(peer, name, place.ballot, item.digest, signature)
+                return [Voted(place, plain.signed(ModelKeys(peer)))]
+            case Fetch(digests):
+                known = [*GARBAGE, update().to_bytes()]
+                return [BytesSent(b"", payload) for payload in known if digest_of(payload) in digests]
+        return []
+
+    def _check(self, effect: Effect) -> None:
+        """What goes out can be read by others, and goes to peers with names."""
+        if isinstance(effect, Send):
+            frame = encode(effect.message)
+            assert len(frame) <= MAX_FRAME_BYTES
+            assert decode(frame) == effect.message
+            assert set(effect.to) <= set(CROWD) - {ME}
+        elif isinstance(effect, SendMean):
+            assert effect.mean.digest in self.state.held
+        elif isinstance(effect, SendObjects):
+            assert len(effect.digests) <= 1024
+
+    def _event(self) -> Event:
+        dice, now = self.dice, self.now
+        if self.answers and dice.random() < 0.5:
+            return replace(self.answers.popleft(), now=now)
+        match dice.randrange(12):
+            case 0:
+                return Tick(now)
+            case 1:
+                return Progressed(now, dice.random())
+            case 2:
+                return Frozen(now, pledge(ME, anchor=self.state.head.anchor))
+            case 3 if dice.random() < 0.2:
+                return dice.choice((Leaving(now), Applied(now, self.state.head.anchor, digest_of(b"s"))))
+        return Received(now, dice.choice(CROWD[1:]), self._message())
+
+    # ---- messages ----
+
+    def _message(self) -> Message:
+        dice, place = self.dice, self._place()
+        match dice.randrange(16):
+            case 0:
+                return Prepare(place)
+            case 1:
+                return Promise(place, self._pledge(), self._accepted(), self._accepted())
+            case 2:
+                return Nack(place, self._ballot())
+            case 3:
+                return Start(place, self._pledges())
+            case 4:
+                return self._part(place)
+            case 5:
+                return self._norms(place)
+            case 6:
+                return Table(place, tuple(self._norms(place) for _ in range(dice.randrange(4))))
+            case 7:
+                return self._mean(place)
+            case 8:
+                return Want(place, tuple(dice.choice((0, 1, 2, 2, 65536)) for _ in range(dice.randrange(9))))
+            case 9:
+                return self._propose(place)
+            case 10:
+                item, ballot = self._update(place.ballot), place.ballot
+                return Voted(place, vote(dice.choice(CROWD), item, ballot))
+            case 11:
+                return Fetch(tuple(digest_of(dice.choice(GARBAGE)) for _ in range(dice.randrange(9))))
+            case 12:
+                payload = dice.choice(GARBAGE)
+                return BytesSent(b"", dice.choice((payload, update().to_bytes(), pack(update().packed()[:-1]))))
+            case 13:
+                return Get(dice.choice((HEAD.anchor, digest_of(b"elsewhere"))))
+            case 14:
+                return ChainSent(tuple(self._block() for _ in range(dice.randrange(4))))
+            case _:
+                return self._head()
+
+    def _ballot(self) -> int:
+        return self.dice.choice((0, 0, 1, 2, 3, 4, 5, 40, MAX_BALLOT))
+
+    def _place(self) -> Place:
+        head, anchor = self.state.head, digest_of(b"elsewhere")
+        right = Place(head.anchor, head.instance, self._ballot())
+        lead = self.state.lead
+        if lead is not None:
+            right = self.dice.choice((right, replace(right, ballot=lead.ballot)))
+        return self.dice.choice((right, right, right, replace(right, anchor=anchor), replace(right, instance=anchor)))
+
+    def _pledge(self) -> Pledge:
+        dice, peer = self.dice, self.dice.choice(CROWD)
+        anchor = dice.choice((self.state.head.anchor, self.state.head.anchor, digest_of(b"elsewhere")))
+        root = dice.choice((merkle.root(leaves_of(peer)), merkle.root(leaves_of(peer)), b"", digest_of(b"root")))
+        tokens, bandwidth = dice.choice((0, 100, HUGE)), dice.choice((0, 5, HUGE))
+        return pledge(
+            peer, anchor=anchor, root=root, tokens=tokens, bandwidth_bps=bandwidth, steps=HUGE,
+            leaving=dice.random() < 0.2, ranges=((HUGE, HUGE, 0),),
+        )  # fmt: skip
+
+    def _pledges(self) -> tuple[Pledge, ...]:
+        found = [self._pledge() for _ in range(self.dice.randrange(5))]
+        if self.dice.random() < 0.8:
+            found = [pledge(name, anchor=self.state.head.anchor) for name in self.dice.sample(CROWD, 3)]
+            found.append(self.state.pledge or pledge(ME, anchor=self.state.head.anchor, root=b""))
+            found = list({item.peer: item for item in sorted(found, key=lambda item: item.peer)}.values())
+        return tuple(found)
+
+    def _accepted(self) -> tuple[int, bytes] | None:
+        named = self.dice.choice((*GARBAGE, update().to_bytes()))
+        return self.dice.choice((None, (self._ballot(), digest_of(named))))
+
+    def _part(self, place: Place) -> PartSent:
+        peer, part = self.dice.choice(CROWD), self.dice.choice((0, 1, 2, 3, 65536))
+        known = min(part, COUNT - 1)
+        payload = self.dice.choice((part_of(peer, known), self.dice.choice(GARBAGE)))
+        return PartSent(place, self.dice.randrange(2), part, merkle.path(leaves_of(peer), known), payload)
+
+    def _norms(self, place: Place) -> Norms:
+        exchange = self.state.exchange
+        reducer = self.dice.choice(CROWD)
+        parts = [self.dice.randrange(5) for _ in range(3)]
+        if exchange is not None and self.dice.random() < 0.7:
+            parts = [part for part, owner in enumerate(exchange.reducers) if owner == reducer]
+        received = tuple((part, self.dice.choice((0, 1, 3, 7, 1 << 63))) for part in parts)
+        return Norms(place, reducer, received).signed(ModelKeys(reducer))
+
+    def _mean(self, place: Place) -> MeanSent:
+        exchange, part = self.state.exchange, self.dice.randrange(COUNT)
+        reducer = self.dice.choice(CROWD) if exchange is None else exchange.reducers[part]
+        payload = self.dice.choice((PAYLOADS[part], PAYLOADS[part], self.dice.choice(GARBAGE)))
+        part = self.dice.choice((part, part, part, 65536))
+        bits = self.dice.choice((0, 1, 3, 7, 1 << 63))
+        mean = MeanSent(place, self.dice.randrange(2), part, reducer, bits, digest_of(payload), b"", payload)
+        return mean.signed(ModelKeys(reducer))
+
+    def _update(self, ballot: int) -> Update:
+        head, dice = self.state.head, self.dice
+        members = tuple(pledge(name, anchor=head.anchor) for name in NAMES)
+        honest = update(ballot % MAX_BALLOT, members)
+        leader = coordinator(head.anchor, head.electorate, ballot)
+        honest = replace(
+            honest, parent=head.anchor, round=head.round + 1, weight=head.weight + 3, coordinator=leader,
+            time=dice.randrange(3),
+        )  # fmt: skip
+        name, value = dice.choice(
+            (
+                ("time", HUGE),
+                ("parts", (digest_of(GARBAGE[3]), VOID, digest_of(GARBAGE[2]))),
+                ("parts", ()),
+                ("contributors", (1 << 63,) * COUNT),
+                ("contributors", ()),
+                ("weights", ((0, 0, 0),)),
+                ("weights", ()),
+                ("round", HUGE),
+                ("elect", ()),
+                ("members", ()),
+                ("members", tuple(self._pledge() for _ in range(3))),
+            )
+        )
+        spoilt = replace(honest, **{name: value})
+        if name == "members":
+            spoilt = replace(spoilt, weights=(token_weights(spoilt.members, 10**9),))
+        return dice.choice((honest, honest, spoilt))
+
+    def _propose(self, place: Place) -> Propose:
+        item = self._update(place.ballot)
+        leader = coordinator(self.state.head.anchor, self.state.head.electorate, place.ballot)
+        signature = ModelKeys(leader).sign("propose", pack((place.packed(), item.digest)))
+        return Propose(place, item, signature)
+
+    def _block(self) -> Block:
+        item = self._update(0)
+        return Block(item, tuple(vote(name, item) for name in self.dice.sample(CROWD, self.dice.randrange(4))))
+
+    def _head(self) -> HeadSent:
+        dice, head = self.dice, self.state.head
+        anchor = dice.choice((head.anchor, head.anchor, HEAD.anchor, digest_of(b"elsewhere")))
+        return HeadSent(
+            anchor, dice.choice((0, 1, HUGE)), HUGE, dice.choice((b"", digest_of(b"t"))), dice.random() < 0.5, HUGE,
+            HUGE, dice.random() < 0.2,
+        )  # fmt: skip
+
+
+def check_bounds(state: State) -> None:
+    """No part of the state grows with what others send."""
+    voters = len(state.head.electorate)
+    assert len(state.early) <= 2 * COUNT
+    assert len(state.proposals) <= PROPOSALS_KEPT + 8
+    assert sum(map(len, state.votes.values())) <= VOTES_KEPT * voters
+    assert len(state.heard) <= MAX_HEARD
+    assert len(state.asked_at) <= MAX_HEARD
+    assert len(state.told_at) <= MAX_HEARD
+    assert len(state.blocks) <= 64
+    assert len(state.held) <= 64
+    assert len(state.wanted.digests) <= max(COUNT, 1)
+    assert len(state.head.electorate) <= 64
+    if state.exchange is not None:
+        assert len(state.exchange.means) <= COUNT
+        assert len(state.exchange.received) <= COUNT
+    if state.lead is not None:
+        assert set(state.lead.promises) <= set(state.lead.asked)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_nothing_that_arrives_stops_or_fills_a_peer(seed: int) -> None:
+    """Three hundred events out of a hostile hand: `step` never raises, and the state stays small."""
+    Hostile(seed).run(300)
+
+
+def test_the_hostile_hand_reaches_every_corner() -> None:
+    """The test above is worth something only if its peers lead, exchange, vote, fetch and commit."""
+    seen: set[str] = set()
+    for seed in range(10):
+        hostile = Hostile(seed)
+        for _ in range(300):
+            hostile.run(1)
+            state = hostile.state
+            seen |= {state.lead.stage.name} if state.lead is not None else set()
+            seen |= {"exchange"} if state.exchange is not None else set()
+            seen |= {"mean"} if state.exchange is not None and state.exchange.means else set()
+            seen |= {"accepted"} if state.acceptor.accepted is not None else set()
+            seen |= {"fetching"} if state.wanted.digests else set()
+            seen |= {"early"} if state.early else set()
+            seen |= {"decided"} if state.decided is not None else set()
+            seen |= {"blocks"} if state.blocks else set()
+            seen |= {"committed"} if state.head.round else set()
+    assert seen >= {
+        "PREPARING", "ADOPTING", "GATHERING", "REDUCING", "PROPOSING", "exchange", "mean", "accepted", "fetching",
+        "early", "committed",
+    }  # fmt: skip
+
+
+def test_strangers_cannot_fill_the_memory() -> None:
+    """A thousand ids that cost nothing: the electorate is never forgotten for them, and each is answered rarely."""
+    state = state_of(ME)
+    honest = HeadSent(HEAD.anchor, 0, 0, b"", True, 1, 1, False)
+    away = replace(honest, anchor=digest_of(b"elsewhere"))
+    state, _ = step(state, Received(0.0, "p1", honest))
+    sent = 0
+    for number in range(1000):
+        state, effects = step(state, Received(0.001 * number, f"x{number}", away))
+        sent += sum(isinstance(effect, Send) for effect in effects)
+    assert len(state.heard) == MAX_HEARD
+    assert "p1" in state.heard
+    assert "x999" in state.heard
+    assert sent <= MAX_HEARD
+
+
+def test_a_flood_of_news_is_not_reported() -> None:
+    """Reports go to a person's screen and disk; a peer that changes its mind all the time is not worth it."""
+    state, reports = state_of(ME), 0
+    for number in range(1000):
+        head = HeadSent(HEAD.anchor, 0, 0, b"", True, number, 1, False)
+        state, effects = step(state, Received(0.001 * number, "x0", head))
+        reports += len(effects)
+    assert reports <= 6
+
+
+def test_a_flood_of_proposals_and_votes_is_bounded() -> None:
+    """A coordinator may sign as many updates as it likes."""
+    state = state_of(ME)
+    for number in range(200):
+        ballot = next(ballot for ballot in range(3) if coordinator(HEAD.anchor, NAMES, ballot) == "p2") + 3 * number
+        item = update(ballot, time=number)
+        place = Place(HEAD.anchor, HEAD.instance, ballot)
+        signature = ModelKeys("p2").sign("propose", pack((place.packed(), item.digest)))
+        state, _ = step(state, Received(0.1, "p2", Propose(place, item, signature)))
+        state, _ = step(state, Received(0.1, "p2", Voted(place, vote("p2", item, ballot))))
+    check_bounds(state)
+
+
+def test_repeating_itself_does_not_hold_the_next_coordinator_back() -> None:
+    """A coordinator whose update nobody can vote for says it again and again; patience ends all the same."""
+    state = state_of(ME)
+    ballot = next(ballot for ballot in range(3) if coordinator(HEAD.anchor, NAMES, ballot) == "p2")
+    place, item = Place(HEAD.anchor, HEAD.instance, ballot), update(ballot)
+    signature = ModelKeys("p2").sign("propose", pack((place.packed(), item.digest)))
+    state, _ = step(state, Frozen(0.0, pledge(ME)))
+    for number in range(300):
+        now = 0.1 * number
+        state, _ = step(state, Received(now, "p2", Propose(place, item, signature)))
+        state, _ = step(state, Received(now, "p2", Voted(place, vote("p2", item, ballot))))
+        state, _ = step(state, Tick(now))
+    assert state.acceptor.promised > ballot

@@ -1,0 +1,346 @@
+"""A peer's story with a link and a trainer that only play their parts, on a clock that stands still."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peer import session as sessions
+from peer.averaging.child import Left
+from peer.events import Evaluated, Event, InnerProgressed, PeerStateChanged, RoundCommitted, RoundStarted
+from peer.rounds.update import Block
+from peer.session import Peer, Progress, Session
+from peer.spec import RunSpec, from_mapping
+from tests.peer.rounds.build import HEAD, NAMES, block, update
+
+STEPS = 4
+NEXT = HEAD.after(update()).anchor
+
+
+def spec(**data: Any) -> RunSpec:
+    deadlines = {"gather_s": 10, "exchange_s": 10, "ack_s": 2, "patience_s": 20, "max_train_s": 100}
+    return from_mapping(
+        {
+            "run": {"name": "story", "rounds": 3},
+            "model": {"architecture": "llama", "context": 8},
+            "data": data,
+            "round": {"steps": STEPS, **deadlines},
+        },
+        "test",
+    )
+
+
+@dataclass
+class Clock:
+    """What the session believes the time to be."""
+
+    now: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@dataclass
+class Link:
+    """Says what is queued, remembers what it is told."""
+
+    queue: deque[tuple[Any, ...]] = field(default_factory=deque)
+    told: list[tuple[Any, ...]] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+
+    def receive(self, timeout_s: float) -> tuple[Any, ...] | None:
+        self.waits.append(timeout_s)
+        return self.queue.popleft() if self.queue else None
+
+    def send(self, kind: str, *fields: Any) -> None:
+        self.told.append((kind, *fields))
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, *_ in self.told]
+
+
+@dataclass
+class Trainer:
+    """Counts what it is asked to do."""
+
+    me: str = "p2"
+    steps_in_round: int = STEPS
+    step_in_round: int = 0
+    frozen: bool = False
+    step_s: float = 1.0
+    clock: Clock = field(default_factory=Clock)
+    done: list[str] = field(default_factory=list)
+    anchor: Any = field(default_factory=lambda: SimpleNamespace(round=0, state_digest=lambda: b"state"))
+
+    def begin_round(self, members: tuple[str, ...]) -> None:
+        self.done.append("begin")
+        self.step_in_round = 0
+
+    def train_step(self) -> Any:
+        self.done.append("step")
+        self.step_in_round += 1
+        self.clock.now += self.step_s
+        return SimpleNamespace(loss=2.0, tokens=64, learning_rate=0.1)
+
+    def freeze(self, anchor: bytes) -> None:
+        assert not self.frozen
+        self.done.append("freeze")
+        self.frozen = True
+
+    def apply(self, item: object, load: object) -> None:
+        self.done.append("apply")
+        self.frozen = False
+        self.anchor.round += 1
+
+    def replay(self, item: object, load: object) -> None:
+        self.done.append("replay")
+        self.anchor.round += 1
+
+    def resume(self, anchor: bytes) -> None:
+        self.done.append("resume")
+
+    def evaluate(self) -> tuple[float, int]:
+        self.done.append("evaluate")
+        return 3.0, 100
+
+
+@dataclass
+class Story:
+    """One peer with everything around it."""
+
+    clock: Clock
+    link: Link
+    trainer: Trainer
+    events: list[Event]
+    session: Session
+    peer: Peer
+
+    def turns(self, count: int) -> None:
+        for _ in range(count):
+            self.peer.catch_up_or_train()
+
+    def told(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@pytest.fixture
+def story(monkeypatch: pytest.MonkeyPatch) -> Story:
+    """A peer that has joined and is in step."""
+    clock, link, events = Clock(), Link(), []
+    monkeypatch.setattr(sessions, "time", clock)
+    link.load_object = lambda digest: b""  # type: ignore[attr-defined]
+    trainer = Trainer(clock=clock)
+    session = Session(events.append)
+    peer = Peer(link, trainer, spec(), session, HEAD.anchor, NAMES, in_step=True)  # type: ignore[arg-type]
+    peer.round_began_at, peer.progress = clock.now, Progress(since=clock.now)
+    return Story(clock, link, trainer, events, session, peer)
+
+
+def commit(item: Block | None = None) -> tuple[Any, ...]:
+    return ("commit", (item or block()).to_bytes(), NEXT, 10, 20)
+
+
+def test_a_peer_that_is_behind_waits_for_the_link(story: Story) -> None:
+    """It trains once the link says it is in step, not before."""
+    story.peer.in_step = False
+    story.turns(2)
+    assert story.trainer.done == []
+    assert all(wait > 0 for wait in story.link.waits)
+    story.link.queue.append(("in_step",))
+    story.turns(2)
+    assert story.trainer.done == ["begin", "step"]
+
+
+def test_all_steps_then_freeze_then_wait(story: Story) -> None:
+    """H steps, one contribution, and the link hears of it once."""
+    story.turns(STEPS + 3)
+    assert story.trainer.done == ["begin", *["step"] * STEPS, "freeze"]
+    assert story.link.told[-1] == ("frozen", HEAD.anchor)
+    assert story.link.kinds().count("frozen") == 1
+    assert story.told(PeerStateChanged)[-1].state == "AVERAGING"
+    assert story.told(RoundStarted)[0].steps == STEPS
+
+
+def test_progress_is_told_once_a_second_and_at_the_end(story: Story) -> None:
+    """The link learns the share that is done; people learn loss and speed."""
+    story.trainer.step_s = 0.4
+    story.turns(STEPS)
+    progress = [fields[0] for kind, *fields in story.link.told if kind == "progress"]
+    assert progress == [0.75, 1.0]
+    assert [event.tokens for event in story.told(InnerProgressed)] == [192, 64]
+    assert all(event.loss == 2.0 for event in story.told(InnerProgressed))
+
+
+def test_a_slow_peer_freezes_when_the_time_is_over(story: Story) -> None:
+    """It gives what it has."""
+    story.trainer.step_s = 60.0
+    story.turns(2)
+    assert story.trainer.done == ["begin", "step", "step", "freeze"]
+
+
+def test_a_freeze_is_made_at_the_next_step(story: Story) -> None:
+    """The others are done; half a contribution is better than none."""
+    story.turns(1)
+    story.link.queue.append(("freeze",))
+    story.turns(2)
+    assert story.trainer.done == ["begin", "step", "step", "step", "freeze"]
+
+
+def test_a_freeze_that_comes_too_late_is_ignored(story: Story) -> None:
+    """One contribution per anchor; and it does not freeze the next round by itself."""
+    story.turns(STEPS)
+    story.link.queue.append(("freeze",))
+    story.link.queue.append(commit())
+    story.turns(2)
+    assert story.trainer.done.count("freeze") == 1
+    story.turns(STEPS - 2)
+    assert story.trainer.done.count("freeze") == 1
+
+
+def test_a_freeze_followed_by_a_commit_is_forgotten(story: Story) -> None:
+    """The request was about the anchor before."""
+    story.turns(1)
+    story.link.queue += [("freeze",), commit()]
+    story.turns(2)
+    assert "freeze" not in story.trainer.done
+
+
+def test_a_commit_is_applied_and_told(story: Story) -> None:
+    """To the link with the state it led to, to people with everything that counted."""
+    story.turns(STEPS)
+    story.clock.now += 5.0
+    story.link.queue.append(commit())
+    story.turns(1)
+    assert story.link.told[-1] == ("applied", NEXT, b"state")
+    (event,) = story.told(RoundCommitted)
+    assert (event.round, event.group, event.bytes_sent, event.bytes_received) == (1, list(NAMES), 10, 20)
+    assert event.weights == dict(zip(NAMES, update().weights[0], strict=True))
+    assert event.tokens == 300
+    assert (event.digest, event.state) == (NEXT.hex(), b"state".hex())
+    assert (event.round_s, event.exposed_s) == (STEPS + 5.0, 5.0)
+    story.turns(1)
+    assert story.trainer.done[-2:] == ["begin", "step"]
+
+
+def test_a_commit_while_training_starts_the_next_round(story: Story) -> None:
+    """This peer was too slow for the round; what it learned stays with the trainer."""
+    story.turns(2)
+    story.link.queue.append(commit())
+    story.turns(2)
+    assert story.trainer.done == ["begin", "step", "step", "step", "apply", "begin", "step"]
+    assert story.peer.anchor == NEXT
+
+
+def test_several_commits_at_once(story: Story) -> None:
+    """A peer that was away applies them in a row, before it trains again."""
+    story.peer.in_step = False
+    story.link.queue += [commit(), commit(), ("in_step",)]
+    story.turns(2)
+    assert [what for what in story.trainer.done if what != "evaluate"] == ["apply", "apply", "begin", "step"]
+
+
+def test_an_overdue_round_holds_nobody(story: Story) -> None:
+    """After every deadline together, inner steps go on; the contribution stays as it is."""
+    story.turns(STEPS + 1)
+    story.clock.now += 10 + 2 * (20 + 10) + 1
+    story.turns(3)
+    assert story.trainer.done[STEPS + 1 :] == ["freeze", "step", "step", "step"]
+    assert story.told(PeerStateChanged)[-1].state == "TRAINING"
+    story.link.queue.append(commit())
+    story.turns(1)
+    (event,) = story.told(RoundCommitted)
+    assert event.exposed_s == 71.0
+
+
+def test_the_chain_on_disk_is_replayed_without_a_word(story: Story) -> None:
+    """After a restart: no round is told twice, and what was offered is offered again."""
+    story.peer.in_step = False
+    story.link.queue += [("replay", block().to_bytes()), ("resume", NEXT)]
+    story.turns(1)
+    assert story.trainer.done == ["replay", "resume"]
+    assert story.told(RoundCommitted) == []
+    assert story.link.told == [("applied", NEXT, b"state")]
+    assert story.peer.anchor == NEXT
+
+
+def test_the_first_founder_measures_the_start(story: Story) -> None:
+    """Once, and nobody else does."""
+    for me in NAMES:
+        story.trainer.me = me
+        story.link.queue.append(("resume", HEAD.anchor))
+        story.turns(1)
+    assert story.trainer.done.count("evaluate") == 1
+
+
+@pytest.mark.parametrize(("every", "last", "expected"), [(1, 0, 6), (2, 0, 3), (4, 0, 1), (4, 6, 2)])
+def test_exactly_one_member_measures_an_anchor(story: Story, every: int, last: int, expected: int) -> None:
+    """They take turns; the last anchor is always measured."""
+    evaluated = []
+    for me in NAMES:
+        table = {"run": {"name": "x", "rounds": last}, "model": {"architecture": "llama", "context": 8}}
+        story.peer.spec = from_mapping(table | {"data": {"eval_every": every}}, "test")
+        story.trainer.me, story.trainer.anchor.round = me, 0
+        for round in range(1, 7):
+            before = len(story.told(Evaluated))
+            story.link.queue.append(commit(block(update(round=round))))
+            story.peer._hear(0.0)
+            evaluated += [(round, me)] * (len(story.told(Evaluated)) - before)
+    rounds = sorted(round for round, _ in evaluated)
+    assert rounds == sorted(set(rounds))
+    assert len(rounds) == expected
+    assert len({me for _, me in evaluated}) == 3 or expected < 6
+
+
+def test_reports_of_the_link_are_events(story: Story) -> None:
+    """Their fields by name."""
+    story.link.queue.append(("report", "RoundStarted", {"round": 7, "steps": 1}))
+    story.turns(1)
+    assert RoundStarted(round=7, steps=1) in story.events
+
+
+def test_a_run_has_an_end(story: Story) -> None:
+    """After `run.rounds` the peer is finished."""
+    for _ in range(3):
+        assert not story.peer.finished
+        story.link.queue.append(commit())
+        story.peer._hear(0.0)
+    assert story.peer.finished
+
+
+@dataclass
+class Beginning(Link):
+    """A link up to the first round."""
+
+    def expect(self, kind: str, timeout_s: float | None, left: Any) -> tuple[Any, ...]:
+        if left():
+            raise Left
+        return {"spec": ("ignored",), "begin": (HEAD.anchor, NAMES)}[kind]
+
+
+@pytest.mark.parametrize(("commits", "last"), [(0, "leave"), (3, "finish")])
+def test_leaving_and_finishing_are_told_to_the_link(
+    commits: int, last: str, monkeypatch: pytest.MonkeyPatch, story: Story
+) -> None:
+    """So that the others know whether to wait."""
+    link = Beginning(deque([commit()] * commits))
+    link.load_object = lambda digest: b""  # type: ignore[attr-defined]
+    story.trainer.layer_sizes = (5,)  # type: ignore[attr-defined]
+    story.session.emit = lambda event: setattr(story.session, "stopping", commits == 0)
+    monkeypatch.setattr(sessions, "parse", lambda text: spec())
+    monkeypatch.setattr(sessions, "_make_trainer", lambda *args: story.trainer)
+    monkeypatch.setattr(sessions, "_started", lambda *args: RoundStarted(round=0, steps=0))
+    story.session.left = lambda: False  # type: ignore[method-assign]
+    sessions.join(link, "p1", None, None, story.session)  # type: ignore[arg-type]
+    assert link.told[0] == ("model", (5,), b"state")
+    assert link.kinds()[-1] == last
+
+
+def test_leaving_before_the_run_begins(story: Story) -> None:
+    """Nobody waits for a spec that a person does not want any more."""
+    story.session.stopping = True
+    with pytest.raises(Left):
+        sessions.join(Beginning(), "p1", None, None, story.session)  # type: ignore[arg-type]

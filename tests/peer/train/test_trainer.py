@@ -1,0 +1,279 @@
+"""The owner of the anchor: what it learned is offered, counted, kept or aged, and never lost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from peer import spec as specs
+from peer.averaging.codec import Codec, weighted_mean
+from peer.averaging.contribution import Contribution
+from peer.rounds.names import digest, digest_of
+from peer.rounds.update import VOID, WEIGHT_ONE, Pledge, Update
+from peer.spec import RunSpec
+from peer.train.trainer import Trainer
+
+CPU = torch.device("cpu")
+ANCHORS = [digest("anchor", number) for number in range(4)]
+NAMES = ("p0", "p1")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some files of text."""
+    folder = tmp_path_factory.mktemp("corpus")
+    letters = np.random.default_rng(0).integers(97, 123, size=(40, 3000), dtype=np.uint8)
+    for number, row in enumerate(letters):
+        (folder / f"{number}.txt").write_bytes(row.tobytes())
+    return folder
+
+
+@pytest.fixture
+def spec(corpus: Path) -> RunSpec:
+    """The micro spec, shrunk further."""
+    micro = specs.load("micro")
+    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return dataclasses.replace(
+        micro,
+        model=dataclasses.replace(micro.model, context=16, config=micro.model.config | small),
+        data=dataclasses.replace(micro.data, source="files", path=str(corpus), held_out_every=4, eval_sequences=4),
+        inner=dataclasses.replace(micro.inner, sequences=2),
+        codec=dataclasses.replace(micro.codec, wire="float16", part_elements=512),
+    )
+
+
+Make = Callable[..., Trainer]
+
+
+@pytest.fixture
+def make(spec: RunSpec, tmp_path: Path) -> Make:
+    """A trainer of its own folder; the same name is the same folder."""
+
+    def make_one(me: str = "p0", **round: float) -> Trainer:
+        table = dataclasses.replace(spec.round, **round)  # type: ignore[arg-type]
+        return Trainer(dataclasses.replace(spec, round=table), me, tmp_path / me, CPU)
+
+    return make_one
+
+
+def train(trainer: Trainer, steps: int = 2) -> None:
+    trainer.begin_round(NAMES)
+    for _ in range(steps):
+        trainer.train_step()
+
+
+def local(trainer: Trainer) -> Tensor:
+    """The parameters that the trainer trains now."""
+    return trainer._flat.new()
+
+
+def offered(trainer: Trainer, anchor: bytes) -> list[bytes]:
+    """The encoded parts it wrote for `anchor`."""
+    mine = Contribution.find(trainer._folder, anchor, trainer.parts, trainer._codec)
+    assert mine is not None
+    return [mine.payload(part) for part in range(len(trainer.parts))]
+
+
+class Round:
+    """A decided round of these trainers with equal weights; `left_out` of them and `void` parts do not count."""
+
+    def __init__(
+        self,
+        trainers: list[Trainer],
+        anchor: bytes,
+        left_out: frozenset[str] = frozenset(),
+        void: frozenset[int] = frozenset(),
+    ) -> None:
+        self.objects: dict[bytes, bytes] = {}
+        codec: Codec = trainers[0]._codec
+        given = {trainer.me: offered(trainer, anchor) for trainer in trainers if trainer.me not in left_out}
+        names, parts, bits = [], [], []
+        for index, trainer in enumerate(trainers):
+            names.append(Pledge(trainer.me, anchor, b"r" * 32, 100, 2, 0, False, ((index, 0, 7),)))
+        mask = sum(1 << index for index, trainer in enumerate(trainers) if trainer.me in given)
+        for part in range(len(trainers[0].parts)):
+            mean = weighted_mean([codec.decode(payloads[part]) for payloads in given.values()], [1] * len(given))
+            payload = codec.encode(mean)
+            name = VOID if part in void else digest_of(payload)
+            self.objects[name] = payload
+            parts.append(name)
+            bits.append(0 if part in void else mask)
+        weights = (tuple(WEIGHT_ONE // len(trainers) for _ in trainers),)
+        self.update = Update(
+            anchor, trainers[0].anchor.round + 1, 0, tuple(names), NAMES, tuple(parts), tuple(bits), weights, (),
+            len(trainers), 0, "p0",
+        )  # fmt: skip
+
+    def apply_to(self, *trainers: Trainer) -> None:
+        for trainer in trainers:
+            trainer.apply(self.update, self.objects.__getitem__)
+
+
+def expect_local_is_anchor_less_balance(trainer: Trainer) -> None:
+    assert torch.equal(local(trainer), trainer.anchor.theta - trainer._balance.flat)
+
+
+def test_two_trainers_end_with_the_same_bits(make: Make) -> None:
+    """Different data, different local parameters, the same updates: equal states after every round."""
+    first, second = make("p0"), make("p1")
+    assert first.anchor.state_digest() == second.anchor.state_digest()
+    for anchor in ANCHORS[:3]:
+        train(first, 3)
+        train(second, 2)
+        assert not torch.equal(local(first), local(second))
+        first.freeze(anchor)
+        second.freeze(anchor)
+        Round([first, second], anchor).apply_to(first, second)
+        assert first.anchor.state_digest() == second.anchor.state_digest()
+        expect_local_is_anchor_less_balance(first)
+        expect_local_is_anchor_less_balance(second)
+    assert first.anchor.round == 3
+    assert first.anchor.cursors == {0: 7, 1: 7}
+
+
+def test_what_was_counted_leaves_the_encoding_residue(make: Make) -> None:
+    """float16 keeps 11 bits; the rest is offered the next time."""
+    trainer = make()
+    train(trainer)
+    start = trainer._start.clone()
+    trainer.freeze(ANCHORS[0])
+    delta = start - local(trainer)
+    decoded = np.concatenate([trainer._codec.decode(payload) for payload in offered(trainer, ANCHORS[0])])
+    Round([trainer], ANCHORS[0]).apply_to(trainer)
+    residue = trainer._balance.flat
+    assert torch.equal(residue, delta - torch.from_numpy(decoded))
+    assert 0 < float(residue.abs().max()) <= float(delta.abs().max()) * 2**-11
+    expect_local_is_anchor_less_balance(trainer)
+
+
+def test_a_missed_round_ages_the_balance(make: Make) -> None:
+    """The others committed without this peer: γ of what it learned is offered again."""
+    first, second = make("p0", gamma=0.75), make("p1", gamma=0.75)
+    for trainer in (first, second):
+        train(trainer)
+        trainer.freeze(ANCHORS[0])
+    owed = second._balance.flat.clone()
+    Round([first, second], ANCHORS[0], left_out=frozenset({"p1"})).apply_to(first, second)
+    assert torch.equal(second._balance.flat, owed * 0.75)
+    assert first.anchor.state_digest() == second.anchor.state_digest()
+    expect_local_is_anchor_less_balance(second)
+
+
+def test_a_void_part_ages_alone(make: Make) -> None:
+    """Its parameters do not move for anybody; the other parts are counted."""
+    trainer = make(gamma=0.5)
+    train(trainer)
+    trainer.freeze(ANCHORS[0])
+    theta, owed = trainer.anchor.theta.clone(), trainer._balance.flat.clone()
+    Round([trainer], ANCHORS[0], void=frozenset({0})).apply_to(trainer)
+    part = trainer.parts[0]
+    void = slice(part.start, part.start + part.size)
+    assert torch.equal(trainer._balance.flat[void], owed[void] * 0.5)
+    assert torch.equal(trainer.anchor.theta[void], theta[void])
+    assert float(trainer._balance.flat[part.size :].abs().max()) < float(owed[part.size :].abs().max()) / 100
+
+
+def test_a_round_that_came_too_early_takes_nothing(make: Make) -> None:
+    """A peer that had not frozen keeps all it learned, undiscounted, on top of the new anchor."""
+    first, second = make("p0"), make("p1")
+    train(first)
+    first.freeze(ANCHORS[0])
+    train(second)
+    learned = second._start - local(second)
+    Round([first], ANCHORS[0]).apply_to(second)
+    assert torch.equal(second._balance.flat, learned)
+    expect_local_is_anchor_less_balance(second)
+    assert not second.frozen
+
+
+def test_steps_after_the_freeze_belong_to_the_next_round(make: Make) -> None:
+    """Training goes on in an overdue round: the contribution on disk stays, the rest waits in the balance."""
+    trainer = make()
+    train(trainer)
+    trainer.freeze(ANCHORS[0])
+    before, parameters = offered(trainer, ANCHORS[0]), local(trainer)
+    trainer.train_step()
+    later = parameters - local(trainer)
+    assert offered(trainer, ANCHORS[0]) == before
+    Round([trainer], ANCHORS[0]).apply_to(trainer)
+    assert float((trainer._balance.flat - later).abs().max()) < float(later.abs().max()) / 10
+    expect_local_is_anchor_less_balance(trainer)
+
+
+def test_one_contribution_per_anchor(make: Make) -> None:
+    """All ballots of a round send the same bytes."""
+    trainer = make()
+    train(trainer)
+    assert not trainer.frozen
+    trainer.freeze(ANCHORS[0])
+    assert trainer.frozen
+    with pytest.raises(AssertionError, match="one contribution"):
+        trainer.freeze(ANCHORS[0])
+
+
+def test_the_effort_of_a_contribution_is_told(make: Make, spec: RunSpec) -> None:
+    """Tokens, steps and ranges of data since the last one."""
+    trainer = make()
+    for anchor, steps in zip(ANCHORS, (2, 3), strict=False):
+        train(trainer, steps)
+        trainer.freeze(anchor)
+        mine = Contribution.find(trainer._folder, anchor, trainer.parts, trainer._codec)
+        assert mine is not None
+        assert (mine.effort.steps, mine.effort.tokens) == (steps, steps * 2 * spec.model.context)
+        assert mine.effort.ranges
+        Round([trainer], anchor).apply_to(trainer)
+
+
+def test_measuring_the_anchor_changes_nothing(make: Make) -> None:
+    """Neither what is trained nor what is owed."""
+    trainer = make()
+    train(trainer)
+    trainer.freeze(ANCHORS[0])
+    Round([trainer], ANCHORS[0]).apply_to(trainer)
+    before, owed = local(trainer), trainer._balance.flat.clone()
+    loss, tokens = trainer.evaluate()
+    assert torch.equal(local(trainer), before)
+    assert torch.equal(trainer._balance.flat, owed)
+    assert 4.0 < loss < 7.0
+    assert tokens > 0
+    assert trainer.evaluate() == (loss, tokens)
+
+
+def test_a_replayed_chain_ends_where_the_others_are(make: Make) -> None:
+    """A peer that starts again makes the outer steps alone; its balance is not touched by the past."""
+    first, second = make("p0"), make("p1")
+    rounds = []
+    for anchor in ANCHORS[:2]:
+        for trainer in (first, second):
+            train(trainer)
+            trainer.freeze(anchor)
+        rounds.append(Round([first, second], anchor))
+        rounds[-1].apply_to(first, second)
+    again = make("p1")
+    for item in rounds:
+        again.replay(item.update, item.objects.__getitem__)
+    again.resume(ANCHORS[2])
+    assert again.anchor.state_digest() == first.anchor.state_digest()
+    assert not again.frozen
+    assert torch.equal(local(again), again.anchor.theta)
+
+
+def test_a_crash_after_the_freeze_offers_the_same_again(make: Make) -> None:
+    """What was written is the balance, decoded; counting it leaves nothing owed."""
+    trainer = make()
+    train(trainer)
+    trainer.freeze(ANCHORS[0])
+    before = offered(trainer, ANCHORS[0])
+    again = make()
+    again.resume(ANCHORS[0])
+    assert again.frozen
+    expect_local_is_anchor_less_balance(again)
+    assert offered(again, ANCHORS[0]) == before
+    Round([again], ANCHORS[0]).apply_to(again)
+    assert torch.equal(again._balance.flat, torch.zeros_like(again._balance.flat))

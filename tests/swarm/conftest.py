@@ -1,0 +1,139 @@
+"""Real processes on loopback: `homefires` as a person starts it, watched through the events it prints."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from peer.events import Line, parse_line
+
+ORPHAN_S = 5.0
+"""Nothing of ours outlives its parent for longer."""
+
+
+class Homefires:
+    """One `homefires` command and all it starts. Everything it keeps lies below `directory`."""
+
+    def __init__(self, directory: Path, *words: str) -> None:
+        self.directory = directory
+        self.out: list[str] = []
+        self.lines: list[Line] = []
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        directory.mkdir(parents=True, exist_ok=True)
+        self._error_path = directory / "stderr.txt"
+        with self._error_path.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tui", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
+                env=os.environ | {"TMPDIR": str(directory)}, text=True, start_new_session=True,
+            )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as stdout:
+            for text in stdout:
+                self._queue.put(text.rstrip("\n"))
+        self._queue.put(None)
+
+    @property
+    def err(self) -> str:
+        """What it wrote on stderr so far."""
+        return self._error_path.read_text()
+
+    def text(self, timeout_s: float) -> str | None:
+        """The next line on stdout; None at its end. Fails after `timeout_s`."""
+        try:
+            text = self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            pytest.fail(f"silent for {timeout_s:.0f} s; last: {self.out[-3:]}; stderr: {self.err[-800:]}")
+        if text is not None:
+            self.out.append(text)
+        return text
+
+    def wait_for_text(self, part: str, timeout_s: float) -> str:
+        """Read on until a line contains `part`."""
+        deadline = time.monotonic() + timeout_s
+        while (text := self.text(deadline - time.monotonic())) is not None:
+            if part in text:
+                return text
+        pytest.fail(f"ended without {part!r}; stderr: {self.err[-800:]}")
+
+    def wait_for(self, wanted: Callable[[Line], bool], timeout_s: float) -> Line:
+        """Read on until an event that is `wanted`; for commands with `--ui json`."""
+        deadline = time.monotonic() + timeout_s
+        while (text := self.text(max(0.1, deadline - time.monotonic()))) is not None:
+            line = parse_line(text)
+            assert line is not None, text
+            self.lines.append(line)
+            if wanted(line):
+                return line
+        pytest.fail(f"ended without the awaited event; stderr: {self.err[-800:]}")
+
+    def finish(self, timeout_s: float) -> int:
+        """Read to the end and return the exit code."""
+        deadline = time.monotonic() + timeout_s
+        while (text := self.text(max(0.1, deadline - time.monotonic()))) is not None:
+            if text.startswith("{") and (line := parse_line(text)) is not None:
+                self.lines.append(line)
+        return self.process.wait(max(0.1, deadline - time.monotonic()))
+
+    def events(self, kind: type, peer: str | None = None) -> list[Line]:
+        """Events of a type read so far, of one peer or of all."""
+        return [line for line in self.lines if isinstance(line.event, kind) and peer in (None, line.peer)]
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def processes(self, below: Path | None = None) -> list[psutil.Process]:
+        """Processes that have a path below this directory on their command line."""
+        return processes_of(below or self.directory)
+
+
+def processes_of(directory: Path) -> list[psutil.Process]:
+    """Processes that name a path below `directory`, other than this one."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if process.pid != os.getpid() and any(str(directory) in word for word in words):
+            found.append(process)
+    return found
+
+
+def assert_no_orphans(directory: Path) -> None:
+    """Everything of `directory` ends by itself within `ORPHAN_S`."""
+    _, alive = psutil.wait_procs(processes_of(directory), timeout=ORPHAN_S)
+    assert not alive, f"still running: {[process.cmdline() for process in alive]}"
+
+
+def pid_of(peer_directory: Path) -> int:
+    """The process that owns a run directory."""
+    return int((peer_directory / "run" / "lock").read_text())
+
+
+@pytest.fixture
+def homefires(tmp_path: Path) -> Iterator[Callable[..., Homefires]]:
+    """Start commands; whatever is left of them is killed by pid afterwards."""
+    started: list[Homefires] = []
+
+    def start(*words: str, directory: Path | None = None) -> Homefires:
+        started.append(Homefires(directory or tmp_path, *words))
+        return started[-1]
+
+    yield start
+    for command in started:
+        if command.process.poll() is None:
+            command.signal(signal.SIGKILL)
+            command.process.wait(ORPHAN_S)
+    for process in processes_of(tmp_path):
+        process.kill()
