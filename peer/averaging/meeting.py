@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from dht.addresses import peer_id_in
@@ -18,6 +19,8 @@ from peer.averaging.pipe import LinkLost, LinkPipe
 from peer.rounds.messages import HeadSent
 
 SPEC_TIMEOUT_S = 30.0
+ASK_TIMEOUT_S = 10.0
+ASK_AGAIN_S = 0.5
 MAX_SPEC_BYTES = 1 << 16
 OFFER_EVERY_S = 20.0
 LOOK_EVERY_S = 0.5
@@ -26,23 +29,34 @@ LOOK_EVERY_S = 0.5
 async def find_spec(node: Node, invite: Invite, directory: Path) -> str:
     """The spec's text, from my disk or from whoever the invite names; its hash is the invite's.
 
-    Raises Unreachable.
+    A stream may be cut at any time, so everyone is asked again until `SPEC_TIMEOUT_S`. Raises Unreachable.
     """
     path = directory / "spec.toml"
     if path.exists() and _matches(path.read_bytes(), invite.spec_hash):
         return path.read_text()
-    failures = []
-    for address in invite.addrs:
-        try:
-            served = await node.ask(peer_id_in(address), "spec", SPEC_TIMEOUT_S, MAX_SPEC_BYTES)
-        except Unreachable as error:
-            failures.append(str(error))
-            continue
-        if served is not None and _matches(served, invite.spec_hash):
+    failures: dict[str, str] = {}
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SPEC_TIMEOUT_S):
+            while (served := await _ask_for_spec(node, invite, failures)) is None:
+                await asyncio.sleep(ASK_AGAIN_S)
             write_whole(path, served)
             return served.decode()
-        failures.append(f"{peer_id_in(address)} serves another spec")
-    raise Unreachable(f"the run's spec could not be fetched: {'; '.join(failures)}")
+    raise Unreachable(f"the run's spec could not be fetched: {'; '.join(failures.values())}")
+
+
+async def _ask_for_spec(node: Node, invite: Invite, failures: dict[str, str]) -> bytes | None:
+    """Ask each address once; why it failed is left in `failures`."""
+    for address in invite.addrs:
+        peer = peer_id_in(address)
+        try:
+            served = await node.ask(peer, "spec", ASK_TIMEOUT_S, MAX_SPEC_BYTES)
+        except Unreachable as error:
+            failures[peer] = str(error)
+            continue
+        if served is not None and _matches(served, invite.spec_hash):
+            return served
+        failures[peer] = f"{peer} serves another spec"
+    return None
 
 
 async def find_genesis(notices: Notices, pipe: LinkPipe, organiser: str, directory: Path, state: bytes) -> Genesis:

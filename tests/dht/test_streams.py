@@ -42,6 +42,19 @@ async def test_the_largest_frame_passes_and_a_larger_one_is_a_bug(world: Any) ->
         alice_streams.send(bob.peer_id, bytes(MAX_FRAME_BYTES + 1))
 
 
+async def test_large_frames_are_made_when_the_stream_is_free(world: Any) -> None:
+    """More than any queue holds passes, whole and in order; what is no longer wanted is skipped."""
+    _, _, alice_streams = await world.add_peer(queue_bytes=2**20)
+    bob, _, bob_streams = await world.add_peer()
+    inbox = world.inbox()
+    bob_streams.listen(inbox)
+    for number in range(12):
+        alice_streams.send_when_free(bob.peer_id, lambda number=number: bytes([number]) * 2**20 if number % 2 else None)
+    frames = await inbox.wait_for(6)
+    assert [frame[0] for _, frame in frames] == [1, 3, 5, 7, 9, 11]
+    assert all(len(frame) == 2**20 for _, frame in frames)
+
+
 async def test_unreachable_and_silent_peers_do_not_hold_up_others(world: Any) -> None:
     """Bob never existed, Carol stopped reading; Dave still gets everything, and send never blocks."""
     _, _, streams = await world.add_peer(queue_bytes=8 * 2**20)

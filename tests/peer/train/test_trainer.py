@@ -277,3 +277,18 @@ def test_a_crash_after_the_freeze_offers_the_same_again(make: Make) -> None:
     assert offered(again, ANCHORS[0]) == before
     Round([again], ANCHORS[0]).apply_to(again)
     assert torch.equal(again._balance.flat, torch.zeros_like(again._balance.flat))
+
+
+def test_a_crash_after_a_missed_round_still_owes_what_it_missed(make: Make) -> None:
+    """The round left this peer out and it died before the next freeze: γ of what it had offered is owed."""
+    first, second = make("p0", gamma=0.75), make("p1", gamma=0.75)
+    for trainer in (first, second):
+        train(trainer)
+        trainer.freeze(ANCHORS[0])
+    missed = Round([first, second], ANCHORS[0], left_out=frozenset({"p1"}))
+    again = make("p1", gamma=0.75)
+    again.replay(missed.update, missed.objects.__getitem__)
+    again.resume(ANCHORS[1])
+    decoded = [torch.from_numpy(again._codec.decode(payload)) for payload in offered(again, ANCHORS[0])]
+    assert torch.equal(again._balance.flat, torch.cat(decoded) * 0.75)
+    expect_local_is_anchor_less_balance(again)
