@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dht.errors import BadAddress, PortInUse, Unreachable
+from dht.errors import BadAddress, BadInput, PortInUse, Unreachable
 from dht.identity import id_bytes_of
 
 StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -253,14 +253,26 @@ def _prepare_hivemind() -> None:
 def _socket_folder(wanted: Path) -> Iterator[Path]:
     """`wanted`, cleaned of the sockets of earlier processes, or a short private one if its paths would be too long."""
     wanted = wanted.absolute()
-    if len(os.fsencode(wanted)) + 1 + _SOCKET_NAME_BYTES > MAX_SOCKET_PATH_BYTES:
-        with tempfile.TemporaryDirectory(prefix="hf-") as short:
+    if not _fits(wanted):
+        with tempfile.TemporaryDirectory(prefix="hf-", dir=_short_folder(wanted)) as short:
             yield Path(short)
         return
     wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
     _remove_sockets(wanted)
     yield wanted
     _remove_sockets(wanted)
+
+
+def _fits(folder: Path) -> bool:
+    return len(os.fsencode(folder)) + 1 + _SOCKET_NAME_BYTES <= MAX_SOCKET_PATH_BYTES
+
+
+def _short_folder(wanted: Path) -> Path:
+    """Where a folder with a short path can be made: TMPDIR may be as long as the path that did not fit."""
+    for folder in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
+        if folder.is_dir() and _fits(folder / "hf-12345678"):
+            return folder
+    raise BadInput(f"{wanted} is too long a path for sockets, and so is the temporary folder; choose a shorter --dir")
 
 
 def _remove_sockets(folder: Path) -> None:

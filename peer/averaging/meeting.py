@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -37,26 +38,26 @@ async def find_spec(node: Node, invite: Invite, directory: Path) -> str:
     failures: dict[str, str] = {}
     with suppress(TimeoutError):
         async with asyncio.timeout(SPEC_TIMEOUT_S):
-            while (served := await _ask_for_spec(node, invite, failures)) is None:
-                await asyncio.sleep(ASK_AGAIN_S)
+            served = await _ask_until_given(node, invite, failures)
             write_whole(path, served)
             return served.decode()
     raise Unreachable(f"the run's spec could not be fetched: {'; '.join(failures.values())}")
 
 
-async def _ask_for_spec(node: Node, invite: Invite, failures: dict[str, str]) -> bytes | None:
-    """Ask each address once; why it failed is left in `failures`."""
-    for address in invite.addrs:
+async def _ask_until_given(node: Node, invite: Invite, failures: dict[str, str]) -> bytes:
+    """Ask one address after the other; why one failed is left in `failures`, by peer."""
+    for address in itertools.cycle(invite.addrs):
         peer = peer_id_in(address)
         try:
             served = await node.ask(peer, "spec", ASK_TIMEOUT_S, MAX_SPEC_BYTES)
         except Unreachable as error:
             failures[peer] = str(error)
-            continue
-        if served is not None and _matches(served, invite.spec_hash):
-            return served
-        failures[peer] = f"{peer} serves another spec"
-    return None
+        else:
+            if served is not None and _matches(served, invite.spec_hash):
+                return served
+            failures[peer] = f"{peer} serves another spec"
+        await asyncio.sleep(ASK_AGAIN_S)
+    raise AssertionError("an invite names at least one address")
 
 
 async def find_genesis(notices: Notices, pipe: LinkPipe, organiser: str, directory: Path, state: bytes) -> Genesis:

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import stat
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from dht.addresses import LOOPBACK, check_dial
+from dht.daemon import _socket_folder
 from dht.errors import BadAddress, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.keys import HEAD
@@ -67,6 +69,17 @@ async def test_a_long_directory_gets_a_short_one_for_its_sockets(tmp_path: Path)
         assert not path.startswith(str(tmp_path))
     with pytest.raises(FileNotFoundError):
         os.stat(os.path.dirname(path))
+
+
+def test_a_long_temporary_folder_is_not_taken_for_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TMPDIR may be as long as the directory: then a short one is found elsewhere."""
+    long = tmp_path / ("t" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with _socket_folder(long / "run") as folder:
+        assert len(str(folder)) < 60
+        assert folder.is_dir()
+    assert not folder.exists()
 
 
 async def test_sockets_of_a_killed_process_are_swept(tmp_path: Path) -> None:
