@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import BadInput, RunMismatch
+from dht.files import write_whole
 from dht.identity import Identity
 from dht.keys import GENESIS
 from dht.records import Genesis, Head, Malformed, Record, sign_record, unpack, unpack_body, verify_record
@@ -58,13 +58,7 @@ class GenesisFile:
     def decide(self, genesis: Genesis, now_s: float) -> None:
         """Write it down, for good. There is no second one."""
         assert self.genesis is None, "a run has one genesis"
-        scratch = self._path.with_suffix(".new")
-        with open(scratch, "wb") as file:
-            file.write(pack_record(self._sign(genesis, now_s)))
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.rename(self._path)
-        _sync_folder(self._path.parent)
+        write_whole(self._path, pack_record(self._sign(genesis, now_s)))
         self.genesis = genesis
 
     def record(self, expires: float) -> Record | None:
@@ -86,11 +80,3 @@ class GenesisFile:
         if not is_mine or not isinstance(genesis, Genesis):
             raise RunMismatch(f"{self._path} is the genesis of another run or organiser; use another folder")
         return genesis
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -21,10 +21,3 @@ def dht_key(topic: str, run: bytes) -> str:
     """The DHT key of `topic` in the run with hash `run`."""
     assert topic in TOPICS, topic
     return f"homefires/{VERSION}/{run.hex()}/{topic}"
-
-
-def parse_topic(key: str, run: bytes) -> str | None:
-    """The topic of a DHT key of this run; None for any other key."""
-    head = f"homefires/{VERSION}/{run.hex()}/"
-    topic = key.removeprefix(head)
-    return topic if key.startswith(head) and topic in TOPICS else None

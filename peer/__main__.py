@@ -15,7 +15,7 @@ import traceback
 from contextlib import closing
 from pathlib import Path
 
-from dht.errors import HomefiresError, Unreachable
+from dht.errors import HomefiresError
 from dht.identity import Identity
 from dht.invite import parse as parse_invite
 from dht.lifetime import die_with_parent
@@ -82,26 +82,31 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
     me = Identity.load_or_create(directory / "identity.key").peer_id
     with closing(EventWriter(run.hex()[:16], me, directory)) as writer:
         session = Session(writer.emit)
-        with LinkChild(invite, directory, settings, lambda message: _report(session, message)) as link:
-            _leave_on_signals(session, link)
-            why, code = _ending(link, me, settings, directory, session)
+        why, code = _ending(invite, me, settings, directory, session)
         writer.emit(PeerStopped(why=why, exit_code=code))
     return code
 
 
-def _ending(link: LinkChild, me: str, settings: PeerSettings, directory: Path, session: Session) -> tuple[str, int]:
-    """Take part; how it ended in words, and the exit code."""
+def _ending(invite: str, me: str, settings: PeerSettings, directory: Path, session: Session) -> tuple[str, int]:
+    """Take part; how it ended in words, and the exit code. The link is gone when it returns."""
     try:
-        join(link, me, settings, directory, session)
-    except Left:
-        link.kill()  # nobody waits for a peer that was not in the run yet
+        with LinkChild(invite, directory, settings, lambda message: _report(session, message), session.left) as link:
+            _leave_on_signals(session, link)
+            _join_or_leave(link, me, settings, directory, session)
     except LinkLost:
-        return "the link ended unexpectedly; the log says more", Unreachable.exit_code
+        return "the link ended unexpectedly", HomefiresError.exit_code
     except HomefiresError as error:
         print(f"homefires: {error}", file=sys.stderr)
         return str(error), error.exit_code
     session.say("GONE", "left the run" if session.stopping else "the run is finished")
     return ("asked to leave" if session.stopping else "the run is finished"), 0
+
+
+def _join_or_leave(link: LinkChild, me: str, settings: PeerSettings, directory: Path, session: Session) -> None:
+    try:
+        join(link, me, settings, directory, session)
+    except Left:
+        link.kill()  # nobody waits for a peer that was not in the run yet
 
 
 def _report(session: Session, message: Fields) -> None:

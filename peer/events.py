@@ -59,7 +59,10 @@ class PeerStateChanged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class InnerProgressed(Event):
-    """Inner steps made in this round, with the mean training loss (nats per token) since the last event."""
+    """Inner steps made in this round, with the mean training loss (nats per token) since the last event.
+
+    `step` goes beyond `steps` (H) while a round is overdue.
+    """
 
     round: int
     step: int
@@ -80,7 +83,7 @@ class RoundStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseEntered(Event):
-    """The round moved on: train, freeze, group, send, judge, reduce, commit, apply.
+    """The round moved on: freeze, group, send, judge, reduce, commit, apply. `RoundStarted` says that it trains.
 
     `deadline` is Unix time or None; `coordinator` is the peer that leads this ballot.
     """
@@ -124,6 +127,7 @@ class RoundCommitted(Event):
     `weights` are integers over 65,536 by member, `tokens` what the members trained together,
     bytes are those of this peer's link in this round, `exposed_s` the seconds of the round in
     which this peer could make no inner step, `void` the number of parts nobody could give.
+    A round lasts from anchor to anchor, so `round_s` covers catching up and measuring too.
     """
 
     round: int

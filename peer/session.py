@@ -38,12 +38,12 @@ PROGRESS_S = 1.0
 def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, session: Session) -> None:
     """Take part in a run until it is finished or `session.stopping` says to leave."""
     session.say("JOINING", "looking for the run")
-    spec = parse(link.expect("spec", SPEC_TIMEOUT_S, session.left)[0])
+    spec = parse(link.expect("spec", SPEC_TIMEOUT_S)[0])
     session.say("JOINING", "building the model and reading the data")
     trainer = _make_trainer(spec, settings, me, directory)
     session.emit(_started(settings, me, trainer, directory))
     link.send("model", trainer.layer_sizes, trainer.anchor.state_digest())
-    anchor, members = link.expect("begin", None, session.left)
+    anchor, members = link.expect("begin", None)
     peer = Peer(link, trainer, spec, session, anchor, members)
     while not peer.finished and not session.stopping:
         peer.catch_up_or_train()
@@ -82,7 +82,10 @@ class Peer:
     in_step: bool = False
     freeze_asked: bool = False
     round_began_at: float = field(default_factory=time.monotonic)
+    """When this anchor came to be here."""
+    training_since: float = field(default_factory=time.monotonic)
     idle_since: float | None = None
+    """Since when this peer can make no inner step; None while it trains."""
     exposed_s: float = 0.0
     progress: Progress = field(default_factory=lambda: Progress())
 
@@ -106,25 +109,23 @@ class Peer:
 
     def _train_step(self) -> None:
         trainer = self.trainer
-        if trainer.step_in_round == 0 and not trainer.frozen:
+        if trainer.step_in_round == 0:
             self._begin_round()
         step = trainer.train_step()
         self.progress.add(step.loss, step.tokens)
-        done = trainer.step_in_round
-        last = done == trainer.steps_in_round
-        share = max(
-            done / trainer.steps_in_round, (time.monotonic() - self.round_began_at) / self.spec.round.max_train_s
-        )
-        if last or self.progress.due():
+        time_share = (time.monotonic() - self.training_since) / self.spec.round.max_train_s
+        share = max(trainer.step_in_round / trainer.steps_in_round, time_share)
+        freezing = not trainer.frozen and (share >= 1 or self.freeze_asked)
+        if freezing or self.progress.due():
             self.session.emit(self.progress.event(trainer, step.learning_rate))
             self.link.send("progress", share)
-        if not trainer.frozen and (share >= 1 or self.freeze_asked):
+        if freezing:
             self._freeze()
 
     def _begin_round(self) -> None:
         self.trainer.begin_round(self.members)
-        self.round_began_at = time.monotonic()
-        self.exposed_s = 0.0
+        self._end_idling()
+        self.training_since = time.monotonic()
         round = self.trainer.anchor.round
         self.session.emit(RoundStarted(round=round, steps=self.trainer.steps_in_round))
         self.session.say("TRAINING", f"towards round {round + 1}")
@@ -150,6 +151,7 @@ class Peer:
         if self.idle_since is not None:
             self.exposed_s += time.monotonic() - self.idle_since
             self.idle_since = None
+            self.progress = Progress(since=time.monotonic())
 
     # ---- what the link says ----
 
@@ -181,6 +183,7 @@ class Peer:
         """Stand where the chain on this disk ends; at the very start the first founder measures it."""
         self.anchor = anchor
         self.trainer.resume(anchor)
+        self.round_began_at = self.idle_since = time.monotonic()
         self.link.send("applied", anchor, self.trainer.anchor.state_digest())
         if self.trainer.anchor.round == 0 and min(self.members) == self.trainer.me:
             self._evaluate()
@@ -205,7 +208,8 @@ class Peer:
                 exposed_s=round(self.exposed_s, 3), void=sum(part == b"" for part in update.parts),
             )
         )  # fmt: skip
-        self.round_began_at = time.monotonic()
+        self.round_began_at = self.idle_since = time.monotonic()
+        self.exposed_s = 0.0
         self.trainer.step_in_round = 0
         if self._my_turn_to_evaluate(update):
             self._evaluate()

@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import hashlib
 import importlib.resources
+import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from dht.errors import BadSpec
 
 SHIPPED = ("micro", "tiny", "gpt2-small", "llama-1b")
+MAX_NAME = 32
+"""Characters of a peer's name: what a head record takes."""
 
 
 def _require(value: float, name: str, *, low: float, high: float = float("inf")) -> None:
@@ -127,8 +130,10 @@ class InnerTable(_Table):
         _require(self.learning_rate, "inner.learning_rate", low=0)
         _require(self.beta1, "inner.beta1", low=0, high=0.9999)
         _require(self.beta2, "inner.beta2", low=0, high=0.99999)
+        _require(self.weight_decay, "inner.weight_decay", low=0)
         _require(self.clip, "inner.clip", low=0)
         _require(self.warmup_steps, "inner.warmup_steps", low=0)
+        _require(self.schedule_rounds, "inner.schedule_rounds", low=0)
         _require(self.sequences, "inner.sequences", low=1)
         _require(self.accumulation, "inner.accumulation", low=1)
         _require(self.final_fraction, "inner.final_fraction", low=0, high=1)
@@ -163,7 +168,7 @@ class RoundTable(_Table):
     gather_s: float = 60.0
     """The first coordinator waits this long after its own freeze for the rest of the electorate."""
     ack_s: float = 8.0
-    """Wait for promises, norms and votes."""
+    """Wait for promises, for norms after the parts, and for what is asked for again."""
     exchange_s: float = 120.0
     """Wait for parts, and again for means."""
     patience_s: float = 180.0
@@ -171,12 +176,15 @@ class RoundTable(_Table):
     stagger_s: float = 5.0
     """Further wait per skipped coordinator."""
     keep_rounds: int = 8
-    """Rounds for which encoded contributions and votes are kept."""
+    """Rounds for which a peer keeps its own encoded contributions."""
     gamma: float = 0.75
     """Age discount of a contribution that a round missed."""
 
     def __post_init__(self) -> None:
         _require(self.steps, "round.steps", low=1)
+        _require(self.sync_rounds, "round.sync_rounds", low=0)
+        _require(self.ramp_rounds, "round.ramp_rounds", low=0)
+        _require(self.keep_rounds, "round.keep_rounds", low=1)
         _require(self.gamma, "round.gamma", low=0, high=1)
         for name in ("max_train_s", "gather_s", "ack_s", "exchange_s", "stagger_s"):
             _require(getattr(self, name), f"round.{name}", low=0.05)
@@ -244,16 +252,21 @@ class RunSpec(_Table):
 
 @dataclass(frozen=True, kw_only=True)
 class PeerSettings(_Table):
-    """What one volunteer chooses. Stays on the machine."""
+    """What one volunteer chooses. Stays on the machine, but for the name."""
 
     name: str = ""
-    """Shown to the other peers; empty means the first letters of the peer id."""
+    """Told to the other peers; empty means the last letters of the peer id."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
     threads: int = 0
     """CPU threads of the trainer; 0 leaves torch's choice."""
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     """Addresses to listen on; port 0 takes a free one."""
+
+    def __post_init__(self) -> None:
+        if len(self.name) > MAX_NAME or not self.name.isprintable():
+            raise BadSpec(f"name is {self.name!r}; use at most {MAX_NAME} printable characters")
+        _require(self.threads, "threads", low=0)
 
 
 def parse(text: str, source: str = "spec") -> RunSpec:
@@ -324,7 +337,7 @@ def _toml(value: str | bool | int | float) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=False)  # the escapes of JSON are escapes of TOML
     return repr(value)
 
 

@@ -96,7 +96,7 @@ class Disk:
     def load(self, digest: bytes) -> bytes | None:
         return self.objects.get(digest)
 
-    def commit(self, block: Block, head: Head) -> None:
+    def commit(self, block: Block, head: Head, awaited: frozenset[bytes]) -> None:
         self.peer.burn()
         self.peer.world.check_commit(self.peer, block, head)
         self.blocks.append(block)

@@ -95,7 +95,7 @@ def _add_join(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--dir", type=Path, metavar="DIR", help="where the peer lives (default: by run, below your data)"
     )
-    parser.add_argument("--name", default="", help="how other peers see you (default: from your peer id)")
+    parser.add_argument("--name", default="", help="what the others call your peer (default: the end of its id)")
     parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
     _add_addresses(parser, "--listen", "listen on this multiaddr (default: all interfaces, a free port); repeatable")
     _add_ui(parser)

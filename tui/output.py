@@ -7,8 +7,6 @@ from typing import Protocol, TextIO
 from peer.events import Line, format_line
 from tui.plain import PlainOutput
 
-CHOICES = ("auto", "plain", "json", "none")
-
 
 class Output(Protocol):
     """Shows what happens in a swarm while it happens."""

@@ -64,7 +64,7 @@ class PeerView:
 
     @property
     def label(self) -> str:
-        """The name its volunteer chose, or the first letters of its id."""
+        """The name its volunteer chose, or the last letters of its id."""
         return self.name or self.peer[-8:]
 
 

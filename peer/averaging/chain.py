@@ -14,8 +14,9 @@ from pathlib import Path
 
 import msgpack
 
+from dht.files import write_whole
 from peer.averaging.codec import Codec
-from peer.averaging.contribution import Contribution, write_whole
+from peer.averaging.contribution import Contribution
 from peer.rounds.layout import Part
 from peer.rounds.names import pack
 from peer.rounds.state import Acceptor, Head
@@ -116,17 +117,17 @@ class ChainOnDisk:
 
     # ---- the chain ----
 
-    def commit(self, block: Block, head: Head) -> None:
+    def commit(self, block: Block, head: Head, awaited: frozenset[bytes]) -> None:
         write_whole(self._folder / f"{head.round:06d}.block", block.to_bytes())
         write_whole(self._directory / "HEAD", f"{head.round} {head.anchor.hex()}\n".encode())
         self.blocks.append(block)
         self.heads.append(head)
         self._rounds[head.anchor] = len(self.heads) - 1
         named = set(block.update.parts)
-        for digest in self._stale - named:
+        for digest in self._stale - named - awaited:
             (self._objects / digest.hex()).unlink(missing_ok=True)
         # A write may still be under way and its `done` report it as held: it stays for one more round.
-        self._stale, self._unused = self._unused - named, set()
+        self._stale, self._unused = (self._unused | self._stale & awaited) - named, set()
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
         chosen: list[Block] = []

@@ -18,6 +18,7 @@ from peer.spec import PeerSettings
 
 POLL_S = 0.5
 STOP_S = 20.0
+GOODBYE_S = 3.0
 
 
 class Left(Exception):
@@ -28,9 +29,14 @@ class LinkChild:
     """Starts the link, talks to it, and sees that it ends. Use it as a context manager."""
 
     def __init__(
-        self, invite: str, directory: Path, settings: PeerSettings, on_report: Callable[[Fields], None]
+        self,
+        invite: str,
+        directory: Path,
+        settings: PeerSettings,
+        on_report: Callable[[Fields], None],
+        left: Callable[[], bool],
     ) -> None:
-        self._directory, self._on_report = directory, on_report
+        self._directory, self._on_report, self._left = directory, on_report, left
         mine, theirs = socket.socketpair()
         command = [sys.executable, "-m", "peer.averaging.link", "--fd", str(theirs.fileno()), "--dir", str(directory)]
         command += ["--invite", invite, "--name", settings.name]
@@ -56,11 +62,11 @@ class LinkChild:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self.kill()
+            self._process.wait()
 
     def kill(self) -> None:
-        """End the link at once; its daemon ends with it."""
+        """End the link at once; its daemon ends with it. Waits for nothing, so a signal handler may call it."""
         self._process.kill()
-        self._process.wait()
 
     def send(self, kind: str, *fields: Any) -> None:
         """Raises what the link failed with, or LinkLost if it did not say."""
@@ -79,13 +85,13 @@ class LinkChild:
             raise getattr(errors, name)(text)
         return message
 
-    def expect(self, kind: str, timeout_s: float | None, left: Callable[[], bool]) -> Fields:
+    def expect(self, kind: str, timeout_s: float | None) -> Fields:
         """The values of the next message of this kind; reports on the way are passed on.
 
-        Raises Left if `left()` turns true, Unreachable if the link says nothing for `timeout_s`.
+        Raises Left once this peer is asked to leave, Unreachable if the message has not come within `timeout_s`.
         """
         waited_s = 0.0
-        while not left():
+        while not self._left():
             message = self.receive(POLL_S)
             if message is None:
                 waited_s += POLL_S
@@ -102,10 +108,15 @@ class LinkChild:
         return (self._directory / "chain" / "objects" / digest.hex()).read_bytes()
 
     def _hear_out(self) -> None:
-        """Read what the link still says, so that it never waits for us."""
+        """Read what the link still says until it ends; once we are asked to leave it has only `GOODBYE_S`."""
         deadline = time.monotonic() + STOP_S
+        asked_at: float | None = None
         try:
-            while (left_s := deadline - time.monotonic()) > 0 and self._pipe.receive(left_s) is not None:
-                continue
+            while time.monotonic() < deadline:
+                self._pipe.receive(POLL_S)
+                if asked_at is None and self._left():
+                    asked_at = time.monotonic()
+                    deadline = min(deadline, asked_at + GOODBYE_S)
         except LinkLost:
             return
+        self.kill()

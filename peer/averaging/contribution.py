@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgpack
 
+from dht.files import write_whole
 from peer.averaging.codec import Codec, Floats
 from peer.rounds import merkle
 from peer.rounds.layout import Part
@@ -77,10 +78,10 @@ class Contribution:
         """Merkle path of one part to the pledged root."""
         return merkle.path(self.leaves, part)
 
-    def pledge(self, peer: str, leaving: bool) -> Pledge:
+    def pledge(self, peer: str) -> Pledge:
         """The unsigned pledge that stands for this contribution."""
         return Pledge(
-            peer, self.anchor, merkle.root(self.leaves), self.effort.tokens, self.effort.steps, 0, leaving,
+            peer, self.anchor, merkle.root(self.leaves), self.effort.tokens, self.effort.steps, 0, False,
             self.effort.ranges,
         )  # fmt: skip
 
@@ -91,18 +92,3 @@ def keep_newest(folder: Path, rounds: int) -> None:
     for path in pledges[:-rounds]:
         path.unlink()
         path.with_suffix(".parts").unlink()
-
-
-def write_whole(path: Path, payload: bytes) -> None:
-    """Replace a file so that after a crash it holds either the old bytes or the new ones."""
-    scratch = path.with_name(path.name + ".new")
-    with scratch.open("wb") as file:
-        file.write(payload)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

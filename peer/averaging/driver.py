@@ -62,7 +62,7 @@ class Disk(Protocol):
     def save_object(self, digest: bytes, payload: bytes) -> None: ...
     def store(self, digest: bytes, payload: bytes, done: Done) -> None: ...
     def load(self, digest: bytes) -> bytes | None: ...
-    def commit(self, block: Block, head: Head) -> None: ...
+    def commit(self, block: Block, head: Head, awaited: frozenset[bytes]) -> None: ...
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]: ...
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         """(Merkle path, encoded bytes) of a part of my contribution for `anchor`; None without one."""
@@ -157,8 +157,8 @@ class Driver:
                 )
             case Store(digest, payload):
                 self._disk.store(digest, payload, lambda: self.deliver(Held(self.clock(), digest, len(payload))))
-            case Commit(block, head):
-                self._disk.commit(block, head)
+            case Commit(block, head, awaited):
+                self._disk.commit(block, head, awaited)
                 self._arithmetic.forget()
                 self._trainer.committed(block, head)
             case RequestFreeze():

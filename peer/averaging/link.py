@@ -1,6 +1,6 @@
 """The link process: finds the others, runs the round machine, talks to the trainer. No torch of ours, no CUDA.
 
-    python -m peer.averaging.link --fd N --dir DIR --invite INVITE [--listen ADDR …]
+    python -m peer.averaging.link --fd N --dir DIR --invite INVITE [--name NAME] [--listen ADDR …]
 
 Read `story` first.
 """
@@ -51,7 +51,10 @@ READ_BOARD_S = 3.0
 PUBLISH_S = 20.0
 FINISH_S = 15.0
 """A peer that has finished the run stays this long for others who may need its vote or its bytes."""
+GOODBYE_S = 0.2
+"""What a peer says at last gets this long to be published and queued; the streams then send what waits."""
 FLUSH_S = 1.0
+"""The trainer gets this long to read what was said to it last."""
 
 
 async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices) -> None:
@@ -90,7 +93,7 @@ class Link:
         state = begin(
             rules, disk.head, time.monotonic(), ancestors=disk.ancestors, acceptor=acceptor,
             accepted=disk.accepted_update(acceptor), held=disk.held(),
-            pledge=mine.pledge(rules.me, leaving=False).signed(rules.keys) if mine else None,
+            pledge=mine.pledge(rules.me).signed(rules.keys) if mine else None,
         )  # fmt: skip
         self._driver = Driver(
             state, clock=time.monotonic, streams=node.streams, disk=disk,
@@ -179,7 +182,7 @@ class Link:
     def _frozen(self, anchor: bytes) -> None:
         mine = self._disk.contribution(anchor)
         assert mine is not None, "the trainer writes a contribution before it says so"
-        self._driver.deliver(Frozen(time.monotonic(), mine.pledge(self._node.peer_id, leaving=False)))
+        self._driver.deliver(Frozen(time.monotonic(), mine.pledge(self._node.peer_id)))
 
     async def _say_goodbye(self, finished: bool) -> None:
         """A peer that has finished stays until the others have too; one that leaves goes at once."""
@@ -189,7 +192,7 @@ class Link:
                 async with asyncio.timeout(FINISH_S):
                     await self._all_here.wait()
         self._driver.deliver(Leaving(time.monotonic()))
-        await asyncio.sleep(FLUSH_S / 5)
+        await asyncio.sleep(GOODBYE_S)
 
     def _others_are_here(self) -> bool:
         """Whether the whole electorate has reached my round."""
@@ -247,7 +250,7 @@ def _open_chain(
 def _rules(spec: RunSpec, parts: Sequence[Part], notices: Notices) -> Rules:
     table, codec = spec.round, Codec(spec.codec.wire)
     return Rules(
-        me=notices.identity.peer_id, keys=RunKeys(notices.identity, notices.run), parts=tuple(parts),
+        me=notices.identity.peer_id, name=notices.name, keys=RunKeys(notices.identity, notices.run), parts=tuple(parts),
         part_bytes=tuple(codec.part_bytes(part.size) for part in parts), gather_s=table.gather_s, ack_s=table.ack_s,
         exchange_s=table.exchange_s, patience_s=table.patience_s, stagger_s=table.stagger_s,
         tokens_cap=spec.tokens_cap, wall_offset_s=time.time() - time.monotonic(),

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from dht.addresses import peer_id_in
 from dht.errors import HomefiresError, RunMismatch, Unreachable
+from dht.files import write_whole
 from dht.invite import Invite
 from dht.node import Node
 from dht.records import Genesis
 from peer import spec as specs
-from peer.averaging.contribution import write_whole
 from peer.averaging.notices import Notices
 from peer.averaging.pipe import LinkLost, LinkPipe
 from peer.rounds.messages import HeadSent

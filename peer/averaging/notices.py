@@ -42,7 +42,7 @@ class Notices:
             if author != self.identity.peer_id and isinstance(body, HeadRecord) and body.anchor:
                 heads[author] = HeadSent(
                     anchor=body.anchor, round=body.round, weight=body.weight, state=body.state, ready=body.ready,
-                    tokens=body.tokens, steps=body.steps, leaving=body.leaving,
+                    tokens=body.tokens, steps=body.steps, leaving=body.leaving, name=body.name,
                 )  # fmt: skip
         return heads
 

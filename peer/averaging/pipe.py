@@ -1,7 +1,7 @@
 """The line between a peer's trainer and its link: length-prefixed msgpack over a socket pair.
 
 Every message is (kind, values…). Large things do not travel here: contributions and means lie in
-files that both sides map.
+files that both sides read.
 
     trainer → link   model(layer_sizes, state) · progress(share) · frozen(anchor) · applied(anchor, state)
                      leave() · finish()
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+from contextlib import suppress
 from typing import Any
 
 import msgpack
@@ -96,11 +97,12 @@ class LinkPipe:
             raise LinkLost from error
 
     async def close(self, timeout_s: float) -> None:
-        """Send what is queued, for at most `timeout_s`, and close."""
-        async with asyncio.timeout(timeout_s):
-            await self._writer.drain()
-            self._writer.close()
-            await self._writer.wait_closed()
+        """Send what is queued, for at most `timeout_s`, and close. A trainer that has ended is no error any more."""
+        with suppress(TimeoutError, OSError):
+            async with asyncio.timeout(timeout_s):
+                await self._writer.drain()
+                self._writer.close()
+                await self._writer.wait_closed()
 
 
 def _framed(kind: str, fields: Fields) -> bytes:

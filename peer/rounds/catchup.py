@@ -45,7 +45,7 @@ def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
             Report(
                 ReportReceived(
                     about=sender, round=head.round, ready=head.ready, tokens=head.tokens, steps=head.steps,
-                    leaving=head.leaving,
+                    leaving=head.leaving, name=head.name,
                 )
             )
         )  # fmt: skip

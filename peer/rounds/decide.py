@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from peer.rounds.messages import Nack, Prepare, Promise, Propose, Voted
+from peer.rounds.messages import MeanSent, Nack, PartSent, Prepare, Promise, Propose, Voted
 from peer.rounds.names import Keys, coordinator, pack, quorum
 from peer.rounds.state import Acceptor, Commit, Head, Persist, Proposal, RequestFreeze, State, Wanted
 from peer.rounds.turn import Turn
@@ -75,8 +75,8 @@ def _freezing_first(turn: Turn) -> bool:
     return turn.now - state.freeze_asked_at < turn.rules.ack_s / 2
 
 
-def _still_early(state: State, ballot: int) -> tuple:  # type: ignore[type-arg]
-    return tuple((peer, message) for peer, message in state.early if message.place.ballot >= ballot)  # type: ignore[attr-defined]
+def _still_early(state: State, ballot: int) -> tuple[tuple[str, PartSent | MeanSent], ...]:
+    return tuple((peer, message) for peer, message in state.early if message.place.ballot >= ballot)
 
 
 # ---- vote ----
@@ -274,8 +274,8 @@ def advance(turn: Turn, block: Block) -> None:
     state, update = turn.state, block.update
     head = state.head.after(update)
     anchor = head.anchor
-    awaited = {part for block in state.blocks for part in block.update.parts}
-    turn.do(Commit(block, head))
+    awaited = frozenset(part for later in state.blocks for part in later.update.parts)
+    turn.do(Commit(block, head, awaited))
     turn.set(
         head=head, ancestors={**state.ancestors, anchor: head.round}, acceptor=Acceptor(anchor, head.instance),
         pledge=None, progress=0.0, freeze_asked_at=None, state_digest=b"", lead=None, exchange=None, early=(),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from peer.rounds import merkle
 from peer.rounds.layout import assign
-from peer.rounds.messages import MeanSent, Message, Norms, PartSent, Start, Table, Want
+from peer.rounds.messages import MeanSent, Norms, PartSent, Start, Table, Want
 from peer.rounds.names import digest_of
 from peer.rounds.state import Exchange, Keep, Reduce, Reduced, SendMean, SendParts, Store
 from peer.rounds.turn import Turn
@@ -122,10 +122,10 @@ def _keep_early(turn: Turn, sender: str, message: PartSent | MeanSent) -> None:
         turn.set(early=(*state.early, (sender, message)))
 
 
-def _replay(turn: Turn, sender: str, message: Message) -> None:
+def _replay(turn: Turn, sender: str, message: PartSent | MeanSent) -> None:
     if isinstance(message, PartSent):
         on_part(turn, sender, message)
-    elif isinstance(message, MeanSent):
+    else:
         on_mean(turn, sender, message)
 
 

@@ -25,6 +25,7 @@ from peer.rounds.update import (
     boolean,
     integer,
     octets,
+    printable,
     row,
     rows,
     text,
@@ -398,18 +399,21 @@ class HeadSent(Message):
     tokens: int
     steps: int
     leaving: bool
+    name: str = ""
+    """What its owner calls it."""
 
     def packed(self) -> tuple[Any, ...]:
         return (
-            self.anchor, self.round, self.weight, self.state, self.ready, self.tokens, self.steps, self.leaving
+            self.anchor, self.round, self.weight, self.state, self.ready, self.tokens, self.steps, self.leaving,
+            self.name,
         )  # fmt: skip
 
     @classmethod
     def unpacked(cls, value: Any) -> HeadSent:
-        anchor, round, weight, state, ready, tokens, steps, leaving = row(value, 8)
+        anchor, round, weight, state, ready, tokens, steps, leaving, name = row(value, 9)
         return cls(
             octets(anchor, DIGEST_BYTES), integer(round, 0), integer(weight, 0), octets(state, most=DIGEST_BYTES),
-            boolean(ready), integer(tokens, 0), integer(steps, 0), boolean(leaving),
+            boolean(ready), integer(tokens, 0), integer(steps, 0), boolean(leaving), printable(name),
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from enum import Enum
 
 from peer.events import Event as Reported
 from peer.rounds.layout import Part
-from peer.rounds.messages import HeadSent, MeanSent, Message, Norms, Place, Promise
+from peer.rounds.messages import HeadSent, MeanSent, Message, Norms, PartSent, Place, Promise
 from peer.rounds.names import Keys, instance_of, next_anchor
 from peer.rounds.update import Block, Pledge, Update, Vote
 
@@ -24,6 +24,8 @@ class Rules:
     """The constants of one peer in one run. Durations as in `[round]` of the spec."""
 
     me: str
+    name: str = ""
+    """What people call this peer."""
     keys: Keys
     parts: tuple[Part, ...]
     part_bytes: tuple[int, ...]
@@ -164,7 +166,7 @@ class State:
     """H(θ, m) of the head, once the trainer has computed it."""
     lead: Lead | None = None
     exchange: Exchange | None = None
-    early: tuple[tuple[str, Message], ...] = ()
+    early: tuple[tuple[str, PartSent | MeanSent], ...] = ()
     """Parts and means that overtook their START."""
     proposals: Mapping[bytes, Proposal] = field(default_factory=dict)
     votes: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
@@ -337,10 +339,14 @@ class Store(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Commit(Effect):
-    """Append a block to the chain on disk and hand it to the trainer."""
+    """Append a block to the chain on disk and hand it to the trainer.
+
+    `awaited` names bytes of later blocks that are on disk already: they must stay.
+    """
 
     block: Block
     head: Head
+    awaited: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ class Turn:
         head = HeadSent(
             anchor=state.head.anchor, round=state.head.round, weight=state.head.weight, state=state.state_digest,
             ready=pledge is not None, tokens=pledge.tokens if pledge else 0, steps=pledge.steps if pledge else 0,
-            leaving=state.leaving,
+            leaving=state.leaving, name=self.rules.name,
         )  # fmt: skip
         lately = (peer for peer, (_, at) in state.heard.items() if self.now - at < FORGET_S)
         to = dict.fromkeys((*state.head.electorate, *lately))

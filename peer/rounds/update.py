@@ -254,6 +254,12 @@ def text(value: Any, most: int = 64) -> str:
     return value
 
 
+def printable(value: Any) -> str:
+    if not text(value, 32).isprintable():
+        raise ValueError("expected printable text")
+    return str(value)
+
+
 def blobs(value: Any, most: int) -> tuple[bytes, ...]:
     return tuple(octets(item, DIGEST_BYTES) for item in rows(value, most))
 

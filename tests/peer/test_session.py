@@ -72,6 +72,7 @@ class Trainer:
     step_in_round: int = 0
     frozen: bool = False
     step_s: float = 1.0
+    evaluate_s: float = 0.0
     clock: Clock = field(default_factory=Clock)
     done: list[str] = field(default_factory=list)
     anchor: Any = field(default_factory=lambda: SimpleNamespace(round=0, state_digest=lambda: b"state"))
@@ -105,6 +106,7 @@ class Trainer:
 
     def evaluate(self) -> tuple[float, int]:
         self.done.append("evaluate")
+        self.clock.now += self.evaluate_s
         return 3.0, 100
 
 
@@ -267,6 +269,51 @@ def test_the_chain_on_disk_is_replayed_without_a_word(story: Story) -> None:
     assert story.peer.anchor == NEXT
 
 
+def test_what_was_offered_before_a_restart_is_waited_for(story: Story) -> None:
+    """A round that is then overdue begins with this peer's own data, and its contribution stays as it is."""
+    story.peer.in_step = False
+    story.trainer.frozen = True
+    story.link.queue += [("resume", HEAD.anchor), ("in_step",)]
+    story.turns(3)
+    assert "step" not in story.trainer.done
+    assert story.told(PeerStateChanged)[-1].state == "AVERAGING"
+    story.clock.now += 10 + 2 * (20 + 10) + 1
+    story.turns(STEPS + 1)
+    assert [what for what in story.trainer.done if what != "evaluate"] == ["resume", "begin", *["step"] * (STEPS + 1)]
+
+
+def test_every_second_of_a_round_is_training_or_exposed(story: Story) -> None:
+    """Measuring the anchor and catching up are no training; what one round exposed is not told again of the next."""
+    story.peer.in_step = False
+    story.trainer.me, story.trainer.evaluate_s = "p1", 7.0
+    began_at = story.clock.now
+    story.link.queue += [("resume", HEAD.anchor)]
+    story.turns(1)
+    for wait_s in (3.0, 4.0):
+        story.clock.now += wait_s
+        story.link.queue.append(commit())
+        story.peer._hear(0.0)
+    story.link.queue.append(("in_step",))
+    story.turns(1 + STEPS)
+    story.clock.now += 5.0
+    story.link.queue.append(commit())
+    story.turns(1)
+    times = [(event.round_s, event.exposed_s) for event in story.told(RoundCommitted)]
+    assert "evaluate" in story.trainer.done
+    assert [exposed for _, exposed in times[:2]] == [seconds for seconds, _ in times[:2]]
+    assert times[2][0] - times[2][1] == STEPS
+    assert sum(seconds for seconds, _ in times) == story.peer.round_began_at - began_at
+
+
+def test_the_speed_of_training_leaves_out_the_wait_for_others(story: Story) -> None:
+    """64 tokens per step of a second each, however long the round before was being agreed."""
+    story.turns(STEPS)
+    story.clock.now += 50.0
+    story.link.queue.append(commit())
+    story.turns(1 + STEPS)
+    assert {event.tokens_per_s for event in story.told(InnerProgressed)} == {64.0}
+
+
 def test_the_first_founder_measures_the_start(story: Story) -> None:
     """Once, and nobody else does."""
     for me in NAMES:
@@ -315,8 +362,10 @@ def test_a_run_has_an_end(story: Story) -> None:
 class Beginning(Link):
     """A link up to the first round."""
 
-    def expect(self, kind: str, timeout_s: float | None, left: Any) -> tuple[Any, ...]:
-        if left():
+    asked_to_leave: bool = False
+
+    def expect(self, kind: str, timeout_s: float | None) -> tuple[Any, ...]:
+        if self.asked_to_leave:
             raise Left
         return {"spec": ("ignored",), "begin": (HEAD.anchor, NAMES)}[kind]
 
@@ -333,7 +382,6 @@ def test_leaving_and_finishing_are_told_to_the_link(
     monkeypatch.setattr(sessions, "parse", lambda text: spec())
     monkeypatch.setattr(sessions, "_make_trainer", lambda *args: story.trainer)
     monkeypatch.setattr(sessions, "_started", lambda *args: RoundStarted(round=0, steps=0))
-    story.session.left = lambda: False  # type: ignore[method-assign]
     sessions.join(link, "p1", None, None, story.session)  # type: ignore[arg-type]
     assert link.told[0] == ("model", (5,), b"state")
     assert link.kinds()[-1] == last
@@ -341,6 +389,5 @@ def test_leaving_and_finishing_are_told_to_the_link(
 
 def test_leaving_before_the_run_begins(story: Story) -> None:
     """Nobody waits for a spec that a person does not want any more."""
-    story.session.stopping = True
     with pytest.raises(Left):
-        sessions.join(Beginning(), "p1", None, None, story.session)  # type: ignore[arg-type]
+        sessions.join(Beginning(asked_to_leave=True), "p1", None, None, story.session)  # type: ignore[arg-type]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from peer.events import Evaluated, PeerStopped, RoundCommitted
@@ -57,6 +59,17 @@ def test_one_peer_talks_to_nobody(homefires: Start) -> None:
     commits = [line.event for line in demo.events(RoundCommitted) if isinstance(line.event, RoundCommitted)]
     assert [commit.round for commit in commits] == [1, 2, 3]
     assert all(commit.bytes_sent == commit.bytes_received == 0 for commit in commits)
+
+
+def test_nobody_else_can_connect_to_a_demo(homefires: Start) -> None:
+    """Every port that its processes listen on is on loopback."""
+    demo = homefires("demo", "--spec", "micro", "--peers", "2", "--rounds", "500", "--ui", "json")
+    demo.wait_for(lambda line: isinstance(line.event, RoundCommitted), 90)
+    sockets = [found for process in demo.processes() for found in process.net_connections("inet")]
+    hosts = {found.laddr.ip for found in sockets if found.status == psutil.CONN_LISTEN}
+    assert hosts == {"127.0.0.1"}
+    demo.signal(signal.SIGINT)
+    assert demo.finish(20) == 130
 
 
 @pytest.mark.timeout(660)

@@ -87,6 +87,19 @@ def test_interrupting_the_demo_leaves_nothing(homefires: Start, tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["stderr.txt"]
 
 
+def test_a_second_interrupt_ends_everything_at_once(homefires: Start, tmp_path: Path) -> None:
+    """SIGINT, and again once the first was heard: exit code 130 and no process within seconds."""
+    demo = homefires("demo", "--spec", "micro", "--peers", "2", "--rounds", "500", "--ui", "plain")
+    demo.wait_for_text("round 1/500", 90)
+    demo.signal(signal.SIGINT)
+    demo.wait_for_text("once more to stop at once", 5)
+    asked_at = time.monotonic()
+    demo.signal(signal.SIGINT)
+    assert demo.finish(10) == 130
+    assert time.monotonic() - asked_at < 4
+    assert_no_orphans(tmp_path)
+
+
 def test_kill_9_of_the_demo_itself_leaves_no_process(homefires: Start, tmp_path: Path) -> None:
     """Children die with their parent, links and daemons too."""
     demo = homefires("demo", "--spec", "micro", "--peers", "2", "--rounds", "500", "--ui", "json")

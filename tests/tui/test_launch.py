@@ -96,7 +96,7 @@ def test_the_first_interrupt_asks_the_children_to_stop(children: Children, tmp_p
     assert (child.exit_code, child.describe_end()) == (0, "asked to leave")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_second_interrupt_kills_at_once(children: Children, tmp_path: Path, number: signal.Signals) -> None:
     child = stubborn_peer(children, tmp_path / "log")
     os.kill(os.getpid(), number)

@@ -51,7 +51,7 @@ def next_block(head: Head, number: int) -> Block:
 def commit(disk: ChainOnDisk, count: int) -> None:
     for number in range(count):
         item = next_block(disk.head, number)
-        disk.commit(item, disk.head.after(item.update))
+        disk.commit(item, disk.head.after(item.update), frozenset())
 
 
 def test_a_chain_is_found_again(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_an_object_of_an_earlier_block_is_never_removed(tmp_path: Path) -> None:
     for number in range(3):
         other = next_block(disk.head, number).update
         bare = Block(update(parent=other.parent, round=other.round, parts=(b"", b"", JUNK)), ())
-        disk.commit(bare, disk.head.after(bare.update))
+        disk.commit(bare, disk.head.after(bare.update), frozenset())
     assert disk.load(digest_of(PAYLOADS[0])) == PAYLOADS[0]
 
 
@@ -191,3 +191,16 @@ def test_my_parts_come_with_their_paths(tmp_path: Path) -> None:
     found = disk.my_part(HEAD.anchor, 1)
     assert found is not None
     assert found[1] == CODEC.encode(balance[2:4])
+
+
+def test_bytes_of_later_blocks_stay(tmp_path: Path) -> None:
+    """While a peer catches up, what it already holds for a later block outlives any number of commits."""
+    disk = open_chain(tmp_path)
+    awaited = digest_of(b"later")
+    disk.save_object(awaited, b"later")
+    disk.save_object(JUNK, b"junk")
+    for number in range(3):
+        item = next_block(disk.head, number)
+        disk.commit(item, disk.head.after(item.update), frozenset({awaited}))
+    assert disk.load(awaited) == b"later"
+    assert disk.load(JUNK) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import Fields, LinkLost
 from peer.spec import PeerSettings
 
-Start = Callable[[str], LinkChild]
+Start = Callable[..., LinkChild]
 FAKE = Path(__file__).with_name("fake_link.py")
 
 
@@ -39,13 +40,14 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: list[Fields]) 
     monkeypatch.setenv("PYTHONPATH", str(FAKE.parents[3]))
     started = []
 
-    def start_one(scene: str) -> LinkChild:
-        started.append(LinkChild(scene, tmp_path, PeerSettings(name="me"), heard.append))
+    def start_one(scene: str, asked_to_leave: Callable[[], bool] = never) -> LinkChild:
+        started.append(LinkChild(scene, tmp_path, PeerSettings(name="me"), heard.append, asked_to_leave))
         return started[-1]
 
     yield start_one
     for link in started:
         link.kill()
+        link._process.wait(5.0)
         link._pipe.close()
 
 
@@ -53,7 +55,7 @@ def test_what_the_link_failed_with_is_raised(start: Start) -> None:
     """As the same kind of error, with its one line."""
     link = start("error")
     with pytest.raises(RunMismatch, match="other parameters"):
-        link.expect("spec", 30.0, never)
+        link.expect("spec", 30.0)
 
 
 def test_an_error_is_raised_while_sending_too(start: Start) -> None:
@@ -76,15 +78,15 @@ def test_a_link_that_dies_without_a_word_is_lost(start: Start) -> None:
 def test_expecting_passes_on_what_comes_before(start: Start, heard: list[Fields]) -> None:
     """Reports of the time before the first round."""
     link = start("tells")
-    assert link.expect("spec", 30.0, never) == ("text of the spec",)
+    assert link.expect("spec", 30.0) == ("text of the spec",)
     assert [kind for kind, *_ in heard] == ["waiting", "report"]
 
 
 def test_expecting_ends_when_asked_to_leave(start: Start) -> None:
     """A link that says nothing does not hold a person."""
-    link = start("hangs")
+    link = start("hangs", lambda: True)
     with pytest.raises(Left):
-        link.expect("spec", 30.0, lambda: True)
+        link.expect("spec", 30.0)
 
 
 def test_expecting_in_vain_is_unreachable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +94,7 @@ def test_expecting_in_vain_is_unreachable(start: Start, monkeypatch: pytest.Monk
     monkeypatch.setattr(child, "POLL_S", 0.01)
     link = start("hangs")
     with pytest.raises(Unreachable, match="spec within 0 s"):
-        link.expect("spec", 0.02, never)
+        link.expect("spec", 0.02)
 
 
 def test_messages_go_both_ways(start: Start) -> None:
@@ -105,7 +107,7 @@ def test_messages_go_both_ways(start: Start) -> None:
 def test_a_polite_end_waits_for_the_last_words(start: Start) -> None:
     """The link ends by itself once it was told to leave."""
     with start("tells") as link:
-        assert link.expect("spec", 30.0, never)
+        assert link.expect("spec", 30.0)
         link.send("leave")
     assert link._process.returncode == 0
 
@@ -115,6 +117,17 @@ def test_a_link_that_does_not_end_is_killed(start: Start, monkeypatch: pytest.Mo
     monkeypatch.setattr(child, "STOP_S", 0.05)
     with start("hangs") as link:
         pass
+    assert link._process.returncode is not None
+
+
+def test_who_is_asked_to_leave_waits_no_longer_than_a_goodbye(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finished peer's link may stay for the others, but not against its owner's will."""
+    monkeypatch.setattr(child, "GOODBYE_S", 0.05)
+    monkeypatch.setattr(child, "POLL_S", 0.01)
+    before = time.monotonic()
+    with start("hangs", lambda: True) as link:
+        pass
+    assert time.monotonic() - before < child.STOP_S / 2
     assert link._process.returncode is not None
 
 
@@ -129,4 +142,5 @@ def test_killing_leaves_no_process(start: Start) -> None:
     """At once."""
     link = start("hangs")
     link.kill()
+    link._process.wait(5.0)
     assert not psutil.pid_exists(link._process.pid)

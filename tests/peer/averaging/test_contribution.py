@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from peer.averaging.codec import Codec
-from peer.averaging.contribution import Contribution, Effort, keep_newest, write_contribution, write_whole
+from peer.averaging.contribution import Contribution, Effort, keep_newest, write_contribution
 from peer.rounds import merkle
 from peer.rounds.layout import cut
 from peer.rounds.names import digest, digest_of
@@ -40,8 +40,8 @@ def test_every_part_is_proven_by_its_path(tmp_path: Path) -> None:
     write(tmp_path)
     found = Contribution.find(tmp_path, ANCHOR, PARTS, CODEC)
     assert found is not None
-    pledge = found.pledge("me", leaving=True)
-    assert (pledge.peer, pledge.anchor, pledge.tokens, pledge.leaving) == ("me", ANCHOR, 1000, True)
+    pledge = found.pledge("me")
+    assert (pledge.peer, pledge.anchor, pledge.tokens, pledge.leaving) == ("me", ANCHOR, 1000, False)
     for number in range(len(PARTS)):
         leaf = digest_of(found.payload(number))
         assert merkle.proves(pledge.root, leaf, number, found.path(number), len(PARTS))
@@ -73,11 +73,3 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     keep_newest(tmp_path, 2)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {f"{anchor.hex()}.{kind}" for anchor in anchors[-2:] for kind in ("parts", "pledge")}
-
-
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    """Nothing but the new bytes, and no scratch file."""
-    write_whole(tmp_path / "file", b"a long first text")
-    write_whole(tmp_path / "file", b"short")
-    assert (tmp_path / "file").read_bytes() == b"short"
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]

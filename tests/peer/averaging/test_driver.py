@@ -88,7 +88,7 @@ class Hands:
     def load(self, digest: bytes) -> bytes | None:
         return self.objects.get(digest)
 
-    def commit(self, item: Block, head: Head) -> None:
+    def commit(self, item: Block, head: Head, awaited: frozenset[bytes]) -> None:
         self.note("commit", head)
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:

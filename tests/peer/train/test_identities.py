@@ -174,7 +174,13 @@ def test_two_runs_of_ours_match_bit_for_bit() -> None:
 
 FORBIDDEN_NAMES = {"lerp", "addcmul", "addcdiv", "addmm", "addmv", "addr", "baddbmm", "addbmm", "fma", "einsum"}
 FORBIDDEN_KEYWORDS = {"alpha", "value"}
-ANCHOR_MODULES = ("peer.train.outer", "peer.train.anchor", "peer.train.balance")
+ANCHOR_MODULES = (
+    "peer.train.outer",
+    "peer.train.anchor",
+    "peer.train.balance",
+    "peer.averaging.codec",
+    "peer.averaging.reducing",
+)
 
 
 def source_of(module: str) -> Path:

@@ -1,0 +1,72 @@
+"""How `python -m peer join` ends, with a process that only plays the link."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dht.addresses import ALL_INTERFACES
+from dht.errors import BadInput, BadSpec, HomefiresError
+from peer import __main__ as command
+from peer.averaging.child import LinkChild
+from peer.session import Session
+from peer.spec import PeerSettings, settings_from
+
+FAKE = Path(__file__).parent / "averaging" / "fake_link.py"
+
+
+@pytest.fixture(autouse=True)
+def _fake_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PYTHONPATH", str(FAKE.parents[3]))
+    monkeypatch.setattr(command, "_leave_on_signals", lambda *_: None)
+
+
+def ending(scene: str, directory: Path) -> tuple[str, int]:
+    return command._ending(scene, "me", PeerSettings(), directory, Session(lambda event: None))
+
+
+def test_a_peer_listens_on_all_interfaces_unless_told_otherwise() -> None:
+    """The launcher passes no address on when none was given."""
+    assert settings_from([], listen=()).listen == ALL_INTERFACES
+    assert settings_from([], listen=("/ip4/127.0.0.1/tcp/0",)).listen == ("/ip4/127.0.0.1/tcp/0",)
+
+
+@pytest.mark.parametrize("name", ["x" * 33, "two\nlines", "\x1b[31m"])
+def test_a_name_that_no_record_can_carry_is_refused(name: str) -> None:
+    """Nobody would ever hear of a peer whose records are refused."""
+    with pytest.raises(BadSpec, match="32 printable characters"):
+        settings_from([f"settings.name={name}"])
+
+
+def test_a_mistake_that_the_trainer_finds_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Such as a device that is not there: nobody waits for a link that was never told to leave."""
+
+    def fail(*args: object) -> None:
+        raise BadInput("settings.device is 'cuda'")
+
+    monkeypatch.setattr(command, "join", fail)
+    before = time.monotonic()
+    assert ending("echo", tmp_path) == ("settings.device is 'cuda'", BadInput.exit_code)
+    assert time.monotonic() - before < 10
+    assert capfd.readouterr().err == "homefires: settings.device is 'cuda'\n"
+    assert not psutil.Process().children()
+
+
+def test_a_link_that_dies_is_a_bug_not_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 1, so that whoever started the peer points to the log."""
+
+    def listen(link: LinkChild, *args: object) -> None:
+        link.receive(30.0)
+
+    monkeypatch.setattr(command, "join", listen)
+    assert ending("dies", tmp_path) == ("the link ended unexpectedly", HomefiresError.exit_code)

@@ -1,0 +1,84 @@
+"""The run spec: what is refused, what is hashed, what survives its own text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dht.errors import BadSpec
+from peer.spec import RunSpec, dump, from_mapping, parse, settings_from
+
+LEAST: dict[str, Any] = {"run": {"name": "r"}, "model": {"architecture": "llama", "context": 8}}
+
+
+def spec(**tables: dict[str, Any]) -> RunSpec:
+    """The smallest spec with these values laid over it."""
+    return from_mapping({name: LEAST.get(name, {}) | tables.get(name, {}) for name in {**LEAST, **tables}})
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        ("run", "name", "no spaces"),
+        ("run", "founders", 0),
+        ("run", "rounds", -1),
+        ("model", "context", 1),
+        ("data", "held_out_every", 1),
+        ("data", "eval_every", 0),
+        ("inner", "learning_rate", float("nan")),
+        ("inner", "schedule_rounds", -1),
+        ("inner", "sequences", 0),
+        ("inner", "weight_decay", -0.1),
+        ("outer", "momentum", 1.0),
+        ("round", "steps", 0),
+        ("round", "sync_rounds", -1),
+        ("round", "keep_rounds", 0),
+        ("round", "gather_s", 0.0),
+        ("round", "patience_s", 10.0),
+        ("codec", "wire", "int8"),
+        ("codec", "part_elements", 1),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(table: str, key: str, value: object) -> None:
+    """One line with the key and the value."""
+    with pytest.raises(BadSpec, match=rf"{table}\.{key} is") as caught:
+        spec(**{table: {key: value}})
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_key_is_refused_with_the_closest() -> None:
+    with pytest.raises(BadSpec, match=r"unknown key 'round\.stpes'; did you mean 'steps'"):
+        spec(round={"stpes": 3})
+    with pytest.raises(BadSpec, match=r"unknown key 'rounds'; did you mean 'round'"):
+        spec(rounds={})
+    with pytest.raises(BadSpec, match=r"unknown key 'nmae'; did you mean 'name'"):
+        settings_from(["settings.nmae=al"])
+
+
+def test_a_missing_key_is_named() -> None:
+    with pytest.raises(BadSpec, match=r"model\.context is missing"):
+        from_mapping({"run": {"name": "r"}, "model": {"architecture": "llama"}})
+
+
+@pytest.mark.parametrize("path", ["plain", 'a "quoted" one', "back\\slash", "two\nlines\tand a tab", "äöü …"])
+def test_any_text_survives_the_text_of_the_spec(path: str) -> None:
+    """A peer that fetches the spec computes the same run."""
+    one = spec(
+        data={"source": "files", "path": path}, model={"config": {"rope_theta": 1e4, "tie_word_embeddings": True}}
+    )
+    assert parse(dump(one)) == one
+
+
+def test_every_value_is_part_of_the_runs_identity() -> None:
+    """Two peers that differ anywhere are in different runs; a default that is written out changes nothing."""
+    tables = [{"round": {"gamma": 0.5}}, {"run": {"seed": 1}}, {"model": {"config": {"hidden_size": 8}}}, {}]
+    assert len({spec(**table).digest() for table in tables}) == len(tables)
+    assert spec(round={"steps": 500}).digest() == spec().digest()
+
+
+def test_steps_ramp_up_after_the_synchronous_rounds() -> None:
+    """H = 1 at first (EDiT), then linear to the whole; never 0."""
+    ramped = spec(round={"steps": 8, "sync_rounds": 2, "ramp_rounds": 4})
+    assert [ramped.steps_in(round) for round in range(8)] == [1, 1, 2, 4, 6, 8, 8, 8]
+    assert spec(round={"steps": 2, "ramp_rounds": 4}).steps_in(0) == 1
