@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from peer.averaging.codec import Codec
 from peer.model.build import build_config, build_meta
 from peer.spec import RunSpec
 
@@ -34,14 +35,13 @@ def size_of(spec: RunSpec) -> Size:
     """Count and estimate without allocating the model. Raises BadSpec."""
     model = build_meta(spec)
     parameters = sum(value.numel() for value in model.parameters() if value.requires_grad)
-    element_bytes = 2 if spec.codec.wire == "float16" else 4
     return Size(
         parameters=parameters,
         training_bytes=4 * FLOAT32_BYTES * parameters,
         activation_bytes=_activation_bytes(spec),
         anchor_bytes=4 * FLOAT32_BYTES * parameters,
         # Reducing is shared out: of n peers each averages 1/n of the model for n contributors.
-        encoded_bytes=3 * element_bytes * parameters,
+        encoded_bytes=3 * Codec(spec.codec.wire).part_bytes(parameters),
     )
 
 

@@ -114,7 +114,7 @@ class Trainer:
 
     def _step_anchor(self, update: Update, load: LoadObject) -> None:
         means = [
-            (where, None if name == VOID else self._decoded(load(name)))
+            (where, None if name == VOID else self._decoded(load(name), where))
             for where, name in zip(self._slices(), update.parts, strict=True)
         ]
         round = self.anchor.round
@@ -151,7 +151,7 @@ class Trainer:
         for part, (where, what) in enumerate(zip(self._slices(), outcomes, strict=True)):
             if what is Settlement.COUNTED:
                 assert mine is not None
-                self._balance.counted(where, self._decoded(mine.payload(part)))
+                self._balance.counted(where, self._decoded(mine.payload(part), where))
             elif what is Settlement.MISSED:
                 self._balance.missed(where, self.spec.round.gamma)
 
@@ -161,7 +161,7 @@ class Trainer:
         if mine is None:
             return False
         for part, where in enumerate(self._slices()):
-            self._balance.restored(where, self._decoded(mine.payload(part)))
+            self._balance.restored(where, self._decoded(mine.payload(part), where))
         return True
 
     def _start_from_anchor(self) -> None:
@@ -171,5 +171,5 @@ class Trainer:
     def _slices(self) -> Iterator[slice]:
         return (slice(part.start, part.start + part.size) for part in self.parts)
 
-    def _decoded(self, payload: bytes) -> Tensor:
-        return torch.from_numpy(self._codec.decode(payload))
+    def _decoded(self, payload: bytes, where: slice) -> Tensor:
+        return torch.from_numpy(self._codec.decode(payload)[: where.stop - where.start])

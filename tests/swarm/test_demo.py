@@ -38,9 +38,12 @@ def test_three_peers_commit_every_round_with_equal_bits(homefires: Start, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["stderr.txt"]
 
 
-def test_float16_costs_two_bytes_per_parameter(homefires: Start) -> None:
-    """Each way a peer sends 2(n−1)/n of the encoded model, and little else."""
-    demo = homefires("demo", "--spec", "micro", "--peers", "2", "--rounds", "4", "--ui", "json")
+@pytest.mark.parametrize(("wire", "bytes_per_parameter"), [("float16", 2.0), ("int4", 0.53125)])
+def test_a_round_costs_what_its_codec_says(homefires: Start, wire: str, bytes_per_parameter: float) -> None:
+    """Each way a peer sends 2(n−1)/n of the encoded model, and little else; every codec ends with equal bits."""
+    demo = homefires(
+        "demo", "--spec", "micro", "--peers", "2", "--rounds", "4", "--ui", "json", "--set", f"codec.wire={wire}"
+    )
     assert demo.finish(120) == 0, demo.err
     sizes = [
         line.event.bytes_sent
@@ -48,8 +51,9 @@ def test_float16_costs_two_bytes_per_parameter(homefires: Start) -> None:
         if isinstance(line.event, RoundCommitted) and line.event.round in (2, 3)
     ]
     parameters = 110_976
-    model_bytes = 2 * parameters
-    assert all(model_bytes < size < 1.1 * model_bytes for size in sizes), sizes
+    model_bytes = bytes_per_parameter * parameters
+    control_bytes = 20_000
+    assert all(model_bytes < size < model_bytes + control_bytes for size in sizes), sizes
 
 
 def test_one_peer_talks_to_nobody(homefires: Start) -> None:

@@ -73,3 +73,74 @@ def test_the_order_is_part_of_the_result() -> None:
     parts = [np.random.default_rng(seed).normal(size=50).astype(np.float32) for seed in range(5)]
     weights = [3, 1, 4, 1, 5]
     assert weighted_mean(parts, weights).tobytes() == weighted_mean(list(parts), list(weights)).tobytes()
+
+
+block_values = arrays.arrays(np.float32, st.integers(1, 200), elements=st.floats(-(2.0**99), 2.0**99, width=32))
+
+
+@pytest.mark.parametrize(("wire", "most", "bytes_per_block"), [("int8", 127, 66), ("int4", 7, 34)])
+class TestBlocks:
+    """int8 and int4: blocks of 64 with a shared bfloat16 scale."""
+
+    @given(values=block_values)
+    def test_the_error_is_at_most_half_a_level(
+        self, wire: str, most: int, bytes_per_block: int, values: Floats
+    ) -> None:
+        """A level is the block's largest magnitude over the largest integer, rounded up by at most 1/128."""
+        decoded = Codec(wire).decode(Codec(wire).encode(values))[: values.size]
+        for start in range(0, values.size, 64):
+            block = values[start : start + 64]
+            level = np.float64(np.max(np.abs(block))) / most * (1 + 2.0**-7)
+            error = np.max(np.abs(decoded[start : start + 64].astype(np.float64) - block))
+            assert error <= 0.5 * level * (1 + 1e-6) + 1e-38
+
+    def test_sizes(self, wire: str, most: int, bytes_per_block: int) -> None:
+        """Whole blocks: 1.03 and 0.53 bytes per element."""
+        for elements, blocks in ((1, 1), (64, 1), (65, 2), (6400, 100)):
+            encoded = Codec(wire).encode(np.ones(elements, np.float32))
+            assert len(encoded) == Codec(wire).part_bytes(elements) == blocks * bytes_per_block
+
+    def test_what_is_not_finite_stays_so_and_spoils_only_its_block(
+        self, wire: str, most: int, bytes_per_block: int
+    ) -> None:
+        """Judging it is not the codec's business."""
+        for bad in (np.nan, np.inf, -np.inf):
+            values = np.ones(128, np.float32)
+            values[3] = bad
+            decoded = Codec(wire).decode(Codec(wire).encode(values))
+            assert np.isnan(decoded[:64]).all()
+            assert np.isfinite(decoded[64:]).all()
+
+    def test_extremes(self, wire: str, most: int, bytes_per_block: int) -> None:
+        """Zeros are exact, the smallest numbers come to no harm, the largest saturate."""
+        values = np.zeros(192, np.float32)
+        values[64:128] = 1e-45
+        values[128:] = 3e38
+        decoded = Codec(wire).decode(Codec(wire).encode(values))
+        assert (decoded[:64] == 0).all()
+        assert (np.abs(decoded[64:128]) <= 1e-38).all()
+        assert np.isfinite(decoded[128:]).all()
+        assert (decoded[128:] > 9e37).all()
+
+    def test_the_largest_value_of_a_block_is_nearly_exact(self, wire: str, most: int, bytes_per_block: int) -> None:
+        """It takes the largest integer, so only the scale's rounding separates it."""
+        values = np.linspace(-1, 1, 64, dtype=np.float32)
+        decoded = Codec(wire).decode(Codec(wire).encode(values))
+        assert abs(decoded[-1] - 1) <= 2.0**-7
+        assert decoded[0] == -decoded[-1]
+
+
+@pytest.mark.parametrize("wire", ["float16", "int8", "int4"])
+def test_error_feedback_loses_nothing_over_rounds(wire: str) -> None:
+    """What rounding left is offered next: the sum of what was sent follows the sum of what was produced."""
+    dice, codec = np.random.default_rng(1), Codec(wire)
+    produced, sent, balance = np.zeros(640), np.zeros(640), np.zeros(640, np.float32)
+    for _ in range(50):
+        movement = dice.normal(0, 1e-3, 640).astype(np.float32)
+        produced += movement
+        balance += movement
+        decoded = codec.decode(codec.encode(balance))
+        balance -= decoded
+        sent += decoded
+    assert np.max(np.abs(produced - sent - balance)) < 1e-6
+    assert np.max(np.abs(balance)) < 2e-3
