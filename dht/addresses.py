@@ -35,6 +35,8 @@ def check_dial(address: str) -> str:
         _check_host_and_transport(address, names[:-1])
     if _port(parsed) == "0":
         raise BadAddress(f"{_short(address)}: nobody can dial port 0; name the port")
+    if address.startswith(("/ip4/0.0.0.0/", "/ip6/::/")):
+        raise BadAddress(f"{_short(address)}: nobody can dial this address; name the one that others reach you at")
     return address
 
 
@@ -57,6 +59,8 @@ def check_announce(address: str) -> str:
     _check_host_and_transport(address, names)
     if _port(parsed) == "0":
         raise BadAddress(f"{_short(address)}: nobody can dial port 0; name the port")
+    if address.startswith(("/ip4/0.0.0.0/", "/ip6/::/")):
+        raise BadAddress(f"{_short(address)}: nobody can dial this address; name the one that others reach you at")
     return address
 
 

@@ -106,7 +106,7 @@ def _join_or_leave(link: LinkChild, me: str, settings: PeerSettings, directory: 
     try:
         join(link, me, settings, directory, session)
     except Left:
-        link.kill()  # nobody waits for a peer that was not in the run yet
+        link.send("leave")
 
 
 def _report(session: Session, message: Fields) -> None:
@@ -127,6 +127,8 @@ def _leave_on_signals(session: Session, link: LinkChild) -> None:
             link.kill()
             os._exit(SECOND_SIGNAL_CODE)
         session.stopping = True
+        if session.building:
+            raise Left
 
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)

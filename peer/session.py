@@ -40,7 +40,9 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
     session.say("JOINING", "looking for the run")
     spec = parse(link.expect("spec", SPEC_TIMEOUT_S)[0])
     session.say("JOINING", "building the model and reading the data")
+    session.building = True
     trainer = _make_trainer(spec, settings, me, directory)
+    session.building = False
     session.emit(_started(settings, me, trainer, directory))
     link.send("model", trainer.layer_sizes, trainer.anchor.state_digest())
     anchor, members = link.expect("begin", None)
@@ -56,6 +58,8 @@ class Session:
 
     emit: Callable[[Event], None]
     stopping: bool = False
+    building: bool = False
+    """The model is being built: a signal need not wait for that."""
     state: str = ""
     why: str = ""
 

@@ -299,6 +299,8 @@ def read_text(name_or_path: str) -> str:
         return importlib.resources.files("peer.runs").joinpath(f"{name_or_path}.toml").read_text()
     try:
         return Path(name_or_path).read_text()
+    except UnicodeDecodeError as error:
+        raise BadSpec(f"{name_or_path} is not TOML: it is not UTF-8 text") from error
     except OSError as error:
         raise BadSpec(
             f"{name_or_path} cannot be read ({error.strerror}); shipped specs: {', '.join(SHIPPED)}"

@@ -37,6 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output is gone: nothing is left to say, not even at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.filename is None:
+            return _fail(_describe_bug(error), 1, debug="--debug" in arguments)
+        return _fail(_describe_folder(error), BadInput.exit_code, debug="--debug" in arguments)
     except Exception as error:  # the outermost frame: whatever arrives here is a bug, and is written down
         return _fail(_describe_bug(error), 1, debug="--debug" in arguments)
 
@@ -208,6 +212,11 @@ class _Version(argparse.Action):
 
         print(f"homefires {version('homefires')}")
         parser.exit()
+
+
+def _describe_folder(error: OSError) -> str:
+    """One line for a folder or file that cannot be used."""
+    return f"{error.filename}: {error.strerror}; name another folder with --dir"
 
 
 def _fail(message: str, exit_code: int, *, debug: bool) -> int:

@@ -69,7 +69,7 @@ class PlainOutput:
                 self._print(line.t, " · ".join(part for part in parts if part))
             case PeerStateChanged() as event:
                 self._show_state(before, line, event)
-            case PeerStopped() as event:
+            case PeerStopped() as event if line.peer:
                 self._flush_round(line.t)
                 self._print(line.t, f"{self._who(line)}: stopped: {event.why}")
             case InviteIssued() as event:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dht.errors import RunMismatch
+from dht.errors import BadSpec, RunMismatch
 from dht.invite import parse as parse_invite
 from peer.spec import RunSpec, dump, load
 from tui.launch import INTERRUPTED, Children, Ended, Interrupted, Said, error_of, python_module
 from tui.output import Output
 from tui.places import default_directory
+
+DESCRIBE_S = 120.0
+"""Loading torch and laying out the model takes no longer, or something is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +51,24 @@ def run_bootstrap(
         raise RunMismatch(f"{directory} holds another run; name a new folder with --dir")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_text(dump(spec))
+    output.say(describe_model(path))
     argv = python_module("bootstrap", str(path), "--dir", str(directory), "--spec-hash", spec.digest().hex())
     argv += _listen(listen) + [part for address in announce for part in ("--announce", address)]
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
     return follow("bootstrap", argv, directory / "bootstrap.log", output)
+
+
+def describe_model(path: Path) -> str:
+    """What the run's model is and needs, built once to see that it can be. Raises BadSpec with the child's one line.
+
+    A child, since it loads torch. An organiser must hear of a mistake before volunteers do.
+    """
+    told = subprocess.run(
+        python_module("peer", "describe", str(path)), capture_output=True, text=True, timeout=DESCRIBE_S, check=False
+    )
+    if told.returncode != 0:
+        raise BadSpec(told.stderr.strip().splitlines()[-1].removeprefix("homefires: "))
+    return told.stdout.strip()
 
 
 def follow(name: str, argv: Sequence[str], log: Path, output: Output) -> int:

@@ -62,8 +62,10 @@ async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, not
     text = await find_spec(node, invite, directory)
     node.serve("spec", text.encode)
     pipe.send("spec", text)
-    kind, layer_sizes, state = await pipe.receive()
-    assert kind == "model", kind
+    kind, *fields = await pipe.receive()
+    if kind == "leave":
+        raise LinkLost
+    layer_sizes, state = fields
     spec = specs.parse(text)
     parts = cut(layer_sizes, spec.codec.part_elements)
     genesis = await find_genesis(notices, pipe, invite.organiser, directory, state)

@@ -91,3 +91,9 @@ def test_loopback_is_this_machine_alone() -> None:
     assert are_loopback(LOOPBACK)
     assert not are_loopback(ALL_INTERFACES)
     assert not are_loopback([*LOOPBACK, *ALL_INTERFACES])
+
+
+@pytest.mark.parametrize("address", ["/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001"])
+def test_nobody_can_dial_all_interfaces(address: str) -> None:
+    with pytest.raises(BadAddress, match="name the one"):
+        check_announce(address)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dht.errors import BadSpec
-from peer.spec import RunSpec, dump, from_mapping, parse, settings_from
+from peer.spec import RunSpec, dump, from_mapping, load, parse, settings_from
 
 LEAST: dict[str, Any] = {"run": {"name": "r"}, "model": {"architecture": "llama", "context": 8}}
 
@@ -36,7 +37,7 @@ def spec(**tables: dict[str, Any]) -> RunSpec:
         ("round", "keep_rounds", 0),
         ("round", "gather_s", 0.0),
         ("round", "patience_s", 10.0),
-        ("codec", "wire", "int8"),
+        ("codec", "wire", "int3"),
         ("codec", "part_elements", 1),
     ],
 )
@@ -82,3 +83,11 @@ def test_steps_ramp_up_after_the_synchronous_rounds() -> None:
     ramped = spec(round={"steps": 8, "sync_rounds": 2, "ramp_rounds": 4})
     assert [ramped.steps_in(round) for round in range(8)] == [1, 1, 2, 4, 6, 8, 8, 8]
     assert spec(round={"steps": 2, "ramp_rounds": 4}).steps_in(0) == 1
+
+
+def test_a_file_that_is_no_text_is_no_spec(tmp_path: Path) -> None:
+    """Random bytes, or another encoding: one line, not a traceback."""
+    path = tmp_path / "bin.toml"
+    path.write_bytes("[run]".encode("utf-16"))
+    with pytest.raises(BadSpec, match="not UTF-8 text"):
+        load(str(path))

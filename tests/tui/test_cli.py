@@ -132,3 +132,10 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    """An ordinary file where a folder should be: named, with what to do; not a bug of ours."""
+    (tmp_path / "file").write_text("")
+    done = homefires("demo", "--spec", "micro", "--dir", str(tmp_path / "file" / "below"))
+    assert_one_line(done, 2, "file", "--dir")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import sys
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tui.single
-from dht.errors import BadInvite, HomefiresError, PortInUse, RunMismatch
+from dht.errors import BadInvite, BadSpec, HomefiresError, PortInUse, RunMismatch
 from dht.identity import Identity
 from dht.invite import issue
 from peer.spec import RunSpec, load, parse
@@ -93,3 +94,11 @@ def test_a_folder_of_another_run_is_refused(micro: RunSpec, tmp_path: Path) -> N
     (tmp_path / "spec.toml").write_text('[run]\nname = "other"\n[model]\narchitecture = "llama"\ncontext = 8\n')
     with pytest.raises(RunMismatch, match="holds another run"):
         run_bootstrap(micro, NoOutput(), directory=tmp_path, listen=[], announce=[])
+
+
+def test_a_model_that_cannot_be_built_is_refused_before_anybody_is_invited(micro: RunSpec, tmp_path: Path) -> None:
+    """The organiser hears it, with the closest valid name, and no node is started."""
+    model = dataclasses.replace(micro.model, architecture="lama")
+    with pytest.raises(BadSpec, match="did you mean 'llama'"):
+        run_bootstrap(dataclasses.replace(micro, model=model), NoOutput(), directory=tmp_path, listen=[], announce=[])
+    assert not (tmp_path / "bootstrap.log").exists()
