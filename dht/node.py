@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from dht.addresses import check_announce, check_dial, check_listen, peer_id_in
 from dht.board import Board
 from dht.daemon import Daemon, DaemonConfig, open_daemon
-from dht.errors import Unreachable
+from dht.errors import BadAddress, Unreachable
 from dht.keys import MAX_TTL_S, dht_key
 from dht.links import LinkLimits, OversizeError, PeerStreams, read_frame
 from dht.records import Malformed, Record, acceptable, pack, unpack
@@ -27,6 +27,7 @@ Provider = Callable[[], bytes | None]
 log = logging.getLogger(__name__)
 
 _REMEET_S = 15.0
+MEET_TIMEOUT_S = 5.0
 _GOODBYE_S = 1.0
 _BOARD_TIMEOUT_S = 15.0
 _MAX_NAME_BYTES = 64
@@ -90,6 +91,20 @@ class Node:
     async def addresses(self) -> tuple[str, ...]:
         """Where others can dial this node, each with /p2p/…"""
         return await self._daemon.addresses()
+
+    async def meet(self, peer_id: str, addresses: Sequence[str]) -> bool:
+        """Connect to a peer at the first of its addresses that answers; addresses of others are not dialled.
+
+        Routing alone does not know every address: it leaves out ranges that it takes for unreachable.
+        """
+        for address in addresses:
+            try:
+                if peer_id_in(check_dial(address)) == peer_id:
+                    await self._daemon.connect(address, MEET_TIMEOUT_S)
+                    return True
+            except (BadAddress, Unreachable) as error:
+                log.info("%s", error)
+        return False
 
     def serve(self, name: str, provider: Provider) -> None:
         """Answer whoever asks for `name`; at most MAX_FRAME_BYTES each time."""

@@ -19,6 +19,7 @@ from dht.keys import GENESIS, HEAD, MAX_TTL_S, VERSION
 
 MAX_RECORD_BYTES = 1024
 MAX_FOUNDERS = 16
+MAX_ADDRESSES = 4
 CLOCK_SKEW_S = 5.0
 """How much later than MAX_TTL_S a record may expire on our clock: the author's may be ahead."""
 
@@ -111,6 +112,7 @@ Digest = Annotated[bytes, Field(strict=True), AfterValidator(_digest)]
 DigestOrEmpty = Annotated[bytes, Field(strict=True), AfterValidator(_digest_or_empty)]
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Flag = Annotated[bool, Field(strict=True)]
+Address = Annotated[str, Field(strict=True, max_length=128), AfterValidator(_printable)]
 Label = Annotated[str, Field(strict=True, max_length=32), AfterValidator(_printable)]
 
 
@@ -141,6 +143,8 @@ class Head:
     """Flags: how this peer can be reached (0: not known)."""
     name: Label
     version: Label
+    addrs: Annotated[tuple[Address, ...], Field(max_length=MAX_ADDRESSES)] = ()
+    """Where the peer can be dialled, each with /p2p/ and its own id; a reader checks them before it dials."""
 
     def pack(self) -> bytes:
         """The body of a `head` record."""

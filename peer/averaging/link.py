@@ -27,7 +27,7 @@ from dht.identity import Identity, verify
 from dht.invite import Invite, parse
 from dht.lifetime import die_with_parent
 from dht.node import NetworkConfig, Node, open_node
-from dht.records import Genesis
+from dht.records import MAX_ADDRESSES, Genesis
 from peer import spec as specs
 from peer.averaging.chain import ChainOnDisk
 from peer.averaging.codec import Codec
@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 READ_BOARD_S = 3.0
 PUBLISH_S = 20.0
+MEET_AGAIN_S = 20.0
 FINISH_S = 15.0
 """A peer that has finished the run stays this long for others who may need its vote or its bytes."""
 GOODBYE_S = 0.2
@@ -110,6 +111,7 @@ class Link:
             running = [
                 tasks.create_task(self._tick(), name="tick"),
                 tasks.create_task(self._follow_board(), name="board"),
+                tasks.create_task(self._meet_others(), name="meet"),
                 tasks.create_task(self._publish_heads(), name="publish"),
             ]
             try:
@@ -137,6 +139,18 @@ class Link:
             for author, head in (await self._notices.read_heads()).items():
                 if author not in self._driver.state.heard:
                     self._driver.deliver(Received(time.monotonic(), author, head))
+            await asyncio.sleep(READ_BOARD_S)
+
+    async def _meet_others(self) -> None:
+        """Dial everyone at the addresses they publish: at once, and again while nothing is heard of them."""
+        met_at: dict[str, float] = {}
+        while True:
+            for peer, addresses in (await self._notices.read_addresses()).items():
+                _, heard_at = self._driver.state.heard.get(peer, (None, float("-inf")))
+                quiet_since = max(heard_at, met_at.get(peer, float("-inf")))
+                if peer not in met_at or time.monotonic() - quiet_since > MEET_AGAIN_S:
+                    met_at[peer] = time.monotonic()
+                    await self._node.meet(peer, addresses)
             await asyncio.sleep(READ_BOARD_S)
 
     async def _publish_heads(self) -> None:
@@ -271,7 +285,7 @@ async def _run(args: argparse.Namespace) -> int:
         )  # fmt: skip
         _end_on_failed_callbacks(asyncio.current_task())
         async with open_node(config) as node:
-            notices = Notices(node.board, identity, invite.spec_hash, args.name)
+            notices = Notices(node.board, identity, invite.spec_hash, args.name, await _dialable(node))
             await story(node, pipe, args.dir, invite, notices)
     except LinkLost:
         log.info("the trainer has ended")
@@ -280,6 +294,13 @@ async def _run(args: argparse.Namespace) -> int:
         code = error.exit_code
     await pipe.close(FLUSH_S)
     return code
+
+
+async def _dialable(node: Node) -> tuple[str, ...]:
+    """My addresses that others may try; those of loopback only if there are no others."""
+    addresses = await node.addresses()
+    beyond = tuple(address for address in addresses if not are_loopback([address]))
+    return (beyond or addresses)[:MAX_ADDRESSES]
 
 
 def _end_on_failed_callbacks(story: asyncio.Task[Any] | None) -> None:

@@ -22,13 +22,15 @@ class Notices:
     run: bytes
     name: str
     """What people call this peer."""
+    addrs: tuple[str, ...] = ()
+    """Where it can be dialled."""
 
     async def publish(self, head: HeadSent) -> None:
         """Put a HEAD up, signed; it replaces my last one."""
         body = HeadRecord(
             run=self.run, anchor=head.anchor, round=head.round, weight=head.weight, state=head.state,
             ready=head.ready, stuck_s=0.0, tokens=head.tokens, steps=head.steps, bandwidth_bps=0,
-            leaving=head.leaving, reach=0, name=self.name, version="1",
+            leaving=head.leaving, reach=0, name=self.name, version="1", addrs=self.addrs,
         )  # fmt: skip
         expires = time.time() + topics.HEAD_TTL_S
         record = sign_record(self.identity, self.run, topics.HEAD, body.pack(), expires)
@@ -45,6 +47,14 @@ class Notices:
                     tokens=body.tokens, steps=body.steps, leaving=body.leaving, name=body.name,
                 )  # fmt: skip
         return heads
+
+    async def read_addresses(self) -> dict[str, tuple[str, ...]]:
+        """Where the others say they can be dialled, by peer id."""
+        bodies = {author: unpack_body(record) for author, record in (await self.board.read(topics.HEAD)).items()}
+        mine = self.identity.peer_id
+        return {
+            author: body.addrs for author, body in bodies.items() if isinstance(body, HeadRecord) and author != mine
+        }
 
     async def read_genesis(self, organiser: str) -> Genesis | None:
         """Who founds the run, as its organiser says; None before he has."""

@@ -86,12 +86,14 @@ def _all_ready(turn: Turn) -> bool:
 def _begin(turn: Turn, ballot: int) -> None:
     state = turn.state
     acceptor = replace(state.acceptor, promised=ballot)
-    ready = (
+    # A joiner that is slower than the electorate would never be ready in time: it is asked once it is in step,
+    # gives what it has or nothing, and from the next round on it is waited for.
+    in_step = (
         peer
         for peer, (head, at) in state.heard.items()
-        if head.anchor == state.head.anchor and head.ready and turn.now - at < HEARD_S
+        if head.anchor == state.head.anchor and not head.leaving and turn.now - at < HEARD_S
     )
-    asked = tuple(dict.fromkeys((*state.head.electorate, *sorted(ready))))[:MAX_MEMBERS]
+    asked = tuple(dict.fromkeys((*state.head.electorate, *sorted(in_step))))[:MAX_MEMBERS]
     lead = Lead(
         ballot=ballot, stage=Stage.PREPARING, asked=asked, until=turn.now + turn.rules.ack_s,
         repeat_at=turn.now + REPEAT_S,

@@ -236,3 +236,14 @@ async def test_cancellation_passes_and_leaves_nothing(tmp_path: Path) -> None:
         async with asyncio.timeout(1.0), open_node(config(tmp_path)):
             await asyncio.Event().wait()
     assert daemons() == []
+
+
+async def test_peers_meet_at_the_addresses_they_publish(tmp_path: Path) -> None:
+    """Without any bootstrap node; an address of somebody else, or no address at all, is not dialled."""
+    async with open_node(config(tmp_path / "a")) as alice, open_node(config(tmp_path / "b")) as bob:
+        addresses = await bob.addresses()
+        stranger = Identity.generate().peer_id
+        assert not await alice.meet(stranger, [*addresses, "nonsense"])
+        assert await alice.meet(bob.peer_id, ["nonsense", *addresses])
+        bob.serve("name", lambda: b"bob")
+        assert await alice.ask(bob.peer_id, "name", 5.0) == b"bob"

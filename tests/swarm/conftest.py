@@ -34,7 +34,7 @@ class Homefires:
         with self._error_path.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tui", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
-                env=os.environ | {"TMPDIR": str(directory)}, text=True, start_new_session=True,
+                env=os.environ | {"TMPDIR": str(directory), "OMP_NUM_THREADS": "1"}, text=True, start_new_session=True,
             )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import socket
 import sys
-import time
 
 from peer.averaging.pipe import LinkLost, TrainerPipe
 
@@ -30,7 +30,7 @@ def main() -> int:
         case "echo":
             _echo(pipe)
         case "hangs":
-            time.sleep(600)
+            signal.pause()
     return 0
 
 
