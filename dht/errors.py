@@ -9,7 +9,8 @@
     ├── PortInUse                       4    another program listens there
     ├── RunMismatch                     5    other spec, other version, other initial parameters
     ├── DirectoryBusy                   6    another peer runs in this directory
-    └── RoundsFailed                    7    a demo ended without every round committed alike
+    ├── RoundsFailed                    7    a demo ended without every round committed alike
+    └── DiskFull                        8    no room for what must survive a crash
 
 Exit code 0 is success, 1 an error of ours (a bug), 130 an interrupt. Only the command line
 prints: one line that says what, which value and what to do; the traceback with ``--debug``.
@@ -70,3 +71,9 @@ class RoundsFailed(HomefiresError):
     """A demo finished, but not every round committed with the same bits everywhere."""
 
     exit_code = 7
+
+
+class DiskFull(HomefiresError):
+    """No room for what must survive a crash. A peer pauses until there is."""
+
+    exit_code = 8

@@ -1,21 +1,46 @@
-"""Small files that must survive a crash."""
+"""Files that must survive a crash, and disks that are full."""
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from dht.errors import DiskFull
 
 
 def write_whole(path: Path, payload: bytes) -> None:
-    """Replace a file so that after a crash it holds either the old bytes or the new ones; on disk at return."""
+    """Replace a small file so that after a crash it holds either the old bytes or the new ones; on disk at return.
+
+    Raises DiskFull, and then the old bytes are there.
+    """
     scratch = path.with_name(path.name + ".new")
-    with scratch.open("wb") as file:
-        file.write(payload)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    with telling_full_disk(path.parent):
+        with scratch.open("wb") as file:
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in `folder` on disk, too."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
+
+
+@contextmanager
+def telling_full_disk(folder: Path) -> Iterator[None]:
+    """Raises DiskFull where the system says that a disk or a quota is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFull(f"the disk that holds {folder} is full") from error

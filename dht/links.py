@@ -126,7 +126,8 @@ class PeerStreams:
                 return
             self.bytes_received += HEADER_BYTES + len(frame)
             if self._on_frame is not None:
-                self._on_frame(sender, frame)
+                # Not from this task: what fails there is its owner's failure, not this stream's.
+                asyncio.get_running_loop().call_soon(self._on_frame, sender, frame)
 
 
 class _Outgoing:

@@ -1,6 +1,7 @@
 """`python -m peer join INVITE --dir DIR`: one peer, headless; event lines on stdout, the log on stderr.
 
 `python -m peer describe SPEC` prints what a run's model is and what memory it needs.
+`python -m peer export DIR` writes the model of a run directory for plain transformers.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import Fields, LinkLost
 from peer.events import Event, PeerStopped
 from peer.recording import EventWriter, print_event
-from peer.session import Session, join
+from peer.session import join
 from peer.spec import PeerSettings, load, settings_from
+from peer.telling import Session
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
@@ -39,6 +41,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if args.command == "describe":
             return _describe(args.spec)
+        if args.command == "export":
+            return _export(args.dir, args.to)
         settings = settings_from(args.set, listen=tuple(args.listen))
         invite = parse_invite(args.invite, time.time())
         with hold_directory(args.dir):
@@ -59,6 +63,13 @@ def _describe(name_or_path: str) -> int:
     return 0
 
 
+def _export(directory: Path, to: Path | None) -> int:
+    from peer.export.folder import export
+
+    print(export(directory, to))
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m peer", description="One peer of a run, without a screen.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -71,7 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     describing = commands.add_parser("describe", help="print parameters and memory of a run")
     describing.add_argument("spec", help="a shipped spec or a TOML file")
-    for command in (joining, describing):
+    exporting = commands.add_parser("export", help="write the model of a run directory for plain transformers")
+    exporting.add_argument("dir", type=Path, help="run directory of a peer")
+    exporting.add_argument("--to", type=Path, help="new folder (default: DIR/export-round-N)")
+    for command in (joining, describing, exporting):
         command.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 

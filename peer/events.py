@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 VERSION = 1
@@ -235,6 +237,27 @@ def parse_line(text: str) -> Line | None:
         return Line(seq=row["seq"], t=row["t"], run=row["run"], peer=row["peer"], event=event)
     except (TypeError, KeyError) as error:
         raise ValueError(f"a {row['type']} event lacks a field: {error}") from error
+
+
+def read_events(directory: Path) -> Iterator[Line]:
+    """Every readable line of a run directory, oldest first: events.jsonl.2, events.jsonl.1, events.jsonl.
+
+    A line that is cut off (the peer is writing it, or its machine lost power) is skipped.
+    """
+    for path in sorted(directory.glob("events.jsonl*"), key=_age, reverse=True):
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for text in file:
+                try:
+                    line = parse_line(text)
+                except ValueError:
+                    continue
+                if line is not None:
+                    yield line
+
+
+def _age(path: Path) -> int:
+    number = re.fullmatch(r"events\.jsonl\.(\d+)", path.name)
+    return int(number[1]) if number else 0
 
 
 def _finite(value: Any) -> Any:

@@ -7,8 +7,12 @@ import logging
 import logging.handlers
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dht.errors import DiskFull
+from dht.files import telling_full_disk
 from peer.events import Event, Line, format_line
 
 FILE_BYTES = 16 << 20
@@ -18,7 +22,8 @@ OLD_FILES = 3
 class EventWriter:
     """Writes each event as one line to stdout and to `events.jsonl`, which rotates (`.1` is the newest old file).
 
-    The numbers go on where an earlier process in the same directory stopped.
+    The numbers go on where an earlier process in the same directory stopped. On a full disk the
+    file lacks lines, which is no reason to stop training.
     """
 
     def __init__(self, run: str, peer: str, directory: Path) -> None:
@@ -26,9 +31,7 @@ class EventWriter:
         path = directory / "events.jsonl"
         self._seq = _next_number(path)
         self._file = logging.Logger("events")
-        self._file.addHandler(
-            logging.handlers.RotatingFileHandler(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8")
-        )
+        self._file.addHandler(_File(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8"))
 
     def emit(self, event: Event) -> None:
         """Write one event, flushed."""
@@ -39,8 +42,23 @@ class EventWriter:
 
     def close(self) -> None:
         """Close the file."""
-        for handler in self._file.handlers:
-            handler.close()
+        with _without_full_disk():
+            for handler in self._file.handlers:
+                handler.close()
+
+
+class _File(logging.handlers.RotatingFileHandler):
+    """Raises what goes wrong, but for a full disk."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        with _without_full_disk():
+            raise
+
+
+@contextmanager
+def _without_full_disk() -> Iterator[None]:
+    with suppress(DiskFull), telling_full_disk(Path("events.jsonl")):
+        yield
 
 
 def print_event(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""The whole story of a peer, on one screen: join a run, train, agree, and leave.
+"""The whole story of a peer, on one screen: join a run, train, agree, write checkpoints, and leave.
 
 The link runs in a child process and starts first, so that it loads hivemind while this process
 loads torch. Everything this process has to say is an event.
@@ -7,32 +7,37 @@ loads torch. Everything this process has to say is an event.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dht.errors import DiskFull, RunMismatch
 from peer.averaging.child import LinkChild
+from peer.averaging.pipe import LinkLost
+from peer.averaging.replaying import Replaying
 from peer.events import (
+    CheckpointWritten,
     Evaluated,
     Event,
-    InnerProgressed,
     PeerStarted,
-    PeerStateChanged,
     PhaseEntered,
     RoundCommitted,
     RoundStarted,
 )  # fmt: skip
 from peer.rounds.update import Block, Update
 from peer.spec import PeerSettings, RunSpec, parse
+from peer.telling import Progress, Session
 
 if TYPE_CHECKING:
+    from peer.train.checkpoint import Checkpoints
     from peer.train.trainer import Trainer
 
 SPEC_TIMEOUT_S = 90.0
 POLL_S = 0.5
-PROGRESS_S = 1.0
+RETRY_S = 5.0
+LINKS_LOST = 3
+LINK_LOST_WINDOW_S = 600.0
 
 
 def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, session: Session) -> None:
@@ -42,35 +47,25 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
     session.say("JOINING", "building the model and reading the data")
     session.building = True
     trainer = _make_trainer(spec, settings, me, directory)
+    first_state = trainer.anchor.state_digest()
+    checkpoints, anchor = _restore(trainer, directory, session)
     session.building = False
     session.emit(_started(settings, me, trainer, directory))
-    link.send("model", trainer.layer_sizes, trainer.anchor.state_digest())
-    anchor, members = link.expect("begin", None)
-    peer = Peer(link, trainer, spec, session, anchor, members)
+    peer = Peer(link, trainer, checkpoints, spec, session, first_state, anchor)
+    peer.meet()
     while not peer.finished and not session.stopping:
-        peer.catch_up_or_train()
-    link.send("finish" if peer.finished else "leave")
-
-
-@dataclass
-class Session:
-    """Where events go, and whether somebody asked this peer to leave."""
-
-    emit: Callable[[Event], None]
-    stopping: bool = False
-    building: bool = False
-    """The model is being built: a signal need not wait for that."""
-    state: str = ""
-    why: str = ""
-
-    def say(self, state: str, why: str) -> None:
-        """Say what this peer does and why, once per change."""
-        if (state, why) != (self.state, self.why):
-            self.state, self.why = state, why
-            self.emit(PeerStateChanged(state=state, why=why))
-
-    def left(self) -> bool:
-        return self.stopping
+        try:
+            if link.has_ended:
+                peer.meet_again()
+            peer.catch_up_or_train()
+        except DiskFull as error:
+            peer.pause(str(error))
+        except LinkLost:
+            peer.note_lost_link()
+    try:
+        link.send("finish" if peer.finished else "leave")
+    finally:
+        peer.write_checkpoint()
 
 
 @dataclass
@@ -79,12 +74,19 @@ class Peer:
 
     link: LinkChild
     trainer: Trainer
+    checkpoints: Checkpoints
     spec: RunSpec
     session: Session
+    first_state: bytes
+    """State digest of the initial parameters, which all peers of a run must share."""
     anchor: bytes
-    members: tuple[str, ...]
+    """The chain's name of where the trainer stands; empty before the first round."""
+    members: tuple[str, ...] = ()
     in_step: bool = False
     freeze_asked: bool = False
+    round_begun: bool = False
+    checkpoint_failed: bool = False
+    links_lost_at: list[float] = field(default_factory=list)
     round_began_at: float = field(default_factory=time.monotonic)
     """When this anchor came to be here."""
     training_since: float = field(default_factory=time.monotonic)
@@ -92,10 +94,51 @@ class Peer:
     """Since when this peer can make no inner step; None while it trains."""
     exposed_s: float = 0.0
     progress: Progress = field(default_factory=lambda: Progress())
+    replaying: Replaying = field(default_factory=Replaying)
 
     @property
     def finished(self) -> bool:
         return 0 < self.spec.run.rounds <= self.trainer.anchor.round
+
+    # ---- meeting the link, once or again ----
+
+    def meet(self) -> None:
+        """Tell the link what the model looks like and where the trainer stands; from there it replays."""
+        self.link.send("model", self.trainer.layer_sizes, self.first_state, self.anchor)
+        anchor, self.members = self.link.expect("begin", None)
+        if self.anchor not in (b"", anchor):
+            raise RunMismatch(
+                f"{self.checkpoints.folder} is at round {self.trainer.anchor.round}, where the chain beside it does "
+                "not lead; move the checkpoints away to start from the chain"
+            )
+        self.anchor = anchor
+
+    def meet_again(self) -> None:
+        """A new link in place of one that has ended; the trainer stays as it is."""
+        self.session.say("JOINING", "connecting again")
+        self.in_step = False
+        self.link.restart()
+        self.link.expect("spec", SPEC_TIMEOUT_S)
+        self.meet()
+
+    def note_lost_link(self) -> None:
+        """A link that ends without a word is started again, unless that happens again and again: LinkLost."""
+        now = time.monotonic()
+        self.links_lost_at = [at for at in self.links_lost_at if now - at < LINK_LOST_WINDOW_S] + [now]
+        if len(self.links_lost_at) > LINKS_LOST:
+            self.write_checkpoint()
+            raise LinkLost
+        self.session.warn("LINK", "the link ended unexpectedly and is started again; nothing is lost")
+
+    def pause(self, why: str) -> None:
+        """The disk is full. What was learned stays in memory; after `RETRY_S` it is tried again."""
+        self.session.say("PAUSED", f"{why}; make room, training goes on by itself")
+        until = time.monotonic() + RETRY_S
+        while time.monotonic() < until and not self.session.stopping:
+            if self.link.has_ended:
+                time.sleep(POLL_S)
+            else:
+                self._hear(POLL_S)
 
     def catch_up_or_train(self) -> None:
         """One turn: hear the link, then do what this peer's state asks for."""
@@ -106,6 +149,9 @@ class Peer:
             self.session.say("AVERAGING", f"round {self.trainer.anchor.round + 1} is being agreed")
             self._hear(POLL_S)
         else:
+            round = self.trainer.anchor.round + 1
+            overdue = f"round {round} is overdue; training goes on"
+            self.session.say("TRAINING", overdue if self.trainer.frozen else f"towards round {round}")
             self._train_step()
             self._hear(0.0)
 
@@ -113,7 +159,7 @@ class Peer:
 
     def _train_step(self) -> None:
         trainer = self.trainer
-        if trainer.step_in_round == 0:
+        if not self.round_begun:
             self._begin_round()
         step = trainer.train_step()
         self.progress.add(step.loss, step.tokens)
@@ -125,6 +171,8 @@ class Peer:
             self.link.send("progress", share)
         if freezing:
             self._freeze()
+        if self.checkpoints.due(round_ends=freezing):
+            self.write_checkpoint()
 
     def _begin_round(self) -> None:
         self.trainer.begin_round(self.members)
@@ -132,7 +180,7 @@ class Peer:
         self.training_since = time.monotonic()
         round = self.trainer.anchor.round
         self.session.emit(RoundStarted(round=round, steps=self.trainer.steps_in_round))
-        self.session.say("TRAINING", f"towards round {round + 1}")
+        self.round_begun = True
 
     def _freeze(self) -> None:
         self.freeze_asked = False
@@ -141,13 +189,27 @@ class Peer:
         self.trainer.freeze(self.anchor)
         self.link.send("frozen", self.anchor)
 
+    def write_checkpoint(self) -> None:
+        """Have all of this peer on disk. Without room for it the one before stays, and training goes on."""
+        checkpoint = self.trainer.checkpoint(self.anchor)
+        try:
+            path = self.checkpoints.write(checkpoint)
+        except DiskFull as error:
+            if not self.checkpoint_failed:
+                self.session.warn("CHECKPOINT", str(error))
+            self.checkpoint_failed = True
+            return
+        self.checkpoint_failed = False
+        self.session.emit(
+            CheckpointWritten(round=self.trainer.anchor.round, path=str(path), bytes=checkpoint.size_bytes)
+        )
+
     def _overdue(self) -> bool:
         """A round that takes longer than every deadline together holds nobody: training goes on."""
         table = self.spec.round
         longest_s = table.gather_s + 2 * (table.patience_s + table.exchange_s)
         if self.idle_since is None or time.monotonic() - self.idle_since < longest_s:
             return self.idle_since is None
-        self.session.say("TRAINING", f"round {self.trainer.anchor.round + 1} is overdue; training goes on")
         self._end_idling()
         return True
 
@@ -167,26 +229,35 @@ class Peer:
                 case "commit":
                     self._apply(*fields)
                 case "replay":
-                    update = Block.from_bytes(fields[0]).update
-                    self.trainer.replay(update, self.link.load_object)
-                    self.members = tuple(pledge.peer for pledge in update.members)
+                    self._replay(*fields)
                 case "resume":
                     self._resume(fields[0])
                 case "freeze":
                     self.freeze_asked = not self.trainer.frozen
                 case "in_step":
                     self.in_step = True
+                case "behind":
+                    self.in_step = False
                 case "report":
                     name, values = fields
                     self.session.emit(Event.registry[name](**values))
                 case _:
                     raise AssertionError(f"no such message: {kind}")
-            message = self.link.receive(0.0)
+            message = None if self.session.stopping else self.link.receive(0.0)
+
+    def _replay(self, packed: bytes, last_round: int) -> None:
+        """Apply an update of the chain on this disk again."""
+        update = Block.from_bytes(packed).update
+        self.trainer.replay(update, self.link.load_object)
+        self.members = tuple(pledge.peer for pledge in update.members)
+        for event in self.replaying.after(update.round, last_round):
+            self.session.emit(event)
 
     def _resume(self, anchor: bytes) -> None:
         """Stand where the chain on this disk ends; at the very start the first founder measures it."""
         self.anchor = anchor
         self.trainer.resume(anchor)
+        self.round_begun = False
         self.round_began_at = self.idle_since = time.monotonic()
         self.link.send("applied", anchor, self.trainer.anchor.state_digest())
         if self.trainer.anchor.round == 0 and min(self.members) == self.trainer.me:
@@ -214,7 +285,7 @@ class Peer:
         )  # fmt: skip
         self.round_began_at = self.idle_since = time.monotonic()
         self.exposed_s = 0.0
-        self.trainer.step_in_round = 0
+        self.round_begun = False
         if self._my_turn_to_evaluate(update):
             self._evaluate()
 
@@ -230,33 +301,6 @@ class Peer:
         self.session.emit(Evaluated(round=self.trainer.anchor.round, loss=loss, tokens=tokens))
 
 
-@dataclass
-class Progress:
-    """Training loss and speed since the last report."""
-
-    losses: list[float] = field(default_factory=list)
-    tokens: int = 0
-    since: float = field(default_factory=time.monotonic)
-
-    def add(self, loss: float, tokens: int) -> None:
-        self.losses.append(loss)
-        self.tokens += tokens
-
-    def due(self) -> bool:
-        return time.monotonic() - self.since >= PROGRESS_S
-
-    def event(self, trainer: Trainer, learning_rate: float) -> InnerProgressed:
-        """What happened since the last call; starts anew."""
-        seconds = max(time.monotonic() - self.since, 1e-6)
-        event = InnerProgressed(
-            round=trainer.anchor.round, step=trainer.step_in_round, steps=trainer.steps_in_round,
-            loss=sum(self.losses) / len(self.losses), tokens=self.tokens,
-            tokens_per_s=round(self.tokens / seconds, 1), learning_rate=learning_rate,
-        )  # fmt: skip
-        self.losses, self.tokens, self.since = [], 0, time.monotonic()
-        return event
-
-
 def _make_trainer(spec: RunSpec, settings: PeerSettings, me: str, directory: Path) -> Trainer:
     import torch
 
@@ -266,6 +310,19 @@ def _make_trainer(spec: RunSpec, settings: PeerSettings, me: str, directory: Pat
     if settings.threads:
         torch.set_num_threads(settings.threads)
     return Trainer(spec, me, directory / "x", choose_device(settings.device))
+
+
+def _restore(trainer: Trainer, directory: Path, session: Session) -> tuple[Checkpoints, bytes]:
+    """Be what the newest intact checkpoint says; returns the anchor it was taken at, empty without one."""
+    from peer.train.checkpoint import Checkpoints, newest
+
+    checkpoints = Checkpoints(directory / "checkpoints")
+    run = trainer.spec.digest().hex()
+    found = newest(checkpoints.folder, run, trainer.me, lambda text: session.warn("CHECKPOINT", text))
+    if found is None:
+        return checkpoints, b""
+    trainer.restore(found)
+    return checkpoints, found.anchor
 
 
 def _started(settings: PeerSettings, me: str, trainer: Trainer, directory: Path) -> PeerStarted:

@@ -104,13 +104,16 @@ class DataTable(_Table):
 
 @dataclass(frozen=True, kw_only=True)
 class InnerTable(_Table):
-    optimizer: Literal["adamw"] = "adamw"
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`muon`: Muon for the hidden matrices; AdamW for embeddings, the output head, norms and biases."""
     learning_rate: float = 4e-4
-    """Peak (4e-4 in arXiv:2311.08105)."""
+    """Peak (4e-4 in arXiv:2311.08105). Muon's steps are scaled to AdamW's, so it serves both (arXiv:2502.16982)."""
+    muon_momentum: float = 0.95
+    """Nesterov momentum of Muon (0.95 in arXiv:2502.16982)."""
     beta1: float = 0.9
     beta2: float = 0.95
     weight_decay: float = 0.1
-    """Applied to matrices only."""
+    """Applied to matrices only, by either optimizer."""
     clip: float = 1.0
     """Largest gradient norm; 0 means no clipping."""
     sequences: int = 8
@@ -128,6 +131,7 @@ class InnerTable(_Table):
 
     def __post_init__(self) -> None:
         _require(self.learning_rate, "inner.learning_rate", low=0)
+        _require(self.muon_momentum, "inner.muon_momentum", low=0, high=0.9999)
         _require(self.beta1, "inner.beta1", low=0, high=0.9999)
         _require(self.beta2, "inner.beta2", low=0, high=0.99999)
         _require(self.weight_decay, "inner.weight_decay", low=0)

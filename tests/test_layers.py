@@ -74,6 +74,13 @@ def test_a_fresh_interpreter_loads_nothing_heavy(module: str, forbidden: set[str
     assert set(run.stdout.split()) & forbidden == set()
 
 
+@pytest.mark.parametrize("path", sources(*PACKAGES), ids=name_of)
+def test_nothing_needs_the_kit_for_tests(path: Path) -> None:
+    if path.is_relative_to(ROOT / "peer" / "testing"):
+        return
+    assert {name for name in imports_of(path) if name.startswith("peer.testing")} == set()
+
+
 def test_no_other_distribution_owns_our_names() -> None:
     """peer, dht, tui and bootstrap are common words."""
     owners = importlib.metadata.packages_distributions()

@@ -71,6 +71,7 @@ def build_parser() -> Parser:
     _add_bootstrap(commands)
     _add_join(commands)
     _add_status(commands)
+    _add_export(commands)
     return parser
 
 
@@ -111,6 +112,12 @@ def _add_status(commands: argparse._SubParsersAction[Parser]) -> None:
         "--dir", type=Path, metavar="DIR", help="the peer's folder (default: the run that reported last)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_export(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = _add_command(commands, "export", _export, "write the model of a peer's folder for plain transformers")
+    parser.add_argument("dir", type=Path, metavar="DIR", help="the folder of a peer, stopped or at work")
+    parser.add_argument("--to", type=Path, metavar="OUT", help="new folder (default: DIR/export-round-N)")
 
 
 def _add_command(
@@ -196,6 +203,13 @@ def _status(options: argparse.Namespace) -> int:
 
     directory = options.dir or newest_directory(data_root() / "runs")
     print(describe_directory(directory, as_json=options.json))
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from tui.single import run_export
+
+    print(run_export(options.dir, options.to, debug=options.debug))
     return 0
 
 

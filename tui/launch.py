@@ -29,6 +29,7 @@ from typing import BinaryIO, Self
 from dht.errors import (
     BadInput,
     DirectoryBusy,
+    DiskFull,
     HomefiresError,
     PortInUse,
     RoundsFailed,
@@ -46,7 +47,7 @@ SWEEP_S = 2.0
 INTERRUPTED = 130
 """Exit code after an interrupt."""
 
-_CHILD_ENVIRONMENT = {
+CHILD_ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     # A folder called `peer` or `dht` where the person happens to stand must not be imported.
     "PYTHONSAFEPATH": "1",
@@ -143,7 +144,7 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env=os.environ | _CHILD_ENVIRONMENT,
+                env=os.environ | CHILD_ENVIRONMENT,
                 start_new_session=True,
             )
         child = Child(name=name, log=log, process=process)
@@ -219,11 +220,16 @@ class Children:
 
 def error_of(child: Child) -> HomefiresError:
     """What its failure means here: the branch of the error tree that its exit code stands for."""
-    kinds = (BadInput, Unreachable, PortInUse, RunMismatch, DirectoryBusy, RoundsFailed)
-    kind = next((kind for kind in kinds if kind.exit_code == child.exit_code), HomefiresError)
+    kind = kind_of(child.exit_code)
     if child.stopped is not None and kind is not HomefiresError:
         return kind(child.stopped.why)
     return HomefiresError(f"{child.name}: {child.describe_end()}; its log is {child.log}")
+
+
+def kind_of(exit_code: int | None) -> type[HomefiresError]:
+    """The branch of the error tree that an exit code stands for; its root for codes of no branch."""
+    kinds = (BadInput, Unreachable, PortInUse, RunMismatch, DirectoryBusy, RoundsFailed, DiskFull)
+    return next((kind for kind in kinds if kind.exit_code == exit_code), HomefiresError)
 
 
 def python_module(name: str, *arguments: str) -> list[str]:

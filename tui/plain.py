@@ -17,11 +17,15 @@ from peer.events import (
     PeerStopped,
     RoundAborted,
     RoundCommitted,
+    TransferProgressed,
 )
 from tui.snapshot import Swarm, fold
 
 HEARTBEAT_S = 60.0
 """A line is printed after this long without one."""
+
+SYNCING_EVERY_S = 5.0
+"""How far a peer has caught up is printed this often."""
 
 EVALUATION_WAIT_S = 5.0
 """The line of a round waits this long for its held-out loss."""
@@ -49,12 +53,14 @@ class PlainOutput:
         self._swarm = Swarm()
         self._pending: _Pending | None = None
         self._said_t = 0.0
+        self._synced_t: dict[str, float] = {}
+        """When it was last printed how far a peer has caught up."""
 
     def show(self, line: Line) -> None:
         before, self._swarm = self._swarm, fold(self._swarm, line)
         self._said_t = self._said_t or line.t
         match line.event:
-            case RoundCommitted() as event if event.round > before.round:
+            case RoundCommitted() as event if event.round > before.round and not _is_syncing(before, line):
                 self._flush_round(line.t)
                 self._pending = _Pending(line.t, event, self._training_loss())
             case Evaluated() as event if len(self._swarm.losses) > len(before.losses):
@@ -94,8 +100,24 @@ class PlainOutput:
             return
         if self._terse and old is not None and {old.state, event.state} <= _CYCLE:
             return
+        if self._terse_sync(before, line):
+            return
         why = f": {event.why}" if event.why else ""
-        self._print(line.t, f"{self._who(line)}: {event.state}{why}")
+        self._print(line.t, f"{self._who(line)}: {event.state}{why}{self._received(line.peer)}")
+
+    def _terse_sync(self, before: Swarm, line: Line) -> bool:
+        """A peer that catches up says each second how far it is."""
+        if not _is_syncing(self._swarm, line):
+            return False
+        said_t = self._synced_t.get(line.peer)
+        if _is_syncing(before, line) and said_t is not None and line.t - said_t < SYNCING_EVERY_S:
+            return True
+        self._synced_t[line.peer] = line.t
+        return False
+
+    def _received(self, peer: str) -> str:
+        transfer = self._swarm.peers[peer].transfer
+        return f" · {format_transfer(transfer)}" if transfer is not None else ""
 
     def _show_evaluation(self, t: float, event: Evaluated) -> None:
         if self._pending is not None and self._pending.event.round == event.round:
@@ -154,6 +176,16 @@ class PlainOutput:
 def printable(text: str) -> str:
     """The text without control, format or escape characters: each becomes U+FFFD."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def _is_syncing(swarm: Swarm, line: Line) -> bool:
+    view = swarm.peers.get(line.peer)
+    return view is not None and view.state == "SYNCING"
+
+
+def format_transfer(transfer: TransferProgressed) -> str:
+    """7.1 MB of 23.5 MB."""
+    return f"{format_bytes(transfer.bytes_done)} of {format_bytes(transfer.bytes_total)}"
 
 
 def format_bytes(count: int) -> str:

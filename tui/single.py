@@ -1,22 +1,39 @@
-"""`homefires join` and `homefires bootstrap`: one child, its events on the screen until it ends."""
+"""`homefires join` and `homefires bootstrap`: one child, its events on the screen until it ends.
+
+`homefires export`: one child, its one line at its end.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dht.errors import BadSpec, RunMismatch
+from dht.errors import BadSpec, HomefiresError, RunMismatch
 from dht.invite import parse as parse_invite
 from peer.spec import RunSpec, dump, load
-from tui.launch import INTERRUPTED, Children, Ended, Interrupted, Said, error_of, python_module
+from tui.launch import (
+    CHILD_ENVIRONMENT,
+    INTERRUPTED,
+    Children,
+    Ended,
+    Interrupted,
+    Said,
+    error_of,
+    kind_of,
+    python_module,
+)
 from tui.output import Output
 from tui.places import default_directory
 
 DESCRIBE_S = 120.0
 """Loading torch and laying out the model takes no longer, or something is wrong."""
+EXPORT_S = 3600.0
+"""Replaying the longest chain takes no longer, or something is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +86,24 @@ def describe_model(path: Path) -> str:
     if told.returncode != 0:
         raise BadSpec(told.stderr.strip().splitlines()[-1].removeprefix("homefires: "))
     return told.stdout.strip()
+
+
+def run_export(directory: Path, to: Path | None, *, debug: bool) -> str:
+    """Have the model of a run directory written to `to`; one line that says what is where.
+
+    A child, since it loads torch. Raises the error that its exit code stands for.
+    """
+    argv = python_module("peer", "export", str(directory), *(["--to", str(to)] if to else []))
+    told = subprocess.run(
+        argv, env=os.environ | CHILD_ENVIRONMENT, capture_output=True, text=True, timeout=EXPORT_S, check=False
+    )
+    if debug:
+        print(told.stderr, end="", file=sys.stderr)
+    if told.returncode == 0:
+        return told.stdout.strip()
+    kind = kind_of(told.returncode)
+    why = (told.stderr.strip().splitlines() or [f"exit code {told.returncode}"])[-1].removeprefix("homefires: ")
+    raise kind(why if kind is not HomefiresError else f"the export failed: {why}; run it again with --debug")
 
 
 def follow(name: str, argv: Sequence[str], log: Path, output: Output) -> int:

@@ -24,6 +24,7 @@ from peer.events import (
     ReportReceived,
     RoundCommitted,
     RoundStarted,
+    TransferProgressed,
 )
 
 MAX_ALERTS = 16
@@ -59,6 +60,8 @@ class PeerView:
     bytes_received: int = 0
     commits: tuple[Commit, ...] = ()
     alerts: tuple[str, ...] = ()
+    transfer: TransferProgressed | None = None
+    """What it is receiving in order to catch up."""
     stopped: bool = False
     exit_code: int = 0
 
@@ -161,7 +164,10 @@ def _fold_peer(view: PeerView, line: Line) -> PeerView:
             fresh = PeerView(peer=view.peer, reports=True)
             return replace(fresh, name=event.name, device=event.device, parameters=event.parameters, state="JOINING")
         case PeerStateChanged() as event:
-            return replace(view, state=event.state, why=event.why)
+            transfer = view.transfer if event.state == "SYNCING" else None
+            return replace(view, state=event.state, why=event.why, transfer=transfer)
+        case TransferProgressed() as event:
+            return replace(view, transfer=event)
         case RoundStarted() as event:
             return replace(view, round=event.round, step=0, steps=event.steps)
         case InnerProgressed() as event:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from dht.errors import BadInput
-from peer.events import Line, parse_line
-from tui.plain import printable
+from peer.events import read_events
+from tui.plain import format_transfer, printable
 from tui.snapshot import PeerView, Swarm, fold, to_json
 
 
@@ -31,6 +29,8 @@ def describe(swarm: Swarm, alive: bool) -> list[str]:
     """What the peer does, why, and how far it has come."""
     mine = swarm.reporting[-1]
     lines = [f"{mine.label}: {_doing(mine, alive)}", f"run {swarm.run}, round {mine.round}{_step(mine)}"]
+    if mine.transfer is not None:
+        lines.append(f"received {format_transfer(mine.transfer)} of {mine.transfer.what} from {mine.transfer.source}")
     if mine.loss is not None:
         lines.append(f"training loss {mine.loss:.3f}, {mine.tokens_per_s:,.0f} tokens/s")
     if swarm.losses:
@@ -52,22 +52,6 @@ def newest_directory(root: Path) -> Path:
     return max(logs, key=lambda path: path.stat().st_mtime).parent
 
 
-def read_events(directory: Path) -> Iterator[Line]:
-    """Every readable line, oldest first: events.jsonl.2, events.jsonl.1, events.jsonl.
-
-    A line that is cut off (the peer is writing it, or its machine lost power) is skipped.
-    """
-    for path in sorted(directory.glob("events.jsonl*"), key=_age, reverse=True):
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for text in file:
-                try:
-                    line = parse_line(text)
-                except ValueError:
-                    continue
-                if line is not None:
-                    yield line
-
-
 def is_locked(lock: Path) -> bool:
     """Whether a running peer holds the lock of its directory."""
     if not lock.exists():
@@ -78,11 +62,6 @@ def is_locked(lock: Path) -> bool:
         except BlockingIOError:
             return True
     return False
-
-
-def _age(path: Path) -> int:
-    number = re.fullmatch(r"events\.jsonl\.(\d+)", path.name)
-    return int(number[1]) if number else 0
 
 
 def _doing(view: PeerView, alive: bool) -> str:

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import msgpack
 
+from dht.errors import RunMismatch
 from dht.files import write_whole
+from dht.records import Genesis
 from peer.averaging.codec import Codec
 from peer.averaging.contribution import Contribution
 from peer.rounds.layout import Part
-from peer.rounds.names import pack
+from peer.rounds.names import genesis_anchor, pack
 from peer.rounds.state import Acceptor, Head
 from peer.rounds.update import Block, Update
 
@@ -38,7 +40,7 @@ class ChainOnDisk:
         self._folder = directory / "chain"
         self._objects = self._folder / "objects"
         self._objects.mkdir(parents=True, exist_ok=True)
-        self.blocks = self._read_blocks()
+        self.blocks = read_blocks(directory)
         self.heads = [genesis]
         for block in self.blocks:
             self.heads.append(self.heads[-1].after(block.update))
@@ -139,13 +141,6 @@ class ChainOnDisk:
             chosen.append(block)
         return tuple(chosen)
 
-    def _read_blocks(self) -> list[Block]:
-        """The chain up to HEAD; a block behind it belongs to a commit that did not finish."""
-        pointer = self._directory / "HEAD"
-        rounds = int(pointer.read_text().split()[0]) if pointer.exists() else 0
-        paths = [self._folder / f"{round:06d}.block" for round in range(1, rounds + 1)]
-        return [Block.from_bytes(path.read_bytes()) for path in paths]
-
     # ---- my contribution ----
 
     def contribution(self, anchor: bytes) -> Contribution | None:
@@ -157,3 +152,29 @@ class ChainOnDisk:
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         mine = self.contribution(anchor)
         return None if mine is None else (mine.path(part), mine.payload(part))
+
+
+def first_head(genesis: Genesis) -> Head:
+    """Where every chain of the run begins: the founders are its electorate."""
+    anchor = genesis_anchor(genesis.run, genesis.founders, genesis.state)
+    return Head(anchor=anchor, round=0, weight=0, electorate=genesis.founders, members=genesis.founders)
+
+
+def require_same_start(genesis: Genesis, state: bytes) -> None:
+    """The initial parameters of this machine, by their digest, are the founders'. Raises RunMismatch."""
+    if genesis.state != state:
+        raise RunMismatch(
+            f"this machine computed other initial parameters ({state.hex()[:12]}) than the founders "
+            f"({genesis.state.hex()[:12]}); compare the versions of torch and transformers with theirs"
+        )
+
+
+def read_blocks(directory: Path) -> list[Block]:
+    """The chain of a run directory up to HEAD; a block behind it belongs to a commit that did not finish.
+
+    Raises ValueError for a damaged block.
+    """
+    pointer = directory / "HEAD"
+    rounds = int(pointer.read_text().split()[0]) if pointer.exists() else 0
+    paths = [directory / "chain" / f"{round:06d}.block" for round in range(1, rounds + 1)]
+    return [Block.from_bytes(path.read_bytes()) for path in paths]

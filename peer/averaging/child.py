@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from dht import errors
 from peer.averaging.pipe import Fields, LinkLost, TrainerPipe
@@ -28,6 +28,9 @@ class Left(Exception):
 class LinkChild:
     """Starts the link, talks to it, and sees that it ends. Use it as a context manager."""
 
+    module: ClassVar[str] = "peer.averaging.link"
+    """What is run as the link."""
+
     def __init__(
         self,
         invite: str,
@@ -37,16 +40,20 @@ class LinkChild:
         left: Callable[[], bool],
     ) -> None:
         self._directory, self._on_report, self._left = directory, on_report, left
+        self._arguments = ["--dir", str(directory), "--invite", invite, "--name", settings.name]
+        self._arguments += [word for address in settings.listen for word in ("--listen", address)]
+        self._start()
+
+    def _start(self) -> None:
         mine, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "peer.averaging.link", "--fd", str(theirs.fileno()), "--dir", str(directory)]
-        command += ["--invite", invite, "--name", settings.name]
-        command += [word for address in settings.listen for word in ("--listen", address)]
+        command = [sys.executable, "-m", self.module, "--fd", str(theirs.fileno()), *self._arguments]
         self._process = subprocess.Popen(
             command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
             env=os.environ | {"HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor"},
         )  # fmt: skip
         theirs.close()
         self._pipe = TrainerPipe(mine)
+        self.has_ended = False
 
     def __enter__(self) -> Self:
         return self
@@ -64,6 +71,13 @@ class LinkChild:
             self.kill()
             self._process.wait()
 
+    def restart(self) -> None:
+        """Start a new link in place of one that has ended: the run goes on from what is on disk."""
+        self._pipe.close()
+        self.kill()
+        self._process.wait(STOP_S)
+        self._start()
+
     def kill(self) -> None:
         """End the link at once; its daemon ends with it. Waits for nothing, so a signal handler may call it."""
         self._process.kill()
@@ -78,10 +92,15 @@ class LinkChild:
             raise
 
     def receive(self, timeout_s: float) -> Fields | None:
-        """The next message or None. Raises what the link failed with."""
-        message = self._pipe.receive(timeout_s)
+        """The next message or None. Raises what the link failed with, or LinkLost; then it `has_ended`."""
+        try:
+            message = self._pipe.receive(timeout_s)
+        except LinkLost:
+            self.has_ended = True
+            raise
         if message is not None and message[0] == "error":
             _, name, text = message
+            self.has_ended = True
             raise getattr(errors, name)(text)
         return message
 

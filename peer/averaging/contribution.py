@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgpack
 
-from dht.files import write_whole
+from dht.files import telling_full_disk, write_whole
 from peer.averaging.codec import Codec, Floats
 from peer.rounds import merkle
 from peer.rounds.layout import Part
@@ -34,11 +34,11 @@ class Effort:
 def write_contribution(
     folder: Path, anchor: bytes, balance: Floats, parts: tuple[Part, ...], codec: Codec, effort: Effort
 ) -> None:
-    """Encode the balance part by part and have it on disk (fsync) under the anchor's name."""
+    """Encode the balance part by part and have it on disk (fsync) under the anchor's name. Raises DiskFull."""
     leaves = []
     path = folder / f"{anchor.hex()}.parts"
     scratch = path.with_name(path.name + ".new")
-    with scratch.open("wb") as file:
+    with telling_full_disk(folder), scratch.open("wb") as file:
         for part in parts:
             payload = codec.encode(balance[part.start : part.start + part.size])
             leaves.append(digest_of(payload))

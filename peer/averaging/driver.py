@@ -106,7 +106,7 @@ class Driver:
         self._streams, self._disk, self._arithmetic, self._trainer = streams, disk, arithmetic, trainer
         self._report, self._publish = report, publish
         self._events: deque[Event] = deque()
-        self._busy = False
+        self._busy = self._broken = False
 
     def on_frame(self, sender: str, frame: bytes) -> None:
         """A frame from an authenticated peer; what is not a message is counted and dropped."""
@@ -118,9 +118,12 @@ class Driver:
         self.deliver(Received(self.clock(), sender, message))
 
     def deliver(self, event: Event) -> None:
-        """Step the machine; events that arise while effects are performed wait their turn."""
+        """Step the machine; events that arise while effects are performed wait their turn.
+
+        Once an effect has failed nothing is done any more: what is not on disk must not be told.
+        """
         self._events.append(event)
-        if self._busy:
+        if self._busy or self._broken:
             return
         self._busy = True
         try:
@@ -128,6 +131,9 @@ class Driver:
                 self.state, effects = step(self.state, self._events.popleft())
                 for effect in effects:
                     self._perform(effect)
+        except BaseException:
+            self._broken = True
+            raise
         finally:
             self._busy = False
 

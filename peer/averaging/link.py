@@ -15,9 +15,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,11 @@ from dht.lifetime import die_with_parent
 from dht.node import NetworkConfig, Node, open_node
 from dht.records import MAX_ADDRESSES, Genesis
 from peer import spec as specs
-from peer.averaging.chain import ChainOnDisk
+from peer.averaging.chain import ChainOnDisk, first_head
 from peer.averaging.codec import Codec
 from peer.averaging.driver import Driver
 from peer.averaging.meeting import find_genesis, find_spec
+from peer.averaging.neighbours import Neighbours
 from peer.averaging.notices import Notices
 from peer.averaging.pipe import LinkLost, LinkPipe
 from peer.averaging.reducing import Reducer
@@ -40,22 +41,23 @@ from peer.events import Event as Reported
 from peer.rounds.layout import Part, cut
 from peer.rounds.machine import TICK_S, begin
 from peer.rounds.messages import HeadSent
-from peer.rounds.names import genesis_anchor
-from peer.rounds.state import Applied, Frozen, Head, Leaving, Progressed, Received, Rules, Tick
+from peer.rounds.state import Applied, Frozen, Head, Leaving, Progressed, Rules, Tick
 from peer.rounds.update import Block
 from peer.spec import RunSpec
 
 log = logging.getLogger(__name__)
 
-READ_BOARD_S = 3.0
 PUBLISH_S = 20.0
-MEET_AGAIN_S = 20.0
 FINISH_S = 15.0
 """A peer that has finished the run stays this long for others who may need its vote or its bytes."""
+LAST_ROUND_S = 1.0
+"""A peer that leaves while parts are exchanged stays this long for the commit."""
 GOODBYE_S = 0.2
 """What a peer says at last gets this long to be published and queued; the streams then send what waits."""
 FLUSH_S = 1.0
 """The trainer gets this long to read what was said to it last."""
+
+Story = Callable[[Node, LinkPipe, Path, Invite, Notices], Awaitable[None]]
 
 
 async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices) -> None:
@@ -66,15 +68,16 @@ async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, not
     kind, *fields = await pipe.receive()
     if kind == "leave":
         raise LinkLost
-    layer_sizes, state = fields
+    layer_sizes, state, at = fields
     spec = specs.parse(text)
     parts = cut(layer_sizes, spec.codec.part_elements)
     genesis = await find_genesis(notices, pipe, invite.organiser, directory, state)
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="bytes") as executor:
-        disk = _open_chain(directory, invite.spec_hash, genesis, parts, spec, executor)
-        pipe.send("begin", disk.heads[0].anchor, genesis.founders)
-        for block in disk.blocks:
-            pipe.send("replay", block.to_bytes())
+        disk = _open_chain(directory, genesis, parts, spec, executor)
+        start = disk.ancestors.get(at, 0)
+        pipe.send("begin", disk.heads[start].anchor, disk.heads[start].members)
+        for block in disk.blocks[start:]:
+            pipe.send("replay", block.to_bytes(), disk.head.round)
         pipe.send("resume", disk.head.anchor)
         await Link(node, pipe, notices, disk, _rules(spec, parts, notices), executor).take_part()
 
@@ -89,7 +92,7 @@ class Link:
         self._publish_now = asyncio.Event()
         self._said: HeadSent | None = None
         self._in_step = False
-        self._all_here = asyncio.Event()
+        self._all_here, self._committed = asyncio.Event(), asyncio.Event()
         self._counted_sent = self._counted_received = 0
         acceptor = disk.load_acceptor()
         mine = disk.contribution(disk.head.anchor)
@@ -110,8 +113,7 @@ class Link:
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(self._tick(), name="tick"),
-                tasks.create_task(self._follow_board(), name="board"),
-                tasks.create_task(self._meet_others(), name="meet"),
+                tasks.create_task(Neighbours(self._node, self._notices, self._driver).follow(), name="neighbours"),
                 tasks.create_task(self._publish_heads(), name="publish"),
             ]
             try:
@@ -128,30 +130,10 @@ class Link:
     async def _tick(self) -> None:
         while True:
             self._driver.deliver(Tick(time.monotonic()))
-            self._look_if_in_step()
+            self._tell_if_in_step()
             if self._others_are_here():
                 self._all_here.set()
             await asyncio.sleep(TICK_S)
-
-    async def _follow_board(self) -> None:
-        """Peers that I have no stream with yet are found here."""
-        while True:
-            for author, head in (await self._notices.read_heads()).items():
-                if author not in self._driver.state.heard:
-                    self._driver.deliver(Received(time.monotonic(), author, head))
-            await asyncio.sleep(READ_BOARD_S)
-
-    async def _meet_others(self) -> None:
-        """Dial everyone at the addresses they publish: at once, and again while nothing is heard of them."""
-        met_at: dict[str, float] = {}
-        while True:
-            for peer, addresses in (await self._notices.read_addresses()).items():
-                _, heard_at = self._driver.state.heard.get(peer, (None, float("-inf")))
-                quiet_since = max(heard_at, met_at.get(peer, float("-inf")))
-                if peer not in met_at or time.monotonic() - quiet_since > MEET_AGAIN_S:
-                    met_at[peer] = time.monotonic()
-                    await self._node.meet(peer, addresses)
-            await asyncio.sleep(READ_BOARD_S)
 
     async def _publish_heads(self) -> None:
         while True:
@@ -164,17 +146,11 @@ class Link:
             except TimeoutError:
                 continue
 
-    def _look_if_in_step(self) -> None:
-        """A peer trains once somebody of the electorate stands where it stands."""
-        if self._in_step:
-            return
-        state = self._driver.state
-        founding = state.head.round == 0 and state.rules.me in state.head.electorate
-        alone = state.head.electorate == (state.rules.me,)
-        voters = [state.heard[peer][0] for peer in state.head.electorate if peer in state.heard]
-        if founding or alone or any(head.anchor == state.head.anchor for head in voters):
-            self._in_step = True
-            self._pipe.send("in_step")
+    def _tell_if_in_step(self) -> None:
+        """A peer trains while it stands where the electorate stands."""
+        if self._driver.state.in_step != self._in_step:
+            self._in_step = not self._in_step
+            self._pipe.send("in_step" if self._in_step else "behind")
 
     # ---- the trainer ----
 
@@ -201,13 +177,18 @@ class Link:
         self._driver.deliver(Frozen(time.monotonic(), mine.pledge(self._node.peer_id)))
 
     async def _say_goodbye(self, finished: bool) -> None:
-        """A peer that has finished stays until the others have too; one that leaves goes at once."""
+        """A peer that has finished stays until the others have too; one that leaves goes as soon as it may."""
         if finished:
             self._all_here.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(FINISH_S):
                     await self._all_here.wait()
         self._driver.deliver(Leaving(time.monotonic()))
+        if self._driver.state.exchange is not None:
+            self._committed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_ROUND_S):
+                    await self._committed.wait()
         await asyncio.sleep(GOODBYE_S)
 
     def _others_are_here(self) -> bool:
@@ -220,6 +201,7 @@ class Link:
 
     def committed(self, block: Block, head: Head) -> None:
         """Hand a block to the trainer, with the bytes that this round cost."""
+        self._committed.set()
         sent = self._node.bytes_sent - self._counted_sent
         received = self._node.bytes_received - self._counted_received
         self._counted_sent += sent
@@ -255,12 +237,10 @@ class RunKeys:
 
 
 def _open_chain(
-    directory: Path, run: bytes, genesis: Genesis, parts: tuple[Part, ...], spec: RunSpec, executor: Executor
+    directory: Path, genesis: Genesis, parts: tuple[Part, ...], spec: RunSpec, executor: Executor
 ) -> ChainOnDisk:
-    anchor = genesis_anchor(run, genesis.founders, genesis.state)
-    first = Head(anchor=anchor, round=0, weight=0, electorate=genesis.founders, members=genesis.founders)
     call_soon = asyncio.get_running_loop().call_soon_threadsafe
-    return ChainOnDisk(directory, first, parts, Codec(spec.codec.wire), executor, call_soon)
+    return ChainOnDisk(directory, first_head(genesis), parts, Codec(spec.codec.wire), executor, call_soon)
 
 
 def _rules(spec: RunSpec, parts: Sequence[Part], notices: Notices) -> Rules:
@@ -273,27 +253,37 @@ def _rules(spec: RunSpec, parts: Sequence[Part], notices: Notices) -> Rules:
     )  # fmt: skip
 
 
-async def _run(args: argparse.Namespace) -> int:
+async def _run(args: argparse.Namespace, tell: Story) -> int:
     pipe = await LinkPipe.open(socket.socket(fileno=args.fd))
     code = 0
     try:
-        invite = parse(args.invite, time.time())
-        identity = Identity.load_or_create(args.dir / "identity.key")
-        config = NetworkConfig(
-            run=invite.spec_hash, identity_path=args.dir / "identity.key", socket_folder=args.dir / "run",
-            listen=tuple(args.listen), bootstrap=invite.addrs, public=not are_loopback(args.listen),
-        )  # fmt: skip
-        _end_on_failed_callbacks(asyncio.current_task())
-        async with open_node(config) as node:
-            notices = Notices(node.board, identity, invite.spec_hash, args.name, await _dialable(node))
-            await story(node, pipe, args.dir, invite, notices)
-    except LinkLost:
+        with _ended_by_failed_callbacks():
+            await _join(args, pipe, tell)
+    except* LinkLost:
         log.info("the trainer has ended")
-    except HomefiresError as error:
+    except* HomefiresError as errors:
+        error = _first(errors)
         pipe.send("error", type(error).__name__, str(error))
         code = error.exit_code
     await pipe.close(FLUSH_S)
     return code
+
+
+async def _join(args: argparse.Namespace, pipe: LinkPipe, tell: Story) -> None:
+    invite = parse(args.invite, time.time())
+    identity = Identity.load_or_create(args.dir / "identity.key")
+    config = NetworkConfig(
+        run=invite.spec_hash, identity_path=args.dir / "identity.key", socket_folder=args.dir / "run",
+        listen=tuple(args.listen), bootstrap=invite.addrs, public=not are_loopback(args.listen),
+    )  # fmt: skip
+    async with open_node(config) as node:
+        notices = Notices(node.board, identity, invite.spec_hash, args.name, await _dialable(node))
+        await tell(node, pipe, args.dir, invite, notices)
+
+
+def _first(errors: BaseExceptionGroup[HomefiresError]) -> HomefiresError:
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _dialable(node: Node) -> tuple[str, ...]:
@@ -303,21 +293,30 @@ async def _dialable(node: Node) -> tuple[str, ...]:
     return (beyond or addresses)[:MAX_ADDRESSES]
 
 
-def _end_on_failed_callbacks(story: asyncio.Task[Any] | None) -> None:
-    """A write that failed in a thread must not leave a link that goes on without it."""
+@contextmanager
+def _ended_by_failed_callbacks() -> Iterator[None]:
+    """A frame or a write that failed in a callback must not leave a link that goes on without it: raise it here."""
+    loop, story = asyncio.get_running_loop(), asyncio.current_task()
     assert story is not None
-    default: Callable[[dict[str, Any]], None] = asyncio.get_running_loop().default_exception_handler
+    failures: list[BaseException] = []
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        default(context)
+        loop.default_exception_handler(context)
         if "handle" in context:
+            failures.append(context["exception"])
             story.cancel()
 
-    asyncio.get_running_loop().set_exception_handler(handle)
+    loop.set_exception_handler(handle)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not failures:
+            raise
+        raise failures[0] from None
 
 
-def main() -> int:
-    """Entry of the child process."""
+def main(tell: Story = story) -> int:
+    """Entry of the child process, which tells this story."""
     parser = argparse.ArgumentParser(prog="python -m peer.averaging.link")
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--dir", type=Path, required=True)
@@ -330,7 +329,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import uvloop
 
-    return uvloop.run(_run(parser.parse_args()))
+    return uvloop.run(_run(parser.parse_args(), tell))
 
 
 if __name__ == "__main__":

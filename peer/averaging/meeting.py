@@ -9,12 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from dht.addresses import peer_id_in
-from dht.errors import HomefiresError, RunMismatch, Unreachable
+from dht.errors import HomefiresError, Unreachable
 from dht.files import write_whole
 from dht.invite import Invite
 from dht.node import Node
 from dht.records import Genesis
 from peer import spec as specs
+from peer.averaging.chain import require_same_start
 from peer.averaging.notices import Notices
 from peer.averaging.pipe import LinkLost, LinkPipe
 from peer.rounds.messages import HeadSent
@@ -91,11 +92,7 @@ async def _pause(pipe: LinkPipe, seconds: float) -> None:
 
 
 def _checked(genesis: Genesis, state: bytes) -> Genesis:
-    if genesis.state != state:
-        raise RunMismatch(
-            f"this machine computed other initial parameters ({state.hex()[:12]}) than the founders "
-            f"({genesis.state.hex()[:12]}); compare the versions of torch and transformers with theirs"
-        )
+    require_same_start(genesis, state)
     return genesis
 
 

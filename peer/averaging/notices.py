@@ -36,25 +36,14 @@ class Notices:
         record = sign_record(self.identity, self.run, topics.HEAD, body.pack(), expires)
         await self.board.publish(topics.HEAD, record, topics.HEAD_TTL_S)
 
-    async def read_heads(self) -> dict[str, HeadSent]:
-        """The HEADs of the others that take part in the run, by peer id."""
-        heads = {}
+    async def read_others(self) -> dict[str, tuple[HeadSent | None, tuple[str, ...]]]:
+        """By peer id: the HEAD of each other peer, None before it takes part, and where it says it can be dialled."""
+        others = {}
         for author, record in (await self.board.read(topics.HEAD)).items():
             body = unpack_body(record)
-            if author != self.identity.peer_id and isinstance(body, HeadRecord) and body.anchor:
-                heads[author] = HeadSent(
-                    anchor=body.anchor, round=body.round, weight=body.weight, state=body.state, ready=body.ready,
-                    tokens=body.tokens, steps=body.steps, leaving=body.leaving, name=body.name,
-                )  # fmt: skip
-        return heads
-
-    async def read_addresses(self) -> dict[str, tuple[str, ...]]:
-        """Where the others say they can be dialled, by peer id."""
-        bodies = {author: unpack_body(record) for author, record in (await self.board.read(topics.HEAD)).items()}
-        mine = self.identity.peer_id
-        return {
-            author: body.addrs for author, body in bodies.items() if isinstance(body, HeadRecord) and author != mine
-        }
+            if author != self.identity.peer_id and isinstance(body, HeadRecord):
+                others[author] = (_said(body) if body.anchor else None, body.addrs)
+        return others
 
     async def read_genesis(self, organiser: str) -> Genesis | None:
         """Who founds the run, as its organiser says; None before he has."""
@@ -63,3 +52,10 @@ class Notices:
             return None
         body = unpack_body(record)
         return body if isinstance(body, Genesis) else None
+
+
+def _said(body: HeadRecord) -> HeadSent:
+    return HeadSent(
+        anchor=body.anchor, round=body.round, weight=body.weight, state=body.state, ready=body.ready,
+        tokens=body.tokens, steps=body.steps, leaving=body.leaving, name=body.name,
+    )  # fmt: skip

@@ -3,10 +3,14 @@
 Every message is (kind, values…). Large things do not travel here: contributions and means lie in
 files that both sides read.
 
-    trainer → link   model(layer_sizes, state) · progress(share) · frozen(anchor) · applied(anchor, state)
-                     leave() · finish()
-    link → trainer   spec(toml) · waiting(why) · begin(anchor, members) · replay(block) · resume(anchor) · in_step()
-                     freeze() · commit(block, anchor, sent, received) · report(name, fields) · error(name, text)
+    trainer → link   model(layer_sizes, initial state, anchor where it stands or empty) · progress(share)
+                     frozen(anchor) · applied(anchor, state) · leave() · finish()
+    link → trainer   spec(toml) · waiting(why) · begin(anchor, members) · replay(block, last round) · resume(anchor)
+                     in_step() · behind() · freeze() · commit(block, anchor, sent, received)
+                     report(name, fields) · error(name, text)
+
+`begin` names the anchor where the trainer stands if that is on the chain, else the first one; what was
+decided since comes as `replay`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ committed cursors; a peer that owns a shard reads on from its own position, whic
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,6 +66,20 @@ class Batches:
     def ranges(self) -> tuple[Range, ...]:
         """What was read since `mark`, sorted; a shard appears twice only if the run jumped ahead in between."""
         return tuple(sorted(self._ranges))
+
+    def state(self) -> dict[str, Any]:
+        """Where it stands, as JSON values."""
+        return {
+            "positions": sorted(self._positions.items()),
+            "passes": sorted(self._passes.items()),
+            "ranges": list(self._ranges),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`, also after a way through JSON."""
+        self._positions = {shard: position for shard, position in state["positions"]}
+        self._passes = {shard: passes for shard, passes in state["passes"]}
+        self._ranges = [(shard, start, end) for shard, start, end in state["ranges"]]
 
     def _take(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
         shard = min(self._passes, key=lambda shard: (self._passes[shard], shard))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import copy
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadSpec, Unreachable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+END_OF_TEXT = "<|endoftext|>"
+"""What the token that is no byte is called in an exported tokenizer."""
 
 Tokens = npt.NDArray[np.int32]
 
@@ -24,6 +31,10 @@ class Tokenizer(Protocol):
         """The tokens of `text`, without any special token."""
         ...
 
+    def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
+        """The same tokenizer as transformers loads it, to be saved beside a model of this context."""
+        ...
+
 
 class ByteTokenizer:
     """One token per byte of UTF-8, and 256 for end-of-text."""
@@ -34,6 +45,30 @@ class ByteTokenizer:
     def encode(self, text: str) -> Tokens:
         """The UTF-8 bytes of `text`; a lone surrogate becomes a question mark."""
         return np.frombuffer(text.encode("utf-8", errors="replace"), dtype=np.uint8).astype(np.int32)
+
+    def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
+        """Byte-level BPE without merges, in which the token of a byte is its value."""
+        from tokenizers import Tokenizer as Backend
+        from tokenizers import decoders, models, pre_tokenizers
+        from transformers import PreTrainedTokenizerFast
+        from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+        # Not annotated by transformers.
+        letters: Any = bytes_to_unicode
+        make: Any = PreTrainedTokenizerFast
+        backend = Backend(models.BPE(vocab={letter: byte for byte, letter in letters().items()}, merges=[]))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        backend.decoder = decoders.ByteLevel()
+        tokenizer: PreTrainedTokenizerBase = make(
+            tokenizer_object=backend,
+            bos_token=END_OF_TEXT,
+            eos_token=END_OF_TEXT,
+            # A text that happens to hold the name of the token is text.
+            split_special_tokens=True,
+            clean_up_tokenization_spaces=False,
+            model_max_length=context,
+        )
+        return tokenizer
 
 
 class HubTokenizer:
@@ -66,6 +101,12 @@ class HubTokenizer:
         # verbose=False: a document longer than the model's context is cut into windows later, no reason to warn.
         encoded = self._tokenizer(text, add_special_tokens=False, verbose=False)
         return np.asarray(encoded["input_ids"], dtype=np.int32)
+
+    def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
+        """As it was loaded, but for the length of a text that the model takes."""
+        tokenizer: PreTrainedTokenizerBase = copy.copy(self._tokenizer)
+        tokenizer.model_max_length = context
+        return tokenizer
 
 
 def load_tokenizer(name: str) -> Tokenizer:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from peer.averaging.codec import Codec
 from peer.model.build import build_config, build_meta
 from peer.spec import RunSpec
+from peer.train.optimizers import hidden_matrices
 
 FLOAT32_BYTES = 4
 
@@ -17,7 +18,7 @@ class Size:
 
     parameters: int
     training_bytes: int
-    """On the training device: parameters, gradients and AdamW's two moments, float32."""
+    """On the training device: parameters, gradients and the optimizer's one (Muon) or two (AdamW) moments, float32."""
     activation_bytes: int
     """On the training device: an estimate for one micro-batch."""
     anchor_bytes: int
@@ -35,9 +36,10 @@ def size_of(spec: RunSpec) -> Size:
     """Count and estimate without allocating the model. Raises BadSpec."""
     model = build_meta(spec)
     parameters = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    one_moment = sum(value.numel() for value in hidden_matrices(model)) if spec.inner.optimizer == "muon" else 0
     return Size(
         parameters=parameters,
-        training_bytes=4 * FLOAT32_BYTES * parameters,
+        training_bytes=FLOAT32_BYTES * (4 * parameters - one_moment),
         activation_bytes=_activation_bytes(spec),
         anchor_bytes=4 * FLOAT32_BYTES * parameters,
         # Reducing is shared out: of n peers each averages 1/n of the model for n contributors.
@@ -49,10 +51,11 @@ def describe(spec: RunSpec) -> str:
     """One paragraph on the run's model, for people. Raises BadSpec."""
     size = size_of(spec)
     tokens = spec.inner.sequences * spec.inner.accumulation * spec.model.context
+    optimizer = "AdamW" if spec.inner.optimizer == "adamw" else "Muon"
     return (
         f"{spec.run.name}: {spec.model.architecture} with {_short(size.parameters)} parameters, context "
         f"{spec.model.context}, {spec.model.tokenizer} tokens. A peer needs about {_bytes(size.total_bytes)}: "
-        f"{_bytes(size.training_bytes)} for parameters, gradients and AdamW, {_bytes(size.activation_bytes)} for "
+        f"{_bytes(size.training_bytes)} for parameters, gradients and {optimizer}, {_bytes(size.activation_bytes)} for "
         f"activations, {_bytes(size.anchor_bytes)} for anchor and balance, {_bytes(size.encoded_bytes)} for encoded "
         f"parts. An inner step reads {tokens:,} tokens; a round is {spec.round.steps} inner steps, after which each "
         f"peer sends about {_bytes(size.encoded_bytes // 3)} twice over."

@@ -1,22 +1,41 @@
 """A peer that is behind or ahead. One rule serves late arrival, catch-up and joining:
 a frame with an anchor that is not my head is answered by CHAIN if that anchor is behind me, else by GET.
+
+Blocks are checked as they arrive, each against the electorate of the one before, and wait in a queue
+until their parts are here. While some are applied the next blocks and the parts of the blocks in the
+queue are asked for, so that no wait of the network stands between two rounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from peer.events import ReportReceived
 from peer.rounds import decide
-from peer.rounds.messages import BytesSent, Get, HeadSent, Place
+from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, BytesSent, Get, HeadSent, Place
 from peer.rounds.names import digest_of
-from peer.rounds.state import Proposal, Report, SendChain, Store
+from peer.rounds.state import Head, Proposal, Report, SendChain, Store
 from peer.rounds.turn import Turn
-from peer.rounds.update import Block, Update
+from peer.rounds.update import VOID, Block, Update
 
 READY_EVERY_S = 3.0
 HEAD_EVERY_S = 15.0
 ASK_EVERY_S = 2.0
+"""The same question is put to the same peer, and answered, no more often than this."""
+ASK_ANOTHER_S = 1.0
+"""After this long without an answer the next peer is asked what follows."""
+ASK_MOST = 3
+"""Peers that are asked the same at a time."""
+QUEUE_MOST = 64
+"""Blocks that wait for their parts."""
+QUEUE_LOW = 16
+"""With fewer the next ones are asked for."""
+SOURCES = 2
+"""Peers that are asked for parts at a time."""
+DOUBT_S = 60.0
+"""From a peer that gave a block without a valid certificate nothing is taken for this long if others have it."""
+HEARD_S = 20.0
 NEWS_EVERY_S = 0.2
 """A peer that says something else more often than this is not listened to."""
 ALERT_EVERY_S = 10.0
@@ -24,12 +43,12 @@ MAX_HEARD = 256
 
 
 def look(turn: Turn) -> None:
-    """Repeat HEAD and unanswered fetches."""
+    """Repeat HEAD, unanswered fetches and unanswered questions."""
     every_s = READY_EVERY_S if turn.state.pledge is not None else HEAD_EVERY_S
     if turn.now >= turn.state.said_at + every_s:
         turn.say_head()
-    if turn.now >= turn.state.wanted.next_at:
-        turn.ask_another()
+    turn.ask_others()
+    _ask_next(turn)
 
 
 # ---- HEAD ----
@@ -51,11 +70,12 @@ def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
         )  # fmt: skip
     if head.anchor != state.head.anchor:
         _elsewhere(turn, sender, head.anchor)
-    elif news and head.state and state.state_digest and head.state != state.state_digest:
+    elif news and state.in_step and head.state and state.state_digest and head.state != state.state_digest:
         turn.alert(
             "error",
             "STATE",
-            f"{sender} has other bits than this peer at round {head.round}: one of the two miscomputes",
+            f"{sender} has other bits ({head.state.hex()[:12]}) than this peer ({state.state_digest.hex()[:12]}) "
+            f"at round {head.round}: one of the two miscomputes",
         )
 
 
@@ -79,70 +99,167 @@ def belongs(turn: Turn, sender: str, place: Place) -> bool:
 
 
 def _elsewhere(turn: Turn, sender: str, anchor: bytes) -> None:
+    state = turn.state
     if sender == turn.me:
         return
-    if anchor in turn.state.ancestors:
-        on_get(turn, sender, anchor)
-    elif (asked_at := _may(turn, turn.state.asked_at, sender)) is not None:
-        turn.set(asked_at=asked_at)
-        turn.send((sender,), Get(turn.state.head.anchor))
+    if anchor in state.ancestors:
+        _tell(turn, sender, anchor, got_on=False)
+    elif not state.blocks and not awaits_answer(turn):
+        ask(turn, sender)
+
+
+def ask(turn: Turn, peer: str) -> None:
+    """Ask what follows the last block that I know of; a peer that has nothing more answers with its HEAD."""
+    state, anchor = turn.state, turn.state.tip.anchor
+    lately = _lately(turn, state.asked)
+    same = [other for other, (asked, _) in lately.items() if asked == anchor]
+    if peer in same or len(same) >= ASK_MOST or len(lately) >= MAX_HEARD or _refused(turn, peer):
+        return
+    turn.set(asked={**lately, peer: (anchor, turn.now)})
+    turn.send((peer,), Get(anchor))
+
+
+def _ask_next(turn: Turn) -> None:
+    """Somebody is ahead of all that I know of, and nobody has answered: ask the next who may know."""
+    state, tip = turn.state, turn.state.tip
+    doubted = {peer: until for peer, until in state.doubted.items() if turn.now < until}
+    if len(doubted) < len(state.doubted):
+        turn.set(doubted=doubted)
+    if len(state.blocks) >= QUEUE_LOW or awaits_answer(turn):
+        return
+    asked = {peer for peer, (anchor, _) in _lately(turn, state.asked).items() if anchor == tip.anchor}
+    source = next((peer for peer in _ahead_of(turn, tip) if peer not in asked and not _refused(turn, peer)), None)
+    if source is not None:
+        ask(turn, source)
+
+
+def awaits_answer(turn: Turn) -> bool:
+    """Whether somebody was asked what follows so lately that the answer may be under way."""
+    tip = turn.state.tip.anchor
+    return any(anchor == tip and turn.now - at < ASK_ANOTHER_S for anchor, at in turn.state.asked.values())
+
+
+def _ahead_of(turn: Turn, head: Head) -> list[str]:
+    """Peers heard lately that say they are further than `head`: the last source first, then voters."""
+    state = turn.state
+    further = [
+        peer for peer, (said, at) in state.heard.items() if said.round > head.round and turn.now - at < HEARD_S
+    ]  # fmt: skip
+    return sorted(further, key=lambda peer: (peer != state.block_source, peer not in head.electorate, peer))
 
 
 def on_get(turn: Turn, sender: str, anchor: bytes) -> None:
-    known_and_behind = anchor in turn.state.ancestors and anchor != turn.state.head.anchor
-    if known_and_behind and (told_at := _may(turn, turn.state.told_at, sender)) is not None:
-        turn.set(told_at=told_at)
+    """What follows an anchor of mine: the next blocks, or word that there are none."""
+    if anchor in turn.state.ancestors:
+        last, _ = turn.state.told.get(sender, (b"", 0.0))
+        round_told = turn.state.ancestors.get(last, -1)
+        _tell(turn, sender, anchor, got_on=turn.state.ancestors[anchor] > round_told)
+
+
+def _tell(turn: Turn, sender: str, anchor: bytes, *, got_on: bool) -> None:
+    """Answer at once who has got on since the last answer, others once in ASK_EVERY_S."""
+    lately = _lately(turn, turn.state.told)
+    if (sender in lately and not got_on) or len({*lately, sender}) > MAX_HEARD:
+        return
+    turn.set(told={**lately, sender: (anchor, turn.now)})
+    if anchor == turn.state.head.anchor:
+        turn.send((sender,), turn.my_head())
+    else:
         turn.do(SendChain(sender, anchor))
 
 
-def _may(turn: Turn, done_at: Mapping[str, float], peer: str) -> dict[str, float] | None:
-    """`done_at` with `peer` now, or None if it had its turn within ASK_EVERY_S, or too many others had."""
-    lately = {other: at for other, at in done_at.items() if turn.now - at < ASK_EVERY_S}
-    return None if peer in lately or len(lately) >= MAX_HEARD else {**lately, peer: turn.now}
+def _lately(turn: Turn, done: Mapping[str, tuple[bytes, float]]) -> dict[str, tuple[bytes, float]]:
+    return {peer: (anchor, at) for peer, (anchor, at) in done.items() if turn.now - at < ASK_EVERY_S}
+
+
+# ---- CHAIN ----
 
 
 def on_chain(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
-    """Blocks that extend my chain; they are checked one by one as they come to follow my head."""
-    first = next((i for i, block in enumerate(blocks) if block.update.parent == turn.state.head.anchor), None)
-    if first is None:
+    """Queue the blocks that follow the last one I know of, as far as a quorum stands behind each."""
+    state, tip = turn.state, turn.state.tip
+    first = next((i for i, block in enumerate(blocks) if block.update.parent == tip.anchor), None)
+    if first is None or _refused(turn, sender):
         return
-    if len(blocks) - first <= len(turn.state.blocks) and turn.state.blocks[0] == blocks[first]:
+    queue = list(state.blocks)
+    for block in blocks[first : first + QUEUE_MOST - len(queue)]:
+        if not _follows(turn, tip, block):
+            _doubt(turn, sender, f"block {tip.round + 1} of {sender} has no valid certificate")
+            break
+        queue.append(block)
+        tip = tip.after(block.update)
+    if len(queue) == len(state.blocks):
         return
-    if not _sound(turn, blocks[first], sender):
-        return
-    turn.set(blocks=blocks[first:], block_source=sender)
+    turn.set(blocks=tuple(queue), last=tip, block_source=sender)
     apply_blocks(turn)
 
 
 def apply_blocks(turn: Turn) -> None:
-    """Apply what follows my head while its bytes are here; fetch what is missing for the next."""
+    """Apply what follows my head while its bytes are here; fetch ahead what is missing."""
+    if not turn.state.blocks:
+        return
     while turn.state.blocks:
         block, rest = turn.state.blocks[0], turn.state.blocks[1:]
         if block.update.parent != turn.state.head.anchor:
             applied = block.update.round <= turn.state.head.round
             turn.set(blocks=rest if applied else ())
             continue
-        if not _sound(turn, block, turn.state.block_source):
+        if decide.missing_parts(turn.state, block.update):
+            break
+        if not decide.fits(turn.state, block.update):
+            _doubt(turn, turn.state.block_source, f"parts of block {block.update.round} have a wrong size")
             turn.set(blocks=())
-            return
-        missing = decide.missing_parts(turn.state, block.update)
-        if missing:
-            voters = (vote.voter for vote in block.votes)
-            turn.fetch(missing, (turn.state.block_source, *voters))
             return
         turn.set(blocks=rest)
         decide.advance(turn, block)
+    _fetch_ahead(turn)
+    if len(turn.state.blocks) < QUEUE_LOW:
+        ask(turn, turn.state.block_source)
 
 
-def _sound(turn: Turn, block: Block, source: str) -> bool:
-    """Whether a quorum of my head's electorate stands behind this block, and it may follow."""
+def _fetch_ahead(turn: Turn) -> None:
+    """Parts of the blocks in the queue, those that are needed first at first, FETCH_BYTES at most unless one block
+    has more."""
+    state, source = turn.state, turn.state.block_source
+    missing: dict[bytes, None] = {}
+    size_bytes = 0
+    for block in state.blocks:
+        for part, part_bytes in zip(block.update.parts, turn.rules.part_bytes, strict=True):
+            if part != VOID and part not in state.held and part not in missing:
+                missing[part] = None
+                size_bytes += part_bytes
+        if size_bytes >= FETCH_BYTES or len(missing) >= FETCH_MOST:
+            break
+    if missing:
+        voters = (vote.voter for vote in state.blocks[0].votes)
+        sources = (source, *_ahead_of(turn, state.head), *voters)
+        trusted = tuple(peer for peer in sources if peer not in state.doubted)
+        turn.fetch(missing, trusted or sources, SOURCES)
+
+
+def _follows(turn: Turn, head: Head, block: Block) -> bool:
+    """Whether a quorum of the electorate of `head` stands behind this block, and it may follow."""
+    at_head = replace(turn.state, head=head)
+    return decide.certified(at_head, block) and decide.valid(at_head, block.update)
+
+
+def _refused(turn: Turn, peer: str) -> bool:
+    """Whether nothing is taken from this peer: it gave a bad block lately, and somebody else is ahead who did not."""
+    doubted = turn.state.doubted
+    return peer in doubted and any(other not in doubted for other in _ahead_of(turn, turn.state.tip))
+
+
+def _doubt(turn: Turn, source: str, why: str) -> None:
+    """Take nothing from `source` for a while if there are others, say so, and ask one of them at once."""
     state = turn.state
-    if decide.certified(state, block) and decide.valid(state, block.update) and decide.fits(state, block.update):
-        return True
+    if len(state.doubted) < MAX_HEARD:
+        turn.set(doubted={**state.doubted, source: turn.now + DOUBT_S})
     if turn.now - state.alerted_at >= ALERT_EVERY_S:
         turn.set(alerted_at=turn.now)
-        turn.alert("warning", "CHAIN", f"{source} sent a block without a valid certificate")
-    return False
+        turn.alert("warning", "CHAIN", f"{why}: refused, and others are asked for {DOUBT_S:.0f} s")
+    other = next((peer for peer in _ahead_of(turn, state.head) if peer not in turn.state.doubted), None)
+    if other is not None:
+        ask(turn, other)
 
 
 # ---- BYTES ----

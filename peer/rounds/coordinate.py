@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from peer.events import RoundAborted
 from peer.rounds import decide
-from peer.rounds.messages import Nack, Norms, Prepare, Promise, Propose, Start, Table, Want
+from peer.rounds.messages import HeadSent, Nack, Norms, Prepare, Promise, Propose, Start, Table, Want
 from peer.rounds.names import order, pack, quorum
 from peer.rounds.state import Exchange, Lead, Persist, Report, Stage
 from peer.rounds.turn import Turn
@@ -65,13 +65,20 @@ def _begin_if_due(turn: Turn) -> None:
     ranked = order(state.head.anchor, state.head.electorate)
     promised = state.acceptor.promised
     ballot = promised + 1 + (ranked.index(turn.me) - promised - 1) % len(ranked)
-    if ballot == 0:
+    skipped = sum(not _has_left(turn, turn.owner(other)) for other in range(promised + 1, ballot))
+    if promised < 0 and not skipped:
         due = _all_ready(turn) or turn.now >= state.frozen_at + turn.rules.gather_s
     else:
-        skipped = ballot - promised - 1
-        due = turn.now >= state.moved_at + turn.rules.patience_s + turn.rules.stagger_s * skipped
+        abandoned = promised >= 0 and _has_left(turn, turn.owner(promised))
+        patience_s = turn.rules.ack_s if abandoned else turn.rules.patience_s
+        due = turn.now >= state.moved_at + patience_s + turn.rules.stagger_s * skipped
     if due:
         _begin(turn, ballot)
+
+
+def _has_left(turn: Turn, peer: str) -> bool:
+    """It said so in its last HEAD: nobody waits for it, neither for its contribution nor for it to coordinate."""
+    return peer in turn.state.heard and turn.state.heard[peer][0].leaving
 
 
 def _all_ready(turn: Turn) -> bool:
@@ -79,7 +86,7 @@ def _all_ready(turn: Turn) -> bool:
     return all(
         peer == turn.me or (peer in heard and heard[peer][0].anchor == anchor and heard[peer][0].ready)
         for peer in turn.state.head.electorate
-        if not (peer in heard and heard[peer][0].leaving and not heard[peer][0].ready)
+        if not _has_left(turn, peer)
     )
 
 
@@ -88,12 +95,9 @@ def _begin(turn: Turn, ballot: int) -> None:
     acceptor = replace(state.acceptor, promised=ballot)
     # A joiner that is slower than the electorate would never be ready in time: it is asked once it is in step,
     # gives what it has or nothing, and from the next round on it is waited for.
-    in_step = (
-        peer
-        for peer, (head, at) in state.heard.items()
-        if head.anchor == state.head.anchor and not head.leaving and turn.now - at < HEARD_S
-    )
-    asked = tuple(dict.fromkeys((*state.head.electorate, *sorted(in_step))))[:MAX_MEMBERS]
+    in_step = (peer for peer, (head, at) in state.heard.items() if _same_bits(turn, head) and turn.now - at < HEARD_S)
+    likely = (peer for peer in (*state.head.electorate, *sorted(in_step)) if not _has_left(turn, peer))
+    asked = tuple(dict.fromkeys(likely))[:MAX_MEMBERS]
     lead = Lead(
         ballot=ballot, stage=Stage.PREPARING, asked=asked, until=turn.now + turn.rules.ack_s,
         repeat_at=turn.now + REPEAT_S,
@@ -103,6 +107,12 @@ def _begin(turn: Turn, ballot: int) -> None:
     turn.moved()
     turn.phase("group", ballot, lead.until)
     turn.send(asked, Prepare(turn.place(ballot)))
+
+
+def _same_bits(turn: Turn, head: HeadSent) -> bool:
+    """Whether a peer stands where I stand and has computed the same tensors."""
+    mine = turn.state.state_digest
+    return head.anchor == turn.state.head.anchor and head.state == mine != b""
 
 
 def _repeat(turn: Turn, lead: Lead) -> None:

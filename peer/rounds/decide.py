@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from peer.rounds.messages import MeanSent, Nack, PartSent, Prepare, Promise, Propose, Voted
 from peer.rounds.names import Keys, coordinator, pack, quorum
-from peer.rounds.state import Acceptor, Commit, Head, Persist, Proposal, RequestFreeze, State, Wanted
+from peer.rounds.state import Acceptor, Commit, Head, Persist, Proposal, RequestFreeze, State
 from peer.rounds.turn import Turn
 from peer.rounds.update import (
     MAX_SKIPPED,
@@ -35,9 +35,12 @@ def on_frozen(turn: Turn, pledge: Pledge) -> None:
     if pledge.anchor != turn.state.head.anchor or turn.state.pledge is not None:
         return
     signed = replace(pledge, peer=turn.me, leaving=pledge.leaving or turn.state.leaving).signed(turn.rules.keys)
-    turn.set(pledge=signed, frozen_at=turn.now, freeze_asked_at=None)
+    unanswered = turn.state.unanswered
+    turn.set(pledge=signed, frozen_at=turn.now, freeze_asked_at=None, unanswered=None)
     turn.moved()
     turn.say_head()
+    if unanswered is not None:
+        on_prepare(turn, turn.owner(unanswered.place.ballot), unanswered)
 
 
 # ---- promise ----
@@ -47,12 +50,13 @@ def on_prepare(turn: Turn, sender: str, message: Prepare) -> None:
     ballot, acceptor = message.place.ballot, turn.state.acceptor
     if sender != turn.owner(ballot):
         return
-    if ballot - acceptor.promised > MAX_SKIPPED:
+    if ballot - acceptor.promised > MAX_SKIPPED or _newcomer(turn.state):
         return
     if ballot < acceptor.promised:
         turn.send((sender,), Nack(message.place, acceptor.promised))
         return
     if _freezing_first(turn):
+        turn.set(unanswered=message)
         return
     if ballot > acceptor.promised:
         acceptor = replace(acceptor, promised=ballot)
@@ -63,8 +67,13 @@ def on_prepare(turn: Turn, sender: str, message: Prepare) -> None:
     turn.send((sender,), Promise(message.place, turn.my_pledge(), acceptor.accepted))
 
 
+def _newcomer(state: State) -> bool:
+    """Who is not in step yet is no member; a voter answers all the same, for its vote needs no tensors."""
+    return not state.in_step and state.rules.me not in state.head.electorate
+
+
 def _freezing_first(turn: Turn) -> bool:
-    """A peer still training freezes if half the round is over; the coordinator asks again each second."""
+    """A peer still training freezes if half the round is over, and answers then; the coordinator waits `ack_s`."""
     state = turn.state
     if state.pledge is not None or state.progress < HALF:
         return False
@@ -278,12 +287,13 @@ def advance(turn: Turn, block: Block) -> None:
     turn.do(Commit(block, head, awaited))
     turn.set(
         head=head, ancestors={**state.ancestors, anchor: head.round}, acceptor=Acceptor(anchor, head.instance),
-        pledge=None, progress=0.0, freeze_asked_at=None, state_digest=b"", lead=None, exchange=None, early=(),
-        proposals={}, votes={}, decided=None, wanted=Wanted(),
+        pledge=None, progress=0.0, freeze_asked_at=None, unanswered=None, state_digest=b"", lead=None, exchange=None,
+        early=(), proposals={}, votes={}, decided=None, wanted=state.wanted.only(awaited),
         held={digest: size for digest, size in state.held.items() if digest in awaited},
     )  # fmt: skip
     turn.moved()
-    turn.say_head()
+    if state.in_step:
+        turn.say_head()  # who catches up says where it is once that is computed
 
 
 def certified(state: State, block: Block) -> bool:

@@ -6,6 +6,7 @@ Read this file first. It says who handles what; the roles are in the files besid
     exchange.py     a member: send parts, reduce parts, send means
     decide.py       a voter: promise, fetch, vote, decide, move to the next anchor
     catchup.py      a peer that is behind, or ahead: GET, CHAIN, FETCH
+    joining.py      a peer that is not in step yet: compare bits, tell how far it is
 
 Nothing here knows tensors, sockets, files or a clock. The driver performs the effects in the order
 given; `Persist` must be on disk before what follows it. A test may drop the rest of the effects at
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from peer.rounds import catchup, coordinate, decide, exchange
+from peer.rounds import catchup, coordinate, decide, exchange, joining
 from peer.rounds.catchup import seen_again
 from peer.rounds.messages import (
     BytesSent,
@@ -83,7 +84,8 @@ def begin(
     proposals = {accepted.digest: seen_again(accepted)} if accepted else {}
     return State(
         rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=acceptor, pledge=pledge,
-        held=held or {}, frozen_at=now, moved_at=now, proposals=proposals,
+        held=held or {}, frozen_at=now, moved_at=now, proposals=proposals, applied_round=head.round,
+        in_step=joining.starts_in_step(rules, head),
     )  # fmt: skip
 
 
@@ -113,8 +115,7 @@ def _take(turn: Turn, event: Event) -> None:
             decide.on_frozen(turn, pledge)
             coordinate.look(turn)
         case Applied(_, anchor, digest):
-            if anchor == turn.state.head.anchor:
-                turn.set(state_digest=digest)
+            _applied(turn, anchor, digest)
         case Leaving():
             turn.set(leaving=True)
             turn.say_head()
@@ -122,15 +123,27 @@ def _take(turn: Turn, event: Event) -> None:
             raise AssertionError(f"no such event: {event}")
 
 
+def _applied(turn: Turn, anchor: bytes, digest: bytes) -> None:
+    """The others compare their bits with mine as soon as I have them."""
+    turn.set(applied_round=turn.state.ancestors.get(anchor, 0))
+    if anchor == turn.state.head.anchor:
+        turn.set(state_digest=digest)
+        joining.look(turn)
+        if not turn.state.blocks:
+            turn.say_head()
+
+
 def _tick(turn: Turn) -> None:
     coordinate.look(turn)
     exchange.look(turn)
     catchup.look(turn)
+    joining.look(turn)
 
 
 def _held(turn: Turn, digest: bytes, size: int) -> None:
     turn.set(held={**turn.state.held, digest: size})
     turn.arrived(digest)
+    joining.count(turn, size)
     decide.look(turn)
     coordinate.look(turn)
     catchup.apply_blocks(turn)
@@ -141,11 +154,13 @@ def _receive(turn: Turn, sender: str, message: Message) -> None:
     match message:
         case HeadSent():
             catchup.on_head(turn, sender, message)
+            joining.look(turn)
             coordinate.look(turn)
         case Get(anchor):
             catchup.on_get(turn, sender, anchor)
         case ChainSent(blocks):
             catchup.on_chain(turn, sender, blocks)
+            joining.look(turn)
         case Fetch(digests):
             turn.do(SendObjects(sender, digests))
         case BytesSent():

@@ -7,12 +7,12 @@ pledge with its encoded parts (written before the machine hears of it), and the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from peer.events import Event as Reported
 from peer.rounds.layout import Part
-from peer.rounds.messages import HeadSent, MeanSent, Message, Norms, PartSent, Place, Promise
+from peer.rounds.messages import HeadSent, MeanSent, Message, Norms, PartSent, Place, Prepare, Promise
 from peer.rounds.names import Keys, instance_of, next_anchor
 from peer.rounds.update import Block, Pledge, Update, Vote
 
@@ -132,15 +132,47 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Bytes this peer is fetching, from one source after the other."""
+class Asked:
+    """What one source was asked for and has not given yet."""
 
-    digests: frozenset[bytes] = frozenset()
-    asked: frozenset[bytes] = frozenset()
-    """Those of the last request that have not arrived."""
+    source: str
+    digests: frozenset[bytes]
+    until: float
+    """When it is taken for silent; each answer moves it on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Bytes this peer is fetching."""
+
+    digests: tuple[bytes, ...] = ()
+    """In the order in which they are needed."""
     sources: tuple[str, ...] = ()
-    turn: int = 0
-    next_at: float = 0.0
+    lanes: int = 1
+    """How many sources may be asked at a time, each for something else."""
+    asked: tuple[Asked, ...] = ()
+    silent: frozenset[str] = frozenset()
+    """Sources that did not answer; they are asked again when all others failed too."""
+
+    def only(self, digests: frozenset[bytes]) -> Wanted:
+        """What of this is among `digests`."""
+        left = tuple(digest for digest in self.digests if digest in digests)
+        asked = (replace(item, digests=item.digests & digests) for item in self.asked)
+        return replace(self, digests=left, asked=tuple(item for item in asked if item.digests)) if left else Wanted()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUp:
+    """How a peer that is not in step gets on."""
+
+    began_at: float
+    first_round: int
+    received_bytes: int = 0
+    """Encoded parts that were fetched."""
+    said_at: float = float("-inf")
+    said: str = ""
+    alerted: bytes = b""
+    """The anchor at which the people were told that the others have other bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +189,8 @@ class State:
     progress: float = 0.0
     """Share of this round's inner steps (or time) that is done."""
     freeze_asked_at: float | None = None
+    unanswered: Prepare | None = None
+    """What waits for my freeze."""
     leaving: bool = False
     frozen_at: float = 0.0
     moved_at: float = 0.0
@@ -175,12 +209,28 @@ class State:
     """Digests whose bytes are on my disk, with their sizes: of this anchor's proposals and of blocks to apply."""
     wanted: Wanted = Wanted()
     blocks: tuple[Block, ...] = ()
-    """Committed updates that others have and I must still apply."""
+    """Committed updates that I must still apply, in order, each with a valid certificate."""
+    last: Head | None = None
+    """The head after all of `blocks`."""
     block_source: str = ""
     heard: Mapping[str, tuple[HeadSent, float]] = field(default_factory=dict)
     alerted_at: float = float("-inf")
-    asked_at: Mapping[str, float] = field(default_factory=dict)
-    told_at: Mapping[str, float] = field(default_factory=dict)
+    asked: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
+    """Who was asked lately what follows which anchor, and when."""
+    told: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
+    """Who was told lately what follows which anchor, and when."""
+    doubted: Mapping[str, float] = field(default_factory=dict)
+    """Who gave blocks without a valid certificate, and until when nothing is taken from it."""
+    in_step: bool = False
+    """Whether this peer stands where the electorate stands, with the same bits."""
+    applied_round: int = 0
+    """The newest round that the trainer has computed."""
+    catch_up: CatchUp | None = None
+
+    @property
+    def tip(self) -> Head:
+        """The newest head that I know of with its certificate: mine, or the one after the blocks to apply."""
+        return self.last if self.blocks and self.last is not None else self.head
 
 
 # ---- events: what the driver tells the machine ----

@@ -10,10 +10,12 @@ from typing import Any
 from peer.events import AlertRaised, PhaseEntered
 from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, Fetch, HeadSent, Message, Place
 from peer.rounds.names import coordinator
-from peer.rounds.state import Effect, Report, Rules, Send, State, Wanted
+from peer.rounds.state import Asked, Effect, Report, Rules, Send, State
 from peer.rounds.update import Pledge
 
 FETCH_RETRY_S = 2.0
+SLOWEST_BYTES_PER_S = 250_000
+"""A source slower than this is left for another; it would send a part of 1 MB in 4 s."""
 FORGET_S = 120.0
 """A stranger that was silent for this long is told nothing any more."""
 
@@ -73,57 +75,84 @@ class Turn:
         empty = Pledge(self.me, self.state.head.anchor, b"", 0, 0, 0, self.state.leaving)
         return empty.signed(self.rules.keys)
 
-    def fetch(self, digests: Iterable[bytes], sources: Iterable[str]) -> None:
-        """Keep asking `sources` in turn for these digests until they are held."""
-        missing, wanted = frozenset(digests), self.state.wanted
-        others = tuple(dict.fromkeys(peer for peer in sources if peer != self.me))
-        if missing == wanted.digests:
-            self.set(wanted=replace(wanted, sources=others))
-        elif missing:
-            self.set(wanted=Wanted(missing, sources=others))
-            self.ask()
-
-    def ask(self) -> None:
-        """Ask the current source for the next of what is missing, no more than it will answer at once."""
-        wanted = self.state.wanted
-        if not wanted.digests or not wanted.sources:
+    def fetch(self, digests: Iterable[bytes], sources: Iterable[str], lanes: int = 1) -> None:
+        """Keep asking `sources`, `lanes` of them at a time, until these digests are held, the first ones first."""
+        missing = tuple(dict.fromkeys(digests))
+        if not missing:
             return
-        source = wanted.sources[wanted.turn % len(wanted.sources)]
-        most = min(FETCH_MOST, max(1, FETCH_BYTES // max(self.rules.part_bytes)))
-        asked = tuple(sorted(wanted.digests)[:most])
-        self.set(wanted=replace(wanted, asked=frozenset(asked), next_at=self.now + FETCH_RETRY_S))
-        self.send((source,), Fetch(asked))
-
-    def ask_another(self) -> None:
-        """Nothing came for a while: ask the next source."""
-        wanted = self.state.wanted
-        self.set(wanted=replace(wanted, turn=wanted.turn + 1, next_at=self.now + FETCH_RETRY_S))
+        others = tuple(dict.fromkeys(peer for peer in sources if peer != self.me))
+        known = self.state.wanted.only(frozenset(missing))
+        self.set(wanted=replace(known, digests=missing, sources=others, lanes=lanes))
         self.ask()
 
+    def ask(self) -> None:
+        """Give every source that is free something to do, no more than it will answer at once."""
+        wanted = self.state.wanted
+        under_way = {digest for asked in wanted.asked for digest in asked.digests}
+        left = [digest for digest in wanted.digests if digest not in under_way]
+        busy = {asked.source for asked in wanted.asked}
+        free = [peer for peer in wanted.sources if peer not in busy and peer not in wanted.silent]
+        lanes = min(wanted.lanes - len(busy), len(free))
+        if not left or lanes <= 0:
+            return
+        fit = max(1, FETCH_BYTES // wanted.lanes // max(self.rules.part_bytes))
+        most = min(FETCH_MOST, fit, -(-len(left) // lanes))
+        asked = list(wanted.asked)
+        for lane, source in enumerate(free[:lanes]):
+            chosen = tuple(left[lane * most : (lane + 1) * most])
+            if chosen:
+                asked.append(Asked(source, frozenset(chosen), self._patience()))
+                self.send((source,), Fetch(chosen))
+        self.set(wanted=replace(wanted, asked=tuple(asked)))
+
+    def _patience(self) -> float:
+        """Until when a source that sends one part after the other is not yet silent."""
+        return self.now + FETCH_RETRY_S + max(self.rules.part_bytes) / SLOWEST_BYTES_PER_S
+
+    def ask_others(self) -> None:
+        """Sources that gave nothing for a while: what they were asked for is asked of others."""
+        wanted = self.state.wanted
+        silent = wanted.silent | {asked.source for asked in wanted.asked if self.now >= asked.until}
+        if silent >= set(wanted.sources):
+            silent = frozenset()
+        left = tuple(asked for asked in wanted.asked if self.now < asked.until)
+        if len(left) < len(wanted.asked) or (wanted.digests and not left):
+            self.set(wanted=replace(wanted, asked=left, silent=silent))
+            self.ask()
+
     def arrived(self, digest: bytes) -> None:
-        """One of the bytes that are fetched is here: the source is alive, and goes on when it has given all."""
+        """One of the bytes that are fetched is here: its source is alive, and goes on when it has given all."""
         wanted = self.state.wanted
         if digest not in wanted.digests:
             return
-        asked = wanted.asked - {digest}
-        left = replace(wanted, digests=wanted.digests - {digest}, asked=asked, next_at=self.now + FETCH_RETRY_S)
-        self.set(wanted=left)
-        if wanted.asked and not asked:
+        left = (
+            replace(asked, digests=asked.digests - {digest}, until=self._patience())
+            if digest in asked.digests
+            else asked
+            for asked in wanted.asked
+        )
+        asked = tuple(item for item in left if item.digests)
+        self.set(wanted=replace(wanted, digests=tuple(d for d in wanted.digests if d != digest), asked=asked))
+        if len(asked) < len(wanted.asked):
             self.ask()
 
     def say_head(self) -> None:
         """Tell the electorate, and whoever was heard lately, where I am and whether I am ready."""
-        state, pledge = self.state, self.state.pledge
-        head = HeadSent(
-            anchor=state.head.anchor, round=state.head.round, weight=state.head.weight, state=state.state_digest,
-            ready=pledge is not None, tokens=pledge.tokens if pledge else 0, steps=pledge.steps if pledge else 0,
-            leaving=state.leaving, name=self.rules.name,
-        )  # fmt: skip
+        state = self.state
         lately = (peer for peer, (_, at) in state.heard.items() if self.now - at < FORGET_S)
         to = dict.fromkeys((*state.head.electorate, *lately))
         to.pop(self.me, None)
         self.set(said_at=self.now)
-        self.do(Send(tuple(to), head))
+        self.do(Send(tuple(to), self.my_head()))
+
+    def my_head(self) -> HeadSent:
+        """Where I am and whether I am ready."""
+        state, pledge = self.state, self.state.pledge
+        return HeadSent(
+            anchor=state.head.anchor, round=state.head.round, weight=state.head.weight, state=state.state_digest,
+            ready=pledge is not None, tokens=pledge.tokens if pledge else 0, steps=pledge.steps if pledge else 0,
+            leaving=state.leaving, name=self.rules.name,
+        )  # fmt: skip
 
     def phase(self, name: str, ballot: int, until: float | None = None) -> None:
         deadline = None if until is None else until + self.rules.wall_offset_s

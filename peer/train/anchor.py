@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgpack
 import torch
 from torch import Tensor
 
-from peer.train.outer import outer_step
+from peer.averaging.codec import Codec
+from peer.rounds.layout import Part as Piece
+from peer.rounds.update import VOID, Update
+from peer.spec import RunSpec
+from peer.train.outer import momentum_at, outer_step
 
+LoadObject = Callable[[bytes], bytes]
+"""Bytes of an encoded mean by its digest."""
 Part = tuple[slice, Tensor | None]
 """A slice of the flat vector and its agreed mean; None for a void part, which is zero for everybody."""
 
@@ -30,6 +36,13 @@ class Anchor:
     def initial(cls, flat: Tensor) -> Anchor:
         """Anchor 0 of a run whose first parameters are `flat`, which it keeps and changes in place."""
         return cls(flat, torch.zeros_like(flat), 0, {})
+
+    @torch.no_grad()
+    def become(self, theta: Tensor, momentum: Tensor, round: int, cursors: Iterable[tuple[int, int]]) -> None:
+        """Take over these values, in place."""
+        self.theta.copy_(theta)
+        self.momentum.copy_(momentum)
+        self.round, self.cursors = round, dict(cursors)
 
     def apply(
         self,
@@ -60,3 +73,19 @@ class Anchor:
             state.update(vector.numpy().astype("<f4", copy=False).data)
         state.update(msgpack.packb([[shard, self.cursors[shard]] for shard in sorted(self.cursors)]))
         return state.digest()
+
+
+def advance(anchor: Anchor, update: Update, spec: RunSpec, layout: Sequence[Piece], load: LoadObject) -> None:
+    """Move `anchor` in place to the next one, as `update` decided; `load` gives the means that it names."""
+    codec = Codec(spec.codec.wire)
+    means: list[Part] = []
+    for piece, name in zip(layout, update.parts, strict=True):
+        where = slice(piece.start, piece.start + piece.size)
+        mean = None if name == VOID else torch.from_numpy(codec.decode(load(name))[: piece.size])
+        means.append((where, mean))
+    anchor.apply(
+        means,
+        learning_rate=spec.outer.learning_rate,
+        momentum=momentum_at(spec, anchor.round),
+        ranges=[item for member in update.members for item in member.ranges],
+    )

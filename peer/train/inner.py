@@ -1,10 +1,10 @@
-"""Inner steps: private AdamW on this peer's own data."""
+"""Inner steps: a private optimizer on this peer's own data."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from dht.errors import BadInput
 from peer.spec import RunSpec
+from peer.train.optimizers import Optimizers, make_optimizers, trained
 from peer.train.schedule import learning_rate
 
 # B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
@@ -53,16 +54,13 @@ class InnerLoop:
         optimizer: Callable[[nn.Module], Optimizer] | None = None,
     ) -> None:
         self._model, self._spec, self._batches, self._device = model, spec, batches, device
-        self._optimizer = optimizer(model) if optimizer else adamw(model, spec, device)
-        self._parameters = [value for value in model.parameters() if value.requires_grad]
+        self._optimizers = Optimizers(optimizer(model)) if optimizer else make_optimizers(model, spec, device)
+        self._parameters = trained(model)
         self._bfloat16 = uses_bfloat16(spec, device)
 
     def step(self, round: int, step: int) -> Step:
-        """Inner step number `step` (from 0) of round `round`: gradients of all micro-batches, clip, AdamW."""
+        """Inner step number `step` (from 0) of round `round`: gradients of all micro-batches, clip, optimizer."""
         table = self._spec.inner
-        rate = learning_rate(self._spec, round, step)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
         # Read once at the end: each look at a number on a GPU waits for the GPU.
         loss, tokens = torch.zeros((), device=self._device), 0
         for _ in range(table.accumulation):
@@ -72,9 +70,17 @@ class InnerLoop:
             loss += micro_loss.detach()
             tokens += tokens_BT[:, 1:].numel()
         norm = nn.utils.clip_grad_norm_(self._parameters, table.clip or math.inf)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        rate = learning_rate(self._spec, round, step)
+        self._optimizers.step(rate)
         return Step(loss=loss.item(), tokens=tokens, learning_rate=rate, grad_norm=norm.item())
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """All that the optimizer remembers, by stable names, on the CPU; see `Optimizers.state`."""
+        return self._optimizers.state()
+
+    def load_optimizer_state(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of `optimizer_state`, also before the first step. AssertionError for other names."""
+        self._optimizers.load_state(state)
 
     def _loss(self, tokens_BT: Tensor) -> Tensor:
         context = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
@@ -88,22 +94,6 @@ def next_token_logits(model: nn.Module, tokens_BT: Tensor) -> Tensor:
     # No mask: sequences are full, and without one attention takes its fastest causal path.
     logits_BTV: Tensor = model(input_ids=tokens_BT[:, :-1], use_cache=False).logits
     return logits_BTV
-
-
-def adamw(model: nn.Module, spec: RunSpec, device: torch.device) -> Optimizer:
-    """AdamW with weight decay on matrices only, fused where torch has that for the device."""
-    table = spec.inner
-    trained = [value for value in model.parameters() if value.requires_grad]
-    groups = [
-        {"params": [value for value in trained if value.dim() >= 2], "weight_decay": table.weight_decay},
-        {"params": [value for value in trained if value.dim() < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=table.learning_rate,
-        betas=(table.beta1, table.beta2),
-        fused=device.type in ("cuda", "cpu", "mps"),
-    )
 
 
 def choose_device(wanted: str = "auto") -> torch.device:

@@ -6,7 +6,7 @@ and the parameters at which the current stretch of inner steps began.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import torch
@@ -20,16 +20,14 @@ from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.rounds.layout import cut
 from peer.rounds.settlement import Settlement, settle
-from peer.rounds.update import VOID, Update
+from peer.rounds.update import Update
 from peer.spec import RunSpec
-from peer.train.anchor import Anchor
+from peer.train.anchor import Anchor, LoadObject, advance
 from peer.train.balance import Balance
+from peer.train.checkpoint import VERSION, Checkpoint
 from peer.train.evaluate import held_out_loss
+from peer.train.generators import generator_states, set_generator_states
 from peer.train.inner import InnerLoop, Step
-from peer.train.outer import momentum_at
-
-LoadObject = Callable[[bytes], bytes]
-"""Bytes of an encoded mean by its digest."""
 
 
 class Trainer:
@@ -71,9 +69,8 @@ class Trainer:
         return self._offered is not None
 
     def begin_round(self, members: Collection[str]) -> None:
-        """Take my shards among the members of the last update, and me."""
+        """Take my shards among the members of the last update, and me. Said twice in a round it changes nothing."""
         self._batches.reassign(sorted({*members, self.me}), self.anchor.cursors)
-        self.step_in_round = 0
 
     def train_step(self) -> Step:
         """One inner step. Steps beyond H of an overdue round go on at the round's last learning rate."""
@@ -84,7 +81,10 @@ class Trainer:
         return step
 
     def freeze(self, anchor: bytes) -> None:
-        """Put what was learned into the balance and have it on disk, encoded, as the contribution to `anchor`."""
+        """Put what was learned into the balance and have it on disk, encoded, as the contribution to `anchor`.
+
+        Raises DiskFull, and then it may be tried again.
+        """
         assert self._offered is None, "one contribution per anchor"
         self._collect_progress()
         effort = Effort(self._tokens, self._steps, self._batches.ranges())
@@ -104,40 +104,61 @@ class Trainer:
         self._step_anchor(update, load)
         self._settle(update)
         self._offered = None
+        self.step_in_round = 0
         self._start_from_anchor()
 
     def replay(self, update: Update, load: LoadObject) -> None:
-        """Apply an update again after a restart. What this peer had offered for it is what its balance was."""
-        self._take_back_offer(update.parent)
-        self._step_anchor(update, load)
-        self._settle(update)
-
-    def _step_anchor(self, update: Update, load: LoadObject) -> None:
-        means = [
-            (where, None if name == VOID else self._decoded(load(name), where))
-            for where, name in zip(self._slices(), update.parts, strict=True)
-        ]
-        round = self.anchor.round
-        self.anchor.apply(
-            means,
-            learning_rate=self.spec.outer.learning_rate,
-            momentum=momentum_at(self.spec, round),
-            ranges=[item for member in update.members for item in member.ranges],
-        )
+        """Apply an update that was decided before a restart."""
+        self.resume(update.parent)
+        self.apply(update, load)
 
     def resume(self, anchor: bytes) -> None:
-        """After replaying the chain on disk: what was offered to `anchor` before a crash is offered again."""
-        if self._take_back_offer(anchor):
+        """Stand at `anchor` again: what was offered to it before a crash, and is not remembered, is offered again."""
+        if self._offered != anchor and self._take_back_offer(anchor):
             self._offered = anchor
-        self._start_from_anchor()
+
+    def _step_anchor(self, update: Update, load: LoadObject) -> None:
+        advance(self.anchor, update, self.spec, self.parts, load)
+
+    def checkpoint(self, anchor: bytes) -> Checkpoint:
+        """All that this peer is now; `anchor` is the chain's name of where it stands. Changes nothing."""
+        state = {
+            "version": VERSION, "run": self.spec.digest().hex(), "peer": self.me, "anchor": anchor.hex(),
+            "round": self.anchor.round, "cursors": sorted(self.anchor.cursors.items()),
+            "offered": self._offered is not None, "step_in_round": self.step_in_round, "tokens": self._tokens,
+            "steps": self._steps, "batches": self._batches.state(),
+        }  # fmt: skip
+        mine = {"balance": self._balance.flat, "start": self._start, "local": self._flat.new()}
+        return Checkpoint(
+            state=state,
+            tensors={
+                "anchor": {"theta": self.anchor.theta, "momentum": self.anchor.momentum},
+                "peer": mine | generator_states(self.device),
+                "optimizer": self._inner.optimizer_state(),
+            },
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Be what `checkpoint` says, to the bit. The model must be the one it was taken of."""
+        state, mine = checkpoint.state, checkpoint.tensors["peer"]
+        self.anchor.become(**checkpoint.tensors["anchor"], round=state["round"], cursors=state["cursors"])
+        self._balance.flat.copy_(mine["balance"])
+        self._start.copy_(mine["start"])
+        self._flat.copy_from(mine["local"])
+        self._inner.load_optimizer_state(checkpoint.tensors["optimizer"])
+        set_generator_states(mine, self.device)
+        self._offered = bytes.fromhex(state["anchor"]) if state["offered"] else None
+        self.step_in_round, self._tokens, self._steps = state["step_in_round"], state["tokens"], state["steps"]
+        self._batches.restore(state["batches"])
 
     def evaluate(self) -> tuple[float, int]:
         """Held-out loss of the anchor in nats per token, and the tokens it was measured on."""
         if self._held_out is None:
             self._held_out = held_out(self._source)
+        local = self._flat.new()
         self._flat.copy_from(self.anchor.theta)
         loss = held_out_loss(self._model, self._held_out, self.device)
-        self._flat.copy_from(self._start)
+        self._flat.copy_from(local)
         return loss, self._held_out[:, 1:].numel()
 
     def _collect_progress(self) -> None:
@@ -156,12 +177,18 @@ class Trainer:
                 self._balance.missed(where, self.spec.round.gamma)
 
     def _take_back_offer(self, anchor: bytes) -> bool:
-        """Make the balance what was frozen for `anchor`; all but the encoding residue of it was written."""
+        """Make the balance what was frozen for `anchor`; all but the encoding residue of it was written.
+
+        Without a contribution to `anchor` nothing changes.
+        """
         mine = Contribution.find(self._folder, anchor, self.parts, self._codec)
         if mine is None:
             return False
         for part, where in enumerate(self._slices()):
             self._balance.restored(where, self._decoded(mine.payload(part), where))
+        self._batches.mark()
+        self._tokens = self._steps = 0
+        self._start_from_anchor()
         return True
 
     def _start_from_anchor(self) -> None:

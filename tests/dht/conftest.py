@@ -1,4 +1,4 @@
-"""Two worlds with the same interface, so that the memory network is tested by what the real one must do."""
+"""Worlds with the same interface, so that those in memory are tested by what the real one must do."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from dht.board import Board
 from dht.identity import Identity
 from dht.memory import LinkModel, MemoryBoard, MemoryNetwork, Scheduler
 from dht.streams import Streams
+from peer.testing.faulty_streams import FaultyStreams
 
 RUN = b"r" * 32
 DEADLINE_S = 20.0
@@ -69,6 +70,16 @@ class MemoryWorld:
 
     async def remove_peer(self, peer_id: str) -> None:
         self._network.disconnect(peer_id)
+
+
+class FaultyWorld(MemoryWorld):
+    """The same peers behind switches; one is thrown, which at this rate must not be noticed."""
+
+    async def add_peer(self, **limits: Any) -> tuple[Identity, Board, Streams]:
+        identity, board, inner = await super().add_peer(**limits)
+        streams = FaultyStreams(inner, lambda: self._scheduler.now, self._scheduler.call_in, Random(1))
+        streams.throttle(bytes_per_s=1e9, seconds=5)
+        return identity, board, streams
 
 
 class RealWorld:
@@ -138,10 +149,10 @@ async def real_world(tmp_path: Path) -> AsyncIterator[RealWorld]:
         yield world
 
 
-@pytest.fixture(params=["memory", pytest.param("hivemind", marks=pytest.mark.swarm)])
+@pytest.fixture(params=["memory", "faulty", pytest.param("hivemind", marks=pytest.mark.swarm)])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MemoryWorld | RealWorld]:
-    if request.param == "memory":
-        yield MemoryWorld()
+    if request.param != "hivemind":
+        yield MemoryWorld() if request.param == "memory" else FaultyWorld()
         return
     async with _open_real_world(tmp_path) as world:
         yield world

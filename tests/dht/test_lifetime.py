@@ -18,8 +18,12 @@ print(child.pid, child.stdout.readline().decode().strip(), flush=True)
 sys.stdin.read()
 """
 TIED = "import dht.lifetime, time; dht.lifetime.die_with_parent(); print('up', flush=True); time.sleep(60)"
-WATCHING = "import asyncio, dht.lifetime; print('up', flush=True); asyncio.run(dht.lifetime.parent_gone(poll_s=0.05))"
-
+WATCHING = """
+import asyncio, os, dht.lifetime
+parent = os.getppid()
+print('up', flush=True)
+asyncio.run(dht.lifetime.parent_gone(parent, poll_s=0.05))
+"""
 
 CHILDREN = {"watching": WATCHING} | ({"tied": TIED} if sys.platform.startswith("linux") else {})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from peer import spec as specs
@@ -34,6 +36,15 @@ def test_a_shipped_run_parses_and_prints_its_size(name: str, capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert "parameters" in printed
     assert "B for parameters, gradients and AdamW" in printed
+
+
+def test_muon_needs_one_moment_less() -> None:
+    """For the hidden matrices alone; the sentence says which optimizer it counts."""
+    spec = specs.load("micro")
+    muon = dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, optimizer="muon"))
+    blocks = 2 * (4 * 64 * 64 + 3 * 64 * 160)
+    assert size_of(spec).training_bytes - size_of(muon).training_bytes == 4 * blocks
+    assert "B for parameters, gradients and Muon" in describe(muon)
 
 
 @pytest.mark.parametrize("name", specs.SHIPPED)

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dht.errors import DiskFull, RunMismatch
 from peer import session as sessions
+from peer import telling
 from peer.averaging.child import Left
-from peer.events import Evaluated, Event, InnerProgressed, PeerStateChanged, RoundCommitted, RoundStarted
+from peer.averaging.pipe import LinkLost
+from peer.events import (
+    AlertRaised,
+    CheckpointWritten,
+    Evaluated,
+    Event,
+    InnerProgressed,
+    PeerStateChanged,
+    RoundCommitted,
+    RoundStarted,
+)
 from peer.rounds.update import Block
-from peer.session import Peer, Progress, Session
+from peer.session import Peer
 from peer.spec import RunSpec, from_mapping
+from peer.telling import Progress, Session
+from peer.train.checkpoint import Checkpoint
 from tests.peer.rounds.build import HEAD, NAMES, block, update
 
 STEPS = 4
@@ -43,6 +59,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
 
 @dataclass
 class Link:
@@ -51,10 +70,22 @@ class Link:
     queue: deque[tuple[Any, ...]] = field(default_factory=deque)
     told: list[tuple[Any, ...]] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
+    has_ended: bool = False
+    restarts: int = 0
+    on_wait: Callable[[float], None] = lambda timeout_s: None
 
     def receive(self, timeout_s: float) -> tuple[Any, ...] | None:
         self.waits.append(timeout_s)
-        return self.queue.popleft() if self.queue else None
+        if not self.queue:
+            self.on_wait(timeout_s)
+        message = self.queue.popleft() if self.queue else None
+        if message is not None and message[0] == "ends with":
+            self.has_ended = True
+            raise message[1]
+        return message
+
+    def restart(self) -> None:
+        self.has_ended, self.restarts = False, self.restarts + 1
 
     def send(self, kind: str, *fields: Any) -> None:
         self.told.append((kind, *fields))
@@ -70,7 +101,9 @@ class Trainer:
     me: str = "p2"
     steps_in_round: int = STEPS
     step_in_round: int = 0
+    layer_sizes: tuple[int, ...] = (5,)
     frozen: bool = False
+    room: bool = True
     step_s: float = 1.0
     evaluate_s: float = 0.0
     clock: Clock = field(default_factory=Clock)
@@ -79,7 +112,6 @@ class Trainer:
 
     def begin_round(self, members: tuple[str, ...]) -> None:
         self.done.append("begin")
-        self.step_in_round = 0
 
     def train_step(self) -> Any:
         self.done.append("step")
@@ -89,12 +121,15 @@ class Trainer:
 
     def freeze(self, anchor: bytes) -> None:
         assert not self.frozen
+        if not self.room:
+            raise DiskFull("the disk is full")
         self.done.append("freeze")
         self.frozen = True
 
     def apply(self, item: object, load: object) -> None:
         self.done.append("apply")
         self.frozen = False
+        self.step_in_round = 0
         self.anchor.round += 1
 
     def replay(self, item: object, load: object) -> None:
@@ -104,10 +139,33 @@ class Trainer:
     def resume(self, anchor: bytes) -> None:
         self.done.append("resume")
 
+    def checkpoint(self, anchor: bytes) -> Checkpoint:
+        return Checkpoint(state={"anchor": anchor.hex()}, tensors={})
+
     def evaluate(self) -> tuple[float, int]:
         self.done.append("evaluate")
         self.clock.now += self.evaluate_s
         return 3.0, 100
+
+
+@dataclass
+class Shelf:
+    """Checkpoints that only count; `room` is whether there is any."""
+
+    clock: Clock
+    folder: Path = Path("DIR/checkpoints")
+    every_s: float = float("inf")
+    room: bool = True
+    written: list[str] = field(default_factory=list)
+
+    def due(self, *, round_ends: bool) -> bool:
+        return round_ends or self.clock.now - 1000.0 >= self.every_s * (len(self.written) + 1)
+
+    def write(self, checkpoint: Checkpoint) -> Path:
+        if not self.room:
+            raise DiskFull("no room for a checkpoint")
+        self.written.append(checkpoint.state["anchor"])
+        return self.folder / f"{len(self.written):08d}"
 
 
 @dataclass
@@ -117,6 +175,7 @@ class Story:
     clock: Clock
     link: Link
     trainer: Trainer
+    shelf: Shelf
     events: list[Event]
     session: Session
     peer: Peer
@@ -134,12 +193,16 @@ def story(monkeypatch: pytest.MonkeyPatch) -> Story:
     """A peer that has joined and is in step."""
     clock, link, events = Clock(), Link(), []
     monkeypatch.setattr(sessions, "time", clock)
+    monkeypatch.setattr(telling, "time", clock)
     link.load_object = lambda digest: b""  # type: ignore[attr-defined]
     trainer = Trainer(clock=clock)
     session = Session(events.append)
-    peer = Peer(link, trainer, spec(), session, HEAD.anchor, NAMES, in_step=True)  # type: ignore[arg-type]
+    shelf = Shelf(clock)
+    peer = Peer(
+        link, trainer, shelf, spec(), session, b"state", HEAD.anchor, NAMES, in_step=True  # type: ignore[arg-type]
+    )  # fmt: skip
     peer.round_began_at, peer.progress = clock.now, Progress(since=clock.now)
-    return Story(clock, link, trainer, events, session, peer)
+    return Story(clock, link, trainer, shelf, events, session, peer)
 
 
 def commit(item: Block | None = None) -> tuple[Any, ...]:
@@ -155,6 +218,29 @@ def test_a_peer_that_is_behind_waits_for_the_link(story: Story) -> None:
     story.link.queue.append(("in_step",))
     story.turns(2)
     assert story.trainer.done == ["begin", "step"]
+
+
+def test_a_peer_that_falls_behind_stops_training_until_it_is_in_step(story: Story) -> None:
+    """It slept: what it would train on is long past."""
+    story.turns(1)
+    story.link.queue.append(("behind",))
+    story.turns(1)
+    steps = story.trainer.done.count("step")
+    story.turns(3)
+    assert story.trainer.done.count("step") == steps
+    assert story.peer.session.state == "SYNCING"
+    story.link.queue.append(("in_step",))
+    story.turns(2)
+    assert story.trainer.done.count("step") > steps
+
+
+def test_a_peer_that_is_asked_to_leave_does_not_catch_up_to_the_end(story: Story) -> None:
+    """Hundreds of blocks may wait: it applies the one it is at, and goes."""
+    story.peer.in_step = False
+    story.link.queue += [commit() for _ in range(5)]
+    story.peer.session.stopping = True
+    story.turns(1)
+    assert story.trainer.done.count("apply") == 1
 
 
 def test_all_steps_then_freeze_then_wait(story: Story) -> None:
@@ -261,7 +347,7 @@ def test_an_overdue_round_holds_nobody(story: Story) -> None:
 def test_the_chain_on_disk_is_replayed_without_a_word(story: Story) -> None:
     """After a restart: no round is told twice, and what was offered is offered again."""
     story.peer.in_step = False
-    story.link.queue += [("replay", block().to_bytes()), ("resume", NEXT)]
+    story.link.queue += [("replay", block().to_bytes(), 1), ("resume", NEXT)]
     story.turns(1)
     assert story.trainer.done == ["replay", "resume"]
     assert story.told(RoundCommitted) == []
@@ -363,11 +449,12 @@ class Beginning(Link):
     """A link up to the first round."""
 
     asked_to_leave: bool = False
+    stands_at: bytes = HEAD.anchor
 
     def expect(self, kind: str, timeout_s: float | None) -> tuple[Any, ...]:
         if self.asked_to_leave:
             raise Left
-        return {"spec": ("ignored",), "begin": (HEAD.anchor, NAMES)}[kind]
+        return {"spec": ("ignored",), "begin": (self.stands_at, NAMES)}[kind]
 
 
 @pytest.mark.parametrize(("commits", "last"), [(0, "leave"), (3, "finish")])
@@ -377,17 +464,120 @@ def test_leaving_and_finishing_are_told_to_the_link(
     """So that the others know whether to wait."""
     link = Beginning(deque([commit()] * commits))
     link.load_object = lambda digest: b""  # type: ignore[attr-defined]
-    story.trainer.layer_sizes = (5,)  # type: ignore[attr-defined]
     story.session.emit = lambda event: setattr(story.session, "stopping", commits == 0)
     monkeypatch.setattr(sessions, "parse", lambda text: spec())
     monkeypatch.setattr(sessions, "_make_trainer", lambda *args: story.trainer)
+    monkeypatch.setattr(sessions, "_restore", lambda *args: (story.shelf, HEAD.anchor))
     monkeypatch.setattr(sessions, "_started", lambda *args: RoundStarted(round=0, steps=0))
     sessions.join(link, "p1", None, None, story.session)  # type: ignore[arg-type]
-    assert link.told[0] == ("model", (5,), b"state")
+    assert link.told[0] == ("model", (5,), b"state", HEAD.anchor)
     assert link.kinds()[-1] == last
+    assert len(story.shelf.written) == 1
 
 
 def test_leaving_before_the_run_begins(story: Story) -> None:
     """Nobody waits for a spec that a person does not want any more."""
     with pytest.raises(Left):
         sessions.join(Beginning(asked_to_leave=True), "p1", None, None, story.session)  # type: ignore[arg-type]
+
+
+# ---- checkpoints ----
+
+
+def test_a_checkpoint_is_written_while_the_round_is_agreed(story: Story) -> None:
+    """After the link heard of the contribution, so that nobody waits for a disk."""
+    story.turns(STEPS)
+    assert story.shelf.written == [HEAD.anchor.hex()]
+    assert story.link.told[-1] == ("frozen", HEAD.anchor)
+    (event,) = story.told(CheckpointWritten)
+    assert (event.round, event.path) == (0, "DIR/checkpoints/00000001")
+
+
+def test_a_long_round_is_written_within(story: Story) -> None:
+    """A crash costs minutes, not the hours of a round."""
+    story.shelf.every_s = 2.0
+    story.turns(2)
+    assert len(story.shelf.written) == 1
+    assert "freeze" not in story.trainer.done
+
+
+def test_no_room_for_a_checkpoint_is_told_once(story: Story) -> None:
+    """Training goes on with the one before; when there is room again, the next one is written."""
+    story.shelf.room = False
+    for number in range(3):
+        story.turns(STEPS)
+        story.link.queue.append(commit(block(update(round=number + 1))))
+        story.turns(1)
+    assert story.trainer.anchor.round == 3
+    assert [event.code for event in story.told(AlertRaised)] == ["CHECKPOINT"]
+    story.shelf.room = True
+    story.turns(STEPS)
+    assert len(story.shelf.written) == 1
+
+
+def test_a_checkpoint_beside_the_chain_is_refused(story: Story) -> None:
+    """One line that says what to do."""
+    story.peer.link = Beginning(stands_at=b"elsewhere")  # type: ignore[assignment]
+    with pytest.raises(RunMismatch, match="move the checkpoints away"):
+        story.peer.meet()
+
+
+# ---- a full disk, a lost link ----
+
+
+def test_a_full_disk_pauses_and_loses_nothing(story: Story) -> None:
+    """The link is heard meanwhile; the contribution is frozen when there is room."""
+    story.trainer.room = False
+    story.turns(STEPS - 1)
+    with pytest.raises(DiskFull):
+        story.turns(1)
+    story.link.on_wait = story.clock.sleep
+    story.peer.pause("the disk is full")
+    assert story.told(PeerStateChanged)[-1].state == "PAUSED"
+    assert story.told(PeerStateChanged)[-1].why.startswith("the disk is full; make room")
+    story.trainer.room = True
+    story.turns(1)
+    assert story.trainer.done[-2:] == ["step", "freeze"]
+    assert story.link.told[-1] == ("frozen", HEAD.anchor)
+
+
+def test_a_pause_ends_when_asked_to_leave(story: Story) -> None:
+    """At once."""
+    story.session.stopping = True
+    story.peer.pause("the disk is full")
+    assert story.link.waits == []
+
+
+def join_with(story: Story, link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "parse", lambda text: spec())
+    monkeypatch.setattr(sessions, "_make_trainer", lambda *args: story.trainer)
+    monkeypatch.setattr(sessions, "_restore", lambda *args: (story.shelf, b""))
+    monkeypatch.setattr(sessions, "_started", lambda *args: RoundStarted(round=0, steps=0))
+    link.load_object = lambda digest: b""  # type: ignore[attr-defined]
+    story.peer.link = link  # type: ignore[assignment]
+    sessions.join(link, "p1", None, None, story.session)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("failure", [DiskFull("the disk is full"), LinkLost()])
+def test_a_link_that_ended_is_started_again(story: Story, monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+    """The trainer tells it where it stands, and hears what was decided since; no step is lost."""
+    messages = [("in_step",), ("ends with", failure), ("replay", block().to_bytes(), 1), ("resume", NEXT), ("in_step",)]
+    link = Beginning(deque([*messages, commit(), commit()]))
+    join_with(story, link, monkeypatch)
+    assert link.restarts == 1
+    assert [fields for kind, *fields in link.told if kind == "model"] == [
+        [(5,), b"state", b""],
+        [(5,), b"state", HEAD.anchor],
+    ]
+    assert ("applied", NEXT, b"state") in link.told
+    assert link.kinds()[-1] == "finish"
+
+
+def test_a_link_that_ends_again_and_again_ends_the_peer(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a checkpoint of all that it learned."""
+    link = Beginning(deque([("ends with", LinkLost())] * 9))
+    with pytest.raises(LinkLost):
+        join_with(story, link, monkeypatch)
+    assert link.restarts == sessions.LINKS_LOST
+    assert len(story.shelf.written) == 1
+    assert {event.code for event in story.told(AlertRaised)} == {"LINK"}

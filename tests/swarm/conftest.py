@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +13,7 @@ import psutil
 import pytest
 
 from peer.events import Line, parse_line
-
-ORPHAN_S = 5.0
-"""Nothing of ours outlives its parent for longer."""
+from peer.testing.children import ORPHAN_S, Child, Printed, processes_of
 
 
 class Homefires:
@@ -28,33 +23,21 @@ class Homefires:
         self.directory = directory
         self.out: list[str] = []
         self.lines: list[Line] = []
-        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        directory.mkdir(parents=True, exist_ok=True)
-        self._error_path = directory / "stderr.txt"
-        with self._error_path.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tui", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
-                env=os.environ | {"TMPDIR": str(directory), "OMP_NUM_THREADS": "1"}, text=True, start_new_session=True,
-            )  # fmt: skip
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as stdout:
-            for text in stdout:
-                self._queue.put(text.rstrip("\n"))
-        self._queue.put(None)
+        self._queue: queue.SimpleQueue[Printed] = queue.SimpleQueue()
+        argv = [sys.executable, "-m", "tui", *words]
+        environment = {"TMPDIR": str(directory), "OMP_NUM_THREADS": "1"}
+        self._child = Child(argv, directory / "stderr.txt", environment, self._queue.put)
+        self.process = self._child.process
 
     @property
     def err(self) -> str:
         """What it wrote on stderr so far."""
-        return self._error_path.read_text()
+        return self._child.err
 
     def text(self, timeout_s: float) -> str | None:
         """The next line on stdout; None at its end. Fails after `timeout_s`."""
         try:
-            text = self._queue.get(timeout=timeout_s)
+            text = self._queue.get(timeout=timeout_s).text
         except queue.Empty:
             pytest.fail(f"silent for {timeout_s:.0f} s; last: {self.out[-3:]}; stderr: {self.err[-800:]}")
         if text is not None:
@@ -98,22 +81,6 @@ class Homefires:
     def processes(self, below: Path | None = None) -> list[psutil.Process]:
         """Processes that have a path below this directory on their command line."""
         return processes_of(below or self.directory)
-
-
-def processes_of(directory: Path) -> list[psutil.Process]:
-    """Processes that name a path below `directory`, other than this one."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if process.pid != os.getpid() and any(str(directory) in word for word in words):
-            found.append(process)
-    return found
-
-
-def assert_no_orphans(directory: Path) -> None:
-    """Everything of `directory` ends by itself within `ORPHAN_S`."""
-    _, alive = psutil.wait_procs(processes_of(directory), timeout=ORPHAN_S)
-    assert not alive, f"still running: {[process.cmdline() for process in alive]}"
 
 
 def pid_of(peer_directory: Path) -> int:

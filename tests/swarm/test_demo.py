@@ -12,7 +12,8 @@ import pytest
 
 from peer.events import Evaluated, PeerStopped, RoundCommitted
 from peer.spec import load
-from tests.swarm.conftest import Homefires, assert_no_orphans
+from peer.testing.children import assert_no_orphans
+from tests.swarm.conftest import Homefires
 
 pytestmark = pytest.mark.swarm
 Start = Callable[..., Homefires]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import time
@@ -14,17 +13,21 @@ import pytest
 from dht.errors import BadInput, DirectoryBusy, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
-from peer.events import InviteIssued, Line, PeerStarted, PeerStopped, RoundCommitted
-from tests.swarm.conftest import Homefires, assert_no_orphans, pid_of
+from peer.events import InviteIssued, Line, PeerStarted, PeerStopped, ReportReceived, RoundCommitted, RoundStarted
+from peer.spec import RoundTable
+from peer.testing.children import assert_no_orphans
+from peer.testing.plugin import StartSwarm
+from peer.testing.processes import RealSwarm
+from tests.swarm.conftest import Homefires, pid_of
 
 pytestmark = pytest.mark.swarm
 Start = Callable[..., Homefires]
 
 LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")
-ENDLESS = (
-    "--set", "run.rounds=0", "--set", "inner.schedule_rounds=50", "--set", "round.gather_s=4",
-    "--set", "round.exchange_s=4", "--set", "round.ack_s=2", "--set", "round.patience_s=8",
+QUICK = (
+    "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2", "round.patience_s=8",
 )  # fmt: skip
+ENDLESS = [word for item in ("run.rounds=0", "inner.schedule_rounds=50", *QUICK) for word in ("--set", item)]
 
 
 class Run:
@@ -49,17 +52,6 @@ def committed(round: int) -> Callable[[Line], bool]:
     return lambda line: isinstance(line.event, RoundCommitted) and line.event.round >= round
 
 
-def took_part(peer: str) -> Callable[[Line], bool]:
-    """A committed round with `peer` in its group."""
-    return lambda line: isinstance(line.event, RoundCommitted) and peer in line.event.group
-
-
-def last_commit(peer: Homefires) -> RoundCommitted:
-    event = peer.events(RoundCommitted)[-1].event
-    assert isinstance(event, RoundCommitted)
-    return event
-
-
 def stop_all(*commands: Homefires) -> None:
     """Ask politely and see that everything ends."""
     for command in commands:
@@ -68,47 +60,50 @@ def stop_all(*commands: Homefires) -> None:
         command.finish(20)
 
 
-@pytest.mark.timeout(240)
-def test_a_late_joiner_replays_the_chain_and_takes_part(homefires: Start, tmp_path: Path) -> None:
-    """It fetches the updates it missed from the others, computes the same anchor, and is in a later group."""
-    run = Run(homefires, tmp_path, 2, *ENDLESS)
-    first, second = run.join("a"), run.join("c")
-    first.wait_for(committed(3), 90)
-    late = run.join("late")
-    line = late.wait_for(lambda line: isinstance(line.event, PeerStarted), 60)
-    late.wait_for(took_part(line.peer), 60)
-    mine = last_commit(late)
-    same = first.wait_for(committed(mine.round), 60)
-    assert isinstance(same.event, RoundCommitted)
-    assert (same.event.round, same.event.digest, same.event.state) == (mine.round, mine.digest, mine.state)
-    assert [line.event.round for line in late.events(RoundCommitted)][:3] == [1, 2, 3]  # type: ignore[attr-defined]
-    stop_all(first, second, late, run.bootstrap)
-    assert_no_orphans(tmp_path)
+@pytest.mark.timeout(500)
+def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(swarm: StartSwarm) -> None:
+    """The joiner replays the chain from its beginning and is in the group of the second round after its arrival at
+    the latest. Then a founder leaves politely while a round is being made: the others commit it in time."""
+    run = swarm(peers=2, real=True, sets=("round.steps=120", *QUICK))
+    run.until_round(3, within_s=120)
+    late = run.join()
+    being_made = min(round_of_arrival(run, founder, run.id_of(late)) for founder in (0, 1))
+    run.until_round(being_made + 2, within_s=90)
+    assert any(late in run.group(round) for round in range(being_made, being_made + 3))
+    assert [commit.round for commit in run.committed(late)] == list(range(1, run.committed(late)[-1].round + 1))
+    run.assert_agreement()
+
+    newest = run.committed(1)[-1].round
+    line = run.wait_for(1, lambda line: starts_after(line, newest), within_s=60)
+    assert isinstance(line.event, RoundStarted)
+    asked_at_s = time.time() - run.began_at
+    assert run.stop(1) == 0
+    assert isinstance(run.lines(1)[-1].event, PeerStopped)
+    made = line.event.round + 1
+    run.until_round(made, within_s=round_limit_s(run.spec.round))
+    ends_s = [commit.at_s for peer in (0, late) for commit in run.committed(peer) if commit.round == made]
+    assert max(ends_s) - asked_at_s < round_limit_s(run.spec.round)
+    run.assert_agreement()
 
 
-@pytest.mark.timeout(240)
-def test_a_killed_peer_returns_from_its_disk(homefires: Start, tmp_path: Path) -> None:
-    """After kill -9 the same directory resumes: same identity, catches up, is in a later group; equal bits."""
-    run = Run(homefires, tmp_path, 3, *ENDLESS)
-    peers = [run.join(name) for name in ("a", "c", "d")]
-    started = peers[2].wait_for(lambda line: isinstance(line.event, PeerStarted), 60)
-    peers[2].wait_for(committed(2), 90)
-    os.kill(pid_of(tmp_path / "d"), signal.SIGKILL)
-    peers[2].finish(20)
-    before = last_commit(peers[2]).round
-    peers[0].wait_for(committed(before + 2), 60)
-    back = run.join("d")
-    again = back.wait_for(lambda line: isinstance(line.event, PeerStarted), 60)
-    assert again.peer == started.peer
-    assert again.seq > peers[2].lines[-1].seq
-    back.wait_for(took_part(again.peer), 60)
-    mine = last_commit(back)
-    assert mine.round > before
-    same = peers[0].wait_for(committed(mine.round), 60)
-    assert isinstance(same.event, RoundCommitted)
-    assert (same.event.round, same.event.digest, same.event.state) == (mine.round, mine.digest, mine.state)
-    stop_all(back, *peers[:2], run.bootstrap)
-    assert_no_orphans(tmp_path)
+def round_of_arrival(run: RealSwarm, founder: int, peer: str) -> int:
+    """Which anchor this founder was making when it first heard what `peer` says of itself."""
+    heard = run.wait_for(founder, lambda line: is_report(line, peer), within_s=150)
+    before = [line.event for line in run.lines(founder) if line.seq < heard.seq]
+    return max(event.round for event in before if isinstance(event, RoundCommitted)) + 1
+
+
+def is_report(line: Line, peer: str) -> bool:
+    return isinstance(line.event, ReportReceived) and line.event.about == peer
+
+
+def starts_after(line: Line, round: int) -> bool:
+    return isinstance(line.event, RoundStarted) and line.event.round > round
+
+
+def round_limit_s(table: RoundTable) -> float:
+    """All inner steps, a promise that does not come, parts and norms, means."""
+    return table.max_train_s + table.ack_s + 2 * (table.exchange_s + table.ack_s)
 
 
 @pytest.mark.timeout(180)

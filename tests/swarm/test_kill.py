@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from peer.events import Line, PeerStarted, RoundCommitted, RoundStarted
-from tests.swarm.conftest import Homefires, assert_no_orphans, pid_of
+from peer.testing.children import assert_no_orphans
+from tests.swarm.conftest import Homefires, pid_of
 
 pytestmark = pytest.mark.swarm
 Start = Callable[..., Homefires]

@@ -17,6 +17,7 @@ from peer.events import (
     RoundAborted,
     RoundCommitted,
     RoundStarted,
+    TransferProgressed,
 )
 from tui.plain import PlainOutput, format_bytes, format_elapsed, printable
 
@@ -158,3 +159,28 @@ def test_bytes_have_decimal_units(count: int, text: str) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0, "00:00"), (61.9, "01:01"), (3661, "1:01:01"), (-1, "00:00")])
 def test_elapsed_time(seconds: float, text: str) -> None:
     assert format_elapsed(seconds) == text
+
+
+def syncing(round: int) -> PeerStateChanged:
+    return PeerStateChanged(state="SYNCING", why=f"round {round} of 40 from bob")
+
+
+def received(megabytes: int) -> TransferProgressed:
+    return TransferProgressed(what="updates", source="bob", bytes_done=megabytes * 10**6, bytes_total=20 * 10**6)
+
+
+def test_a_peer_that_catches_up_is_told_every_few_seconds_and_its_old_rounds_are_not(stream: io.StringIO) -> None:
+    output = PlainOutput(stream, terse=True)
+    play(output, (0, "A", syncing(0)))
+    for second in range(1, 12):
+        play(output, (second, "A", received(second)), (second, "A", committed(second, "ab", 0.1)))
+        play(output, (second, "A", syncing(second)))
+    play(output, (12, "A", received(20)))
+    play(output, (12, "A", PeerStateChanged(state="READY", why="in step at round 40 after 12 s, 20.0 MB")))
+    output.tick(1030.0)
+    assert stream.getvalue() == (
+        "00:00  A: SYNCING: round 0 of 40 from bob\n"
+        "00:05  A: SYNCING: round 5 of 40 from bob · 5.0 MB of 20.0 MB\n"
+        "00:10  A: SYNCING: round 10 of 40 from bob · 10.0 MB of 20.0 MB\n"
+        "00:12  A: READY: in step at round 40 after 12 s, 20.0 MB\n"
+    )

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import tui.single
-from dht.errors import BadInvite, BadSpec, HomefiresError, PortInUse, RunMismatch
+from dht.errors import BadInput, BadInvite, BadSpec, DiskFull, HomefiresError, PortInUse, RunMismatch
 from dht.identity import Identity
 from dht.invite import issue
 from peer.spec import RunSpec, load, parse
 from tui.launch import python_module
 from tui.output import NoOutput, PlainOutput
-from tui.single import Join, run_bootstrap, run_join
+from tui.single import Join, run_bootstrap, run_export, run_join
 
 Fake = Callable[[str], None]
 
@@ -102,3 +102,42 @@ def test_a_model_that_cannot_be_built_is_refused_before_anybody_is_invited(micro
     with pytest.raises(BadSpec, match="did you mean 'llama'"):
         run_bootstrap(dataclasses.replace(micro, model=model), NoOutput(), directory=tmp_path, listen=[], announce=[])
     assert not (tmp_path / "bootstrap.log").exists()
+
+
+def test_an_export_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child's, without what libraries wrote beside it; paths reach it as they were given."""
+    seen: list[str] = []
+
+    def command(module: str, *arguments: str) -> list[str]:
+        seen.extend([module, *arguments])
+        return [sys.executable, "-c", "import sys; print('round 3 is in out'); print('a warning', file=sys.stderr)"]
+
+    monkeypatch.setattr(tui.single, "python_module", command)
+    assert run_export(tmp_path, None, debug=False) == "round 3 is in out"
+    assert run_export(tmp_path, tmp_path / "out", debug=False) == "round 3 is in out"
+    assert seen == [
+        *("peer", "export", str(tmp_path)),
+        *("peer", "export", str(tmp_path), "--to", str(tmp_path / "out")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (2, BadInput, "^the last line$"),
+        (5, RunMismatch, "^the last line$"),
+        (8, DiskFull, "^the last line$"),
+        (1, HomefiresError, "^the export failed: the last line; run it again with --debug$"),
+        (-9, HomefiresError, "^the export failed: the last line; run it again with --debug$"),
+    ],
+)
+def test_a_failed_export_is_one_line(
+    code: int, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What the child said at last, in the branch of the error tree that its exit code stands for."""
+    end = f"os.kill(os.getpid(), {-code})" if code < 0 else f"sys.exit({code})"
+    program = f"import os, sys; print('noise\\nhomefires: the last line', file=sys.stderr, flush=True); {end}"
+    monkeypatch.setattr(tui.single, "python_module", lambda *_: [sys.executable, "-c", program])
+    with pytest.raises(kind, match=words) as caught:
+        run_export(tmp_path, None, debug=False)
+    assert type(caught.value) is kind

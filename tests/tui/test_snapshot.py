@@ -15,6 +15,7 @@ from peer.events import (
     ReportReceived,
     RoundCommitted,
     RoundStarted,
+    TransferProgressed,
 )
 from tui.snapshot import MAX_ALERTS, Commit, Swarm, fold, to_json
 
@@ -111,6 +112,14 @@ def test_only_the_newest_alerts_are_kept() -> None:
     kept = folded(*alerts).peers["QmAlice"].alerts
     assert len(kept) == MAX_ALERTS
     assert kept[-1] == f"warning: {MAX_ALERTS + 2}"
+
+
+def test_what_a_peer_receives_is_shown_while_it_catches_up() -> None:
+    transfer = TransferProgressed(what="updates", source="bob", bytes_done=7, bytes_total=20)
+    swarm = folded(line(PeerStateChanged(state="SYNCING", why="")), line(transfer))
+    assert swarm.peers["QmAlice"].transfer == transfer
+    assert json.loads(json.dumps(to_json(swarm)))["peers"][0]["transfer"]["bytes_done"] == 7
+    assert fold(swarm, line(PeerStateChanged(state="READY", why=""))).peers["QmAlice"].transfer is None
 
 
 def test_seconds_run_from_the_first_line_to_the_last() -> None:

@@ -18,6 +18,7 @@ from peer.events import (
     PeerStateChanged,
     PeerStopped,
     ReportReceived,
+    TransferProgressed,
     format_line,
 )
 from tui.status import describe_directory, newest_directory
@@ -85,6 +86,16 @@ def test_a_line_that_is_cut_off_is_skipped(tmp_path: Path) -> None:
     write(path, *STORY)
     path.write_text(path.read_text() + '{"v":1,"seq":9,"t":10')
     assert "alice" in describe_directory(tmp_path, as_json=False)
+
+
+def test_a_peer_that_catches_up_says_what_it_received(tmp_path: Path) -> None:
+    write(
+        tmp_path / "events.jsonl", *STORY, PeerStateChanged(state="SYNCING", why="round 12 of 40 from bob"),
+        TransferProgressed(what="updates", source="bob", bytes_done=7_100_000, bytes_total=23_500_000),
+    )  # fmt: skip
+    text = describe_directory(tmp_path, as_json=False)
+    assert "SYNCING (round 12 of 40 from bob)" in text
+    assert "received 7.1 MB of 23.5 MB of updates from bob" in text
 
 
 def test_rotated_files_are_read_oldest_first(tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dht.errors import BadSpec, Unreachable
-from peer.data.tokenizer import load_tokenizer
+from peer.data.tokenizer import END_OF_TEXT, load_tokenizer
 
 
 def save_word_tokenizer(folder: Path, **special: str) -> None:
@@ -58,3 +61,44 @@ def test_a_tokenizer_that_cannot_be_downloaded_is_unreachable(monkeypatch: pytes
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(Unreachable, match="check the connection"):
         load_tokenizer("homefires/no-such-tokenizer")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The byte tokenizer as a person loads it from an exported model."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    load_tokenizer("bytes").for_transformers(64).save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@given(text=st.text())
+@example(text="")
+@example(text="  two spaces first,\r\n\ta tab, and a zero \0")
+@example(text="Grüße, 日本語, 🙂, e\u0301 and \u00e9 apart, \ufeff first")
+@example(text=f"a text may well say {END_OF_TEXT}{END_OF_TEXT} in its middle")
+def test_the_exported_byte_tokenizer_is_the_runs(exported: Any, text: str) -> None:
+    """The same numbers for every text, alone or in a batch, and back to the same text."""
+    ids = load_tokenizer("bytes").encode(text).tolist()
+    assert exported(text)["input_ids"] == exported.encode(text) == ids
+    assert exported(["x", text])["input_ids"] == [[120], ids]
+    assert exported.decode(ids) == text
+    assert exported.decode([*ids, 256], skip_special_tokens=True) == text
+
+
+def test_the_exported_byte_tokenizer_knows_its_sizes(exported: Any) -> None:
+    """256 bytes and the end of a text, which is a token of its own for those who ask for it."""
+    assert (len(exported), exported.vocab_size, exported.eos_token_id, exported.model_max_length) == (257, 256, 256, 64)
+    assert exported.decode([97, 256]) == f"a{END_OF_TEXT}"
+    assert exported.convert_tokens_to_ids(END_OF_TEXT) == 256
+
+
+def test_a_local_tokenizer_is_exported_as_it_is(tmp_path: Path) -> None:
+    """But for the longest text, which is the model's context; the one in use is not changed."""
+    save_word_tokenizer(tmp_path / "words", eos_token="<end>", unk_token="?")
+    tokenizer = load_tokenizer(str(tmp_path / "words"))
+    tokenizer.for_transformers(32).save_pretrained(tmp_path / "out")
+    again = load_tokenizer(str(tmp_path / "out"))
+    assert again.encode("b a z").tolist() == tokenizer.encode("b a z").tolist() == [2, 1, 3]
+    made: Any = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert made.model_max_length == 32
+    assert tokenizer.for_transformers(64).model_max_length == 64

@@ -12,7 +12,7 @@ from peer.rounds.messages import Place
 from peer.rounds.names import coordinator, digest_of, genesis_anchor, pack
 from peer.rounds.state import Head, Rules, State
 from peer.rounds.update import Block, Pledge, Update, Vote, token_weights
-from tests.model_swarm import ModelKeys
+from peer.testing.integers import ModelKeys
 
 NAMES = ("p0", "p1", "p2")
 PART_BYTES = (8, 8, 4)

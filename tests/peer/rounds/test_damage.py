@@ -11,8 +11,8 @@ import pytest
 from peer.rounds import coordinate, decide
 from peer.rounds.settlement import Settlement
 from peer.rounds.state import Acceptor
-from tests import model_swarm
-from tests.model_swarm import Disk
+from peer.testing import integers
+from peer.testing.integers import IntegerDisk
 from tests.peer.rounds.test_schedules import run_schedule, run_until_bytes_are_lost
 
 Damage = Callable[[pytest.MonkeyPatch], None]
@@ -37,10 +37,10 @@ def quorum_of_half(patch: pytest.MonkeyPatch) -> None:
 def no_write_ahead(patch: pytest.MonkeyPatch) -> None:
     """A voter that forgets its promises and votes in a crash."""
 
-    def forget(disk: Disk, acceptor: Acceptor) -> None:
-        disk.peer.burn()
+    def forget(disk: IntegerDisk, acceptor: Acceptor) -> None:
+        disk.owner.burn()
 
-    patch.setattr(Disk, "save_acceptor", forget)
+    patch.setattr(IntegerDisk, "save_acceptor", forget)
 
 
 def accepted_is_not_adopted(patch: pytest.MonkeyPatch) -> None:
@@ -70,22 +70,22 @@ def vote_without_the_bytes(patch: pytest.MonkeyPatch) -> None:
 
 def carry_counted_twice(patch: pytest.MonkeyPatch) -> None:
     """Work that a round counted stays in the balance and is offered again."""
-    honest = model_swarm.settle
+    honest = integers.settle
 
     def twice(*args: object) -> tuple[Settlement, ...]:
         return tuple(Settlement.UNTOUCHED if what is Settlement.COUNTED else what for what in honest(*args))
 
-    patch.setattr(model_swarm, "settle", twice)
+    patch.setattr(integers, "settle", twice)
 
 
 def void_loses_the_carry(patch: pytest.MonkeyPatch) -> None:
     """Work that a round missed is treated as counted."""
-    honest = model_swarm.settle
+    honest = integers.settle
 
     def lose(*args: object) -> tuple[Settlement, ...]:
         return tuple(Settlement.COUNTED if what is Settlement.MISSED else what for what in honest(*args))
 
-    patch.setattr(model_swarm, "settle", lose)
+    patch.setattr(integers, "settle", lose)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from peer.rounds.machine import step
 from peer.rounds.messages import MeanSent, Norms, PartSent, Promise, Table, Want
 from peer.rounds.names import digest_of
 from peer.rounds.state import Event, Frozen, Keep, Received, Reduce, SendMean, Stage, State, Store, Tick
-from tests.model_swarm import ModelKeys
+from peer.testing.integers import ModelKeys
 from tests.peer.rounds.build import NAMES, PAYLOADS, leaves_of, owner, part_of, place, pledge, state_of
 
 LEADER = owner(0)

@@ -59,7 +59,7 @@ from peer.rounds.state import (
     Tick,
 )
 from peer.rounds.update import MAX_BALLOT, VOID, Block, Pledge, Update, Vote, token_weights
-from tests.model_swarm import ModelKeys
+from peer.testing.integers import ModelKeys
 from tests.peer.rounds.build import (
     HEAD,
     NAMES,
@@ -315,8 +315,8 @@ def check_bounds(state: State) -> None:
     assert len(state.proposals) <= PROPOSALS_KEPT + 8
     assert sum(map(len, state.votes.values())) <= VOTES_KEPT * voters
     assert len(state.heard) <= MAX_HEARD
-    assert len(state.asked_at) <= MAX_HEARD
-    assert len(state.told_at) <= MAX_HEARD
+    assert len(state.asked) <= MAX_HEARD
+    assert len(state.told) <= MAX_HEARD
     assert len(state.blocks) <= 64
     assert len(state.held) <= 64
     assert len(state.wanted.digests) <= max(COUNT, 1)

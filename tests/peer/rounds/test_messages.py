@@ -34,7 +34,7 @@ from peer.rounds.messages import (
 )
 from peer.rounds.names import digest_of
 from peer.rounds.update import ALL_MEMBERS, Block, Update
-from tests.model_swarm import ModelKeys
+from peer.testing.integers import ModelKeys
 from tests.peer.rounds.build import HEAD, NAMES, block, place, pledge, proposal_signature, update, vote
 
 NORMS = Norms(place(), "p1", ((1, 0b111), (2, 0))).signed(ModelKeys("p1"))

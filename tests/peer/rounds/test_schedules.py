@@ -12,20 +12,21 @@ import pytest
 
 from dht.memory import LinkModel
 from peer.rounds.messages import BytesSent, MeanSent
-from tests.model_swarm import ModelPeer, World, random_faults, targeted_faults
+from peer.testing.logical_peer import LogicalPeer
+from tests.model_swarm import FaultyWorld, random_faults, targeted_faults
 
 FAULT_S = CALM_S = 40.0
 SCHEDULES = 100
 
 
-def run_schedule(seed: int, *, targeted: bool, peers: int | None = None) -> World:
+def run_schedule(seed: int, *, targeted: bool, peers: int | None = None) -> FaultyWorld:
     """One schedule: 1 to 5 peers (or as many as asked), a network that loses, repeats and delays frames,
     40 s of faults, 40 s of calm."""
     dice = Random(seed)
     link = LinkModel(
         delay_s=(0.01, 0.3), loss=dice.choice((0.0, 0.05, 0.2)), duplication=0.05, old=0.03, old_s=20.0
     )  # fmt: skip
-    world = World(seed, peers or dice.randrange(1, 6), link)
+    world = FaultyWorld(seed, peers or dice.randrange(1, 6), link)
     faults = targeted_faults(dice.uniform(0.2, 0.8)) if targeted else random_faults(FAULT_S)
     world.run(faults, fault_s=FAULT_S, calm_s=CALM_S)
     return world
@@ -47,14 +48,14 @@ def test_targeted_adversary(hundred: int) -> None:
 
 def run_until_bytes_are_lost(seed: int) -> None:
     """Three peers; no bytes of means arrive for a while, and the first that commits all the same dies for good."""
-    world = World(seed, 3)
+    world = FaultyWorld(seed, 3)
     means = {MeanSent.code, BytesSent.code}
     world.network.drops = lambda sender, receiver, frame: frame[0] in means
 
-    def bury(peer: ModelPeer) -> None:
-        world.first_committer, world.network.drops, peer.fuse = None, None, 1
+    def bury(peer: LogicalPeer) -> None:
+        world.on_commit, world.network.drops, peer.fuse = None, None, 1
 
-    world.first_committer = bury
+    world.on_commit = bury
     world.scheduler.call_at(30.0, world.network.heal)
     world.scheduler.run_until(120.0)
     rounds = [peer.disk.head.round for peer in world.peers if peer.alive]
@@ -77,7 +78,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_one_peer_says_nothing_to_nobody() -> None:
     """n = 1: rounds commit without a single frame."""
-    world = World(1, 1)
+    world = FaultyWorld(1, 1)
     world.scheduler.run_until(60.0)
     assert world.commits > 5
     assert world.network.frames_sent == 0
@@ -85,7 +86,7 @@ def test_one_peer_says_nothing_to_nobody() -> None:
 
 def test_rounds_go_on_without_a_minority() -> None:
     """One of four peers dies for good: the others commit, and after two rounds it is no longer counted."""
-    world = World(2, 4)
+    world = FaultyWorld(2, 4)
     world.scheduler.run_until(20.0)
     world.peers[0].crash()
     before = world.commits
@@ -97,7 +98,7 @@ def test_rounds_go_on_without_a_minority() -> None:
 
 def test_rounds_stop_without_a_majority() -> None:
     """Two of three peers gone: nothing commits until one returns, and then it goes on."""
-    world = World(3, 3)
+    world = FaultyWorld(3, 3)
     world.scheduler.run_until(20.0)
     for peer in world.peers[:2]:
         peer.crash()

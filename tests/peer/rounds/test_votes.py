@@ -11,9 +11,23 @@ from peer.rounds.decide import certified, valid, vote_valid
 from peer.rounds.machine import step
 from peer.rounds.messages import BytesSent, Message, Nack, Prepare, Promise, Propose, Voted
 from peer.rounds.names import digest_of
-from peer.rounds.state import Commit, Effect, Event, Frozen, Held, Persist, Received, Send, State, Store, Tick
+from peer.rounds.state import (
+    Commit,
+    Effect,
+    Event,
+    Frozen,
+    Held,
+    Persist,
+    Progressed,
+    Received,
+    RequestFreeze,
+    Send,
+    State,
+    Store,
+    Tick,
+)  # fmt: skip
 from peer.rounds.update import VOID, Block, Update
-from tests.model_swarm import ModelKeys
+from peer.testing.integers import ModelKeys
 from tests.peer.rounds.build import (
     HEAD,
     NAMES,
@@ -224,6 +238,16 @@ def test_only_the_owner_of_a_ballot_is_answered() -> None:
     )
     assert effects == []
     assert state.acceptor.promised == -1
+
+
+def test_a_question_that_waits_for_the_freeze_is_answered_with_it() -> None:
+    """At once: until the coordinator asks again the list of members may be closed."""
+    asked = Received(1.0, owner(), Prepare(place()))
+    state, effects = run(state_of(voter(), in_step=True), Progressed(0.5, 0.6), asked)
+    assert [type(effect) for effect in effects] == [RequestFreeze]
+    _, effects = run(state, Frozen(1.1, pledge(voter())))
+    (promise,) = [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Promise)]
+    assert promise.pledge == pledge(voter())
 
 
 def test_nobody_uses_the_ballots_up() -> None:

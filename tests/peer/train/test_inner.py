@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dht.errors import BadInput
@@ -14,7 +17,7 @@ from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
 from peer.train.evaluate import held_out_loss
-from peer.train.inner import InnerLoop, adamw, choose_device, uses_bfloat16
+from peer.train.inner import InnerLoop, choose_device, uses_bfloat16
 from peer.train.schedule import learning_rate
 
 CPU = torch.device("cpu")
@@ -42,8 +45,10 @@ def changed(spec: RunSpec, **inner: object) -> RunSpec:
     return dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, **inner))  # type: ignore[arg-type]
 
 
-def test_training_lowers_the_loss(spec: RunSpec) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_training_lowers_the_loss(spec: RunSpec, optimizer: str) -> None:
     """Forty steps on eight sequences: half of a guess's loss is learned by heart, and reported."""
+    spec = changed(spec, optimizer=optimizer)
     model = build(spec)
     feed = Repeating(spec.model.context)
     loop = InnerLoop(model, spec, feed, CPU)
@@ -86,17 +91,6 @@ def test_gradients_are_clipped(spec: RunSpec) -> None:
     assert (FlatParameters(model).new() - before).norm().item() == pytest.approx(0.01, rel=1e-3)
 
 
-def test_only_matrices_decay(spec: RunSpec) -> None:
-    """Norm weights are in the group without decay; every parameter is in one group."""
-    model = build(spec)
-    matrices, others = adamw(model, spec, CPU).param_groups
-    assert {value.dim() for value in matrices["params"]} == {2}
-    assert matrices["weight_decay"] == spec.inner.weight_decay
-    assert {value.dim() for value in others["params"]} == {1}
-    assert others["weight_decay"] == 0
-    assert len(matrices["params"]) + len(others["params"]) == len(list(model.parameters()))
-
-
 def test_bfloat16_is_used_where_asked_for(spec: RunSpec) -> None:
     """`auto` keeps float32 on a CPU; parameters stay float32 under autocast, and the loss is close."""
     assert not uses_bfloat16(spec, CPU)
@@ -126,3 +120,53 @@ def test_a_device_that_is_not_there_is_one_clear_line() -> None:
     assert choose_device().type in ("cpu", "cuda", "mps")
     with pytest.raises(BadInput, match=r"settings\.device is 'abacus'"):
         choose_device("abacus")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_saved_and_reloaded_loop_continues_bit_for_bit(spec: RunSpec, optimizer: str, tmp_path: Path) -> None:
+    """Three steps, the optimizer through a safetensors file into a fresh loop, three more: as six in one go."""
+    spec = changed(spec, optimizer=optimizer)
+    model, feed = build(spec), Repeating(spec.model.context, 24)
+    loop = InnerLoop(model, spec, feed, CPU)
+    for step in range(3):
+        loop.step(2, step)
+    save_file(loop.optimizer_state(), tmp_path / "optimizer.safetensors")
+    again, rest = copy.deepcopy(model), copy.copy(feed)
+    resumed = InnerLoop(again, spec, rest, CPU)
+    resumed.load_optimizer_state(load_file(tmp_path / "optimizer.safetensors"))
+    assert [loop.step(2, step) for step in range(3, 6)] == [resumed.step(2, step) for step in range(3, 6)]
+    assert torch.equal(FlatParameters(model).new(), FlatParameters(again).new())
+    assert equal(loop.optimizer_state(), resumed.optimizer_state())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_fresh_loop_has_a_state_too(spec: RunSpec, optimizer: str) -> None:
+    """It replaces what another loop remembers, and copies nothing by reference."""
+    spec = changed(spec, optimizer=optimizer)
+    fresh, used = (InnerLoop(build(spec), spec, Repeating(spec.model.context), CPU) for _ in range(2))
+    empty = fresh.optimizer_state()
+    used.step(2, 0)
+    before = {name: value.clone() for name, value in used.optimizer_state().items()}
+    fresh.load_optimizer_state(used.optimizer_state())
+    fresh.step(2, 1)
+    assert equal(used.optimizer_state(), before)
+    used.load_optimizer_state(empty)
+    assert equal(used.optimizer_state(), empty)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_other_names_are_refused(spec: RunSpec, optimizer: str) -> None:
+    """Any one name missing, or one too many, is an error, not a silent loss of momentum."""
+    spec = changed(spec, optimizer=optimizer)
+    loop = InnerLoop(build(spec), spec, Repeating(spec.model.context), CPU)
+    loop.step(2, 0)
+    state = loop.optimizer_state()
+    for name in state:
+        with pytest.raises(AssertionError, match=f"lacks {name}"):
+            loop.load_optimizer_state({key: value for key, value in state.items() if key != name})
+    with pytest.raises(AssertionError, match=r"no such optimizer state: opt\.0\.0\.velocity"):
+        loop.load_optimizer_state(state | {"opt.0.0.velocity": torch.zeros(1)})
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

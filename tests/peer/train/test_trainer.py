@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from peer import spec as specs
-from peer.averaging.codec import Codec, weighted_mean
-from peer.averaging.contribution import Contribution
-from peer.rounds.names import digest, digest_of
-from peer.rounds.update import VOID, WEIGHT_ONE, Pledge, Update
+from peer.rounds.names import digest
 from peer.spec import RunSpec
 from peer.train.trainer import Trainer
+from tests.decided import DecidedRound, contribution
 
 CPU = torch.device("cpu")
 ANCHORS = [digest("anchor", number) for number in range(4)]
@@ -75,44 +73,8 @@ def local(trainer: Trainer) -> Tensor:
 
 def offered(trainer: Trainer, anchor: bytes) -> list[bytes]:
     """The encoded parts it wrote for `anchor`."""
-    mine = Contribution.find(trainer._folder, anchor, trainer.parts, trainer._codec)
-    assert mine is not None
+    mine = contribution(trainer, anchor)
     return [mine.payload(part) for part in range(len(trainer.parts))]
-
-
-class Round:
-    """A decided round of these trainers with equal weights; `left_out` of them and `void` parts do not count."""
-
-    def __init__(
-        self,
-        trainers: list[Trainer],
-        anchor: bytes,
-        left_out: frozenset[str] = frozenset(),
-        void: frozenset[int] = frozenset(),
-    ) -> None:
-        self.objects: dict[bytes, bytes] = {}
-        codec: Codec = trainers[0]._codec
-        given = {trainer.me: offered(trainer, anchor) for trainer in trainers if trainer.me not in left_out}
-        names, parts, bits = [], [], []
-        for index, trainer in enumerate(trainers):
-            names.append(Pledge(trainer.me, anchor, b"r" * 32, 100, 2, 0, False, ((index, 0, 7),)))
-        mask = sum(1 << index for index, trainer in enumerate(trainers) if trainer.me in given)
-        for part in range(len(trainers[0].parts)):
-            mean = weighted_mean([codec.decode(payloads[part]) for payloads in given.values()], [1] * len(given))
-            payload = codec.encode(mean)
-            name = VOID if part in void else digest_of(payload)
-            self.objects[name] = payload
-            parts.append(name)
-            bits.append(0 if part in void else mask)
-        weights = (tuple(WEIGHT_ONE // len(trainers) for _ in trainers),)
-        self.update = Update(
-            anchor, trainers[0].anchor.round + 1, 0, tuple(names), NAMES, tuple(parts), tuple(bits), weights, (),
-            len(trainers), 0, "p0",
-        )  # fmt: skip
-
-    def apply_to(self, *trainers: Trainer) -> None:
-        for trainer in trainers:
-            trainer.apply(self.update, self.objects.__getitem__)
 
 
 def expect_local_is_anchor_less_balance(trainer: Trainer) -> None:
@@ -129,12 +91,13 @@ def test_two_trainers_end_with_the_same_bits(make: Make) -> None:
         assert not torch.equal(local(first), local(second))
         first.freeze(anchor)
         second.freeze(anchor)
-        Round([first, second], anchor).apply_to(first, second)
+        DecidedRound([first, second], anchor).apply_to(first, second)
         assert first.anchor.state_digest() == second.anchor.state_digest()
         expect_local_is_anchor_less_balance(first)
         expect_local_is_anchor_less_balance(second)
     assert first.anchor.round == 3
-    assert first.anchor.cursors == {0: 7, 1: 7}
+    # 3 rounds of 3 + 2 steps of 2 sequences; no shard is read by both.
+    assert sum(first.anchor.cursors.values()) == 30
 
 
 def test_what_was_counted_leaves_the_encoding_residue(make: Make) -> None:
@@ -145,7 +108,7 @@ def test_what_was_counted_leaves_the_encoding_residue(make: Make) -> None:
     trainer.freeze(ANCHORS[0])
     delta = start - local(trainer)
     decoded = np.concatenate([trainer._codec.decode(payload) for payload in offered(trainer, ANCHORS[0])])
-    Round([trainer], ANCHORS[0]).apply_to(trainer)
+    DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
     residue = trainer._balance.flat
     assert torch.equal(residue, delta - torch.from_numpy(decoded))
     assert 0 < float(residue.abs().max()) <= float(delta.abs().max()) * 2**-11
@@ -159,7 +122,7 @@ def test_a_missed_round_ages_the_balance(make: Make) -> None:
         train(trainer)
         trainer.freeze(ANCHORS[0])
     owed = second._balance.flat.clone()
-    Round([first, second], ANCHORS[0], left_out=frozenset({"p1"})).apply_to(first, second)
+    DecidedRound([first, second], ANCHORS[0], left_out=frozenset({"p1"})).apply_to(first, second)
     assert torch.equal(second._balance.flat, owed * 0.75)
     assert first.anchor.state_digest() == second.anchor.state_digest()
     expect_local_is_anchor_less_balance(second)
@@ -171,7 +134,7 @@ def test_a_void_part_ages_alone(make: Make) -> None:
     train(trainer)
     trainer.freeze(ANCHORS[0])
     theta, owed = trainer.anchor.theta.clone(), trainer._balance.flat.clone()
-    Round([trainer], ANCHORS[0], void=frozenset({0})).apply_to(trainer)
+    DecidedRound([trainer], ANCHORS[0], void=frozenset({0})).apply_to(trainer)
     part = trainer.parts[0]
     void = slice(part.start, part.start + part.size)
     assert torch.equal(trainer._balance.flat[void], owed[void] * 0.5)
@@ -186,7 +149,7 @@ def test_a_round_that_came_too_early_takes_nothing(make: Make) -> None:
     first.freeze(ANCHORS[0])
     train(second)
     learned = second._start - local(second)
-    Round([first], ANCHORS[0]).apply_to(second)
+    DecidedRound([first], ANCHORS[0]).apply_to(second)
     assert torch.equal(second._balance.flat, learned)
     expect_local_is_anchor_less_balance(second)
     assert not second.frozen
@@ -201,7 +164,7 @@ def test_steps_after_the_freeze_belong_to_the_next_round(make: Make) -> None:
     trainer.train_step()
     later = parameters - local(trainer)
     assert offered(trainer, ANCHORS[0]) == before
-    Round([trainer], ANCHORS[0]).apply_to(trainer)
+    DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
     assert float((trainer._balance.flat - later).abs().max()) < float(later.abs().max()) / 10
     expect_local_is_anchor_less_balance(trainer)
 
@@ -223,11 +186,10 @@ def test_the_effort_of_a_contribution_is_told(make: Make, spec: RunSpec) -> None
     for anchor, steps in zip(ANCHORS, (2, 3), strict=False):
         train(trainer, steps)
         trainer.freeze(anchor)
-        mine = Contribution.find(trainer._folder, anchor, trainer.parts, trainer._codec)
-        assert mine is not None
+        mine = contribution(trainer, anchor)
         assert (mine.effort.steps, mine.effort.tokens) == (steps, steps * 2 * spec.model.context)
         assert mine.effort.ranges
-        Round([trainer], anchor).apply_to(trainer)
+        DecidedRound([trainer], anchor).apply_to(trainer)
 
 
 def test_measuring_the_anchor_changes_nothing(make: Make) -> None:
@@ -235,7 +197,7 @@ def test_measuring_the_anchor_changes_nothing(make: Make) -> None:
     trainer = make()
     train(trainer)
     trainer.freeze(ANCHORS[0])
-    Round([trainer], ANCHORS[0]).apply_to(trainer)
+    DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
     before, owed = local(trainer), trainer._balance.flat.clone()
     loss, tokens = trainer.evaluate()
     assert torch.equal(local(trainer), before)
@@ -253,7 +215,7 @@ def test_a_replayed_chain_ends_where_the_others_are(make: Make) -> None:
         for trainer in (first, second):
             train(trainer)
             trainer.freeze(anchor)
-        rounds.append(Round([first, second], anchor))
+        rounds.append(DecidedRound([first, second], anchor))
         rounds[-1].apply_to(first, second)
     again = make("p1")
     for item in rounds:
@@ -275,7 +237,7 @@ def test_a_crash_after_the_freeze_offers_the_same_again(make: Make) -> None:
     assert again.frozen
     expect_local_is_anchor_less_balance(again)
     assert offered(again, ANCHORS[0]) == before
-    Round([again], ANCHORS[0]).apply_to(again)
+    DecidedRound([again], ANCHORS[0]).apply_to(again)
     assert torch.equal(again._balance.flat, torch.zeros_like(again._balance.flat))
 
 
@@ -285,7 +247,7 @@ def test_a_crash_after_a_missed_round_still_owes_what_it_missed(make: Make) -> N
     for trainer in (first, second):
         train(trainer)
         trainer.freeze(ANCHORS[0])
-    missed = Round([first, second], ANCHORS[0], left_out=frozenset({"p1"}))
+    missed = DecidedRound([first, second], ANCHORS[0], left_out=frozenset({"p1"}))
     again = make("p1", gamma=0.75)
     again.replay(missed.update, missed.objects.__getitem__)
     again.resume(ANCHORS[1])

@@ -1,0 +1,47 @@
+"""The other peers of the run, as the board names them: told to the round machine, and dialled."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from dht.node import Node
+from peer.averaging.driver import Driver
+from peer.averaging.notices import Notices
+from peer.rounds.state import Received
+
+READ_BOARD_S = 3.0
+MEET_AGAIN_S = 20.0
+DIALS = 4
+"""At a time."""
+
+
+class Neighbours:
+    """Finds who is there and connects to whoever is not heard."""
+
+    def __init__(self, node: Node, notices: Notices, driver: Driver) -> None:
+        self._node, self._notices, self._driver = node, notices, driver
+        self._met_at: dict[str, float] = {}
+        self._dials = asyncio.Semaphore(DIALS)
+
+    async def follow(self) -> None:
+        """Read the board again and again. A dial that hangs holds nobody else up."""
+        async with asyncio.TaskGroup() as dialling:
+            while True:
+                for peer, (head, addresses) in (await self._notices.read_others()).items():
+                    if head is not None and peer not in self._driver.state.heard:
+                        self._driver.deliver(Received(time.monotonic(), peer, head))
+                    if self._is_due(peer):
+                        self._met_at[peer] = time.monotonic()
+                        dialling.create_task(self._meet(peer, addresses))
+                await asyncio.sleep(READ_BOARD_S)
+
+    def _is_due(self, peer: str) -> bool:
+        """At once, and again while nothing is heard of it."""
+        _, heard_at = self._driver.state.heard.get(peer, (None, float("-inf")))
+        met_at = self._met_at.get(peer)
+        return met_at is None or time.monotonic() - max(heard_at, met_at) > MEET_AGAIN_S
+
+    async def _meet(self, peer: str, addresses: tuple[str, ...]) -> None:
+        async with self._dials:
+            await self._node.meet(peer, addresses)

@@ -1,0 +1,200 @@
+"""The model card: how the exported model was trained, from its spec and its chain, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from huggingface_hub import ModelCardData
+
+from peer.events import Evaluated
+from peer.rounds.update import Update
+from peer.spec import RunSpec
+from peer.train.restore import Chain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of an exported anchor."""
+
+    spec: RunSpec
+    chain: Chain
+    state: bytes
+    """Digest of θ, m and data cursors."""
+    state_checked: bool
+    """The peer reported the same one when it committed the round."""
+    parameters: int
+    evaluated: Evaluated | None
+    """The newest held-out loss in the run directory, of this round or an earlier one."""
+
+
+@dataclass(kw_only=True)
+class Share:
+    """What one peer put in."""
+
+    rounds: int = 0
+    tokens: int = 0
+    steps: int = 0
+
+
+def model_card(facts: Facts) -> str:
+    """README.md: YAML front matter as the Hugging Face Hub reads it, then Markdown."""
+    spec, round, shares = facts.spec, facts.chain.head.round, shares_of(facts.chain.updates)
+    title = [
+        *("---", _front_matter(spec), "---", ""),
+        *(f"# {spec.run.name}, round {round}", ""),
+        f"A {spec.model.architecture} language model with {facts.parameters:,} parameters, trained with homefires by "
+        f"{len(shares)} peer{'s' if len(shares) > 1 else ''}: each trains alone for a while, then all agree on one "
+        "averaged step. `spec.toml` is the whole agreement.",
+    ]
+    sections = {
+        "Use": _usage(),
+        "The run": _rows(_run_rows(facts, shares)),
+        "Training": _rows(_training_rows(spec)),
+        "Evaluation": iter([_evaluation(facts)]),
+        "Peers": _peers(shares),
+    }
+    for name, lines in sections.items():
+        title += ["", f"## {name}", "", *lines]
+    return "\n".join([*title, ""])
+
+
+def shares_of(updates: tuple[Update, ...]) -> dict[str, Share]:
+    """What each peer put in over a chain, where at least one part of its contribution was counted; by peer id."""
+    shares: dict[str, Share] = {}
+    for update in updates:
+        counted = 0
+        for bits in update.contributors:
+            counted |= bits
+        for index, pledge in enumerate(update.members):
+            if counted >> index & 1:
+                share = shares.setdefault(pledge.peer, Share())
+                share.rounds += 1
+                share.tokens += pledge.tokens
+                share.steps += pledge.steps
+    return dict(sorted(shares.items()))
+
+
+def _front_matter(spec: RunSpec) -> str:
+    data = ModelCardData(
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        tags=["homefires", "diloco", spec.model.architecture],
+        datasets=[spec.data.path] if spec.data.source == "hub" else None,
+    )
+    return data.to_yaml()
+
+
+def _usage() -> Iterator[str]:
+    yield "```python"
+    yield "from transformers import AutoModelForCausalLM, AutoTokenizer"
+    yield ""
+    yield 'tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")'
+    yield 'model = AutoModelForCausalLM.from_pretrained("THIS_FOLDER")'
+    yield 'inputs = tokenizer("Once", return_tensors="pt", add_special_tokens=False)'
+    yield "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))"
+    yield "```"
+
+
+def _run_rows(facts: Facts, shares: dict[str, Share]) -> Iterator[tuple[str, str]]:
+    spec, head = facts.spec, facts.chain.head
+    yield "run", spec.run.name
+    yield "spec hash", f"`{spec.digest().hex()}`"
+    yield "rounds", f"{head.round} of {spec.run.rounds}" if spec.run.rounds else f"{head.round}"
+    yield "anchor digest (of the chain)", f"`{head.anchor.hex()}`"
+    reported = ", as the peer reported it when the round was committed" if facts.state_checked else ""
+    yield "state digest (of parameters, momentum and cursors)", f"`{facts.state.hex()}`{reported}"
+    yield "tokens", f"{sum(share.tokens for share in shares.values()):,}, over all rounds and peers"
+    yield "peers that contributed", f"{len(shares)}"
+    yield "architecture", spec.model.architecture
+    yield "parameters", f"{facts.parameters:,}"
+    yield "context", f"{spec.model.context:,} tokens"
+    yield "tokenizer", _code(spec.model.tokenizer)
+    yield "homefires", version("homefires")
+
+
+def _training_rows(spec: RunSpec) -> Iterator[tuple[str, str]]:
+    yield "data", _data(spec)
+    yield "inner optimizer", _inner(spec)
+    yield "learning rate", _schedule(spec)
+    inner = spec.inner
+    tokens = inner.sequences * inner.accumulation * spec.model.context
+    yield "inner step", f"{inner.sequences} × {inner.accumulation} sequences, {tokens:,} tokens per peer"
+    automatic = "bfloat16 where the device has it, else float32"
+    yield "precision of inner steps", automatic if inner.precision == "auto" else inner.precision
+    yield "inner steps per round (H)", _steps(spec)
+    outer = spec.outer
+    growing = f", growing over {outer.momentum_warmup_rounds} rounds" if outer.momentum_warmup_rounds else ""
+    yield (
+        "outer optimizer",
+        f"Nesterov SGD, learning rate {outer.learning_rate:g}, momentum {outer.momentum:g}{growing}",
+    )
+    yield "contributions", f"{spec.codec.wire}, weighted by tokens"
+
+
+def _data(spec: RunSpec) -> str:
+    table = spec.data
+    if table.source == "stdlib":
+        return "source text of the Python standard library, as installed on each peer's machine"
+    if table.source == "files":
+        return f"files of each peer's machine, {_code(table.path)}"
+    subset = f", subset {_code(table.subset)}" if table.subset else ""
+    return f"{_code(table.path)}{subset}, split {_code(table.split)}"
+
+
+def _inner(spec: RunSpec) -> str:
+    inner = spec.inner
+    clip = f", gradients clipped to norm {inner.clip:g}" if inner.clip else ""
+    adamw = f"AdamW, β ({inner.beta1:g}, {inner.beta2:g})"
+    names = f"Muon, momentum {inner.muon_momentum:g}, for the hidden matrices; {adamw}, for the rest"
+    return f"{names if inner.optimizer == 'muon' else adamw}; weight decay {inner.weight_decay:g} on matrices{clip}"
+
+
+def _schedule(spec: RunSpec) -> str:
+    inner = spec.inner
+    rounds = inner.schedule_rounds or spec.run.rounds
+    warm_up = f", after {inner.warmup_steps:,} steps of linear warm-up" if inner.warmup_steps else ""
+    if not rounds:
+        return f"{inner.learning_rate:g}, constant{warm_up}"
+    end = f"{inner.final_fraction * inner.learning_rate:g}"
+    return f"{inner.learning_rate:g}{warm_up}, falling to {end} along a cosine over {rounds} rounds"
+
+
+def _steps(spec: RunSpec) -> str:
+    table = spec.round
+    ramp = [f"1 in the first {table.sync_rounds}"] if table.sync_rounds else []
+    ramp += [f"growing over {table.ramp_rounds} rounds"] if table.ramp_rounds else []
+    return f"{table.steps:,}" + (f" ({', then '.join(ramp)})" if ramp else "")
+
+
+def _evaluation(facts: Facts) -> str:
+    measured, round = facts.evaluated, facts.chain.head.round
+    if measured is None:
+        return "This peer measured no held-out loss."
+    which = "this round" if measured.round == round else f"round {measured.round} (this is round {round})"
+    every = facts.spec.data.held_out_every
+    return (
+        f"Held-out loss of {which}: **{measured.loss:.4f} nats per token**, over {measured.tokens:,} tokens of the one "
+        f"in {every} documents that nobody trained on."
+    )
+
+
+def _peers(shares: dict[str, Share]) -> Iterator[str]:
+    yield "By peer id. Tokens and steps are what they declared with those contributions that were counted."
+    yield ""
+    yield "| peer | rounds | inner steps | tokens |"
+    yield "|---|---:|---:|---:|"
+    for peer, share in shares.items():
+        yield f"| {peer} | {share.rounds:,} | {share.steps:,} | {share.tokens:,} |"
+
+
+def _rows(values: Iterator[tuple[str, str]]) -> Iterator[str]:
+    yield "| | |"
+    yield "|---|---|"
+    for name, value in values:
+        yield f"| {name} | {value.replace('|', chr(92) + '|')} |"
+
+
+def _code(value: str) -> str:
+    return f"`{value}`"

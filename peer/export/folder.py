@@ -1,0 +1,130 @@
+"""`homefires export`: the model of a run directory, as a folder that plain transformers load offline."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import GenerationConfig
+from transformers.utils import logging as transformers_logging
+
+from dht.errors import BadInput, BadSpec, DiskFull, RunMismatch
+from dht.files import telling_full_disk
+from peer.data.tokenizer import Tokenizer, load_tokenizer
+from peer.events import Evaluated, RoundCommitted, read_events
+from peer.export.card import Facts, model_card
+from peer.model.build import build
+from peer.model.flat import FlatParameters
+from peer.spec import RunSpec, dump, load
+from peer.train.anchor import Anchor
+from peer.train.restore import Chain, read_chain, restore_anchor
+
+SPARE_BYTES = 64 << 20
+"""Room for everything but the weights; the largest tokenizers take about half of it."""
+
+
+def export(directory: Path, to: Path | None) -> str:
+    """Write the anchor at the head of the run in `directory` to the folder `to`; a sentence that says what is where.
+
+    The peer may be stopped or at work. The folder appears whole or not at all; by default it is
+    `directory`/export-round-N. Raises BadInput, RunMismatch, Unreachable (for a tokenizer), DiskFull.
+    """
+    spec = _spec_in(directory)
+    chain = read_chain(directory, spec)
+    if chain.head.round == 0:
+        raise BadInput(f"no round of {spec.run.name} was committed in {directory} yet; there is nothing to export")
+    out = to or directory / f"export-round-{chain.head.round}"
+    _require_free(out)
+    model = build(spec)
+    flat = FlatParameters(model)
+    anchor = restore_anchor(chain, spec, flat)
+    checked = _check_state(chain, anchor)
+    flat.copy_from(anchor.theta)
+    _require_room(out.parent, flat.size)
+    facts = Facts(
+        spec=spec, chain=chain, state=anchor.state_digest(), state_checked=checked, parameters=flat.size,
+        evaluated=_newest_evaluation(chain),
+    )  # fmt: skip
+    _write(out, spec, model, model_card(facts))
+    return f"round {chain.head.round} of {spec.run.name} ({flat.size:,} parameters) is in {out}"
+
+
+def _spec_in(directory: Path) -> RunSpec:
+    if not directory.is_dir():
+        raise BadInput(f"{directory} is no folder; name the folder of a peer")
+    if not (directory / "genesis").exists():
+        inside = sorted(path.parent.name for path in directory.glob("*/genesis"))
+        hint = f"; look at one of {', '.join(inside)} in it" if inside else ""
+        raise BadInput(f"{directory} holds no run that has begun{hint}")
+    return load(str(directory / "spec.toml"))
+
+
+def _require_free(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(f"{out} exists already; name a new folder with --to")
+
+
+def _require_room(folder: Path, parameters: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    needed, free = 4 * parameters + SPARE_BYTES, shutil.disk_usage(folder).free
+    if free < needed:
+        raise DiskFull(f"{folder} has room for {free / 1e6:,.0f} MB; the model takes {needed / 1e6:,.0f} MB")
+
+
+def _check_state(chain: Chain, anchor: Anchor) -> bool:
+    """Whether the peer reported this state when it committed the round. Raises RunMismatch if it was another one."""
+    digest, state = chain.head.anchor.hex(), anchor.state_digest().hex()
+    for line in read_events(chain.directory):
+        if isinstance(line.event, RoundCommitted) and line.event.digest == digest:
+            if line.event.state != state:
+                raise RunMismatch(
+                    f"replaying {chain.directory} gives the state {state[:12]}; the peer that trained there reported "
+                    f"{line.event.state[:12]} for round {chain.head.round}, so one of the two computed wrongly"
+                )
+            return True
+    return False
+
+
+def _newest_evaluation(chain: Chain) -> Evaluated | None:
+    """The last one that this peer made of an anchor on the chain."""
+    found = [line.event for line in read_events(chain.directory) if isinstance(line.event, Evaluated)]
+    known = [event for event in found if event.round <= chain.head.round]
+    return max(known, key=lambda event: event.round, default=None)
+
+
+def _write(out: Path, spec: RunSpec, model: nn.Module, card: str) -> None:
+    quiet: Any = transformers_logging.disable_progress_bar  # not annotated by transformers
+    quiet()
+    tokenizer = load_tokenizer(spec.model.tokenizer)
+    # Beside `out`, so that one rename puts the whole folder in its place.
+    with telling_full_disk(out.parent), tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as scratch:
+        folder = Path(scratch) / "model"
+        _save_model(folder, model, tokenizer)
+        tokenizer.for_transformers(spec.model.context).save_pretrained(folder)
+        (folder / "spec.toml").write_text(dump(spec))
+        (folder / "README.md").write_text(card)
+        _let_others_read(folder)
+        os.replace(folder, out)
+
+
+def _let_others_read(folder: Path) -> None:
+    """As far as the person's umask allows: safetensors keeps its files to their owner."""
+    mode = (folder / "README.md").stat().st_mode
+    for path in folder.iterdir():
+        path.chmod(mode)
+
+
+def _save_model(folder: Path, model: Any, tokenizer: Tokenizer) -> None:
+    """Weights as safetensors, configuration, and how a text ends: at the token that closed documents in training."""
+    end = tokenizer.end_of_text
+    if model.config.get_text_config().vocab_size < tokenizer.vocabulary:
+        raise BadSpec("model.config.vocab_size is smaller than the tokenizer's vocabulary")
+    model.config.bos_token_id = model.config.eos_token_id = end
+    model.config.use_cache = True
+    make: Any = GenerationConfig  # not annotated by transformers
+    model.generation_config = make(bos_token_id=end, eos_token_id=end, pad_token_id=end)
+    model.save_pretrained(folder)

@@ -1,0 +1,98 @@
+"""Processes that a test starts: what they print, line by line, and proof that nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ORPHAN_S = 5.0
+"""Nothing of ours outlives its parent for longer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """A whole line on a child's stdout, without its end; None once there will be no more."""
+
+    child: Child
+    text: str | None
+
+
+class Child:
+    """A process that leads a session of its own. A thread gives its lines to `put`; its stderr goes to the file `log`.
+
+    `environment` is laid over this process's.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], log: Path, environment: Mapping[str, str], put: Callable[[Printed], None]
+    ) -> None:
+        self.log = log
+        self._put = put
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with log.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
+                env=os.environ | environment, start_new_session=True,
+            )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def err(self) -> str:
+        """What it wrote on stderr so far."""
+        return self.log.read_text()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process itself; none if it has ended."""
+        self.process.send_signal(number)
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the process and to all that it started."""
+        # A group's id is not given to another process while a member lives.
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def end(self, grace_s: float) -> None:
+        """Wait for its end; after `grace_s` kill it with its whole group. What it leaves behind else stays."""
+        try:
+            self.process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self.signal_group(signal.SIGKILL)
+            self.process.wait(ORPHAN_S)
+        self._reader.join(ORPHAN_S)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as stdout:
+            for text in stdout:
+                if text.endswith("\n"):  # else it was killed while it wrote
+                    self._put(Printed(child=self, text=text[:-1]))
+        self._put(Printed(child=self, text=None))
+
+
+def processes_of(directory: Path) -> list[psutil.Process]:
+    """Processes that name a path below `directory` on their command line, other than this one."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if process.pid != os.getpid() and any(str(directory) in word for word in words):
+            found.append(process)
+    return found
+
+
+def assert_no_orphans(directory: Path) -> None:
+    """Everything of `directory` ends by itself within `ORPHAN_S`. Raises AssertionError that names what does not."""
+    _, alive = psutil.wait_procs(processes_of(directory), timeout=ORPHAN_S)
+    assert not alive, f"still running: {[process.cmdline() for process in alive]}"

@@ -1,0 +1,91 @@
+"""What can go wrong with a peer, and exactly when: the fault kit of the `swarm` fixture.
+
+Every fault strikes once: when `peer` enters `phase` of `round`, in the first ballot that gets there.
+`peer` and `peers` are indices, counted from 0 in order of joining. `round` is the anchor that the
+round starts from, as in `peer.events`: round 0 makes anchor 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dht.errors import BadInput
+
+PHASES = ("train", "freeze", "group", "send", "judge", "reduce", "commit", "apply")
+"""In the order of a round. "train" begins with `RoundStarted`, the others with `PhaseEntered`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Strike:
+    phase: str
+    round: int
+
+    def __post_init__(self) -> None:
+        """Raises BadInput for a value that can never strike."""
+        if self.phase not in PHASES:
+            raise BadInput(f"{self} has no such phase; choose one of {', '.join(PHASES)}")
+        for name, value in vars(self).items():
+            if isinstance(value, int | float) and value < 0:
+                raise BadInput(f"{self} has a negative {name}")
+        if not self.victims:
+            raise BadInput(f"{self} is about nobody")
+
+    @property
+    def victims(self) -> tuple[int, ...]:
+        """Whose entering strikes."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PeerStrike(_Strike):
+    peer: int
+
+    @property
+    def victims(self) -> tuple[int, ...]:
+        """The peer itself."""
+        return (self.peer,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crash(_PeerStrike):
+    """The peer is killed (SIGKILL). It comes back from its disk `back_after_s` later, or never."""
+
+    back_after_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stall(_PeerStrike):
+    """The peer is frozen (SIGSTOP) for `seconds`: nothing in, nothing out, its timers late."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slow(_PeerStrike):
+    """For `seconds` no more than `bytes_per_s` leave the peer. 0 holds everything back until then."""
+
+    seconds: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corrupt(_PeerStrike):
+    """In each of the next `frames` frames that the peer sends, some bytes are flipped."""
+
+    frames: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition(_Strike):
+    """For `seconds` nothing passes between `peers` and the rest; strikes when the first of them gets there."""
+
+    peers: tuple[int, ...]
+    seconds: float
+
+    @property
+    def victims(self) -> tuple[int, ...]:
+        """Any of them."""
+        return self.peers
+
+
+Fault = Crash | Stall | Slow | Corrupt | Partition

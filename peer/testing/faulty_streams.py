@@ -1,0 +1,153 @@
+"""Streams with switches: the same wrapper breaks a logical peer's network and a real one's."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from random import Random
+
+from dht.streams import MAX_FRAME_BYTES, MakeFrame, OnFrame, Streams
+
+FLIPS = 3
+"""Bytes that are flipped in a corrupt frame, at random places."""
+
+CallLater = Callable[[float, Callable[[], None]], object]
+"""Called with (delay in seconds, call)."""
+
+
+class FaultyStreams:
+    """The contract of `dht.streams.Streams` over `inner`; does nothing of its own until a switch is thrown.
+
+    `clock` gives seconds and never goes back; `call_later` runs a call after a delay on the thread
+    of `send`. Switches wear off by that clock; thrown again while they act, they act as thrown last.
+    """
+
+    def __init__(self, inner: Streams, clock: Callable[[], float], call_later: CallLater, rng: Random) -> None:
+        self.frames_corrupted = 0
+        self.frames_cut = 0
+        self._inner, self._clock, self._call_later, self._rng = inner, clock, call_later, rng
+        self._slow_until, self._bytes_per_s = 0.0, 0.0
+        self._corrupt_left = 0
+        self._cut: dict[str, float] = {}
+        self._small: deque[tuple[str, bytes]] = deque()
+        self._large: deque[tuple[str, MakeFrame]] = deque()
+        self._busy = False
+
+    # ---- switches ----
+
+    def throttle(self, bytes_per_s: float, seconds: float) -> None:
+        """For `seconds` frames leave one after the other at this rate; 0 holds all of them back until then."""
+        self._bytes_per_s, self._slow_until = bytes_per_s, self._clock() + seconds
+
+    def corrupt(self, frames: int) -> None:
+        """Flip bytes in this many of the frames that leave next, whoever they are for."""
+        self._corrupt_left = frames
+
+    def cut(self, peers: Iterable[str], seconds: float) -> None:
+        """For `seconds` nothing passes to or from these peers. What is under way to them still arrives."""
+        until = self._clock() + seconds
+        self._cut.update(dict.fromkeys(peers, until))
+
+    # ---- the contract ----
+
+    def send(self, to: str, frame: bytes) -> None:
+        """Queue a frame."""
+        assert len(frame) <= MAX_FRAME_BYTES, len(frame)
+        if self._is_slow():
+            self._small.append((to, frame))
+            self._pump()
+        else:
+            self._pass_on(to, frame, self._inner.send)
+
+    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+        """Queue a frame that is made when its turn comes, behind everything given to `send`."""
+        if self._is_slow():
+            self._large.append((to, make_frame))
+            self._pump()
+        else:
+            self._inner.send_when_free(to, partial(self._made, to, make_frame))
+
+    def listen(self, on_frame: OnFrame) -> None:
+        """Set the listener."""
+
+        def arrive(sender: str, frame: bytes) -> None:
+            if self._is_cut(sender):
+                self.frames_cut += 1
+            else:
+                on_frame(sender, frame)
+
+        self._inner.listen(arrive)
+
+    def reconnect(self, inner: Streams) -> None:
+        """The peer restarted with new streams: what waited is gone, the switches stay as they are."""
+        self._inner, self._busy = inner, False
+        self._small.clear()
+        self._large.clear()
+
+    # ---- how frames leave ----
+
+    def _is_slow(self) -> bool:
+        return self._busy or self._clock() < self._slow_until
+
+    def _pump(self) -> None:
+        """Send what waits, each frame when its last byte has left."""
+        if self._busy:
+            return
+        inner = self._inner
+        while (frame := self._next()) is not None:
+            left_s = self._slow_until - self._clock()
+            if left_s > 0:
+                needs_s = len(frame[1]) / self._bytes_per_s if self._bytes_per_s else left_s
+                self._busy = True
+                self._call_later(min(needs_s, left_s), partial(self._sent, inner, *frame))
+                return
+            self._pass_on(*frame)
+
+    def _sent(self, inner: Streams, to: str, frame: bytes, send: Callable[[str, bytes], None]) -> None:
+        if inner is self._inner:
+            self._busy = False
+            self._pass_on(to, frame, send)
+            self._pump()
+
+    def _next(self) -> tuple[str, bytes, Callable[[str, bytes], None]] | None:
+        if self._small:
+            return (*self._small.popleft(), self._inner.send)
+        while self._large:
+            to, make_frame = self._large.popleft()
+            frame = make_frame()
+            if frame is not None:
+                return to, frame, self._send_large
+        return None
+
+    def _send_large(self, to: str, frame: bytes) -> None:
+        self._inner.send_when_free(to, lambda: frame)
+
+    def _made(self, to: str, make_frame: MakeFrame) -> bytes | None:
+        """A large frame whose turn has come; None if it is lost or no longer wanted."""
+        frame = make_frame()
+        if frame is None or self._is_lost(to):
+            return None
+        return self._perhaps_corrupt(frame)
+
+    def _pass_on(self, to: str, frame: bytes, send: Callable[[str, bytes], None]) -> None:
+        if not self._is_lost(to):
+            send(to, self._perhaps_corrupt(frame))
+
+    def _is_lost(self, to: str) -> bool:
+        lost = self._is_cut(to)
+        self.frames_cut += lost
+        return lost
+
+    def _is_cut(self, peer: str) -> bool:
+        return bool(self._cut) and self._clock() < self._cut.get(peer, 0.0)
+
+    def _perhaps_corrupt(self, frame: bytes) -> bytes:
+        if not self._corrupt_left or not frame:
+            return frame
+        self._corrupt_left -= 1
+        self.frames_corrupted += 1
+        flipped = bytearray(frame)
+        for place in self._rng.sample(range(len(frame)), min(FLIPS, len(frame))):
+            flipped[place] ^= self._rng.randrange(1, 256)
+        return bytes(flipped)

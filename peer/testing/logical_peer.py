@@ -1,0 +1,280 @@
+"""One logical peer: the product's own driver and round machine over memory, with a trainer of integers.
+
+It trains (makes random movements), freezes, takes part, applies; it can crash, stall and come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from dht.memory import MemoryNetwork, Scheduler
+from dht.streams import MakeFrame, OnFrame, Streams
+from peer.averaging.driver import Driver
+from peer.events import Event as Reported
+from peer.events import PhaseEntered
+from peer.rounds import merkle
+from peer.rounds.machine import TICK_S, begin
+from peer.rounds.messages import HeadSent
+from peer.rounds.names import digest_of
+from peer.rounds.state import Applied, Frozen, Head, Progressed, Received, Rules, State, Tick
+from peer.rounds.update import Block, Pledge
+from peer.testing.faulty_streams import FaultyStreams
+from peer.testing.integers import PARTS, IntegerDisk, IntegerSums
+
+TRAIN_S = (2.0, 6.0)
+"""Shortest and longest time of the inner steps of a round."""
+APPLY_S = 0.05
+READ_BOARD_S = 3.0
+"""How often a newcomer looks on the board for peers it has not heard of."""
+
+
+class Crashed(Exception):
+    """The peer ends here: nothing after this effect happens."""
+
+
+class Surroundings(Protocol):
+    """What all peers of a world share."""
+
+    rng: Random
+    scheduler: Scheduler
+    network: MemoryNetwork
+    genesis: Head
+    board: dict[str, HeadSent]
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the world began."""
+
+    def rules(self, name: str) -> Rules:
+        """The rules of a peer."""
+
+    def committing(self, peer: LogicalPeer, block: Block, head: Head) -> None:
+        """The peer is about to append a block to its chain."""
+
+    def applied(self, peer: LogicalPeer, block: Block) -> None:
+        """The peer has taken the outer step of a block, perhaps again after a crash."""
+
+    def entered(self, peer: LogicalPeer, phase: str, round: int) -> None:
+        """The peer enters a phase of the round from anchor `round`; may raise `Crashed`."""
+
+
+class LogicalPeer:
+    """One peer of a world of logical peers. Public fields are there for tests to look at and break."""
+
+    def __init__(self, world: Surroundings, name: str) -> None:
+        self.world, self.name = world, name
+        self.disk = IntegerDisk(self, world.genesis, lambda block, head: world.committing(self, block, head))
+        self.produced = [0] * PARTS
+        self.lost = [0] * PARTS
+        """Movement that was only in memory when the peer crashed."""
+        self.reports: list[Reported] = []
+        """What it told the people, in all its lives."""
+        self.life = 0
+        self.alive = False
+        self.fuse: int | None = None
+        """After this many more effects the peer crashes."""
+        self.stalled_until = 0.0
+        self.streams = FaultyStreams(
+            world.network.connect(name), lambda: world.now, self.later, Random(f"{name} {world.rng.random()}")
+        )
+        self._unsaved = [0] * PARTS
+        self.boot()
+
+    # ---- life and death ----
+
+    def boot(self) -> None:
+        """Start from what is on disk."""
+        disk, world = self.disk, self.world
+        self.alive, self.fuse, self.life = True, None, self.life + 1
+        self.ledger = disk.ledger.copy()
+        for block in disk.blocks[self.ledger.round :]:
+            self._apply(block)
+        self.streams.reconnect(world.network.connect(self.name))
+        self.driver = Driver(
+            self._state_on_disk(), clock=lambda: world.now, streams=FusedStreams(self, self.streams), disk=disk,
+            arithmetic=IntegerSums(disk, world.rng), trainer=self, report=self._report, publish=self._publish,
+        )  # fmt: skip
+        self.streams.listen(self._guarded(self.driver.on_frame))
+        self.later(TICK_S * world.rng.random(), self._tick)
+        if self.name not in world.genesis.electorate:
+            self.later(0.0, self._follow_board)
+        self.later(0.0, self._resume)
+
+    def _state_on_disk(self) -> State:
+        disk, world = self.disk, self.world
+        pledge, _ = disk.contributions.get(disk.head.anchor, (None, []))
+        return begin(
+            world.rules(self.name), disk.head, world.now,
+            ancestors={head.anchor: head.round for head in (world.genesis, *disk.heads)},
+            acceptor=disk.acceptor, accepted=disk.accepted_update(), pledge=pledge,
+            held={name: len(payload) for name, payload in disk.objects.items()},
+        )  # fmt: skip
+
+    def crash(self) -> None:
+        """Everything in memory is gone."""
+        self.alive = False
+        self.world.network.disconnect(self.name)
+        for part in range(PARTS):
+            self.lost[part] += self._unsaved[part]
+        self._unsaved = [0] * PARTS
+
+    def stall(self, seconds: float) -> None:
+        """Nothing in, nothing out, timers late."""
+        self.stalled_until = self.world.now + seconds
+        self.world.network.stall(self.name, self.stalled_until)
+
+    def burn(self) -> None:
+        """One more effect; the fuse may have burnt out."""
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse <= 0:
+                raise Crashed
+
+    def later(self, delay_s: float, call: Callable[..., None], *args: object) -> None:
+        """Run `call` after `delay_s`, or when a stall is over, if this life lasts."""
+        self.world.scheduler.call_in(delay_s, self._guarded(call), *args)
+
+    def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
+        """`call` for this life only; a crash inside it ends the life."""
+        life = self.life
+
+        def guard(*args: object) -> None:
+            if not self.alive or life != self.life:
+                return
+            if self.stalled_until > self.world.now:
+                self.world.scheduler.call_at(self.stalled_until, guard, *args)
+                return
+            try:
+                call(*args)
+            except Crashed:
+                self.crash()
+
+        return guard
+
+    # ---- what goes on all the time ----
+
+    def _tick(self) -> None:
+        self.later(TICK_S, self._tick)
+        self.driver.deliver(Tick(self.world.now))
+
+    def _publish(self, head: HeadSent) -> None:
+        self.world.board[self.name] = head
+
+    def _follow_board(self) -> None:
+        """A newcomer finds the others here; founders know each other."""
+        self.later(READ_BOARD_S, self._follow_board)
+        for author, head in sorted(self.world.board.items()):
+            if author != self.name and author not in self.driver.state.heard:
+                self.driver.deliver(Received(self.world.now, author, head))
+
+    def _report(self, event: Reported) -> None:
+        self.reports.append(event)
+        if isinstance(event, PhaseEntered):
+            self.world.entered(self, event.phase, event.round)
+
+    # ---- the trainer ----
+
+    def _resume(self) -> None:
+        """Say which bits are here, and train unless this anchor's contribution was frozen before a crash."""
+        self.driver.deliver(Applied(self.world.now, self.disk.head.anchor, self.state_digest()))
+        if self.driver.state.pledge is None:
+            self._train_when_in_step()
+
+    def _train_when_in_step(self) -> None:
+        """A peer trains once its machine is in step, as in `peer.averaging.link`."""
+        if self.driver.state.in_step:
+            self._train()
+        else:
+            self.later(TICK_S, self._train_when_in_step)
+
+    def _train(self) -> None:
+        head = self.driver.state.head
+        self.world.entered(self, "train", head.round)
+        seconds = self.world.rng.uniform(*TRAIN_S)
+        self.later(seconds / 2, self._half, head.anchor)
+        self.later(seconds, self._freeze, head.anchor)
+
+    def _half(self, anchor: bytes) -> None:
+        if self.driver.state.head.anchor == anchor and self.driver.state.pledge is None:
+            self._move()
+            self.driver.deliver(Progressed(self.world.now, 0.6))
+
+    def _move(self) -> None:
+        for part in range(PARTS):
+            movement = self.world.rng.randrange(-1000, 1000)
+            self.produced[part] += movement
+            self._unsaved[part] += movement
+            self.ledger.balance[part] += movement
+
+    def freeze(self) -> None:
+        """Asked by the driver."""
+        self.later(0.0, self._freeze, self.driver.state.head.anchor)
+
+    def _freeze(self, anchor: bytes) -> None:
+        state = self.driver.state
+        if state.head.anchor != anchor or state.pledge is not None:
+            return
+        self.world.entered(self, "freeze", state.head.round)
+        self._move()
+        payloads = self.ledger.encoded_balance()
+        root = merkle.root([digest_of(payload) for payload in payloads])
+        pledge = Pledge(self.name, anchor, root, tokens=100, steps=10, bandwidth_bps=0, leaving=False)
+        pledge = pledge.signed(state.rules.keys)
+        self.burn()
+        self.disk.contributions[anchor] = (pledge, payloads)
+        self._save()
+        self.driver.deliver(Frozen(self.world.now, pledge))
+
+    def committed(self, block: Block, head: Head) -> None:
+        """Told by the driver; the block is on disk."""
+        self.world.entered(self, "apply", block.update.round - 1)
+        self._apply(block)
+        self.burn()
+        self._save()
+        self.later(APPLY_S, self._applied, head.anchor)
+
+    def _applied(self, anchor: bytes) -> None:
+        self.driver.deliver(Applied(self.world.now, anchor, self.state_digest()))
+        if self.driver.state.head.anchor == anchor:
+            self._train_when_in_step()
+
+    def state_digest(self) -> bytes:
+        """H(θ) of the newest anchor that was applied."""
+        return digest_of(repr(self.ledger.theta).encode())
+
+    def _save(self) -> None:
+        self.disk.ledger = self.ledger.copy()
+        self._unsaved = [0] * PARTS
+
+    def _apply(self, block: Block) -> None:
+        self.ledger.apply(self.name, block.update, self.disk.offered(block.update.parent), self.disk.objects)
+        self.world.applied(self, block)
+
+
+class FusedStreams:
+    """Streams whose sends burn the fuse of their peer, and wait while it is stalled."""
+
+    def __init__(self, peer: LogicalPeer, streams: Streams) -> None:
+        self._peer, self._streams = peer, streams
+
+    def send(self, to: str, frame: bytes) -> None:
+        """Queue a frame."""
+        self._peer.burn()
+        self._unless_stalled(self._streams.send, to, frame)
+
+    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+        """Queue a frame that is made later."""
+        self._peer.burn()
+        self._unless_stalled(self._streams.send_when_free, to, make_frame)
+
+    def listen(self, on_frame: OnFrame) -> None:
+        """Set the listener."""
+        self._streams.listen(on_frame)
+
+    def _unless_stalled(self, send: Callable[..., None], *args: object) -> None:
+        if self._peer.stalled_until > self._peer.world.now:
+            self._peer.later(0.0, send, *args)
+        else:
+            send(*args)

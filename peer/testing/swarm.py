@@ -1,0 +1,124 @@
+"""What the `swarm` fixture gives, whether its peers are logical or processes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dht.errors import BadInput
+from peer.testing.faults import Crash, Fault, Partition
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """Anchor `round` exists at one peer.
+
+    `digest` names the chain up to it, `state` the bits of the model; `group` are the indices of the
+    members of the update that led to it; `at_s` is virtual or wall time since the swarm began.
+    """
+
+    round: int
+    digest: str
+    state: str
+    group: frozenset[int]
+    at_s: float
+
+
+class Swarm(ABC):
+    """A number of peers in one run. Indices count from 0 in order of joining."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Fault] = []
+        self._struck: list[Fault] = []
+
+    # ---- to be given by the two kinds ----
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many peers have joined so far, the dead included."""
+
+    @abstractmethod
+    def until_round(self, round: int, *, within_s: float) -> None:
+        """Run until every live peer has committed anchor `round`. A killed peer is not live until it is back.
+
+        Raises AssertionError, saying where everybody is, if that takes longer than `within_s` seconds.
+        """
+
+    @abstractmethod
+    def join(self) -> int:
+        """Start one more peer, a newcomer; returns its index at once."""
+
+    @abstractmethod
+    def committed(self, peer: int) -> Sequence[Committed]:
+        """What one peer has committed, in order of rounds, each once."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End everything that was started."""
+
+    # ---- faults ----
+
+    def inject(self, *faults: Fault) -> None:
+        """Have these strike; also while the swarm runs. Raises BadInput for peers that do not exist."""
+        for fault in faults:
+            unknown = [peer for peer in fault.victims if peer >= self.size]
+            if unknown:
+                raise BadInput(f"{fault}: there is no peer {unknown[0]}; they are 0 to {self.size - 1}")
+        self._waiting += faults
+
+    @property
+    def struck(self) -> tuple[Fault, ...]:
+        """The faults that have struck, in that order."""
+        return tuple(self._struck)
+
+    @property
+    def waiting(self) -> tuple[Fault, ...]:
+        """The faults that have not struck yet."""
+        return tuple(self._waiting)
+
+    def _due(self, peer: int, phase: str, round: int) -> list[Fault]:
+        """The faults that strike now that `peer` enters `phase` of `round`; they count as struck.
+
+        A crash comes last, so that what strikes together with it strikes at all.
+        """
+        due = [
+            fault
+            for fault in self._waiting
+            if peer in fault.victims and (fault.phase, fault.round) == (phase, round)
+        ]  # fmt: skip
+        due.sort(key=lambda fault: isinstance(fault, Crash))
+        for fault in due:
+            self._waiting.remove(fault)
+            self._struck.append(fault)
+        return due
+
+    def outside(self, fault: Partition) -> list[int]:
+        """The peers that a partition keeps from talking with its own: all others that have joined by now."""
+        return [peer for peer in range(self.size) if peer not in fault.peers]
+
+    # ---- what came of it ----
+
+    def group(self, round: int) -> set[int]:
+        """The members of the update that led to anchor `round`. Raises AssertionError if nobody has committed it."""
+        for peer in range(self.size):
+            for commit in self.committed(peer):
+                if commit.round == round:
+                    return set(commit.group)
+        raise AssertionError(f"no peer has committed round {round}")
+
+    def assert_agreement(self) -> None:
+        """One chain digest and one state per round over all peers. Raises AssertionError that says which differ."""
+        holders: dict[int, dict[tuple[str, str], list[int]]] = defaultdict(lambda: defaultdict(list))
+        for peer in range(self.size):
+            for commit in self.committed(peer):
+                holders[commit.round][commit.digest, commit.state].append(peer)
+        assert holders, "no peer has committed anything"
+        for round, versions in sorted(holders.items()):
+            described = "; ".join(
+                f"peers {peers} have digest {digest[:12]}, state {state[:12]}"
+                for (digest, state), peers in versions.items()
+            )
+            assert len(versions) == 1, f"round {round} differs: {described}"

@@ -1,0 +1,148 @@
+"""The inner optimizers of a run: AdamW, or Muon for the hidden matrices and AdamW for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from transformers.pytorch_utils import Conv1D
+
+from dht.errors import BadSpec
+from peer.spec import RunSpec
+
+STATE_KEYS: Mapping[type[Optimizer], tuple[str, ...]] = {
+    torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
+    torch.optim.Muon: ("momentum_buffer",),
+}
+"""What each optimizer remembers of a parameter from its first step on."""
+NO_STATE = "none"
+"""Stands for the state of a parameter that has had no gradient yet."""
+
+
+class Optimizers:
+    """One or several torch optimizers that step together, each parameter in one of them."""
+
+    def __init__(self, *members: Optimizer) -> None:
+        self.members = members
+
+    def step(self, learning_rate: float) -> None:
+        """One step of all of them at `learning_rate`; clears the gradients."""
+        for member in self.members:
+            for group in member.param_groups:
+                group["lr"] = learning_rate
+            member.step()
+            member.zero_grad()
+
+    def state(self) -> dict[str, Tensor]:
+        """All they remember, on the CPU, as `opt.<optimizer>.<parameter>.<key>`; not copied where it is there already.
+
+        A parameter that has had no gradient yet has one empty tensor under the key `none`.
+        """
+        found: dict[str, Tensor] = {}
+        for prefix, member, parameter in self._parameters():
+            state = member.state.get(parameter) or {NO_STATE: torch.empty(0)}
+            for key, value in state.items():
+                assert isinstance(value, Tensor), f"{prefix}.{key} is no tensor"
+                found[f"{prefix}.{key}"] = value.detach().cpu()
+        return found
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of `state`, which is copied; exactly its names are accepted (AssertionError)."""
+        unread = dict(state)
+        for index, member in enumerate(self.members):
+            packed = member.state_dict()
+            packed["state"] = {}
+            for number, (prefix, _, _) in enumerate(self._parameters_of(index)):
+                packed["state"][number] = _taken(unread, prefix, STATE_KEYS.get(type(member), ()))
+            member.load_state_dict(packed)
+        assert not unread, f"no such optimizer state: {', '.join(sorted(unread))}"
+
+    def _parameters(self) -> Iterator[tuple[str, Optimizer, Tensor]]:
+        for index in range(len(self.members)):
+            yield from self._parameters_of(index)
+
+    def _parameters_of(self, index: int) -> Iterator[tuple[str, Optimizer, Tensor]]:
+        """(name, optimizer, parameter) of one optimizer, in the order in which torch numbers them."""
+        member = self.members[index]
+        parameters = [value for group in member.param_groups for value in group["params"]]
+        for number, parameter in enumerate(parameters):
+            yield f"opt.{index}.{number}", member, parameter
+
+
+def make_optimizers(model: nn.Module, spec: RunSpec, device: torch.device) -> Optimizers:
+    """What `spec.inner.optimizer` names, over the trained parameters of `model`. Raises BadSpec."""
+    if spec.inner.optimizer == "adamw":
+        return Optimizers(adamw(trained(model), spec, device))
+    matrices = hidden_matrices(model)
+    if not matrices:
+        raise BadSpec("inner.optimizer is 'muon', but this model has no hidden matrix; use 'adamw'")
+    return Optimizers(muon(matrices, spec), adamw(_without(trained(model), matrices), spec, device))
+
+
+def adamw(parameters: Sequence[Tensor], spec: RunSpec, device: torch.device) -> Optimizer:
+    """AdamW with weight decay on matrices only, fused where torch has that for the device."""
+    table = spec.inner
+    groups = [
+        {"params": [value for value in parameters if value.dim() >= 2], "weight_decay": table.weight_decay},
+        {"params": [value for value in parameters if value.dim() < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=table.learning_rate,
+        betas=(table.beta1, table.beta2),
+        fused=device.type in ("cuda", "cpu", "mps"),
+    )
+
+
+def muon(matrices: Sequence[Tensor], spec: RunSpec) -> Optimizer:
+    """Muon (https://kellerjordan.github.io/posts/muon/) with torch's five Newton-Schulz steps.
+
+    Its step is scaled by 0.2 √(longer side), which gives it the root mean square of AdamW's steps, so that one
+    learning rate and weight decay serve both (arXiv:2502.16982, §2.2). The other scale in use, √(rows / columns),
+    would depend on whether a layer keeps its matrix transposed, as GPT-2's do.
+    """
+    table = spec.inner
+    return torch.optim.Muon(
+        matrices,
+        lr=table.learning_rate,
+        weight_decay=table.weight_decay,
+        momentum=table.muon_momentum,
+        adjust_lr_fn="match_rms_adamw",
+    )
+
+
+def hidden_matrices(model: nn.Module) -> list[Tensor]:
+    """The trained weights of linear layers but the output head's, tied to the embedding or not.
+
+    Experts that are kept in one three-dimensional tensor are not among them: Muon takes matrices.
+    """
+    outside = {
+        id(value) for module in model.modules() if isinstance(module, nn.Embedding) for value in module.parameters()
+    }
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    if head is not None:
+        outside |= {id(value) for value in head.parameters()}
+    linear = (module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D)))
+    weights = {id(module.weight): module.weight for module in linear}
+    return [value for key, value in weights.items() if key not in outside and value.requires_grad and value.dim() == 2]
+
+
+def trained(model: nn.Module) -> list[Tensor]:
+    """The parameters that training changes, tied ones once."""
+    return [value for value in model.parameters() if value.requires_grad]
+
+
+def _without(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
+    taken = {id(value) for value in others}
+    return [value for value in parameters if id(value) not in taken]
+
+
+def _taken(unread: dict[str, Tensor], prefix: str, keys: Sequence[str]) -> dict[str, Tensor]:
+    """One parameter's state, removed from `unread`; empty if it had none."""
+    if unread.pop(f"{prefix}.{NO_STATE}", None) is not None:
+        return {}
+    missing = [f"{prefix}.{key}" for key in keys if f"{prefix}.{key}" not in unread]
+    assert not missing, f"optimizer state lacks {', '.join(missing)}"
+    return {key: unread.pop(f"{prefix}.{key}").clone() for key in keys}

@@ -1,0 +1,81 @@
+"""Whoever the board names is told to the machine and dialled; a dial that hangs holds nobody else up."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peer.averaging import neighbours
+from peer.averaging.neighbours import Neighbours
+from peer.rounds.messages import HeadSent
+from peer.rounds.state import Received
+
+HEAD = HeadSent(b"a" * 32, 3, 9, b"", True, 1, 1, False)
+NOWHERE = ("/ip4/10.0.0.1/tcp/1",)
+
+
+@dataclass
+class Around:
+    """Node, notices and driver in one; `hanging` is never reached."""
+
+    others: dict[str, tuple[HeadSent | None, tuple[str, ...]]]
+    hanging: str = ""
+    met: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    reads: int = 0
+    state: Any = field(default_factory=lambda: SimpleNamespace(heard={}))
+    read_again: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def read_others(self) -> dict[str, tuple[HeadSent | None, tuple[str, ...]]]:
+        self.reads += 1
+        if self.reads == 3:
+            self.read_again.set()
+        return self.others
+
+    async def meet(self, peer: str, addresses: tuple[str, ...]) -> bool:
+        self.met.append(peer)
+        if peer == self.hanging:
+            await asyncio.Event().wait()
+        return True
+
+    def deliver(self, event: Received) -> None:
+        self.told.append(event.sender)
+        self.state.heard[event.sender] = (event.message, event.now)
+
+
+async def follow(around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three looks at the board."""
+    monkeypatch.setattr(neighbours, "READ_BOARD_S", 0.0)
+    task = asyncio.create_task(Neighbours(around, around, around).follow())  # type: ignore[arg-type]
+    async with asyncio.timeout(10):
+        await around.read_again.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_everyone_is_told_and_dialled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not again while it is heard, or was dialled lately; one that takes no part yet is dialled only."""
+    around = Around({"p1": (HEAD, NOWHERE), "p2": (None, NOWHERE)})
+    await follow(around, monkeypatch)
+    assert around.told == ["p1"]
+    assert around.met == ["p1", "p2"]
+
+
+async def test_a_silent_peer_is_dialled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection may be gone."""
+    monkeypatch.setattr(neighbours, "MEET_AGAIN_S", -1.0)
+    around = Around({"p1": (HEAD, NOWHERE)})
+    await follow(around, monkeypatch)
+    assert around.met.count("p1") >= 2
+
+
+async def test_a_dial_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The board is read on, and the others are met."""
+    around = Around({"p1": (HEAD, NOWHERE), "p2": (HEAD, NOWHERE)}, hanging="p1")
+    await follow(around, monkeypatch)
+    assert set(around.met) == {"p1", "p2"}

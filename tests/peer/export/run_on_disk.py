@@ -1,0 +1,110 @@
+"""A run directory as a peer leaves it, made by real trainers in one process and without a network."""
+
+from __future__ import annotations
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dht.identity import Identity
+from dht.records import Genesis
+from peer import spec as specs
+from peer.averaging.chain import ChainOnDisk, first_head
+from peer.averaging.codec import Codec
+from peer.events import Evaluated, Event, Line, RoundCommitted, format_line
+from peer.rounds.update import Block
+from peer.spec import RunSpec
+from peer.train.trainer import Trainer
+from tests.decided import DecidedRound
+
+ROUNDS = 3
+STEPS = 2
+CPU = torch.device("cpu")
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+    "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOnDisk:
+    """The first of two peers, after `ROUNDS` rounds; its trainer still holds the anchor."""
+
+    directory: Path
+    spec: RunSpec
+    trainer: Trainer
+    peers: tuple[str, ...]
+
+
+def write_corpus(folder: Path) -> None:
+    """Forty texts of letters, line breaks and letters of two bytes."""
+    folder.mkdir()
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz  \n\néü"))
+    for number, row in enumerate(np.random.default_rng(0).integers(0, len(letters), size=(40, 2000))):
+        (folder / f"{number}.txt").write_text("".join(letters[row]))
+
+
+def small_spec(corpus: Path, architecture: str, **model: Any) -> RunSpec:
+    micro = specs.load("micro")
+    table = {"architecture": architecture, "context": 16, "config": CONFIGS[architecture]} | model
+    return dataclasses.replace(
+        micro,
+        model=dataclasses.replace(micro.model, **table),
+        data=dataclasses.replace(micro.data, source="files", path=str(corpus), held_out_every=4, eval_sequences=40),
+        inner=dataclasses.replace(micro.inner, sequences=2),
+        codec=dataclasses.replace(micro.codec, wire="int8", part_elements=512),
+    )
+
+
+def make_run(root: Path, spec: RunSpec, rounds: int = ROUNDS) -> RunOnDisk:
+    """Two peers train and agree `rounds` times; everything that the first has on disk is there."""
+    identities = sorted((Identity.generate() for _ in range(2)), key=lambda identity: identity.peer_id)
+    peers = tuple(identity.peer_id for identity in identities)
+    trainers = [_trainer(spec, peer, root / f"peer-{number}") for number, peer in enumerate(peers, 1)]
+    directory = root / "peer-1"
+    genesis = Genesis(run=spec.digest(), founders=peers, state=trainers[0].anchor.state_digest())
+    (directory / "genesis").write_bytes(genesis.pack())
+    (directory / "spec.toml").write_text(specs.dump(spec))
+    events: list[Event] = []
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        disk = ChainOnDisk(
+            directory, first_head(genesis), trainers[0].parts, Codec(spec.codec.wire), executor, lambda call: call()
+        )
+        for _ in range(rounds):
+            events += _one_round(disk, trainers)
+    lines = [format_line(Line(seq=n, t=n, run="r", peer=peers[0], event=event)) for n, event in enumerate(events)]
+    (directory / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return RunOnDisk(directory=directory, spec=spec, trainer=trainers[0], peers=peers)
+
+
+def _trainer(spec: RunSpec, peer: str, directory: Path) -> Trainer:
+    directory.mkdir()
+    return Trainer(spec, peer, directory / "x", CPU)
+
+
+def _one_round(disk: ChainOnDisk, trainers: list[Trainer]) -> list[Event]:
+    for trainer in trainers:
+        trainer.begin_round([trainer.me for trainer in trainers])
+        for _ in range(STEPS):
+            trainer.train_step()
+        trainer.freeze(disk.head.anchor)
+    decided = DecidedRound(trainers, disk.head.anchor)
+    for digest, payload in decided.objects.items():
+        disk.save_object(digest, payload)
+    signed = tuple(dataclasses.replace(member, signature=bytes(64)) for member in decided.update.members)
+    update = dataclasses.replace(decided.update, members=signed)
+    head = disk.head.after(update)
+    disk.commit(Block(update, ()), head, frozenset())
+    for trainer in trainers:
+        trainer.apply(update, decided.objects.__getitem__)
+    loss, tokens = trainers[0].evaluate()
+    committed = RoundCommitted(
+        round=head.round, digest=head.anchor.hex(), state=trainers[0].anchor.state_digest().hex(), group=[],
+        weights={}, penalties=[], tokens=0, bytes_sent=0, bytes_received=0, round_s=0.0, exposed_s=0.0,
+    )  # fmt: skip
+    return [committed, Evaluated(round=head.round, loss=loss, tokens=tokens)]

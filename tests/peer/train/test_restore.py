@@ -1,0 +1,63 @@
+"""The anchor at the head of a run directory: from the newest checkpoint if there is one, else from the beginning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dht.errors import BadInput
+from peer.model.build import build
+from peer.model.flat import FlatParameters
+from peer.train.checkpoint import Checkpoints
+from peer.train.restore import read_chain, restore_anchor
+from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunOnDisk:
+    """Three rounds."""
+    write_corpus(tmp_path / "corpus")
+    return make_run(tmp_path, small_spec(tmp_path / "corpus", "llama"))
+
+
+def restored_state(run: RunOnDisk) -> bytes:
+    chain = read_chain(run.directory, run.spec)
+    return restore_anchor(chain, run.spec, FlatParameters(build(run.spec))).state_digest()
+
+
+def test_the_chain_alone_is_enough(run: RunOnDisk) -> None:
+    """All outer steps again, from the first parameters."""
+    assert restored_state(run) == run.trainer.anchor.state_digest()
+
+
+def test_with_a_checkpoint_nothing_older_is_read(run: RunOnDisk) -> None:
+    """The means of the rounds before it may be gone."""
+    chain = read_chain(run.directory, run.spec)
+    older = {name for update in chain.updates for name in update.parts}
+    for name in older:
+        (run.directory / "chain" / "objects" / name.hex()).unlink(missing_ok=True)
+    with pytest.raises(BadInput, match="is missing"):
+        restored_state(run)
+    checkpoints = Checkpoints(run.directory / "checkpoints")
+    checkpoints.write(run.trainer.checkpoint(chain.head.anchor))
+    assert run.trainer.anchor.round == ROUNDS
+    assert restored_state(run) == run.trainer.anchor.state_digest()
+
+
+@pytest.mark.parametrize("anchor", [b"of another chain", b""])
+def test_a_checkpoint_that_does_not_fit_is_not_used(run: RunOnDisk, anchor: bytes) -> None:
+    """The chain is what counts."""
+    expected = run.trainer.anchor.state_digest()
+    run.trainer.anchor.theta.add_(1.0)
+    Checkpoints(run.directory / "checkpoints").write(run.trainer.checkpoint(anchor))
+    assert restored_state(run) == expected
+
+
+def test_a_damaged_checkpoint_is_not_used(run: RunOnDisk, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says why."""
+    head = read_chain(run.directory, run.spec).head.anchor
+    path = Checkpoints(run.directory / "checkpoints").write(run.trainer.checkpoint(head))
+    (path / "anchor.safetensors").write_bytes(b"")
+    assert restored_state(run) == run.trainer.anchor.state_digest()
+    assert "damaged" in caplog.text

@@ -1,0 +1,216 @@
+"""A peer that starts again from a checkpoint goes on as if it had never stopped, bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from peer import spec as specs
+from peer.rounds.names import digest
+from peer.spec import RunSpec
+from peer.train.checkpoint import Checkpoint, Checkpoints, newest
+from peer.train.trainer import Trainer
+from tests.decided import DecidedRound
+
+CPU = torch.device("cpu")
+FIRST = digest("anchor", 0)
+STEPS = 3
+ROUNDS = 3
+SMALL = {
+    "llama": {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+    # Dropout draws from torch's generator, so that its state matters.
+    "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "resid_pdrop": 0.2, "embd_pdrop": 0.2, "attn_pdrop": 0.2},
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some files of text."""
+    folder = tmp_path_factory.mktemp("corpus")
+    letters = np.random.default_rng(0).integers(97, 123, size=(40, 3000), dtype=np.uint8)
+    for number, row in enumerate(letters):
+        (folder / f"{number}.txt").write_bytes(row.tobytes())
+    return folder
+
+
+Make = Callable[..., RunSpec]
+
+
+@pytest.fixture
+def make_spec(corpus: Path) -> Make:
+    """The micro spec, shrunk further."""
+
+    def make(architecture: str = "llama", optimizer: str = "adamw", wire: str = "int4") -> RunSpec:
+        micro = specs.load("micro")
+        return dataclasses.replace(
+            micro,
+            model=dataclasses.replace(micro.model, architecture=architecture, context=16, config=SMALL[architecture]),
+            data=dataclasses.replace(micro.data, source="files", path=str(corpus), held_out_every=4, eval_sequences=4),
+            inner=dataclasses.replace(micro.inner, sequences=2, optimizer=optimizer),  # type: ignore[arg-type]
+            codec=dataclasses.replace(micro.codec, wire=wire, part_elements=512),  # type: ignore[arg-type]
+        )
+
+    return make
+
+
+class Life:
+    """One peer alone, action by action, which may be stopped after any of them."""
+
+    def __init__(self, spec: RunSpec, folder: Path) -> None:
+        self.spec, self.folder = spec, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.anchor = FIRST
+        self.chain: list[DecidedRound] = []
+        self.trainer = Trainer(spec, "p0", folder / "x", CPU)
+        torch.manual_seed(7)
+
+    def actions(self) -> Iterator[str]:
+        """Perform the next action each time; its name."""
+        for _ in range(ROUNDS):
+            for _ in range(STEPS):
+                self.step()
+                yield "step"
+            self.trainer.freeze(self.anchor)
+            yield "freeze"
+            # The round takes long: a step that belongs to the next contribution.
+            self.step()
+            yield "overdue step"
+            self.commit()
+            yield "commit"
+
+    def step(self) -> None:
+        self.trainer.begin_round(("p0",))
+        self.trainer.train_step()
+
+    def commit(self) -> None:
+        """The round is decided and applied."""
+        decided = DecidedRound([self.trainer], self.anchor)
+        decided.apply_to(self.trainer)
+        self.chain.append(decided)
+        self.anchor = decided.next_anchor
+
+    def checkpoint(self) -> None:
+        Checkpoints(self.folder / "checkpoints").write(self.trainer.checkpoint(self.anchor))
+
+    def start_again(self) -> None:
+        """A new process: everything comes from the disk; what was decided since the checkpoint is replayed."""
+        torch.manual_seed(99)
+        self.trainer = Trainer(self.spec, "p0", self.folder / "x", CPU)
+        found = newest(self.folder / "checkpoints", self.spec.digest().hex(), "p0", pytest.fail)
+        assert found is not None
+        self.trainer.restore(found)
+        at = found.anchor
+        parents = [decided.update.parent for decided in self.chain]
+        for decided in self.chain[parents.index(at) if at in parents else len(parents) :]:
+            self.trainer.replay(decided.update, decided.objects.__getitem__)
+        self.trainer.resume(self.anchor)
+
+    def everything(self) -> Checkpoint:
+        return self.trainer.checkpoint(self.anchor)
+
+
+def expect_equal(one: Checkpoint, other: Checkpoint, after: str) -> None:
+    """The same numbers and the same bits."""
+    assert json.dumps(one.state) == json.dumps(other.state), after
+    for name, tensors in one.tensors.items():
+        assert tensors.keys() == other.tensors[name].keys()
+        for key, tensor in tensors.items():
+            assert tensor.numpy().tobytes() == other.tensors[name][key].numpy().tobytes(), f"{name}.{key} after {after}"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "optimizer", "wire"),
+    [("llama", "adamw", "int4"), ("llama", "muon", "float16"), ("gpt2", "adamw", "int4"), ("gpt2", "muon", "int8")],
+)
+def test_stopping_after_any_action_changes_no_bit(
+    make_spec: Make, tmp_path: Path, architecture: str, optimizer: str, wire: str
+) -> None:
+    """Parameters, momentum, balance, inner optimizer, random generators, data: as in the life without a stop."""
+    spec = make_spec(architecture, optimizer, wire)
+    whole = Life(spec, tmp_path / "whole")
+    expected = [(name, clone(whole.everything())) for name in whole.actions()]
+    stopped = Life(spec, tmp_path / "stopped")
+    for (name, whole_then), same_name in zip(expected, stopped.actions(), strict=True):
+        assert name == same_name
+        expect_equal(stopped.everything(), whole_then, name)
+        stopped.checkpoint()
+        stopped.start_again()
+        expect_equal(stopped.everything(), whole_then, f"starting again after {name}")
+
+
+def test_a_crash_in_a_round_begins_that_round_again(make_spec: Make, tmp_path: Path) -> None:
+    """The checkpoint of the freeze and the update that was decided since give the state after the commit."""
+    spec = make_spec("gpt2")
+    whole, crashed = Life(spec, tmp_path / "whole"), Life(spec, tmp_path / "crashed")
+    run(whole, STEPS)
+    whole.trainer.freeze(whole.anchor)
+    whole.commit()
+    after_commit = clone(whole.everything())
+    run(whole, 2)
+    two_steps_later = clone(whole.everything())
+    torch.manual_seed(7)
+    run(crashed, STEPS)
+    crashed.trainer.freeze(crashed.anchor)
+    crashed.checkpoint()
+    crashed.commit()
+    run(crashed, 2)
+    crashed.start_again()
+    expect_equal(crashed.everything(), after_commit, "starting again")
+    run(crashed, 2)
+    expect_equal(crashed.everything(), two_steps_later, "two steps later")
+
+
+def test_a_contribution_after_the_checkpoint_is_the_balance(make_spec: Make, tmp_path: Path) -> None:
+    """Its bytes may be counted already: the same are offered again, and what they lost in encoding is lost."""
+    life = Life(make_spec(), tmp_path)
+    run(life, 2)
+    life.checkpoint()
+    run(life, 1)
+    life.trainer.freeze(life.anchor)
+    life.start_again()
+    assert life.trainer.frozen
+    life.commit()
+    assert not life.trainer._balance.flat.any()
+    again = Life(make_spec(), tmp_path / "replayed")
+    shutil.copytree(tmp_path / "x", again.folder / "x", dirs_exist_ok=True)
+    shutil.copytree(tmp_path / "checkpoints", again.folder / "checkpoints")
+    again.chain, again.anchor = life.chain, life.anchor
+    again.start_again()
+    assert again.trainer.anchor.state_digest() == life.trainer.anchor.state_digest()
+    assert not again.trainer._balance.flat.any()
+
+
+def test_steps_before_a_round_that_went_on_without_this_peer_are_kept(make_spec: Make, tmp_path: Path) -> None:
+    """It had a checkpoint within the round and offered nothing: what it learned stands on the new anchor."""
+    life, other = Life(make_spec(), tmp_path / "p0"), Life(make_spec(), tmp_path / "other")
+    run(life, 2)
+    learned = life.trainer._start - life.trainer._flat.new()
+    life.checkpoint()
+    run(other, STEPS)
+    other.trainer.freeze(FIRST)
+    other.commit()
+    life.chain, life.anchor = other.chain, other.anchor
+    life.start_again()
+    assert not torch.equal(learned, torch.zeros_like(learned))
+    assert torch.equal(life.trainer._balance.flat, learned)
+    assert torch.equal(life.trainer._flat.new(), life.trainer.anchor.theta - learned)
+
+
+def run(life: Life, steps: int) -> None:
+    for _ in range(steps):
+        life.step()
+
+
+def clone(checkpoint: Checkpoint) -> Checkpoint:
+    """What it says now; a checkpoint shares memory with its trainer."""
+    tensors = {
+        name: {key: tensor.clone() for key, tensor in named.items()} for name, named in checkpoint.tensors.items()
+    }
+    return Checkpoint(state=dict(checkpoint.state), tensors=tensors)
