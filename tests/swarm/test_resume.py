@@ -1,0 +1,111 @@
+"""A real peer that stops, is killed, or finds its disk full goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from peer.events import AlertRaised, CheckpointWritten, Line, PeerStateChanged, RoundCommitted, RoundStarted
+from peer.testing.children import processes_of
+from peer.testing.plugin import StartSwarm
+from peer.testing.processes import RealSwarm
+
+pytestmark = pytest.mark.swarm
+
+BEGIN_S = 120.0
+ROUND_S = 60.0
+SETS = ("round.steps=100", "round.ramp_rounds=0", "data.eval_every=100")
+"""Rounds in whose middle a test can act."""
+
+
+def begins_after(run: RealSwarm, round: int) -> Line:
+    """The start of a round after anchor `round` that follows a checkpoint of this life."""
+    written: list[int] = []
+
+    def wanted(line: Line) -> bool:
+        if isinstance(line.event, CheckpointWritten):
+            written.append(line.event.round)
+        return isinstance(line.event, RoundStarted) and line.event.round > round and line.event.round - 1 in written
+
+    return run.wait_for(0, wanted, within_s=ROUND_S)
+
+
+def newest(run: RealSwarm) -> int:
+    return run.committed(0)[-1].round
+
+
+def is_state(state: str) -> Callable[[Line], bool]:
+    return lambda line: isinstance(line.event, PeerStateChanged) and line.event.state == state
+
+
+@pytest.mark.timeout(400)
+def test_a_resumed_peer_reproduces_the_uninterrupted_run_bit_for_bit(swarm: StartSwarm) -> None:
+    """One peer is killed in a round, stopped politely in another, finds its disk full in a third, and loses its link
+    in a fourth. A second one, with another key, runs through. Every anchor has the same state.
+
+    Then the newest checkpoint is damaged: the peer says so in one line, takes the one before, and goes on.
+    """
+    run = swarm(peers=1, real=True, sets=SETS)
+    run.until_round(1, within_s=BEGIN_S)
+
+    begins_after(run, 1)
+    run.kill(0)
+    run.restart(0)
+
+    begins_after(run, newest(run))
+    assert run.stop(0) == 0
+    run.restart(0)
+
+    begins_after(run, newest(run))
+    full = run.directory_of(0) / "chain" / "acceptor.new"
+    full.symlink_to("/dev/full")
+    run.wait_for(0, is_state("PAUSED"), within_s=ROUND_S)
+    before = newest(run)
+    full.unlink()
+    run.until_round(before + 2, within_s=4 * ROUND_S)
+
+    kill_link(run)
+    assert alert(run, "LINK")
+    last = newest(run) + 2
+    run.until_round(last, within_s=ROUND_S)
+
+    through = swarm(peers=1, real=True, sets=SETS)
+    through.until_round(last, within_s=BEGIN_S + last * ROUND_S)
+    expected = states(through, last)
+    assert states(run, last) == expected
+    assert len(set(expected.values())) == last
+
+    assert run.stop(0) == 0
+    damaged, *others = sorted((run.directory_of(0) / "checkpoints").iterdir(), reverse=True)
+    assert others
+    (damaged / "peer.safetensors").write_bytes((damaged / "peer.safetensors").read_bytes()[:-1])
+    stopped_at = newest(run)
+    run.restart(0)
+    assert str(damaged) in alert(run, "CHECKPOINT")
+    run.wait_for(
+        0, lambda line: isinstance(line.event, RoundCommitted) and line.event.round > stopped_at, within_s=ROUND_S
+    )
+
+
+def states(run: RealSwarm, last: int) -> dict[int, str]:
+    """State by round, up to `last`."""
+    return {commit.round: commit.state for commit in run.committed(0) if commit.round <= last}
+
+
+def alert(run: RealSwarm, code: str) -> str:
+    """The text of the alert of this code in this life of the peer."""
+    line = run.wait_for(
+        0, lambda line: isinstance(line.event, AlertRaised) and line.event.code == code, within_s=BEGIN_S
+    )
+    assert isinstance(line.event, AlertRaised)
+    return line.event.text
+
+
+def kill_link(run: RealSwarm) -> None:
+    (link,) = [
+        process
+        for process in processes_of(run.directory_of(0))
+        if any("link" in word for word in process.cmdline()) and "p2pd" not in process.name()
+    ]
+    link.kill()
