@@ -1,4 +1,4 @@
-"""Files that must survive a crash, and disks that are full."""
+"""Files that must survive a crash; disks that are full and files that are damaged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dht.errors import DiskFull
+import msgpack
+
+from dht.errors import BadInput, DiskFull
 
 
 def write_whole(path: Path, payload: bytes) -> None:
@@ -44,3 +46,15 @@ def telling_full_disk(folder: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise DiskFull(f"the disk that holds {folder} is full") from error
+
+
+@contextmanager
+def naming_damage(path: Path) -> Iterator[None]:
+    """Raises BadInput that names `path` for bytes that do not parse or a file that is gone."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise BadInput(f"{path} is gone; bring it back, or join with a new folder") from error
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        reason = str(error) or type(error).__name__
+        raise BadInput(f"{path} is damaged ({reason}); bring it back, or join with a new folder") from error

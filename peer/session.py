@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dht.errors import DiskFull, RunMismatch
-from peer.averaging.child import LinkChild
+from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import LinkLost
 from peer.averaging.replaying import Replaying
 from peer.events import (
@@ -25,6 +25,7 @@ from peer.events import (
     RoundCommitted,
     RoundStarted,
 )  # fmt: skip
+from peer.rounds.names import next_anchor
 from peer.rounds.update import Block, Update
 from peer.spec import PeerSettings, RunSpec, parse
 from peer.telling import Progress, Session
@@ -62,8 +63,11 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
             peer.pause(str(error))
         except LinkLost:
             peer.note_lost_link()
+        except Left:
+            break
     try:
-        link.send("finish" if peer.finished else "leave")
+        if not link.has_ended:
+            link.send("finish" if peer.finished else "leave")
     finally:
         peer.write_checkpoint()
 
@@ -82,6 +86,7 @@ class Peer:
     anchor: bytes
     """The chain's name of where the trainer stands; empty before the first round."""
     members: tuple[str, ...] = ()
+    """Of the update that led here, less those who left."""
     in_step: bool = False
     freeze_asked: bool = False
     round_begun: bool = False
@@ -137,8 +142,13 @@ class Peer:
         while time.monotonic() < until and not self.session.stopping:
             if self.link.has_ended:
                 time.sleep(POLL_S)
-            else:
+                continue
+            try:
                 self._hear(POLL_S)
+            except DiskFull:
+                continue  # the link writes to the same disk
+            except LinkLost:
+                self.note_lost_link()
 
     def catch_up_or_train(self) -> None:
         """One turn: hear the link, then do what this peer's state asks for."""
@@ -249,7 +259,7 @@ class Peer:
         """Apply an update of the chain on this disk again."""
         update = Block.from_bytes(packed).update
         self.trainer.replay(update, self.link.load_object)
-        self.members = tuple(pledge.peer for pledge in update.members)
+        self.anchor, self.members = next_anchor(update.parent, update.digest), update.staying
         for event in self.replaying.after(update.round, last_round):
             self.session.emit(event)
 
@@ -257,7 +267,7 @@ class Peer:
         """Stand where the chain on this disk ends; at the very start the first founder measures it."""
         self.anchor = anchor
         self.trainer.resume(anchor)
-        self.round_begun = False
+        self.freeze_asked = self.round_begun = False
         self.round_began_at = self.idle_since = time.monotonic()
         self.link.send("applied", anchor, self.trainer.anchor.state_digest())
         if self.trainer.anchor.round == 0 and min(self.members) == self.trainer.me:
@@ -270,14 +280,14 @@ class Peer:
         self.session.emit(PhaseEntered(round=update.round - 1, phase="apply"))
         self.trainer.apply(update, self.link.load_object)
         state = self.trainer.anchor.state_digest()
-        self.anchor, self.members = anchor, tuple(pledge.peer for pledge in update.members)
+        self.anchor, self.members = anchor, update.staying
         self.freeze_asked = False
-        self.link.send("applied", anchor, state)
         self._end_idling()
+        group = [pledge.peer for pledge in update.members]
         self.session.emit(
             RoundCommitted(
-                round=update.round, digest=anchor.hex(), state=state.hex(), group=list(self.members),
-                weights=dict(zip(self.members, update.weights[0], strict=True)), penalties=[],
+                round=update.round, digest=anchor.hex(), state=state.hex(), group=group,
+                weights=dict(zip(group, update.weights[0], strict=True)), penalties=[],
                 tokens=sum(pledge.tokens for pledge in update.members), bytes_sent=bytes_sent,
                 bytes_received=bytes_received, round_s=round(time.monotonic() - self.round_began_at, 3),
                 exposed_s=round(self.exposed_s, 3), void=sum(part == b"" for part in update.parts),
@@ -286,13 +296,15 @@ class Peer:
         self.round_began_at = self.idle_since = time.monotonic()
         self.exposed_s = 0.0
         self.round_begun = False
+        # Last: it may raise LinkLost, and the round is told to people once.
+        self.link.send("applied", anchor, state)
         if self._my_turn_to_evaluate(update):
             self._evaluate()
 
     def _my_turn_to_evaluate(self, update: Update) -> bool:
         """All anchors are alike, so one member measures each; they take turns."""
         every, last = self.spec.data.eval_every, self.spec.run.rounds
-        if update.round % every and update.round != last:
+        if not self.members or (update.round % every and update.round != last):
             return False
         return self.members[(update.round // every) % len(self.members)] == self.trainer.me
 

@@ -197,7 +197,7 @@ class RoundTable(_Table):
 
 @dataclass(frozen=True, kw_only=True)
 class CodecTable(_Table):
-    wire: Literal["float32", "float16", "int8", "int4"] = "float16"
+    wire: Literal["float32", "float16", "int8", "int4"] = "int4"
     """Encoding of contributions and of the mean: 4, 2, 1.03 or 0.53 bytes per parameter."""
     part_elements: int = 1_048_576
     """Largest part: what one message carries and one reducer averages."""

@@ -15,12 +15,12 @@ from pathlib import Path
 import msgpack
 
 from dht.errors import RunMismatch
-from dht.files import write_whole
+from dht.files import naming_damage, write_whole
 from dht.records import Genesis
 from peer.averaging.codec import Codec
 from peer.averaging.contribution import Contribution
 from peer.rounds.layout import Part
-from peer.rounds.names import genesis_anchor, pack
+from peer.rounds.names import digest_of, genesis_anchor, pack
 from peer.rounds.state import Acceptor, Head
 from peer.rounds.update import Block, Update
 
@@ -40,10 +40,7 @@ class ChainOnDisk:
         self._folder = directory / "chain"
         self._objects = self._folder / "objects"
         self._objects.mkdir(parents=True, exist_ok=True)
-        self.blocks = read_blocks(directory)
-        self.heads = [genesis]
-        for block in self.blocks:
-            self.heads.append(self.heads[-1].after(block.update))
+        self.blocks, self.heads = read_blocks(directory, genesis)
         self._rounds = {head.anchor: index for index, head in enumerate(self.heads)}
         self._contribution: Contribution | None = None
         self._writing: dict[bytes, list[Callable[[], None]]] = {}
@@ -72,7 +69,8 @@ class ChainOnDisk:
         path = self._folder / "acceptor"
         if not path.exists():
             return None
-        return Acceptor(*msgpack.unpackb(path.read_bytes(), use_list=False))
+        with naming_damage(path):
+            return Acceptor(*msgpack.unpackb(path.read_bytes(), use_list=False))
 
     def accepted_update(self, acceptor: Acceptor | None) -> Update | None:
         """The update that the acceptor names; none if a later commit made its vote history."""
@@ -120,7 +118,7 @@ class ChainOnDisk:
     # ---- the chain ----
 
     def commit(self, block: Block, head: Head, awaited: frozenset[bytes]) -> None:
-        write_whole(self._folder / f"{head.round:06d}.block", block.to_bytes())
+        write_whole(_block_path(self._directory, head.round), block.to_bytes())
         write_whole(self._directory / "HEAD", f"{head.round} {head.anchor.hex()}\n".encode())
         self.blocks.append(block)
         self.heads.append(head)
@@ -169,12 +167,48 @@ def require_same_start(genesis: Genesis, state: bytes) -> None:
         )
 
 
-def read_blocks(directory: Path) -> list[Block]:
-    """The chain of a run directory up to HEAD; a block behind it belongs to a commit that did not finish.
+def read_genesis(directory: Path) -> Genesis:
+    """Who founded the run of a run directory. Raises BadInput if that is not known there."""
+    path = directory / "genesis"
+    with naming_damage(path):
+        return Genesis.unpack(path.read_bytes())
 
-    Raises ValueError for a damaged block.
+
+def read_blocks(directory: Path, first: Head) -> tuple[list[Block], list[Head]]:
+    """The blocks of a run directory up to HEAD, and every head from `first` on.
+
+    A block behind HEAD belongs to a commit that did not finish. Raises BadInput for a file that is damaged or gone.
     """
+    blocks: list[Block] = []
+    heads = [first]
     pointer = directory / "HEAD"
-    rounds = int(pointer.read_text().split()[0]) if pointer.exists() else 0
-    paths = [directory / "chain" / f"{round:06d}.block" for round in range(1, rounds + 1)]
-    return [Block.from_bytes(path.read_bytes()) for path in paths]
+    if not pointer.exists() and not _block_path(directory, 2).exists():
+        return blocks, heads
+    with naming_damage(pointer):
+        rounds, anchor = pointer.read_text().split()
+        last = int(rounds)
+    for round in range(1, last + 1):
+        with naming_damage(_block_path(directory, round)):
+            block = Block.from_bytes(_block_path(directory, round).read_bytes())
+            if block.update.parent != heads[-1].anchor:
+                raise ValueError("it does not follow the block before")
+            heads.append(heads[-1].after(block.update))
+            blocks.append(block)
+    with naming_damage(pointer):
+        if heads[-1].anchor.hex() != anchor:
+            raise ValueError("it names another anchor than the last block")
+    return blocks, heads
+
+
+def load_object(directory: Path, digest: bytes) -> bytes:
+    """The bytes of this digest in a run directory. Raises BadInput if they are damaged or gone."""
+    path = directory / "chain" / "objects" / digest.hex()
+    with naming_damage(path):
+        payload = path.read_bytes()
+        if digest_of(payload) != digest:
+            raise ValueError("its bytes are not those that were agreed")
+    return payload
+
+
+def _block_path(directory: Path, round: int) -> Path:
+    return directory / "chain" / f"{round:06d}.block"

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from dht import errors
+from peer.averaging.chain import load_object
 from peer.averaging.pipe import Fields, LinkLost, TrainerPipe
 from peer.spec import PeerSettings
 
@@ -123,8 +124,8 @@ class LinkChild:
         raise Left
 
     def load_object(self, digest: bytes) -> bytes:
-        """Bytes that the link stored under a digest."""
-        return (self._directory / "chain" / "objects" / digest.hex()).read_bytes()
+        """Bytes that the link stored under a digest. Raises BadInput if they are not what they were."""
+        return load_object(self._directory, digest)
 
     def _hear_out(self) -> None:
         """Read what the link still says until it ends; once we are asked to leave it has only `GOODBYE_S`."""

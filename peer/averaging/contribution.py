@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgpack
 
-from dht.files import telling_full_disk, write_whole
+from dht.errors import BadInput
+from dht.files import naming_damage, telling_full_disk, write_whole
 from peer.averaging.codec import Codec, Floats
 from peer.rounds import merkle
 from peer.rounds.layout import Part
@@ -51,17 +52,20 @@ def write_contribution(
 
 
 class Contribution:
-    """A contribution on disk, mapped into memory."""
+    """A contribution on disk, mapped into memory. Raises BadInput for a damaged one."""
 
     def __init__(self, folder: Path, anchor: bytes, parts: tuple[Part, ...], codec: Codec) -> None:
-        fields = msgpack.unpackb((folder / f"{anchor.hex()}.pledge").read_bytes(), use_list=False)
-        tokens, steps, ranges, self.leaves = fields
+        self._path = folder / f"{anchor.hex()}.parts"
+        with naming_damage(self._path.with_suffix(".pledge")):
+            fields = msgpack.unpackb(self._path.with_suffix(".pledge").read_bytes(), use_list=False)
+            tokens, steps, ranges, self.leaves = fields
         self.anchor = anchor
         self.effort = Effort(tokens, steps, ranges)
         self._ends = tuple(accumulate(codec.part_bytes(part.size) for part in parts))
-        with (folder / f"{anchor.hex()}.parts").open("rb") as file:
+        with naming_damage(self._path), self._path.open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        assert len(self._bytes) == self._ends[-1], "the file holds another model's parts"
+            if len(self._bytes) != self._ends[-1]:
+                raise ValueError(f"{len(self._bytes)} bytes where {self._ends[-1]} were written")
 
     @classmethod
     def find(cls, folder: Path, anchor: bytes, parts: tuple[Part, ...], codec: Codec) -> Contribution | None:
@@ -69,6 +73,12 @@ class Contribution:
         if not (folder / f"{anchor.hex()}.pledge").exists():
             return None
         return cls(folder, anchor, parts, codec)
+
+    def check(self) -> None:
+        """Compare every byte with what was pledged. Raises BadInput."""
+        for part, leaf in enumerate(self.leaves):
+            if digest_of(self.payload(part)) != leaf:
+                raise BadInput(f"{self._path} is damaged; remove it and its .pledge to give up that contribution")
 
     def payload(self, part: int) -> bytes:
         """Encoded bytes of one part."""
@@ -86,9 +96,15 @@ class Contribution:
         )  # fmt: skip
 
 
-def keep_newest(folder: Path, rounds: int) -> None:
-    """Delete all but the newest `rounds` contributions."""
-    pledges = sorted(folder.glob("*.pledge"), key=lambda path: path.stat().st_mtime_ns)
-    for path in pledges[:-rounds]:
+def keep_newest(folder: Path, rounds: int, anchor: bytes) -> None:
+    """Delete all contributions but that to `anchor` and the newest others, `rounds` in all; and what a crash left.
+
+    That to `anchor` stays by its name: a machine's clock may have gone back since the others were written.
+    """
+    others = [path for path in folder.glob("*.pledge") if path.stem != anchor.hex()]
+    others.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in others[rounds - 1 :]:
         path.unlink()
-        path.with_suffix(".parts").unlink()
+    for path in [*folder.glob("*.parts"), *folder.glob("*.new")]:
+        if not path.with_suffix(".pledge").exists():
+            path.unlink()

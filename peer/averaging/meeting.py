@@ -15,7 +15,7 @@ from dht.invite import Invite
 from dht.node import Node
 from dht.records import Genesis
 from peer import spec as specs
-from peer.averaging.chain import require_same_start
+from peer.averaging.chain import read_genesis, require_same_start
 from peer.averaging.notices import Notices
 from peer.averaging.pipe import LinkLost, LinkPipe
 from peer.rounds.messages import HeadSent
@@ -68,7 +68,7 @@ async def find_genesis(notices: Notices, pipe: LinkPipe, organiser: str, directo
     """
     path = directory / "genesis"
     if path.exists():
-        return _checked(Genesis.unpack(path.read_bytes()), state)
+        return _checked(read_genesis(directory), state)
     pipe.send("waiting", "for the organiser to name the founders")
     offered_at = float("-inf")
     while (genesis := await notices.read_genesis(organiser)) is None:

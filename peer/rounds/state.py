@@ -61,7 +61,7 @@ class Head:
         """The head that a decided update leads to."""
         return Head(
             anchor=next_anchor(self.anchor, update.digest), round=update.round, weight=update.weight,
-            electorate=update.elect, members=tuple(pledge.peer for pledge in update.members if not pledge.leaving),
+            electorate=update.elect, members=update.staying,
         )  # fmt: skip
 
 

@@ -110,6 +110,11 @@ class Update:
             raise ValueError("not canonical msgpack")
         return update
 
+    @property
+    def staying(self) -> tuple[str, ...]:
+        """The members that did not say they leave."""
+        return tuple(pledge.peer for pledge in self.members if not pledge.leaving)
+
     def contributed(self, peer: str, part: int) -> bool:
         """Whether `peer`'s bytes of `part` are in the mean, or were judged and refused."""
         for index, member in enumerate(self.members):

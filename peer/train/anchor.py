@@ -77,6 +77,7 @@ class Anchor:
 
 def advance(anchor: Anchor, update: Update, spec: RunSpec, layout: Sequence[Piece], load: LoadObject) -> None:
     """Move `anchor` in place to the next one, as `update` decided; `load` gives the means that it names."""
+    assert update.round == anchor.round + 1, f"update {update.round} does not follow round {anchor.round}"
     codec = Codec(spec.codec.wire)
     means: list[Part] = []
     for piece, name in zip(layout, update.parts, strict=True):

@@ -80,22 +80,29 @@ class Checkpoints:
         and nothing is left of this one.
         """
         began_at = time.monotonic()
+        try:
+            return self._write(checkpoint)
+        finally:
+            # Also without room: the next try must not follow after every inner step.
+            self._written_at = time.monotonic()
+            self._cost_s = self._written_at - began_at
+
+    def _write(self, checkpoint: Checkpoint) -> Path:
         serials = [int(path.name) for path in _all(self.folder)]
         path = self.folder / f"{max(serials, default=0) + 1:08d}"
         scratch = self.folder / f"{path.name}.new"
         self._sweep()
         self._require_room(checkpoint.size_bytes)
         try:
-            _write_files(scratch, checkpoint)
+            with telling_full_disk(self.folder):
+                _write_files(scratch, checkpoint)
+                scratch.rename(path)
+                sync_folder(self.folder)
         except DiskFull:
-            shutil.rmtree(scratch)
+            shutil.rmtree(scratch, ignore_errors=True)
             raise
-        scratch.rename(path)
-        sync_folder(self.folder)
         for old in _all(self.folder)[:-KEPT]:
             shutil.rmtree(old)
-        self._written_at = time.monotonic()
-        self._cost_s = self._written_at - began_at
         return path
 
     def _sweep(self) -> None:
@@ -153,12 +160,11 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     folder.mkdir()
     for name, tensors in checkpoint.tensors.items():
         _save(tensors, folder / f"{name}.safetensors")
-    with telling_full_disk(folder):
-        (folder / STATE).write_text(json.dumps(dict(checkpoint.state), indent=1) + "\n")
-        (folder / SUMS).write_bytes(_sums(folder))
-        for path in folder.iterdir():
-            _sync(path)
-        sync_folder(folder)
+    (folder / STATE).write_text(json.dumps(dict(checkpoint.state), indent=1) + "\n")
+    (folder / SUMS).write_bytes(_sums(folder))
+    for path in folder.iterdir():
+        _sync(path)
+    sync_folder(folder)
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:

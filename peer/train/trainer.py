@@ -89,7 +89,7 @@ class Trainer:
         self._collect_progress()
         effort = Effort(self._tokens, self._steps, self._batches.ranges())
         write_contribution(self._folder, anchor, self._balance.flat.numpy(), self.parts, self._codec, effort)
-        keep_newest(self._folder, self.spec.round.keep_rounds)
+        keep_newest(self._folder, self.spec.round.keep_rounds, anchor)
         self._batches.mark()
         self._tokens = self._steps = 0
         self._offered = anchor
@@ -184,6 +184,7 @@ class Trainer:
         mine = Contribution.find(self._folder, anchor, self.parts, self._codec)
         if mine is None:
             return False
+        mine.check()
         for part, where in enumerate(self._slices()):
             self._balance.restored(where, self._decoded(mine.payload(part), where))
         self._batches.mark()

@@ -31,7 +31,7 @@ from peer.session import Peer
 from peer.spec import RunSpec, from_mapping
 from peer.telling import Progress, Session
 from peer.train.checkpoint import Checkpoint
-from tests.peer.rounds.build import HEAD, NAMES, block, update
+from tests.peer.rounds.build import HEAD, NAMES, block, pledge, update
 
 STEPS = 4
 NEXT = HEAD.after(update()).anchor
@@ -355,6 +355,40 @@ def test_the_chain_on_disk_is_replayed_without_a_word(story: Story) -> None:
     assert story.peer.anchor == NEXT
 
 
+def test_a_replayed_block_moves_the_anchor(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that is lost, or a person who leaves, between two of them: none is ever applied twice."""
+    link = Beginning(deque([("replay", block().to_bytes(), 2), ("ends with", LinkLost())]))
+    link.on_wait = lambda timeout_s: setattr(story.session, "stopping", True)
+    join_with(story, link, monkeypatch)
+    assert [fields[-1] for kind, *fields in link.told if kind == "model"] == [b"", NEXT]
+    assert story.shelf.written == [NEXT.hex()]
+
+
+def test_a_freeze_that_a_lost_link_asked_for_is_forgotten(story: Story) -> None:
+    """The new link stands elsewhere, and asks again if it must."""
+    story.turns(1)
+    story.link.queue += [("freeze",), ("replay", block().to_bytes(), 1), ("resume", NEXT)]
+    story.turns(2)
+    assert "freeze" not in story.trainer.done
+
+
+@pytest.mark.parametrize("kind", ["commit", "replay"])
+def test_who_left_gets_no_shards_and_measures_nothing(story: Story, kind: str) -> None:
+    """The same members after a restart, when the link names them: the data must be the same."""
+    item = block(update(members=(pledge("p0"), pledge("p1", leaving=True), pledge("p2"))))
+    story.link.queue.append(commit(item) if kind == "commit" else ("replay", item.to_bytes(), 1))
+    story.peer._hear(0.0)
+    assert story.peer.members == HEAD.after(item.update).members == ("p0", "p2")
+    assert [event.group for event in story.told(RoundCommitted)] == [list(NAMES)] * (kind == "commit")
+
+
+def test_a_round_that_all_left_is_measured_by_nobody(story: Story) -> None:
+    """Somebody who comes later applies it all the same."""
+    story.link.queue.append(commit(block(update(members=tuple(pledge(name, leaving=True) for name in NAMES)))))
+    story.peer._hear(0.0)
+    assert story.trainer.done == ["apply"]
+
+
 def test_what_was_offered_before_a_restart_is_waited_for(story: Story) -> None:
     """A round that is then overdue begins with this peer's own data, and its contribution stays as it is."""
     story.peer.in_step = False
@@ -446,15 +480,17 @@ def test_a_run_has_an_end(story: Story) -> None:
 
 @dataclass
 class Beginning(Link):
-    """A link up to the first round."""
+    """A link up to the first round. It has the anchor where the trainer stands, unless `stands_at` is another."""
 
     asked_to_leave: bool = False
-    stands_at: bytes = HEAD.anchor
+    stands_at: bytes = b""
 
     def expect(self, kind: str, timeout_s: float | None) -> tuple[Any, ...]:
         if self.asked_to_leave:
             raise Left
-        return {"spec": ("ignored",), "begin": (self.stands_at, NAMES)}[kind]
+        if kind == "spec":
+            return ("ignored",)
+        return self.stands_at or self.told[-1][-1] or HEAD.anchor, NAMES
 
 
 @pytest.mark.parametrize(("commits", "last"), [(0, "leave"), (3, "finish")])
@@ -546,6 +582,46 @@ def test_a_pause_ends_when_asked_to_leave(story: Story) -> None:
     story.session.stopping = True
     story.peer.pause("the disk is full")
     assert story.link.waits == []
+
+
+@pytest.mark.parametrize("failure", [DiskFull("the disk is full"), LinkLost()])
+def test_a_link_that_ends_during_a_pause_is_started_again(
+    story: Story, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """It writes to the same disk, so it is likely to fail too."""
+    story.trainer.room = False
+    link = Beginning(deque([("in_step",)]))
+
+    def wait(timeout_s: float) -> None:
+        story.clock.sleep(timeout_s)
+        if story.session.state == "PAUSED" and not link.restarts:
+            link.queue.append(("ends with", failure))
+            story.trainer.room = True
+        elif link.restarts and link.kinds()[-1] == "model":
+            link.queue += [("resume", HEAD.anchor), ("in_step",)]
+        story.session.stopping = story.trainer.frozen
+
+    link.on_wait = wait
+    join_with(story, link, monkeypatch)
+    assert link.restarts == 1
+    assert story.trainer.done.count("freeze") == 1
+    assert link.kinds()[-2:] == ["frozen", "leave"]
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_leaving_while_the_link_is_away(story: Story, monkeypatch: pytest.MonkeyPatch, has_ended: bool) -> None:
+    """Everything is kept, and an ended link is told nothing."""
+    link = Beginning(deque([("in_step",), ("ends with", DiskFull("the disk is full"))]))
+
+    def leave(event: Event) -> None:
+        if isinstance(event, PeerStateChanged):
+            story.session.stopping = has_ended and event.state == "PAUSED"
+            link.asked_to_leave = event.why == "connecting again"
+
+    story.session.emit = leave
+    join_with(story, link, monkeypatch)
+    assert len(story.shelf.written) == 1
+    assert link.kinds()[-1] == ("model" if has_ended else "leave")
 
 
 def join_with(story: Story, link: Link, monkeypatch: pytest.MonkeyPatch) -> None:

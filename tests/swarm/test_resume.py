@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from peer.events import AlertRaised, CheckpointWritten, Line, PeerStateChanged, RoundCommitted, RoundStarted
-from peer.testing.children import processes_of
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
 
@@ -65,7 +64,7 @@ def test_a_resumed_peer_reproduces_the_uninterrupted_run_bit_for_bit(swarm: Star
     full.unlink()
     run.until_round(before + 2, within_s=4 * ROUND_S)
 
-    kill_link(run)
+    run.kill_link(0)
     assert alert(run, "LINK")
     last = newest(run) + 2
     run.until_round(last, within_s=ROUND_S)
@@ -100,12 +99,3 @@ def alert(run: RealSwarm, code: str) -> str:
     )
     assert isinstance(line.event, AlertRaised)
     return line.event.text
-
-
-def kill_link(run: RealSwarm) -> None:
-    (link,) = [
-        process
-        for process in processes_of(run.directory_of(0))
-        if any("link" in word for word in process.cmdline()) and "p2pd" not in process.name()
-    ]
-    link.kill()

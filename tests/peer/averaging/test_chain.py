@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dht.errors import BadInput
 from peer.averaging import chain
-from peer.averaging.chain import ChainOnDisk
+from peer.averaging.chain import ChainOnDisk, load_object
 from peer.averaging.codec import Codec
 from peer.averaging.contribution import Effort, write_contribution
 from peer.rounds.names import digest, digest_of
@@ -204,3 +205,38 @@ def test_bytes_of_later_blocks_stay(tmp_path: Path) -> None:
         disk.commit(item, disk.head.after(item.update), frozenset({awaited}))
     assert disk.load(awaited) == b"later"
     assert disk.load(JUNK) is None
+
+
+@pytest.mark.parametrize("name", ["HEAD", "chain/000002.block", "chain/acceptor"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "gone"])
+def test_damage_is_one_clear_line(tmp_path: Path, name: str, damage: str) -> None:
+    """A voter's memory is no guesswork: a peer that lost some does not vote as if it had never been."""
+    disk = open_chain(tmp_path)
+    disk.save_acceptor(Acceptor(HEAD.anchor, HEAD.instance, 4))
+    commit(disk, 3)
+    path = tmp_path / name
+    content = path.read_bytes()
+    path.unlink()
+    if damage != "gone":
+        path.write_bytes(b"" if damage == "empty" else content[: len(content) // 2])
+    if (name, damage) == ("chain/acceptor", "gone"):
+        assert open_chain(tmp_path).load_acceptor() is None  # as before the first promise
+        return
+    with pytest.raises(
+        BadInput, match=f"{path} is {'gone' if damage == 'gone' else 'damaged'}.*join with a new folder"
+    ):
+        open_chain(tmp_path).load_acceptor()
+
+
+def test_a_damaged_object_is_not_applied(tmp_path: Path) -> None:
+    """Neither one of other bytes nor one that is gone."""
+    disk = open_chain(tmp_path)
+    disk.save_object(JUNK, b"junk")
+    assert load_object(tmp_path, JUNK) == b"junk"
+    path = tmp_path / "chain" / "objects" / JUNK.hex()
+    path.write_bytes(b"junc")
+    with pytest.raises(BadInput, match="its bytes are not those that were agreed"):
+        load_object(tmp_path, JUNK)
+    path.unlink()
+    with pytest.raises(BadInput, match="is gone"):
+        load_object(tmp_path, JUNK)

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from dht.errors import BadInput
 from peer.averaging.codec import Codec
 from peer.averaging.contribution import Contribution, Effort, keep_newest, write_contribution
 from peer.rounds import merkle
@@ -70,6 +72,53 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     for second, anchor in enumerate(anchors):
         write(tmp_path, anchor)
         os.utime(tmp_path / f"{anchor.hex()}.pledge", (second, second))
-    keep_newest(tmp_path, 2)
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {f"{anchor.hex()}.{kind}" for anchor in anchors[-2:] for kind in ("parts", "pledge")}
+    keep_newest(tmp_path, 2, anchors[-1])
+    assert names_of(tmp_path) == anchors[-2:]
+
+
+def test_what_was_just_written_is_kept_whatever_the_clock_says(tmp_path: Path) -> None:
+    """A machine without a battery wakes up in the past: its contribution of this round must not go at once."""
+    anchors = [digest(number) for number in range(4)]
+    for second, anchor in zip((10, 11, 12, 3), anchors, strict=True):
+        write(tmp_path, anchor)
+        os.utime(tmp_path / f"{anchor.hex()}.pledge", (second, second))
+    for rounds, kept in ((3, anchors[1:]), (1, anchors[3:])):
+        keep_newest(tmp_path, rounds, anchors[-1])
+        assert names_of(tmp_path) == kept
+
+
+def names_of(folder: Path) -> list[bytes]:
+    """The anchors whose contribution is there, both files of it, in order of `digest(0)`, `digest(1)`…"""
+    found = {path.name for path in folder.iterdir()}
+    anchors = [digest(number) for number in range(5) if f"{digest(number).hex()}.parts" in found]
+    assert found == {f"{anchor.hex()}.{kind}" for anchor in anchors for kind in ("parts", "pledge")}
+    return anchors
+
+
+@pytest.mark.parametrize("suffix", [".parts", ".pledge"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped"])
+def test_damage_is_one_clear_line(tmp_path: Path, suffix: str, damage: str) -> None:
+    """Before a byte of it is offered again."""
+    write(tmp_path)
+    path = tmp_path / f"{ANCHOR.hex()}{suffix}"
+    content = path.read_bytes()
+    flipped = content[:-1] + bytes([content[-1] ^ 1])
+    path.write_bytes({"empty": b"", "cut": content[:-1], "flipped": flipped}[damage])
+    with pytest.raises(BadInput, match=r"\.(parts|pledge) is damaged"):
+        find(tmp_path).check()
+
+
+def find(folder: Path) -> Contribution:
+    found = Contribution.find(folder, ANCHOR, PARTS, CODEC)
+    assert found is not None
+    return found
+
+
+def test_what_a_crash_left_is_swept(tmp_path: Path) -> None:
+    """Parts without a pledge, half-written files."""
+    write(tmp_path)
+    (tmp_path / f"{digest('crashed').hex()}.parts").write_bytes(b"whole")
+    (tmp_path / f"{digest('crashed').hex()}.parts.new").write_bytes(b"half")
+    keep_newest(tmp_path, 3, ANCHOR)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{ANCHOR.hex()}.parts", f"{ANCHOR.hex()}.pledge"]
+    find(tmp_path).check()

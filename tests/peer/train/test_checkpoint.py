@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -202,6 +203,20 @@ def test_without_room_nothing_is_written(shelf: Checkpoints, monkeypatch: pytest
     assert [path.name for path in shelf.folder.iterdir()] == ["00000001"]
 
 
+def test_a_disk_without_room_for_a_folder(shelf: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new name needs room, too."""
+    shelf.write(take(1))
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", fail)
+        with pytest.raises(DiskFull, match="is full"):
+            shelf.write(take(2))
+    assert [path.name for path in shelf.folder.iterdir()] == ["00000001"]
+
+
 def test_a_disk_that_fills_with_tensors(shelf: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's own words for ENOSPC, as seen on a small tmpfs, mean a full disk; any other failure is a bug."""
     shelf.write(take(1))
@@ -233,7 +248,7 @@ def test_a_disk_that_fills_at_the_end(shelf: Checkpoints, monkeypatch: pytest.Mo
 
 
 def test_writing_takes_a_small_share_of_the_time(shelf: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a write of 2 s the next one waits 40 s; within a round at least `MIN_EVERY_S`."""
+    """After a write of 2 s the next waits 40 s; within a round at least `MIN_EVERY_S`, also if there was no room."""
     now = [1000.0]
     monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
     again = Checkpoints(shelf.folder)
@@ -249,3 +264,9 @@ def test_writing_takes_a_small_share_of_the_time(shelf: Checkpoints, monkeypatch
     assert not again.due(round_ends=False)
     now[0] += checkpoints.MIN_EVERY_S
     assert again.due(round_ends=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 0))
+        with pytest.raises(DiskFull):
+            again.write(take(2))
+    assert not again.due(round_ends=False)
+    assert again.due(round_ends=True)

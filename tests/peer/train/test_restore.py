@@ -37,7 +37,7 @@ def test_with_a_checkpoint_nothing_older_is_read(run: RunOnDisk) -> None:
     older = {name for update in chain.updates for name in update.parts}
     for name in older:
         (run.directory / "chain" / "objects" / name.hex()).unlink(missing_ok=True)
-    with pytest.raises(BadInput, match="is missing"):
+    with pytest.raises(BadInput, match="is gone"):
         restored_state(run)
     checkpoints = Checkpoints(run.directory / "checkpoints")
     checkpoints.write(run.trainer.checkpoint(chain.head.anchor))
