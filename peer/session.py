@@ -7,12 +7,13 @@ loads torch. Everything this process has to say is an event.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dht.errors import DiskFull, RunMismatch
+from dht.errors import DiskFull, HomefiresError, RunMismatch
 from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import LinkLost
 from peer.averaging.replaying import Replaying
@@ -53,23 +54,15 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
     session.building = False
     session.emit(_started(settings, me, trainer, directory))
     peer = Peer(link, trainer, checkpoints, spec, session, first_state, anchor)
-    peer.meet()
-    while not peer.finished and not session.stopping:
-        try:
-            if link.has_ended:
-                peer.meet_again()
-            peer.catch_up_or_train()
-        except DiskFull as error:
-            peer.pause(str(error))
-        except LinkLost:
-            peer.note_lost_link()
-        except Left:
-            break
     try:
-        if not link.has_ended:
+        peer.take_part()
+    except (HomefiresError, LinkLost):
+        peer.write_checkpoint(last=True)
+        raise
+    if not link.has_ended:
+        with suppress(LinkLost):  # whoever asked this peer to leave may have asked its link, too
             link.send("finish" if peer.finished else "leave")
-    finally:
-        peer.write_checkpoint()
+    peer.write_checkpoint(last=True)
 
 
 @dataclass
@@ -87,6 +80,8 @@ class Peer:
     """The chain's name of where the trainer stands; empty before the first round."""
     members: tuple[str, ...] = ()
     """Of the update that led here, less those who left."""
+    met: bool = False
+    """Whether a link has said where the chain on this disk stands."""
     in_step: bool = False
     freeze_asked: bool = False
     round_begun: bool = False
@@ -105,6 +100,23 @@ class Peer:
     def finished(self) -> bool:
         return 0 < self.spec.run.rounds <= self.trainer.anchor.round
 
+    def take_part(self) -> None:
+        """Until the run is finished or somebody asks this peer to leave; a full disk or a lost link ends nothing."""
+        while not (self.finished and self.met) and not self.session.stopping:
+            try:
+                if self.link.has_ended:
+                    self.meet_again()
+                elif not self.met:
+                    self.meet()
+                else:
+                    self.catch_up_or_train()
+            except DiskFull as error:
+                self.pause(str(error))
+            except LinkLost:
+                self.note_lost_link()
+            except Left:
+                return
+
     # ---- meeting the link, once or again ----
 
     def meet(self) -> None:
@@ -116,7 +128,7 @@ class Peer:
                 f"{self.checkpoints.folder} is at round {self.trainer.anchor.round}, where the chain beside it does "
                 "not lead; move the checkpoints away to start from the chain"
             )
-        self.anchor = anchor
+        self.anchor, self.met = anchor, True
 
     def meet_again(self) -> None:
         """A new link in place of one that has ended; the trainer stays as it is."""
@@ -131,7 +143,6 @@ class Peer:
         now = time.monotonic()
         self.links_lost_at = [at for at in self.links_lost_at if now - at < LINK_LOST_WINDOW_S] + [now]
         if len(self.links_lost_at) > LINKS_LOST:
-            self.write_checkpoint()
             raise LinkLost
         self.session.warn("LINK", "the link ended unexpectedly and is started again; nothing is lost")
 
@@ -199,13 +210,20 @@ class Peer:
         self.trainer.freeze(self.anchor)
         self.link.send("frozen", self.anchor)
 
-    def write_checkpoint(self) -> None:
-        """Have all of this peer on disk. Without room for it the one before stays, and training goes on."""
+    def write_checkpoint(self, *, last: bool = False) -> None:
+        """Have all of this peer on disk. Without room for it the one before stays, and training goes on.
+
+        The `last` one of a life is followed by nothing. Before the first round there is nothing to keep.
+        """
+        if not self.anchor:
+            return
         checkpoint = self.trainer.checkpoint(self.anchor)
         try:
             path = self.checkpoints.write(checkpoint)
         except DiskFull as error:
-            if not self.checkpoint_failed:
+            if last:
+                self.session.warn("CHECKPOINT", f"{error}; inner steps since the one before are lost")
+            elif not self.checkpoint_failed:
                 self.session.warn("CHECKPOINT", str(error))
             self.checkpoint_failed = True
             return
@@ -329,8 +347,12 @@ def _restore(trainer: Trainer, directory: Path, session: Session) -> tuple[Check
     from peer.train.checkpoint import Checkpoints, newest
 
     checkpoints = Checkpoints(directory / "checkpoints")
-    run = trainer.spec.digest().hex()
-    found = newest(checkpoints.folder, run, trainer.me, lambda text: session.warn("CHECKPOINT", text))
+
+    def set_aside(path: Path, why: str) -> None:
+        session.warn("CHECKPOINT", f"checkpoint {path} is not used: {why}")
+        checkpoints.set_aside(path)
+
+    found = newest(checkpoints.folder, trainer.spec.digest().hex(), trainer.me, set_aside)
     if found is None:
         return checkpoints, b""
     trainer.restore(found)

@@ -22,7 +22,7 @@ from peer.averaging.contribution import Contribution
 from peer.rounds.layout import Part
 from peer.rounds.names import digest_of, genesis_anchor, pack
 from peer.rounds.state import Acceptor, Head
-from peer.rounds.update import Block, Update
+from peer.rounds.update import VOID, Block, Update
 
 BLOCKS_PER_ANSWER = 32
 ANSWER_BYTES = 8 << 20
@@ -111,9 +111,14 @@ class ChainOnDisk:
         path = self._objects / digest.hex()
         return path.read_bytes() if path.exists() else None
 
-    def held(self) -> dict[bytes, int]:
-        """Digests of the objects on disk that no block names, with their sizes."""
-        return {digest: (self._objects / digest.hex()).stat().st_size for digest in self._unused}
+    def held(self, accepted: Update | None = None) -> dict[bytes, int]:
+        """Digests of the objects on disk that no block or only the `accepted` update names, with their sizes.
+
+        A part of that update may well have the bytes of an older one, such as zeros.
+        """
+        parts = {name for name in (accepted.parts if accepted else ()) if name != VOID}
+        paths = {digest: self._objects / digest.hex() for digest in self._unused | parts}
+        return {digest: path.stat().st_size for digest, path in paths.items() if path.exists()}
 
     # ---- the chain ----
 

@@ -78,7 +78,7 @@ class Contribution:
         """Compare every byte with what was pledged. Raises BadInput."""
         for part, leaf in enumerate(self.leaves):
             if digest_of(self.payload(part)) != leaf:
-                raise BadInput(f"{self._path} is damaged; remove it and its .pledge to give up that contribution")
+                raise BadInput(f"{self._path} is damaged; bring it back, or join with a new folder")
 
     def payload(self, part: int) -> bytes:
         """Encoded bytes of one part."""

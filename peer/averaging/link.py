@@ -66,7 +66,7 @@ async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, not
     node.serve("spec", text.encode)
     pipe.send("spec", text)
     kind, *fields = await pipe.receive()
-    if kind == "leave":
+    if kind != "model":
         raise LinkLost
     layer_sizes, state, at = fields
     spec = specs.parse(text)
@@ -95,10 +95,11 @@ class Link:
         self._all_here, self._committed = asyncio.Event(), asyncio.Event()
         self._counted_sent = self._counted_received = 0
         acceptor = disk.load_acceptor()
+        accepted = disk.accepted_update(acceptor)
         mine = disk.contribution(disk.head.anchor)
         state = begin(
             rules, disk.head, time.monotonic(), ancestors=disk.ancestors, acceptor=acceptor,
-            accepted=disk.accepted_update(acceptor), held=disk.held(),
+            accepted=accepted, held=disk.held(accepted),
             pledge=mine.pledge(rules.me).signed(rules.keys) if mine else None,
         )  # fmt: skip
         self._driver = Driver(

@@ -105,8 +105,12 @@ class Checkpoints:
             shutil.rmtree(old)
         return path
 
+    def set_aside(self, path: Path) -> None:
+        """Do not count this one among those that are kept; the next one that is written replaces it."""
+        path.rename(path.with_suffix(".aside"))
+
     def _sweep(self) -> None:
-        for path in self.folder.glob("*.new"):
+        for path in [*self.folder.glob("*.new"), *self.folder.glob("*.aside")]:
             shutil.rmtree(path)
 
     def _require_room(self, needed_bytes: int) -> None:
@@ -119,21 +123,21 @@ class Checkpoints:
             )
 
 
-def newest(folder: Path, run: str, peer: str | None, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest intact checkpoint of `peer` (None: of anyone) in `run`; why a newer one is not used is told to `say`.
+def newest(folder: Path, run: str, peer: str | None, say: Callable[[Path, str], None]) -> Checkpoint | None:
+    """The newest intact checkpoint of `peer` (None: of anyone) in `run`; `say` is told which are not used, and why.
 
     Reads only, also while another process writes there.
     """
     for path in reversed(_all(folder)):
         fault = find_damage(path)
         if fault:
-            say(f"checkpoint {path} is damaged ({fault}); taking the one before")
+            say(path, f"it is damaged ({fault})")
             continue
         checkpoint = _read(path)
         version, its_run, its_peer = (checkpoint.state[key] for key in ("version", "run", "peer"))
         if (version, its_run) == (VERSION, run) and peer in (None, its_peer):
             return checkpoint
-        say(f"checkpoint {path} is of another run, peer or version; taking the one before")
+        say(path, "it is of another run, peer or version")
     return None
 
 

@@ -57,9 +57,13 @@ def restore_anchor(chain: Chain, spec: RunSpec, initial: FlatParameters) -> Anch
 
 def _restore_checkpoint(anchor: Anchor, chain: Chain) -> int:
     """Be at the anchor of the newest checkpoint, if that is on the chain; returns the round."""
-    found = newest(chain.directory / "checkpoints", chain.genesis.run.hex(), None, log.warning)
+    found = newest(chain.directory / "checkpoints", chain.genesis.run.hex(), None, _log_unused)
     anchors = [update.parent for update in chain.updates] + [chain.head.anchor]
     if found is None or found.anchor not in anchors:
         return 0
     anchor.become(**found.tensors["anchor"], round=found.state["round"], cursors=found.state["cursors"])
     return anchors.index(found.anchor)
+
+
+def _log_unused(path: Path, why: str) -> None:
+    log.warning("not using checkpoint %s: %s", path, why)

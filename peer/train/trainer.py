@@ -100,9 +100,12 @@ class Trainer:
         The local parameters become the new anchor less the balance: what was learned and not yet
         counted is kept, and measured from where this peer now stands.
         """
+        mine = Contribution.find(self._folder, update.parent, self.parts, self._codec)
+        if mine is not None:
+            mine.check()
         self._collect_progress()
         self._step_anchor(update, load)
-        self._settle(update)
+        self._settle(update, mine)
         self._offered = None
         self.step_in_round = 0
         self._start_from_anchor()
@@ -166,8 +169,7 @@ class Trainer:
         self._balance.add_progress(self._start, now)
         self._start = now
 
-    def _settle(self, update: Update) -> None:
-        mine = Contribution.find(self._folder, update.parent, self.parts, self._codec)
+    def _settle(self, update: Update, mine: Contribution | None) -> None:
         outcomes = settle(update, self.me, mine is not None)
         for part, (where, what) in enumerate(zip(self._slices(), outcomes, strict=True)):
             if what is Settlement.COUNTED:

@@ -506,7 +506,7 @@ def test_leaving_and_finishing_are_told_to_the_link(
     monkeypatch.setattr(sessions, "_restore", lambda *args: (story.shelf, HEAD.anchor))
     monkeypatch.setattr(sessions, "_started", lambda *args: RoundStarted(round=0, steps=0))
     sessions.join(link, "p1", None, None, story.session)  # type: ignore[arg-type]
-    assert link.told[0] == ("model", (5,), b"state", HEAD.anchor)
+    assert link.kinds() == ["leave"] or link.told[0] == ("model", (5,), b"state", HEAD.anchor)
     assert link.kinds()[-1] == last
     assert len(story.shelf.written) == 1
 
@@ -546,6 +546,8 @@ def test_no_room_for_a_checkpoint_is_told_once(story: Story) -> None:
         story.turns(1)
     assert story.trainer.anchor.round == 3
     assert [event.code for event in story.told(AlertRaised)] == ["CHECKPOINT"]
+    story.peer.write_checkpoint(last=True)
+    assert "are lost" in story.told(AlertRaised)[-1].text
     story.shelf.room = True
     story.turns(STEPS)
     assert len(story.shelf.written) == 1
@@ -606,6 +608,21 @@ def test_a_link_that_ends_during_a_pause_is_started_again(
     assert link.restarts == 1
     assert story.trainer.done.count("freeze") == 1
     assert link.kinds()[-2:] == ["frozen", "leave"]
+
+
+def test_a_link_that_ends_as_it_is_told_goodbye(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service manager ends a whole group at once: the peer leaves all the same, with everything kept."""
+
+    class Gone(Beginning):
+        def send(self, kind: str, *fields: Any) -> None:
+            super().send(kind, *fields)
+            if kind == "leave":
+                raise LinkLost
+
+    link = Gone(deque([("in_step",)]), on_wait=lambda timeout_s: setattr(story.session, "stopping", True))
+    join_with(story, link, monkeypatch)
+    assert link.kinds()[-1] == "leave"
+    assert len(story.shelf.written) == 1
 
 
 @pytest.mark.parametrize("has_ended", [False, True])

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from peer.events import Evaluated, PeerStopped, RoundCommitted
+from peer.events import Evaluated, PeerStarted, PeerStopped, RoundCommitted
 from peer.spec import load
 from peer.testing.children import assert_no_orphans
 from tests.swarm.conftest import Homefires
@@ -80,13 +80,24 @@ def test_nobody_else_can_connect_to_a_demo(homefires: Start) -> None:
 @pytest.mark.timeout(660)
 def test_the_demo_learns_more_together_than_alone(homefires: Start, tmp_path: Path) -> None:
     """The shipped demo: under five minutes, held-out loss at most 1.72 nats per byte, and below one peer's
-    after the same number of steps."""
+    after the same number of steps. A round costs each of n peers at most 2(n−1)/n · 0.55 bytes per parameter
+    up and as much down, with every message counted."""
     together = homefires("demo", "--ui", "json", directory=tmp_path / "together")
     assert together.finish(300) == 0, together.err
     alone = homefires("demo", "--peers", "1", "--ui", "json", directory=tmp_path / "alone")
     assert alone.finish(300) == 0, alone.err
     assert final_loss(together) <= 1.72
     assert final_loss(together) < final_loss(alone)
+    assert max(bytes_per_parameter(together)) <= 2 * (3 - 1) / 3 * 0.55
+
+
+def bytes_per_parameter(demo: Homefires) -> tuple[float, float]:
+    """(sent, received) by the links, on average over peers and rounds."""
+    parameters = {line.event.parameters for line in demo.events(PeerStarted) if isinstance(line.event, PeerStarted)}
+    commits = [line.event for line in demo.events(RoundCommitted) if isinstance(line.event, RoundCommitted)]
+    whole = len(commits) * parameters.pop()
+    sent, received = (sum(getattr(commit, name) for commit in commits) for name in ("bytes_sent", "bytes_received"))
+    return sent / whole, received / whole
 
 
 def final_loss(demo: Homefires) -> float:

@@ -47,7 +47,7 @@ def shelf(tmp_path: Path) -> Checkpoints:
 def find(shelf: Checkpoints) -> tuple[Checkpoint | None, list[str]]:
     """The one that a restart takes, and what it says about those it does not take."""
     said: list[str] = []
-    return newest(shelf.folder, "run", "me", said.append), said
+    return newest(shelf.folder, "run", "me", lambda path, why: said.append(f"{path}: {why}")), said
 
 
 def test_what_was_written_is_read(shelf: Checkpoints) -> None:
@@ -270,3 +270,15 @@ def test_writing_takes_a_small_share_of_the_time(shelf: Checkpoints, monkeypatch
             again.write(take(2))
     assert not again.due(round_ends=False)
     assert again.due(round_ends=True)
+
+
+def test_one_that_is_set_aside_does_not_count(shelf: Checkpoints) -> None:
+    """Two intact ones are kept; the damaged one goes with the next that is written."""
+    first, second = shelf.write(take(1)), shelf.write(take(2))
+    shelf.set_aside(second)
+    found, said = find(shelf)
+    assert found is not None
+    assert (found.state["round"], said) == (1, [])
+    shelf.write(take(3))
+    assert first.exists()
+    assert len(list(shelf.folder.iterdir())) == KEPT

@@ -103,7 +103,7 @@ class Life:
         """A new process: everything comes from the disk; what was decided since the checkpoint is replayed."""
         torch.manual_seed(99)
         self.trainer = Trainer(self.spec, "p0", self.folder / "x", CPU)
-        found = newest(self.folder / "checkpoints", self.spec.digest().hex(), "p0", pytest.fail)
+        found = newest(self.folder / "checkpoints", self.spec.digest().hex(), "p0", lambda path, why: pytest.fail(why))
         assert found is not None
         self.trainer.restore(found)
         at = found.anchor
