@@ -1,0 +1,29 @@
+"""One peer with everything around it."""
+
+from __future__ import annotations
+
+import pytest
+
+from peer import session as sessions
+from peer import telling
+from peer.session import Peer
+from peer.telling import Progress, Session
+from tests.peer.rounds.build import HEAD, NAMES
+from tests.peer.story import Clock, Link, Shelf, Story, Trainer, spec
+
+
+@pytest.fixture
+def story(monkeypatch: pytest.MonkeyPatch) -> Story:
+    """A peer that has joined and is in step."""
+    clock, link, events = Clock(), Link(), []
+    monkeypatch.setattr(sessions, "time", clock)
+    monkeypatch.setattr(telling, "time", clock)
+    link.load_object = lambda digest: b""  # type: ignore[attr-defined]
+    trainer = Trainer(clock=clock)
+    session = Session(events.append)
+    shelf = Shelf(clock)
+    peer = Peer(
+        link, trainer, shelf, spec(), session, b"state", HEAD.anchor, NAMES, in_step=True  # type: ignore[arg-type]
+    )  # fmt: skip
+    peer.round_began_at, peer.progress = clock.now, Progress(since=clock.now)
+    return Story(clock, link, trainer, shelf, events, session, peer)

@@ -1,0 +1,209 @@
+"""A link, a trainer and a shelf of checkpoints that only play their parts, on a clock that stands still."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dht.errors import DiskFull
+from peer import session as sessions
+from peer.averaging.child import Left
+from peer.events import (
+    Event,
+    RoundStarted,
+)
+from peer.rounds.update import Block
+from peer.session import Peer
+from peer.spec import RunSpec, from_mapping
+from peer.telling import Session
+from peer.train.checkpoint import Checkpoint
+from tests.peer.rounds.build import HEAD, NAMES, block, update
+
+STEPS = 4
+NEXT = HEAD.after(update()).anchor
+
+
+def spec(**data: Any) -> RunSpec:
+    deadlines = {"gather_s": 10, "exchange_s": 10, "ack_s": 2, "patience_s": 20, "max_train_s": 100}
+    return from_mapping(
+        {
+            "run": {"name": "story", "rounds": 3},
+            "model": {"architecture": "llama", "context": 8},
+            "data": data,
+            "round": {"steps": STEPS, **deadlines},
+        },
+        "test",
+    )
+
+
+@dataclass
+class Clock:
+    """What the session believes the time to be."""
+
+    now: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass
+class Link:
+    """Says what is queued, remembers what it is told."""
+
+    queue: deque[tuple[Any, ...]] = field(default_factory=deque)
+    told: list[tuple[Any, ...]] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    has_ended: bool = False
+    restarts: int = 0
+    on_wait: Callable[[float], None] = lambda timeout_s: None
+
+    def receive(self, timeout_s: float) -> tuple[Any, ...] | None:
+        self.waits.append(timeout_s)
+        if not self.queue:
+            self.on_wait(timeout_s)
+        message = self.queue.popleft() if self.queue else None
+        if message is not None and message[0] == "ends with":
+            self.has_ended = True
+            raise message[1]
+        return message
+
+    def restart(self) -> None:
+        self.has_ended, self.restarts = False, self.restarts + 1
+
+    def send(self, kind: str, *fields: Any) -> None:
+        self.told.append((kind, *fields))
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, *_ in self.told]
+
+
+@dataclass
+class Trainer:
+    """Counts what it is asked to do."""
+
+    me: str = "p2"
+    steps_in_round: int = STEPS
+    step_in_round: int = 0
+    layer_sizes: tuple[int, ...] = (5,)
+    frozen: bool = False
+    room: bool = True
+    step_s: float = 1.0
+    evaluate_s: float = 0.0
+    clock: Clock = field(default_factory=Clock)
+    done: list[str] = field(default_factory=list)
+    anchor: Any = field(default_factory=lambda: SimpleNamespace(round=0, state_digest=lambda: b"state"))
+
+    def begin_round(self, members: tuple[str, ...]) -> None:
+        self.done.append("begin")
+
+    def train_step(self) -> Any:
+        self.done.append("step")
+        self.step_in_round += 1
+        self.clock.now += self.step_s
+        return SimpleNamespace(loss=2.0, tokens=64, learning_rate=0.1)
+
+    def freeze(self, anchor: bytes) -> None:
+        assert not self.frozen
+        if not self.room:
+            raise DiskFull("the disk is full")
+        self.done.append("freeze")
+        self.frozen = True
+
+    def apply(self, item: object, load: object) -> None:
+        self.done.append("apply")
+        self.frozen = False
+        self.step_in_round = 0
+        self.anchor.round += 1
+
+    def replay(self, item: object, load: object) -> None:
+        self.done.append("replay")
+        self.anchor.round += 1
+
+    def resume(self, anchor: bytes) -> None:
+        self.done.append("resume")
+
+    def checkpoint(self, anchor: bytes) -> Checkpoint:
+        return Checkpoint(state={"anchor": anchor.hex()}, tensors={})
+
+    def evaluate(self) -> tuple[float, int]:
+        self.done.append("evaluate")
+        self.clock.now += self.evaluate_s
+        return 3.0, 100
+
+
+@dataclass
+class Shelf:
+    """Checkpoints that only count; `room` is whether there is any."""
+
+    clock: Clock
+    folder: Path = Path("DIR/checkpoints")
+    every_s: float = float("inf")
+    room: bool = True
+    written: list[str] = field(default_factory=list)
+
+    def due(self, *, round_ends: bool) -> bool:
+        return round_ends or self.clock.now - 1000.0 >= self.every_s * (len(self.written) + 1)
+
+    def write(self, checkpoint: Checkpoint) -> Path:
+        if not self.room:
+            raise DiskFull("no room for a checkpoint")
+        self.written.append(checkpoint.state["anchor"])
+        return self.folder / f"{len(self.written):08d}"
+
+
+@dataclass
+class Story:
+    """One peer with everything around it."""
+
+    clock: Clock
+    link: Link
+    trainer: Trainer
+    shelf: Shelf
+    events: list[Event]
+    session: Session
+    peer: Peer
+
+    def turns(self, count: int) -> None:
+        for _ in range(count):
+            self.peer.catch_up_or_train()
+
+    def told(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def commit(item: Block | None = None) -> tuple[Any, ...]:
+    return ("commit", (item or block()).to_bytes(), NEXT, 10, 20)
+
+
+@dataclass
+class Beginning(Link):
+    """A link up to the first round. It has the anchor where the trainer stands, unless `stands_at` is another."""
+
+    asked_to_leave: bool = False
+    stands_at: bytes = b""
+
+    def expect(self, kind: str, timeout_s: float | None) -> tuple[Any, ...]:
+        if self.asked_to_leave:
+            raise Left
+        if kind == "spec":
+            return ("ignored",)
+        return self.stands_at or self.told[-1][-1] or HEAD.anchor, NAMES
+
+
+def join_with(story: Story, link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "parse", lambda text: spec())
+    monkeypatch.setattr(sessions, "_make_trainer", lambda *args: story.trainer)
+    monkeypatch.setattr(sessions, "_restore", lambda *args: (story.shelf, b""))
+    monkeypatch.setattr(sessions, "_started", lambda *args: RoundStarted(round=0, steps=0))
+    link.load_object = lambda digest: b""  # type: ignore[attr-defined]
+    story.peer.link = link  # type: ignore[assignment]
+    sessions.join(link, "p1", None, None, story.session)  # type: ignore[arg-type]

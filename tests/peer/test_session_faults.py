@@ -1,0 +1,168 @@
+"""A peer's checkpoints, and how its story goes on after a full disk or a lost link."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from dht.errors import DiskFull, RunMismatch
+from peer import session as sessions
+from peer.averaging.pipe import LinkLost
+from peer.events import (
+    AlertRaised,
+    CheckpointWritten,
+    Event,
+    PeerStateChanged,
+)
+from tests.peer.rounds.build import HEAD, block, update
+from tests.peer.story import NEXT, STEPS, Beginning, Story, commit, join_with
+
+# ---- checkpoints ----
+
+
+def test_a_checkpoint_is_written_while_the_round_is_agreed(story: Story) -> None:
+    """After the link heard of the contribution, so that nobody waits for a disk."""
+    story.turns(STEPS)
+    assert story.shelf.written == [HEAD.anchor.hex()]
+    assert story.link.told[-1] == ("frozen", HEAD.anchor)
+    (event,) = story.told(CheckpointWritten)
+    assert (event.round, event.path) == (0, "DIR/checkpoints/00000001")
+
+
+def test_a_long_round_is_written_within(story: Story) -> None:
+    """A crash costs minutes, not the hours of a round."""
+    story.shelf.every_s = 2.0
+    story.turns(2)
+    assert len(story.shelf.written) == 1
+    assert "freeze" not in story.trainer.done
+
+
+def test_no_room_for_a_checkpoint_is_told_once(story: Story) -> None:
+    """Training goes on with the one before; when there is room again, the next one is written."""
+    story.shelf.room = False
+    for number in range(3):
+        story.turns(STEPS)
+        story.link.queue.append(commit(block(update(round=number + 1))))
+        story.turns(1)
+    assert story.trainer.anchor.round == 3
+    assert [event.code for event in story.told(AlertRaised)] == ["CHECKPOINT"]
+    story.peer.write_checkpoint(last=True)
+    assert "are lost" in story.told(AlertRaised)[-1].text
+    story.shelf.room = True
+    story.turns(STEPS)
+    assert len(story.shelf.written) == 1
+
+
+def test_a_checkpoint_beside_the_chain_is_refused(story: Story) -> None:
+    """One line that says what to do."""
+    story.peer.link = Beginning(stands_at=b"elsewhere")  # type: ignore[assignment]
+    with pytest.raises(RunMismatch, match="move the checkpoints away"):
+        story.peer.meet()
+
+
+# ---- a full disk, a lost link ----
+
+
+def test_a_full_disk_pauses_and_loses_nothing(story: Story) -> None:
+    """The link is heard meanwhile; the contribution is frozen when there is room."""
+    story.trainer.room = False
+    story.turns(STEPS - 1)
+    with pytest.raises(DiskFull):
+        story.turns(1)
+    story.link.on_wait = story.clock.sleep
+    story.peer.pause("the disk is full")
+    assert story.told(PeerStateChanged)[-1].state == "PAUSED"
+    assert story.told(PeerStateChanged)[-1].why.startswith("the disk is full; make room")
+    story.trainer.room = True
+    story.turns(1)
+    assert story.trainer.done[-2:] == ["step", "freeze"]
+    assert story.link.told[-1] == ("frozen", HEAD.anchor)
+
+
+def test_a_pause_ends_when_asked_to_leave(story: Story) -> None:
+    """At once."""
+    story.session.stopping = True
+    story.peer.pause("the disk is full")
+    assert story.link.waits == []
+
+
+@pytest.mark.parametrize("failure", [DiskFull("the disk is full"), LinkLost()])
+def test_a_link_that_ends_during_a_pause_is_started_again(
+    story: Story, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """It writes to the same disk, so it is likely to fail too."""
+    story.trainer.room = False
+    link = Beginning(deque([("in_step",)]))
+
+    def wait(timeout_s: float) -> None:
+        story.clock.sleep(timeout_s)
+        if story.session.state == "PAUSED" and not link.restarts:
+            link.queue.append(("ends with", failure))
+            story.trainer.room = True
+        elif link.restarts and link.kinds()[-1] == "model":
+            link.queue += [("resume", HEAD.anchor), ("in_step",)]
+        story.session.stopping = story.trainer.frozen
+
+    link.on_wait = wait
+    join_with(story, link, monkeypatch)
+    assert link.restarts == 1
+    assert story.trainer.done.count("freeze") == 1
+    assert link.kinds()[-2:] == ["frozen", "leave"]
+
+
+def test_a_link_that_ends_as_it_is_told_goodbye(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service manager ends a whole group at once: the peer leaves all the same, with everything kept."""
+
+    class Gone(Beginning):
+        def send(self, kind: str, *fields: Any) -> None:
+            super().send(kind, *fields)
+            if kind == "leave":
+                raise LinkLost
+
+    link = Gone(deque([("in_step",)]), on_wait=lambda timeout_s: setattr(story.session, "stopping", True))
+    join_with(story, link, monkeypatch)
+    assert link.kinds()[-1] == "leave"
+    assert len(story.shelf.written) == 1
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_leaving_while_the_link_is_away(story: Story, monkeypatch: pytest.MonkeyPatch, has_ended: bool) -> None:
+    """Everything is kept, and an ended link is told nothing."""
+    link = Beginning(deque([("in_step",), ("ends with", DiskFull("the disk is full"))]))
+
+    def leave(event: Event) -> None:
+        if isinstance(event, PeerStateChanged):
+            story.session.stopping = has_ended and event.state == "PAUSED"
+            link.asked_to_leave = event.why == "connecting again"
+
+    story.session.emit = leave
+    join_with(story, link, monkeypatch)
+    assert len(story.shelf.written) == 1
+    assert link.kinds()[-1] == ("model" if has_ended else "leave")
+
+
+@pytest.mark.parametrize("failure", [DiskFull("the disk is full"), LinkLost()])
+def test_a_link_that_ended_is_started_again(story: Story, monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+    """The trainer tells it where it stands, and hears what was decided since; no step is lost."""
+    messages = [("in_step",), ("ends with", failure), ("replay", block().to_bytes(), 1), ("resume", NEXT), ("in_step",)]
+    link = Beginning(deque([*messages, commit(), commit()]))
+    join_with(story, link, monkeypatch)
+    assert link.restarts == 1
+    assert [fields for kind, *fields in link.told if kind == "model"] == [
+        [(5,), b"state", b""],
+        [(5,), b"state", HEAD.anchor],
+    ]
+    assert ("applied", NEXT, b"state") in link.told
+    assert link.kinds()[-1] == "finish"
+
+
+def test_a_link_that_ends_again_and_again_ends_the_peer(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a checkpoint of all that it learned."""
+    link = Beginning(deque([("ends with", LinkLost())] * 9))
+    with pytest.raises(LinkLost):
+        join_with(story, link, monkeypatch)
+    assert link.restarts == sessions.LINKS_LOST
+    assert len(story.shelf.written) == 1
+    assert {event.code for event in story.told(AlertRaised)} == {"LINK"}
