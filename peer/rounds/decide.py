@@ -147,7 +147,7 @@ def _vote_if_held(turn: Turn, proposal: Proposal) -> None:
     missing = missing_parts(state, update)
     if missing and not state.blocks:
         members = (pledge.peer for pledge in update.members)
-        turn.fetch(missing, (turn.owner(proposal.ballot), *members))
+        turn.fetch(missing, (turn.owner(proposal.ballot), *members), on_their_way=True)
     if missing or turn.me not in state.head.electorate or not fits(state, update):
         return
     digest, before = update.digest, state.acceptor.accepted
@@ -272,7 +272,7 @@ def _commit_if_held(turn: Turn) -> None:
         return
     missing = missing_parts(state, proposal.update)
     if missing:
-        turn.fetch(missing, votes)
+        turn.fetch(missing, votes, on_their_way=True)
         return
     certificate = tuple(vote for _, vote in sorted(votes.items()))
     advance(turn, Block(proposal.update, certificate))

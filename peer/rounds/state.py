@@ -150,6 +150,8 @@ class Wanted:
     sources: tuple[str, ...] = ()
     lanes: int = 1
     """How many sources may be asked at a time, each for something else."""
+    from_at: float = float("-inf")
+    """Nobody is asked before; the bytes may come by themselves."""
     asked: tuple[Asked, ...] = ()
     silent: frozenset[str] = frozenset()
     """Sources that did not answer; they are asked again when all others failed too."""

@@ -13,6 +13,7 @@ from peer.rounds.names import coordinator
 from peer.rounds.state import Asked, Effect, Report, Rules, Send, State
 from peer.rounds.update import Pledge
 
+ON_THEIR_WAY_S = 0.5
 FETCH_RETRY_S = 2.0
 SLOWEST_BYTES_PER_S = 250_000
 """A source slower than this is left for another; it would send a part of 1 MB in 4 s."""
@@ -75,19 +76,29 @@ class Turn:
         empty = Pledge(self.me, self.state.head.anchor, b"", 0, 0, 0, self.state.leaving)
         return empty.signed(self.rules.keys)
 
-    def fetch(self, digests: Iterable[bytes], sources: Iterable[str], lanes: int = 1) -> None:
-        """Keep asking `sources`, `lanes` of them at a time, until these digests are held, the first ones first."""
+    def fetch(
+        self, digests: Iterable[bytes], sources: Iterable[str], lanes: int = 1, *, on_their_way: bool = False
+    ) -> None:
+        """Keep asking `sources`, `lanes` of them at a time, until these digests are held, the first ones first.
+
+        What is probably `on_their_way`, or being written here, is waited for `ON_THEIR_WAY_S` before.
+        """
         missing = tuple(dict.fromkeys(digests))
         if not missing:
             return
         others = tuple(dict.fromkeys(peer for peer in sources if peer != self.me))
         known = self.state.wanted.only(frozenset(missing))
-        self.set(wanted=replace(known, digests=missing, sources=others, lanes=lanes))
+        from_at = self.now + ON_THEIR_WAY_S if on_their_way else self.now
+        if known.digests:
+            from_at = min(from_at, known.from_at)
+        self.set(wanted=replace(known, digests=missing, sources=others, lanes=lanes, from_at=from_at))
         self.ask()
 
     def ask(self) -> None:
         """Give every source that is free something to do, no more than it will answer at once."""
         wanted = self.state.wanted
+        if self.now < wanted.from_at:
+            return
         under_way = {digest for asked in wanted.asked for digest in asked.digests}
         left = [digest for digest in wanted.digests if digest not in under_way]
         busy = {asked.source for asked in wanted.asked}

@@ -9,7 +9,7 @@ import pytest
 
 from peer.rounds.decide import certified, valid, vote_valid
 from peer.rounds.machine import step
-from peer.rounds.messages import BytesSent, Message, Nack, Prepare, Promise, Propose, Voted
+from peer.rounds.messages import BytesSent, Fetch, Message, Nack, Prepare, Promise, Propose, Voted
 from peer.rounds.names import digest_of
 from peer.rounds.state import (
     Commit,
@@ -26,6 +26,7 @@ from peer.rounds.state import (
     Store,
     Tick,
 )  # fmt: skip
+from peer.rounds.turn import ON_THEIR_WAY_S
 from peer.rounds.update import VOID, Block, Update
 from peer.testing.integers import ModelKeys
 from tests.peer.rounds.build import (
@@ -189,6 +190,19 @@ def test_nobody_votes_for_what_it_does_not_hold() -> None:
     assert not sent(effects, Voted)
     state, effects = run(state, Held(2.0, last, HELD[last]))
     assert sent(effects, Voted)
+
+
+def test_bytes_that_are_on_their_way_are_not_asked_for_at_once() -> None:
+    """A mean may arrive, or reach the disk, a moment after the proposal that names it: asking costs its bytes again."""
+    *most, last = HELD
+    state, effects = run(
+        state_of(voter(), held={name: HELD[name] for name in most}), proposed(update()), Tick(1.0 + ON_THEIR_WAY_S / 2)
+    )
+    assert not sent(effects, Fetch)
+    _, effects = run(state, Tick(1.1 + ON_THEIR_WAY_S))
+    assert [send.message for send in sent(effects, Fetch)] == [Fetch((last,))]
+    _, effects = run(state, Held(1.2, last, HELD[last]), Tick(1.1 + ON_THEIR_WAY_S))
+    assert not sent(effects, Fetch)
 
 
 def test_nobody_votes_for_bytes_of_the_wrong_size() -> None:
