@@ -356,6 +356,7 @@ def _restore(trainer: Trainer, directory: Path, session: Session) -> tuple[Check
     if found is None:
         return checkpoints, b""
     trainer.restore(found)
+    session.say("JOINING", f"going on from the checkpoint of round {trainer.anchor.round}")
     return checkpoints, found.anchor
 
 

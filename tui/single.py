@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import BadSpec, HomefiresError, RunMismatch
+from dht.files import write_whole
 from dht.invite import parse as parse_invite
 from peer.spec import RunSpec, dump, load
 from tui.launch import (
@@ -61,13 +62,13 @@ def run_join(join: Join, output: Output) -> int:
 def run_bootstrap(
     spec: RunSpec, output: Output, *, directory: Path | None, listen: Sequence[str], announce: Sequence[str]
 ) -> int:
-    """Serve the run until interrupted. Raises RunMismatch if the directory belongs to another run."""
+    """Serve the run until interrupted. Raises RunMismatch if the directory belongs to another run, DiskFull."""
     directory = directory or default_directory("bootstrap", spec.run.name, spec.digest())
     path = directory / "spec.toml"
     if path.exists() and load(str(path)).digest() != spec.digest():
         raise RunMismatch(f"{directory} holds another run; name a new folder with --dir")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_text(dump(spec))
+    write_whole(path, dump(spec).encode())
     output.say(describe_model(path))
     argv = python_module("bootstrap", str(path), "--dir", str(directory), "--spec-hash", spec.digest().hex())
     argv += _listen(listen) + [part for address in announce for part in ("--announce", address)]

@@ -69,9 +69,10 @@ async def find_genesis(notices: Notices, pipe: LinkPipe, organiser: str, directo
     path = directory / "genesis"
     if path.exists():
         return _checked(read_genesis(directory), state)
-    pipe.send("waiting", "for the organiser to name the founders")
     offered_at = float("-inf")
     while (genesis := await notices.read_genesis(organiser)) is None:
+        if offered_at == float("-inf"):
+            pipe.send("waiting", "waiting for the organiser to name the founders")
         if time.monotonic() - offered_at > OFFER_EVERY_S:
             offered_at = time.monotonic()
             await notices.publish(HeadSent(b"", -1, 0, state, True, 0, 0, False))

@@ -57,9 +57,11 @@ def _spec_in(directory: Path) -> RunSpec:
     if not directory.is_dir():
         raise BadInput(f"{directory} is no folder; name the folder of a peer")
     if not (directory / "genesis").exists():
-        inside = sorted(path.parent.name for path in directory.glob("*/genesis"))
+        inside = sorted(path.parent.name for path in directory.glob("*/HEAD"))
         hint = f"; look at one of {', '.join(inside)} in it" if inside else ""
         raise BadInput(f"{directory} holds no run that has begun{hint}")
+    if not (directory / "chain").is_dir():
+        raise BadInput(f"{directory} is the folder of a bootstrap node, without a model; name the folder of a peer")
     return load(str(directory / "spec.toml"))
 
 

@@ -57,6 +57,7 @@ class LogicalSwarm(Swarm):
 
     def committed(self, peer: int) -> Sequence[Committed]:
         """What one peer has committed, in order of rounds, each once."""
+        self._require_peer(peer)
         return tuple(self.world.history[peer])
 
     def assert_agreement(self) -> None:

@@ -140,6 +140,7 @@ class RealSwarm(Swarm):
 
     def committed(self, peer: int) -> Sequence[Committed]:
         """What the peer has reported as committed, in order of rounds, each once."""
+        self._require_peer(peer)
         self._drain()
         commits = self._peers[peer].commits
         return [commits[round] for round in sorted(commits)]

@@ -53,11 +53,15 @@ class Swarm(ABC):
 
     @abstractmethod
     def committed(self, peer: int) -> Sequence[Committed]:
-        """What one peer has committed, in order of rounds, each once."""
+        """What one peer has committed, in order of rounds, each once. Raises BadInput if there is no such peer."""
 
     @abstractmethod
     def close(self) -> None:
         """End everything that was started."""
+
+    def _require_peer(self, peer: int) -> None:
+        if not 0 <= peer < self.size:
+            raise BadInput(f"there is no peer {peer}; they are 0 to {self.size - 1}")
 
     # ---- faults ----
 

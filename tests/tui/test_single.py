@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ import tui.single
 from dht.errors import BadInput, BadInvite, BadSpec, DiskFull, HomefiresError, PortInUse, RunMismatch
 from dht.identity import Identity
 from dht.invite import issue
-from peer.spec import RunSpec, load, parse
+from peer.spec import RunSpec, dump, load, parse
 from tui.launch import python_module
 from tui.output import NoOutput, PlainOutput
 from tui.single import Join, run_bootstrap, run_export, run_join
@@ -141,3 +143,19 @@ def test_a_failed_export_is_one_line(
     with pytest.raises(kind, match=words) as caught:
         run_export(tmp_path, None, debug=False)
     assert type(caught.value) is kind
+
+
+def test_a_bootstrap_node_on_a_full_disk_keeps_the_spec_it_has(
+    micro: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One error that names the disk, and the file is as it was: an empty one would keep the node from starting."""
+    path = tmp_path / "spec.toml"
+    path.write_text(dump(micro))
+
+    def fail(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(DiskFull, match="is full"):
+        run_bootstrap(micro, NoOutput(), directory=tmp_path, listen=[], announce=[])
+    assert load(str(path)).digest() == micro.digest()

@@ -188,6 +188,11 @@ def test_what_is_no_run_is_one_clear_line(run: RunOnDisk, tmp_path: Path) -> Non
         export(tmp_path, None)
     with pytest.raises(BadInput, match="holds no run that has begun; look at one of peer-1 in it"):
         export(run.directory.parent, None)
+    bootstrap = tmp_path / "bootstrap"
+    bootstrap.mkdir()
+    shutil.copy(run.directory / "genesis", bootstrap)
+    with pytest.raises(BadInput, match="bootstrap is the folder of a bootstrap node"):
+        export(bootstrap, None)
     shutil.copytree(run.directory, tmp_path / "young")
     (tmp_path / "young" / "HEAD").unlink()
     for block in (tmp_path / "young" / "chain").glob("*.block"):

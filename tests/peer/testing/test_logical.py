@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from dht.errors import BadInput
 from peer.rounds.messages import Voted
 from peer.testing.faults import PHASES, Corrupt, Crash, Fault, Partition, Slow, Stall
 from peer.testing.logical import LogicalSwarm
@@ -196,3 +197,10 @@ def test_a_round_that_nobody_made_has_no_group() -> None:
     assert run.group(1) == {0, 1}
     with pytest.raises(AssertionError, match="no peer has committed round 9"):
         run.group(9)
+
+
+@pytest.mark.parametrize("peer", [-1, 2])
+def test_a_peer_that_does_not_exist_has_committed_nothing_to_ask_for(peer: int) -> None:
+    """One clear line, not an index error or the history of the last peer."""
+    with pytest.raises(BadInput, match=f"there is no peer {peer}; they are 0 to 1"):
+        LogicalSwarm(peers=2, seed=1).committed(peer)

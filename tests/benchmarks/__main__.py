@@ -1,0 +1,22 @@
+"""`python -m tests.benchmarks NAME`: what is too long for the test suite and must be measured all the same."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tests.benchmarks import quality
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the benchmark that the command line names; 0 if every bar it shows was met."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    quality.add_command(commands)
+    arguments = parser.parse_args(words)
+    code: int = arguments.run(arguments)
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

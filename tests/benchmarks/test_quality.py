@@ -1,0 +1,262 @@
+"""The quality benchmark: every variant gives a row, and what it trains is what the product trains."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from peer.averaging.codec import Codec
+from peer.averaging.reducing import Reducer
+from peer.data.batches import Batches
+from peer.data.open import open_source
+from peer.model.build import build
+from peer.model.flat import FlatParameters
+from peer.rounds.messages import Place
+from peer.rounds.names import digest_of, genesis_anchor
+from peer.rounds.state import Keep, Reduce
+from peer.rounds.update import token_weights
+from peer.spec import RunSpec, load
+from peer.train.schedule import learning_rate
+from peer.train.trainer import Trainer
+from tests.benchmarks import quality, quality_report
+from tests.benchmarks.__main__ import main
+from tests.benchmarks.variants import VARIANTS, Point, Together, names_of, spec_of, train_diloco, train_synchronously
+from tests.decided import DecidedRound, contribution
+
+SPEC = """
+[run]
+name = "least"
+rounds = 2
+[model]
+architecture = "llama"
+context = 16
+[model.config]
+hidden_size = 16
+intermediate_size = 32
+num_hidden_layers = 1
+num_attention_heads = 2
+[data]
+source = "files"
+path = "CORPUS"
+held_out_every = 4
+eval_sequences = 4
+[inner]
+learning_rate = 1e-2
+sequences = 2
+[round]
+steps = 3
+[codec]
+part_elements = 2048
+"""
+
+
+@pytest.fixture(scope="module")
+def spec_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest spec worth the name, on some files of letters."""
+    folder = tmp_path_factory.mktemp("quality")
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    letters = np.random.default_rng(0).integers(97, 123, size=(40, 1000), dtype=np.uint8)
+    for number, row in enumerate(letters):
+        (corpus / f"{number}.txt").write_bytes(row.tobytes())
+    path = folder / "least.toml"
+    path.write_text(SPEC.replace("CORPUS", str(corpus)))
+    return path
+
+
+@pytest.fixture
+def base(spec_path: Path) -> RunSpec:
+    return load(str(spec_path))
+
+
+def silent(point: Point) -> None:
+    """Progress that nobody reads."""
+
+
+# ---- the whole command
+
+
+def test_every_variant_gives_a_row_once(
+    spec_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows, table and JSON; a second call makes no row again and says the same."""
+    monkeypatch.setattr(quality, "code_digest", lambda: "cc")  # somebody may edit a file between the two calls
+    words = ["quality", "--spec", str(spec_path), "--peers", "2", "--seeds", "5", "--out", str(tmp_path)]
+    first = main(words)
+    rows = json.loads((tmp_path / "quality.json").read_text())["rows"]
+    assert {row["variant"] for row in rows} == set(VARIANTS)
+    assert {row["seed"] for row in rows} == {5}
+    assert [point["round"] for point in rows[0]["points"]] == [0, 1, 2]
+    assert {row["tokens"] for row in rows if row["peers"] == 2} == {2 * 2 * 3 * 2 * 16}
+    assert {row["tokens"] for row in rows if row["peers"] == 1} == {2 * 3 * 2 * 16}
+    text = (tmp_path / "quality.md").read_text()
+    assert text in capsys.readouterr().out
+    assert main(words) == first
+    assert "7 runs, 7 of them already there" in capsys.readouterr().out
+    assert (tmp_path / "quality.md").read_text() == text
+
+
+def test_a_row_of_other_code_or_another_spec_is_made_again(base: RunSpec, tmp_path: Path) -> None:
+    job = quality.Job(variant="int4", seed=1, spec=base, code="aa")
+    assert quality.stored(job, tmp_path) is None
+    quality.path_of(job, tmp_path).write_text(json.dumps({**job.key, "loss": 1.0}))
+    assert quality.stored(job, tmp_path) == {**job.key, "loss": 1.0}
+    assert quality.stored(dataclasses.replace(job, code="bb"), tmp_path) is None
+    assert quality.stored(dataclasses.replace(job, spec=spec_of("int4", base, 2, 3)), tmp_path) is None
+
+
+def test_the_code_digest_sees_every_file_it_names() -> None:
+    """A pattern that matches nothing would let rows of other code pass."""
+    assert [pattern for pattern in quality.CODE if not list(quality.ROOT.glob(pattern))] == []
+
+
+def test_what_the_bars_need_comes_first_seed_by_seed() -> None:
+    order = list(quality.in_order(list(VARIANTS), [1, 2]))
+    assert order[:4] == [("int4", 1), ("float32", 1), ("one-peer", 1), ("ddp", 1)]
+    assert order[4:6] == [("int4", 2), ("float32", 2)]
+    assert set(order[8:]) == {(name, seed) for name in ("float16", "int8", "adamw") for seed in (1, 2)}
+
+
+# ---- what is trained
+
+
+def test_synchronous_training_of_one_peer_is_plain_adamw(base: RunSpec) -> None:
+    """Bit for bit, against the loop written out."""
+    spec = spec_of("adamw", base, 1, 4)
+    outcome = train_synchronously(spec, silent)
+    model, (name,) = build(spec), names_of(spec)
+    batches = Batches(open_source(spec), spec, name, (name,), {})
+    matrices = [value for value in model.parameters() if value.dim() >= 2]
+    vectors = [value for value in model.parameters() if value.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
+    for round, step in [(round, step) for round in range(2) for step in range(3)]:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(spec, round, step)
+        tokens_BT = batches.next(2)
+        logits_BTV = model(input_ids=tokens_BT[:, :-1], use_cache=False).logits
+        torch.autograd.backward(F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten()))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert outcome.state == digest_of(FlatParameters(model).new().numpy().tobytes()).hex()
+    assert outcome.points[-1].loss < outcome.points[0].loss
+
+
+def test_synchronous_training_reads_what_the_peers_of_diloco_read(base: RunSpec) -> None:
+    """A batch of each peer in turn, from the shards that it owns in the run."""
+    spec = spec_of("ddp", base, 1, 2)
+    names, source = names_of(spec), open_source(spec)
+    together = Together([Batches(source, spec, name, names, {}) for name in names])
+    alone = [Batches(source, spec, name, (name,), {}) for name in names]
+    for batches in alone:
+        batches.reassign(names, {})
+    for _ in range(3):
+        for batches in alone:
+            assert torch.equal(together.next(2), batches.next(2))
+
+
+@pytest.mark.parametrize("wire", ["float32", "int4"])
+def test_diloco_of_the_benchmark_is_what_real_reducers_compute(wire: str, base: RunSpec, tmp_path: Path) -> None:
+    """Trainers that apply the means of the link's own Reducer end with the same bits."""
+    spec = spec_of(wire, base, 3, 3)
+    names = names_of(spec)
+    trainers = [Trainer(spec, name, tmp_path / name, torch.device("cpu")) for name in names]
+    anchor = genesis_anchor(spec.digest(), names, trainers[0].anchor.state_digest())
+    for _ in range(spec.run.rounds):
+        for trainer in trainers:
+            trainer.begin_round(names)
+            for _ in range(trainer.steps_in_round):
+                trainer.train_step()
+            trainer.freeze(anchor)
+        decided, means = DecidedRound(trainers, anchor), reduced(trainers, anchor)
+        assert set(means) == set(decided.update.parts)
+        for trainer in trainers:
+            trainer.apply(decided.update, means.__getitem__)
+        anchor = decided.next_anchor
+    states = {trainer.anchor.state_digest().hex() for trainer in trainers}
+    assert states == {train_diloco(spec, silent).state}
+
+
+def reduced(trainers: list[Trainer], anchor: bytes) -> dict[bytes, bytes]:
+    """Means by digest, from a reducer that was given every trainer's parts as the link gives them."""
+    objects, calls = Stored(), SimpleQueue[Callable[[], None]]()
+    offers = [contribution(trainer, anchor) for trainer in trainers]
+    members = tuple(offer.pledge(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
+    names, where = tuple(trainer.me for trainer in trainers), Place(anchor, bytes(32), 0)
+    weights = token_weights(members, trainers[0].spec.tokens_cap)
+    with ThreadPoolExecutor(1) as executor:
+        reducer = Reducer(Codec(trainers[0].spec.codec.wire), objects, executor, calls.put)
+        for part in range(len(trainers[0].parts)):
+            for name, offer in zip(names, offers, strict=True):
+                reducer.keep(Keep(where, name, part, offer.payload(part)))
+            reducer.reduce(Reduce(where, part, (1 << len(names)) - 1, names, weights), lambda digest: None)
+            calls.get(timeout=10.0)()
+    return objects.means
+
+
+class Stored:
+    """A disk that is never slow."""
+
+    def __init__(self) -> None:
+        self.means: dict[bytes, bytes] = {}
+
+    def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None:
+        self.means[digest] = payload
+        done()
+
+
+# ---- what is said about it
+
+
+def row(variant: str, seed: int, loss: float, **values: Any) -> dict[str, Any]:
+    plain = {"peers": 4, "tokens": 1000, "parameters": 100, "wire_bytes": 400, "exchanges": 3}
+    return {"variant": variant, "seed": seed, "loss": loss, **plain, **values}
+
+
+def rows_of(**losses: tuple[float, ...]) -> list[dict[str, Any]]:
+    named = {name.replace("_", "-"): values for name, values in losses.items()}
+    return [row(name, seed, loss) for name, values in named.items() for seed, loss in enumerate(values, 1)]
+
+
+def met(rows: list[dict[str, Any]]) -> list[bool]:
+    return [bar.met for bar in quality_report.judge(rows)]
+
+
+def test_a_codec_is_lossless_only_with_every_seed() -> None:
+    """Paired by seed: one seed beyond 1 % fails, however good the mean is."""
+    assert met(rows_of(float32=(2.0, 2.1, 2.2), int4=(2.01, 2.09, 2.2))) == [True]
+    assert met(rows_of(float32=(2.0, 2.1, 2.2), int4=(2.03, 2.09, 2.18))) == [False]
+
+
+def test_all_peers_must_beat_one_by_more_than_the_spread() -> None:
+    assert met(rows_of(float32=(2.0, 2.1), one_peer=(2.5, 2.55))) == [True]
+    assert met(rows_of(float32=(2.0, 2.1), one_peer=(2.1, 2.15))) == [False]
+    assert met(rows_of(float32=(2.0, 2.1), one_peer=(1.5, 1.55))) == [False]
+
+
+def test_the_table_pairs_by_seed_and_counts_what_is_sent() -> None:
+    """100 parameters in 55 bytes, 4 peers: 2 · 3/4 · 0.55 bytes per parameter and exchange."""
+    rows = [row("float32", 1, 2.0), row("float32", 2, 4.0), row("int4", 1, 2.2, wire_bytes=55), row("int4", 2, 4.0)]
+    text = quality_report.table(rows)
+    line = next(line for line in text.splitlines() if line.startswith("| int4"))
+    assert line.split(" | ")[1:6] == ["3.1000 ± 1.2728", "2.2000", "4.0000", "+5.00 %", "4"]
+    assert "| 0.825 | 3 |" in line
+
+
+def test_without_matplotlib_there_is_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the results does not need it."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not quality_report.draw([], tmp_path / "quality.png")
+    assert not (tmp_path / "quality.png").exists()

@@ -1,0 +1,170 @@
+"""The ways to train one spec that the quality benchmark compares, each as one deterministic run in this process.
+
+`float32`, `float16`, `int8`, `int4`: DiLoCo of all peers, with the product's trainers, contribution files, codec,
+mean and outer step; only the network is missing. `one-peer`: the same with a single peer. `ddp`: the peers'
+gradients averaged at every step (synchronous data parallelism) on the same tokens. `adamw`: a single peer without
+an outer step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peer.averaging.codec import Codec
+from peer.data.batches import Batches
+from peer.data.open import held_out, open_source
+from peer.model.build import build
+from peer.model.flat import FlatParameters
+from peer.rounds.names import digest_of, genesis_anchor
+from peer.spec import RunSpec
+from peer.train.evaluate import held_out_loss
+from peer.train.inner import InnerLoop
+from peer.train.schedule import steps_before
+from peer.train.trainer import Trainer
+from tests.decided import DecidedRound
+
+CODECS = ("float32", "float16", "int8", "int4")
+SINGLE = ("one-peer", "adamw")
+VARIANTS = (*CODECS, "one-peer", "ddp", "adamw")
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """Where a run stood when its loss was measured."""
+
+    round: int
+    tokens: int
+    """Tokens trained on by all peers together."""
+    loss: float
+    """Held-out loss in nats per token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one run of one variant gave."""
+
+    points: list[Point]
+    state: str
+    """Hash of the last parameters and outer momentum (of the parameters alone without an outer step)."""
+    wire_bytes: int
+    """Encoded size of what is averaged: one contribution, or one gradient."""
+    exchanges: int
+    """How often it is averaged in the run."""
+    parameters: int
+    steps: int
+    """Inner steps of one peer."""
+
+
+Report = Callable[[Point], None]
+
+
+def spec_of(variant: str, base: RunSpec, seed: int, peers: int) -> RunSpec:
+    """The spec that `variant` trains. What has no codec of its own takes float32, which loses nothing."""
+    founders = 1 if variant in SINGLE else peers
+    wire: Any = variant if variant in CODECS else "float32"
+    run = dataclasses.replace(base.run, seed=seed, founders=founders)
+    return dataclasses.replace(base, run=run, codec=dataclasses.replace(base.codec, wire=wire))
+
+
+def run_variant(variant: str, spec: RunSpec, report: Report) -> Outcome:
+    """Train `spec`, as `spec_of` gave it, to its last round."""
+    if variant in ("ddp", "adamw"):
+        return train_synchronously(spec, report)
+    return train_diloco(spec, report)
+
+
+def names_of(spec: RunSpec) -> tuple[str, ...]:
+    """One name per founder. They decide who reads which shard, so another seed gives others."""
+    return tuple(f"seed-{spec.run.seed}-peer-{number}" for number in range(1, spec.run.founders + 1))
+
+
+def train_diloco(spec: RunSpec, report: Report) -> Outcome:
+    """All founders' trainers, one after the other in every round, and the update they would agree on."""
+    names = names_of(spec)
+    with tempfile.TemporaryDirectory(prefix="homefires-") as folder:
+        trainers = [Trainer(spec, name, Path(folder) / name, CPU) for name in names]
+        first, tokens = trainers[0], 0
+        points = [_measured(report, 0, 0, lambda: first.evaluate()[0])]
+        anchor = genesis_anchor(spec.digest(), names, first.anchor.state_digest())
+        for round in range(spec.run.rounds):
+            for trainer in trainers:
+                tokens += _train_round(trainer, names)
+                trainer.freeze(anchor)
+            decided = DecidedRound(trainers, anchor)
+            decided.apply_to(*trainers)
+            anchor = decided.next_anchor
+            if is_measured(spec, round + 1):
+                points.append(_measured(report, round + 1, tokens, lambda: first.evaluate()[0]))
+        states = {trainer.anchor.state_digest() for trainer in trainers}
+    assert len(states) == 1, "trainers with the same updates hold other bits"
+    wire_bytes = sum(Codec(spec.codec.wire).part_bytes(part.size) for part in first.parts)
+    return Outcome(
+        points=points, state=states.pop().hex(), wire_bytes=wire_bytes, exchanges=spec.run.rounds,
+        parameters=first.parameters, steps=steps_of(spec),
+    )  # fmt: skip
+
+
+def _train_round(trainer: Trainer, names: tuple[str, ...]) -> int:
+    trainer.begin_round(names)
+    return sum(trainer.train_step().tokens for _ in range(trainer.steps_in_round))
+
+
+class Together:
+    """The peers' batches one after the other: micro-batch i of a step is peer i's."""
+
+    def __init__(self, feeds: list[Batches]) -> None:
+        self._feeds, self._turn = feeds, 0
+
+    def next(self, sequences: int) -> Tensor:
+        """Tokens (sequences, context + 1) of the peer whose turn it is."""
+        feed = self._feeds[self._turn % len(self._feeds)]
+        self._turn += 1
+        return feed.next(sequences)
+
+
+def train_synchronously(spec: RunSpec, report: Report) -> Outcome:
+    """One model; every step takes the mean gradient of all founders' batches. One founder is plain AdamW.
+
+    The mean over peers is the accumulation over micro-batches that the inner loop has, so schedule,
+    clipping (of the mean gradient, as in DDP) and optimizer are the product's.
+    """
+    names, source, model = names_of(spec), open_source(spec), build(spec)
+    feed = Together([Batches(source, spec, name, names, {}) for name in names])
+    inner = dataclasses.replace(spec.inner, accumulation=spec.inner.accumulation * len(names))
+    loop = InnerLoop(model, dataclasses.replace(spec, inner=inner), feed, CPU)
+    held_out_BT, tokens = held_out(source), 0
+    points = [_measured(report, 0, 0, lambda: held_out_loss(model, held_out_BT, CPU))]
+    for round in range(spec.run.rounds):
+        tokens += sum(loop.step(round, step).tokens for step in range(spec.steps_in(round)))
+        if is_measured(spec, round + 1):
+            points.append(_measured(report, round + 1, tokens, lambda: held_out_loss(model, held_out_BT, CPU)))
+    flat = FlatParameters(model)
+    return Outcome(
+        points=points, state=digest_of(flat.new().numpy().tobytes()).hex(), wire_bytes=4 * flat.size,
+        exchanges=steps_of(spec), parameters=flat.size, steps=steps_of(spec),
+    )  # fmt: skip
+
+
+def is_measured(spec: RunSpec, round: int) -> bool:
+    """Whether the anchor of this round is evaluated: as in a run, and the last."""
+    return round % spec.data.eval_every == 0 or round == spec.run.rounds
+
+
+def steps_of(spec: RunSpec) -> int:
+    """Inner steps of one peer in the whole run."""
+    return steps_before(spec, spec.run.rounds)
+
+
+def _measured(report: Report, round: int, tokens: int, measure: Callable[[], float]) -> Point:
+    point = Point(round=round, tokens=tokens, loss=measure())
+    report(point)
+    return point
