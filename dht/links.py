@@ -126,8 +126,7 @@ class PeerStreams:
                 return
             self.bytes_received += HEADER_BYTES + len(frame)
             if self._on_frame is not None:
-                # Not from this task: what fails there is its owner's failure, not this stream's.
-                asyncio.get_running_loop().call_soon(self._on_frame, sender, frame)
+                self._on_frame(sender, frame)
 
 
 class _Outgoing:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -13,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dht.errors import BadSpec, HomefiresError, RunMismatch
-from dht.files import write_whole
+from dht.errors import BadSpec, DiskFull, HomefiresError, RunMismatch
 from dht.invite import parse as parse_invite
 from peer.spec import RunSpec, dump, load
 from tui.launch import (
@@ -68,12 +68,24 @@ def run_bootstrap(
     if path.exists() and load(str(path)).digest() != spec.digest():
         raise RunMismatch(f"{directory} holds another run; name a new folder with --dir")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_whole(path, dump(spec).encode())
+    _write_spec(path, spec)
     output.say(describe_model(path))
     argv = python_module("bootstrap", str(path), "--dir", str(directory), "--spec-hash", spec.digest().hex())
     argv += _listen(listen) + [part for address in announce for part in ("--announce", address)]
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
     return follow("bootstrap", argv, directory / "bootstrap.log", output)
+
+
+def _write_spec(path: Path, spec: RunSpec) -> None:
+    """Replace the file, or leave the old one. Raises DiskFull."""
+    scratch = path.with_name(path.name + ".new")
+    try:
+        scratch.write_text(dump(spec))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFull(f"the disk that holds {path.parent} is full") from error
+    scratch.replace(path)
 
 
 def describe_model(path: Path) -> str:
