@@ -240,11 +240,6 @@ class RealSwarm(Swarm):
         assert_no_orphans(victim.directory)
         self._start(victim)
 
-    def kill_bootstrap(self) -> None:
-        """`kill -9` of the bootstrap node."""
-        self._bootstrap.signal(signal.SIGKILL)
-        self._bootstrap.end(ORPHAN_S)
-
     def close(self) -> None:
         """Ask everybody to stop, wait, kill who does not.
 

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -28,16 +27,6 @@ SMALL = {
     # Dropout draws from torch's generator, so that its state matters.
     "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "resid_pdrop": 0.2, "embd_pdrop": 0.2, "attn_pdrop": 0.2},
 }
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some files of text."""
-    folder = tmp_path_factory.mktemp("corpus")
-    letters = np.random.default_rng(0).integers(97, 123, size=(40, 3000), dtype=np.uint8)
-    for number, row in enumerate(letters):
-        (folder / f"{number}.txt").write_bytes(row.tobytes())
-    return folder
 
 
 Make = Callable[..., RunSpec]

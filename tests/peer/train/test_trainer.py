@@ -22,16 +22,6 @@ ANCHORS = [digest("anchor", number) for number in range(4)]
 NAMES = ("p0", "p1")
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some files of text."""
-    folder = tmp_path_factory.mktemp("corpus")
-    letters = np.random.default_rng(0).integers(97, 123, size=(40, 3000), dtype=np.uint8)
-    for number, row in enumerate(letters):
-        (folder / f"{number}.txt").write_bytes(row.tobytes())
-    return folder
-
-
 @pytest.fixture
 def spec(corpus: Path) -> RunSpec:
     """The micro spec, shrunk further."""
