@@ -180,9 +180,19 @@ class RoundTable(_Table):
     stagger_s: float = 5.0
     """Further wait per skipped coordinator."""
     keep_rounds: int = 8
-    """Rounds for which a peer keeps its own encoded contributions."""
+    """Rounds that a fork can undo: for so long a peer keeps its own encoded contributions and its votes."""
     gamma: float = 0.75
     """Age discount of a contribution that a round missed."""
+    max_staleness: int = 8
+    """Rounds after which what a peer learned is no longer taken."""
+    takeover_s: float = 600.0
+    """Peers that waited this long for a lost majority go on without it, which may fork; 0 means never."""
+    min_round_s: int = 0
+    """No update is dated earlier than this after the one before it, so that nobody makes a long chain in no time."""
+    audit: float = 0.02
+    """Fraction of the parts that are reduced a second time by another peer."""
+    snapshot_rounds: int = 16
+    """Every so many rounds a peer writes a snapshot of the anchor for newcomers."""
 
     def __post_init__(self) -> None:
         _require(self.steps, "round.steps", low=1)
@@ -190,6 +200,11 @@ class RoundTable(_Table):
         _require(self.ramp_rounds, "round.ramp_rounds", low=0)
         _require(self.keep_rounds, "round.keep_rounds", low=1)
         _require(self.gamma, "round.gamma", low=0, high=1)
+        _require(self.max_staleness, "round.max_staleness", low=1)
+        _require(self.takeover_s, "round.takeover_s", low=0)
+        _require(self.min_round_s, "round.min_round_s", low=0)
+        _require(self.audit, "round.audit", low=0, high=1)
+        _require(self.snapshot_rounds, "round.snapshot_rounds", low=1)
         for name in ("max_train_s", "gather_s", "ack_s", "exchange_s", "stagger_s"):
             _require(getattr(self, name), f"round.{name}", low=0.05)
         _require(self.patience_s, "round.patience_s", low=self.exchange_s + self.ack_s)

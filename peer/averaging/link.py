@@ -250,6 +250,8 @@ def _rules(spec: RunSpec, parts: Sequence[Part], notices: Notices) -> Rules:
         me=notices.identity.peer_id, name=notices.name, keys=RunKeys(notices.identity, notices.run), parts=tuple(parts),
         part_bytes=tuple(codec.part_bytes(part.size) for part in parts), gather_s=table.gather_s, ack_s=table.ack_s,
         exchange_s=table.exchange_s, patience_s=table.patience_s, stagger_s=table.stagger_s,
+        takeover_s=table.takeover_s, min_round_s=table.min_round_s, keep_rounds=table.keep_rounds, gamma=table.gamma,
+        max_staleness=table.max_staleness, audit=table.audit,
         tokens_cap=spec.tokens_cap, wall_offset_s=time.time() - time.monotonic(),
     )  # fmt: skip
 

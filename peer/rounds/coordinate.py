@@ -1,4 +1,4 @@
-"""The coordinator: reserve a ballot; ask; finish what was accepted before, or fix the list, gather, propose.
+"""The coordinator: reserve a ballot; ask; finish what was accepted before, or fix the list of members.
 
 Everybody else only answers. Nothing here is needed for safety; it is all about getting on.
 """
@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peer.events import RoundAborted
-from peer.rounds import decide
-from peer.rounds.messages import HeadSent, Nack, Norms, Prepare, Promise, Propose, Start, Table, Want
-from peer.rounds.names import order, pack, quorum
-from peer.rounds.state import Exchange, Lead, Persist, Report, Stage
+from peer.rounds import decide, gather
+from peer.rounds.messages import HeadSent, Nack, Prepare, Promise, Propose, Start
+from peer.rounds.names import order, quorum
+from peer.rounds.propose import REPEAT_S, VOTES_S, abort, propose
+from peer.rounds.state import Lead, Persist, Stage
 from peer.rounds.turn import Turn
-from peer.rounds.update import MAX_MEMBERS, VOID, Update, givers, token_weights
+from peer.rounds.update import MAX_MEMBERS
 
-REPEAT_S = 1.0
-VOTES_S = 8.0
-"""A coordinator without a decision after this time steps back."""
 HEARD_S = 20.0
 """A peer that was heard within this time is asked to take part."""
 
@@ -39,20 +36,11 @@ def look(turn: Turn) -> None:
         case Stage.ADOPTING:
             _look_at_adopted(turn, lead)
         case Stage.GATHERING:
-            _look_at_norms(turn, lead)
+            gather.look_at_norms(turn, lead)
         case Stage.REDUCING:
-            _look_at_means(turn, lead)
+            gather.look_at_means(turn, lead)
         case Stage.PROPOSING if turn.now >= lead.until:
             abort(turn, f"no majority voted within {VOTES_S:.0f} s")
-
-
-def abort(turn: Turn, why: str) -> None:
-    """Step back. The ballot is spent; whatever was accepted stays accepted."""
-    lead = turn.state.lead
-    assert lead is not None
-    turn.set(lead=None)
-    turn.moved()
-    turn.do(Report(RoundAborted(round=turn.state.head.round, ballot=lead.ballot, why=why)))
 
 
 # ---- ask ----
@@ -192,7 +180,7 @@ def _look_at_adopted(turn: Turn, lead: Lead) -> None:
     if proposal is not None and decide.fits(turn.state, proposal.update):
         missing = decide.missing_parts(turn.state, proposal.update)
         if not missing:
-            _propose(turn, lead, proposal.update)
+            propose(turn, lead, proposal.update)
             return
         reporters = [
             peer
@@ -219,93 +207,3 @@ def _choose_without(turn: Turn, lead: Lead) -> None:
         abort(turn, "the bytes of an accepted update did not arrive")
         return
     _choose(turn, replace(lead, promises=others, update=b""))
-
-
-# ---- gather ----
-
-
-def on_norms(turn: Turn, sender: str, norms: Norms) -> None:
-    lead, exchange = turn.state.lead, turn.state.exchange
-    if lead is None or exchange is None or lead.stage is not Stage.GATHERING or norms.place != exchange.place:
-        return
-    if norms.reducer != sender or not norms.genuine(turn.rules.keys):
-        return
-    assigned = [part for part, reducer in enumerate(exchange.reducers) if reducer == sender]
-    if [part for part, _ in norms.received] != assigned:
-        return
-    if any(received & ~givers(exchange.members) for _, received in norms.received):
-        return
-    turn.set(lead=replace(lead, norms={**lead.norms, sender: norms}))
-    _look_at_norms(turn, lead)
-
-
-def _look_at_norms(turn: Turn, lead: Lead) -> None:
-    lead, exchange = turn.state.lead or lead, turn.state.exchange
-    if exchange is None or exchange.place.ballot != lead.ballot:
-        return
-    if len(lead.norms) < len(set(exchange.reducers)) and turn.now < lead.until:
-        return
-    expected = frozenset(part for norms in lead.norms.values() for part, received in norms.received if received)
-    if not expected:
-        abort(turn, "no part of anybody arrived")
-        return
-    until = turn.now + turn.rules.exchange_s
-    turn.set(lead=replace(lead, stage=Stage.REDUCING, expected=expected, until=until))
-    table = Table(exchange.place, tuple(norms for _, norms in sorted(lead.norms.items())))
-    turn.send((pledge.peer for pledge in exchange.members), table)
-
-
-def _look_at_means(turn: Turn, lead: Lead) -> None:
-    exchange, held = turn.state.exchange, turn.state.held
-    if exchange is None or exchange.place.ballot != lead.ballot:
-        return
-    missing = [part for part in lead.expected if part not in exchange.means or exchange.means[part].digest not in held]
-    if not missing:
-        _propose(turn, lead, _update(turn, exchange))
-    elif turn.now >= lead.until and not lead.wanted:
-        turn.set(lead=replace(lead, wanted=True, until=turn.now + turn.rules.ack_s))
-        turn.send((pledge.peer for pledge in exchange.members), Want(exchange.place, tuple(sorted(missing))))
-    elif turn.now >= lead.until and len(missing) == len(lead.expected):
-        abort(turn, "no mean of any part arrived")
-    elif turn.now >= lead.until:
-        _propose(turn, lead, _update(turn, exchange))
-
-
-# ---- propose ----
-
-
-def _update(turn: Turn, exchange: Exchange) -> Update:
-    """The update from the means whose bytes I hold; the rest is void."""
-    head = turn.state.head
-    means = {part: mean for part, mean in exchange.means.items() if mean.digest in turn.state.held}
-    parts = range(len(exchange.reducers))
-    stayed = {pledge.peer for pledge in exchange.members if not pledge.leaving}
-    gone = {peer for peer, (said, _) in turn.state.heard.items() if said.leaving}
-    leavers = {pledge.peer for pledge in exchange.members if pledge.leaving}
-    earlier = sorted(set(head.members) - gone - leavers - stayed)[: MAX_MEMBERS - len(stayed)]
-    return Update(
-        parent=head.anchor,
-        round=head.round + 1,
-        time=int(turn.now + turn.rules.wall_offset_s),
-        members=exchange.members,
-        elect=tuple(sorted(stayed | set(earlier) if stayed else leavers)),
-        parts=tuple(means[part].digest if part in means else VOID for part in parts),
-        contributors=tuple(means[part].contributors if part in means else 0 for part in parts),
-        weights=(token_weights(exchange.members, turn.rules.tokens_cap),),
-        penalties=(),
-        weight=head.weight + len(exchange.members),
-        ballot=exchange.place.ballot,
-        coordinator=turn.me,
-    )
-
-
-def _propose(turn: Turn, lead: Lead, update: Update) -> None:
-    place = turn.place(lead.ballot)
-    digest = update.digest
-    signature = turn.rules.keys.sign("propose", pack((place.packed(), digest)))
-    until = turn.now + VOTES_S
-    turn.set(
-        lead=replace(lead, stage=Stage.PROPOSING, update=digest, until=until, repeat_at=turn.now + REPEAT_S),
-    )
-    members = (pledge.peer for pledge in update.members)
-    turn.send((*turn.state.head.electorate, *members), Propose(place, update, signature))

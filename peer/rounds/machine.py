@@ -2,7 +2,9 @@
 
 Read this file first. It says who handles what; the roles are in the files beside it:
 
-    coordinate.py   the coordinator of a ballot: ask, choose, start, gather, propose
+    coordinate.py   the coordinator of a ballot: ask, choose, start
+    gather.py       the same between START and PROPOSE: norms, means, repair
+    propose.py      how its ballot ends
     exchange.py     a member: send parts, reduce parts, send means
     decide.py       a voter: promise, fetch, vote, decide, move to the next anchor
     catchup.py      a peer that is behind, or ahead: GET, CHAIN, FETCH
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from peer.rounds import catchup, coordinate, decide, exchange, joining
+from peer.rounds import catchup, coordinate, decide, exchange, gather, joining
 from peer.rounds.catchup import seen_again
 from peer.rounds.messages import (
     BytesSent,
@@ -184,7 +186,7 @@ def _receive_in_round(turn: Turn, sender: str, message: Message) -> None:
         case PartSent():
             exchange.on_part(turn, sender, message)
         case Norms():
-            coordinate.on_norms(turn, sender, message)
+            gather.on_norms(turn, sender, message)
         case Table():
             exchange.on_table(turn, sender, message)
         case MeanSent():

@@ -35,6 +35,13 @@ class Rules:
     exchange_s: float
     patience_s: float
     stagger_s: float
+    takeover_s: float = 0.0
+    """0: never go on without a majority of the electorate."""
+    min_round_s: int = 0
+    keep_rounds: int = 8
+    gamma: float = 0.75
+    max_staleness: int = 8
+    audit: float = 0.0
     tokens_cap: int
     wall_offset_s: float = 0.0
     """Unix time minus the clock of the events; for display only."""

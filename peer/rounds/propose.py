@@ -1,0 +1,62 @@
+"""How a ballot of mine ends: with a proposal, or without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from peer.events import RoundAborted
+from peer.rounds.messages import Propose
+from peer.rounds.names import pack
+from peer.rounds.state import Exchange, Lead, Report, Stage
+from peer.rounds.turn import Turn
+from peer.rounds.update import MAX_MEMBERS, VOID, Update, token_weights
+
+REPEAT_S = 1.0
+VOTES_S = 8.0
+"""A coordinator without a decision after this time steps back."""
+
+
+def abort(turn: Turn, why: str) -> None:
+    """Step back. The ballot is spent; whatever was accepted stays accepted."""
+    lead = turn.state.lead
+    assert lead is not None
+    turn.set(lead=None)
+    turn.moved()
+    turn.do(Report(RoundAborted(round=turn.state.head.round, ballot=lead.ballot, why=why)))
+
+
+def make_update(turn: Turn, exchange: Exchange) -> Update:
+    """The update from the means whose bytes I hold; the rest is void."""
+    head = turn.state.head
+    means = {part: mean for part, mean in exchange.means.items() if mean.digest in turn.state.held}
+    parts = range(len(exchange.reducers))
+    stayed = {pledge.peer for pledge in exchange.members if not pledge.leaving}
+    gone = {peer for peer, (said, _) in turn.state.heard.items() if said.leaving}
+    leavers = {pledge.peer for pledge in exchange.members if pledge.leaving}
+    earlier = sorted(set(head.members) - gone - leavers - stayed)[: MAX_MEMBERS - len(stayed)]
+    return Update(
+        parent=head.anchor,
+        round=head.round + 1,
+        time=int(turn.now + turn.rules.wall_offset_s),
+        members=exchange.members,
+        elect=tuple(sorted(stayed | set(earlier) if stayed else leavers)),
+        parts=tuple(means[part].digest if part in means else VOID for part in parts),
+        contributors=tuple(means[part].contributors if part in means else 0 for part in parts),
+        weights=(token_weights(exchange.members, turn.rules.tokens_cap),),
+        penalties=(),
+        weight=head.weight + len(exchange.members),
+        ballot=exchange.place.ballot,
+        coordinator=turn.me,
+    )
+
+
+def propose(turn: Turn, lead: Lead, update: Update) -> None:
+    place = turn.place(lead.ballot)
+    digest = update.digest
+    signature = turn.rules.keys.sign("propose", pack((place.packed(), digest)))
+    until = turn.now + VOTES_S
+    turn.set(
+        lead=replace(lead, stage=Stage.PROPOSING, update=digest, until=until, repeat_at=turn.now + REPEAT_S),
+    )
+    members = (pledge.peer for pledge in update.members)
+    turn.send((*turn.state.head.electorate, *members), Propose(place, update, signature))
