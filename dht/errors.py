@@ -10,7 +10,8 @@
     ├── RunMismatch                     5    other spec, other version, other initial parameters
     ├── DirectoryBusy                   6    another peer runs in this directory
     ├── RoundsFailed                    7    a demo ended without every round committed alike
-    └── DiskFull                        8    no room for what must survive a crash
+    ├── DiskFull                        8    no room for what must survive a crash
+    └── BadChain                        9    an audit found a file of a run that is not as it was agreed
 
 Exit code 0 is success, 1 an error of ours (a bug), 130 an interrupt. Only the command line
 prints: one line that says what, which value and what to do; the traceback with ``--debug``.
@@ -77,3 +78,9 @@ class DiskFull(HomefiresError):
     """No room for what must survive a crash. A peer pauses until there is."""
 
     exit_code = 8
+
+
+class BadChain(HomefiresError):
+    """What lies in a run directory is not what its peers agreed on."""
+
+    exit_code = 9

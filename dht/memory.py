@@ -177,11 +177,15 @@ class MemoryNetwork:
         self._last_arrival[pair] = arrival
         self.scheduler.call_at(arrival, self._arrive, source, to, frame)
 
-    def _is_blocked(self, source: str, to: str, frame: bytes) -> bool:
+    def is_parted(self, source: str, to: str) -> bool:
+        """Whether a partition or a cut lets nothing pass from `source` to `to`."""
         side = self._side
         if side and side.get(source) != side.get(to):
             return True
-        if self._cuts and (source, to) in self._cuts:
+        return bool(self._cuts) and (source, to) in self._cuts
+
+    def _is_blocked(self, source: str, to: str, frame: bytes) -> bool:
+        if self.is_parted(source, to):
             return True
         return self.drops is not None and self.drops(source, to, frame)
 

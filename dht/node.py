@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,8 @@ from dht.streams import MAX_FRAME_BYTES, Streams
 
 Provider = Callable[[], bytes | None]
 """Gives the bytes that a name stands for, or None while there are none."""
+Answer = Callable[[str, bytes], Awaitable[bytes | None]]
+"""Called with (asker's peer id, request); gives at most MAX_FRAME_BYTES, or None for nothing."""
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ MEET_TIMEOUT_S = 5.0
 _GOODBYE_S = 1.0
 _BOARD_TIMEOUT_S = 15.0
 _MAX_NAME_BYTES = 64
+_MAX_REQUEST_BYTES = 4096
 _MAX_ANSWERS = 64
 _HAS_IT = b"\x01"
 _HAS_NOTHING = b"\x00"
@@ -69,7 +72,7 @@ class Node:
         self._config = config
         self._daemon = daemon
         self._links = streams
-        self._providers: dict[str, Provider] = {}
+        self._providers: dict[str, Answer] = {}
         self._ask_protocol = _protocol(config.run, "ask")
         self._answers = asyncio.Semaphore(_MAX_ANSWERS)
 
@@ -107,24 +110,36 @@ class Node:
         return False
 
     def serve(self, name: str, provider: Provider) -> None:
-        """Answer whoever asks for `name`; at most MAX_FRAME_BYTES each time."""
-        assert 0 < len(name.encode()) <= _MAX_NAME_BYTES
-        self._providers[name] = provider
+        """Give whoever asks for `name` the same; at most MAX_FRAME_BYTES each time."""
 
-    async def ask(self, peer_id: str, name: str, timeout_s: float, max_bytes: int = MAX_FRAME_BYTES) -> bytes | None:
-        """What `peer_id` serves under `name`; None if it has nothing (yet). Raises Unreachable."""
+        async def answer(peer_id: str, request: bytes) -> bytes | None:
+            return provider()
+
+        self.answer(name, answer)
+
+    def answer(self, name: str, answer: Answer) -> None:
+        """Answer whoever asks for `name`, each as it asks. The transport has authenticated who that is."""
+        assert 0 < len(name.encode()) <= _MAX_NAME_BYTES
+        self._providers[name] = answer
+
+    async def ask(
+        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = MAX_FRAME_BYTES, request: bytes = b""
+    ) -> bytes | None:
+        """What `peer_id` has under `name` for this request; None if that is nothing (yet). Raises Unreachable."""
+        assert len(request) <= _MAX_REQUEST_BYTES
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._ask(peer_id, name, timeout_s, max_bytes)
+                return await self._ask(peer_id, name, timeout_s, max_bytes, request)
         except TimeoutError as error:
             raise Unreachable(f"peer {peer_id} did not send {name} within {timeout_s:g} s") from error
         except (EOFError, OSError, OversizeError) as error:
             raise Unreachable(f"peer {peer_id} did not send {name}: {error or type(error).__name__}") from error
 
-    async def _ask(self, peer_id: str, name: str, timeout_s: float, max_bytes: int) -> bytes | None:
+    async def _ask(self, peer_id: str, name: str, timeout_s: float, max_bytes: int, request: bytes) -> bytes | None:
         reader, writer = await self._daemon.open_stream(peer_id, self._ask_protocol, timeout_s)
         try:
             writer.write(len(name.encode()).to_bytes(1, "big") + name.encode())
+            writer.write(len(request).to_bytes(2, "big") + request)
             await writer.drain()
             if await reader.readexactly(1) != _HAS_IT:
                 return None
@@ -143,15 +158,19 @@ class Node:
             return
         async with self._answers:
             with suppress(EOFError, TimeoutError, OSError):
-                await self._answer_one(reader, writer)
+                await self._answer_one(peer_id, reader, writer)
 
-    async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer_one(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         limit_s = self._config.limits.progress_timeout_s
         async with asyncio.timeout(limit_s):
             size = (await reader.readexactly(1))[0]
             name = (await reader.readexactly(size)).decode(errors="replace")
-        provider = self._providers.get(name)
-        data = provider() if provider is not None else None
+            request_bytes = int.from_bytes(await reader.readexactly(2), "big")
+            if request_bytes > _MAX_REQUEST_BYTES:
+                return
+            request = await reader.readexactly(request_bytes)
+        answer = self._providers.get(name)
+        data = await answer(peer_id, request) if answer is not None else None
         writer.write(_HAS_NOTHING if data is None else _HAS_IT + len(data).to_bytes(4, "big"))
         for offset in range(0, len(data or b""), 2**18):
             writer.write(memoryview(data or b"")[offset : offset + 2**18])

@@ -2,11 +2,13 @@
 
 `python -m peer describe SPEC` prints what a run's model is and what memory it needs.
 `python -m peer export DIR` writes the model of a run directory for plain transformers.
+`python -m peer audit DIR` checks everything that lies in one; how far it is goes to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import signal
@@ -31,6 +33,9 @@ from peer.telling import Session
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
+AUDIT_SAYS_EVERY_S = 1.0
+AUDITED = "audited round"
+"""How a line on stderr begins that says how far an audit is."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,6 +48,8 @@ def main(argv: list[str] | None = None) -> int:
             return _describe(args.spec)
         if args.command == "export":
             return _export(args.dir, args.to)
+        if args.command == "audit":
+            return _audit(args.dir, as_json=args.json)
         settings = settings_from(args.set, listen=tuple(args.listen))
         invite = parse_invite(args.invite, time.time())
         with hold_directory(args.dir):
@@ -70,6 +77,28 @@ def _export(directory: Path, to: Path | None) -> int:
     return 0
 
 
+def _audit(directory: Path, *, as_json: bool) -> int:
+    from peer.audit.fault import BadLink
+    from peer.audit.walk import audit
+
+    said_at = time.monotonic()
+
+    def say(round: int, last: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= AUDIT_SAYS_EVERY_S:
+            said_at = time.monotonic()
+            print(f"{AUDITED} {round} of {last}", file=sys.stderr, flush=True)
+
+    try:
+        report = audit(directory, say)
+    except BadLink as fault:
+        if as_json:
+            print(json.dumps({"verified": False, "round": fault.round, "file": str(fault.path), "why": fault.why}))
+        raise
+    print(json.dumps(report.to_json()) if as_json else report.sentence())
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m peer", description="One peer of a run, without a screen.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -85,7 +114,10 @@ def _parser() -> argparse.ArgumentParser:
     exporting = commands.add_parser("export", help="write the model of a run directory for plain transformers")
     exporting.add_argument("dir", type=Path, help="run directory of a peer")
     exporting.add_argument("--to", type=Path, help="new folder (default: DIR/export-round-N)")
-    for command in (joining, describing, exporting):
+    auditing = commands.add_parser("audit", help="check every file of a run directory's chain")
+    auditing.add_argument("dir", type=Path, help="run directory of a peer")
+    auditing.add_argument("--json", action="store_true", help="print one JSON object")
+    for command in (joining, describing, exporting, auditing):
         command.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,10 +29,11 @@ from peer.events import (
 from peer.rounds.names import next_anchor
 from peer.rounds.update import Block, Update
 from peer.spec import PeerSettings, RunSpec, parse
-from peer.telling import Progress, Session
+from peer.telling import Progress, Session, penalties_of
 
 if TYPE_CHECKING:
     from peer.train.checkpoint import Checkpoints
+    from peer.train.snapshotter import Snapshotter
     from peer.train.trainer import Trainer
 
 SPEC_TIMEOUT_S = 90.0
@@ -53,7 +54,10 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
     checkpoints, anchor = _restore(trainer, directory, session)
     session.building = False
     session.emit(_started(settings, me, trainer, directory))
-    peer = Peer(link, trainer, checkpoints, spec, session, first_state, anchor)
+    peer = Peer(
+        link, trainer, checkpoints, _make_snapshotter(directory, spec), spec, session, first_state, anchor,
+        min_step_s=settings.min_step_s,
+    )  # fmt: skip
     try:
         peer.take_part()
     except (HomefiresError, LinkLost):
@@ -63,6 +67,7 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
         with suppress(LinkLost):  # whoever asked this peer to leave may have asked its link, too
             link.send("finish" if peer.finished else "leave")
     peer.write_checkpoint(last=True)
+    peer.finish_snapshot()
 
 
 @dataclass
@@ -72,6 +77,7 @@ class Peer:
     link: LinkChild
     trainer: Trainer
     checkpoints: Checkpoints
+    snapshotter: Snapshotter
     spec: RunSpec
     session: Session
     first_state: bytes
@@ -80,6 +86,8 @@ class Peer:
     """The chain's name of where the trainer stands; empty before the first round."""
     members: tuple[str, ...] = ()
     """Of the update that led here, less those who left."""
+    min_step_s: float = 0.0
+    """What `settings.min_step_s` says."""
     met: bool = False
     """Whether a link has said where the chain on this disk stands."""
     in_step: bool = False
@@ -173,8 +181,15 @@ class Peer:
             round = self.trainer.anchor.round + 1
             overdue = f"round {round} is overdue; training goes on"
             self.session.say("TRAINING", overdue if self.trainer.frozen else f"towards round {round}")
+            began_at, stands = time.monotonic(), self._stands()
             self._train_step()
             self._hear(0.0)
+            while (left_s := began_at + self.min_step_s - time.monotonic()) > 0 and self._stands() == stands:
+                self._hear(min(left_s, POLL_S))
+
+    def _stands(self) -> tuple[object, ...]:
+        """What must not change while this peer rests after an inner step."""
+        return self.anchor, self.trainer.frozen, self.freeze_asked, self.in_step, self.session.stopping
 
     # ---- train and freeze ----
 
@@ -235,7 +250,7 @@ class Peer:
     def _overdue(self) -> bool:
         """A round that takes longer than every deadline together holds nobody: training goes on."""
         table = self.spec.round
-        longest_s = table.gather_s + 2 * (table.patience_s + table.exchange_s)
+        longest_s = table.gather_s + 2 * (table.silence_s + table.exchange_s)
         if self.idle_since is None or time.monotonic() - self.idle_since < longest_s:
             return self.idle_since is None
         self._end_idling()
@@ -258,6 +273,10 @@ class Peer:
                     self._apply(*fields)
                 case "replay":
                     self._replay(*fields)
+                case "undo":
+                    self._undo(*fields)
+                case "snapshot":
+                    self._jump(*fields)
                 case "resume":
                     self._resume(fields[0])
                 case "freeze":
@@ -276,10 +295,40 @@ class Peer:
     def _replay(self, packed: bytes, last_round: int) -> None:
         """Apply an update of the chain on this disk again."""
         update = Block.from_bytes(packed).update
-        self.trainer.replay(update, self.link.load_object)
+        self.finish_snapshot()
+        self.session.say_given_up(self.trainer.replay(update, self.link.load_object), update.round)
         self.anchor, self.members = next_anchor(update.parent, update.digest), update.staying
         for event in self.replaying.after(update.round, last_round):
             self.session.emit(event)
+
+    def _undo(self, packed: tuple[bytes, ...], anchor: bytes, members: tuple[str, ...]) -> None:
+        """Stand at an earlier anchor again, since the others' branch won; its updates follow as usual."""
+        from peer.train.rewind import restore_at
+
+        updates = [Block.from_bytes(block).update for block in packed]
+        self.finish_snapshot()
+        restored = restore_at(self.link.directory, self.spec, anchor, updates[-1].round - 1)
+        undone = self.trainer.undo(updates, restored)
+        self.anchor, self.members = anchor, members
+        self.freeze_asked = self.round_begun = False
+        if self.idle_since is None:
+            self.idle_since = time.monotonic()
+        self.session.say_undone(updates, undone)
+        # Before anything else happens: what was counted on the other branch is in the balance of no older checkpoint.
+        self.write_checkpoint()
+        self.link.send("applied", anchor, self.trainer.anchor.state_digest())
+
+    def _jump(self, round: int, anchor: bytes, members: tuple[str, ...]) -> None:
+        """Stand where a snapshot was taken, since no chain leads there from here; updates follow as usual."""
+        from peer.train.snapshotter import read_anchor
+
+        self.finish_snapshot()
+        given_up = self.trainer.jump(self.anchor, read_anchor(self.link.directory, round, anchor))
+        self.anchor, self.members = anchor, members
+        self.freeze_asked = self.round_begun = False
+        self.session.say_left_behind(given_up, round)
+        # Before anything else happens: an older checkpoint stands where no chain leads on.
+        self.write_checkpoint()
 
     def _resume(self, anchor: bytes) -> None:
         """Stand where the chain on this disk ends; at the very start the first founder measures it."""
@@ -295,29 +344,42 @@ class Peer:
         update = Block.from_bytes(packed).update
         if self.idle_since is None:
             self.idle_since = time.monotonic()
+        self.finish_snapshot()
         self.session.emit(PhaseEntered(round=update.round - 1, phase="apply"))
-        self.trainer.apply(update, self.link.load_object)
+        self.session.say_given_up(self.trainer.apply(update, self.link.load_object), update.round)
         state = self.trainer.anchor.state_digest()
         self.anchor, self.members = anchor, update.staying
         self.freeze_asked = False
         self._end_idling()
-        group = [pledge.peer for pledge in update.members]
+        group, imposed = [pledge.peer for pledge in update.members], penalties_of(update)
         self.session.emit(
             RoundCommitted(
                 round=update.round, digest=anchor.hex(), state=state.hex(), group=group,
-                weights=dict(zip(group, update.weights[0], strict=True)), penalties=[],
+                weights=dict(zip(group, update.weights[0], strict=True)),
+                penalties=[asdict(penalty) for penalty in imposed],
                 tokens=sum(pledge.tokens for pledge in update.members), bytes_sent=bytes_sent,
                 bytes_received=bytes_received, round_s=round(time.monotonic() - self.round_began_at, 3),
                 exposed_s=round(self.exposed_s, 3), void=sum(part == b"" for part in update.parts),
             )
         )  # fmt: skip
+        for penalty in imposed:
+            if self.in_step or penalty.about == self.trainer.me:  # a newcomer need not tell what was long ago
+                self.session.emit(penalty)
         self.round_began_at = self.idle_since = time.monotonic()
         self.exposed_s = 0.0
         self.round_begun = False
         # Last: it may raise LinkLost, and the round is told to people once.
         self.link.send("applied", anchor, state)
+        if self.in_step and self.snapshotter.due(update.round):
+            self.snapshotter.start(self.trainer.anchor, anchor, state)
         if self._my_turn_to_evaluate(update):
             self._evaluate()
+
+    def finish_snapshot(self) -> None:
+        """It is written beside training, until the anchor is about to change."""
+        why = self.snapshotter.wait()
+        if why:
+            self.session.warn("SNAPSHOT", why)
 
     def _my_turn_to_evaluate(self, update: Update) -> bool:
         """All anchors are alike, so one member measures each; they take turns."""
@@ -340,6 +402,12 @@ def _make_trainer(spec: RunSpec, settings: PeerSettings, me: str, directory: Pat
     if settings.threads:
         torch.set_num_threads(settings.threads)
     return Trainer(spec, me, directory / "x", choose_device(settings.device))
+
+
+def _make_snapshotter(directory: Path, spec: RunSpec) -> Snapshotter:
+    from peer.train.snapshotter import Snapshotter
+
+    return Snapshotter(directory, spec)
 
 
 def _restore(trainer: Trainer, directory: Path, session: Session) -> tuple[Checkpoints, bytes]:

@@ -170,13 +170,14 @@ class RoundTable(_Table):
     overlap: Literal["none"] = "none"
     """What inner steps do while the round runs."""
     gather_s: float = 60.0
-    """The first coordinator waits this long after its own freeze for the rest of the electorate."""
+    """The first coordinator waits this long after its own freeze for the rest of the electorate, at most."""
     ack_s: float = 8.0
     """Wait for promises, for norms after the parts, and for what is asked for again."""
     exchange_s: float = 120.0
     """Wait for parts, and again for means."""
-    patience_s: float = 180.0
-    """Silence after which the next coordinator takes the round over; more than `exchange_s` + `ack_s`."""
+    patience: float = 4.0
+    """How many deviations later than usual a peer may be before the round goes on without it. The waits above are
+    the longest there are: after three rounds each is learned from when the others came in the last ones."""
     stagger_s: float = 5.0
     """Further wait per skipped coordinator."""
     keep_rounds: int = 8
@@ -207,7 +208,12 @@ class RoundTable(_Table):
         _require(self.snapshot_rounds, "round.snapshot_rounds", low=1)
         for name in ("max_train_s", "gather_s", "ack_s", "exchange_s", "stagger_s"):
             _require(getattr(self, name), f"round.{name}", low=0.05)
-        _require(self.patience_s, "round.patience_s", low=self.exchange_s + self.ack_s)
+        _require(self.patience, "round.patience", low=1)
+
+    @property
+    def silence_s(self) -> float:
+        """Silence after which the next coordinator takes the round over, at most."""
+        return max(self.exchange_s, self.ack_s) + 2 * self.ack_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,13 +285,22 @@ class PeerSettings(_Table):
     """auto, cpu, cuda, cuda:1, mps."""
     threads: int = 0
     """CPU threads of the trainer; 0 leaves torch's choice."""
+    min_step_s: float = 0.0
+    """An inner step takes at least this long, so that whoever sits at the machine hardly notices; 0 means no pause."""
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     """Addresses to listen on; port 0 takes a free one."""
+    chain_mb: int = 4096
+    """Room on disk for updates that others may need; what no fork and no newcomer can need any more goes first."""
+    upload_mbps: float = 100.0
+    """Megabits per second that newcomers get from this peer for a snapshot, between rounds; 0 gives none."""
 
     def __post_init__(self) -> None:
         if len(self.name) > MAX_NAME or not self.name.isprintable():
             raise BadSpec(f"name is {self.name!r}; use at most {MAX_NAME} printable characters")
         _require(self.threads, "threads", low=0)
+        _require(self.min_step_s, "min_step_s", low=0, high=3600)
+        _require(self.chain_mb, "chain_mb", low=0)
+        _require(self.upload_mbps, "upload_mbps", low=0)
 
 
 def parse(text: str, source: str = "spec") -> RunSpec:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged
+from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged, PenaltyImposed
+from peer.rounds.penalties import explain
+from peer.rounds.update import WEIGHT_ONE, Update
 
 if TYPE_CHECKING:
-    from peer.train.trainer import Trainer
+    from peer.train.trainer import Trainer, Undone
 
 PROGRESS_S = 1.0
 
@@ -36,8 +38,45 @@ class Session:
         """Tell a person something they should know."""
         self.emit(AlertRaised(level="warning", code=code, text=text))
 
+    def say_undone(self, updates: Sequence[Update], undone: Undone) -> None:
+        """What a change to the others' branch, which the link announced, did to this peer's own work."""
+        first, last = updates[-1].round, updates[0].round
+        which = f"round {last} is undone" if first == last else f"rounds {first} to {last} are undone"
+        back = "it" if first == last else f"{undone.returned} of them"
+        gone = "it" if first == last else f"{undone.lost} of them"
+        parts = [
+            which,
+            f"what this peer had put into {back} is owed again" if undone.returned else "",
+            f"what it had put into {gone} is not on its disk any more and is lost" if undone.lost else "",
+        ]
+        text = "; ".join(part for part in parts if part)
+        self.emit(AlertRaised(level="warning" if undone.lost else "info", code="FORK", text=text))
+
+    def say_given_up(self, norm: float, round: int) -> None:
+        """What this peer had learned was older than the run takes: its `norm`, 0.0 if nothing was given up."""
+        if norm:
+            text = f"work of norm {norm:.3g} was too old at round {round} and is given up; training goes on from there"
+            self.warn("STALE", text)
+
+    def say_left_behind(self, norm: float, round: int) -> None:
+        """What this peer had last offered or was too old did not come along to a snapshot: its `norm`, or 0.0."""
+        if norm:
+            text = f"this peer goes on at round {round}; of what it had learned, work of norm {norm:.3g} may have been"
+            self.warn("RESYNC", f"{text} counted already or is too old, and is not offered again")
+
     def left(self) -> bool:
         return self.stopping
+
+
+def penalties_of(update: Update) -> list[PenaltyImposed]:
+    """What people are told about the penalties of a decided round."""
+    return [
+        PenaltyImposed(
+            about=penalty[0], code=penalty[1], layer="", evidence=explain(penalty, update),
+            factor=round(penalty[2] / WEIGHT_ONE, 4), until_round=penalty[3],
+        )
+        for penalty in update.penalties
+    ]  # fmt: skip
 
 
 @dataclass

@@ -21,7 +21,7 @@ def contribution(trainer: Trainer, anchor: bytes) -> Contribution:
 class DecidedRound:
     """The update from `anchor` that these trainers, all frozen, agree on, and the means behind it.
 
-    The bytes of `left_out` trainers are in no part; `void` parts have no mean.
+    The bytes of `left_out` trainers are in no part; `void` parts, and all when everybody is left out, have no mean.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class DecidedRound:
         first, codec = trainers[0], Codec(trainers[0].spec.codec.wire)
         offers = [contribution(trainer, anchor) for trainer in trainers]
         members = tuple(offer.pledge(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
-        weights = token_weights(members, first.spec.tokens_cap)
+        weights = token_weights(members, first.spec.tokens_cap, first.spec.round.max_staleness)
         chosen = [index for index, member in enumerate(members) if member.peer not in left_out]
         mask = sum(1 << index for index in chosen)
         parts = tuple(
-            VOID if part in void else self._mean(codec, [offers[index].payload(part) for index in chosen],
+            VOID if part in void or not chosen else self._mean(codec, [offers[index].payload(part) for index in chosen],
                                                  [weights[index] for index in chosen])
             for part in range(len(first.parts))
         )  # fmt: skip

@@ -1,8 +1,13 @@
-"""Schedules of faults at random and with an aim, for the logical peers of `peer.testing`."""
+"""Schedules of faults at random and with an aim, for the logical peers of `peer.testing`.
+
+`run_schedule(17, "targeted", takeover_s=12.0)` is one of them, the same each time: a number of peers, a
+network that loses, repeats and delays frames, perhaps latecomers, then faults, then calm.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 from dht.memory import LinkModel
 from peer.rounds.messages import Prepare, Promise, Propose, Voted
@@ -10,6 +15,15 @@ from peer.rounds.state import Head
 from peer.rounds.update import Block
 from peer.testing.logical_peer import LogicalPeer
 from peer.testing.world import World
+
+FAULT_S = 40.0
+CALM_S = 40.0
+TAKEOVER_S = 12.0
+"""The usual wait of the schedules with takeover."""
+LATECOMERS = 0.2
+"""Share of the schedules in which others join after the founders."""
+
+Faults = Callable[["FaultyWorld"], None]
 
 
 class FaultyWorld(World):
@@ -23,7 +37,7 @@ class FaultyWorld(World):
         if self.on_commit is not None:
             self.on_commit(peer)
 
-    def run(self, faults: Callable[[FaultyWorld], None], *, fault_s: float, calm_s: float) -> None:
+    def run(self, faults: Faults, *, fault_s: float, calm_s: float) -> None:
         """Faults, then calm; at the end one chain that moved on."""
         faults(self)
         self.scheduler.run_until(fault_s)
@@ -41,13 +55,63 @@ class FaultyWorld(World):
         self.check()
         rounds = [peer.disk.head.round for peer in self.peers]
         assert max(rounds) >= before + 2, f"only {max(rounds) - before} rounds in {calm_s:.0f} s of calm"
-        assert min(rounds) >= max(rounds) - 1, f"left behind: {rounds}"
+        assert not self.apart(), self.apart()
+
+
+def run_schedule(seed: int, kind: str, *, takeover_s: float = 0.0, peers: int | None = None) -> FaultyWorld:
+    """One schedule with 1 to 5 founders, or as many as asked. `kind` is "random", "targeted" or "forks".
+
+    With takeover both faults and calm last longer, by the time that it takes to take over and to find together.
+    """
+    dice = Random(seed)
+    link = LinkModel(
+        delay_s=(0.01, 0.3), loss=dice.choice((0.0, 0.05, 0.2)), duplication=0.05, old=0.03, old_s=20.0
+    )  # fmt: skip
+    longer_s = 2 * takeover_s
+    world = FaultyWorld(seed, peers or dice.randrange(1, 6), link, takeover_s=takeover_s)
+    if dice.random() < LATECOMERS:
+        for _ in range(dice.randrange(1, 3)):
+            world.scheduler.call_at(dice.uniform(0.0, FAULT_S), world.join)
+    world.run(_faults(kind, dice, FAULT_S + longer_s), fault_s=FAULT_S + longer_s, calm_s=CALM_S + longer_s)
+    return world
+
+
+def _faults(kind: str, dice: Random, horizon_s: float) -> Faults:
+    match kind:
+        case "random":
+            return random_faults(horizon_s)
+        case "targeted":
+            return targeted_faults(dice.uniform(0.2, 0.8))
+        case "forks":
+            return forking_faults(horizon_s)
+    raise AssertionError(f"no such kind: {kind}")
 
 
 # ---- faults ----
 
 
-def random_faults(horizon_s: float) -> Callable[[FaultyWorld], None]:
+def forking_faults(horizon_s: float) -> Faults:
+    """The network falls into two or three sides for a long while, again and again; some peers crash meanwhile."""
+
+    def part(world: FaultyWorld) -> None:
+        sides = world.rng.randrange(2, 4)
+        placed = {peer.name: world.rng.randrange(sides) for peer in world.peers}
+        world.network.partition(*({name for name in placed if placed[name] == side} for side in range(sides)))
+        if world.rng.random() < 0.5:
+            _crash_soon(world, world.rng.choice(world.peers), world.rng.uniform(0.5, 20.0))
+
+    def arm(world: FaultyWorld) -> None:
+        at = world.rng.uniform(0.0, 15.0)
+        while at < horizon_s:
+            world.scheduler.call_at(at, part, world)
+            at += world.rng.uniform(5.0, 60.0)
+            world.scheduler.call_at(at, world.network.partition)
+            at += world.rng.uniform(0.0, 15.0)
+
+    return arm
+
+
+def random_faults(horizon_s: float) -> Faults:
     """Crashes with recovery, stalls, partitions and cut pairs at random times, over a lossy network."""
 
     def arm(world: FaultyWorld) -> None:
@@ -75,7 +139,7 @@ def random_faults(horizon_s: float) -> Callable[[FaultyWorld], None]:
     return arm
 
 
-def targeted_faults(loss: float) -> Callable[[FaultyWorld], None]:
+def targeted_faults(loss: float) -> Faults:
     """Aims at agreement: loses promises, proposals and votes, strikes right after a promise or a vote,
     isolates the first committer, freezes a coordinator and cuts it off from its successor."""
     aims = {Promise.code, Propose.code, Voted.code}

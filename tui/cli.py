@@ -72,6 +72,7 @@ def build_parser() -> Parser:
     _add_join(commands)
     _add_status(commands)
     _add_export(commands)
+    _add_audit(commands)
     return parser
 
 
@@ -118,6 +119,12 @@ def _add_export(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = _add_command(commands, "export", _export, "write the model of a peer's folder for plain transformers")
     parser.add_argument("dir", type=Path, metavar="DIR", help="the folder of a peer, stopped or at work")
     parser.add_argument("--to", type=Path, metavar="OUT", help="new folder (default: DIR/export-round-N)")
+
+
+def _add_audit(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = _add_command(commands, "audit", _audit, "check every vote, digest and weight of a peer's folder")
+    parser.add_argument("dir", type=Path, metavar="DIR", help="the folder of a peer, stopped or at work")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_command(
@@ -210,6 +217,13 @@ def _export(options: argparse.Namespace) -> int:
     from tui.single import run_export
 
     print(run_export(options.dir, options.to, debug=options.debug))
+    return 0
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from tui.single import run_audit
+
+    run_audit(options.dir, as_json=options.json, debug=options.debug)
     return 0
 
 

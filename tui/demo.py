@@ -20,7 +20,7 @@ from peer.spec import RunSpec, dump
 from tui.choose import choose_spec
 from tui.launch import INTERRUPTED, Child, Children, Ended, Interrupted, Said, error_of, python_module
 from tui.output import Output
-from tui.plain import format_bytes
+from tui.progress import format_bytes
 from tui.snapshot import Swarm, fold
 from tui.verdict import find_fault
 
@@ -162,7 +162,7 @@ class Story:
 def round_limit_s(spec: RunSpec) -> float:
     """The longest that one round may take: training, then two coordinators who each run into every deadline."""
     table = spec.round
-    return table.max_train_s + table.gather_s + 2 * (table.patience_s + table.exchange_s + table.ack_s)
+    return table.max_train_s + table.gather_s + 2 * (table.silence_s + table.exchange_s + table.ack_s)
 
 
 def summarise(swarm: Swarm, rounds: int) -> list[str]:

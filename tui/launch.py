@@ -27,6 +27,7 @@ from types import FrameType, TracebackType
 from typing import BinaryIO, Self
 
 from dht.errors import (
+    BadChain,
     BadInput,
     DirectoryBusy,
     DiskFull,
@@ -228,7 +229,7 @@ def error_of(child: Child) -> HomefiresError:
 
 def kind_of(exit_code: int | None) -> type[HomefiresError]:
     """The branch of the error tree that an exit code stands for; its root for codes of no branch."""
-    kinds = (BadInput, Unreachable, PortInUse, RunMismatch, DirectoryBusy, RoundsFailed, DiskFull)
+    kinds = (BadInput, Unreachable, PortInUse, RunMismatch, DirectoryBusy, RoundsFailed, DiskFull, BadChain)
     return next((kind for kind in kinds if kind.exit_code == exit_code), HomefiresError)
 
 

@@ -15,10 +15,12 @@ from peer.events import (
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
+    PenaltyImposed,
     RoundAborted,
     RoundCommitted,
     TransferProgressed,
 )
+from tui.progress import Bar, count, format_bytes, format_transfer
 from tui.snapshot import Swarm, fold
 
 HEARTBEAT_S = 60.0
@@ -55,16 +57,20 @@ class PlainOutput:
         self._said_t = 0.0
         self._synced_t: dict[str, float] = {}
         """When it was last printed how far a peer has caught up."""
+        self._bars: dict[str, Bar] = {}
+        """Of each peer that takes a snapshot."""
 
     def show(self, line: Line) -> None:
         before, self._swarm = self._swarm, fold(self._swarm, line)
         self._said_t = self._said_t or line.t
         match line.event:
-            case RoundCommitted() as event if event.round > before.round and not _is_syncing(before, line):
+            case RoundCommitted() as event if _is_news(before, event) and not _is_syncing(before, line):
                 self._flush_round(line.t)
                 self._pending = _Pending(line.t, event, self._training_loss())
             case Evaluated() as event if len(self._swarm.losses) > len(before.losses):
                 self._show_evaluation(line.t, event)
+            case PenaltyImposed() as event if event in self._swarm.penalties and event not in before.penalties:
+                self._print(line.t, self._penalty(event))
             case RoundAborted() as event:
                 self._print(line.t, f"{self._who(line)}: round {event.round + 1} is tried again: {event.why}")
             case AlertRaised() as event:
@@ -75,6 +81,8 @@ class PlainOutput:
                 self._print(line.t, " · ".join(part for part in parts if part))
             case PeerStateChanged() as event:
                 self._show_state(before, line, event)
+            case TransferProgressed(what="snapshot") as event:
+                self._show_snapshot(line, event)
             case PeerStopped() as event if line.peer:
                 self._flush_round(line.t)
                 self._print(line.t, f"{self._who(line)}: stopped: {event.why}")
@@ -105,6 +113,13 @@ class PlainOutput:
         why = f": {event.why}" if event.why else ""
         self._print(line.t, f"{self._who(line)}: {event.state}{why}{self._received(line.peer)}")
 
+    def _show_snapshot(self, line: Line, event: TransferProgressed) -> None:
+        bar = self._bars.get(line.peer)
+        if bar is None or not bar.covers(event):
+            bar = self._bars[line.peer] = Bar(line.t, event)
+        if bar.is_due(line.t, event):
+            self._print(line.t, f"{self._who(line)}: snapshot {bar.draw(line.t, event)}")
+
     def _terse_sync(self, before: Swarm, line: Line) -> bool:
         """A peer that catches up says each second how far it is."""
         if not _is_syncing(self._swarm, line):
@@ -133,20 +148,26 @@ class PlainOutput:
         held_out = dict(self._swarm.losses).get(event.round)
         parts = [
             self._round(event.round),
-            _count(len(event.group), "peer"),
+            count(len(event.group), "peer"),
             f"held-out loss {held_out:.3f}" if held_out is not None else "",
             f"training loss {training:.3f}" if training is not None else "",
             f"{event.round_s:.1f} s",
             f"{format_bytes(event.bytes_sent)} up",
-            _count(event.void, "void part") if event.void else "",
+            count(event.void, "void part") if event.void else "",
             f"digest {event.digest[:8]}",
         ]
         self._print(t, " · ".join(part for part in parts if part))
 
+    def _penalty(self, event: PenaltyImposed) -> str:
+        """round 12: peer-3 LATE, 12 of 24 parts came in time, counted 50 %, until round 13."""
+        imposed, who = f"round {event.until_round - 1}", self._swarm.label(event.about)
+        counted = f"counted {100 * event.factor:.0f} %"
+        return f"{imposed}: {who} {event.code}, {event.evidence}, {counted}, until round {event.until_round}"
+
     def _heartbeat(self) -> str:
         swarm = self._swarm
         alive = [view for view in swarm.reporting if not view.stopped]
-        parts = [_count(len(alive), "peer"), self._round(swarm.round)]
+        parts = [count(len(alive), "peer"), self._round(swarm.round)]
         training = [view for view in alive if view.steps]
         if training:
             slowest = min(training, key=lambda view: (view.round, view.step))
@@ -178,24 +199,14 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
+def _is_news(swarm: Swarm, event: RoundCommitted) -> bool:
+    """Whether nobody has reported this anchor: the next one, or one of another branch."""
+    return not any(view.has_committed(event) for view in swarm.reporting)
+
+
 def _is_syncing(swarm: Swarm, line: Line) -> bool:
     view = swarm.peers.get(line.peer)
     return view is not None and view.state == "SYNCING"
-
-
-def format_transfer(transfer: TransferProgressed) -> str:
-    """7.1 MB of 23.5 MB."""
-    return f"{format_bytes(transfer.bytes_done)} of {format_bytes(transfer.bytes_total)}"
-
-
-def format_bytes(count: int) -> str:
-    """Decimal units, one decimal: 61.2 kB."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
 
 
 def format_elapsed(seconds: float) -> str:
@@ -203,7 +214,3 @@ def format_elapsed(seconds: float) -> str:
     minutes, rest_s = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest_s:02}" if hours else f"{minutes:02}:{rest_s:02}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,6 +1,6 @@
 """`homefires join` and `homefires bootstrap`: one child, its events on the screen until it ends.
 
-`homefires export`: one child, its one line at its end.
+`homefires export` and `homefires audit`: one child, its one line at its end.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,10 +32,14 @@ from tui.launch import (
 from tui.output import Output
 from tui.places import default_directory
 
+GONE_S = 20.0
+"""A child that has closed its output ends within this time."""
 DESCRIBE_S = 120.0
 """Loading torch and laying out the model takes no longer, or something is wrong."""
-EXPORT_S = 3600.0
+EXPORT_S = AUDIT_S = 3600.0
 """Replaying the longest chain takes no longer, or something is wrong."""
+AUDITED = "audited round"
+"""How a line begins by which an audit says how far it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +117,45 @@ def run_export(directory: Path, to: Path | None, *, debug: bool) -> str:
     )
     if debug:
         print(told.stderr, end="", file=sys.stderr)
-    if told.returncode == 0:
-        return told.stdout.strip()
-    kind = kind_of(told.returncode)
-    why = (told.stderr.strip().splitlines() or [f"exit code {told.returncode}"])[-1].removeprefix("homefires: ")
-    raise kind(why if kind is not HomefiresError else f"the export failed: {why}; run it again with --debug")
+    if told.returncode != 0:
+        raise _failure("export", told.returncode, told.stderr)
+    return told.stdout.strip()
+
+
+def run_audit(directory: Path, *, as_json: bool, debug: bool) -> None:
+    """Have a run directory checked: what was verified goes to stdout, how far it is to stderr.
+
+    A child, since it loads torch. Raises the error that its exit code stands for, BadChain for a bad link.
+    """
+    argv = python_module("peer", "audit", str(directory), *(["--json"] if as_json else []))
+    environment = os.environ | CHILD_ENVIRONMENT
+    said: list[str] = []
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        watchdog = threading.Timer(AUDIT_S, child.kill)
+        watchdog.start()
+        try:
+            assert child.stdout is not None
+            assert child.stderr is not None
+            for line in child.stderr:
+                if debug or line.startswith(AUDITED):
+                    print(line, end="", file=sys.stderr, flush=True)
+                said.append(line)
+            verdict = child.stdout.read().strip()  # one line: the pipe holds it
+            child.wait(GONE_S)
+        finally:
+            watchdog.cancel()
+            child.kill()
+    if verdict:
+        print(verdict)
+    if child.returncode != 0:
+        raise _failure("audit", child.returncode, "".join(said))
+
+
+def _failure(what: str, exit_code: int, stderr: str) -> HomefiresError:
+    """What a child failed with: its last line, in the branch of the error tree that its exit code stands for."""
+    kind = kind_of(exit_code)
+    why = (stderr.strip().splitlines() or [f"exit code {exit_code}"])[-1].removeprefix("homefires: ")
+    return kind(why if kind is not HomefiresError else f"the {what} failed: {why}; run it again with --debug")
 
 
 def follow(name: str, argv: Sequence[str], log: Path, output: Output) -> int:

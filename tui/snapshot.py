@@ -21,6 +21,7 @@ from peer.events import (
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
+    PenaltyImposed,
     ReportReceived,
     RoundCommitted,
     RoundStarted,
@@ -59,6 +60,7 @@ class PeerView:
     bytes_sent: int = 0
     bytes_received: int = 0
     commits: tuple[Commit, ...] = ()
+    """By round. A peer that changed over to another branch has committed anew: what came before does not count."""
     alerts: tuple[str, ...] = ()
     transfer: TransferProgressed | None = None
     """What it is receiving in order to catch up."""
@@ -70,6 +72,11 @@ class PeerView:
         """The name its volunteer chose, or the last letters of its id."""
         return self.name or self.peer[-8:]
 
+    def has_committed(self, event: RoundCommitted) -> bool:
+        """Whether this peer stands on the same anchor or behind it."""
+        known = next((commit for commit in reversed(self.commits) if commit.round <= event.round), None)
+        return known is not None and (known.round, known.digest) == (event.round, event.digest)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Swarm:
@@ -80,8 +87,10 @@ class Swarm:
     round: int = 0
     losses: tuple[tuple[int, float], ...] = ()
     """(round, held-out nats per token) of evaluated anchors, by round."""
-    tokens: int = 0
-    """Trained by the members of the committed rounds together."""
+    tokens_of: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Trained by the members of each committed round together; of two branches, what was said later."""
+    penalties: tuple[PenaltyImposed, ...] = ()
+    """Those that last now, in the order in which they were told."""
     started_t: float | None = None
     last_t: float | None = None
     invite: str = ""
@@ -95,6 +104,11 @@ class Swarm:
     def bytes_sent(self) -> int:
         """Upload of all reporting peers in the committed rounds."""
         return sum(view.bytes_sent for view in self.reporting)
+
+    @property
+    def tokens(self) -> int:
+        """Trained in all committed rounds."""
+        return sum(self.tokens_of.values())
 
     @property
     def seconds(self) -> float:
@@ -137,6 +151,7 @@ def to_json(swarm: Swarm) -> dict[str, Any]:
         "round": swarm.round,
         "losses": [list(pair) for pair in swarm.losses],
         "tokens": swarm.tokens,
+        "penalties": [dataclasses.asdict(penalty) for penalty in swarm.penalties],
         "bytes_sent": swarm.bytes_sent,
         "started_t": swarm.started_t,
         "last_t": swarm.last_t,
@@ -181,10 +196,11 @@ def _fold_peer(view: PeerView, line: Line) -> PeerView:
             )
         case RoundCommitted() as event:
             commit = Commit(round=event.round, digest=event.digest, state=event.state)
+            earlier = tuple(known for known in view.commits if known.round < event.round)
             return replace(
                 view,
                 round=event.round,
-                commits=(*view.commits, commit),
+                commits=(*earlier, commit),
                 bytes_sent=view.bytes_sent + event.bytes_sent,
                 bytes_received=view.bytes_received + event.bytes_received,
             )
@@ -199,8 +215,14 @@ def _fold_peer(view: PeerView, line: Line) -> PeerView:
 def _fold_swarm(swarm: Swarm, line: Line) -> Swarm:
     match line.event:
         # Every member reports the same round: its tokens count once.
-        case RoundCommitted() as event if event.round > swarm.round:
-            return replace(swarm, round=event.round, tokens=swarm.tokens + event.tokens)
+        case RoundCommitted() as event:
+            newest = max(view.commits[-1].round for view in swarm.reporting if view.commits)
+            tokens_of = MappingProxyType({**swarm.tokens_of, event.round: event.tokens})
+            lasting = tuple(penalty for penalty in swarm.penalties if penalty.until_round > newest)
+            return replace(swarm, round=newest, tokens_of=tokens_of, penalties=lasting)
+        # Every member tells it; and who catches up tells what is over.
+        case PenaltyImposed() as event if event.until_round > swarm.round and event not in swarm.penalties:
+            return replace(swarm, penalties=(*swarm.penalties, event))
         case Evaluated() as event if event.loss is not None:
             known = {round: loss for round, loss in swarm.losses if round != event.round}
             return replace(swarm, losses=tuple(sorted((known | {event.round: event.loss}).items())))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from dht.errors import BadInput
 from peer.events import read_events
-from tui.plain import format_transfer, printable
+from tui.plain import printable
+from tui.progress import format_transfer
 from tui.snapshot import PeerView, Swarm, fold, to_json
 
 

@@ -1,9 +1,12 @@
 """The link's part of the run directory: the chain, the objects it names, and the voter's memory.
 
-chain/000001.block     an update and its certificate
+The files of the chain are those of `peer.averaging.blocks`; beside them lie
+
 chain/objects/<hex>    bytes by digest: encoded means of parts, accepted updates
-chain/acceptor         what this peer promised and accepted for its head
-HEAD                   round number and anchor: the one pointer that a commit switches
+chain/acceptors        what this peer promised and accepted in the newest instances
+
+Every change is one switch of HEAD: what it will name is written before, what it named no longer is
+removed after, so that a crash in between leaves files that do not count.
 """
 
 from __future__ import annotations
@@ -14,40 +17,60 @@ from pathlib import Path
 
 import msgpack
 
-from dht.errors import RunMismatch
 from dht.files import naming_damage, write_whole
-from dht.records import Genesis
+from peer.averaging import snapshots
+from peer.averaging.blocks import (
+    Base,
+    base_path,
+    block_files,
+    block_path,
+    pointer_bytes,
+    read_chain_files,
+    read_undone,
+    undone_path,
+)
 from peer.averaging.codec import Codec
 from peer.averaging.contribution import Contribution
+from peer.averaging.objects import Objects, load_object
 from peer.rounds.layout import Part
-from peer.rounds.names import digest_of, genesis_anchor, pack
-from peer.rounds.state import Acceptor, Head
+from peer.rounds.names import DIGEST_BYTES, digest_of, pack
+from peer.rounds.state import Acceptor, Head, Step
 from peer.rounds.update import VOID, Block, Update
 
 BLOCKS_PER_ANSWER = 32
 ANSWER_BYTES = 8 << 20
+KEEP_ROUNDS = 8
+QUOTA_BYTES = 4 << 30
 
 
 class ChainOnDisk:
-    """`peer.averaging.driver.Disk` in a run directory. Large writes go through `executor`."""
+    """`peer.averaging.driver.Disk` in a run directory. Raises BadInput if that is damaged.
+
+    `keep_rounds` of the spec is how far a fork can go back; `quota_bytes` is room for updates that others may need.
+    """
 
     def __init__(
         self, directory: Path, genesis: Head, parts: tuple[Part, ...], codec: Codec, executor: Executor,
-        call_soon: Callable[[Callable[[], None]], object],
+        call_soon: Callable[[Callable[[], None]], object], *, keep_rounds: int = KEEP_ROUNDS,
+        quota_bytes: int = QUOTA_BYTES,
     ) -> None:  # fmt: skip
         self._directory, self._parts, self.codec = directory, parts, codec
-        self._executor, self._call_soon = executor, call_soon
-        self._folder = directory / "chain"
-        self._objects = self._folder / "objects"
-        self._objects.mkdir(parents=True, exist_ok=True)
-        self.blocks, self.heads = read_blocks(directory, genesis)
-        self._rounds = {head.anchor: index for index, head in enumerate(self.heads)}
+        self._keep_rounds, self._quota_bytes = keep_rounds, quota_bytes
+        self.objects = Objects(directory / "chain" / "objects", executor, call_soon)
+        undone_path(directory, 0, b"").parent.mkdir(exist_ok=True)
+        found = read_chain_files(directory, genesis)
+        self.base, self.blocks, self.heads = found.base, list(found.blocks), list(found.heads)
+        self._rounds = {head.anchor: head.round for head in self.heads}
+        self._block_bytes = [len(block.to_bytes()) for block in self.blocks]
+        self._undone = read_undone(directory)
+        self._acceptors = self._read_acceptors()
         self._contribution: Contribution | None = None
-        self._writing: dict[bytes, list[Callable[[], None]]] = {}
-        named = {digest for block in self.blocks for digest in block.update.parts}
-        self._unused = {bytes.fromhex(path.name) for path in self._objects.iterdir() if not path.suffix} - named
-        self._stale: set[bytes] = set()
-        """Objects of the round before that no block names; they go with the next commit."""
+        self._accepted: dict[bytes, tuple[bytes, ...]] = {}
+        """Updates that this peer remembers to have accepted, each with the digests that it needs."""
+        self._remove_leftovers()
+        for block in [*self.blocks, *self._undone.values()]:
+            self.objects.name(_means(block.update))
+        self._name_accepted()
 
     @property
     def head(self) -> Head:
@@ -56,93 +79,195 @@ class ChainOnDisk:
 
     @property
     def ancestors(self) -> dict[bytes, int]:
-        """Every anchor of the chain, to its round."""
-        return {head.anchor: head.round for head in self.heads}
+        """Every anchor of the chain from the base on, to its round."""
+        return dict(self._rounds)
+
+    @property
+    def trail(self) -> tuple[Step, ...]:
+        """The newest blocks, oldest first, each with the head before it: as many as a fork may undo."""
+        steps = [Step(before, block) for before, block in zip(self.heads, self.blocks, strict=False)]
+        return tuple(steps[-self._keep_rounds :])
 
     # ---- the voter's memory ----
 
     def save_acceptor(self, acceptor: Acceptor) -> None:
-        fields = (acceptor.anchor, acceptor.instance, acceptor.promised, acceptor.accepted)
-        write_whole(self._folder / "acceptor", pack(fields))
+        """Remember this in place of what was known of its instance, and forget anchors that no fork leads back to."""
+        oldest = self.head.round - self._keep_rounds
+        kept = {**self._acceptors, acceptor.instance: (self.head.round, acceptor)}
+        kept = {instance: item for instance, item in kept.items() if item[0] >= oldest}
+        rows = [
+            (round, item.anchor, item.instance, item.promised, item.accepted, item.electorate)
+            for round, item in kept.values()
+        ]
+        packed = pack(rows)
+        write_whole(self._directory / "chain" / "acceptors", digest_of(packed) + packed)
+        self._acceptors = kept
+        self._name_accepted()
 
-    def load_acceptor(self) -> Acceptor | None:
-        path = self._folder / "acceptor"
-        if not path.exists():
-            return None
-        with naming_damage(path):
-            return Acceptor(*msgpack.unpackb(path.read_bytes(), use_list=False))
+    def load_acceptors(self) -> dict[bytes, Acceptor]:
+        """What this peer promised and accepted, by instance."""
+        return {instance: acceptor for instance, (_, acceptor) in self._acceptors.items()}
 
     def accepted_update(self, acceptor: Acceptor | None) -> Update | None:
-        """The update that the acceptor names; none if a later commit made its vote history."""
-        if acceptor is None or acceptor.accepted is None or acceptor.instance != self.head.instance:
+        """The update that the acceptor names. Raises BadInput if it is damaged."""
+        if acceptor is None or acceptor.accepted is None:
             return None
-        payload = self.load(acceptor.accepted[1])
-        assert payload is not None, "an update is written before it is accepted"
-        return Update.from_bytes(payload)
+        return Update.from_bytes(load_object(self._directory, acceptor.accepted[1]))
+
+    def _read_acceptors(self) -> dict[bytes, tuple[int, Acceptor]]:
+        """By instance, each with the round of its anchor."""
+        path = self._directory / "chain" / "acceptors"
+        if not path.exists():
+            return {}
+        with naming_damage(path):
+            content = path.read_bytes()
+            if digest_of(content[DIGEST_BYTES:]) != content[:DIGEST_BYTES]:
+                raise ValueError("its bytes are not those that were written")
+            rows = msgpack.unpackb(content[DIGEST_BYTES:], use_list=False)
+            return {instance: (round, Acceptor(anchor, instance, *more)) for round, anchor, instance, *more in rows}
+
+    def _name_accepted(self) -> None:
+        """What was accepted can be asked for as long as the vote is remembered."""
+        accepted = {item.accepted[1] for _, item in self._acceptors.values() if item.accepted is not None}
+        for digest in accepted - self._accepted.keys():
+            update = Update.from_bytes(load_object(self._directory, digest))
+            self._accepted[digest] = (digest, *_means(update))
+            self.objects.name(self._accepted[digest])
+        for digest in self._accepted.keys() - accepted:
+            self.objects.unname(self._accepted.pop(digest))
 
     # ---- objects ----
 
     def save_object(self, digest: bytes, payload: bytes) -> None:
-        if not (self._objects / digest.hex()).exists():
-            self._unused.add(digest)
-            write_whole(self._objects / digest.hex(), payload)
+        self.objects.save(digest, payload)
 
     def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None:
-        if digest in self._writing:
-            self._writing[digest].append(done)  # two parts may well hold the same bytes, such as zeros
-            return
-        path = self._objects / digest.hex()
-        if path.exists():
-            self._call_soon(done)
-            return
-        self._unused.add(digest)
-        self._writing[digest] = [done]
-        writing = self._executor.submit(write_whole, path, payload)
-
-        def written() -> None:
-            waiting = self._writing.pop(digest)
-            writing.result()
-            for call in waiting:
-                call()
-
-        writing.add_done_callback(lambda _: self._call_soon(written))
+        self.objects.store(digest, payload, done)
 
     def load(self, digest: bytes) -> bytes | None:
-        path = self._objects / digest.hex()
-        return path.read_bytes() if path.exists() else None
+        return self.objects.load(digest)
 
-    def held(self, accepted: Update | None = None) -> dict[bytes, int]:
-        """Digests of the objects on disk that no block or only the `accepted` update names, with their sizes.
+    def held(self) -> dict[bytes, int]:
+        """Digests of the objects on disk that are of no block or of accepted updates, too, with their sizes.
 
-        A part of that update may well have the bytes of an older one, such as zeros.
+        A part of an accepted update may well have the bytes of an older one, such as zeros.
         """
-        parts = {name for name in (accepted.parts if accepted else ()) if name != VOID}
-        paths = {digest: self._objects / digest.hex() for digest in self._unused | parts}
-        return {digest: path.stat().st_size for digest, path in paths.items() if path.exists()}
+        return self.objects.held(digest for named in self._accepted.values() for digest in named)
 
     # ---- the chain ----
 
     def commit(self, block: Block, head: Head, awaited: frozenset[bytes]) -> None:
-        write_whole(_block_path(self._directory, head.round), block.to_bytes())
-        write_whole(self._directory / "HEAD", f"{head.round} {head.anchor.hex()}\n".encode())
+        """Append a block; drop the oldest ones beyond the quota, and what no block names but those awaited."""
+        packed = block.to_bytes()
+        write_whole(block_path(self._directory, head.round), packed)
         self.blocks.append(block)
+        self._block_bytes.append(len(packed))
         self.heads.append(head)
-        self._rounds[head.anchor] = len(self.heads) - 1
-        named = set(block.update.parts)
-        for digest in self._stale - named - awaited:
-            (self._objects / digest.hex()).unlink(missing_ok=True)
-        # A write may still be under way and its `done` report it as held: it stays for one more round.
-        self._stale, self._unused = (self._unused | self._stale & awaited) - named, set()
+        self._rounds[head.anchor] = head.round
+        self.objects.name(_means(block.update))
+        dropped = self._beyond_quota()
+        if dropped:
+            self.base = Base.after(self.updates_up_to(self.heads[dropped].anchor))
+            write_whole(base_path(self._directory, self.base.head.anchor), self.base.to_bytes())
+        self._switch()
+        self._drop_blocks(dropped)
+        self._drop_undone(head)
+        self.objects.sweep(awaited)
+
+    def undo(self, head: Head) -> tuple[Block, ...]:
+        """Stand at this earlier anchor of the chain again; returns the blocks undone, the newest first."""
+        kept = self._index(head.anchor)
+        for block, made in zip(self.blocks[kept:], self.heads[kept + 1 :], strict=True):
+            write_whole(undone_path(self._directory, made.round, made.anchor), block.to_bytes())
+            if made.anchor not in self._undone:
+                self._undone[made.anchor] = block
+                self.objects.name(_means(block.update))
+        undone = self.blocks[kept:]
+        for made in self.heads[kept + 1 :]:
+            del self._rounds[made.anchor]
+        del self.blocks[kept:], self._block_bytes[kept:], self.heads[kept + 1 :]
+        self._switch()
+        for block in undone:
+            self.objects.unname(_means(block.update))
+        return tuple(reversed(undone))
+
+    def undone(self, anchor: bytes) -> tuple[Block, ...] | None:
+        """The undone blocks from `anchor` back to the chain, the newest first: none if it is on the chain.
+
+        None if the way is not known: `anchor` was never here, or so long ago that it is forgotten.
+        """
+        way: list[Block] = []
+        while anchor not in self._rounds:
+            if anchor not in self._undone:
+                return None
+            way.append(self._undone[anchor])
+            anchor = way[-1].update.parent
+        return tuple(way)
+
+    def head_at(self, anchor: bytes) -> Head:
+        """The head of an anchor on the chain."""
+        return self.heads[self._index(anchor)]
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
+        """The blocks that follow an anchor on the chain, as many as one answer may carry."""
         chosen: list[Block] = []
         size = 0
-        for block in self.blocks[self._rounds[anchor] :][:BLOCKS_PER_ANSWER]:
+        first = self._index(anchor)
+        for block in self.blocks[first : first + BLOCKS_PER_ANSWER]:
             size += len(block.to_bytes())
             if chosen and size > ANSWER_BYTES:
                 break
             chosen.append(block)
         return tuple(chosen)
+
+    def updates_up_to(self, anchor: bytes) -> tuple[Update, ...]:
+        """The newest updates that led to an anchor on the chain, oldest first: one more than a fork can go back."""
+        updates = [block.update for block in self.blocks[: self._index(anchor)]]
+        return (*self.base.before, *updates)[-self._keep_rounds - 1 :]
+
+    def _switch(self) -> None:
+        write_whole(self._directory / "HEAD", pointer_bytes(self.head, self.base))
+
+    def _index(self, anchor: bytes) -> int:
+        return self._rounds[anchor] - self.heads[0].round
+
+    def _beyond_quota(self) -> int:
+        """How many of the oldest blocks go: no fork leads back to them, nor does anybody who takes a snapshot."""
+        total_bytes = self.objects.named_bytes + sum(self._block_bytes)
+        taken = [round for round, anchor in snapshots.names(self._directory) if self._rounds.get(anchor) == round]
+        last = min(self.head.round - self._keep_rounds, *taken[-2:]) if len(taken) > 1 else 0
+        dropped = 0
+        while total_bytes > self._quota_bytes and self.heads[dropped].round < last:
+            block = self.blocks[dropped]
+            total_bytes -= self._block_bytes[dropped] + self.objects.freed_bytes(_means(block.update))
+            dropped += 1
+        return dropped
+
+    def _drop_blocks(self, count: int) -> None:
+        for block, before in zip(self.blocks[:count], self.heads[:count], strict=True):
+            self.objects.unname(_means(block.update))
+            del self._rounds[before.anchor]
+        del self.blocks[:count], self._block_bytes[:count], self.heads[:count]
+        if count:
+            self._remove_leftovers()
+
+    def _drop_undone(self, head: Head) -> None:
+        """Of what was undone, all that no fork leads back to, and the block that is on the chain again."""
+        oldest = head.round - self._keep_rounds
+        for anchor, block in list(self._undone.items()):
+            if block.update.round < oldest or anchor == head.anchor:
+                undone_path(self._directory, block.update.round, anchor).unlink(missing_ok=True)
+                self.objects.unname(_means(block.update))
+                del self._undone[anchor]
+
+    def _remove_leftovers(self) -> None:
+        """Blocks before the base, and other bases."""
+        for path in block_files(self._directory):
+            if int(path.stem) <= self.base.head.round:
+                path.unlink()
+        for path in (self._directory / "chain").glob("*.base"):
+            if path != base_path(self._directory, self.base.head.anchor):
+                path.unlink()
 
     # ---- my contribution ----
 
@@ -157,63 +282,12 @@ class ChainOnDisk:
         return None if mine is None else (mine.path(part), mine.payload(part))
 
 
-def first_head(genesis: Genesis) -> Head:
-    """Where every chain of the run begins: the founders are its electorate."""
-    anchor = genesis_anchor(genesis.run, genesis.founders, genesis.state)
-    return Head(anchor=anchor, round=0, weight=0, electorate=genesis.founders, members=genesis.founders)
+def adopt(directory: Path, base: Base) -> None:
+    """Begin the chain of a stopped link at `base` instead: what was there before does not count any more."""
+    (directory / "chain").mkdir(exist_ok=True)
+    write_whole(base_path(directory, base.head.anchor), base.to_bytes())
+    write_whole(directory / "HEAD", pointer_bytes(base.head, base))
 
 
-def require_same_start(genesis: Genesis, state: bytes) -> None:
-    """The initial parameters of this machine, by their digest, are the founders'. Raises RunMismatch."""
-    if genesis.state != state:
-        raise RunMismatch(
-            f"this machine computed other initial parameters ({state.hex()[:12]}) than the founders "
-            f"({genesis.state.hex()[:12]}); compare the versions of torch and transformers with theirs"
-        )
-
-
-def read_genesis(directory: Path) -> Genesis:
-    """Who founded the run of a run directory. Raises BadInput if that is not known there."""
-    path = directory / "genesis"
-    with naming_damage(path):
-        return Genesis.unpack(path.read_bytes())
-
-
-def read_blocks(directory: Path, first: Head) -> tuple[list[Block], list[Head]]:
-    """The blocks of a run directory up to HEAD, and every head from `first` on.
-
-    A block behind HEAD belongs to a commit that did not finish. Raises BadInput for a file that is damaged or gone.
-    """
-    blocks: list[Block] = []
-    heads = [first]
-    pointer = directory / "HEAD"
-    if not pointer.exists() and not _block_path(directory, 2).exists():
-        return blocks, heads
-    with naming_damage(pointer):
-        rounds, anchor = pointer.read_text().split()
-        last = int(rounds)
-    for round in range(1, last + 1):
-        with naming_damage(_block_path(directory, round)):
-            block = Block.from_bytes(_block_path(directory, round).read_bytes())
-            if block.update.parent != heads[-1].anchor:
-                raise ValueError("it does not follow the block before")
-            heads.append(heads[-1].after(block.update))
-            blocks.append(block)
-    with naming_damage(pointer):
-        if heads[-1].anchor.hex() != anchor:
-            raise ValueError("it names another anchor than the last block")
-    return blocks, heads
-
-
-def load_object(directory: Path, digest: bytes) -> bytes:
-    """The bytes of this digest in a run directory. Raises BadInput if they are damaged or gone."""
-    path = directory / "chain" / "objects" / digest.hex()
-    with naming_damage(path):
-        payload = path.read_bytes()
-        if digest_of(payload) != digest:
-            raise ValueError("its bytes are not those that were agreed")
-    return payload
-
-
-def _block_path(directory: Path, round: int) -> Path:
-    return directory / "chain" / f"{round:06d}.block"
+def _means(update: Update) -> tuple[bytes, ...]:
+    return tuple(part for part in update.parts if part != VOID)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from dht import errors
-from peer.averaging.chain import load_object
+from peer.averaging.objects import load_object
 from peer.averaging.pipe import Fields, LinkLost, TrainerPipe
 from peer.spec import PeerSettings
 
@@ -40,8 +40,9 @@ class LinkChild:
         on_report: Callable[[Fields], None],
         left: Callable[[], bool],
     ) -> None:
-        self._directory, self._on_report, self._left = directory, on_report, left
+        self.directory, self._on_report, self._left = directory, on_report, left
         self._arguments = ["--dir", str(directory), "--invite", invite, "--name", settings.name]
+        self._arguments += ["--chain-mb", str(settings.chain_mb), "--upload-mbps", str(settings.upload_mbps)]
         self._arguments += [word for address in settings.listen for word in ("--listen", address)]
         self._start()
 
@@ -125,7 +126,7 @@ class LinkChild:
 
     def load_object(self, digest: bytes) -> bytes:
         """Bytes that the link stored under a digest. Raises BadInput if they are not what they were."""
-        return load_object(self._directory, digest)
+        return load_object(self.directory, digest)
 
     def _hear_out(self) -> None:
         """Read what the link still says until it ends; once we are asked to leave it has only `GOODBYE_S`."""

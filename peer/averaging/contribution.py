@@ -30,6 +30,8 @@ class Effort:
     tokens: int
     steps: int
     ranges: Ranges
+    staleness: int = 0
+    """Rounds since the oldest work in it was done."""
 
 
 def write_contribution(
@@ -47,7 +49,7 @@ def write_contribution(
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)  # never in place: the link may have mapped an earlier file of this name
-    pledge = (effort.tokens, effort.steps, effort.ranges, tuple(leaves))
+    pledge = (effort.tokens, effort.steps, effort.ranges, effort.staleness, tuple(leaves))
     write_whole(folder / f"{anchor.hex()}.pledge", msgpack.packb(pledge))
 
 
@@ -58,9 +60,9 @@ class Contribution:
         self._path = folder / f"{anchor.hex()}.parts"
         with naming_damage(self._path.with_suffix(".pledge")):
             fields = msgpack.unpackb(self._path.with_suffix(".pledge").read_bytes(), use_list=False)
-            tokens, steps, ranges, self.leaves = fields
+            tokens, steps, ranges, staleness, self.leaves = fields
         self.anchor = anchor
-        self.effort = Effort(tokens, steps, ranges)
+        self.effort = Effort(tokens, steps, ranges, staleness)
         self._ends = tuple(accumulate(codec.part_bytes(part.size) for part in parts))
         with naming_damage(self._path), self._path.open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -70,7 +72,7 @@ class Contribution:
     @classmethod
     def find(cls, folder: Path, anchor: bytes, parts: tuple[Part, ...], codec: Codec) -> Contribution | None:
         """The contribution for `anchor`; None if this peer froze none."""
-        if not (folder / f"{anchor.hex()}.pledge").exists():
+        if not is_written(folder, anchor):
             return None
         return cls(folder, anchor, parts, codec)
 
@@ -92,8 +94,13 @@ class Contribution:
         """The unsigned pledge that stands for this contribution."""
         return Pledge(
             peer, self.anchor, merkle.root(self.leaves), self.effort.tokens, self.effort.steps, 0, False,
-            self.effort.ranges,
+            self.effort.ranges, self.effort.staleness,
         )  # fmt: skip
+
+
+def is_written(folder: Path, anchor: bytes) -> bool:
+    """Whether a whole contribution for `anchor` is on disk."""
+    return (folder / f"{anchor.hex()}.pledge").exists()
 
 
 def keep_newest(folder: Path, rounds: int, anchor: bytes) -> None:

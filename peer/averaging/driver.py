@@ -42,13 +42,16 @@ from peer.rounds.state import (
     Reduced,
     Report,
     RequestFreeze,
+    Resync,
     Send,
     SendChain,
+    SendKept,
     SendMean,
     SendObjects,
     SendParts,
     State,
     Store,
+    Undo,
 )  # fmt: skip
 from peer.rounds.update import Block
 
@@ -58,11 +61,16 @@ Done = Callable[[], None]
 class Disk(Protocol):
     """What must survive a crash. Small writes are on disk when the call returns; `store` says when."""
 
-    def save_acceptor(self, acceptor: Acceptor) -> None: ...
+    def save_acceptor(self, acceptor: Acceptor) -> None:
+        """Replace the one of its instance; those of the newest `keep_rounds` anchors stay."""
+
     def save_object(self, digest: bytes, payload: bytes) -> None: ...
     def store(self, digest: bytes, payload: bytes, done: Done) -> None: ...
     def load(self, digest: bytes) -> bytes | None: ...
     def commit(self, block: Block, head: Head, awaited: frozenset[bytes]) -> None: ...
+    def undo(self, head: Head) -> tuple[Block, ...]:
+        """Let the chain end at this earlier head; returns what followed, newest first. It stays on disk for a while."""
+
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]: ...
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         """(Merkle path, encoded bytes) of a part of my contribution for `anchor`; None without one."""
@@ -73,7 +81,13 @@ class Arithmetic(Protocol):
 
     def keep(self, effect: Keep) -> None: ...
     def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
-        """Average, encode and store the kept parts; `done(digest)` when it is on disk."""
+        """Average, encode and store the kept parts; `done(digest)` when it is on disk.
+
+        The same parts and weights give the same bytes on every machine: audits rest on that.
+        """
+
+    def kept(self, place: Place, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
+        """(Merkle path, encoded bytes) of a part that is kept."""
 
     def forget(self) -> None: ...
 
@@ -82,7 +96,12 @@ class Trainer(Protocol):
     """The owner of the anchor."""
 
     def committed(self, block: Block, head: Head) -> None: ...
+    def undone(self, blocks: tuple[Block, ...], head: Head) -> None:
+        """The chain ends at `head` again: these blocks, newest first, no longer count."""
+
     def freeze(self) -> None: ...
+    def resync(self, why: str) -> None:
+        """The chain cannot be followed any more: start from a snapshot, and keep what was learned."""
 
 
 class Driver:
@@ -137,12 +156,19 @@ class Driver:
         finally:
             self._busy = False
 
+    def close(self) -> None:
+        """Do nothing any more: another driver takes this one's place."""
+        self._broken = True
+
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Send(to, message):
                 self._send(to, message)
             case SendParts():
                 self._send_parts(effect)
+            case SendKept(one, place, part, givers):
+                for giver in givers:
+                    self._streams.send_when_free(one, partial(self._kept_frame, place, part, giver))
             case SendMean(to, mean):
                 for peer in to:
                     self._streams.send_when_free(peer, partial(self._mean_frame, mean))
@@ -156,10 +182,10 @@ class Driver:
                 self._disk.save_acceptor(acceptor)
             case Keep():
                 self._arithmetic.keep(effect)
-            case Reduce(place, part, contributors, _, _):
+            case Reduce(place, part, contributors, _, _, attempt):
                 self._arithmetic.reduce(
                     effect,
-                    lambda digest: self.deliver(Reduced(self.clock(), place, part, contributors, digest)),
+                    lambda digest: self.deliver(Reduced(self.clock(), place, part, contributors, digest, attempt)),
                 )
             case Store(digest, payload):
                 self._disk.store(digest, payload, lambda: self.deliver(Held(self.clock(), digest, len(payload))))
@@ -167,8 +193,13 @@ class Driver:
                 self._disk.commit(block, head, awaited)
                 self._arithmetic.forget()
                 self._trainer.committed(block, head)
+            case Undo(head):
+                self._arithmetic.forget()
+                self._trainer.undone(self._disk.undo(head), head)
             case RequestFreeze():
                 self._trainer.freeze()
+            case Resync(why):
+                self._trainer.resync(why)
             case Report(event):
                 self._report(event)
             case _:
@@ -186,21 +217,27 @@ class Driver:
     def _send_parts(self, effect: SendParts) -> None:
         if effect.to != self.state.rules.me:
             for part in effect.parts:
-                self._streams.send_when_free(effect.to, partial(self._part_frame, effect.place, part))
+                self._streams.send_when_free(effect.to, partial(self._part_frame, effect.place, effect.attempt, part))
             return
         for part in effect.parts:
             found = self._disk.my_part(effect.place.anchor, part)
             if found is not None:
-                self._arithmetic.keep(Keep(effect.place, effect.to, part, found[1]))
+                path, payload = found
+                self._arithmetic.keep(Keep(effect.place, effect.to, part, payload, path))
 
-    def _part_frame(self, place: Place, part: int) -> bytes | None:
+    def _part_frame(self, place: Place, attempt: int, part: int) -> bytes | None:
         """My encoded part, unless its ballot is over."""
         exchange = self.state.exchange
         found = self._disk.my_part(place.anchor, part)
         if found is None or exchange is None or exchange.place != place:
             return None
         path, payload = found
-        return encode(PartSent(place, 0, part, path, payload))
+        return encode(PartSent(place, attempt, part, path, payload))
+
+    def _kept_frame(self, place: Place, part: int, giver: str) -> bytes | None:
+        """A part that somebody gave me, unless its round is over."""
+        found = self._arithmetic.kept(place, giver, part)
+        return None if found is None else encode(PartSent(place, 1, part, *found, giver))
 
     def _mean_frame(self, mean: MeanSent) -> bytes | None:
         """A mean with its bytes, unless a commit has swept them away."""

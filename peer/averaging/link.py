@@ -1,6 +1,7 @@
 """The link process: finds the others, runs the round machine, talks to the trainer. No torch of ours, no CUDA.
 
     python -m peer.averaging.link --fd N --dir DIR --invite INVITE [--name NAME] [--listen ADDR …]
+        [--chain-mb MB] [--upload-mbps MBPS]
 
 Read `story` first.
 """
@@ -27,23 +28,29 @@ from dht.identity import Identity, verify
 from dht.invite import Invite, parse
 from dht.lifetime import die_with_parent
 from dht.node import NetworkConfig, Node, open_node
-from dht.records import MAX_ADDRESSES, Genesis
+from dht.records import MAX_ADDRESSES
 from peer import spec as specs
-from peer.averaging.chain import ChainOnDisk, first_head
+from peer.averaging.blocks import first_head
+from peer.averaging.chain import ChainOnDisk
 from peer.averaging.codec import Codec
+from peer.averaging.donating import Donor
 from peer.averaging.driver import Driver
 from peer.averaging.meeting import find_genesis, find_spec
 from peer.averaging.neighbours import Neighbours
 from peer.averaging.notices import Notices
 from peer.averaging.pipe import LinkLost, LinkPipe
 from peer.averaging.reducing import Reducer
+from peer.averaging.rules import rules_of
+from peer.averaging.starting import lead, unless_left
+from peer.averaging.syncing import RESYNC, Syncer
+from peer.events import AlertRaised
 from peer.events import Event as Reported
 from peer.rounds.layout import Part, cut
 from peer.rounds.machine import TICK_S, begin
 from peer.rounds.messages import HeadSent
 from peer.rounds.state import Applied, Frozen, Head, Leaving, Progressed, Rules, Tick
 from peer.rounds.update import Block
-from peer.spec import RunSpec
+from peer.spec import PeerSettings, RunSpec
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +64,12 @@ GOODBYE_S = 0.2
 FLUSH_S = 1.0
 """The trainer gets this long to read what was said to it last."""
 
-Story = Callable[[Node, LinkPipe, Path, Invite, Notices], Awaitable[None]]
+Story = Callable[[Node, LinkPipe, Path, Invite, Notices, PeerSettings], Awaitable[None]]
 
 
-async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices) -> None:
+async def story(
+    node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, settings: PeerSettings
+) -> None:
     """Everything a link does: learn the run, hear what the model looks like, meet the founders, take part."""
     text = await find_spec(node, invite, directory)
     node.serve("spec", text.encode)
@@ -73,13 +82,32 @@ async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, not
     parts = cut(layer_sizes, spec.codec.part_elements)
     genesis = await find_genesis(notices, pipe, invite.organiser, directory, state)
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="bytes") as executor:
-        disk = _open_chain(directory, genesis, parts, spec, executor)
-        start = disk.ancestors.get(at, 0)
-        pipe.send("begin", disk.heads[start].anchor, disk.heads[start].members)
-        for block in disk.blocks[start:]:
-            pipe.send("replay", block.to_bytes(), disk.head.round)
+        chains = Chains(directory, first_head(genesis), parts, spec, executor, settings)
+        await _follow_chain(node, pipe, notices, chains, _rules(spec, parts, notices), at)
+
+
+async def _follow_chain(node: Node, pipe: LinkPipe, notices: Notices, chains: Chains, rules: Rules, at: bytes) -> None:
+    """Take part from where the chain on this disk ends; where that leads nowhere any more, from a snapshot."""
+    donor = Donor(chains.directory, chains.executor, round(chains.settings.upload_mbps * 1e6))
+    donor.listen(node)
+    syncer = Syncer(
+        node, notices, chains.directory, sum(part.size for part in rules.parts), sum(rules.part_bytes),
+        rules.keep_rounds, chains.executor, lambda event: _report(pipe, event),
+    )  # fmt: skip
+    disk = chains.open()
+    is_lost = not lead(pipe, disk, chains.directory, chains.genesis, at)
+    while True:
+        if is_lost or await unless_left(pipe, syncer.is_needed(disk)):
+            manifest = await unless_left(pipe, syncer.bring(disk))
+            disk = chains.open()
+            pipe.send("snapshot", manifest.round, manifest.anchor, disk.head.members)
         pipe.send("resume", disk.head.anchor)
-        await Link(node, pipe, notices, disk, _rules(spec, parts, notices), executor).take_part()
+        link = Link(node, pipe, notices, disk, rules, chains.executor)
+        donor.disk, donor.is_exchanging = disk, link.is_exchanging
+        is_lost = await link.take_part()
+        donor.disk = None
+        if not is_lost:
+            return
 
 
 class Link:
@@ -92,14 +120,14 @@ class Link:
         self._publish_now = asyncio.Event()
         self._said: HeadSent | None = None
         self._in_step = False
-        self._all_here, self._committed = asyncio.Event(), asyncio.Event()
+        self._all_here, self._committed, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._counted_sent = self._counted_received = 0
-        acceptor = disk.load_acceptor()
-        accepted = disk.accepted_update(acceptor)
+        acceptors = disk.load_acceptors()
+        accepted = disk.accepted_update(acceptors.get(disk.head.instance))
         mine = disk.contribution(disk.head.anchor)
         state = begin(
-            rules, disk.head, time.monotonic(), ancestors=disk.ancestors, acceptor=acceptor,
-            accepted=accepted, held=disk.held(accepted),
+            rules, disk.head, time.monotonic(), ancestors=disk.ancestors, acceptors=acceptors,
+            trail=disk.trail, accepted=accepted, held=disk.held(),
             pledge=mine.pledge(rules.me).signed(rules.keys) if mine else None,
         )  # fmt: skip
         self._driver = Driver(
@@ -108,8 +136,8 @@ class Link:
             trainer=self, report=self._report, publish=self._say,
         )  # fmt: skip
 
-    async def take_part(self) -> None:
-        """Until the trainer leaves, has finished the run, or has ended."""
+    async def take_part(self) -> bool:
+        """Until the trainer leaves, has finished the run, or has ended; or until the chain is lost: True."""
         self._node.streams.listen(self._driver.on_frame)
         async with asyncio.TaskGroup() as tasks:
             running = [
@@ -117,14 +145,39 @@ class Link:
                 tasks.create_task(Neighbours(self._node, self._notices, self._driver).follow(), name="neighbours"),
                 tasks.create_task(self._publish_heads(), name="publish"),
             ]
+            hearing = asyncio.create_task(self._hear_trainer())
             try:
-                finished = await self._hear_trainer()
-                await self._say_goodbye(finished)
+                if not await self._hears_out(hearing):
+                    self._stop()
+                    return True
+                await self._say_goodbye(hearing.result())
             except LinkLost:
                 log.info("the trainer has ended")
             finally:
+                hearing.cancel()
                 for task in running:
                     task.cancel()
+        return False
+
+    def is_exchanging(self) -> bool:
+        """Whether a round needs the line now."""
+        return self._driver.state.exchange is not None
+
+    async def _hears_out(self, hearing: asyncio.Task[bool]) -> bool:
+        """Whether the trainer said its last; else the chain was lost before."""
+        losing = asyncio.create_task(self._lost.wait())
+        try:
+            await asyncio.wait({hearing, losing}, return_when=asyncio.FIRST_COMPLETED)
+            return hearing.done()
+        finally:
+            losing.cancel()
+
+    def _stop(self) -> None:
+        """Another machine begins on another chain: this one must not write any more."""
+        self._driver.close()
+        self._node.streams.listen(lambda sender, frame: None)
+        if self._in_step:
+            self._pipe.send("behind")
 
     # ---- what goes on all the time ----
 
@@ -209,18 +262,28 @@ class Link:
         self._counted_received += received
         self._pipe.send("commit", block.to_bytes(), head.anchor, sent, received)
 
+    def undone(self, blocks: tuple[Block, ...], head: Head) -> None:
+        """Have the trainer stand at `head` again; these blocks, newest first, no longer count."""
+        self._pipe.send("undo", tuple(block.to_bytes() for block in blocks), head.anchor, head.members)
+
     def freeze(self) -> None:
         """Ask the trainer to freeze at its next inner step."""
         self._pipe.send("freeze")
 
+    def resync(self, why: str) -> None:
+        """Give this chain up, and tell the people."""
+        text = f"{why}: this peer goes on from a snapshot and keeps what it has learned since it was last counted"
+        self._report(AlertRaised(level="warning", code=RESYNC, text=text))
+        self._lost.set()
+
     def _report(self, event: Reported) -> None:
-        self._pipe.send("report", type(event).__name__, dataclasses.asdict(event))
+        _report(self._pipe, event)
 
     def _say(self, head: HeadSent) -> None:
         """The machine's newest HEAD; the board hears of it when it says something new."""
-        if head != self._said:
-            self._said = head
+        if self._said is None or dataclasses.replace(head, stuck_s=self._said.stuck_s) != self._said:
             self._publish_now.set()
+        self._said = head
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,22 +300,34 @@ class RunKeys:
         return verify(peer, self.run, kind, payload, signature)
 
 
-def _open_chain(
-    directory: Path, genesis: Genesis, parts: tuple[Part, ...], spec: RunSpec, executor: Executor
-) -> ChainOnDisk:
-    call_soon = asyncio.get_running_loop().call_soon_threadsafe
-    return ChainOnDisk(directory, first_head(genesis), parts, Codec(spec.codec.wire), executor, call_soon)
+@dataclasses.dataclass(frozen=True)
+class Chains:
+    """Opens the chain of a run directory, once more after it has begun elsewhere."""
+
+    directory: Path
+    genesis: Head
+    parts: tuple[Part, ...]
+    spec: RunSpec
+    executor: Executor
+    settings: PeerSettings
+
+    def open(self) -> ChainOnDisk:
+        """Raises BadInput for damaged files."""
+        return ChainOnDisk(
+            self.directory, self.genesis, self.parts, Codec(self.spec.codec.wire), self.executor,
+            asyncio.get_running_loop().call_soon_threadsafe, keep_rounds=self.spec.round.keep_rounds,
+            quota_bytes=self.settings.chain_mb << 20,
+        )  # fmt: skip
+
+
+def _report(pipe: LinkPipe, event: Reported) -> None:
+    pipe.send("report", type(event).__name__, dataclasses.asdict(event))
 
 
 def _rules(spec: RunSpec, parts: Sequence[Part], notices: Notices) -> Rules:
-    table, codec = spec.round, Codec(spec.codec.wire)
-    return Rules(
-        me=notices.identity.peer_id, name=notices.name, keys=RunKeys(notices.identity, notices.run), parts=tuple(parts),
-        part_bytes=tuple(codec.part_bytes(part.size) for part in parts), gather_s=table.gather_s, ack_s=table.ack_s,
-        exchange_s=table.exchange_s, patience_s=table.patience_s, stagger_s=table.stagger_s,
-        takeover_s=table.takeover_s, min_round_s=table.min_round_s, keep_rounds=table.keep_rounds, gamma=table.gamma,
-        max_staleness=table.max_staleness, audit=table.audit,
-        tokens_cap=spec.tokens_cap, wall_offset_s=time.time() - time.monotonic(),
+    return rules_of(
+        spec, parts, RunKeys(notices.identity, notices.run), me=notices.identity.peer_id, name=notices.name,
+        wall_offset_s=time.time() - time.monotonic(),
     )  # fmt: skip
 
 
@@ -281,7 +356,8 @@ async def _join(args: argparse.Namespace, pipe: LinkPipe, tell: Story) -> None:
     )  # fmt: skip
     async with open_node(config) as node:
         notices = Notices(node.board, identity, invite.spec_hash, args.name, await _dialable(node))
-        await tell(node, pipe, args.dir, invite, notices)
+        settings = PeerSettings(name=args.name, chain_mb=args.chain_mb, upload_mbps=args.upload_mbps)
+        await tell(node, pipe, args.dir, invite, notices, settings)
 
 
 def _first(errors: BaseExceptionGroup[HomefiresError]) -> HomefiresError:
@@ -326,6 +402,8 @@ def main(tell: Story = story) -> int:
     parser.add_argument("--invite", required=True)
     parser.add_argument("--name", default="")
     parser.add_argument("--listen", action="append", default=[])
+    parser.add_argument("--chain-mb", type=int, default=PeerSettings.chain_mb)
+    parser.add_argument("--upload-mbps", type=float, default=PeerSettings.upload_mbps)
     die_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s link %(name)s %(message)s")
     # Ctrl-C on a terminal goes to every process of the group; the trainer decides what it means.

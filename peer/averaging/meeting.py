@@ -14,8 +14,9 @@ from dht.files import write_whole
 from dht.invite import Invite
 from dht.node import Node
 from dht.records import Genesis
+from dht.records import pack as pack_record
 from peer import spec as specs
-from peer.averaging.chain import read_genesis, require_same_start
+from peer.averaging.blocks import read_genesis, require_same_start
 from peer.averaging.notices import Notices
 from peer.averaging.pipe import LinkLost, LinkPipe
 from peer.rounds.messages import HeadSent
@@ -40,8 +41,9 @@ async def find_spec(node: Node, invite: Invite, directory: Path) -> str:
     with suppress(TimeoutError):
         async with asyncio.timeout(SPEC_TIMEOUT_S):
             served = await _ask_until_given(node, invite, failures)
-            write_whole(path, served)
-            return served.decode()
+            text = specs.dump(specs.parse(served.decode()))
+            write_whole(path, text.encode())  # as this program writes it, so that an audit can tell every byte
+            return text
     raise Unreachable(f"the run's spec could not be fetched: {'; '.join(failures.values())}")
 
 
@@ -70,15 +72,15 @@ async def find_genesis(notices: Notices, pipe: LinkPipe, organiser: str, directo
     if path.exists():
         return _checked(read_genesis(directory), state)
     offered_at = float("-inf")
-    while (genesis := await notices.read_genesis(organiser)) is None:
+    while (record := await notices.read_genesis(organiser)) is None:
         if offered_at == float("-inf"):
             pipe.send("waiting", "waiting for the organiser to name the founders")
         if time.monotonic() - offered_at > OFFER_EVERY_S:
             offered_at = time.monotonic()
             await notices.publish(HeadSent(b"", -1, 0, state, True, 0, 0, False))
         await _pause(pipe, LOOK_EVERY_S)
-    write_whole(path, genesis.pack())
-    return _checked(genesis, state)
+    write_whole(path, pack_record(record))
+    return _checked(read_genesis(directory), state)
 
 
 async def _pause(pipe: LinkPipe, seconds: float) -> None:

@@ -8,6 +8,7 @@ import time
 from dht.node import Node
 from peer.averaging.driver import Driver
 from peer.averaging.notices import Notices
+from peer.rounds.messages import HeadSent
 from peer.rounds.state import Received
 
 READ_BOARD_S = 3.0
@@ -29,12 +30,17 @@ class Neighbours:
         async with asyncio.TaskGroup() as dialling:
             while True:
                 for peer, (head, addresses) in (await self._notices.read_others()).items():
-                    if head is not None and peer not in self._driver.state.heard:
+                    if head is not None and self._is_news(peer, head):
                         self._driver.deliver(Received(time.monotonic(), peer, head))
                     if self._is_due(peer):
                         self._met_at[peer] = time.monotonic()
                         dialling.create_task(self._meet(peer, addresses))
                 await asyncio.sleep(READ_BOARD_S)
+
+    def _is_news(self, peer: str, head: HeadSent) -> bool:
+        """Of a peer that says nothing to me itself: it may be in another part of a network that was split."""
+        heard, heard_at = self._driver.state.heard.get(peer, (None, float("-inf")))
+        return heard is None or (time.monotonic() - heard_at > MEET_AGAIN_S and heard.anchor != head.anchor)
 
     def _is_due(self, peer: str) -> bool:
         """At once, and again while nothing is heard of it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dht import keys as topics
 from dht.board import Board
 from dht.identity import Identity
-from dht.records import Genesis, sign_record, unpack_body
+from dht.records import Genesis, Record, sign_record, unpack_body
 from dht.records import Head as HeadRecord
 from peer.rounds.messages import HeadSent
 
@@ -45,13 +45,10 @@ class Notices:
                 others[author] = (_said(body) if body.anchor else None, body.addrs)
         return others
 
-    async def read_genesis(self, organiser: str) -> Genesis | None:
-        """Who founds the run, as its organiser says; None before he has."""
+    async def read_genesis(self, organiser: str) -> Record | None:
+        """Who founds the run, signed by its organiser; None before he has said it."""
         record = (await self.board.read(topics.GENESIS)).get(organiser)
-        if record is None:
-            return None
-        body = unpack_body(record)
-        return body if isinstance(body, Genesis) else None
+        return record if record is not None and isinstance(unpack_body(record), Genesis) else None
 
 
 def _said(body: HeadRecord) -> HeadSent:

@@ -7,10 +7,13 @@ files that both sides read.
                      frozen(anchor) · applied(anchor, state) · leave() · finish()
     link → trainer   spec(toml) · waiting(why) · begin(anchor, members) · replay(block, last round) · resume(anchor)
                      in_step() · behind() · freeze() · commit(block, anchor, sent, received)
+                     undo(blocks newest first, anchor, members) · snapshot(round, anchor, members)
                      report(name, fields) · error(name, text)
 
 `begin` names the anchor where the trainer stands if that is on the chain, else the first one; what was
-decided since comes as `replay`.
+decided since comes as `replay`. Where the trainer stands on a branch that was left, `begin` names that
+anchor all the same, and `undo` comes first; after it the trainer stands at its `anchor`. `snapshot`
+lets it stand where a snapshot on disk was taken, wherever it stood before, and keep what it has learned.
 """
 
 from __future__ import annotations

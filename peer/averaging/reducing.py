@@ -27,16 +27,23 @@ class Reducer:
         self._codec, self._objects = codec, objects
         self._executor, self._call_soon = executor, call_soon
         self._place: Place | None = None
-        self._kept: dict[tuple[Place, str, int], bytes] = {}
+        self._kept: dict[tuple[Place, str, int], tuple[tuple[bytes, ...], bytes]] = {}
 
     def keep(self, effect: Keep) -> None:
         if self._place != effect.place:  # what an earlier ballot left will not be reduced any more
             self._place = effect.place
             self._kept.clear()
-        self._kept[effect.place, effect.sender, effect.part] = effect.payload
+        self._kept[effect.place, effect.sender, effect.part] = (effect.path, effect.payload)
+
+    def kept(self, place: Place, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
+        return self._kept.get((place, giver, part))
 
     def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
-        payloads = [self._kept.pop((effect.place, member, effect.part)) for member in effect.members]
+        keys = [(effect.place, member, effect.part) for member in effect.members]
+        payloads = [self._kept[key][1] for key in keys]
+        if not effect.attempt:  # what is reduced again may be needed as evidence
+            for key in keys:
+                del self._kept[key]
         working = self._executor.submit(self._mean, payloads, effect.weights)
 
         def finish() -> None:

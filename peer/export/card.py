@@ -45,19 +45,31 @@ def model_card(facts: Facts) -> str:
         *("---", _front_matter(spec), "---", ""),
         *(f"# {spec.run.name}, round {round}", ""),
         f"A {spec.model.architecture} language model with {facts.parameters:,} parameters, trained with homefires by "
-        f"{len(shares)} peer{'s' if len(shares) > 1 else ''}: each trains alone for a while, then all agree on one "
-        "averaged step. `spec.toml` is the whole agreement.",
+        f"{_known_of(facts)}{len(shares)} peer{'s' if len(shares) > 1 else ''}: each trains alone for a while, then "
+        "all agree on one averaged step. `spec.toml` is the whole agreement.",
     ]
     sections = {
         "Use": _usage(),
         "The run": _rows(_run_rows(facts, shares)),
         "Training": _rows(_training_rows(spec)),
         "Evaluation": iter([_evaluation(facts)]),
-        "Peers": _peers(shares),
+        "Peers": _peers(facts, shares),
     }
     for name, lines in sections.items():
         title += ["", f"## {name}", "", *lines]
     return "\n".join([*title, ""])
+
+
+def _known_of(facts: Facts) -> str:
+    """The chain on a peer's disk need not reach back to the beginning of the run."""
+    return "at least " if facts.chain.base.round else ""
+
+
+def _since(facts: Facts) -> str:
+    base = facts.chain.base.round
+    if base:
+        return f"by all peers since round {base}, where the chain on this disk begins"
+    return "over all rounds and peers"
 
 
 def shares_of(updates: tuple[Update, ...]) -> dict[str, Share]:
@@ -105,8 +117,8 @@ def _run_rows(facts: Facts, shares: dict[str, Share]) -> Iterator[tuple[str, str
     yield "anchor digest (of the chain)", f"`{head.anchor.hex()}`"
     reported = ", as the peer reported it when the round was committed" if facts.state_checked else ""
     yield "state digest (of parameters, momentum and cursors)", f"`{facts.state.hex()}`{reported}"
-    yield "tokens", f"{sum(share.tokens for share in shares.values()):,}, over all rounds and peers"
-    yield "peers that contributed", f"{len(shares)}"
+    yield "tokens", f"{sum(share.tokens for share in shares.values()):,}, {_since(facts)}"
+    yield "peers that contributed", f"{_known_of(facts)}{len(shares)}"
     yield "architecture", spec.model.architecture
     yield "parameters", f"{facts.parameters:,}"
     yield "context", f"{spec.model.context:,} tokens"
@@ -180,8 +192,9 @@ def _evaluation(facts: Facts) -> str:
     )
 
 
-def _peers(shares: dict[str, Share]) -> Iterator[str]:
-    yield "By peer id. Tokens and steps are what they declared with those contributions that were counted."
+def _peers(facts: Facts, shares: dict[str, Share]) -> Iterator[str]:
+    yield f"By peer id, {_since(facts)}."
+    yield "Tokens and steps are what they declared with those contributions that were counted."
     yield ""
     yield "| peer | rounds | inner steps | tokens |"
     yield "|---|---:|---:|---:|"

@@ -92,10 +92,20 @@ def _check_state(chain: Chain, anchor: Anchor) -> bool:
 
 
 def _newest_evaluation(chain: Chain) -> Evaluated | None:
-    """The last one that this peer made of an anchor on the chain."""
-    found = [line.event for line in read_events(chain.directory) if isinstance(line.event, Evaluated)]
-    known = [event for event in found if event.round <= chain.head.round]
-    return max(known, key=lambda event: event.round, default=None)
+    """The last one that this peer made of an anchor on the chain; those of a branch that was left do not count."""
+    on_chain = {update.round - 1: update.parent.hex() for update in chain.updates}
+    on_chain[chain.head.round] = chain.head.anchor.hex()
+    stood_at: dict[int, str] = {}
+    newest: Evaluated | None = None
+    for line in read_events(chain.directory):
+        match line.event:
+            case RoundCommitted(round=round, digest=digest):
+                stood_at[round] = digest
+            case Evaluated(round=round) as event if round <= chain.head.round:
+                here = stood_at.get(round) in (None, on_chain.get(round, stood_at.get(round)))
+                if here and (newest is None or round >= newest.round):
+                    newest = event
+    return newest
 
 
 def _write(out: Path, spec: RunSpec, model: nn.Module, card: str) -> None:

@@ -9,13 +9,12 @@ queue are asked for, so that no wait of the network stands between two rounds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from peer.events import ReportReceived
-from peer.rounds import decide
-from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, BytesSent, Get, HeadSent, Place
+from peer.rounds import decide, forks
+from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BytesSent, Get, HeadSent, Place
 from peer.rounds.names import digest_of
-from peer.rounds.state import Head, Proposal, Report, SendChain, Store
+from peer.rounds.state import Head, Proposal, Report, Resync, SendChain, Store
 from peer.rounds.turn import Turn
 from peer.rounds.update import VOID, Block, Update
 
@@ -38,6 +37,9 @@ DOUBT_S = 60.0
 HEARD_S = 20.0
 NEWS_EVERY_S = 0.2
 """A peer that says something else more often than this is not listened to."""
+LOST_S = 20.0
+LOST_TO = 2
+"""My chain is given up when so many peers could not show what follows it for LOST_S."""
 ALERT_EVERY_S = 10.0
 MAX_HEARD = 256
 
@@ -48,7 +50,10 @@ def look(turn: Turn) -> None:
     if turn.now >= turn.state.said_at + every_s:
         turn.say_head()
     turn.ask_others()
+    if forks.change_over_if_held(turn):
+        apply_blocks(turn)
     _ask_next(turn)
+    _resync_if_lost(turn)
 
 
 # ---- HEAD ----
@@ -68,6 +73,9 @@ def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
                 )
             )
         )  # fmt: skip
+    if head.ready and head.anchor == state.head.anchor and sender in state.electorate:
+        turn.set(ready_at={sender: turn.now, **state.ready_at})
+    _note_stranger(turn, sender, head)
     if head.anchor != state.head.anchor:
         _elsewhere(turn, sender, head.anchor)
     elif news and state.in_step and head.state and state.state_digest and head.state != state.state_digest:
@@ -77,6 +85,28 @@ def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
             f"{sender} has other bits ({head.state.hex()[:12]}) than this peer ({state.state_digest.hex()[:12]}) "
             f"at round {head.round}: one of the two miscomputes",
         )
+
+
+def _note_stranger(turn: Turn, sender: str, head: HeadSent) -> None:
+    """Who is further and has not shown how it got there: GET is answered by CHAIN if we share an anchor."""
+    state = turn.state
+    others = {peer: since for peer, since in state.strangers.items() if peer != sender}
+    if head.anchor not in state.ancestors and head.weight > state.tip.weight and len(others) < MAX_HEARD:
+        turn.set(strangers={**others, sender: state.strangers.get(sender, turn.now)})
+    elif sender in state.strangers:
+        turn.set(strangers=others)
+
+
+def _resync_if_lost(turn: Turn) -> None:
+    """Nobody who is further has anything that connects with my chain, for a while: give the chain up, not the work."""
+    state = turn.state
+    lately = [peer for peer, (_, at) in state.heard.items() if turn.now - at < HEARD_S]
+    strange = [peer for peer in lately if turn.now - state.strangers.get(peer, turn.now) >= LOST_S]
+    if state.blocks or state.branch or len(strange) < min(LOST_TO, len(lately)) or not strange:
+        return
+    turn.set(strangers={})
+    rounds = max(state.heard[peer][0].round for peer in strange)
+    turn.do(Resync(f"the others are at round {rounds} and no longer have what follows round {state.head.round} here"))
 
 
 def _bounded(turn: Turn, heard: dict[str, tuple[HeadSent, float]]) -> dict[str, tuple[HeadSent, float]]:
@@ -95,7 +125,7 @@ def belongs(turn: Turn, sender: str, place: Place) -> bool:
     if place.anchor != turn.state.head.anchor:
         _elsewhere(turn, sender, place.anchor)
         return False
-    return place.instance == turn.state.head.instance
+    return True
 
 
 def _elsewhere(turn: Turn, sender: str, anchor: bytes) -> None:
@@ -104,8 +134,14 @@ def _elsewhere(turn: Turn, sender: str, anchor: bytes) -> None:
         return
     if anchor in state.ancestors:
         _tell(turn, sender, anchor, got_on=False)
-    elif not state.blocks and not awaits_answer(turn):
+    elif not state.blocks and not awaits_answer(turn) and not _is_lighter(turn, sender):
         ask(turn, sender)
+
+
+def _is_lighter(turn: Turn, peer: str) -> bool:
+    """Whether it stands on a branch that loses against mine: it will ask me."""
+    said, _ = turn.state.heard.get(peer, (None, 0.0))
+    return said is not None and said.weight < turn.state.head.weight and said.round <= turn.state.head.round
 
 
 def ask(turn: Turn, peer: str) -> None:
@@ -116,7 +152,8 @@ def ask(turn: Turn, peer: str) -> None:
     if peer in same or len(same) >= ASK_MOST or len(lately) >= MAX_HEARD or _refused(turn, peer):
         return
     turn.set(asked={**lately, peer: (anchor, turn.now)})
-    turn.send((peer,), Get(anchor))
+    earlier = (step.before.anchor for step in reversed(state.trail))
+    turn.send((peer,), Get(tuple(dict.fromkeys((anchor, state.head.anchor, *earlier)))[:GET_MOST]))
 
 
 def _ask_next(turn: Turn) -> None:
@@ -148,12 +185,12 @@ def _ahead_of(turn: Turn, head: Head) -> list[str]:
     return sorted(further, key=lambda peer: (peer != state.block_source, peer not in head.electorate, peer))
 
 
-def on_get(turn: Turn, sender: str, anchor: bytes) -> None:
-    """What follows an anchor of mine: the next blocks, or word that there are none."""
-    if anchor in turn.state.ancestors:
-        last, _ = turn.state.told.get(sender, (b"", 0.0))
-        round_told = turn.state.ancestors.get(last, -1)
-        _tell(turn, sender, anchor, got_on=turn.state.ancestors[anchor] > round_told)
+def on_get(turn: Turn, sender: str, anchors: tuple[bytes, ...]) -> None:
+    """What follows the newest anchor that we share: the next blocks, or HEAD if there are none or we share none."""
+    ancestors = turn.state.ancestors
+    shared = next((anchor for anchor in anchors if anchor in ancestors), turn.state.head.anchor)
+    last, _ = turn.state.told.get(sender, (b"", 0.0))
+    _tell(turn, sender, shared, got_on=ancestors[shared] > ancestors.get(last, -1))
 
 
 def _tell(turn: Turn, sender: str, anchor: bytes, *, got_on: bool) -> None:
@@ -178,8 +215,12 @@ def _lately(turn: Turn, done: Mapping[str, tuple[bytes, float]]) -> dict[str, tu
 def on_chain(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
     """Queue the blocks that follow the last one I know of, as far as a quorum stands behind each."""
     state, tip = turn.state, turn.state.tip
+    if _refused(turn, sender):
+        return
+    turn.set(strangers={peer: since for peer, since in state.strangers.items() if peer != sender})
     first = next((i for i, block in enumerate(blocks) if block.update.parent == tip.anchor), None)
-    if first is None or _refused(turn, sender):
+    if first is None:
+        _on_branch(turn, sender, blocks)
         return
     queue = list(state.blocks)
     for block in blocks[first : first + QUEUE_MOST - len(queue)]:
@@ -191,6 +232,20 @@ def on_chain(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
     if len(queue) == len(state.blocks):
         return
     turn.set(blocks=tuple(queue), last=tip, block_source=sender)
+    apply_blocks(turn)
+
+
+def _on_branch(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
+    """Blocks that fork off my chain: change over if they win, else show the sender mine."""
+    found = forks.parting(turn, blocks)
+    if found is None:
+        return
+    step, branch = found
+    honest, won = forks.consider(turn, sender, step, branch)
+    if not honest:
+        _doubt(turn, sender, f"a block of {sender} after round {step.before.round} has no valid certificate")
+    elif not won:
+        _tell(turn, sender, step.before.anchor, got_on=False)
     apply_blocks(turn)
 
 
@@ -238,9 +293,7 @@ def _fetch_ahead(turn: Turn) -> None:
 
 
 def _follows(turn: Turn, head: Head, block: Block) -> bool:
-    """Whether a quorum of the electorate of `head` stands behind this block, and it may follow."""
-    at_head = replace(turn.state, head=head)
-    return decide.certified(at_head, block) and decide.valid(at_head, block.update)
+    return decide.follows(turn.state, head, block) and decide.timely(turn, block.update)
 
 
 def _refused(turn: Turn, peer: str) -> bool:

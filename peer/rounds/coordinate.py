@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peer.rounds import decide, gather
+from peer.rounds import deadlines, decide, gather, takeover
 from peer.rounds.messages import HeadSent, Nack, Prepare, Promise, Propose, Start
 from peer.rounds.names import order, quorum
 from peer.rounds.propose import REPEAT_S, VOTES_S, abort, propose
@@ -21,6 +21,8 @@ HEARD_S = 20.0
 
 def look(turn: Turn) -> None:
     """Whatever the coordinator's clock, or its own bytes, allow now."""
+    if takeover.is_due(turn):
+        _begin(turn, takeover.begin(turn))
     lead = turn.state.lead
     if lead is not None and lead.ballot < turn.state.acceptor.promised:
         turn.set(lead=None)
@@ -48,33 +50,29 @@ def look(turn: Turn) -> None:
 
 def _begin_if_due(turn: Turn) -> None:
     state = turn.state
-    if state.pledge is None or state.decided is not None or turn.me not in state.head.electorate:
+    if state.pledge is None or state.decided is not None or turn.me not in state.electorate:
         return
-    ranked = order(state.head.anchor, state.head.electorate)
+    ranked = order(state.head.anchor, state.electorate)
     promised = state.acceptor.promised
     ballot = promised + 1 + (ranked.index(turn.me) - promised - 1) % len(ranked)
-    skipped = sum(not _has_left(turn, turn.owner(other)) for other in range(promised + 1, ballot))
+    skipped = sum(not takeover.has_left(turn, turn.owner(other)) for other in range(promised + 1, ballot))
     if promised < 0 and not skipped:
-        due = _all_ready(turn) or turn.now >= state.frozen_at + turn.rules.gather_s
+        due = _all_ready(turn) or turn.now >= deadlines.asks_at(state)
     else:
-        abandoned = promised >= 0 and _has_left(turn, turn.owner(promised))
-        patience_s = turn.rules.ack_s if abandoned else turn.rules.patience_s
-        due = turn.now >= state.moved_at + patience_s + turn.rules.stagger_s * skipped
+        abandoned = promised >= 0 and takeover.has_left(turn, turn.owner(promised))
+        patience_s = deadlines.at(state, promised).ack_s if abandoned else deadlines.patience_s(state)
+        asks_at = state.moved_at if promised >= 0 else deadlines.asks_at(state)  # its turn comes before mine
+        due = turn.now >= max(state.moved_at + patience_s, asks_at) + turn.rules.stagger_s * skipped
     if due:
         _begin(turn, ballot)
-
-
-def _has_left(turn: Turn, peer: str) -> bool:
-    """It said so in its last HEAD: nobody waits for it, neither for its contribution nor for it to coordinate."""
-    return peer in turn.state.heard and turn.state.heard[peer][0].leaving
 
 
 def _all_ready(turn: Turn) -> bool:
     heard, anchor = turn.state.heard, turn.state.head.anchor
     return all(
         peer == turn.me or (peer in heard and heard[peer][0].anchor == anchor and heard[peer][0].ready)
-        for peer in turn.state.head.electorate
-        if not _has_left(turn, peer)
+        for peer in turn.state.electorate
+        if not takeover.has_left(turn, peer)
     )
 
 
@@ -84,17 +82,18 @@ def _begin(turn: Turn, ballot: int) -> None:
     # A joiner that is slower than the electorate would never be ready in time: it is asked once it is in step,
     # gives what it has or nothing, and from the next round on it is waited for.
     in_step = (peer for peer, (head, at) in state.heard.items() if _same_bits(turn, head) and turn.now - at < HEARD_S)
-    likely = (peer for peer in (*state.head.electorate, *sorted(in_step)) if not _has_left(turn, peer))
+    guests = () if state.weak else sorted(in_step)  # whoever takes over is in the electorate itself
+    likely = (peer for peer in (*state.electorate, *guests) if not takeover.has_left(turn, peer))
     asked = tuple(dict.fromkeys(likely))[:MAX_MEMBERS]
     lead = Lead(
-        ballot=ballot, stage=Stage.PREPARING, asked=asked, until=turn.now + turn.rules.ack_s,
-        repeat_at=turn.now + REPEAT_S,
+        ballot=ballot, stage=Stage.PREPARING, asked=asked, repeat_at=turn.now + REPEAT_S, began_at=turn.now,
+        until=turn.now + deadlines.answers_s(state, ballot, turn.now, asked),
     )  # fmt: skip
     turn.do(Persist(acceptor))
     turn.set(acceptor=acceptor, lead=lead, exchange=None, early=())
     turn.moved()
     turn.phase("group", ballot, lead.until)
-    turn.send(asked, Prepare(turn.place(ballot)))
+    turn.send(asked, Prepare(turn.place(ballot), acceptor.electorate))
 
 
 def _same_bits(turn: Turn, head: HeadSent) -> bool:
@@ -108,17 +107,18 @@ def _repeat(turn: Turn, lead: Lead) -> None:
     turn.set(lead=replace(lead, repeat_at=turn.now + REPEAT_S))
     place = turn.place(lead.ballot)
     if lead.stage is Stage.PREPARING:
-        turn.send((peer for peer in lead.asked if peer not in lead.promises), Prepare(place))
+        silent = (peer for peer in lead.asked if peer not in lead.promises)
+        turn.send(silent, Prepare(place, turn.state.acceptor.electorate))
     elif lead.stage is Stage.PROPOSING and lead.update in turn.state.proposals:
         proposal = turn.state.proposals[lead.update]
         voted = turn.state.votes.get((lead.ballot, lead.update), {})
-        silent = (peer for peer in turn.state.head.electorate if peer not in voted and peer != turn.me)
+        silent = (peer for peer in turn.state.electorate if peer not in voted and peer != turn.me)
         turn.send(silent, Propose(place, proposal.update, proposal.signature))
 
 
 def on_nack(turn: Turn, sender: str, message: Nack) -> None:
     lead = turn.state.lead
-    if lead is None or sender not in turn.state.head.electorate:
+    if lead is None or sender not in turn.state.electorate:
         return
     if message.place.ballot == lead.ballot and message.promised > lead.ballot:
         abort(turn, f"a voter has promised ballot {message.promised}")
@@ -134,41 +134,56 @@ def on_promise(turn: Turn, sender: str, message: Promise) -> None:
     mine_to_say = pledge.peer == sender and pledge.anchor == turn.state.head.anchor
     if sender not in lead.asked or not mine_to_say or not pledge.genuine(turn.rules.keys):
         return
-    turn.set(lead=replace(lead, promises={**lead.promises, sender: message}))
+    promised_at = {sender: turn.now, **lead.promised_at}
+    turn.set(lead=replace(lead, promises={**lead.promises, sender: message}, promised_at=promised_at))
     look(turn)
 
 
 def _look_at_promises(turn: Turn, lead: Lead) -> None:
-    electorate = turn.state.head.electorate
+    electorate = turn.state.electorate
     lead = turn.state.lead or lead
     answered = sum(peer in lead.promises for peer in electorate)
     complete = len(lead.promises) == len(lead.asked)
     if answered >= quorum(electorate) and (complete or turn.now >= lead.until):
         _choose(turn, lead)
-    elif turn.now >= lead.until + turn.rules.ack_s:
+    elif turn.now >= lead.until + deadlines.at(turn.state, lead.ballot).ack_s:
         abort(turn, f"{answered} of {len(electorate)} voters answered")
 
 
 def _choose(turn: Turn, lead: Lead) -> None:
-    voters = turn.state.head.electorate
+    voters = turn.state.electorate
     accepted = [
         (*promise.accepted, peer)
         for peer, promise in sorted(lead.promises.items())
         if promise.accepted is not None and peer in voters
     ]
-    if accepted:
-        _adopt(turn, lead, *max(accepted))
+    # What was accepted in another instance may be decided there: to carry it through spares a fork.
+    elsewhere = [
+        (*promise.other, peer)
+        for peer, promise in sorted(lead.promises.items())
+        if promise.other is not None and peer in voters and _may_adopt(turn, lead, promise.other[1])
+    ]
+    if accepted or elsewhere:
+        _adopt(turn, lead, *max(accepted or elsewhere))
         return
     pledges = tuple(promise.pledge for _, promise in sorted(lead.promises.items()))
-    until = turn.now + turn.rules.exchange_s + turn.rules.ack_s
+    limits = deadlines.at(turn.state, lead.ballot)
+    until = turn.now + limits.exchange_s + limits.ack_s
     turn.set(lead=replace(lead, stage=Stage.GATHERING, until=until))
     turn.send((pledge.peer for pledge in pledges), Start(turn.place(lead.ballot), pledges))
+
+
+def _may_adopt(turn: Turn, lead: Lead, update: bytes) -> bool:
+    """Not what I know to break the rules of this instance, such as too few members, or what nobody could give."""
+    known = turn.state.proposals.get(update)
+    return update not in lead.refused and (known is None or decide.valid(turn.state, known.update))
 
 
 def _adopt(turn: Turn, lead: Lead, _: int, update: bytes, reporter: str) -> None:
     """Finish what may already be decided, unchanged."""
     known = update in turn.state.proposals
-    until = turn.now + (turn.rules.exchange_s if known else turn.rules.ack_s)
+    limits = deadlines.at(turn.state, lead.ballot)
+    until = turn.now + (limits.exchange_s if known else limits.ack_s)
     turn.set(lead=replace(lead, stage=Stage.ADOPTING, update=update, until=until))
     if not known:
         turn.fetch({update}, (reporter,))
@@ -185,7 +200,7 @@ def _look_at_adopted(turn: Turn, lead: Lead) -> None:
         reporters = [
             peer
             for peer, promise in lead.promises.items()
-            if promise.accepted is not None and promise.accepted[1] == lead.update
+            if lead.update in (name[1] for name in (promise.accepted, promise.other) if name is not None)
         ]
         turn.fetch(missing, reporters)
     if turn.now >= lead.until:
@@ -202,8 +217,8 @@ def _choose_without(turn: Turn, lead: Lead) -> None:
         for peer, promise in lead.promises.items()
         if promise.accepted is None or promise.accepted[1] != lead.update
     }
-    voters = turn.state.head.electorate
+    voters = turn.state.electorate
     if sum(peer in others for peer in voters) < quorum(voters) or turn.me not in others:
         abort(turn, "the bytes of an accepted update did not arrive")
         return
-    _choose(turn, replace(lead, promises=others, update=b""))
+    _choose(turn, replace(lead, promises=others, update=b"", refused=lead.refused | {lead.update}))

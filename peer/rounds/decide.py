@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from peer.rounds import deadlines, penalties, proofs, takeover
 from peer.rounds.messages import MeanSent, Nack, PartSent, Prepare, Promise, Propose, Voted
-from peer.rounds.names import Keys, coordinator, pack, quorum
-from peer.rounds.state import Acceptor, Commit, Head, Persist, Proposal, RequestFreeze, State
+from peer.rounds.names import coordinator, instance_of, pack, quorum
+from peer.rounds.state import Acceptor, Commit, Head, Persist, Proposal, RequestFreeze, Rules, State, Step
 from peer.rounds.turn import Turn
 from peer.rounds.update import (
     MAX_SKIPPED,
@@ -27,6 +28,8 @@ from peer.rounds.update import (
 
 HALF = 0.5
 PROPOSALS_KEPT = 4
+CLOCKS_DIFFER_S = 5.0
+"""How far the clocks of honest peers may be apart."""
 VOTES_KEPT = 16
 
 
@@ -47,8 +50,10 @@ def on_frozen(turn: Turn, pledge: Pledge) -> None:
 
 
 def on_prepare(turn: Turn, sender: str, message: Prepare) -> None:
+    if message.place.instance != turn.state.instance and not takeover.enters(turn, sender, message):
+        return
     ballot, acceptor = message.place.ballot, turn.state.acceptor
-    if sender != turn.owner(ballot):
+    if sender != turn.owner(ballot) or sender in turn.state.banned:
         return
     if ballot - acceptor.promised > MAX_SKIPPED or _newcomer(turn.state):
         return
@@ -64,12 +69,22 @@ def on_prepare(turn: Turn, sender: str, message: Prepare) -> None:
         turn.set(acceptor=acceptor, lead=None, exchange=None, early=_still_early(turn.state, ballot))
         turn.moved()
         turn.phase("group", ballot)
-    turn.send((sender,), Promise(message.place, turn.my_pledge(), acceptor.accepted))
+    turn.send((sender,), Promise(message.place, turn.my_pledge(), acceptor.accepted, _accepted_elsewhere(turn.state)))
+
+
+def _accepted_elsewhere(state: State) -> tuple[int, bytes] | None:
+    """What I accepted for this anchor in another instance, in the chain's own one if there; it may be decided."""
+    found = [
+        (not other.electorate, *other.accepted)
+        for other in state.acceptors.values()
+        if other.anchor == state.head.anchor and other.accepted is not None
+    ]
+    return max(found)[1:] if found else None
 
 
 def _newcomer(state: State) -> bool:
     """Who is not in step yet is no member; a voter answers all the same, for its vote needs no tensors."""
-    return not state.in_step and state.rules.me not in state.head.electorate
+    return not state.in_step and state.rules.me not in state.electorate
 
 
 def _freezing_first(turn: Turn) -> bool:
@@ -97,12 +112,13 @@ def on_propose(turn: Turn, sender: str, message: Propose) -> None:
     if not 0 <= ahead <= MAX_SKIPPED or sender != turn.owner(place.ballot):
         return
     digest = update.digest
-    if any(rival.ballot == place.ballot and name != digest for name, rival in turn.state.proposals.items()):
-        return  # the coordinator equivocates: its first proposal is the one of this ballot
-    if not turn.rules.keys.verify(sender, "propose", pack((place.packed(), digest)), message.signature):
+    if place.ballot in turn.state.dead_ballots or not proofs.signed(turn, place, digest, message.signature):
+        return
+    if proofs.look_for_another(turn, place, digest, message.signature):
         return
     known = turn.state.proposals.get(digest)
-    if known is None and not valid(turn.state, update):
+    # What is known from another instance, or from its digest alone, was not held against the rules of this one.
+    if (known is None or known.ballot < 0) and not (valid(turn.state, update) and timely(turn, update)):
         return
     proposal = Proposal(place.ballot, update, message.signature)
     if known is None or known.ballot != place.ballot:
@@ -115,11 +131,14 @@ def on_propose(turn: Turn, sender: str, message: Propose) -> None:
 
 def look(turn: Turn) -> None:
     """Vote for the newest proposal, and commit what is decided, as soon as the bytes are here."""
+    if turn.state.blocks:
+        return  # what follows my head is decided, and is being fetched together with what follows that
     if turn.state.decided is not None:
         _commit_if_held(turn)
         return
     least = max(0, turn.state.acceptor.promised)
-    proposals = [item for item in turn.state.proposals.values() if item.ballot >= least]
+    dead = turn.state.dead_ballots
+    proposals = [item for item in turn.state.proposals.values() if item.ballot >= least and item.ballot not in dead]
     if not proposals:
         return
     held = [item for item in proposals if not missing_parts(turn.state, item.update)]
@@ -148,7 +167,7 @@ def _vote_if_held(turn: Turn, proposal: Proposal) -> None:
     if missing and not state.blocks:
         members = (pledge.peer for pledge in update.members)
         turn.fetch(missing, (turn.owner(proposal.ballot), *members), on_their_way=True)
-    if missing or turn.me not in state.head.electorate or not fits(state, update):
+    if missing or turn.me not in state.electorate or not fits(state, update):
         return
     digest, before = update.digest, state.acceptor.accepted
     if before is not None and before[0] == proposal.ballot and before[1] != digest:
@@ -157,9 +176,9 @@ def _vote_if_held(turn: Turn, proposal: Proposal) -> None:
     if acceptor != state.acceptor:
         turn.do(Persist(acceptor, update))
         turn.set(acceptor=acceptor)
-    vote = Vote(turn.me, state.head.instance, proposal.ballot, digest, proposal.signature).signed(turn.rules.keys)
+    vote = Vote(turn.me, state.instance, proposal.ballot, digest, proposal.signature).signed(turn.rules.keys)
     members = (pledge.peer for pledge in update.members)
-    turn.send((*state.head.electorate, *members), Voted(turn.place(proposal.ballot), vote))
+    turn.send((*state.electorate, *members), Voted(turn.place(proposal.ballot), vote))
 
 
 def missing_parts(state: State, update: Update) -> list[bytes]:
@@ -175,23 +194,54 @@ def fits(state: State, update: Update) -> bool:
 
 def valid(state: State, update: Update) -> bool:
     """Whether an update may follow my head: computed from its contents, nobody is taken at their word."""
+    return not fault_of_update(state, update)
+
+
+def fault_of_update(state: State, update: Update) -> str:
+    """The first rule that an update after my head breaks, in words; empty if it may follow."""
     head, rules = state.head, state.rules
     names = [pledge.peer for pledge in update.members]
-    count = len(rules.parts)
-    return (
-        update.parent == head.anchor
-        and update.round == head.round + 1
-        and update.weight == head.weight + len(names)
-        and update.coordinator == coordinator(head.anchor, head.electorate, update.ballot)
-        and names == sorted(set(names))
-        and sum(name in head.electorate for name in names) >= quorum(head.electorate)
-        and all(pledge.anchor == head.anchor and pledge.genuine(rules.keys) for pledge in update.members)
-        and len(update.parts) == len(update.contributors) == count
-        and any(part != VOID for part in update.parts)
-        and _contributors_valid(update)
-        and _weights_valid(update, rules.tokens_cap)
-        and _elect_valid(head, update)
-    )
+    if (update.parent, update.round) != (head.anchor, head.round + 1):
+        return "it does not follow the block before"
+    if update.weight != head.weight + len(names):
+        return f"its W is {update.weight}, where {head.weight} and {len(names)} members make another"
+    if update.time < head.time + rules.min_round_s:
+        return "it is dated too early"
+    if names != sorted(set(names)) or update.coordinator not in names:
+        return "its members are not in order, or its coordinator is none of them"
+    if not any(_majority_of(voters, names) for voters in (head.electorate, state.electorate)):
+        return "its members are no majority of those who decide"
+    forged = [pledge.peer for pledge in update.members if not _pledged(state, pledge)]
+    if forged:
+        return f"the pledge of {forged[0]} is not signed by it for this anchor"
+    if not len(update.parts) == len(update.contributors) == len(rules.parts) or not any(update.parts):
+        return "its parts are not those of the model"
+    return _fault_of_tables(head, update, rules)
+
+
+def _fault_of_tables(head: Head, update: Update, rules: Rules) -> str:
+    """The same for what everybody computes alike from the pledges and the parts."""
+    if not _contributors_valid(update):
+        return "its contributors do not fit its parts and pledges"
+    if not _weights_valid(update, rules):
+        return "its weights are not those of its members' tokens"
+    if update.penalties != penalties.due(head, update, rules.max_staleness):
+        return "its penalties are not those that are due"
+    return "" if _elect_valid(head, update) else "its electorate does not follow from its members and those before"
+
+
+def _pledged(state: State, pledge: Pledge) -> bool:
+    return pledge.anchor == state.head.anchor and pledge.genuine(state.rules.keys)
+
+
+def timely(turn: Turn, update: Update) -> bool:
+    """Not dated ahead of my clock; with `min_round_s` this bounds how fast anybody can make a chain heavy."""
+    return update.time <= turn.now + turn.rules.wall_offset_s + CLOCKS_DIFFER_S
+
+
+def _majority_of(voters: tuple[str, ...], names: list[str]) -> bool:
+    """A coordinator that leaves out most of those who decide is not followed."""
+    return sum(name in voters for name in names) >= quorum(voters)
 
 
 def _contributors_valid(update: Update) -> bool:
@@ -202,11 +252,11 @@ def _contributors_valid(update: Update) -> bool:
     )
 
 
-def _weights_valid(update: Update, tokens_cap: int) -> bool:
-    """My own table differs by at most 1: `exp` is not the same in every library."""
-    mine = token_weights(update.members, tokens_cap)
+def _weights_valid(update: Update, rules: Rules) -> bool:
+    """My own table differs by at most 1: `exp` is not the same in every library. Nothing stays nothing."""
+    mine = token_weights(update.members, rules.tokens_cap, rules.max_staleness)
     return len(update.weights) == 1 and all(
-        abs(theirs - own) <= 1 and 0 <= theirs <= WEIGHT_ONE
+        abs(theirs - own) <= min(1, own) and 0 <= theirs <= WEIGHT_ONE
         for theirs, own in zip(update.weights[0], mine, strict=True)
     )
 
@@ -231,13 +281,15 @@ def on_vote(turn: Turn, message: Voted) -> None:
     key = (vote.ballot, vote.update)
     if vote.voter in state.votes.get(key, {}) or state.decided not in (None, key):
         return
-    if vote.ballot != message.place.ballot or not vote_valid(state.head, vote, turn.rules.keys):
+    if vote.ballot != message.place.ballot or vote.ballot in state.dead_ballots or not vote_valid(state, vote):
+        return
+    if proofs.look_for_another(turn, message.place, vote.update, vote.proposal_signature):
         return
     votes = _without_oldest(state, vote.voter)
     turn.set(votes={**votes, key: {**votes.get(key, {}), vote.voter: vote}})
     if vote.update in state.proposals:
         turn.moved()
-    if turn.state.decided is None and len(turn.state.votes[key]) >= quorum(state.head.electorate):
+    if turn.state.decided is None and len(turn.state.votes[key]) >= quorum(state.electorate):
         turn.set(decided=key)
         _commit_if_held(turn)
 
@@ -253,12 +305,13 @@ def _without_oldest(state: State, voter: str) -> dict[tuple[int, bytes], Mapping
     return votes
 
 
-def vote_valid(head: Head, vote: Vote, keys: Keys) -> bool:
-    """A voter of my head's electorate signed it, and so did the coordinator of its ballot."""
-    if vote.instance != head.instance or vote.voter not in head.electorate:
+def vote_valid(state: State, vote: Vote) -> bool:
+    """A voter of this instance signed it, and so did the coordinator of its ballot."""
+    if vote.instance != state.instance or vote.voter not in state.electorate:
         return False
-    leader = coordinator(head.anchor, head.electorate, vote.ballot)
-    proposed = pack(((head.anchor, vote.instance, vote.ballot), vote.update))
+    anchor, keys = state.head.anchor, state.rules.keys
+    leader = coordinator(anchor, state.electorate, vote.ballot)
+    proposed = pack(((anchor, vote.instance, vote.ballot), vote.update))
     return vote.genuine(keys) and keys.verify(leader, "propose", proposed, vote.proposal_signature)
 
 
@@ -275,7 +328,7 @@ def _commit_if_held(turn: Turn) -> None:
         turn.fetch(missing, votes, on_their_way=True)
         return
     certificate = tuple(vote for _, vote in sorted(votes.items()))
-    advance(turn, Block(proposal.update, certificate))
+    advance(turn, Block(proposal.update, certificate, state.acceptor.electorate))
 
 
 def advance(turn: Turn, block: Block) -> None:
@@ -284,22 +337,62 @@ def advance(turn: Turn, block: Block) -> None:
     head = state.head.after(update)
     anchor = head.anchor
     awaited = frozenset(part for later in state.blocks for part in later.update.parts)
+    trail = (*state.trail, Step(state.head, block))[-state.rules.keep_rounds :]
     turn.do(Commit(block, head, awaited))
     turn.set(
-        head=head, ancestors={**state.ancestors, anchor: head.round}, acceptor=Acceptor(anchor, head.instance),
-        pledge=None, progress=0.0, freeze_asked_at=None, unanswered=None, state_digest=b"", lead=None, exchange=None,
-        early=(), proposals={}, votes={}, decided=None, wanted=state.wanted.only(awaited),
+        ancestors={**state.ancestors, anchor: head.round}, trail=trail, wanted=state.wanted.only(awaited), branch=None,
         held={digest: size for digest, size in state.held.items() if digest in awaited},
     )  # fmt: skip
-    turn.moved()
+    stand_at(turn, head)
     if state.in_step:
         turn.say_head()  # who catches up says where it is once that is computed
 
 
+def stand_at(turn: Turn, head: Head) -> None:
+    """Begin at this anchor, with all that I promised there if I have been there before."""
+    state = turn.state
+    recent = {head.anchor, *(step.before.anchor for step in state.trail)}
+    others = {**state.acceptors, state.acceptor.instance: state.acceptor}
+    others = {name: other for name, other in others.items() if other.anchor in recent}
+    acceptor = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
+    turn.set(
+        head=head, acceptor=acceptor, acceptors=others, pledge=None, progress=0.0, freeze_asked_at=None,
+        unanswered=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={}, decided=None,
+        deadlines=deadlines.learn([step.block.update for step in state.trail], state.rules), ready_at={},
+        dead_ballots=frozenset(), strangers={},
+    )  # fmt: skip
+    turn.moved()
+
+
+def follows(state: State, head: Head, block: Block) -> bool:
+    """Whether a block may follow `head`: whoever decides stands behind it, and every field is what it must be.
+
+    Of `state` only the rules count.
+    """
+    return not fault_of_block(state, head, block)
+
+
+def fault_of_block(state: State, head: Head, block: Block) -> str:
+    """The first reason why a block may not follow `head`, in words; empty if it may. Else as `follows`."""
+    if block.electorate and (state.rules.takeover_s == 0 or block.electorate == head.electorate):
+        return "it is decided by others than the electorate, which this run does not allow"
+    instance = instance_of(head.anchor, block.electorate) if block.electorate else head.instance
+    at_head = replace(state, head=head, acceptor=Acceptor(head.anchor, instance, electorate=block.electorate))
+    return _fault_of_votes(at_head, block) or fault_of_update(at_head, block.update)
+
+
 def certified(state: State, block: Block) -> bool:
-    """Whether the votes of a quorum of my head's electorate stand behind this block."""
+    """Whether the votes of a quorum of the instance's electorate stand behind this block."""
+    return not _fault_of_votes(state, block)
+
+
+def _fault_of_votes(state: State, block: Block) -> str:
     digest = block.update.digest
+    for vote in block.votes:
+        if not vote_valid(state, vote):
+            return f"the vote of {vote.voter} is not a voter's genuine one"
     voters = {vote.voter for vote in block.votes if vote.update == digest}
-    same_ballot = len({vote.ballot for vote in block.votes}) == 1
-    enough = len(voters) == len(block.votes) >= quorum(state.head.electorate)
-    return enough and same_ballot and all(vote_valid(state.head, vote, state.rules.keys) for vote in block.votes)
+    if len(voters) < len(block.votes) or len({vote.ballot for vote in block.votes}) > 1:
+        return "its votes are not for this update, from different peers and in one ballot"
+    needed = quorum(state.electorate)
+    return "" if len(voters) >= needed else f"it has {len(voters)} of the {needed} votes that it needs"

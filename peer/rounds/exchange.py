@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peer.rounds import merkle
+from peer.rounds import again, deadlines, parts
 from peer.rounds.layout import assign
 from peer.rounds.messages import MeanSent, Norms, PartSent, Start, Table, Want
 from peer.rounds.names import digest_of
-from peer.rounds.state import Exchange, Keep, Reduce, Reduced, SendMean, SendParts, Store
+from peer.rounds.state import Again, Exchange, Keep, Reduced, SendMean, SendParts, Store
 from peer.rounds.turn import Turn
-from peer.rounds.update import MAX_SKIPPED, Pledge, givers, token_weights
+from peer.rounds.update import Pledge, givers
 
 REPEAT_S = 1.0
 
@@ -38,25 +38,22 @@ def on_start(turn: Turn, sender: str, message: Start) -> None:
         return
     if not _sound(turn, message.pledges):
         return
-    reducers = assign(
-        turn.rules.parts,
-        [pledge.peer for pledge in message.pledges],
-        [pledge.bandwidth_bps for pledge in message.pledges],
-        place.anchor,
-        place.ballot,
-    )
-    closes_at = turn.now + turn.rules.exchange_s
+    names = [pledge.peer for pledge in message.pledges]
+    bandwidths = [pledge.bandwidth_bps for pledge in message.pledges]
+    reducers = assign(turn.rules.parts, names, bandwidths, place.anchor, place.ballot)
+    auditors = again.draw_auditors(turn, place, names, reducers)
+    closes_at = turn.now + deadlines.at(state, place.ballot).exchange_s
     exchange = Exchange(
         place=place, members=message.pledges, reducers=reducers, closes_at=closes_at, repeat_at=closes_at,
+        began_at=turn.now,
         received={part: 0 for part, reducer in enumerate(reducers) if reducer == turn.me},
+        again=Again(auditors=auditors, received={part: 0 for part, peer in auditors.items() if peer == turn.me}),
     )  # fmt: skip
-    early = state.early
-    turn.set(exchange=exchange, early=())
+    turn.set(exchange=exchange)
     turn.moved()
     turn.phase("send", place.ballot, closes_at)
     _send_parts(turn, exchange)
-    for peer, overtaken in early:
-        _replay(turn, peer, overtaken)
+    replay_early(turn)
     _close_if_complete(turn)
 
 
@@ -76,12 +73,13 @@ def _send_parts(turn: Turn, exchange: Exchange) -> None:
     if not mine.root:
         return
     for reducer in dict.fromkeys(exchange.reducers):
-        parts = tuple(part for part, owner in enumerate(exchange.reducers) if owner == reducer)
-        turn.do(SendParts(reducer, exchange.place, parts))
+        theirs = tuple(part for part, owner in enumerate(exchange.reducers) if owner == reducer)
+        turn.do(SendParts(reducer, exchange.place, theirs))
     if exchange.received:
         index = exchange.members.index(mine)
         received = {part: 1 << index for part in exchange.received}
         turn.set(exchange=replace(exchange, received=received))
+    again.send_parts(turn, exchange.again.auditors)
 
 
 # ---- judge ----
@@ -90,43 +88,33 @@ def _send_parts(turn: Turn, exchange: Exchange) -> None:
 def on_part(turn: Turn, sender: str, message: PartSent) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.place != message.place:
-        _keep_early(turn, sender, message)
-        return
-    if exchange.closed or exchange.received.get(message.part) is None:
-        return
-    index = next((i for i, pledge in enumerate(exchange.members) if pledge.peer == sender), None)
+        parts.keep_early(turn, sender, message)
+    elif message.attempt:
+        again.on_part(turn, sender, message)
+    elif not exchange.closed and message.part in exchange.received:
+        _take_part(turn, exchange, sender, message)
+
+
+def _take_part(turn: Turn, exchange: Exchange, sender: str, message: PartSent) -> None:
+    index = parts.giver_of(turn, exchange, sender, message)
     if index is None or exchange.received[message.part] >> index & 1:
         return
-    if len(message.payload) != turn.rules.part_bytes[message.part]:
-        return
-    root, leaf = exchange.members[index].root, digest_of(message.payload)
-    if not root or not merkle.proves(root, leaf, message.part, message.path, len(turn.rules.parts)):
-        return
-    turn.do(Keep(exchange.place, sender, message.part, message.payload))
+    giver = exchange.members[index].peer
+    turn.do(Keep(exchange.place, giver, message.part, message.payload, message.path))
     received = {**exchange.received, message.part: exchange.received[message.part] | 1 << index}
-    turn.set(exchange=replace(exchange, received=received))
+    turn.set(exchange=replace(exchange, received=received, part_at={**exchange.part_at, giver: turn.now}))
     _close_if_complete(turn)
 
 
-def _keep_early(turn: Turn, sender: str, message: PartSent | MeanSent) -> None:
-    """Streams of different peers are not ordered among each other: a part may overtake its START.
-
-    What is kept is bounded by the bytes of two contributions, whoever sends it.
-    """
-    state, sizes = turn.state, turn.rules.part_bytes
-    known = sender in state.head.electorate or sender in state.heard
-    fits = message.part < len(sizes) and len(message.payload) == sizes[message.part]
-    if not known or not fits or not 0 <= message.place.ballot - state.acceptor.promised <= MAX_SKIPPED:
-        return
-    if len(state.early) < 2 * len(sizes) and (sender, message) not in state.early:
-        turn.set(early=(*state.early, (sender, message)))
-
-
-def _replay(turn: Turn, sender: str, message: PartSent | MeanSent) -> None:
-    if isinstance(message, PartSent):
-        on_part(turn, sender, message)
-    else:
-        on_mean(turn, sender, message)
+def replay_early(turn: Turn) -> None:
+    """Take what overtook a START or REDO that is here now; what it is still too early for is kept on."""
+    early = turn.state.early
+    turn.set(early=())
+    for sender, message in early:
+        if isinstance(message, PartSent):
+            on_part(turn, sender, message)
+        else:
+            on_mean(turn, sender, message)
 
 
 def _close_if_complete(turn: Turn) -> None:
@@ -160,26 +148,34 @@ def on_table(turn: Turn, sender: str, message: Table) -> None:
         return
     if sender != turn.owner(message.place.ballot):
         return
-    turn.set(exchange=replace(exchange, tabled=True, closed=True))
     turn.moved()
     turn.phase("reduce", message.place.ballot)
-    mine = next((norms for norms in message.norms if norms.reducer == turn.me), None)
-    if mine is None or not mine.genuine(turn.rules.keys):
-        return
-    weights = token_weights(exchange.members, turn.rules.tokens_cap)
-    for part, received in mine.received:
-        chosen = [index for index in range(len(exchange.members)) if received >> index & 1]
-        names = tuple(exchange.members[index].peer for index in chosen)
-        shares = tuple(weights[index] for index in chosen)
-        if not any(shares):
-            continue  # nobody gave this part, or only who trained on nothing: it becomes void
-        turn.do(Reduce(exchange.place, part, received, names, shares))
+    listed = _listed(turn, exchange, message)
+    turn.set(exchange=replace(exchange, tabled=True, tabled_at=turn.now, closed=True, listed=listed))
+    for part in exchange.received:
+        if part in listed:
+            parts.reduce(turn, exchange, part, listed[part])
+    again.on_table(turn)
+
+
+def _listed(turn: Turn, exchange: Exchange, table: Table) -> dict[int, int]:
+    """Contributors of each part, from genuine norms of its reducer for this ballot."""
+    genuine = (norms for norms in table.norms if norms.place == exchange.place and norms.genuine(turn.rules.keys))
+    return {
+        part: received
+        for norms in genuine
+        for part, received in norms.received
+        if part < len(exchange.reducers) and exchange.reducers[part] == norms.reducer
+    }
 
 
 def on_reduced(turn: Turn, event: Reduced) -> None:
     exchange = turn.state.exchange
     turn.set(held={**turn.state.held, event.digest: turn.rules.part_bytes[event.part]})
     if exchange is None or exchange.place != event.place:
+        return
+    if event.attempt:
+        again.on_reduced(turn, event)
         return
     mean = MeanSent(event.place, 0, event.part, turn.me, event.contributors, event.digest, b"")
     mean = mean.signed(turn.rules.keys)
@@ -190,22 +186,34 @@ def on_reduced(turn: Turn, event: Reduced) -> None:
 
 
 def on_mean(turn: Turn, sender: str, message: MeanSent) -> None:
-    exchange = turn.state.exchange
+    """The first mean of a part that comes is taken, but for one of a repair, which the coordinator asked for."""
+    exchange, part = turn.state.exchange, message.part
     if exchange is None or exchange.place != message.place:
-        _keep_early(turn, sender, message)
+        parts.keep_early(turn, sender, message)
         return
-    if message.part in exchange.means or message.part >= len(exchange.reducers):
+    if part >= len(exchange.reducers) or (part in exchange.means and exchange.means[part].attempt >= message.attempt):
         return
-    if exchange.reducers[message.part] != message.reducer or not message.genuine(turn.rules.keys):
+    if message.attempt and part not in exchange.again.redo:
+        parts.keep_early(turn, sender, message)
         return
-    if not message.contributors or message.contributors & ~givers(exchange.members):
+    reducer = exchange.again.redo[part] if message.attempt else exchange.reducers[part]
+    if reducer != message.reducer or not message.genuine(turn.rules.keys) or not _agrees(exchange, message):
         return
-    if len(message.payload) != turn.rules.part_bytes[message.part] or digest_of(message.payload) != message.digest:
+    if len(message.payload) != turn.rules.part_bytes[part] or digest_of(message.payload) != message.digest:
         return
     bare = replace(message, payload=b"")
-    turn.set(exchange=replace(exchange, means={**exchange.means, message.part: bare}))
+    mean_at = {**exchange.mean_at, message.reducer: turn.now}
+    turn.set(exchange=replace(exchange, means={**exchange.means, part: bare}, mean_at=mean_at))
     if message.digest not in turn.state.held:
         turn.do(Store(message.digest, message.payload))
+    again.compare(turn, part)
+
+
+def _agrees(exchange: Exchange, mean: MeanSent) -> bool:
+    """Members gave what is in it, and its reducer said so before."""
+    bits = mean.contributors
+    listed = bits if mean.attempt else exchange.listed.get(mean.part, bits)
+    return bits == listed and bits != 0 and bits & ~givers(exchange.members) == 0
 
 
 def on_want(turn: Turn, sender: str, message: Want) -> None:

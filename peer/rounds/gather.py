@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peer.rounds.messages import Norms, Table, Want
+from peer.rounds import again, audits, deadlines, parts
+from peer.rounds.messages import Norms, Redo, Table, Want
+from peer.rounds.names import quorum
 from peer.rounds.propose import abort, make_update, propose
-from peer.rounds.state import Lead, Stage
+from peer.rounds.state import Exchange, Lead, Stage
 from peer.rounds.turn import Turn
 from peer.rounds.update import givers
 
@@ -32,27 +34,77 @@ def look_at_norms(turn: Turn, lead: Lead) -> None:
         return
     if len(lead.norms) < len(set(exchange.reducers)) and turn.now < lead.until:
         return
-    expected = frozenset(part for norms in lead.norms.values() for part, received in norms.received if received)
-    if not expected:
-        abort(turn, "no part of anybody arrived")
+    silent = set(exchange.reducers) - set(lead.norms)
+    if not _may_commit(turn, exchange, silent):
+        abort(turn, f"{len(silent)} of {len(exchange.members)} members fell silent")
         return
-    until = turn.now + turn.rules.exchange_s
+    expected = frozenset(range(len(exchange.reducers)))
+    listed = {part: received for norms in lead.norms.values() for part, received in norms.received}
+    orphans = {part for part in expected if not any(parts.weights(turn, exchange, listed.get(part, 0)))}
+    until = turn.now + deadlines.at(turn.state, lead.ballot).means_s
     turn.set(lead=replace(lead, stage=Stage.REDUCING, expected=expected, until=until))
     table = Table(exchange.place, tuple(norms for _, norms in sorted(lead.norms.items())))
     turn.send((pledge.peer for pledge in exchange.members), table)
+    if orphans:
+        _repair(turn, exchange, orphans, silent)
+
+
+def _may_commit(turn: Turn, exchange: Exchange, silent: set[str]) -> bool:
+    """A quorum may still be there, and somebody gave something."""
+    voters = turn.state.electorate
+    there = sum(pledge.peer in voters and pledge.peer not in silent for pledge in exchange.members)
+    return there >= quorum(voters) and any(parts.weights(turn, exchange, givers(exchange.members)))
 
 
 def look_at_means(turn: Turn, lead: Lead) -> None:
-    exchange, held = turn.state.exchange, turn.state.held
+    """Propose as soon as every mean is here that may come, and no audit can change one any more."""
+    exchange = turn.state.exchange
     if exchange is None or exchange.place.ballot != lead.ballot:
         return
-    missing = [part for part in lead.expected if part not in exchange.means or exchange.means[part].digest not in held]
-    if not missing:
-        propose(turn, lead, make_update(turn, exchange))
-    elif turn.now >= lead.until and not lead.wanted:
-        turn.set(lead=replace(lead, wanted=True, until=turn.now + turn.rules.ack_s))
-        turn.send((pledge.peer for pledge in exchange.members), Want(exchange.place, tuple(sorted(missing))))
-    elif turn.now >= lead.until and len(missing) == len(lead.expected):
+    audits.look(turn, lead, exchange)
+    lead, exchange = turn.state.lead or lead, turn.state.exchange or exchange
+    held, means = turn.state.held, exchange.means
+    missing = {part for part in lead.expected if part not in means or means[part].digest not in held}
+    if missing and not _given_up(turn, lead, exchange, missing):
+        return
+    if len(missing) == len(lead.expected):
         abort(turn, "no mean of any part arrived")
-    elif turn.now >= lead.until:
-        propose(turn, lead, make_update(turn, exchange))
+    elif not audits.awaited(turn, lead, exchange):
+        propose(turn, turn.state.lead or lead, make_update(turn, lead, exchange))
+
+
+# ---- repair ----
+
+
+def _given_up(turn: Turn, lead: Lead, exchange: Exchange, missing: set[int]) -> bool:
+    """Ask who has what is missing; then have it reduced again; then it is void."""
+    if turn.now < lead.until:
+        return False
+    if not lead.wanted:
+        turn.set(lead=replace(lead, wanted=True, until=turn.now + deadlines.at(turn.state, lead.ballot).ack_s))
+        turn.send((pledge.peer for pledge in exchange.members), Want(exchange.place, tuple(sorted(missing))))
+        return False
+    left = missing - lead.repaired
+    if left:
+        _repair(turn, exchange, left, {exchange.reducers[part] for part in missing})
+    return not left
+
+
+def _repair(turn: Turn, exchange: Exchange, orphans: set[int], suspects: set[str]) -> None:
+    """Have parts reduced again, each by the next in order that is not its reducer and has shown life."""
+    lead = turn.state.lead
+    assert lead is not None
+    until = turn.now + deadlines.at(turn.state, lead.ballot).exchange_s
+    turn.set(lead=replace(lead, repaired=lead.repaired | orphans, until=until))
+    means = (*exchange.means.values(), *lead.verdicts.values())
+    lively = {turn.me, *lead.norms, *(mean.reducer for mean in means)}
+    orders = []
+    for part in sorted(orphans):
+        others = (pledge.peer for pledge in exchange.members if pledge.peer != exchange.reducers[part])
+        next_ones = again.ranked(exchange.place, part, others)
+        next_ones.sort(key=lambda peer: (peer in suspects, peer not in lively))
+        orders += [(part, peer) for peer in next_ones[:1]]
+    if orders:
+        turn.send((pledge.peer for pledge in exchange.members), Redo(exchange.place, tuple(orders)))
+        late = ", ".join(sorted(suspects))
+        turn.alert("warning", "REPAIR", f"{len(orders)} of {len(exchange.reducers)} parts are reduced again for {late}")

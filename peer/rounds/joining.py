@@ -43,8 +43,6 @@ def look(turn: Turn) -> None:
     if turn.state.in_step and len(turn.state.blocks) >= BEHIND:
         turn.set(in_step=False)
     state = turn.state
-    if state.in_step:
-        return
     said = {
         peer: state.heard[peer][0].state
         for peer in state.head.electorate
@@ -52,6 +50,9 @@ def look(turn: Turn) -> None:
     }
     same = [peer for peer, digest in said.items() if digest and digest == state.state_digest]
     others = [peer for peer, digest in said.items() if digest and digest != state.state_digest]
+    if state.in_step and not (state.state_digest and len(others) > len(same) + 1):
+        return
+    turn.set(in_step=False)  # outvoted: from now on nothing of this machine counts
     _begin(turn)
     if state.blocks or not state.state_digest:
         _say(turn, _how_far(turn))
@@ -59,9 +60,20 @@ def look(turn: Turn) -> None:
         _enter(turn)
     elif others:
         _refuse(turn, others, said[others[0]])
+    elif _is_left_alone(turn):
+        _enter(turn)
     else:
         _ask_voters(turn)
         _say(turn, _how_far(turn))
+
+
+def _is_left_alone(turn: Turn) -> bool:
+    """A voter whom nobody answers has nobody to compare with; it trains, and may take over in the end."""
+    state, wait_s = turn.state, turn.rules.takeover_s
+    if wait_s == 0 or turn.me not in state.head.electorate or turn.now - _begin(turn).began_at < wait_s:
+        return False
+    others = (state.heard[peer][1] for peer in state.head.electorate if peer in state.heard)
+    return all(turn.now - at >= wait_s for at in others)
 
 
 def _ask_voters(turn: Turn) -> None:

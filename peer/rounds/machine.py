@@ -4,10 +4,15 @@ Read this file first. It says who handles what; the roles are in the files besid
 
     coordinate.py   the coordinator of a ballot: ask, choose, start
     gather.py       the same between START and PROPOSE: norms, means, repair
+    audits.py       the same where a part is audited: who is right is computed
     propose.py      how its ballot ends
     exchange.py     a member: send parts, reduce parts, send means
+    again.py        the same for parts that are reduced a second time: repairs and audits
     decide.py       a voter: promise, fetch, vote, decide, move to the next anchor
     catchup.py      a peer that is behind, or ahead: GET, CHAIN, FETCH
+    proofs.py       what convicts a coordinator that proposes two updates
+    takeover.py     peers that have lost the majority go on without it
+    forks.py        and change over when others did more
     joining.py      a peer that is not in step yet: compare bits, tell how far it is
 
 Nothing here knows tensors, sockets, files or a clock. The driver performs the effects in the order
@@ -19,7 +24,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from peer.rounds import catchup, coordinate, decide, exchange, gather, joining
+from peer.rounds import (
+    again,
+    audits,
+    catchup,
+    coordinate,
+    deadlines,
+    decide,
+    exchange,
+    forks,
+    gather,
+    joining,
+    proofs,
+)  # fmt: skip
 from peer.rounds.catchup import seen_again
 from peer.rounds.messages import (
     BytesSent,
@@ -34,7 +51,10 @@ from peer.rounds.messages import (
     PartSent,
     Prepare,
     Promise,
+    Proof,
     Propose,
+    Redo,
+    Show,
     Start,
     Table,
     Voted,
@@ -55,6 +75,7 @@ from peer.rounds.state import (
     Rules,
     SendObjects,
     State,
+    Step,
     Tick,
 )  # fmt: skip
 from peer.rounds.turn import Turn
@@ -70,22 +91,26 @@ def begin(
     now: float,
     *,
     ancestors: Mapping[bytes, int] | None = None,
-    acceptor: Acceptor | None = None,
+    acceptors: Mapping[bytes, Acceptor] | None = None,
+    trail: tuple[Step, ...] = (),
     accepted: Update | None = None,
     pledge: Pledge | None = None,
     held: Mapping[bytes, int] | None = None,
 ) -> State:
     """The state of a peer that starts, or starts again from what it finds on its disk.
 
-    `accepted` is the update that `acceptor` names, `held` the digests whose bytes are on disk, with their sizes.
+    `acceptors` are its votes by instance, `accepted` the update that the one of `head` names, `trail` its newest
+    blocks, `held` the digests whose bytes are on disk, with their sizes.
     """
-    if acceptor is None or acceptor.instance != head.instance:
-        acceptor, accepted = Acceptor(head.anchor, head.instance), None
+    others = dict(acceptors or {})
+    acceptor = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
     if pledge is not None and pledge.anchor != head.anchor:
         pledge = None
     proposals = {accepted.digest: seen_again(accepted)} if accepted else {}
     return State(
-        rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=acceptor, pledge=pledge,
+        rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=acceptor,
+        acceptors=others, trail=trail[-rules.keep_rounds :], pledge=pledge,
+        deadlines=deadlines.learn([step.block.update for step in trail[-rules.keep_rounds :]], rules),
         held=held or {}, frozen_at=now, moved_at=now, proposals=proposals, applied_round=head.round,
         in_step=joining.starts_in_step(rules, head),
     )  # fmt: skip
@@ -127,7 +152,9 @@ def _take(turn: Turn, event: Event) -> None:
 
 def _applied(turn: Turn, anchor: bytes, digest: bytes) -> None:
     """The others compare their bits with mine as soon as I have them."""
-    turn.set(applied_round=turn.state.ancestors.get(anchor, 0))
+    if anchor not in turn.state.ancestors:
+        return  # undone meanwhile
+    turn.set(applied_round=turn.state.ancestors[anchor])
     if anchor == turn.state.head.anchor:
         turn.set(state_digest=digest)
         joining.look(turn)
@@ -138,6 +165,7 @@ def _applied(turn: Turn, anchor: bytes, digest: bytes) -> None:
 def _tick(turn: Turn) -> None:
     coordinate.look(turn)
     exchange.look(turn)
+    again.look(turn)
     catchup.look(turn)
     joining.look(turn)
 
@@ -148,6 +176,7 @@ def _held(turn: Turn, digest: bytes, size: int) -> None:
     joining.count(turn, size)
     decide.look(turn)
     coordinate.look(turn)
+    forks.change_over_if_held(turn)
     catchup.apply_blocks(turn)
 
 
@@ -158,8 +187,8 @@ def _receive(turn: Turn, sender: str, message: Message) -> None:
             catchup.on_head(turn, sender, message)
             joining.look(turn)
             coordinate.look(turn)
-        case Get(anchor):
-            catchup.on_get(turn, sender, anchor)
+        case Get(anchors):
+            catchup.on_get(turn, sender, anchors)
         case ChainSent(blocks):
             catchup.on_chain(turn, sender, blocks)
             joining.look(turn)
@@ -174,9 +203,14 @@ def _receive(turn: Turn, sender: str, message: Message) -> None:
 
 
 def _receive_in_round(turn: Turn, sender: str, message: Message) -> None:
+    if isinstance(message, Prepare):
+        decide.on_prepare(turn, sender, message)
+    elif message.place.instance == turn.state.instance:  # type: ignore[attr-defined]
+        _receive_in_instance(turn, sender, message)
+
+
+def _receive_in_instance(turn: Turn, sender: str, message: Message) -> None:
     match message:
-        case Prepare():
-            decide.on_prepare(turn, sender, message)
         case Promise():
             coordinate.on_promise(turn, sender, message)
         case Nack():
@@ -189,14 +223,24 @@ def _receive_in_round(turn: Turn, sender: str, message: Message) -> None:
             gather.on_norms(turn, sender, message)
         case Table():
             exchange.on_table(turn, sender, message)
+        case MeanSent() if message.attempt and not message.payload:
+            audits.on_verdict(turn, sender, message)
+            coordinate.look(turn)
         case MeanSent():
             exchange.on_mean(turn, sender, message)
             coordinate.look(turn)
         case Want():
             exchange.on_want(turn, sender, message)
+        case Redo():
+            again.on_redo(turn, sender, message)
+            exchange.replay_early(turn)
+        case Show():
+            again.on_show(turn, sender, message)
         case Propose():
             decide.on_propose(turn, sender, message)
         case Voted():
             decide.on_vote(turn, message)
+        case Proof():
+            proofs.on_proof(turn, message)
         case _:
             raise AssertionError(f"no such message: {message}")

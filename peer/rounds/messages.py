@@ -8,7 +8,7 @@ proposals, votes) carries its author's signature; the rest is authenticated by t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from peer.rounds.names import DIGEST_BYTES, Keys, pack
@@ -25,6 +25,7 @@ from peer.rounds.update import (
     boolean,
     integer,
     octets,
+    peers,
     printable,
     row,
     rows,
@@ -34,6 +35,8 @@ from peer.rounds.update import (
 
 FETCH_MOST = 1024
 """Digests in one fetch."""
+GET_MOST = 32
+"""Anchors in one GET."""
 FETCH_BYTES = 16 << 20
 """What one fetch is answered with at most, so that a small question never costs the answerer a whole model."""
 
@@ -72,19 +75,23 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Prepare(Message):
-    """Coordinator to the electorate and all ready peers: may I lead this ballot, and who is in?"""
+    """Coordinator to the electorate and all ready peers: may I lead this ballot, and who is in?
+
+    `electorate` is empty for the electorate of the chain; in a takeover it names the peers that take over.
+    """
 
     code = 1
-    cap_bytes = 1 << 10
+    cap_bytes = 1 << 13
     place: Place
+    electorate: tuple[str, ...] = ()
 
     def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(),)
+        return (self.place.packed(), self.electorate)
 
     @classmethod
     def unpacked(cls, value: Any) -> Prepare:
-        (place,) = row(value, 1)
-        return cls(Place.unpacked(place))
+        place, electorate = row(value, 2)
+        return cls(Place.unpacked(place), peers(electorate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +155,10 @@ class Start(Message):
 
 @dataclass(frozen=True, slots=True)
 class PartSent(Message):
-    """X: one encoded part of a member's contribution, with its path to the pledged root."""
+    """X: one encoded part of a member's contribution, with its path to the pledged root.
+
+    `giver` is empty if it is the sender's own; an auditor passes on what others gave it.
+    """
 
     code = 5
     cap_bytes = (16 << 20) + (1 << 12)
@@ -157,16 +167,18 @@ class PartSent(Message):
     part: int
     path: tuple[bytes, ...]
     payload: bytes
+    giver: str = ""
 
     def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.attempt, self.part, self.path, self.payload)
+        return (self.place.packed(), self.attempt, self.part, self.path, self.payload, self.giver)
 
     @classmethod
     def unpacked(cls, value: Any) -> PartSent:
-        place, attempt, part, path, payload = row(value, 5)
+        place, attempt, part, path, payload, giver = row(value, 6)
         return cls(
-            Place.unpacked(place), integer(attempt, 0, 1), integer(part, 0, MAX_PARTS), blobs(path, 17), octets(payload)
-        )
+            Place.unpacked(place), integer(attempt, 0, 1), integer(part, 0, MAX_PARTS), blobs(path, 17),
+            octets(payload), text(giver),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +236,10 @@ class Table(Message):
 
 @dataclass(frozen=True, slots=True)
 class MeanSent(Message):
-    """MEAN: the encoded mean of one part, the same bytes to all members."""
+    """MEAN: the encoded mean of one part, the same bytes to all members.
+
+    Without bytes it is the word of an auditor to the coordinator: what this part comes to when it is reduced again.
+    """
 
     code = 8
     cap_bytes = (16 << 20) + (1 << 12)
@@ -277,6 +292,43 @@ class Want(Message):
     def unpacked(cls, value: Any) -> Want:
         place, parts = row(value, 2)
         return cls(Place.unpacked(place), tuple(integer(part, 0, MAX_PARTS) for part in rows(parts, MAX_PARTS)))
+
+
+@dataclass(frozen=True, slots=True)
+class Redo(Message):
+    """Coordinator to members: send these parts to these reducers too; nobody has a mean of them."""
+
+    code = 17
+    cap_bytes = 8 << 20
+    place: Place
+    parts: tuple[tuple[int, str], ...]
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), self.parts)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Redo:
+        place, parts = row(value, 2)
+        pairs = (row(item, 2) for item in rows(parts, MAX_PARTS))
+        return cls(Place.unpacked(place), tuple((integer(part, 0, MAX_PARTS), text(peer)) for part, peer in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class Show(Message):
+    """Coordinator to an auditor: your digest of this part is not the mean's; send me the bytes you counted."""
+
+    code = 18
+    cap_bytes = 1 << 10
+    place: Place
+    part: int
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), self.part)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Show:
+        place, part = row(value, 2)
+        return cls(Place.unpacked(place), integer(part, 0, MAX_PARTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,19 +405,22 @@ class BytesSent(Message):
 
 @dataclass(frozen=True, slots=True)
 class Get(Message):
-    """Send me what follows my anchor."""
+    """Send me what follows the newest of these anchors that is on your chain; mine, the newest first."""
 
     code = 14
     cap_bytes = 1 << 12
-    anchor: bytes
+    anchors: tuple[bytes, ...]
 
     def packed(self) -> tuple[Any, ...]:
-        return (self.anchor,)
+        return (self.anchors,)
 
     @classmethod
     def unpacked(cls, value: Any) -> Get:
-        (anchor,) = row(value, 1)
-        return cls(octets(anchor, DIGEST_BYTES))
+        (anchors,) = row(value, 1)
+        found = blobs(anchors, GET_MOST)
+        if not found:
+            raise ValueError("expected an anchor")
+        return cls(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,27 +456,49 @@ class HeadSent(Message):
     leaving: bool
     name: str = ""
     """What its owner calls it."""
+    stuck_s: int = field(default=0, compare=False)
+    """For how long it has been ready without a decision."""
 
     def packed(self) -> tuple[Any, ...]:
         return (
             self.anchor, self.round, self.weight, self.state, self.ready, self.tokens, self.steps, self.leaving,
-            self.name,
+            self.name, self.stuck_s,
         )  # fmt: skip
 
     @classmethod
     def unpacked(cls, value: Any) -> HeadSent:
-        anchor, round, weight, state, ready, tokens, steps, leaving, name = row(value, 9)
+        anchor, round, weight, state, ready, tokens, steps, leaving, name, stuck_s = row(value, 10)
         return cls(
             octets(anchor, DIGEST_BYTES), integer(round, 0), integer(weight, 0), octets(state, most=DIGEST_BYTES),
             boolean(ready), integer(tokens, 0), integer(steps, 0), boolean(leaving), printable(name),
+            integer(stuck_s, 0),
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Proof(Message):
+    """Two updates, each with the signature of the coordinator that proposed both in one ballot."""
+
+    code = 31
+    cap_bytes = 1 << 10
+    place: Place
+    first: tuple[bytes, bytes]
+    second: tuple[bytes, bytes]
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), self.first, self.second)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Proof:
+        place, first, second = row(value, 3)
+        return cls(Place.unpacked(place), _proposed(first), _proposed(second))
 
 
 _TYPES: dict[int, type[Message]] = {
     kind.code: kind
     for kind in (
-        Prepare, Promise, Nack, Start, PartSent, Norms, Table, MeanSent, Want, Propose, Voted, Fetch, BytesSent,
-        Get, ChainSent, HeadSent,
+        Prepare, Promise, Nack, Start, PartSent, Norms, Table, MeanSent, Want, Redo, Show, Propose, Voted, Fetch,
+        BytesSent, Get, ChainSent, HeadSent, Proof,
     )
 }  # fmt: skip
 
@@ -439,6 +516,11 @@ def decode(frame: bytes) -> Message:
     if len(frame) > kind.cap_bytes:
         raise ValueError(f"{kind.__name__} of {len(frame)} bytes; at most {kind.cap_bytes}")
     return kind.unpacked(unpack(memoryview(frame)[1:]))
+
+
+def _proposed(value: Any) -> tuple[bytes, bytes]:
+    update, signature = row(value, 2)
+    return octets(update, DIGEST_BYTES), octets(signature, 64)
 
 
 def _accepted(value: Any) -> tuple[int, bytes] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.events import RoundAborted
+from peer.rounds import deadlines, penalties
 from peer.rounds.messages import Propose
 from peer.rounds.names import pack
 from peer.rounds.state import Exchange, Lead, Report, Stage
@@ -25,29 +26,35 @@ def abort(turn: Turn, why: str) -> None:
     turn.do(Report(RoundAborted(round=turn.state.head.round, ballot=lead.ballot, why=why)))
 
 
-def make_update(turn: Turn, exchange: Exchange) -> Update:
+def make_update(turn: Turn, lead: Lead, exchange: Exchange) -> Update:
     """The update from the means whose bytes I hold; the rest is void."""
     head = turn.state.head
     means = {part: mean for part, mean in exchange.means.items() if mean.digest in turn.state.held}
     parts = range(len(exchange.reducers))
     stayed = {pledge.peer for pledge in exchange.members if not pledge.leaving}
-    gone = {peer for peer, (said, _) in turn.state.heard.items() if said.leaving}
+    gone = {peer for peer, (said, _) in turn.state.heard.items() if said.leaving} | turn.state.banned
     leavers = {pledge.peer for pledge in exchange.members if pledge.leaving}
-    earlier = sorted(set(head.members) - gone - leavers - stayed)[: MAX_MEMBERS - len(stayed)]
-    return Update(
+    # Who takes over decides alone what follows: of the members before most have vanished.
+    before = () if turn.state.weak else head.members
+    earlier = sorted(set(before) - gone - leavers - stayed)[: MAX_MEMBERS - len(stayed)]
+    waited, took = deadlines.measure(turn.state, lead, exchange)
+    update = Update(
         parent=head.anchor,
         round=head.round + 1,
-        time=int(turn.now + turn.rules.wall_offset_s),
+        time=max(int(turn.now + turn.rules.wall_offset_s), head.time + turn.rules.min_round_s),
         members=exchange.members,
         elect=tuple(sorted(stayed | set(earlier) if stayed else leavers)),
         parts=tuple(means[part].digest if part in means else VOID for part in parts),
         contributors=tuple(means[part].contributors if part in means else 0 for part in parts),
-        weights=(token_weights(exchange.members, turn.rules.tokens_cap),),
+        weights=(token_weights(exchange.members, turn.rules.tokens_cap, turn.rules.max_staleness),),
         penalties=(),
         weight=head.weight + len(exchange.members),
         ballot=exchange.place.ballot,
         coordinator=turn.me,
+        waited=waited,
+        took=took,
     )
+    return replace(update, penalties=penalties.due(head, update, turn.rules.max_staleness))
 
 
 def propose(turn: Turn, lead: Lead, update: Update) -> None:
@@ -59,4 +66,4 @@ def propose(turn: Turn, lead: Lead, update: Update) -> None:
         lead=replace(lead, stage=Stage.PROPOSING, update=digest, until=until, repeat_at=turn.now + REPEAT_S),
     )
     members = (pledge.peer for pledge in update.members)
-    turn.send((*turn.state.head.electorate, *members), Propose(place, update, signature))
+    turn.send((*turn.state.electorate, *members), Propose(place, update, signature))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from peer.events import Event as Reported
+from peer.rounds.deadlines import Deadlines
 from peer.rounds.layout import Part
 from peer.rounds.messages import HeadSent, MeanSent, Message, Norms, PartSent, Place, Prepare, Promise
 from peer.rounds.names import Keys, instance_of, next_anchor
@@ -33,8 +34,9 @@ class Rules:
     gather_s: float
     ack_s: float
     exchange_s: float
-    patience_s: float
     stagger_s: float
+    patience: float = 4.0
+    """How many deviations later than usual a peer may be before the round goes on without it."""
     takeover_s: float = 0.0
     """0: never go on without a majority of the electorate."""
     min_round_s: int = 0
@@ -59,6 +61,8 @@ class Head:
     """Sorted; a majority of it decides."""
     members: tuple[str, ...]
     """Members of the update that made this anchor, less those who left."""
+    time: int = 0
+    """Unix time that the update says; 0 at the start."""
     instance: bytes = b""
 
     def __post_init__(self) -> None:
@@ -68,7 +72,7 @@ class Head:
         """The head that a decided update leads to."""
         return Head(
             anchor=next_anchor(self.anchor, update.digest), round=update.round, weight=update.weight,
-            electorate=update.elect, members=update.staying,
+            electorate=update.elect, members=update.staying, time=update.time,
         )  # fmt: skip
 
 
@@ -80,6 +84,26 @@ class Acceptor:
     instance: bytes
     promised: int = -1
     accepted: tuple[int, bytes] | None = None
+    electorate: tuple[str, ...] = ()
+    """Empty in the instance of the chain's own electorate; else who takes over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A block of my chain and the head before it."""
+
+    before: Head
+    block: Block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """Certified blocks that fork off my chain at `trunk` and win; they wait for the bytes of the first one."""
+
+    trunk: Head
+    blocks: tuple[Block, ...]
+    tip: Head
+    source: str
 
 
 # ---- roles inside a ballot ----
@@ -104,13 +128,53 @@ class Lead:
     asked: tuple[str, ...]
     until: float
     repeat_at: float
+    began_at: float = 0.0
     promises: Mapping[str, Promise] = field(default_factory=dict)
+    promised_at: Mapping[str, float] = field(default_factory=dict)
     norms: Mapping[str, Norms] = field(default_factory=dict)
     expected: frozenset[int] = frozenset()
-    """Parts that somebody is about to reduce."""
+    """Parts of which a mean may come."""
     wanted: bool = False
+    repaired: frozenset[int] = frozenset()
+    """Parts that were given to other reducers."""
+    verdicts: Mapping[int, MeanSent] = field(default_factory=dict)
+    """What auditors say that parts come to."""
+    verdicts_until: float | None = None
+    """How long verdicts that are still missing are waited for, once every mean is here."""
+    disputes: Mapping[int, float] = field(default_factory=dict)
+    """Parts of which an auditor says otherwise, and until when it may prove that."""
+    disbelieved: frozenset[str] = frozenset()
+    """Auditors that could not prove what they said."""
     update: bytes = b""
     """Digest of what is adopted or proposed."""
+    refused: frozenset[bytes] = frozenset()
+    """Updates of other instances whose bytes nobody gave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """A member's side of second attempts: parts that are repaired, and parts that are audited."""
+
+    auditors: Mapping[int, str] = field(default_factory=dict)
+    """For each audited part who reduces it a second time."""
+    redo: Mapping[int, str] = field(default_factory=dict)
+    """For each part to repair who reduces it now."""
+    orders: int = 0
+    """Redo messages so far."""
+    suspects: frozenset[str] = frozenset()
+    """Reducers in whose place others reduce: probably dead."""
+    received: Mapping[int, int] = field(default_factory=dict)
+    """For each part that I may reduce again, bits over the members whose bytes I hold."""
+    exactly: Mapping[int, int] = field(default_factory=dict)
+    """Of these, the contributors of a mean that I compute again to compare."""
+    closes_at: float = 0.0
+    suspects_until: float = 0.0
+    started: frozenset[int] = frozenset()
+    """Parts whose second reduction has begun."""
+    means: Mapping[int, MeanSent] = field(default_factory=dict)
+    """What my second reductions came to."""
+    shown: frozenset[int] = frozenset()
+    """Parts whose bytes the coordinator got from me as evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +188,18 @@ class Exchange:
     """For each part that I reduce, bits over the members whose bytes I hold."""
     closes_at: float
     repeat_at: float
+    began_at: float = 0.0
+    part_at: Mapping[str, float] = field(default_factory=dict)
+    """When the newest part of each member came."""
     closed: bool = False
     tabled: bool = False
+    tabled_at: float = 0.0
     means: Mapping[int, MeanSent] = field(default_factory=dict)
+    mean_at: Mapping[str, float] = field(default_factory=dict)
+    """When the newest mean of each reducer came."""
+    listed: Mapping[int, int] = field(default_factory=dict)
+    """Contributors of each part, as its reducer signed them in NORMS."""
+    again: Again = Again()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +257,7 @@ class CatchUp:
     """The anchor at which the people were told that the others have other bits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: a copy is eight times as fast, and each step makes one
 class State:
     """One peer's view of the run. `step` turns it into the next one."""
 
@@ -193,6 +266,15 @@ class State:
     ancestors: Mapping[bytes, int]
     """Every anchor on my chain, the head included, to its round."""
     acceptor: Acceptor
+    """Of the instance in which this peer takes part now."""
+    acceptors: Mapping[bytes, Acceptor] = field(default_factory=dict)
+    """Of all other instances, by their names, back to `keep_rounds` ago."""
+    trail: tuple[Step, ...] = ()
+    """My newest blocks, oldest first: as many as a fork may undo."""
+    deadlines: Deadlines
+    """How long a first ballot waits, learned from `trail`."""
+    ready_at: Mapping[str, float] = field(default_factory=dict)
+    """When I first heard that a peer is ready for the round from this anchor."""
     pledge: Pledge | None = None
     """What I froze for this anchor; None while training."""
     progress: float = 0.0
@@ -214,6 +296,10 @@ class State:
     proposals: Mapping[bytes, Proposal] = field(default_factory=dict)
     votes: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
     decided: tuple[int, bytes] | None = None
+    dead_ballots: frozenset[int] = frozenset()
+    """Ballots of this instance whose coordinator proposed two updates."""
+    banned: frozenset[str] = frozenset()
+    """Who did that, in this life of mine: asked for nothing, elected to nothing."""
     held: Mapping[bytes, int] = field(default_factory=dict)
     """Digests whose bytes are on my disk, with their sizes: of this anchor's proposals and of blocks to apply."""
     wanted: Wanted = Wanted()
@@ -222,6 +308,10 @@ class State:
     last: Head | None = None
     """The head after all of `blocks`."""
     block_source: str = ""
+    branch: Branch | None = None
+    """What I am about to change over to."""
+    strangers: Mapping[str, float] = field(default_factory=dict)
+    """Who knows none of my anchors and says that it is further, and since when."""
     heard: Mapping[str, tuple[HeadSent, float]] = field(default_factory=dict)
     alerted_at: float = float("-inf")
     asked: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
@@ -240,6 +330,21 @@ class State:
     def tip(self) -> Head:
         """The newest head that I know of with its certificate: mine, or the one after the blocks to apply."""
         return self.last if self.blocks and self.last is not None else self.head
+
+    @property
+    def electorate(self) -> tuple[str, ...]:
+        """Who decides in the instance in which this peer takes part: the chain's electorate, or a takeover's."""
+        return self.acceptor.electorate or self.head.electorate
+
+    @property
+    def instance(self) -> bytes:
+        """The name of that instance."""
+        return self.acceptor.instance
+
+    @property
+    def weak(self) -> bool:
+        """Whether it is a takeover."""
+        return bool(self.acceptor.electorate)
 
 
 # ---- events: what the driver tells the machine ----
@@ -287,6 +392,7 @@ class Reduced(Event):
     part: int
     contributors: int
     digest: bytes
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +439,17 @@ class SendParts(Effect):
     to: str
     place: Place
     parts: tuple[int, ...]
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SendKept(Effect):
+    """Send the kept parts of these members, each as a `PartSent` with its giver: evidence for the coordinator."""
+
+    to: str
+    place: Place
+    part: int
+    givers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,17 +492,22 @@ class Keep(Effect):
     sender: str
     part: int
     payload: bytes
+    path: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Effect):
-    """Average the staged parts of these members with these integer weights, encode once, store; then `Reduced`."""
+    """Average the kept parts of these members with these integer weights, encode once, store; then `Reduced`.
+
+    After a second attempt they are kept on: they may be needed as evidence.
+    """
 
     place: Place
     part: int
     contributors: int
     members: tuple[str, ...]
     weights: tuple[int, ...]
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +528,20 @@ class Commit(Effect):
     block: Block
     head: Head
     awaited: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Undo(Effect):
+    """Stand at this earlier anchor of my chain again: what followed is undone, on disk and in the trainer."""
+
+    head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class Resync(Effect):
+    """My chain is not theirs any more and nobody has the blocks between: start from a snapshot."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 from peer.events import AlertRaised, PhaseEntered
 from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, Fetch, HeadSent, Message, Place
-from peer.rounds.names import coordinator
-from peer.rounds.state import Asked, Effect, Report, Rules, Send, State
+from peer.rounds.names import coordinator, instance_of
+from peer.rounds.state import Acceptor, Asked, Effect, Proposal, Report, Rules, Send, State
 from peer.rounds.update import Pledge
 
 ON_THEIR_WAY_S = 0.5
@@ -29,7 +30,7 @@ class Turn:
     """
 
     def __init__(self, state: State, now: float) -> None:
-        self.state = replace(state)
+        self.state = copy(state)
         self.now = now
         self.effects: list[Effect] = []
         self.to_self: deque[Message] = deque()
@@ -59,11 +60,32 @@ class Turn:
             self.do(Send(tuple(receivers), message))
 
     def place(self, ballot: int) -> Place:
-        return Place(self.state.head.anchor, self.state.head.instance, ballot)
+        return Place(self.state.head.anchor, self.state.instance, ballot)
 
     def owner(self, ballot: int) -> str:
-        """The only peer that may lead `ballot` of my head's instance."""
-        return coordinator(self.state.head.anchor, self.state.head.electorate, ballot)
+        """The only peer that may lead `ballot` of the instance in which I take part."""
+        return coordinator(self.state.head.anchor, self.state.electorate, ballot)
+
+    def enter(self, electorate: tuple[str, ...]) -> None:
+        """Take part in another instance of this anchor from now on; an empty electorate is the chain's own.
+
+        What I promised and accepted in either stays; what was going on in the one before is over for me.
+        """
+        head, left = self.state.head, self.state.acceptor
+        instance = instance_of(head.anchor, electorate) if electorate else head.instance
+        others = {**self.state.acceptors, left.instance: left}
+        acceptor = others.pop(instance, None) or Acceptor(head.anchor, instance, electorate=electorate)
+        known = {digest: Proposal(-1, item.update, b"") for digest, item in self.state.proposals.items()}
+        self.set(
+            acceptor=acceptor, acceptors=others, lead=None, exchange=None, early=(), proposals=known, votes={},
+            decided=None, dead_ballots=frozenset(), unanswered=None,
+        )  # fmt: skip
+        self.moved()
+
+    def stuck_s(self) -> float:
+        """For how long I have been ready for this anchor without a decision."""
+        state = self.state
+        return 0.0 if state.pledge is None or state.decided is not None else self.now - state.frozen_at
 
     def moved(self) -> None:
         """Something of this instance went on: the next coordinator's patience starts anew."""
@@ -162,7 +184,7 @@ class Turn:
         return HeadSent(
             anchor=state.head.anchor, round=state.head.round, weight=state.head.weight, state=state.state_digest,
             ready=pledge is not None, tokens=pledge.tokens if pledge else 0, steps=pledge.steps if pledge else 0,
-            leaving=state.leaving, name=self.rules.name,
+            leaving=state.leaving, name=self.rules.name, stuck_s=int(self.stuck_s()),
         )  # fmt: skip
 
     def phase(self, name: str, ballot: int, until: float | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isqrt
 from typing import Any, Self
 
 import msgpack
@@ -15,6 +16,7 @@ ALL_MEMBERS = (1 << MAX_MEMBERS) - 1
 MAX_BALLOT = 1 << 31
 MAX_SKIPPED = 1 << 12
 """A ballot further ahead than this of what was promised is refused, so that nobody uses all ballots up."""
+MAX_PENALTIES = 4 * MAX_MEMBERS
 WEIGHT_ONE = 65_536
 VOID = b""
 """Stands for the digest of a part for which no mean could be agreed; it is zero for everybody."""
@@ -22,13 +24,24 @@ VOID = b""
 Ranges = tuple[tuple[int, int, int], ...]
 """Data behind a contribution: (shard, first window, window after the last)."""
 
+Penalty = tuple[str, str, int, int, bytes]
+"""(peer, code, factor over 65,536, round until which it lasts, digest of the evidence or nothing)."""
+
+Times = tuple[int, int, int, int]
+"""Milliseconds until a peer was ready, answered, had given its parts, had given its means."""
+NEVER = (1 << 32) - 1
+"""It did not come in time."""
+NOT_AWAITED = NEVER - 1
+"""Nobody waited for it, or nothing was measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pledge:
     """What a member puts in for one anchor, signed before anything is sent.
 
     `root` is the Merkle root over its encoded parts; empty for a member that has nothing to give
-    now but keeps its vote. The same pledge serves every ballot of the round.
+    now but keeps its vote. The same pledge serves every ballot of the round. `staleness` is the age
+    in rounds of the oldest work in it; nobody can measure it, so an author may understate it.
     """
 
     peer: str
@@ -39,10 +52,11 @@ class Pledge:
     bandwidth_bps: int
     leaving: bool
     ranges: Ranges = ()
+    staleness: int = 0
     signature: bytes = b""
 
     def payload(self) -> bytes:
-        return pack((self.anchor, self.root, self.tokens, self.steps, self.bandwidth_bps, self.leaving, self.ranges))
+        return pack(self.packed()[1:-1])
 
     def signed(self, keys: Keys) -> Pledge:
         return replace(self, signature=keys.sign("pledge", self.payload()))
@@ -53,15 +67,15 @@ class Pledge:
     def packed(self) -> tuple[Any, ...]:
         return (
             self.peer, self.anchor, self.root, self.tokens, self.steps, self.bandwidth_bps, self.leaving, self.ranges,
-            self.signature,
+            self.staleness, self.signature,
         )  # fmt: skip
 
     @classmethod
     def unpacked(cls, value: Any) -> Self:
-        peer, anchor, root, tokens, steps, bandwidth, leaving, ranges, signature = row(value, 9)
+        peer, anchor, root, tokens, steps, bandwidth, leaving, ranges, staleness, signature = row(value, 10)
         return cls(
             text(peer), octets(anchor, DIGEST_BYTES), _digest_or_empty(root), integer(tokens, 0), integer(steps, 0),
-            integer(bandwidth, 0), boolean(leaving), _ranges(ranges), octets(signature, 64),
+            integer(bandwidth, 0), boolean(leaving), _ranges(ranges), integer(staleness, 0), octets(signature, 64),
         )  # fmt: skip
 
 
@@ -72,7 +86,8 @@ class Update:
     `contributors` holds per part one bit per member; `weights` has one row for all layers, or one
     per layer, of integers over 65,536 in the order of `members`; `weight` is the chain's W.
     Neither the instance nor the deciding ballot stands in it, so a value that is proposed again
-    in a later ballot is the same update.
+    in a later ballot is the same update. `waited` and `took` are what its coordinator measured:
+    the deadlines, and for each member when it came (`peer.rounds.deadlines`).
     """
 
     parent: bytes
@@ -83,15 +98,18 @@ class Update:
     parts: tuple[bytes, ...]
     contributors: tuple[int, ...]
     weights: tuple[tuple[int, ...], ...]
-    penalties: tuple[tuple[str, str, int, int, bytes], ...]
+    penalties: tuple[Penalty, ...]
     weight: int
     ballot: int
     coordinator: str
+    waited: Times = (0, 0, 0, 0)
+    took: tuple[Times, ...] = ()
 
     def packed(self) -> tuple[Any, ...]:
         return (
             self.parent, self.round, self.time, tuple(pledge.packed() for pledge in self.members), self.elect,
             self.parts, self.contributors, self.weights, self.penalties, self.weight, self.ballot, self.coordinator,
+            self.waited, self.took,
         )  # fmt: skip
 
     @property
@@ -126,9 +144,8 @@ class Update:
     def unpacked(cls, value: Any) -> Self:
         (
             parent, round, time, members, elect, parts, contributors, weights, penalties, weight, ballot, coordinator,
-        ) = row(value, 12)  # fmt: skip
-        if rows(penalties, MAX_MEMBERS):
-            raise ValueError("penalties are not part of this version")
+            waited, took,
+        ) = row(value, 14)  # fmt: skip
         pledges = tuple(Pledge.unpacked(item) for item in rows(members, MAX_MEMBERS))
         return cls(
             octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), pledges,
@@ -136,7 +153,9 @@ class Update:
             tuple(_digest_or_empty(part) for part in rows(parts, MAX_PARTS)),
             tuple(integer(bits, 0, ALL_MEMBERS) for bits in rows(contributors, MAX_PARTS)),
             tuple(_weights(item, len(pledges)) for item in rows(weights, MAX_PARTS)),
-            (), integer(weight, 0), integer(ballot, 0, MAX_BALLOT), text(coordinator),
+            tuple(_penalty(item) for item in rows(penalties, MAX_PENALTIES)),
+            integer(weight, 0), integer(ballot, 0, MAX_BALLOT), text(coordinator),
+            _times(waited), _took(took, len(pledges)),
         )  # fmt: skip
 
 
@@ -178,13 +197,23 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A committed update and its certificate: the votes of a quorum."""
+    """A committed update and its certificate: the votes of a quorum.
+
+    `electorate` is empty for a *firm* block, which the electorate of the anchor before decided; for a
+    *weak* one it is the sorted ids of the peers in sight that took over (the protocol, §9).
+    """
 
     update: Update
     votes: tuple[Vote, ...]
+    electorate: tuple[str, ...] = ()
+
+    @property
+    def firm(self) -> bool:
+        """Whether those decided it whom the chain names."""
+        return not self.electorate
 
     def packed(self) -> tuple[Any, ...]:
-        return (self.update.packed(), tuple(vote.packed() for vote in self.votes))
+        return (self.update.packed(), tuple(vote.packed() for vote in self.votes), self.electorate)
 
     def to_bytes(self) -> bytes:
         """Canonical msgpack, as it lies in the chain."""
@@ -197,8 +226,11 @@ class Block:
 
     @classmethod
     def unpacked(cls, value: Any) -> Self:
-        update, votes = row(value, 2)
-        return cls(Update.unpacked(update), tuple(Vote.unpacked(item) for item in rows(votes, MAX_MEMBERS)))
+        update, votes, electorate = row(value, 3)
+        return cls(
+            Update.unpacked(update), tuple(Vote.unpacked(item) for item in rows(votes, MAX_MEMBERS)),
+            peers(electorate),
+        )  # fmt: skip
 
 
 def givers(members: tuple[Pledge, ...]) -> int:
@@ -206,11 +238,22 @@ def givers(members: tuple[Pledge, ...]) -> int:
     return sum(1 << index for index, pledge in enumerate(members) if pledge.root)
 
 
-def token_weights(members: tuple[Pledge, ...], tokens_cap: int) -> tuple[int, ...]:
-    """Integers over 65,536 in proportion to tokens; a member that trained at all gets at least 1."""
-    tokens = [min(pledge.tokens, tokens_cap) if pledge.root else 0 for pledge in members]
-    total = sum(tokens)
-    return tuple(max(1, WEIGHT_ONE * count // total) if count else 0 for count in tokens)
+def discount(staleness: int, max_staleness: int) -> int:
+    """What a stale contribution still counts, over 65,536: ⌊65,536 · (1 + s)^-½⌋, and nothing above the age limit.
+
+    Polynomial staleness discount with a = ½: FedAsync, arXiv:1903.03934, §5.2.
+    """
+    return isqrt(WEIGHT_ONE * WEIGHT_ONE // (1 + staleness)) if staleness <= max_staleness else 0
+
+
+def token_weights(members: tuple[Pledge, ...], tokens_cap: int, max_staleness: int) -> tuple[int, ...]:
+    """Integers over 65,536 in proportion to tokens times discount; a member that counts at all gets at least 1."""
+    shares = [
+        min(pledge.tokens, tokens_cap) * discount(pledge.staleness, max_staleness) if pledge.root else 0
+        for pledge in members
+    ]
+    total = sum(shares)
+    return tuple(max(1, WEIGHT_ONE * share // total) if share else 0 for share in shares)
 
 
 def unpack(packed: bytes | memoryview) -> Any:
@@ -265,6 +308,14 @@ def printable(value: Any) -> str:
     return str(value)
 
 
+def peers(value: Any) -> tuple[str, ...]:
+    """Peer ids, sorted, each once."""
+    found = tuple(text(peer) for peer in rows(value, MAX_MEMBERS))
+    if list(found) != sorted(set(found)):
+        raise ValueError("expected sorted names, each once")
+    return found
+
+
 def blobs(value: Any, most: int) -> tuple[bytes, ...]:
     return tuple(octets(item, DIGEST_BYTES) for item in rows(value, most))
 
@@ -279,6 +330,26 @@ def _ranges(value: Any) -> Ranges:
         shard, first, last = row(item, 3)
         found.append((integer(shard, 0), integer(first, 0), integer(last, 0)))
     return tuple(found)
+
+
+def _penalty(value: Any) -> Penalty:
+    peer, code, factor, until_round, evidence = row(value, 5)
+    return (
+        text(peer), text(code, 16), integer(factor, 0, WEIGHT_ONE), integer(until_round, 1), _digest_or_empty(evidence),
+    )  # fmt: skip
+
+
+def _times(value: Any) -> Times:
+    ready, answered, gave, reduced = row(value, 4)
+    return (integer(ready, 0, NEVER), integer(answered, 0, NEVER), integer(gave, 0, NEVER), integer(reduced, 0, NEVER))
+
+
+def _took(value: Any, members: int) -> tuple[Times, ...]:
+    """A row for each member, or nothing was measured."""
+    times = tuple(_times(item) for item in rows(value, MAX_MEMBERS))
+    if times and len(times) != members:
+        raise ValueError(f"expected times of {members} members")
+    return times
 
 
 def _weights(value: Any, members: int) -> tuple[int, ...]:

@@ -29,11 +29,18 @@ class _Strike:
                 raise BadInput(f"{self} has a negative {name}")
         if not self.victims:
             raise BadInput(f"{self} is about nobody")
+        if getattr(self, "rate", 0) > 1:
+            raise BadInput(f"{self} has a rate above 1; it is a share")
 
     @property
     def victims(self) -> tuple[int, ...]:
         """Whose entering strikes."""
         raise NotImplementedError
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """Everybody it is about."""
+        return self.victims
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +83,50 @@ class Corrupt(_PeerStrike):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Loss(_PeerStrike):
+    """For `seconds` this share of the frames to and from the peer is lost."""
+
+    seconds: float
+    rate: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duplicate(_PeerStrike):
+    """For `seconds` this share of the frames that the peer sends arrives a second time, up to `late_s` later."""
+
+    seconds: float
+    rate: float
+    late_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reorder(_PeerStrike):
+    """For `seconds` every frame that the peer sends is held back for a time of its own, at most `late_s`."""
+
+    seconds: float
+    late_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut(_PeerStrike):
+    """For `seconds` nothing passes between `peer` and `other`; both reach everybody else."""
+
+    other: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        """Raises BadInput also for a peer that would be cut off from itself."""
+        super().__post_init__()
+        if self.peer == self.other:
+            raise BadInput(f"{self} cuts a peer off from itself; name another")
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """Both ends."""
+        return (self.peer, self.other)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Partition(_Strike):
     """For `seconds` nothing passes between `peers` and the rest; strikes when the first of them gets there."""
 
@@ -88,4 +139,4 @@ class Partition(_Strike):
         return self.peers
 
 
-Fault = Crash | Stall | Slow | Corrupt | Partition
+Fault = Crash | Stall | Slow | Corrupt | Loss | Duplicate | Reorder | Cut | Partition

@@ -11,11 +11,13 @@ from random import Random
 from typing import Any
 
 from dht.invite import Invite
-from dht.node import Node
+from dht.node import Answer, Node
+from peer.averaging.donating import CHUNK
 from peer.averaging.link import main, story
 from peer.averaging.notices import Notices
 from peer.averaging.pipe import LinkPipe
-from peer.testing.faults import Corrupt, Fault, Partition, Slow
+from peer.spec import PeerSettings
+from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow
 from peer.testing.faulty_streams import FaultyStreams
 from peer.testing.strikes import Orders, Striker, open_thrown, read_thrown
 
@@ -53,16 +55,46 @@ class Breaker:
                 self._streams.throttle(bytes_per_s, seconds)
             case Corrupt(frames=frames):
                 self._streams.corrupt(frames)
+            case Loss(rate=rate, seconds=seconds):
+                self._streams.lose(rate, seconds)
+            case Duplicate(rate=rate, late_s=late_s, seconds=seconds):
+                self._streams.duplicate(rate, late_s, seconds)
+            case Reorder(late_s=late_s, seconds=seconds):
+                self._streams.reorder(late_s, seconds)
+            case Cut(other=other, seconds=seconds):
+                self._streams.cut([Orders.read(self._directory).ids[other]], seconds)
             case Partition(peers=peers, seconds=seconds):
                 self._streams.cut(Orders.read(self._directory).beyond(peers), seconds)
             case _:
                 raise AssertionError(f"not a fault of the network: {fault}")
 
 
-async def faulty_story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices) -> None:
+LIES = "lies"
+"""A peer in whose directory there is a file of this name gives wrong chunks of its snapshots."""
+
+
+def let_lie(node: Node, directory: Path) -> None:
+    """Have what this node answers to newcomers pass through here."""
+    listen = node.answer
+
+    def listen_to_liar(name: str, give: Answer) -> None:
+        async def give_wrong(peer: str, request: bytes) -> bytes | None:
+            payload = await give(peer, request)
+            lies = name == CHUNK and payload and (directory / LIES).exists()
+            return bytes([payload[0] ^ 1]) + payload[1:] if lies and payload else payload
+
+        listen(name, give_wrong)
+
+    vars(node)["answer"] = listen_to_liar
+
+
+async def faulty_story(
+    node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, settings: PeerSettings
+) -> None:
     """`story` with the node's streams and the pipe wrapped."""
     loop = asyncio.get_running_loop()
     streams = node.streams = FaultyStreams(node.streams, time.monotonic, loop.call_later, Random(node.peer_id))
+    let_lie(node, directory)
     breaker = Breaker(directory, streams)
     thrown = open_thrown(directory)
 
@@ -72,7 +104,7 @@ async def faulty_story(node: Node, pipe: LinkPipe, directory: Path, invite: Invi
 
     loop.add_reader(thrown, on_thrown)
     try:
-        await story(node, WatchedPipe(pipe, breaker.enter), directory, invite, notices)
+        await story(node, WatchedPipe(pipe, breaker.enter), directory, invite, notices, settings)
     finally:
         loop.remove_reader(thrown)
 

@@ -26,9 +26,15 @@ class FaultyStreams:
     def __init__(self, inner: Streams, clock: Callable[[], float], call_later: CallLater, rng: Random) -> None:
         self.frames_corrupted = 0
         self.frames_cut = 0
+        self.frames_lost = 0
+        self.frames_doubled = 0
+        self.frames_delayed = 0
         self._inner, self._clock, self._call_later, self._rng = inner, clock, call_later, rng
         self._slow_until, self._bytes_per_s = 0.0, 0.0
         self._corrupt_left = 0
+        self._loss, self._loss_until = 0.0, 0.0
+        self._doubles, self._doubles_late_s, self._doubles_until = 0.0, 0.0, 0.0
+        self._late_s, self._late_until = 0.0, 0.0
         self._cut: dict[str, float] = {}
         self._small: deque[tuple[str, bytes]] = deque()
         self._large: deque[tuple[str, MakeFrame]] = deque()
@@ -44,10 +50,26 @@ class FaultyStreams:
         """Flip bytes in this many of the frames that leave next, whoever they are for."""
         self._corrupt_left = frames
 
+    def lose(self, rate: float, seconds: float) -> None:
+        """For `seconds` lose this share of the frames that leave, and of those that arrive."""
+        self._loss, self._loss_until = rate, self._clock() + seconds
+
+    def duplicate(self, rate: float, late_s: float, seconds: float) -> None:
+        """For `seconds` send this share of the frames again, up to `late_s` later."""
+        self._doubles, self._doubles_late_s, self._doubles_until = rate, late_s, self._clock() + seconds
+
+    def reorder(self, late_s: float, seconds: float) -> None:
+        """For `seconds` hold every frame that leaves back for a time of its own, at most `late_s`."""
+        self._late_s, self._late_until = late_s, self._clock() + seconds
+
     def cut(self, peers: Iterable[str], seconds: float) -> None:
         """For `seconds` nothing passes to or from these peers. What is under way to them still arrives."""
         until = self._clock() + seconds
         self._cut.update(dict.fromkeys(peers, until))
+
+    def is_cut(self, peer: str) -> bool:
+        """Whether nothing passes to or from this peer now."""
+        return bool(self._cut) and self._clock() < self._cut.get(peer, 0.0)
 
     # ---- the contract ----
 
@@ -72,9 +94,7 @@ class FaultyStreams:
         """Set the listener."""
 
         def arrive(sender: str, frame: bytes) -> None:
-            if self._is_cut(sender):
-                self.frames_cut += 1
-            else:
+            if not self._is_lost(sender):
                 on_frame(sender, frame)
 
         self._inner.listen(arrive)
@@ -128,19 +148,45 @@ class FaultyStreams:
         frame = make_frame()
         if frame is None or self._is_lost(to):
             return None
-        return self._perhaps_corrupt(frame)
+        frame = self._perhaps_corrupt(frame)
+        return None if self._is_scattered(to, frame, self._inner.send) else frame
 
     def _pass_on(self, to: str, frame: bytes, send: Callable[[str, bytes], None]) -> None:
-        if not self._is_lost(to):
-            send(to, self._perhaps_corrupt(frame))
+        if self._is_lost(to):
+            return
+        frame = self._perhaps_corrupt(frame)
+        if not self._is_scattered(to, frame, send):
+            send(to, frame)
 
-    def _is_lost(self, to: str) -> bool:
-        lost = self._is_cut(to)
-        self.frames_cut += lost
-        return lost
+    def _is_lost(self, peer: str) -> bool:
+        """Whether a frame to or from this peer gets lost now."""
+        if self.is_cut(peer):
+            self.frames_cut += 1
+            return True
+        if self._loss and self._clock() < self._loss_until and self._rng.random() < self._loss:
+            self.frames_lost += 1
+            return True
+        return False
 
-    def _is_cut(self, peer: str) -> bool:
-        return bool(self._cut) and self._clock() < self._cut.get(peer, 0.0)
+    def _is_scattered(self, to: str, frame: bytes, send: Callable[[str, bytes], None]) -> bool:
+        """Whether the frame leaves later than now; a second copy of it may leave later in any case."""
+        if self._doubles and self._clock() < self._doubles_until and self._rng.random() < self._doubles:
+            self.frames_doubled += 1
+            self._send_within(self._doubles_late_s, to, frame, send)
+        if self._late_s and self._clock() < self._late_until:
+            self.frames_delayed += 1
+            self._send_within(self._late_s, to, frame, send)
+            return True
+        return False
+
+    def _send_within(self, late_s: float, to: str, frame: bytes, send: Callable[[str, bytes], None]) -> None:
+        inner = self._inner
+
+        def leave() -> None:
+            if inner is self._inner:
+                send(to, frame)
+
+        self._call_later(self._rng.uniform(0.0, late_s), leave)
 
     def _perhaps_corrupt(self, frame: bytes) -> bytes:
         if not self._corrupt_left or not frame:

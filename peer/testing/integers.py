@@ -14,9 +14,9 @@ from random import Random
 from typing import Protocol
 
 from peer.rounds import merkle
-from peer.rounds.names import digest_of
+from peer.rounds.names import digest_of, next_anchor
 from peer.rounds.settlement import Settlement, settle
-from peer.rounds.state import Acceptor, Head, Keep, Reduce
+from peer.rounds.state import Acceptor, Head, Keep, Reduce, Step
 from peer.rounds.update import VOID, Block, Pledge, Update
 
 PARTS = 3
@@ -66,18 +66,25 @@ def decoded(payload: bytes) -> int:
 
 @dataclass
 class Ledger:
-    """A peer's tensors and its books: balance + counted + discounted is what it produced and did not lose."""
+    """A peer's tensors and its books: balance + counted + discounted is what it produced and did not lose.
 
+    It stands at `anchor`; `counted` is what the chain up to there says that this peer gave.
+    """
+
+    anchor: bytes
     round: int = 0
     theta: list[int] = field(default_factory=lambda: [0] * PARTS)
     balance: list[int] = field(default_factory=lambda: [0] * PARTS)
     counted: list[int] = field(default_factory=lambda: [0] * PARTS)
     discounted: list[int] = field(default_factory=lambda: [0] * PARTS)
+    forgotten: frozenset[bytes] = frozenset()
+    """Anchors for which the chain says that this peer gave something it no longer has; it was written off."""
 
     def copy(self) -> Ledger:
         """The same numbers, to be kept elsewhere."""
         return Ledger(
-            self.round, list(self.theta), list(self.balance), list(self.counted), list(self.discounted)
+            self.anchor, self.round, list(self.theta), list(self.balance), list(self.counted), list(self.discounted),
+            self.forgotten,
         )  # fmt: skip
 
     def encoded_balance(self) -> list[bytes]:
@@ -97,38 +104,66 @@ class Ledger:
                 kept = self.balance[part] * 3 // 4
                 self.discounted[part] += self.balance[part] - kept
                 self.balance[part] = kept
-        self.round += 1
+        if mine is None and any(update.contributed(me, part) for part in range(PARTS)):
+            self.forgotten |= {update.parent}
+        self.anchor, self.round = next_anchor(self.anchor, update.digest), update.round
+
+    def undo(self, me: str, update: Update, mine: list[bytes] | None, objects: dict[bytes, bytes]) -> None:
+        """The newest update is not on my chain any more: what it counted is owed again. Discounts stay."""
+        for part in range(PARTS):
+            if update.parts[part] != VOID:
+                self.theta[part] -= decoded(objects[update.parts[part]])
+            if update.contributed(me, part) and update.parent not in self.forgotten:
+                assert mine is not None, f"{me} has forgotten what it gave for round {update.round}"
+                self.balance[part] += decoded(mine[part])
+                self.counted[part] -= decoded(mine[part])
+        self.anchor, self.round = update.parent, update.round - 1
 
 
 @dataclass
 class IntegerDisk:
-    """`peer.averaging.driver.Disk` in memory."""
+    """`peer.averaging.driver.Disk` in memory. What belongs to anchors is kept for `keep_rounds` of them."""
 
     owner: Owner
-    head: Head
+    genesis: Head
+    keep_rounds: int
     on_commit: Callable[[Block, Head], None]
-    acceptor: Acceptor | None = None
+    on_undo: Callable[[tuple[Block, ...], Head], None]
+    ledger: Ledger
+    acceptors: dict[bytes, tuple[int, Acceptor]] = field(default_factory=dict)
+    """For each instance the round of its anchor, and what a voter must not forget."""
     objects: dict[bytes, bytes] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
     heads: list[Head] = field(default_factory=list)
-    contributions: dict[bytes, tuple[Pledge, list[bytes]]] = field(default_factory=dict)
-    ledger: Ledger = field(default_factory=Ledger)
+    undone: dict[bytes, Block] = field(default_factory=dict)
+    """Blocks of branches that were left, by the anchor each of them made."""
+    contributions: dict[bytes, tuple[int, Pledge, list[bytes]]] = field(default_factory=dict)
+    """For each anchor its round, and what this peer offered for it."""
+
+    @property
+    def head(self) -> Head:
+        """The newest anchor."""
+        return self.heads[-1] if self.heads else self.genesis
 
     def save_acceptor(self, acceptor: Acceptor) -> None:
-        """What a voter must not forget."""
+        """What a voter must not forget of one instance."""
         self.owner.burn()
-        self.acceptor = acceptor
+        self.acceptors[acceptor.instance] = (self.head.round, acceptor)
+
+    def load_acceptors(self) -> dict[bytes, Acceptor]:
+        """By instance."""
+        return {instance: acceptor for instance, (_, acceptor) in self.acceptors.items()}
 
     def save_object(self, digest: bytes, payload: bytes) -> None:
         """Bytes under their name."""
         self.owner.burn()
         self.objects[digest] = payload
 
-    def accepted_update(self) -> Update | None:
-        """The update that `acceptor` names."""
-        if self.acceptor is None or self.acceptor.accepted is None:
+    def accepted_update(self, acceptor: Acceptor | None) -> Update | None:
+        """The update that an acceptor names."""
+        if acceptor is None or acceptor.accepted is None:
             return None
-        return Update.from_bytes(self.objects[self.acceptor.accepted[1]])
+        return Update.from_bytes(self.objects[acceptor.accepted[1]])
 
     def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None:
         """As `save_object`, and then say so."""
@@ -145,7 +180,48 @@ class IntegerDisk:
         self.on_commit(block, head)
         self.blocks.append(block)
         self.heads.append(head)
-        self.head = head
+        self.undone.pop(head.anchor, None)
+        self._sweep()
+
+    def undo(self, head: Head) -> tuple[Block, ...]:
+        """Stand at an earlier anchor again; returns the blocks that are no longer on the chain, newest first."""
+        self.owner.burn()
+        at = [known.anchor for known in (self.genesis, *self.heads)].index(head.anchor)
+        blocks = tuple(reversed(self.blocks[at:]))
+        self.on_undo(blocks, head)
+        self.undone |= {made.anchor: block for made, block in zip(self.heads[at:], self.blocks[at:], strict=True)}
+        del self.blocks[at:], self.heads[at:]
+        return blocks
+
+    def trail(self) -> tuple[Step, ...]:
+        """The newest blocks, each with the head before it."""
+        steps = map(Step, (self.genesis, *self.heads), self.blocks)
+        return tuple(steps)[-self.keep_rounds :]
+
+    def start_anew(self, other: IntegerDisk) -> None:
+        """Have the chain of `other` in place of mine; what was promised and offered stays."""
+        self.blocks, self.heads = list(other.blocks), list(other.heads)
+        self.objects |= other.objects
+        self._sweep()
+
+    def _sweep(self) -> None:
+        oldest = self.head.round - self.keep_rounds
+        for anchor in [anchor for anchor, (round, *_) in self.contributions.items() if round < oldest]:
+            del self.contributions[anchor]
+        for instance in [instance for instance, (round, _) in self.acceptors.items() if round < oldest]:
+            del self.acceptors[instance]
+        for anchor in [anchor for anchor, block in self.undone.items() if block.update.round < oldest]:
+            del self.undone[anchor]
+
+    def save_contribution(self, pledge: Pledge, payloads: list[bytes]) -> None:
+        """What this peer offers for the anchor that the pledge names."""
+        self.owner.burn()
+        assert pledge.anchor not in self.contributions, "a contribution is written once per anchor"
+        self.contributions[pledge.anchor] = (self.head.round, pledge, payloads)
+
+    def pledge(self, anchor: bytes) -> Pledge | None:
+        """What this peer pledged for `anchor`; None if it had not frozen."""
+        return self.contributions[anchor][1] if anchor in self.contributions else None
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
         """At most 16 blocks that follow `anchor`."""
@@ -162,7 +238,7 @@ class IntegerDisk:
 
     def offered(self, anchor: bytes) -> list[bytes] | None:
         """Every part of what this peer offered for `anchor`; None if it had not frozen."""
-        return self.contributions[anchor][1] if anchor in self.contributions else None
+        return self.contributions[anchor][2] if anchor in self.contributions else None
 
 
 @dataclass
@@ -171,19 +247,25 @@ class IntegerSums:
 
     disk: IntegerDisk
     rng: Random
-    kept: dict[tuple[object, str, int], bytes] = field(default_factory=dict)
+    noise: int = 16
+    """So many different results for the same parts; 1 where they are audited."""
+    parts: dict[tuple[object, str, int], tuple[tuple[bytes, ...], bytes]] = field(default_factory=dict)
 
     def keep(self, effect: Keep) -> None:
         """One part of one member."""
-        self.kept[effect.place, effect.sender, effect.part] = effect.payload
+        self.parts[effect.place, effect.sender, effect.part] = (effect.path, effect.payload)
+
+    def kept(self, place: object, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
+        """(Merkle path, bytes) of a part that is kept."""
+        return self.parts.get((place, giver, part))
 
     def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
         """The sum, with noise in its lowest four bits."""
-        total = sum(decoded(self.kept[effect.place, member, effect.part]) for member in effect.members)
-        payload = encoded(total * 16 + self.rng.randrange(16))
+        total = sum(decoded(self.parts[effect.place, member, effect.part][1]) for member in effect.members)
+        payload = encoded(total * 16 + self.rng.randrange(self.noise))
         digest = digest_of(payload)
         self.disk.store(digest, payload, lambda: done(digest))
 
     def forget(self) -> None:
         """An anchor is past."""
-        self.kept.clear()
+        self.parts.clear()

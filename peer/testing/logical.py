@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dht.errors import BadInput
-from peer.testing.faults import Corrupt, Crash, Fault, Partition, Slow, Stall
+from peer.testing.faults import Corrupt, Crash, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow, Stall
 from peer.testing.logical_peer import Crashed, LogicalPeer
 from peer.testing.swarm import Committed, Swarm
 from peer.testing.world import World
@@ -20,13 +20,16 @@ STEP_S = 0.1
 
 
 class LogicalSwarm(Swarm):
-    """Logical peers with the fault kit. `world` is open to tests that want more than this."""
+    """Logical peers with the fault kit. `world` is open to tests that want more than this.
 
-    def __init__(self, *, peers: int, seed: int) -> None:
+    With `takeover_s` peers that have lost the majority go on after so many seconds; by default they wait for it.
+    """
+
+    def __init__(self, *, peers: int, seed: int, takeover_s: float = 0.0) -> None:
         super().__init__()
         if peers < 1:
             raise BadInput(f"a swarm of {peers} peers: give at least 1")
-        self.world = World(seed, peers)
+        self.world = World(seed, peers, takeover_s=takeover_s)
         self.world.on_phase = self._enter
 
     @property
@@ -86,6 +89,14 @@ class LogicalSwarm(Swarm):
                 peer.streams.throttle(bytes_per_s, seconds)
             case Corrupt(frames=frames):
                 peer.streams.corrupt(frames)
+            case Loss(seconds=seconds, rate=rate):
+                peer.streams.lose(rate, seconds)
+            case Duplicate(seconds=seconds, rate=rate, late_s=late_s):
+                peer.streams.duplicate(rate, late_s, seconds)
+            case Reorder(seconds=seconds, late_s=late_s):
+                peer.streams.reorder(late_s, seconds)
+            case Cut(other=other, seconds=seconds):
+                peer.streams.cut([self.world.peers[other].name], seconds)
             case Partition(peers=inside, seconds=seconds):
                 outside = [self.world.peers[index].name for index in self.outside(fault)]
                 for index in inside:

@@ -5,7 +5,7 @@ It trains (makes random movements), freezes, takes part, applies; it can crash, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
@@ -21,13 +21,15 @@ from peer.rounds.names import digest_of
 from peer.rounds.state import Applied, Frozen, Head, Progressed, Received, Rules, State, Tick
 from peer.rounds.update import Block, Pledge
 from peer.testing.faulty_streams import FaultyStreams
-from peer.testing.integers import PARTS, IntegerDisk, IntegerSums
+from peer.testing.integers import PARTS, IntegerDisk, IntegerSums, Ledger
 
 TRAIN_S = (2.0, 6.0)
 """Shortest and longest time of the inner steps of a round."""
 APPLY_S = 0.05
+MEET_AGAIN_S = 20.0
+"""A peer that was silent for so long is looked for there again."""
 READ_BOARD_S = 3.0
-"""How often a newcomer looks on the board for peers it has not heard of."""
+"""How often a peer looks on the board for others that it has not heard of."""
 
 
 class Crashed(Exception):
@@ -53,6 +55,18 @@ class Surroundings(Protocol):
     def committing(self, peer: LogicalPeer, block: Block, head: Head) -> None:
         """The peer is about to append a block to its chain."""
 
+    def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: Head) -> None:
+        """The peer is about to take these blocks off its chain and to stand at `head` again."""
+
+    def donor(self, peer: LogicalPeer) -> IntegerDisk | None:
+        """The heaviest chain of those whom the peer reaches, if it is heavier than its own."""
+
+    def resyncing(self, peer: LogicalPeer) -> None:
+        """The peer is about to forget its chain."""
+
+    def offered(self, peer: LogicalPeer, anchor: bytes, payloads: list[bytes]) -> None:
+        """The peer has written what it gives for an anchor."""
+
     def applied(self, peer: LogicalPeer, block: Block) -> None:
         """The peer has taken the outer step of a block, perhaps again after a crash."""
 
@@ -65,7 +79,12 @@ class LogicalPeer:
 
     def __init__(self, world: Surroundings, name: str) -> None:
         self.world, self.name = world, name
-        self.disk = IntegerDisk(self, world.genesis, lambda block, head: world.committing(self, block, head))
+        self.disk = IntegerDisk(
+            self, world.genesis, world.rules(name).keep_rounds,
+            on_commit=lambda block, head: world.committing(self, block, head),
+            on_undo=lambda blocks, head: world.undoing(self, blocks, head),
+            ledger=Ledger(world.genesis.anchor),
+        )  # fmt: skip
         self.produced = [0] * PARTS
         self.lost = [0] * PARTS
         """Movement that was only in memory when the peer crashed."""
@@ -89,26 +108,35 @@ class LogicalPeer:
         disk, world = self.disk, self.world
         self.alive, self.fuse, self.life = True, None, self.life + 1
         self.ledger = disk.ledger.copy()
-        for block in disk.blocks[self.ledger.round :]:
-            self._apply(block)
+        self._follow_the_chain()
         self.streams.reconnect(world.network.connect(self.name))
         self.driver = Driver(
             self._state_on_disk(), clock=lambda: world.now, streams=FusedStreams(self, self.streams), disk=disk,
-            arithmetic=IntegerSums(disk, world.rng), trainer=self, report=self._report, publish=self._publish,
+            arithmetic=IntegerSums(disk, world.rng, noise=1 if world.rules(self.name).audit else 16),
+            trainer=self, report=self._report, publish=self._publish,
         )  # fmt: skip
         self.streams.listen(self._guarded(self.driver.on_frame))
         self.later(TICK_S * world.rng.random(), self._tick)
-        if self.name not in world.genesis.electorate:
-            self.later(0.0, self._follow_board)
+        self.later(READ_BOARD_S * world.rng.random(), self._follow_board)
         self.later(0.0, self._resume)
+
+    def _follow_the_chain(self) -> None:
+        """Bring the ledger to the newest anchor on disk; a crash may have left it behind, or on a branch left since."""
+        disk = self.disk
+        on_chain = {disk.genesis.anchor, *(head.anchor for head in disk.heads)}
+        while self.ledger.anchor not in on_chain:
+            self._undo(disk.undone[self.ledger.anchor])
+        for block in disk.blocks[self.ledger.round :]:
+            self._apply(block)
 
     def _state_on_disk(self) -> State:
         disk, world = self.disk, self.world
-        pledge, _ = disk.contributions.get(disk.head.anchor, (None, []))
+        acceptors = disk.load_acceptors()
         return begin(
             world.rules(self.name), disk.head, world.now,
             ancestors={head.anchor: head.round for head in (world.genesis, *disk.heads)},
-            acceptor=disk.acceptor, accepted=disk.accepted_update(), pledge=pledge,
+            acceptors=acceptors, trail=disk.trail(), accepted=disk.accepted_update(acceptors.get(disk.head.instance)),
+            pledge=disk.pledge(disk.head.anchor),
             held={name: len(payload) for name, payload in disk.objects.items()},
         )  # fmt: skip
 
@@ -163,11 +191,19 @@ class LogicalPeer:
         self.world.board[self.name] = head
 
     def _follow_board(self) -> None:
-        """A newcomer finds the others here; founders know each other."""
+        """Whoever says nothing to this peer is found here, as by `peer.averaging.neighbours`."""
         self.later(READ_BOARD_S, self._follow_board)
         for author, head in sorted(self.world.board.items()):
-            if author != self.name and author not in self.driver.state.heard:
+            if author != self.name and self._is_news(author, head) and not self.is_cut_off(author):
                 self.driver.deliver(Received(self.world.now, author, head))
+
+    def _is_news(self, author: str, head: HeadSent) -> bool:
+        heard, heard_at = self.driver.state.heard.get(author, (None, 0.0))
+        return heard is None or (self.world.now - heard_at > MEET_AGAIN_S and heard.anchor != head.anchor)
+
+    def is_cut_off(self, other: str) -> bool:
+        """Whether the network lets nothing pass from another peer. The board is in everybody's hands, so it counts too."""
+        return self.world.network.is_parted(other, self.name) or self.streams.is_cut(other)
 
     def _report(self, event: Reported) -> None:
         self.reports.append(event)
@@ -218,14 +254,19 @@ class LogicalPeer:
             return
         self.world.entered(self, "freeze", state.head.round)
         self._move()
+        pledge = self.disk.pledge(anchor) or self._offer(anchor)
+        self.driver.deliver(Frozen(self.world.now, pledge))
+
+    def _offer(self, anchor: bytes) -> Pledge:
+        """Written once per anchor: a peer that stands here again after a fork offers the same bytes."""
         payloads = self.ledger.encoded_balance()
         root = merkle.root([digest_of(payload) for payload in payloads])
         pledge = Pledge(self.name, anchor, root, tokens=100, steps=10, bandwidth_bps=0, leaving=False)
-        pledge = pledge.signed(state.rules.keys)
-        self.burn()
-        self.disk.contributions[anchor] = (pledge, payloads)
+        pledge = pledge.signed(self.driver.state.rules.keys)
+        self.disk.save_contribution(pledge, payloads)
+        self.world.offered(self, anchor, payloads)
         self._save()
-        self.driver.deliver(Frozen(self.world.now, pledge))
+        return pledge
 
     def committed(self, block: Block, head: Head) -> None:
         """Told by the driver; the block is on disk."""
@@ -234,6 +275,34 @@ class LogicalPeer:
         self.burn()
         self._save()
         self.later(APPLY_S, self._applied, head.anchor)
+
+    def undone(self, blocks: Sequence[Block], head: Head) -> None:
+        """Told by the driver: these blocks are off the chain, newest first; the peer stands at `head` again."""
+        for block in blocks:
+            self._undo(block)
+        assert self.ledger.anchor == head.anchor
+        self.burn()
+        self._save()
+        self.later(APPLY_S, self._applied, head.anchor)
+
+    def resync(self, why: str) -> None:
+        """Told by the driver: begin anew from what another has, if one is in reach, and keep the balance.
+
+        What the chain that is left had counted and this peer cannot give again is lost.
+        """
+        donor = self.world.donor(self)
+        if donor is None:
+            return
+        self.world.resyncing(self)
+        for part in range(PARTS):
+            self.lost[part] += self.ledger.counted[part]
+        self.ledger = Ledger(
+            self.disk.genesis.anchor, balance=self.ledger.balance, discounted=self.ledger.discounted
+        )  # fmt: skip
+        self.disk.start_anew(donor)
+        self._save()
+        self.world.scheduler.call_in(0.0, self.boot)
+        raise Crashed
 
     def _applied(self, anchor: bytes) -> None:
         self.driver.deliver(Applied(self.world.now, anchor, self.state_digest()))
@@ -251,6 +320,9 @@ class LogicalPeer:
     def _apply(self, block: Block) -> None:
         self.ledger.apply(self.name, block.update, self.disk.offered(block.update.parent), self.disk.objects)
         self.world.applied(self, block)
+
+    def _undo(self, block: Block) -> None:
+        self.ledger.undo(self.name, block.update, self.disk.offered(block.update.parent), self.disk.objects)
 
 
 class FusedStreams:

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import TypeVar
 import psutil
 
 from dht.identity import Identity
-from peer.events import InviteIssued, Line, RoundCommitted, parse_line
+from peer.events import AlertRaised, InviteIssued, Line, RoundCommitted, parse_line
 from peer.rounds.names import coordinator
 from peer.spec import RunSpec, dump, from_mapping, read_text
 from peer.testing.children import ORPHAN_S, Child, Printed, assert_no_orphans, processes_of
@@ -71,6 +71,8 @@ class _Peer:
     since: int = 0
     """How many lines it had printed when it was last started."""
     commits: dict[int, Committed] = field(default_factory=dict)
+    changes_over: bool = False
+    """It said that it leaves its branch: the next round that it commits may be one that it has committed."""
     may_end: bool = False
     """It was killed, or asked to leave."""
 
@@ -83,12 +85,20 @@ class _Peer:
 class RealSwarm(Swarm):
     """A run of real processes below `directory`: a bootstrap node and `peers` founders, started at once.
 
-    `sets` are TOML assignments to keys of the spec, such as `round.steps=60`. An `endless` run has no
-    last round. A peer that ends though nobody asked it to is an AssertionError in whatever waits.
+    `sets` are TOML assignments to keys of the spec, such as `round.steps=60`, `settings` to those of every
+    peer, such as `min_step_s=0.5`. An `endless` run has no last round. A peer that ends though nobody asked
+    it to is an AssertionError in whatever waits.
     """
 
     def __init__(
-        self, directory: Path, peers: int, spec: str = "micro", sets: Sequence[str] = (), *, endless: bool = True
+        self,
+        directory: Path,
+        peers: int,
+        spec: str = "micro",
+        sets: Sequence[str] = (),
+        settings: Sequence[str] = (),
+        *,
+        endless: bool = True,
     ) -> None:
         super().__init__()
         self.directory = directory.resolve()
@@ -99,7 +109,8 @@ class RealSwarm(Swarm):
         self._peers: list[_Peer] = []
         self._numbers: dict[Fault, int] = {}
         self._later: list[tuple[float, Callable[[], None]]] = []
-        self._threads = max(1, (len(os.sched_getaffinity(0)) - 1) // peers)
+        threads = max(1, (len(os.sched_getaffinity(0)) - 1) // peers)
+        self._settings = (f"threads={threads}", *settings)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._temporary = tempfile.TemporaryDirectory(prefix="hf-")
         self._hear_strikes()
@@ -139,32 +150,38 @@ class RealSwarm(Swarm):
         return list(self._peers[peer].lines)
 
     def committed(self, peer: int) -> Sequence[Committed]:
-        """What the peer has reported as committed, in order of rounds, each once."""
+        """What the peer has reported as committed, in order of rounds, each once; nothing that it has undone."""
         self._require_peer(peer)
         self._drain()
         commits = self._peers[peer].commits
         return [commits[round] for round in sorted(commits)]
 
-    def coordinator(self, round: int) -> int:
-        """Who leads ballot 0 of the round that starts from anchor `round`, which somebody has committed.
+    def electorate(self, round: int) -> set[int]:
+        """Who decides what follows anchor `round`, which somebody has committed: the members of the last two updates.
 
-        Holds where the electorate is the last group: everybody took part in the last two rounds.
+        Holds while nobody leaves politely and no round is taken over.
         """
+        founders = set(range(self.spec.run.founders))
+        return set().union(*(self.group(at) if at > 0 else founders for at in (round, round - 1)))
+
+    def coordinator(self, round: int) -> int:
+        """Who leads ballot 0 of the round that starts from anchor `round`; see `electorate`."""
         commit = next(commit for peer in self._peers for commit in self.committed(peer.index) if commit.round == round)
-        group = tuple(sorted(self._peers[peer].id for peer in commit.group))
-        return self._index(coordinator(bytes.fromhex(commit.digest), group, 0))
+        voters = tuple(sorted(self._peers[peer].id for peer in self.electorate(round)))
+        return self._index(coordinator(bytes.fromhex(commit.digest), voters, 0))
 
     # ---- waiting ----
 
-    def until_round(self, round: int, *, within_s: float) -> None:
-        """As `Swarm` says."""
+    def until_round(self, round: int, *, within_s: float, by: Collection[int] = ()) -> None:
+        """As `Swarm` says; or, until each peer in `by` has committed it, whatever the others do."""
 
         def all_there() -> bool:
-            live = [peer for peer in self._peers if peer.is_live]
+            live = [peer for peer in self._peers if (peer.index in by if by else peer.is_live)]
             assert live, f"no peer is live; {self._where()}"
             return all(max(peer.commits, default=0) >= round for peer in live)
 
-        self._await(all_there, within_s, f"not every live peer has committed round {round}")
+        who = f"of peers {sorted(by)}" if by else "live peers"
+        self._await(all_there, within_s, f"not all {who} have committed round {round}")
 
     def until_first(self, round: int, *, within_s: float) -> None:
         """Wait until somebody has committed anchor `round`: nobody is far in the round that starts from there."""
@@ -192,6 +209,10 @@ class RealSwarm(Swarm):
 
         return self._await(find, within_s, f"peer {peer} has not reported what was awaited")
 
+    def until(self, reached: Callable[[], object], what: str, *, within_s: float) -> None:
+        """Wait until `reached` gives something true. Raises AssertionError that says `what` has not happened."""
+        self._await(reached, within_s, what)
+
     def until_struck(self, fault: Fault, *, within_s: float) -> None:
         """Wait until this fault has struck."""
         self._await(lambda: fault in self._struck, within_s, f"{fault} has not struck")
@@ -216,6 +237,14 @@ class RealSwarm(Swarm):
         self._child(victim).signal(signal.SIGKILL)
         self._await_end(victim, ORPHAN_S)
         assert_no_orphans(victim.directory)
+
+    def halt(self, peer: int) -> None:
+        """SIGSTOP the peer with all it started: nothing in, nothing out, until `go_on`."""
+        self._child(self._peers[peer]).signal_group(signal.SIGSTOP)
+
+    def go_on(self, peer: int) -> None:
+        """Let a halted peer go on."""
+        self._child(self._peers[peer]).signal_group(signal.SIGCONT)
 
     def kill_link(self, peer: int) -> None:
         """`kill -9` of the peer's link process alone."""
@@ -328,7 +357,7 @@ class RealSwarm(Swarm):
         return self._child_of(argv, folder / "bootstrap.log")
 
     def _start(self, peer: _Peer) -> None:
-        settings = [f"settings.name=peer-{peer.index}", f"settings.threads={self._threads}"]
+        settings = [f"settings.{setting}" for setting in (f"name=peer-{peer.index}", *self._settings)]
         argv = [sys.executable, "-m", "peer.testing.join", self.invite, "--dir", str(peer.directory)]
         argv += ["--listen", LOOPBACK, *(word for setting in settings for word in ("--set", setting))]
         self._drain()
@@ -397,12 +426,17 @@ class RealSwarm(Swarm):
         if peer is None:
             return
         peer.lines.append(line)
+        if isinstance(line.event, AlertRaised) and line.event.code == "FORK":
+            peer.changes_over = True
         if isinstance(line.event, RoundCommitted):
             event = line.event
             commit = Committed(
                 round=event.round, digest=event.digest, state=event.state,
                 group=frozenset(map(self._index, event.group)), at_s=line.t - self.began_at,
             )  # fmt: skip
+            if peer.changes_over:
+                peer.commits = {round: kept for round, kept in peer.commits.items() if round < event.round}
+                peer.changes_over = False
             before = peer.commits.setdefault(event.round, commit)
             same = (before.digest, before.state) == (commit.digest, commit.state)
             assert same, f"peer {peer.index} committed round {event.round} twice: {before}, {commit}"

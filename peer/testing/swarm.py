@@ -68,7 +68,7 @@ class Swarm(ABC):
     def inject(self, *faults: Fault) -> None:
         """Have these strike; also while the swarm runs. Raises BadInput for peers that do not exist."""
         for fault in faults:
-            unknown = [peer for peer in fault.victims if peer >= self.size]
+            unknown = [peer for peer in fault.named if peer >= self.size]
             if unknown:
                 raise BadInput(f"{fault}: there is no peer {unknown[0]}; they are 0 to {self.size - 1}")
         self._waiting += faults

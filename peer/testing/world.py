@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from random import Random
 
 from dht.memory import LinkModel, MemoryNetwork, Scheduler
@@ -10,8 +11,8 @@ from peer.rounds.layout import Part
 from peer.rounds.messages import HeadSent
 from peer.rounds.names import genesis_anchor, next_anchor
 from peer.rounds.state import Head, Rules
-from peer.rounds.update import Block
-from peer.testing.integers import PART_BYTES, PARTS, Ledger, ModelKeys, decoded
+from peer.rounds.update import VOID, Block
+from peer.testing.integers import PART_BYTES, PARTS, IntegerDisk, Ledger, ModelKeys, decoded
 from peer.testing.logical_peer import LogicalPeer
 from peer.testing.swarm import Committed
 
@@ -21,12 +22,17 @@ RUN = b"r" * 32
 class World:
     """N founders, a network, a clock and a seed; the same seed gives the same history.
 
-    Invariants: never two updates for one anchor; equal anchors, equal bits; for each peer and part,
-    exactly, counted + balance + discounted + lost = produced. The first is checked at every commit,
-    the rest by `check`.
+    Invariants: never two firm updates for one anchor, and without takeover never two of any kind; equal
+    anchors, equal bits; for each peer and part, exactly, what its chain counted + balance + discounted +
+    lost = produced. The first is checked at every commit, the rest by `check`. With `takeover_s` = 0 peers
+    stop rather than fork.
     """
 
-    def __init__(self, seed: int, peers: int, link: LinkModel | None = None) -> None:
+    def __init__(
+        self, seed: int, peers: int, link: LinkModel | None = None, *, takeover_s: float = 0.0,
+        audit: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.takeover_s, self.audit = takeover_s, audit
         self.rng = Random(seed)
         self.scheduler = Scheduler()
         self.network = MemoryNetwork(self.scheduler, Random(seed + 1), link)
@@ -35,8 +41,18 @@ class World:
         names = tuple(f"p{index}" for index in range(peers))
         anchor = genesis_anchor(RUN, names, b"")
         self.genesis = Head(anchor=anchor, round=0, weight=0, electorate=tuple(sorted(names)), members=names)
-        self.updates: dict[bytes, bytes] = {}
-        """The one update of each anchor."""
+        self.updates: dict[bytes, set[bytes]] = defaultdict(set)
+        """The updates that followed each anchor: one, or with takeover several."""
+        self.firm: dict[bytes, bytes] = {}
+        """The one update of each anchor that its own electorate decided."""
+        self.contributions: dict[tuple[str, bytes], list[bytes]] = {}
+        """What each peer offered for each anchor."""
+        self.written_off: set[tuple[str, bytes]] = set()
+        """Which of them their peers have forgotten, with a branch that was too old to be undone."""
+        self.counts: Counter[str] = Counter()
+        """What happened so far, over all peers."""
+        self.committed_at: dict[str, list[float]] = defaultdict(list)
+        """When each peer committed something."""
         self.thetas: dict[bytes, list[int]] = {}
         self.on_phase: Callable[[LogicalPeer, str, int], None] | None = None
         """Called when a peer enters a phase of a round."""
@@ -54,8 +70,13 @@ class World:
 
     @property
     def commits(self) -> int:
-        """Commits so far, over all peers."""
-        return sum(len(history) for history in self.history)
+        """Commits so far, over all peers, those undone since included."""
+        return self.counts["commits"]
+
+    @property
+    def forked(self) -> int:
+        """Anchors that more than one update followed."""
+        return sum(len(updates) > 1 for updates in self.updates.values())
 
     def join(self) -> LogicalPeer:
         """One more peer. Those that come after the founders find the others on the board."""
@@ -70,8 +91,8 @@ class World:
         """The rules of a peer: a round takes some 8 s."""
         return Rules(
             me=name, keys=ModelKeys(name), parts=tuple(Part(i, i, 1) for i in range(PARTS)),
-            part_bytes=(PART_BYTES,) * PARTS, gather_s=3.0, ack_s=1.0, exchange_s=2.0, patience_s=4.0, stagger_s=1.0,
-            tokens_cap=10**9,
+            part_bytes=(PART_BYTES,) * PARTS, gather_s=3.0, ack_s=1.0, exchange_s=2.0, stagger_s=1.0,
+            takeover_s=self.takeover_s, audit=self.audit, tokens_cap=10**9,
         )  # fmt: skip
 
     # ---- told by the peers ----
@@ -82,11 +103,51 @@ class World:
             self.on_phase(peer, phase, round)
 
     def committing(self, peer: LogicalPeer, block: Block, head: Head) -> None:
-        """Never two updates for one anchor; everybody who commits one computes the same next anchor."""
-        update = block.update
-        first = self.updates.setdefault(update.parent, update.digest)
-        assert first == update.digest, f"two updates for round {update.round} at {self.now:.2f} s"
-        assert head.anchor == next_anchor(update.parent, update.digest)
+        """Never two firm updates for one anchor; everybody who commits one computes the same next anchor."""
+        update, digest = block.update, block.update.digest
+        self.updates[update.parent].add(digest)
+        if block.firm:
+            firm = self.firm.setdefault(update.parent, digest)
+            assert firm == digest, f"two firm updates for round {update.round} at {self.now:.2f} s"
+        one = len(self.updates[update.parent]) == 1
+        assert one or self.takeover_s, f"two updates for round {update.round} at {self.now:.2f} s"
+        assert block.firm or self.takeover_s, f"a weak update for round {update.round} without takeover"
+        assert head.anchor == next_anchor(update.parent, digest)
+        assert update.parent == peer.disk.head.anchor, f"{peer.name} commits what does not follow its head"
+        self._count(peer, block)
+
+    def _count(self, peer: LogicalPeer, block: Block) -> None:
+        decided = block.votes[0].ballot
+        self.committed_at[peer.name].append(self.now)
+        self.counts["commits"] += 1
+        self.counts["weak"] += not block.firm
+        self.counts["later ballot"] += decided > 0
+        self.counts["proposed again"] += decided > block.update.ballot
+        self.counts["void parts"] += block.update.parts.count(VOID)
+
+    def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: Head) -> None:
+        """A fork is left: what the peer has committed is the branch that it goes back to."""
+        assert self.takeover_s, f"{peer.name} undoes round {blocks[0].update.round} where nothing can fork"
+        self.counts["undone"] += len(blocks)
+        del self.history[self.index[peer.name]][head.round :]
+
+    def donor(self, peer: LogicalPeer) -> IntegerDisk | None:
+        """The heaviest chain of those whom the peer reaches, if it is heavier than its own."""
+        others = [other for other in self.peers if other.alive and not peer.is_cut_off(other.name)]
+        heaviest = max(others, key=lambda other: other.disk.head.weight)
+        return heaviest.disk if heaviest.disk.head.weight > peer.disk.head.weight else None
+
+    def resyncing(self, peer: LogicalPeer) -> None:
+        """A branch is left that is too old to be undone: what its updates counted of the peer is written off."""
+        self.counts["resynced"] += 1
+        self.history[self.index[peer.name]].clear()
+        kept = peer.disk.contributions
+        self.written_off |= {key for key in self.contributions if key[0] == peer.name and key[1] not in kept}
+
+    def offered(self, peer: LogicalPeer, anchor: bytes, payloads: list[bytes]) -> None:
+        """One contribution per anchor, in all the lives of a peer."""
+        first = self.contributions.setdefault((peer.name, anchor), payloads)
+        assert first == payloads, f"{peer.name} offers two contributions for one anchor"
 
     def applied(self, peer: LogicalPeer, block: Block) -> None:
         """A peer stands at a new anchor; standing there again after a crash, it has the same bits."""
@@ -108,7 +169,7 @@ class World:
         """Equal head, equal state; and for each peer and part the books balance."""
         for peer in self.peers:
             ledger = peer.ledger if peer.alive else peer.disk.ledger
-            if ledger.round == peer.disk.head.round:
+            if ledger.anchor == peer.disk.head.anchor:
                 theta = self.thetas.setdefault(peer.disk.head.anchor, list(ledger.theta))
                 assert theta == ledger.theta, f"{peer.name} has other bits at round {ledger.round}"
             for part in range(PARTS):
@@ -116,12 +177,32 @@ class World:
                 assert books == peer.produced[part], f"{peer.name} part {part}: {books} of {peer.produced[part]}"
             self._check_counted(peer, ledger)
 
+    def apart(self) -> str:
+        """Which live peers are more than one round behind, or not on the chain of the newest; empty if none is."""
+        live = [peer for peer in self.peers if peer.alive]
+        newest = max(live, key=lambda peer: peer.disk.head.round).disk
+        chain = {head.anchor for head in (newest.genesis, *newest.heads)}
+        behind = [peer.name for peer in live if peer.disk.head.round < newest.head.round - 1]
+        forked = [peer.name for peer in live if peer.disk.head.anchor not in chain]
+        rounds = [peer.disk.head.round for peer in live]
+        return f"left behind: {behind}, forked off: {forked}, of {rounds}" if behind or forked else ""
+
     def _check_counted(self, peer: LogicalPeer, ledger: Ledger) -> None:
-        """What a peer booked as counted is what the chain says it gave."""
+        """What a peer booked as counted is what the chain up to where its ledger stands says it gave."""
         for part in range(PARTS):
             on_chain = sum(
-                decoded(peer.disk.contributions[block.update.parent][1][part])
-                for block in peer.disk.blocks[: ledger.round]
-                if block.update.contributed(peer.name, part)
+                decoded(self.contributions[peer.name, block.update.parent][part])
+                for block in self._chain_to(peer.disk, ledger.anchor)
+                if (peer.name, block.update.parent) not in self.written_off
+                and block.update.contributed(peer.name, part)
             )
             assert on_chain == ledger.counted[part], f"{peer.name} part {part}: counted twice or not at all"
+
+    def _chain_to(self, disk: IntegerDisk, anchor: bytes) -> Iterator[Block]:
+        """The blocks up to an anchor, newest first: those of the branch that was left, if a crash came in between."""
+        rounds = {head.anchor: head.round for head in (disk.genesis, *disk.heads)}
+        while anchor not in rounds:
+            block = disk.undone[anchor]
+            yield block
+            anchor = block.update.parent
+        yield from reversed(disk.blocks[: rounds[anchor]])

@@ -31,7 +31,7 @@ from torch import Tensor
 from dht.errors import DiskFull
 from dht.files import sync_folder, telling_full_disk
 
-VERSION = 1
+VERSION = 2
 KEPT = 2
 SUMS = "B2SUMS"
 STATE = "state.json"
@@ -123,17 +123,19 @@ class Checkpoints:
             )
 
 
-def newest(folder: Path, run: str, peer: str | None, say: Callable[[Path, str], None]) -> Checkpoint | None:
+def newest(
+    folder: Path, run: str, peer: str | None, say: Callable[[Path, str], None], files: str = "*"
+) -> Checkpoint | None:
     """The newest intact checkpoint of `peer` (None: of anyone) in `run`; `say` is told which are not used, and why.
 
-    Reads only, also while another process writes there.
+    Reads only, also while another process writes there. It has the tensors of those `files` whose names match.
     """
     for path in reversed(_all(folder)):
         fault = find_damage(path)
         if fault:
             say(path, f"it is damaged ({fault})")
             continue
-        checkpoint = _read(path)
+        checkpoint = _read(path, files)
         version, its_run, its_peer = (checkpoint.state[key] for key in ("version", "run", "peer"))
         if (version, its_run) == (VERSION, run) and peer in (None, its_peer):
             return checkpoint
@@ -181,8 +183,8 @@ def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
         raise
 
 
-def _read(path: Path) -> Checkpoint:
-    tensors = {file.stem: load_file(file) for file in path.glob("*.safetensors")}
+def _read(path: Path, files: str) -> Checkpoint:
+    tensors = {file.stem: load_file(file) for file in path.glob(f"{files}.safetensors")}
     return Checkpoint(state=json.loads((path / STATE).read_text()), tensors=tensors)
 
 

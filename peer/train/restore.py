@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dht.errors import RunMismatch
+from dht.errors import BadInput, RunMismatch
 from dht.records import Genesis
-from peer.averaging.chain import first_head, load_object, read_blocks, read_genesis, require_same_start
+from peer.averaging.blocks import first_head, read_blocks, read_genesis, require_same_start
+from peer.averaging.objects import load_object
+from peer.averaging.snapshots import names
 from peer.model.flat import FlatParameters
 from peer.rounds.layout import cut
 from peer.rounds.state import Head
@@ -17,16 +19,19 @@ from peer.rounds.update import Update
 from peer.spec import RunSpec
 from peer.train.anchor import Anchor, advance
 from peer.train.checkpoint import newest
+from peer.train.snapshotter import become_snapshot
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """What a run directory knows of its run: the beginning, and every update up to its head."""
+    """What a run directory knows of its run: the beginning, and the updates from the base of its chain to its head."""
 
     directory: Path
     genesis: Genesis
+    base: Head
+    """Of round 0, unless what came before is not on this disk."""
     updates: tuple[Update, ...]
     head: Head
 
@@ -37,32 +42,46 @@ def read_chain(directory: Path, spec: RunSpec) -> Chain:
     if genesis.run != spec.digest():
         raise RunMismatch(f"{directory / 'spec.toml'} is not the spec of the run whose chain lies beside it")
     blocks, heads = read_blocks(directory, first_head(genesis))
-    return Chain(directory=directory, genesis=genesis, updates=tuple(block.update for block in blocks), head=heads[-1])
+    updates = tuple(block.update for block in blocks)
+    return Chain(directory=directory, genesis=genesis, base=heads[0], updates=updates, head=heads[-1])
 
 
 def restore_anchor(chain: Chain, spec: RunSpec, initial: FlatParameters) -> Anchor:
-    """The anchor at the head of `chain`, by making the outer steps since the newest checkpoint again.
+    """The anchor at the head of `chain`, by making the outer steps since the newest checkpoint or snapshot again.
 
-    Without a checkpoint they are made from the run's `initial` parameters on.
+    Without one they are made from the run's `initial` parameters on.
 
     Raises RunMismatch if the run began with others, BadInput if bytes on disk are missing or damaged.
     """
     anchor = Anchor.initial(initial.new())
     require_same_start(chain.genesis, anchor.state_digest())
     layout = cut([layer.size for layer in initial.layers], spec.codec.part_elements)
-    for update in chain.updates[_restore_checkpoint(anchor, chain) :]:
+    _start_late(anchor, chain)
+    if anchor.round < chain.base.round:
+        raise BadInput(
+            f"the chain in {chain.directory} begins at round {chain.base.round}, and no intact checkpoint or snapshot "
+            "lies beside it; take the folder of another peer"
+        )
+    for update in chain.updates[anchor.round - chain.base.round :]:
         advance(anchor, update, spec, layout, partial(load_object, chain.directory))
     return anchor
 
 
-def _restore_checkpoint(anchor: Anchor, chain: Chain) -> int:
-    """Be at the anchor of the newest checkpoint, if that is on the chain; returns the round."""
+def _start_late(anchor: Anchor, chain: Chain) -> None:
+    """Be at the newest checkpoint or snapshot that is on the chain, if there is any."""
+    rounds = {chain.head.anchor: chain.head.round} | {update.parent: update.round - 1 for update in chain.updates}
     found = newest(chain.directory / "checkpoints", chain.genesis.run.hex(), None, _log_unused)
-    anchors = [update.parent for update in chain.updates] + [chain.head.anchor]
-    if found is None or found.anchor not in anchors:
-        return 0
-    anchor.become(**found.tensors["anchor"], round=found.state["round"], cursors=found.state["cursors"])
-    return anchors.index(found.anchor)
+    if found is not None and found.anchor in rounds:
+        anchor.become(**found.tensors["anchor"], round=found.state["round"], cursors=found.state["cursors"])
+    for round, name in reversed(names(chain.directory)):
+        if rounds.get(name) != round or round <= anchor.round:
+            continue
+        try:
+            become_snapshot(anchor, chain.directory, round, name)
+        except BadInput as error:
+            log.warning("not using a snapshot: %s", error)
+        else:
+            return
 
 
 def _log_unused(path: Path, why: str) -> None:

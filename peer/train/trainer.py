@@ -6,14 +6,16 @@ and the parameters at which the current stretch of inner steps began.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from peer.averaging.codec import Codec
-from peer.averaging.contribution import Contribution, Effort, keep_newest, write_contribution
+from peer.averaging.contribution import Contribution, Effort, is_written, keep_newest, write_contribution
 from peer.data.batches import Batches
 from peer.data.open import held_out, open_source
 from peer.model.build import build
@@ -22,12 +24,23 @@ from peer.rounds.layout import cut
 from peer.rounds.settlement import Settlement, settle
 from peer.rounds.update import Update
 from peer.spec import RunSpec
+from peer.train.age import Age
 from peer.train.anchor import Anchor, LoadObject, advance
 from peer.train.balance import Balance
 from peer.train.checkpoint import VERSION, Checkpoint
 from peer.train.evaluate import held_out_loss
 from peer.train.generators import generator_states, set_generator_states
 from peer.train.inner import InnerLoop, Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undone:
+    """In how many of the updates that were undone work of this peer was counted."""
+
+    returned: int
+    """It is owed again."""
+    lost: int
+    """It is not on this disk any more, so it is given up."""
 
 
 class Trainer:
@@ -51,7 +64,10 @@ class Trainer:
         self._held_out: Tensor | None = None
         self.step_in_round = 0
         self._tokens = self._steps = 0
+        self._age = Age()
         self._offered: bytes | None = None
+        self._covered: set[bytes] = set()
+        """Anchors whose contribution, still on disk, is in the balance or was counted out of it."""
 
     @property
     def parameters(self) -> int:
@@ -65,7 +81,7 @@ class Trainer:
 
     @property
     def frozen(self) -> bool:
-        """Whether this anchor's contribution has been written."""
+        """Whether this anchor's contribution is offered."""
         return self._offered is not None
 
     def begin_round(self, members: Collection[str]) -> None:
@@ -76,6 +92,7 @@ class Trainer:
         """One inner step. Steps beyond H of an overdue round go on at the round's last learning rate."""
         step = self._inner.step(self.anchor.round, min(self.step_in_round, self.steps_in_round - 1))
         self.step_in_round += 1
+        self._age.progressed(self.anchor.round)
         self._tokens += step.tokens
         self._steps += 1
         return step
@@ -83,42 +100,95 @@ class Trainer:
     def freeze(self, anchor: bytes) -> None:
         """Put what was learned into the balance and have it on disk, encoded, as the contribution to `anchor`.
 
+        A peer that stood here before others' branch won, and has come back, offers again what it offered then.
         Raises DiskFull, and then it may be tried again.
         """
         assert self._offered is None, "one contribution per anchor"
         self._collect_progress()
-        effort = Effort(self._tokens, self._steps, self._batches.ranges())
-        write_contribution(self._folder, anchor, self._balance.flat.numpy(), self.parts, self._codec, effort)
-        keep_newest(self._folder, self.spec.round.keep_rounds, anchor)
-        self._batches.mark()
-        self._tokens = self._steps = 0
+        if self._find_mine(anchor) is None:
+            self._write_contribution(anchor)
         self._offered = anchor
 
-    def apply(self, update: Update, load: LoadObject) -> None:
+    def _write_contribution(self, anchor: bytes) -> None:
+        staleness = self._age.staleness(self.anchor.round)
+        effort = Effort(self._tokens, self._steps, self._batches.ranges(), staleness)
+        write_contribution(self._folder, anchor, self._balance.flat.numpy(), self.parts, self._codec, effort)
+        # Of two branches, since a peer may change over to the other one and back.
+        keep_newest(self._folder, 2 * self.spec.round.keep_rounds, anchor)
+        self._covered = {known for known in self._covered | {anchor} if is_written(self._folder, known)}
+        self._age.froze()
+        self._batches.mark()
+        self._tokens = self._steps = 0
+
+    def apply(self, update: Update, load: LoadObject) -> float:
         """Move to the next anchor: the outer step on the agreed bytes, the balance less what was counted.
 
         The local parameters become the new anchor less the balance: what was learned and not yet
-        counted is kept, and measured from where this peer now stands.
+        counted is kept, and measured from where this peer now stands. Returns the norm of what was
+        given up because it is older than the run takes; 0.0 if nothing was.
         """
-        mine = Contribution.find(self._folder, update.parent, self.parts, self._codec)
-        if mine is not None:
-            mine.check()
+        mine = self._find_mine(update.parent)
         self._collect_progress()
         self._step_anchor(update, load)
         self._settle(update, mine)
+        given_up = self._give_up_if_too_old()
         self._offered = None
         self.step_in_round = 0
         self._start_from_anchor()
+        return given_up
 
-    def replay(self, update: Update, load: LoadObject) -> None:
-        """Apply an update that was decided before a restart."""
+    def undo(self, updates: Sequence[Update], restored: Anchor) -> Undone:
+        """Stand at the earlier anchor `restored` again: these updates, newest first, no longer count.
+
+        What they counted of this peer's own work is owed again; what they discounted is not given back. Raises
+        BadInput for a damaged contribution, and then nothing has changed.
+        """
+        assert updates[-1].round == restored.round + 1, "the updates lead back to the anchor"
+        mine = [self._find_mine(update.parent) for update in updates]
+        self._collect_progress()
+        done = self._return(zip(updates, mine, strict=True))
+        self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
+        self._age.went_back(restored.round)
+        self._offered = None
+        self.step_in_round = 0
+        self._start_from_anchor()
+        return done
+
+    def jump(self, name: bytes, restored: Anchor) -> float:
+        """Stand at the anchor `restored`, to which no way is known from where this peer stands: its work goes along.
+
+        Only what it offered for `name`, where it stands, stays behind: updates that nobody can show may
+        have counted it, and nothing counts twice. Returns the norm of all that is given up.
+        """
+        self.resume(name)
+        self._collect_progress()
+        given_up = 0.0
+        if self._offered is not None and (mine := self._find_mine(self._offered)) is not None:
+            for part, where in enumerate(self._slices()):
+                decoded = self._decoded(mine.payload(part), where)
+                self._balance.counted(where, decoded)
+                given_up += float(torch.linalg.vector_norm(decoded, dtype=torch.float64)) ** 2
+            self._age.counted()
+        self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
+        self._age.went_back(restored.round)
+        given_up = math.sqrt(given_up) + self._give_up_if_too_old()
+        self._offered = None
+        self.step_in_round = 0
+        self._start_from_anchor()
+        return given_up
+
+    def replay(self, update: Update, load: LoadObject) -> float:
+        """Apply an update that was decided before a restart; returns what `apply` does."""
         self.resume(update.parent)
-        self.apply(update, load)
+        return self.apply(update, load)
 
     def resume(self, anchor: bytes) -> None:
         """Stand at `anchor` again: what was offered to it before a crash, and is not remembered, is offered again."""
-        if self._offered != anchor and self._take_back_offer(anchor):
-            self._offered = anchor
+        if self._offered == anchor or (mine := self._find_mine(anchor)) is None:
+            return
+        if anchor not in self._covered:
+            self._take_back(mine)
+        self._offered = anchor
 
     def _step_anchor(self, update: Update, load: LoadObject) -> None:
         advance(self.anchor, update, self.spec, self.parts, load)
@@ -130,6 +200,8 @@ class Trainer:
             "round": self.anchor.round, "cursors": sorted(self.anchor.cursors.items()),
             "offered": self._offered is not None, "step_in_round": self.step_in_round, "tokens": self._tokens,
             "steps": self._steps, "batches": self._batches.state(),
+            "covered": sorted(anchor.hex() for anchor in self._covered),
+            "age": (self._age.oldest, self._age.unoffered),
         }  # fmt: skip
         mine = {"balance": self._balance.flat, "start": self._start, "local": self._flat.new()}
         return Checkpoint(
@@ -151,6 +223,8 @@ class Trainer:
         self._inner.load_optimizer_state(checkpoint.tensors["optimizer"])
         set_generator_states(mine, self.device)
         self._offered = bytes.fromhex(state["anchor"]) if state["offered"] else None
+        self._covered = {bytes.fromhex(anchor) for anchor in state["covered"]}
+        self._age = Age(*state["age"])
         self.step_in_round, self._tokens, self._steps = state["step_in_round"], state["tokens"], state["steps"]
         self._batches.restore(state["batches"])
 
@@ -177,22 +251,52 @@ class Trainer:
                 self._balance.counted(where, self._decoded(mine.payload(part), where))
             elif what is Settlement.MISSED:
                 self._balance.missed(where, self.spec.round.gamma)
+        if all(what is Settlement.COUNTED for what in outcomes) or (mine and self.spec.round.gamma == 0):
+            self._age.counted()
 
-    def _take_back_offer(self, anchor: bytes) -> bool:
-        """Make the balance what was frozen for `anchor`; all but the encoding residue of it was written.
+    def _give_up_if_too_old(self) -> float:
+        """Work beyond the age limit would count nothing: start afresh. Returns its norm."""
+        if self._age.staleness(self.anchor.round) <= self.spec.round.max_staleness:
+            return 0.0
+        self._age = Age()
+        self._batches.mark()
+        self._tokens = self._steps = 0
+        return self._balance.missed(slice(None), 0.0)
 
-        Without a contribution to `anchor` nothing changes.
-        """
-        mine = Contribution.find(self._folder, anchor, self.parts, self._codec)
-        if mine is None:
-            return False
-        mine.check()
+    def _return(self, undone: Iterable[tuple[Update, Contribution | None]]) -> Undone:
+        """Owe again what these updates counted of this peer's contributions to them."""
+        returned = lost = 0
+        for update, mine in undone:
+            outcomes = settle(update, self.me, frozen=True)
+            counted = [part for part, what in enumerate(outcomes) if what is Settlement.COUNTED]
+            if not counted:
+                continue
+            if mine is None:
+                lost += 1
+                continue
+            returned += 1
+            self._age.returned(update.round - 1 - mine.effort.staleness)
+            slices = tuple(self._slices())
+            for part in counted:
+                self._balance.returned(slices[part], self._decoded(mine.payload(part), slices[part]))
+        return Undone(returned=returned, lost=lost)
+
+    def _take_back(self, mine: Contribution) -> None:
+        """Make the balance what was frozen; all but the encoding residue of it was written."""
         for part, where in enumerate(self._slices()):
             self._balance.restored(where, self._decoded(mine.payload(part), where))
+        self._covered.add(mine.anchor)
+        self._age = Age(self.anchor.round - mine.effort.staleness)
         self._batches.mark()
         self._tokens = self._steps = 0
         self._start_from_anchor()
-        return True
+
+    def _find_mine(self, anchor: bytes) -> Contribution | None:
+        """What this peer offered for `anchor`, every byte as it was; None if nothing. Raises BadInput."""
+        mine = Contribution.find(self._folder, anchor, self.parts, self._codec)
+        if mine is not None:
+            mine.check()
+        return mine
 
     def _start_from_anchor(self) -> None:
         self._start = torch.sub(self.anchor.theta, self._balance.flat, out=self._start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tests.benchmarks import quality
+from tests.benchmarks import drops, join, quality
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -13,6 +13,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     quality.add_command(commands)
+    drops.add_command(commands)
+    join.add_command(commands)
     arguments = parser.parse_args(words)
     code: int = arguments.run(arguments)
     return code

@@ -4,33 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.rows import Bar, Row, draw_curve, losses, markdown, percent
 from tests.benchmarks.variants import CODECS, VARIANTS
-
-Row = dict[str, Any]
 
 LOSSLESS = 0.01
 """A codec is lossless if its held-out loss differs from float32's by at most this fraction."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bar:
-    """Something that must hold, whether it does, and the figures."""
-
-    name: str
-    met: bool
-    figures: str
-
-    def __str__(self) -> str:
-        return f"{'PASS' if self.met else 'FAIL'}: {self.name}: {self.figures}"
-
-
-def losses(rows: Sequence[Row], variant: str) -> dict[int, float]:
-    """Last held-out loss by seed."""
-    return {row["seed"]: row["loss"] for row in rows if row["variant"] == variant}
 
 
 def paired_ratios(rows: Sequence[Row], variant: str, to: str = "float32") -> dict[int, float]:
@@ -53,11 +34,11 @@ def _lossless(rows: Sequence[Row], codec: str) -> Bar | None:
     if not ratios:
         return None
     mean = statistics.mean(ratios.values())
-    each = ", ".join(f"seed {seed} {_percent(ratio)}" for seed, ratio in ratios.items())
+    each = ", ".join(f"seed {seed} {percent(ratio)}" for seed, ratio in ratios.items())
     return Bar(
         name=f"{codec} within {LOSSLESS:.0%} of float32 (each seed and the mean)",
         met=all(abs(ratio - 1) <= LOSSLESS for ratio in (*ratios.values(), mean)),
-        figures=f"{each}; mean {_percent(mean)}",
+        figures=f"{each}; mean {percent(mean)}",
     )
 
 
@@ -85,9 +66,7 @@ def table(rows: Sequence[Row]) -> str:
     seeds = sorted({row["seed"] for row in rows})
     titles = ["variant", "held-out loss", *(f"seed {seed}" for seed in seeds), "to float32", "peers", "tokens",
               "bytes per parameter up", "times", "MB up"]  # fmt: skip
-    lines = [titles, ["---"] + ["---:"] * (len(titles) - 1)]
-    lines += [_line(rows, variant, seeds) for variant in VARIANTS if losses(rows, variant)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return markdown([titles, *(_line(rows, variant, seeds) for variant in VARIANTS if losses(rows, variant))])
 
 
 def _line(rows: Sequence[Row], variant: str, seeds: Sequence[int]) -> list[str]:
@@ -100,7 +79,7 @@ def _line(rows: Sequence[Row], variant: str, seeds: Sequence[int]) -> list[str]:
     return [
         variant, f"{statistics.mean(values):.4f}{spread}",
         *(f"{by_seed[seed]:.4f}" if seed in by_seed else "–" for seed in seeds),
-        _percent(statistics.mean(ratios)) if ratios else "–", str(row["peers"]), f"{row['tokens'] / 1e6:.2f} M",
+        percent(statistics.mean(ratios)) if ratios else "–", str(row["peers"]), f"{row['tokens'] / 1e6:.2f} M",
         f"{up_bytes / row['parameters']:.3f}", str(row["exchanges"] if up_bytes else 0),
         f"{up_bytes * row['exchanges'] / 1e6:.1f}",
     ]  # fmt: skip
@@ -110,10 +89,6 @@ def sent_bytes(row: Row) -> float:
     """What one peer sends per exchange: 2(n−1)/n of the encoded size, as in any all-reduce without waste."""
     peers: int = row["peers"]
     return float(2 * (peers - 1) / peers * row["wire_bytes"])
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.2f} %"
 
 
 # ---- picture
@@ -133,7 +108,8 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     curves, codecs = figure.subplots(1, 2, width_ratios=(3, 2))
     for variant in VARIANTS:
-        _draw_curve(curves, [row for row in rows if row["variant"] == variant], variant)
+        line = "-" if variant in CODECS else "--"
+        draw_curve(curves, [row for row in rows if row["variant"] == variant], variant, COLOURS[variant], line)
     curves.set(xlabel="tokens of all peers together (millions)", ylabel="held-out loss (nats per token)")
     curves.set_title("mean over seeds, band from lowest to highest", fontsize=10)
     curves.legend(frameon=False)
@@ -143,19 +119,6 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
     return True
-
-
-def _draw_curve(axes: Any, rows: Sequence[Row], variant: str) -> None:
-    """One line; the first, untrained point is left out, since it would squeeze the rest together."""
-    if not rows:
-        return
-    runs = [[point for point in row["points"] if point["tokens"]] for row in rows]
-    tokens = [point["tokens"] / 1e6 for point in runs[0]]
-    by_point = [[point["loss"] for point in points] for points in zip(*runs, strict=True)]
-    line = "--" if variant not in CODECS else "-"
-    axes.plot(tokens, [statistics.mean(values) for values in by_point], line, color=COLOURS[variant], label=variant)
-    lowest, highest = [min(values) for values in by_point], [max(values) for values in by_point]
-    axes.fill_between(tokens, lowest, highest, color=COLOURS[variant], alpha=0.15, linewidth=0)
 
 
 def _draw_ratios(axes: Any, rows: Sequence[Row]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,58 +24,13 @@ from peer.rounds.messages import Place
 from peer.rounds.names import digest_of, genesis_anchor
 from peer.rounds.state import Keep, Reduce
 from peer.rounds.update import token_weights
-from peer.spec import RunSpec, load
+from peer.spec import RunSpec
 from peer.train.schedule import learning_rate
 from peer.train.trainer import Trainer
 from tests.benchmarks import quality, quality_report
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.variants import VARIANTS, Point, Together, names_of, spec_of, train_diloco, train_synchronously
 from tests.decided import DecidedRound, contribution
-
-SPEC = """
-[run]
-name = "least"
-rounds = 2
-[model]
-architecture = "llama"
-context = 16
-[model.config]
-hidden_size = 16
-intermediate_size = 32
-num_hidden_layers = 1
-num_attention_heads = 2
-[data]
-source = "files"
-path = "CORPUS"
-held_out_every = 4
-eval_sequences = 4
-[inner]
-learning_rate = 1e-2
-sequences = 2
-[round]
-steps = 3
-[codec]
-part_elements = 2048
-"""
-
-
-@pytest.fixture(scope="module")
-def spec_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The smallest spec worth the name, on some files of letters."""
-    folder = tmp_path_factory.mktemp("quality")
-    corpus = folder / "corpus"
-    corpus.mkdir()
-    letters = np.random.default_rng(0).integers(97, 123, size=(40, 1000), dtype=np.uint8)
-    for number, row in enumerate(letters):
-        (corpus / f"{number}.txt").write_bytes(row.tobytes())
-    path = folder / "least.toml"
-    path.write_text(SPEC.replace("CORPUS", str(corpus)))
-    return path
-
-
-@pytest.fixture
-def base(spec_path: Path) -> RunSpec:
-    return load(str(spec_path))
 
 
 def silent(point: Point) -> None:
@@ -91,7 +44,7 @@ def test_every_variant_gives_a_row_once(
     spec_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows, table and JSON; a second call makes no row again and says the same."""
-    monkeypatch.setattr(quality, "code_digest", lambda: "cc")  # somebody may edit a file between the two calls
+    monkeypatch.setattr(quality, "code_digest", lambda patterns: "cc")  # somebody may edit a file between the two calls
     words = ["quality", "--spec", str(spec_path), "--peers", "2", "--seeds", "5", "--out", str(tmp_path)]
     first = main(words)
     rows = json.loads((tmp_path / "quality.json").read_text())["rows"]
@@ -105,20 +58,6 @@ def test_every_variant_gives_a_row_once(
     assert main(words) == first
     assert "7 runs, 7 of them already there" in capsys.readouterr().out
     assert (tmp_path / "quality.md").read_text() == text
-
-
-def test_a_row_of_other_code_or_another_spec_is_made_again(base: RunSpec, tmp_path: Path) -> None:
-    job = quality.Job(variant="int4", seed=1, spec=base, code="aa")
-    assert quality.stored(job, tmp_path) is None
-    quality.path_of(job, tmp_path).write_text(json.dumps({**job.key, "loss": 1.0}))
-    assert quality.stored(job, tmp_path) == {**job.key, "loss": 1.0}
-    assert quality.stored(dataclasses.replace(job, code="bb"), tmp_path) is None
-    assert quality.stored(dataclasses.replace(job, spec=spec_of("int4", base, 2, 3)), tmp_path) is None
-
-
-def test_the_code_digest_sees_every_file_it_names() -> None:
-    """A pattern that matches nothing would let rows of other code pass."""
-    assert [pattern for pattern in quality.CODE if not list(quality.ROOT.glob(pattern))] == []
 
 
 def test_what_the_bars_need_comes_first_seed_by_seed() -> None:
@@ -195,7 +134,7 @@ def reduced(trainers: list[Trainer], anchor: bytes) -> dict[bytes, bytes]:
     offers = [contribution(trainer, anchor) for trainer in trainers]
     members = tuple(offer.pledge(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
     names, where = tuple(trainer.me for trainer in trainers), Place(anchor, bytes(32), 0)
-    weights = token_weights(members, trainers[0].spec.tokens_cap)
+    weights = token_weights(members, trainers[0].spec.tokens_cap, trainers[0].spec.round.max_staleness)
     with ThreadPoolExecutor(1) as executor:
         reducer = Reducer(Codec(trainers[0].spec.codec.wire), objects, executor, calls.put)
         for part in range(len(trainers[0].parts)):

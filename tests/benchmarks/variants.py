@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,8 @@ class Outcome:
 
 
 Report = Callable[[Point], None]
+LeftOut = Callable[[int], Collection[str]]
+"""Whose contributions the update from an anchor goes without, by the anchor's round."""
 
 
 def spec_of(variant: str, base: RunSpec, seed: int, peers: int) -> RunSpec:
@@ -87,11 +89,16 @@ def names_of(spec: RunSpec) -> tuple[str, ...]:
     return tuple(f"seed-{spec.run.seed}-peer-{number}" for number in range(1, spec.run.founders + 1))
 
 
-def train_diloco(spec: RunSpec, report: Report) -> Outcome:
+def nobody(round: int) -> Collection[str]:
+    """Every contribution counts."""
+    return ()
+
+
+def train_diloco(spec: RunSpec, report: Report, left_out: LeftOut = nobody, kind: type[Trainer] = Trainer) -> Outcome:
     """All founders' trainers, one after the other in every round, and the update they would agree on."""
     names = names_of(spec)
     with tempfile.TemporaryDirectory(prefix="homefires-") as folder:
-        trainers = [Trainer(spec, name, Path(folder) / name, CPU) for name in names]
+        trainers = [kind(spec, name, Path(folder) / name, CPU) for name in names]
         first, tokens = trainers[0], 0
         points = [_measured(report, 0, 0, lambda: first.evaluate()[0])]
         anchor = genesis_anchor(spec.digest(), names, first.anchor.state_digest())
@@ -99,7 +106,7 @@ def train_diloco(spec: RunSpec, report: Report) -> Outcome:
             for trainer in trainers:
                 tokens += _train_round(trainer, names)
                 trainer.freeze(anchor)
-            decided = DecidedRound(trainers, anchor)
+            decided = DecidedRound(trainers, anchor, left_out(round))
             decided.apply_to(*trainers)
             anchor = decided.next_anchor
             if is_measured(spec, round + 1):

@@ -197,6 +197,23 @@ async def test_asking(tmp_path: Path) -> None:
             await client.ask(Identity.generate().peer_id, "large", 2)
 
 
+async def test_a_question_can_carry_a_request(tmp_path: Path) -> None:
+    """The answer knows who asks, and may take its time."""
+    async with (
+        open_node(config(tmp_path / "a")) as server,
+        open_node(config(tmp_path / "b", bootstrap=await server.addresses())) as client,
+    ):
+
+        async def echo(peer_id: str, request: bytes) -> bytes | None:
+            await asyncio.sleep(0)
+            return peer_id.encode() + b" asks " + request if request else None
+
+        server.answer("echo", echo)
+        answered = await client.ask(server.peer_id, "echo", 10, request=b"x" * 4096)
+        assert answered == client.peer_id.encode() + b" asks " + b"x" * 4096
+        assert await client.ask(server.peer_id, "echo", 10) is None
+
+
 async def test_an_error_in_the_block_comes_out_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(BadAddress, match=r"^mine$"):
         async with open_node(config(tmp_path)):

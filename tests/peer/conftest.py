@@ -9,7 +9,7 @@ from peer import telling
 from peer.session import Peer
 from peer.telling import Progress, Session
 from tests.peer.rounds.build import HEAD, NAMES
-from tests.peer.story import Clock, Link, Shelf, Story, Trainer, spec
+from tests.peer.story import Clock, Link, NoSnapshots, Shelf, Story, Trainer, spec
 
 
 @pytest.fixture
@@ -23,7 +23,8 @@ def story(monkeypatch: pytest.MonkeyPatch) -> Story:
     session = Session(events.append)
     shelf = Shelf(clock)
     peer = Peer(
-        link, trainer, shelf, spec(), session, b"state", HEAD.anchor, NAMES, in_step=True  # type: ignore[arg-type]
+        link, trainer, shelf, NoSnapshots(), spec(), session, b"state", HEAD.anchor, NAMES,  # type: ignore[arg-type]
+        in_step=True,
     )  # fmt: skip
     peer.round_began_at, peer.progress = clock.now, Progress(since=clock.now)
     return Story(clock, link, trainer, shelf, events, session, peer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +18,12 @@ from peer.events import (
     Event,
     RoundStarted,
 )
-from peer.rounds.update import Block
+from peer.rounds.update import Block, Update
 from peer.session import Peer
-from peer.spec import RunSpec, from_mapping
+from peer.spec import PeerSettings, RunSpec, from_mapping
 from peer.telling import Session
 from peer.train.checkpoint import Checkpoint
+from peer.train.trainer import Undone
 from tests.peer.rounds.build import HEAD, NAMES, block, update
 
 STEPS = 4
@@ -30,7 +31,7 @@ NEXT = HEAD.after(update()).anchor
 
 
 def spec(**data: Any) -> RunSpec:
-    deadlines = {"gather_s": 10, "exchange_s": 10, "ack_s": 2, "patience_s": 20, "max_train_s": 100}
+    deadlines = {"gather_s": 10, "exchange_s": 10, "ack_s": 2, "max_train_s": 100}
     return from_mapping(
         {
             "run": {"name": "story", "rounds": 3},
@@ -96,6 +97,10 @@ class Trainer:
     layer_sizes: tuple[int, ...] = (5,)
     frozen: bool = False
     room: bool = True
+    too_old: float = 0.0
+    """Norm of the work that it gives up with every update."""
+    lost: int = 0
+    """Of the updates that are undone, how many held work that is not on its disk any more."""
     step_s: float = 1.0
     evaluate_s: float = 0.0
     clock: Clock = field(default_factory=Clock)
@@ -118,15 +123,24 @@ class Trainer:
         self.done.append("freeze")
         self.frozen = True
 
-    def apply(self, item: object, load: object) -> None:
+    def apply(self, item: object, load: object) -> float:
         self.done.append("apply")
         self.frozen = False
         self.step_in_round = 0
         self.anchor.round += 1
+        return self.too_old
 
-    def replay(self, item: object, load: object) -> None:
+    def undo(self, updates: Sequence[Update], restored: Any) -> Undone:
+        self.done.append(f"undo {len(updates)}")
+        self.frozen = False
+        self.step_in_round = 0
+        self.anchor.round = restored.round
+        return Undone(returned=len(updates), lost=self.lost)
+
+    def replay(self, item: object, load: object) -> float:
         self.done.append("replay")
         self.anchor.round += 1
+        return self.too_old
 
     def resume(self, anchor: bytes) -> None:
         self.done.append("resume")
@@ -158,6 +172,16 @@ class Shelf:
             raise DiskFull("no room for a checkpoint")
         self.written.append(checkpoint.state["anchor"])
         return self.folder / f"{len(self.written):08d}"
+
+
+class NoSnapshots:
+    """It is never time to write one."""
+
+    def due(self, round: int) -> bool:
+        return False
+
+    def wait(self) -> str:
+        return ""
 
 
 @dataclass
@@ -203,7 +227,8 @@ def join_with(story: Story, link: Link, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sessions, "parse", lambda text: spec())
     monkeypatch.setattr(sessions, "_make_trainer", lambda *args: story.trainer)
     monkeypatch.setattr(sessions, "_restore", lambda *args: (story.shelf, b""))
+    monkeypatch.setattr(sessions, "_make_snapshotter", lambda *args: NoSnapshots())
     monkeypatch.setattr(sessions, "_started", lambda *args: RoundStarted(round=0, steps=0))
     link.load_object = lambda digest: b""  # type: ignore[attr-defined]
     story.peer.link = link  # type: ignore[assignment]
-    sessions.join(link, "p1", None, None, story.session)  # type: ignore[arg-type]
+    sessions.join(link, "p1", PeerSettings(), None, story.session)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import asdict
 
 import pytest
 
@@ -10,13 +11,15 @@ from peer import session as sessions
 from peer.averaging.child import Left
 from peer.averaging.pipe import LinkLost
 from peer.events import (
+    AlertRaised,
     Evaluated,
     InnerProgressed,
     PeerStateChanged,
+    PenaltyImposed,
     RoundCommitted,
     RoundStarted,
 )
-from peer.spec import from_mapping
+from peer.spec import PeerSettings, from_mapping
 from tests.peer.rounds.build import HEAD, NAMES, block, pledge, update
 from tests.peer.story import NEXT, STEPS, Beginning, Story, commit, join_with, spec
 
@@ -63,6 +66,45 @@ def test_all_steps_then_freeze_then_wait(story: Story) -> None:
     assert story.link.kinds().count("frozen") == 1
     assert story.told(PeerStateChanged)[-1].state == "AVERAGING"
     assert story.told(RoundStarted)[0].steps == STEPS
+
+
+def test_a_gentle_peer_rests_after_each_step_and_hears_the_link_meanwhile(story: Story) -> None:
+    """A step and its rest take `min_step_s`, and the last step of a round is followed by the freeze at once."""
+    story.peer.min_step_s, story.link.on_wait = 5.0, story.clock.sleep
+    began_at = story.clock.now
+    story.turns(STEPS - 1)
+    assert story.clock.now - began_at == pytest.approx((STEPS - 1) * story.peer.min_step_s)
+    assert 0 < max(story.link.waits) <= sessions.POLL_S
+    story.turns(1)
+    assert story.clock.now - began_at == pytest.approx((STEPS - 1) * story.peer.min_step_s + story.trainer.step_s)
+    assert story.trainer.done[-1] == "freeze"
+
+
+@pytest.mark.parametrize("said", [("freeze",), ("behind",), commit()])
+def test_a_gentle_peer_ends_its_rest_when_the_link_wants_something(story: Story, said: tuple[object, ...]) -> None:
+    """It answers within a moment, not after the rest."""
+    story.peer.min_step_s = 1000.0
+
+    def wait(seconds: float) -> None:
+        story.clock.sleep(seconds)
+        if len(story.link.waits) == 4:
+            story.link.queue.append(said)
+
+    story.link.on_wait = wait
+    story.turns(1)
+    assert story.clock.now - 1000.0 < story.trainer.step_s + 4 * sessions.POLL_S
+
+
+def test_a_gentle_peer_that_is_asked_to_leave_does_not_finish_its_rest(story: Story) -> None:
+    story.peer.min_step_s = 1000.0
+
+    def wait(seconds: float) -> None:
+        story.clock.sleep(seconds)
+        story.session.stopping = len(story.link.waits) == 4
+
+    story.link.on_wait = wait
+    story.turns(1)
+    assert len(story.link.waits) == 4
 
 
 def test_progress_is_told_once_a_second_and_at_the_end(story: Story) -> None:
@@ -124,6 +166,39 @@ def test_a_commit_is_applied_and_told(story: Story) -> None:
     assert (event.round_s, event.exposed_s) == (STEPS + 5.0, 5.0)
     story.turns(1)
     assert story.trainer.done[-2:] == ["begin", "step"]
+
+
+def test_the_penalties_of_a_round_are_told(story: Story) -> None:
+    """One event each, in plain words, and all of them in that of the round."""
+    story.peer.in_step = True
+    story.link.queue.append(commit())
+    story.turns(1)
+    told = [(event.about, event.code, event.evidence, event.factor) for event in story.told(PenaltyImposed)]
+    assert told == [
+        ("p1", "LATE", "2 of 3 parts came in time", 0.6667), ("p2", "LATE", "1 of 3 parts came in time", 0.3333),
+    ]  # fmt: skip
+    (committed,) = story.told(RoundCommitted)
+    assert committed.penalties == [asdict(event) for event in story.told(PenaltyImposed)]
+
+
+def test_who_catches_up_tells_only_its_own_penalties(story: Story) -> None:
+    """It was told about: what happened to others long ago is in the rounds."""
+    story.peer.in_step = False
+    story.link.queue.append(commit())
+    story.turns(1)
+    assert [event.about for event in story.told(PenaltyImposed)] == [story.trainer.me]
+    assert len(story.told(RoundCommitted)[0].penalties) == 2
+
+
+@pytest.mark.parametrize("said", [commit(), ("replay", block().to_bytes(), 1)])
+def test_work_that_is_given_up_for_its_age_is_told(said: tuple[object, ...], story: Story) -> None:
+    """How much it was."""
+    story.trainer.too_old = 0.125
+    story.link.queue.append(said)
+    story.turns(1)
+    assert [alert.text for alert in story.told(AlertRaised)] == [
+        "work of norm 0.125 was too old at round 1 and is given up; training goes on from there"
+    ]
 
 
 def test_a_commit_while_training_starts_the_next_round(story: Story) -> None:
@@ -302,7 +377,7 @@ def test_leaving_and_finishing_are_told_to_the_link(
     monkeypatch.setattr(sessions, "_make_trainer", lambda *args: story.trainer)
     monkeypatch.setattr(sessions, "_restore", lambda *args: (story.shelf, HEAD.anchor))
     monkeypatch.setattr(sessions, "_started", lambda *args: RoundStarted(round=0, steps=0))
-    sessions.join(link, "p1", None, None, story.session)  # type: ignore[arg-type]
+    sessions.join(link, "p1", PeerSettings(), None, story.session)  # type: ignore[arg-type]
     assert link.kinds() == ["leave"] or link.told[0] == ("model", (5,), b"state", HEAD.anchor)
     assert link.kinds()[-1] == last
     assert len(story.shelf.written) == 1

@@ -36,7 +36,7 @@ def spec(**tables: dict[str, Any]) -> RunSpec:
         ("round", "sync_rounds", -1),
         ("round", "keep_rounds", 0),
         ("round", "gather_s", 0.0),
-        ("round", "patience_s", 10.0),
+        ("round", "patience", 0.5),
         ("codec", "wire", "int3"),
         ("codec", "part_elements", 1),
     ],

@@ -25,7 +25,7 @@ Start = Callable[..., Homefires]
 
 LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")
 QUICK = (
-    "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2", "round.patience_s=8",
+    "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2",
 )  # fmt: skip
 ENDLESS = [word for item in ("run.rounds=0", "inner.schedule_rounds=50", *QUICK) for word in ("--set", item)]
 

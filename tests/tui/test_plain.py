@@ -14,12 +14,14 @@ from peer.events import (
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
+    PenaltyImposed,
     RoundAborted,
     RoundCommitted,
     RoundStarted,
     TransferProgressed,
 )
-from tui.plain import PlainOutput, format_bytes, format_elapsed, printable
+from tui.plain import PlainOutput, format_elapsed, printable
+from tui.progress import format_bytes
 
 GOLDEN = """\
 00:00  alice: started · cpu · 812,345 parameters
@@ -184,3 +186,38 @@ def test_a_peer_that_catches_up_is_told_every_few_seconds_and_its_old_rounds_are
         "00:10  A: SYNCING: round 10 of 40 from bob · 10.0 MB of 20.0 MB\n"
         "00:12  A: READY: in step at round 40 after 12 s, 20.0 MB\n"
     )
+
+
+def test_a_round_of_another_branch_is_told_too(stream: io.StringIO) -> None:
+    """Once, however many peers change over to it."""
+    output = PlainOutput(stream, rounds=9, terse=True)
+    rounds = [(1, "aa"), (2, "bb"), (2, "cc"), (3, "dd")]
+    both = [(n, peer, committed(*each, 1.0)) for n, each in enumerate(rounds) for peer in "AB"]
+    play(output, *both)
+    output.close()
+    said = [text.split("  ")[1] for text in stream.getvalue().splitlines()]
+    assert [(text.split()[1], text.split()[-1]) for text in said] == [
+        ("1/9", "aa"),
+        ("2/9", "bb"),
+        ("2/9", "cc"),
+        ("3/9", "dd"),
+    ]
+
+
+def test_a_penalty_is_one_line_however_many_peers_tell_it(stream: io.StringIO) -> None:
+    """Who, which code, why, what still counts, and until when."""
+    output = PlainOutput(stream)
+    late = PenaltyImposed(
+        about="C", code="LATE", layer="", evidence="12 of 24 parts came in time", factor=0.5, until_round=13
+    )
+    play(
+        output,
+        (0, "C", PeerStarted(name="peer-3", version="0")),
+        (1, "A", committed(12, "ab", 1.0)),
+        (1, "A", late),
+        (2, "B", committed(12, "ab", 1.0)),
+        (2, "B", late),
+    )
+    assert stream.getvalue().splitlines()[1:] == [
+        "00:01  round 12: peer-3 LATE, 12 of 24 parts came in time, counted 50 %, until round 13"
+    ]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import tui.single
-from dht.errors import BadInput, BadInvite, BadSpec, DiskFull, HomefiresError, PortInUse, RunMismatch
+from dht.errors import BadChain, BadInput, BadInvite, BadSpec, DiskFull, HomefiresError, PortInUse, RunMismatch
 from dht.identity import Identity
 from dht.invite import issue
 from peer.spec import RunSpec, dump, load, parse
 from tui.launch import python_module
 from tui.output import NoOutput, PlainOutput
-from tui.single import Join, run_bootstrap, run_export, run_join
+from tui.single import Join, run_audit, run_bootstrap, run_export, run_join
 
 Fake = Callable[[str], None]
 
@@ -151,3 +151,50 @@ def test_a_bootstrap_node_on_a_full_disk_keeps_the_spec_it_has(micro: RunSpec, t
     with pytest.raises(DiskFull, match="is full"):
         run_bootstrap(micro, NoOutput(), directory=tmp_path, listen=[], announce=[])
     assert load(str(path)).digest() == micro.digest()
+
+
+def program(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
+    """Every child is this Python program; returns the command lines."""
+    seen: list[str] = []
+
+    def command(module: str, *arguments: str) -> list[str]:
+        seen.extend([module, *arguments])
+        return [sys.executable, "-c", text]
+
+    monkeypatch.setattr(tui.single, "python_module", command)
+    return seen
+
+
+def test_an_audit_says_how_far_it_is_and_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The verdict alone is on stdout; of what libraries write nothing is seen."""
+    seen = program(
+        monkeypatch,
+        "import sys; print('audited round 3 of 9\\nnoise', file=sys.stderr); print('rounds 0..9 verified')",
+    )
+    run_audit(tmp_path, as_json=False, debug=False)
+    assert capfd.readouterr() == ("rounds 0..9 verified\n", "audited round 3 of 9\n")
+    run_audit(tmp_path, as_json=True, debug=True)
+    assert capfd.readouterr() == ("rounds 0..9 verified\n", "audited round 3 of 9\nnoise\n")
+    assert seen == ["peer", "audit", str(tmp_path), "peer", "audit", str(tmp_path), "--json"]
+
+
+def test_a_bad_link_is_an_error_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With exit code 9; what --json prints is there all the same."""
+    failing = "import sys; print('{}'); print('homefires: round 2: x is gone', file=sys.stderr); sys.exit(9)"
+    program(monkeypatch, failing)
+    with pytest.raises(BadChain, match=r"^round 2: x is gone$") as caught:
+        run_audit(tmp_path, as_json=True, debug=False)
+    assert caught.value.exit_code == 9
+    assert capfd.readouterr() == ("{}\n", "")
+
+
+def test_an_audit_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its child is killed, and that is an error."""
+    monkeypatch.setattr(tui.single, "AUDIT_S", 0.2)
+    program(monkeypatch, "import signal; signal.pause()")
+    with pytest.raises(HomefiresError, match="the audit failed: exit code -9; run it again with --debug"):
+        run_audit(tmp_path, as_json=False, debug=False)

@@ -12,6 +12,7 @@ from peer.events import (
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
+    PenaltyImposed,
     ReportReceived,
     RoundCommitted,
     RoundStarted,
@@ -138,3 +139,36 @@ def test_the_json_form_is_json() -> None:
     row = json.loads(json.dumps(to_json(folded(line(committed(1)))), allow_nan=False))
     assert row["round"] == 1
     assert row["peers"][0]["last_commit"] == {"round": 1, "digest": "d1", "state": "s1"}
+
+
+def test_of_two_branches_the_one_that_was_committed_later_counts() -> None:
+    """A peer that changed over says the same rounds again; what followed on its old branch is gone."""
+    before = [line(committed(round, tokens=10)) for round in (1, 2, 3)]
+    swarm = folded(*before, line(committed(2, digest="other", tokens=25)))
+    assert [(commit.round, commit.digest) for commit in swarm.peers["QmAlice"].commits] == [(1, "d1"), (2, "other")]
+    assert swarm.round == 2
+    swarm = fold(swarm, line(committed(3, digest="other, too", tokens=30)))
+    assert (swarm.round, swarm.tokens) == (3, 10 + 25 + 30)
+
+
+def test_a_peer_that_is_behind_takes_nothing_back() -> None:
+    """The swarm is where its first peer is."""
+    swarm = folded(*(line(committed(round, tokens=10)) for round in (1, 2, 3)), line(committed(1), peer="QmBob"))
+    assert swarm.round == 3
+
+
+def late(until_round: int, about: str = "QmBob", factor: float = 0.5) -> PenaltyImposed:
+    evidence = "12 of 24 parts came in time"
+    return PenaltyImposed(
+        about=about, code="LATE", layer="", evidence=evidence, factor=factor, until_round=until_round
+    )  # fmt: skip
+
+
+def test_penalties_are_kept_while_they_last_and_told_once() -> None:
+    """Every member tells them; who catches up tells some that are over."""
+    told = folded(line(committed(1)), line(late(2)), line(committed(1), peer="QmBob"), line(late(2), peer="QmBob"))
+    assert told.penalties == (late(2),)
+    assert json.loads(json.dumps(to_json(told)))["penalties"][0]["evidence"] == "12 of 24 parts came in time"
+    later = fold(fold(told, line(committed(2))), line(late(3, about="QmAlice")))
+    assert later.penalties == (late(3, about="QmAlice"),)
+    assert fold(later, line(late(2), peer="QmBob")).penalties == later.penalties

@@ -23,6 +23,7 @@ from peer.rounds.messages import (
     MeanSent,
     Message,
     PartSent,
+    Place,
     Prepare,
     Promise,
     decode,
@@ -46,6 +47,7 @@ from peer.rounds.state import (
     RequestFreeze,
     Send,
     SendChain,
+    SendKept,
     SendMean,
     SendObjects,
     SendParts,
@@ -99,6 +101,9 @@ class Hands:
 
     def keep(self, effect: Keep) -> None:
         self.note("keep", effect.sender, effect.part)
+
+    def kept(self, where: Place, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
+        return ((), MINE) if giver != "stranger" else None
 
     def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
         self.note("reduce", effect.part)
@@ -177,7 +182,7 @@ def test_a_promise_is_on_disk_before_it_is_sent() -> None:
 def test_an_accepted_update_is_written_before_the_acceptor_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """And both before whatever follows."""
     hands, acceptor = Hands(), Acceptor(HEAD.anchor, HEAD.instance, 0, (0, update().digest))
-    perform(monkeypatch, hands, Persist(acceptor, update()), Send(("p1",), Get(HEAD.anchor)))
+    perform(monkeypatch, hands, Persist(acceptor, update()), Send(("p1",), Get((HEAD.anchor,))))
     assert [what for what, *_ in hands.done] == ["object", "acceptor", "send"]
     assert hands.objects[update().digest] == update().to_bytes()
 
@@ -203,6 +208,23 @@ def test_what_is_stored_and_reduced_comes_back_as_events(monkeypatch: pytest.Mon
     reduce = Reduce(place(), 2, 0b11, ("p0", "p1"), (1, 1))
     events = perform(monkeypatch, hands, Store(digest_of(b"mean"), b"mean"), reduce)
     assert events == [Held(7.0, digest_of(b"mean"), 4), Reduced(7.0, place(), 2, 0b11, digest_of(b"mean"))]
+
+
+def test_second_attempts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes back from the arithmetic, and what goes out."""
+    hands, digest = Hands(), digest_of(b"mean")
+    events = perform(
+        monkeypatch, hands, Reduce(place(), 2, 1, ("p0",), (1,), attempt=1), SendParts("p1", place(), (0,), attempt=1)
+    )  # fmt: skip
+    assert events == [Reduced(7.0, place(), 2, 1, digest, attempt=1)]
+    assert ("send", "p1", PartSent(place(), 1, 0, (), MINE)) in hands.done
+
+
+def test_evidence_is_sent_with_the_name_of_its_giver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as it is still here."""
+    hands = Hands()
+    perform(monkeypatch, hands, SendKept("p1", place(), 2, ("p0", "stranger")))
+    assert hands.done == [("send", "p1", PartSent(place(), 1, 2, (), MINE, "p0"))]
 
 
 def test_parts_go_to_their_reducer_and_mine_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,3 +65,34 @@ def test_kept_parts_do_not_outlive_their_round_or_ballot() -> None:
             reducer.reduce(Reduce(place(0), 0, 1, ("p0",), (1,)), lambda digest: None)
         reducer.forget()
         assert reducer._kept == {}
+
+
+@pytest.mark.parametrize("wire", ["float32", "float16", "int8", "int4"])
+@pytest.mark.parametrize("weights", [(1, 1, 1), (65_000, 535, 1)])
+def test_a_second_reduction_gives_the_same_bytes(wire: str, weights: tuple[int, ...]) -> None:
+    """On another reducer, from parts that came in another order: an audit can prove a mean wrong."""
+    codec, rng = Codec(wire), np.random.default_rng(1)
+    names = ("p0", "p1", "p2")
+    payloads = {name: codec.encode(rng.standard_normal(5000).astype(np.float32)) for name in names}
+    digests: list[bytes] = []
+    with ThreadPoolExecutor(2) as executor:
+        for attempt, arrival in ((0, names), (1, names[::-1])):
+            calls = SimpleQueue[Callable[[], None]]()
+            reducer = Reducer(codec, Objects(), executor, calls.put)
+            for name in arrival:
+                keep(reducer, name, payloads[name])
+            reducer.reduce(Reduce(place(), 0, 0b111, names, weights, attempt), digests.append)
+            calls.get(timeout=10.0)()
+    assert digests[0] == digests[1]
+
+
+def test_what_is_reduced_a_second_time_stays_as_evidence() -> None:
+    """With the path that binds it to what its giver signed; what is reduced at first is not kept twice in memory."""
+    with ThreadPoolExecutor(1) as executor:
+        calls = SimpleQueue[Callable[[], None]]()
+        reducer = Reducer(CODEC, Objects(), executor, calls.put)
+        for attempt, left in ((1, ((b"path",), encoded(1))), (0, None)):
+            reducer.keep(Keep(place(), "p0", 0, encoded(1), (b"path",)))
+            reducer.reduce(Reduce(place(), 0, 1, ("p0",), (1,), attempt), lambda digest: None)
+            calls.get(timeout=10.0)()
+            assert reducer.kept(place(), "p0", 0) == left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,18 @@ import numpy as np
 import torch
 
 from dht.identity import Identity
-from dht.records import Genesis
+from dht.keys import GENESIS
+from dht.records import Genesis, sign_record
+from dht.records import pack as pack_record
 from peer import spec as specs
-from peer.averaging.chain import ChainOnDisk, first_head
+from peer.averaging.blocks import first_head
+from peer.averaging.chain import ChainOnDisk
 from peer.averaging.codec import Codec
+from peer.averaging.link import RunKeys
 from peer.events import Evaluated, Event, Line, RoundCommitted, format_line
-from peer.rounds.update import Block
+from peer.rounds.names import coordinator, instance_of, pack
+from peer.rounds.state import Head
+from peer.rounds.update import Block, Update, Vote
 from peer.spec import RunSpec
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound
@@ -38,7 +45,11 @@ class RunOnDisk:
     directory: Path
     spec: RunSpec
     trainer: Trainer
-    peers: tuple[str, ...]
+    identities: tuple[Identity, ...]
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        return tuple(identity.peer_id for identity in self.identities)
 
 
 def write_corpus(folder: Path) -> None:
@@ -62,13 +73,14 @@ def small_spec(corpus: Path, architecture: str, **model: Any) -> RunSpec:
 
 
 def make_run(root: Path, spec: RunSpec, rounds: int = ROUNDS) -> RunOnDisk:
-    """Two peers train and agree `rounds` times; everything that the first has on disk is there."""
-    identities = sorted((Identity.generate() for _ in range(2)), key=lambda identity: identity.peer_id)
+    """Two peers train and agree `rounds` times; everything that the first has on disk is there, duly signed."""
+    seeds = (bytes([number] * 32) for number in (1, 2))
+    identities = tuple(sorted(map(Identity.from_seed, seeds), key=lambda identity: identity.peer_id))
     peers = tuple(identity.peer_id for identity in identities)
     trainers = [_trainer(spec, peer, root / f"peer-{number}") for number, peer in enumerate(peers, 1)]
     directory = root / "peer-1"
     genesis = Genesis(run=spec.digest(), founders=peers, state=trainers[0].anchor.state_digest())
-    (directory / "genesis").write_bytes(genesis.pack())
+    (directory / "genesis").write_bytes(signed_genesis(genesis))
     (directory / "spec.toml").write_text(specs.dump(spec))
     events: list[Event] = []
     with ThreadPoolExecutor(max_workers=1) as executor:
@@ -76,10 +88,32 @@ def make_run(root: Path, spec: RunSpec, rounds: int = ROUNDS) -> RunOnDisk:
             directory, first_head(genesis), trainers[0].parts, Codec(spec.codec.wire), executor, lambda call: call()
         )
         for _ in range(rounds):
-            events += _one_round(disk, trainers)
+            events += _one_round(disk, trainers, identities)
     lines = [format_line(Line(seq=n, t=n, run="r", peer=peers[0], event=event)) for n, event in enumerate(events)]
     (directory / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    return RunOnDisk(directory=directory, spec=spec, trainer=trainers[0], peers=peers)
+    return RunOnDisk(directory=directory, spec=spec, trainer=trainers[0], identities=identities)
+
+
+def signed_genesis(genesis: Genesis) -> bytes:
+    """As the organiser puts it on the board."""
+    return pack_record(sign_record(Identity.from_seed(b"o" * 32), genesis.run, GENESIS, genesis.pack(), 1e9))
+
+
+def certify(
+    update: Update, head: Head, identities: Sequence[Identity], run: bytes, electorate: tuple[str, ...] = (),
+    *, sign_pledges: bool = True,
+) -> Block:  # fmt: skip
+    """The update after `head`, pledged to by its members and voted for by the electorate, or that of a takeover."""
+    keys = {identity.peer_id: RunKeys(identity, run) for identity in identities}
+    if sign_pledges:
+        members = tuple(member.signed(keys[member.peer]) for member in update.members)
+        update = dataclasses.replace(update, members=members)
+    voters = electorate or head.electorate
+    instance = instance_of(head.anchor, voters)
+    leader = keys[coordinator(head.anchor, voters, update.ballot)]
+    proposed = leader.sign("propose", pack(((head.anchor, instance, update.ballot), update.digest)))
+    votes = (Vote(peer, instance, update.ballot, update.digest, proposed) for peer in voters)
+    return Block(update, tuple(vote.signed(keys[vote.voter]) for vote in votes), electorate)
 
 
 def _trainer(spec: RunSpec, peer: str, directory: Path) -> Trainer:
@@ -87,7 +121,7 @@ def _trainer(spec: RunSpec, peer: str, directory: Path) -> Trainer:
     return Trainer(spec, peer, directory / "x", CPU)
 
 
-def _one_round(disk: ChainOnDisk, trainers: list[Trainer]) -> list[Event]:
+def _one_round(disk: ChainOnDisk, trainers: list[Trainer], identities: Sequence[Identity]) -> list[Event]:
     for trainer in trainers:
         trainer.begin_round([trainer.me for trainer in trainers])
         for _ in range(STEPS):
@@ -96,12 +130,13 @@ def _one_round(disk: ChainOnDisk, trainers: list[Trainer]) -> list[Event]:
     decided = DecidedRound(trainers, disk.head.anchor)
     for digest, payload in decided.objects.items():
         disk.save_object(digest, payload)
-    signed = tuple(dataclasses.replace(member, signature=bytes(64)) for member in decided.update.members)
-    update = dataclasses.replace(decided.update, members=signed)
-    head = disk.head.after(update)
-    disk.commit(Block(update, ()), head, frozenset())
+    weight = disk.head.weight + len(decided.update.members)
+    update = dataclasses.replace(decided.update, weight=weight)
+    block = certify(update, disk.head, identities, trainers[0].spec.digest())
+    head = disk.head.after(block.update)
+    disk.commit(block, head, frozenset())
     for trainer in trainers:
-        trainer.apply(update, decided.objects.__getitem__)
+        trainer.apply(block.update, decided.objects.__getitem__)
     loss, tokens = trainers[0].evaluate()
     committed = RoundCommitted(
         round=head.round, digest=head.anchor.hex(), state=trainers[0].anchor.state_digest().hex(), group=[],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -160,6 +161,22 @@ def test_a_card_without_events_claims_no_loss(copied: Path, tmp_path: Path) -> N
     card = (tmp_path / "none" / "README.md").read_text()
     assert "This peer measured no held-out loss." in card
     assert "reported" not in card
+
+
+def test_a_loss_on_a_branch_that_was_left_is_not_the_models(copied: Path, run: RunOnDisk, tmp_path: Path) -> None:
+    """The peer changed sides after it had measured, and measured the same round again."""
+    lines = (copied / "events.jsonl").read_text().splitlines(keepends=True)
+    last = json.loads(lines[-2])
+    assert (last["type"], last["round"]) == ("RoundCommitted", ROUNDS)
+    other = json.dumps(last | {"digest": "0" * 64}) + "\n"
+    lost = json.dumps(json.loads(lines[-1]) | {"loss": 1.25}) + "\n"
+    (copied / "events.jsonl").write_text("".join([*lines[:-2], other, lost, *lines[-2:]]))
+    export(copied, tmp_path / "healed")
+    loss, _ = run.trainer.evaluate()
+    assert f"Held-out loss of this round: **{loss:.4f} " in (tmp_path / "healed" / "README.md").read_text()
+    (copied / "events.jsonl").write_text("".join([*lines[:-2], other, lost]))
+    export(copied, tmp_path / "unmeasured")
+    assert "Held-out loss of round 2 (this is round 3)" in (tmp_path / "unmeasured" / "README.md").read_text()
 
 
 def test_exporting_only_adds_one_folder(copied: Path) -> None:

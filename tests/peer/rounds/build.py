@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from peer.rounds import merkle
+from peer.rounds import merkle, penalties
 from peer.rounds.layout import Part
 from peer.rounds.machine import begin
 from peer.rounds.messages import Place
@@ -25,7 +25,7 @@ PAYLOADS = (b"first 8.", b"then 8..", b"last")
 def rules(me: str) -> Rules:
     return Rules(
         me=me, keys=ModelKeys(me), parts=PARTS, part_bytes=PART_BYTES, gather_s=3.0, ack_s=1.0, exchange_s=2.0,
-        patience_s=4.0, stagger_s=1.0, tokens_cap=10**9,
+        stagger_s=1.0, tokens_cap=10**9,
     )  # fmt: skip
 
 
@@ -62,10 +62,13 @@ def update(ballot: int = 0, members: tuple[Pledge, ...] | None = None, **changes
     plain = Update(
         parent=HEAD.anchor, round=1, time=0, members=members, elect=tuple(member.peer for member in members),
         parts=tuple(digest_of(payload) for payload in PAYLOADS), contributors=(0b111, 0b011, 0b001),
-        weights=(token_weights(members, 10**9),), penalties=(), weight=len(members), ballot=ballot,
+        weights=(token_weights(members, 10**9, 8),), penalties=(), weight=len(members), ballot=ballot,
         coordinator=owner(ballot),
     )  # fmt: skip
-    return replace(plain, **changes)
+    changed = replace(plain, **changes)
+    if "penalties" in changes or len(changed.parts) != len(changed.contributors):
+        return changed
+    return replace(changed, penalties=penalties.due(HEAD, changed, 8))
 
 
 def proposal_signature(item: Update, ballot: int = 0) -> bytes:

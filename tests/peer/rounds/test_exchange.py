@@ -6,58 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from peer.rounds import merkle
-from peer.rounds.machine import step
-from peer.rounds.messages import MeanSent, Norms, PartSent, Promise, Table, Want
+from peer.rounds.messages import Norms, PartSent, Table, Want
 from peer.rounds.names import digest_of
-from peer.rounds.state import Event, Frozen, Keep, Received, Reduce, SendMean, Stage, State, Store, Tick
+from peer.rounds.state import Keep, Received, Reduce, SendMean, Store
 from peer.testing.integers import ModelKeys
-from tests.peer.rounds.build import NAMES, PAYLOADS, leaves_of, owner, part_of, place, pledge, state_of
-
-LEADER = owner(0)
-OTHERS = tuple(name for name in NAMES if name != LEADER)
-PLACE = place(0)
-
-
-def run(state: State, *events: Event) -> tuple[State, list[object]]:
-    effects: list[object] = []
-    for event in events:
-        state, more = step(state, event)
-        effects += more
-    return state, effects
-
-
-def gathering(**of_second: int) -> State:
-    """The coordinator of ballot 0 after START; `of_second` changes the pledge of one of the others."""
-    pledges = [pledge(OTHERS[0]), pledge(OTHERS[1], **of_second)]
-    promises = [Received(4.0, item.peer, Promise(PLACE, item)) for item in pledges]
-    state, _ = run(state_of(LEADER), Frozen(0.0, pledge(LEADER)), Tick(4.0), *promises)
-    assert state.exchange is not None
-    assert state.lead is not None
-    assert state.lead.stage is Stage.GATHERING
-    return state
-
-
-def mine(state: State, peer: str) -> tuple[int, ...]:
-    """The parts that `peer` reduces."""
-    assert state.exchange is not None
-    return tuple(part for part, reducer in enumerate(state.exchange.reducers) if reducer == peer)
-
-
-def part_from(peer: str, part: int) -> Received:
-    path = merkle.path(leaves_of(peer), part)
-    return Received(4.1, peer, PartSent(PLACE, 0, part, path, part_of(peer, part)))
-
-
-def norms_of(peer: str, received: tuple[tuple[int, int], ...]) -> Received:
-    return Received(4.2, peer, Norms(PLACE, peer, received).signed(ModelKeys(peer)))
-
-
-def mean_of(state: State, part: int, contributors: int) -> Received:
-    assert state.exchange is not None
-    reducer, payload = state.exchange.reducers[part], PAYLOADS[part]
-    mean = MeanSent(PLACE, 0, part, reducer, contributors, digest_of(payload), b"", payload)
-    return Received(4.3, reducer, mean.signed(ModelKeys(reducer)))
+from tests.peer.rounds.ballot import LEADER, OTHERS, PLACE, gathering, mean_of, mine, norms_of, part_from, run
+from tests.peer.rounds.build import PAYLOADS
 
 
 def test_a_pledged_part_is_kept_once() -> None:

@@ -6,7 +6,7 @@ message may come from anyone, at any time, with any content that fits its type.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from random import Random
 
@@ -32,6 +32,8 @@ from peer.rounds.messages import (
     Prepare,
     Promise,
     Propose,
+    Redo,
+    Show,
     Start,
     Table,
     Voted,
@@ -52,8 +54,10 @@ from peer.rounds.state import (
     Reduce,
     Reduced,
     Send,
+    SendKept,
     SendMean,
     SendObjects,
+    SendParts,
     State,
     Store,
     Tick,
@@ -87,8 +91,11 @@ class Hostile:
         self.dice = Random(seed)
         self.now = 0.0
         self.state = state_of(ME)
+        self.state = replace(self.state, rules=replace(self.state.rules, audit=self.dice.choice((0.0, 0.5, 1.0))))
         self.answers: deque[Event] = deque()
         """What this peer's own disk and arithmetic will say, and what honest peers would."""
+        self.sent: Counter[tuple[Place, type[Effect], str]] = Counter()
+        """Parts to each peer in each ballot."""
 
     def run(self, events: int) -> None:
         for _ in range(events):
@@ -103,8 +110,8 @@ class Hostile:
                 self.answers.append(Held(self.now, effect.digest, len(effect.payload)))
             elif isinstance(effect, Reduce):
                 assert sum(effect.weights) > 0
-                digest = digest_of(PAYLOADS[effect.part])
-                self.answers.append(Reduced(self.now, effect.place, effect.part, effect.contributors, digest))
+                digest, bits = digest_of(PAYLOADS[effect.part]), effect.contributors
+                self.answers.append(Reduced(self.now, effect.place, effect.part, bits, digest, effect.attempt))
             elif isinstance(effect, Send):
                 for peer in filter(NAMES.__contains__, effect.to):
                     replies = self._honest_replies(peer, effect.message)
@@ -122,11 +129,21 @@ class Hostile:
                 mine = [part for part, owner in enumerate(exchange.reducers) if owner == ME]
                 theirs = tuple((part, 7) for part, owner in enumerate(exchange.reducers) if owner == peer)
                 parts = [PartSent(place, 0, i, merkle.path(leaves_of(peer), i), part_of(peer, i)) for i in mine]
+                audits = [part for part, auditor in exchange.again.auditors.items() if auditor == ME]
+                parts += [PartSent(place, 1, i, merkle.path(leaves_of(peer), i), part_of(peer, i)) for i in audits]
                 return [*parts, Norms(place, peer, theirs).signed(ModelKeys(peer))]
             case Table(place) if exchange is not None:
                 theirs = tuple((part, 7) for part, owner in enumerate(exchange.reducers) if owner == peer)
                 means = [MeanSent(place, 0, i, peer, 7, digest_of(PAYLOADS[i]), b"", PAYLOADS[i]) for i, _ in theirs]
+                audits = [part for part, auditor in exchange.again.auditors.items() if auditor == peer]
+                said = digest_of(self.dice.choice((b"other", b"yet another")))
+                means += [MeanSent(place, 1, i, peer, 7, said, b"") for i in audits]
                 return [mean.signed(ModelKeys(peer)) for mean in means]
+            case Show(place, part):
+                return [
+                    PartSent(place, 1, part, merkle.path(leaves_of(name), part), part_of(name, part), name)
+                    for name in NAMES
+                ]
             case Propose(place, item, signature):
                 name = self.state.head.instance
                 plain = Vote(peer, name, place.ballot, item.digest, signature)
@@ -145,6 +162,10 @@ class Hostile:
             assert set(effect.to) <= set(CROWD) - {ME}
         elif isinstance(effect, SendMean):
             assert effect.mean.digest in self.state.held
+        elif isinstance(effect, SendParts | SendKept) and self.state.exchange is not None:
+            key = (effect.place, type(effect), effect.to)
+            self.sent[key] += len(effect.parts) if isinstance(effect, SendParts) else 1
+            assert self.sent[key] <= 2 * COUNT
         elif isinstance(effect, SendObjects):
             assert len(effect.digests) <= 1024
 
@@ -167,7 +188,7 @@ class Hostile:
 
     def _message(self) -> Message:
         dice, place = self.dice, self._place()
-        match dice.randrange(16):
+        match dice.randrange(19):
             case 0:
                 return Prepare(place)
             case 1:
@@ -197,9 +218,16 @@ class Hostile:
                 payload = dice.choice(GARBAGE)
                 return BytesSent(b"", dice.choice((payload, update().to_bytes(), pack(update().packed()[:-1]))))
             case 13:
-                return Get(dice.choice((HEAD.anchor, digest_of(b"elsewhere"))))
+                return Get((dice.choice((HEAD.anchor, digest_of(b"elsewhere"))),))
             case 14:
                 return ChainSent(tuple(self._block() for _ in range(dice.randrange(4))))
+            case 15:
+                parts = dice.choices((0, 1, 2, 2, 65535), k=dice.randrange(5))
+                return Redo(place, tuple((part, dice.choice(CROWD)) for part in parts))
+            case 16:
+                return Show(place, dice.choice((0, 1, 2, 65535)))
+            case 17:
+                return self._verdict(place)
             case _:
                 return self._head()
 
@@ -240,7 +268,17 @@ class Hostile:
         peer, part = self.dice.choice(CROWD), self.dice.choice((0, 1, 2, 3, 65536))
         known = min(part, COUNT - 1)
         payload = self.dice.choice((part_of(peer, known), self.dice.choice(GARBAGE)))
-        return PartSent(place, self.dice.randrange(2), part, merkle.path(leaves_of(peer), known), payload)
+        giver = self.dice.choice(("", "", *CROWD))
+        return PartSent(place, self.dice.randrange(2), part, merkle.path(leaves_of(peer), known), payload, giver)
+
+    def _verdict(self, place: Place) -> MeanSent:
+        exchange, part = self.state.exchange, self.dice.choice((0, 1, 2, 65535))
+        auditor = self.dice.choice(CROWD)
+        if exchange is not None:
+            auditor = exchange.again.auditors.get(part, auditor)
+        said = self.dice.choice((PAYLOADS[min(part, COUNT - 1)], b"other"))
+        verdict = MeanSent(place, 1, part, auditor, self.dice.choice((3, 7, 7)), digest_of(said), b"")
+        return verdict.signed(ModelKeys(auditor))
 
     def _norms(self, place: Place) -> Norms:
         exchange = self.state.exchange
@@ -286,7 +324,7 @@ class Hostile:
         )
         spoilt = replace(honest, **{name: value})
         if name == "members":
-            spoilt = replace(spoilt, weights=(token_weights(spoilt.members, 10**9),))
+            spoilt = replace(spoilt, weights=(token_weights(spoilt.members, 10**9, 8),))
         return dice.choice((honest, honest, spoilt))
 
     def _propose(self, place: Place) -> Propose:
@@ -324,8 +362,11 @@ def check_bounds(state: State) -> None:
     if state.exchange is not None:
         assert len(state.exchange.means) <= COUNT
         assert len(state.exchange.received) <= COUNT
+        assert len(state.exchange.again.received) <= COUNT
+        assert len(state.exchange.again.redo) <= COUNT
     if state.lead is not None:
         assert set(state.lead.promises) <= set(state.lead.asked)
+        assert len(state.lead.verdicts) <= COUNT
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -345,6 +386,9 @@ def test_the_hostile_hand_reaches_every_corner() -> None:
             seen |= {state.lead.stage.name} if state.lead is not None else set()
             seen |= {"exchange"} if state.exchange is not None else set()
             seen |= {"mean"} if state.exchange is not None and state.exchange.means else set()
+            seen |= {"redo"} if state.exchange is not None and state.exchange.again.redo else set()
+            seen |= {"audit"} if state.exchange is not None and state.exchange.again.means else set()
+            seen |= {"verdict"} if state.lead is not None and state.lead.verdicts else set()
             seen |= {"accepted"} if state.acceptor.accepted is not None else set()
             seen |= {"fetching"} if state.wanted.digests else set()
             seen |= {"early"} if state.early else set()
@@ -353,7 +397,7 @@ def test_the_hostile_hand_reaches_every_corner() -> None:
             seen |= {"committed"} if state.head.round else set()
     assert seen >= {
         "PREPARING", "ADOPTING", "GATHERING", "REDUCING", "PROPOSING", "exchange", "mean", "accepted", "fetching",
-        "early", "committed",
+        "early", "committed", "redo", "verdict",
     }  # fmt: skip
 
 

@@ -258,6 +258,23 @@ def test_a_peer_that_slept_through_many_rounds_is_a_newcomer_again() -> None:
     world.check()
 
 
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_peer_that_slept_asks_for_every_part_once(seed: int) -> None:
+    """It wakes to the old proposals of its round and to the chain: what it fetches for one is not asked for again."""
+    world = World(seed, 3)
+    world.scheduler.run_until(30.0 + seed)
+    sleeper, asked = world.peers[0], list[bytes]()
+
+    def on_frame(sender: str, receiver: str, message: Message) -> None:
+        if sender == sleeper.name and isinstance(message, Fetch):
+            asked.extend(message.digests)
+
+    spy(world, on_frame)
+    sleeper.stall(30.0)
+    run_until(world, lambda: bool(asked) and sleeper.driver.state.in_step, 60.0)
+    assert len(asked) == len(set(asked))
+
+
 # ---- one rule at a time ----
 
 
@@ -320,9 +337,9 @@ def test_a_newcomer_asks_the_voters_for_their_bits() -> None:
     _, effects = step(joiner(), Tick(1.0))
     assert {to for to, _ in sent(effects, Get)} == {("p0",), ("p1",), ("p2",)}
     voter = replace(state_of("p0"), state_digest=BITS)
-    voter, effects = step(voter, Received(1.0, "x", Get(HEAD.anchor)))
+    voter, effects = step(voter, Received(1.0, "x", Get((HEAD.anchor,))))
     assert [to for to, message in sent(effects, HeadSent)] == [("x",)]
-    _, effects = step(voter, Received(1.1, "x", Get(HEAD.anchor)))
+    _, effects = step(voter, Received(1.1, "x", Get((HEAD.anchor,))))
     assert not sent(effects, HeadSent)
 
 
@@ -422,7 +439,7 @@ def test_the_same_question_is_answered_once_in_a_while_unless_the_asker_got_on()
 
     def answered(now: float, anchor: bytes) -> bool:
         nonlocal state
-        state, effects = step(state, Received(now, "x", Get(anchor)))
+        state, effects = step(state, Received(now, "x", Get((anchor,))))
         return bool(effects)
 
     assert answered(1.0, HEAD.anchor)
@@ -431,3 +448,14 @@ def test_the_same_question_is_answered_once_in_a_while_unless_the_asker_got_on()
     assert not answered(1.3, later.anchor)
     assert not answered(1.3, HEAD.anchor)
     assert answered(1.2 + ASK_EVERY_S, HEAD.anchor)
+
+
+def test_a_peer_that_is_outvoted_about_its_bits_takes_part_no_more() -> None:
+    """In step until then: two voters say the same other bits at its anchor. One alone would be no reason."""
+    state = replace(state_of("p0"), head=replace(HEAD, round=1), in_step=True, state_digest=b"m" * 32)
+    other = HeadSent(HEAD.anchor, 1, 0, b"o" * 32, False, 0, 0, False)
+    state, effects = step(state, Received(1.0, "p1", other))
+    assert state.in_step
+    state, effects = step(state, Received(2.0, "p2", other))
+    assert not state.in_step
+    assert "STATE" in [alert.code for alert in alerts(effects)]

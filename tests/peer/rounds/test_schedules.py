@@ -1,49 +1,39 @@
 """Random and targeted schedules of faults on the memory streams: the promises of the round hold in all of them.
 
-Never two updates for one anchor; equal anchors, equal bits; every peer's books balance to the last
-integer; after the faults one chain that moves on with everybody in it. See `tests/model_swarm.py`.
+At most one firm update for one anchor, and without takeover one at all; equal anchors, equal bits; every
+peer's books balance to the last integer; after the faults one chain that moves on with everybody in it. See
+`tests/model_swarm.py`. A few of each kind are run here; thousands are in `test_chaos.py` and in
+`python -m tests.benchmarks chaos`.
 """
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
-from dht.memory import LinkModel
 from peer.rounds.messages import BytesSent, MeanSent
 from peer.testing.logical_peer import LogicalPeer
-from tests.model_swarm import FaultyWorld, random_faults, targeted_faults
+from tests.model_swarm import CALM_S, TAKEOVER_S, FaultyWorld, run_schedule
 
-FAULT_S = CALM_S = 40.0
-SCHEDULES = 100
-
-
-def run_schedule(seed: int, *, targeted: bool, peers: int | None = None) -> FaultyWorld:
-    """One schedule: 1 to 5 peers (or as many as asked), a network that loses, repeats and delays frames,
-    40 s of faults, 40 s of calm."""
-    dice = Random(seed)
-    link = LinkModel(
-        delay_s=(0.01, 0.3), loss=dice.choice((0.0, 0.05, 0.2)), duplication=0.05, old=0.03, old_s=20.0
-    )  # fmt: skip
-    world = FaultyWorld(seed, peers or dice.randrange(1, 6), link)
-    faults = targeted_faults(dice.uniform(0.2, 0.8)) if targeted else random_faults(FAULT_S)
-    world.run(faults, fault_s=FAULT_S, calm_s=CALM_S)
-    return world
+SCHEDULES = 10
+FIRST = 1_000_000
+"""Other schedules than those of `test_chaos.py`."""
 
 
-@pytest.mark.parametrize("hundred", range(5))
-def test_random_faults(hundred: int) -> None:
-    """Crashes at any effect with recovery from disk, stalls, partitions, cut pairs, loss, duplicates, old messages."""
-    commits = sum(run_schedule(hundred * SCHEDULES + i, targeted=False).commits for i in range(SCHEDULES))
-    assert commits > 10 * SCHEDULES
+@pytest.mark.parametrize("takeover_s", [0.0, TAKEOVER_S])
+@pytest.mark.parametrize("kind", ["random", "targeted"])
+def test_the_round_keeps_its_promises(kind: str, takeover_s: float) -> None:
+    """Random: crashes at any effect with recovery from disk, stalls, partitions, cut pairs, loss, duplicates, old
+    messages. Targeted: an adversary that aims at promises, proposals and votes, first committers and coordinators."""
+    worlds = [run_schedule(FIRST + seed, kind, takeover_s=takeover_s) for seed in range(SCHEDULES)]
+    assert sum(world.commits for world in worlds) > 10 * SCHEDULES
+    assert sum(world.forked for world in worlds) == 0 or takeover_s
 
 
-@pytest.mark.parametrize("hundred", range(5))
-def test_targeted_adversary(hundred: int) -> None:
-    """An adversary that aims at promises, proposals and votes, first committers and coordinators."""
-    commits = sum(run_schedule(10_000 + hundred * SCHEDULES + i, targeted=True).commits for i in range(SCHEDULES))
-    assert commits > 10 * SCHEDULES
+def test_forks_heal() -> None:
+    """Sides that go on apart, again and again, end on one branch."""
+    worlds = [run_schedule(FIRST + seed, "forks", takeover_s=TAKEOVER_S) for seed in range(SCHEDULES)]
+    assert sum(world.forked for world in worlds) > SCHEDULES / 4
+    assert sum(world.counts["undone"] for world in worlds) > SCHEDULES / 2
 
 
 def run_until_bytes_are_lost(seed: int) -> None:
@@ -69,9 +59,10 @@ def test_the_bytes_of_a_decided_update_outlive_any_one_peer(seed: int) -> None:
     run_until_bytes_are_lost(seed)
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
+@pytest.mark.parametrize("takeover_s", [0.0, TAKEOVER_S])
+def test_the_same_seed_gives_the_same_run(takeover_s: float) -> None:
     """A failing schedule can be replayed by its seed."""
-    first, second = run_schedule(4, targeted=True), run_schedule(4, targeted=True)
+    first, second = (run_schedule(4, "targeted", takeover_s=takeover_s) for _ in range(2))
     assert first.updates == second.updates
     assert first.network.frames_sent == second.network.frames_sent
 
@@ -97,7 +88,7 @@ def test_rounds_go_on_without_a_minority() -> None:
 
 
 def test_rounds_stop_without_a_majority() -> None:
-    """Two of three peers gone: nothing commits until one returns, and then it goes on."""
+    """Two of three peers gone and no takeover: nothing commits until one returns, and then it goes on."""
     world = FaultyWorld(3, 3)
     world.scheduler.run_until(20.0)
     for peer in world.peers[:2]:
@@ -109,4 +100,42 @@ def test_rounds_stop_without_a_majority() -> None:
     world.peers[0].boot()
     world.scheduler.run_until(150.0)
     assert world.commits > before + 2
+    world.check()
+
+
+def test_with_takeover_the_last_one_goes_on_and_the_others_find_back() -> None:
+    """Two of three peers gone: the third waits for `takeover_s`, then commits alone; they return to its chain."""
+    world = FaultyWorld(3, 3, takeover_s=TAKEOVER_S)
+    world.scheduler.run_until(20.0)
+    for peer in world.peers[:2]:
+        peer.crash()
+    world.scheduler.run_until(30.0)
+    alone, before = world.peers[2].disk, world.peers[2].disk.head.round
+    world.scheduler.run_until(20.0 + 4 * TAKEOVER_S)
+    assert alone.head.round > before + 2
+    assert alone.head.electorate == ("p2",)
+    for peer in world.peers[:2]:
+        peer.boot()
+    world.scheduler.run_until(world.now + CALM_S)
+    assert alone.head.electorate == ("p0", "p1", "p2")
+    assert not world.apart()
+    world.check()
+
+
+@pytest.mark.parametrize("side", [("p0",), ("p0", "p1")])
+@pytest.mark.parametrize("apart_s", [30.0, 150.0])
+def test_a_divided_swarm_heals(apart_s: float, side: tuple[str, ...]) -> None:
+    """Both sides go on for longer than they can undo, or forget each other for a while; all end on one branch."""
+    world = FaultyWorld(1, 4, takeover_s=TAKEOVER_S)
+    world.scheduler.run_until(20.0)
+    world.network.partition(side)
+    world.scheduler.run_until(20.0 + apart_s)
+    inside, outside = world.peers[0].disk.head, world.peers[3].disk.head
+    assert inside.round > 3
+    assert outside.round > 3
+    assert inside.anchor != outside.anchor
+    world.network.heal()
+    world.scheduler.run_until(world.now + 2 * CALM_S)
+    assert not world.apart(), world.apart()
+    assert world.peers[0].disk.head.electorate == ("p0", "p1", "p2", "p3")
     world.check()

@@ -6,30 +6,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.rounds.settlement import Settlement, settle
-from peer.rounds.update import VOID, WEIGHT_ONE, token_weights
+from peer.rounds.update import VOID, WEIGHT_ONE, discount, token_weights
 from tests.peer.rounds.build import pledge, update
 
 COUNTED, MISSED, UNTOUCHED = Settlement.COUNTED, Settlement.MISSED, Settlement.UNTOUCHED
 
 
-@given(tokens=st.lists(st.integers(0, 2**62), min_size=1, max_size=64))
-def test_weights_are_shares_of_65536(tokens: list[int]) -> None:
-    """In proportion to tokens up to the cap, rounded down but never to nothing."""
-    cap = 10**6
-    members = tuple(pledge(f"p{index}", tokens=count) for index, count in enumerate(tokens))
-    weights = token_weights(members, cap)
-    counted = [min(count, cap) for count in tokens]
+@given(efforts=st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 12)), min_size=1, max_size=64))
+def test_weights_are_shares_of_65536(efforts: list[tuple[int, int]]) -> None:
+    """In proportion to tokens up to the cap, times the discount of their age, rounded down but never to nothing;
+    beyond the age limit they are nothing."""
+    cap, oldest = 10**6, 8
+    members = tuple(pledge(f"p{index}", tokens=count, staleness=age) for index, (count, age) in enumerate(efforts))
+    weights = token_weights(members, cap, oldest)
+    counted = [min(count, cap) * discount(age, oldest) for count, age in efforts]
     for weight, count in zip(weights, counted, strict=True):
         assert (weight == 0) == (count == 0)
         assert count == 0 or abs(weight - WEIGHT_ONE * count / sum(counted)) <= 1
-    assert sum(weights) <= WEIGHT_ONE + len(tokens)
+    assert sum(weights) <= WEIGHT_ONE + len(efforts)
+
+
+def test_the_discount_of_age() -> None:
+    """Golden values of ⌊65,536 / √(1 + s)⌋ (FedAsync's polynomial one), and the age limit."""
+    golden = [65_536, 46_340, 37_837, 32_768, 29_308, 26_754, 24_770, 23_170, 21_845]
+    assert [discount(age, 8) for age in range(11)] == [*golden, 0, 0]
+    assert discount(2**60, 2**61) == 0, "so old that less than one 65,536th is left"
 
 
 def test_who_gives_nothing_weighs_nothing() -> None:
     """A member without a root keeps its vote only, whatever it says it trained."""
     members = (pledge("p0", root=b"", tokens=10**6), pledge("p1", tokens=5))
-    assert token_weights(members, 10**9) == (0, WEIGHT_ONE)
-    assert token_weights(members[:1], 10**9) == (0,)
+    assert token_weights(members, 10**9, 8) == (0, WEIGHT_ONE)
+    assert token_weights(members[:1], 10**9, 8) == (0,)
 
 
 def test_settlement_is_per_part() -> None:

@@ -64,8 +64,7 @@ MANIPULATED: dict[str, Callable[[], Update]] = {
     "another parent": lambda: update(parent=digest_of(b"elsewhere")),
     "another round": lambda: update(round=2),
     "another weight of the chain": lambda: update(weight=4),
-    "another coordinator": lambda: update(coordinator=owner(1)),
-    "a coordinator of another ballot": lambda: update(ballot=1, coordinator=owner(0)),
+    "a coordinator that is no member": lambda: update(coordinator="p9"),
     "members out of order": lambda: update(members=ALL[::-1], elect=NAMES),
     "a member twice": lambda: update(members=(ALL[0], ALL[1], ALL[1]), elect=NAMES[:2]),
     "too few members of the electorate": lambda: update(
@@ -105,7 +104,7 @@ def test_a_weight_that_is_off_by_one_is_accepted() -> None:
 
 def test_a_genuine_vote_is_valid() -> None:
     """In the ballot of the proposal."""
-    assert vote_valid(HEAD, vote("p1", update(2), 2), ModelKeys("p0"))
+    assert vote_valid(state_of("p0"), vote("p1", update(2), 2))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,7 @@ def test_a_genuine_vote_is_valid() -> None:
 def test_a_forged_vote_is_refused(forge: Callable[..., object]) -> None:
     """Another voter, content, instance or ballot, or a proposal that its coordinator never signed."""
     forged = forge(vote("p1", update()))
-    assert not vote_valid(HEAD, forged, ModelKeys("p0"))  # type: ignore[arg-type]
+    assert not vote_valid(state_of("p0"), forged)  # type: ignore[arg-type]
 
 
 def test_a_certificate_is_the_votes_of_a_quorum() -> None:

@@ -15,7 +15,7 @@ def test_every_phase_is_one_that_peers_report() -> None:
     entered: list[str] = []
     run.world.on_phase = lambda peer, phase, round: entered.append(phase)
     run.until_round(1, within_s=30)
-    assert tuple(entered) == PHASES
+    assert tuple(entered[: len(PHASES)]) == PHASES
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def deadline_s(run: LogicalSwarm) -> float:
     deadlines of a member that gives nothing, or the patience with a coordinator that says nothing."""
     rules = run.world.rules("p0")
     member_s = 2 * (rules.exchange_s + rules.ack_s)
-    coordinator_s = rules.patience_s + rules.stagger_s + rules.ack_s
+    coordinator_s = rules.exchange_s + 2 * rules.ack_s + rules.stagger_s + rules.ack_s
     return TRAIN_S[1] + rules.gather_s + max(member_s, coordinator_s)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from dht.errors import BadInput
+from peer.averaging import snapshots
+from peer.averaging.blocks import first_head, read_base_at, read_genesis
+from peer.averaging.chain import adopt
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.train.checkpoint import Checkpoints
@@ -43,6 +47,39 @@ def test_with_a_checkpoint_nothing_older_is_read(run: RunOnDisk) -> None:
     checkpoints.write(run.trainer.checkpoint(chain.head.anchor))
     assert run.trainer.anchor.round == ROUNDS
     assert restored_state(run) == run.trainer.anchor.state_digest()
+
+
+def prune(run: RunOnDisk) -> None:
+    """Have the chain begin at its head, and a snapshot there."""
+    genesis, anchor = first_head(read_genesis(run.directory)), run.trainer.anchor
+    head = read_chain(run.directory, run.spec).head
+    base = read_base_at(run.directory, genesis, head.anchor, head.round, 4)
+    snapshots.write(
+        run.directory, anchor.theta.numpy(), anchor.momentum.numpy(), run=run.spec.digest(), base=base,
+        cursors=anchor.cursors, state=anchor.state_digest(),
+    )  # fmt: skip
+    adopt(run.directory, base)
+
+
+def test_a_pruned_chain_needs_a_snapshot(run: RunOnDisk) -> None:
+    """From it the outer steps go on; without one nobody can tell the parameters."""
+    prune(run)
+    chain = read_chain(run.directory, run.spec)
+    assert (chain.base, chain.updates) == (chain.head, ())
+    assert restored_state(run) == run.trainer.anchor.state_digest()
+    shutil.rmtree(run.directory / "snapshots")
+    with pytest.raises(BadInput, match="begins at round 3, and no intact checkpoint or snapshot"):
+        restored_state(run)
+
+
+def test_a_damaged_snapshot_is_not_used(run: RunOnDisk, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says why; here the beginning of the chain is gone, too."""
+    prune(run)
+    (path,) = (run.directory / "snapshots").glob("*/vectors")
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    with pytest.raises(BadInput, match="no intact checkpoint or snapshot"):
+        restored_state(run)
+    assert f"{path} is damaged" in caplog.text
 
 
 @pytest.mark.parametrize("anchor", [b"of another chain", b""])

@@ -2,52 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from peer import spec as specs
 from peer.rounds.names import digest
 from peer.spec import RunSpec
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 
-CPU = torch.device("cpu")
 ANCHORS = [digest("anchor", number) for number in range(4)]
 NAMES = ("p0", "p1")
 
 
-@pytest.fixture
-def spec(corpus: Path) -> RunSpec:
-    """The micro spec, shrunk further."""
-    micro = specs.load("micro")
-    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return dataclasses.replace(
-        micro,
-        model=dataclasses.replace(micro.model, context=16, config=micro.model.config | small),
-        data=dataclasses.replace(micro.data, source="files", path=str(corpus), held_out_every=4, eval_sequences=4),
-        inner=dataclasses.replace(micro.inner, sequences=2),
-        codec=dataclasses.replace(micro.codec, wire="float16", part_elements=512),
-    )
-
-
 Make = Callable[..., Trainer]
-
-
-@pytest.fixture
-def make(spec: RunSpec, tmp_path: Path) -> Make:
-    """A trainer of its own folder; the same name is the same folder."""
-
-    def make_one(me: str = "p0", **round: float) -> Trainer:
-        table = dataclasses.replace(spec.round, **round)  # type: ignore[arg-type]
-        return Trainer(dataclasses.replace(spec, round=table), me, tmp_path / me, CPU)
-
-    return make_one
 
 
 def train(trainer: Trainer, steps: int = 2) -> None:

@@ -1,0 +1,25 @@
+"""What the spec of a run means for the round machine, and for whoever checks afterwards what it decided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from peer.averaging.codec import Codec
+from peer.rounds.layout import Part
+from peer.rounds.names import Keys
+from peer.rounds.state import Rules
+from peer.spec import RunSpec
+
+
+def rules_of(
+    spec: RunSpec, parts: Sequence[Part], keys: Keys, *, me: str = "", name: str = "", wall_offset_s: float = 0.0
+) -> Rules:
+    """The rules of a run whose model is cut into `parts`, for the peer `me`."""
+    table, codec = spec.round, Codec(spec.codec.wire)
+    return Rules(
+        me=me, name=name, keys=keys, parts=tuple(parts),
+        part_bytes=tuple(codec.part_bytes(part.size) for part in parts), gather_s=table.gather_s, ack_s=table.ack_s,
+        exchange_s=table.exchange_s, patience=table.patience, stagger_s=table.stagger_s,
+        takeover_s=table.takeover_s, min_round_s=table.min_round_s, keep_rounds=table.keep_rounds, gamma=table.gamma,
+        max_staleness=table.max_staleness, audit=table.audit, tokens_cap=spec.tokens_cap, wall_offset_s=wall_offset_s,
+    )  # fmt: skip

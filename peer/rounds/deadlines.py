@@ -1,0 +1,210 @@
+"""How long each wait of a round lasts: learned from when others came in the last rounds, never more than the spec says.
+
+Every update carries what its coordinator measured (`Update.waited`, `Update.took`), so all peers that
+have the same chain compute the same deadlines. Whoever measures wrongly costs time, never agreement.
+
+For each wait, over the last rounds:
+
+    deadline = MARGIN · max(when a quorum had come, median + patience · MAD)      (MAD: median absolute deviation)
+
+A peer that did not come counts as `MISSED` times the deadline it missed. One such peer moves neither
+median nor MAD; when the whole group gets slower, the deadlines follow. Where nobody comes in time
+nothing commits and nothing is learned, so every further ballot of a round waits twice as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from peer.rounds.names import quorum
+from peer.rounds.update import NEVER, NOT_AWAITED, Times, Update
+
+if TYPE_CHECKING:
+    from peer.rounds.state import Exchange, Lead, Rules, State
+
+WINDOW = 8
+"""Rounds that are looked at."""
+KNOWN = 3
+"""With fewer the waits are those of the spec."""
+MARGIN = 1.25
+MISSED = 1.5
+CONTROL_FLOOR_S = 2.0
+DATA_FLOOR_S = 3.0
+DOUBLINGS = 16
+HEARD_S = 20.0
+"""Who trains says so every 15 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds, in the order of `Update.took`."""
+
+    gather_s: float
+    """From the first peer that was ready until the coordinator asks the others for what they have."""
+    ack_s: float
+    """From a question to its answer, by a peer that is ready."""
+    exchange_s: float
+    """From START to the last part."""
+    means_s: float
+    """From TABLE to the last mean."""
+
+    def packed(self) -> Times:
+        """As `Update.waited` has it."""
+        return (_ms(self.gather_s), _ms(self.ack_s), _ms(self.exchange_s), _ms(self.means_s))
+
+
+def caps(rules: Rules) -> Deadlines:
+    """What the spec allows at most."""
+    return Deadlines(rules.gather_s, rules.ack_s, rules.exchange_s, rules.exchange_s)
+
+
+def learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
+    """The deadlines of a first ballot that follows these updates, the newest of them last."""
+    known = [update for update in updates if update.took][-WINDOW:]
+    most = caps(rules)
+    if len(known) < KNOWN:
+        return most
+    arrivals = [[_arrivals(update, wait) for update in known] for wait in range(4)]
+    return Deadlines(
+        _deadline(arrivals[0], DATA_FLOOR_S, most.gather_s, rules.patience),
+        _deadline(arrivals[1], CONTROL_FLOOR_S, most.ack_s, rules.patience),
+        _deadline(arrivals[2], DATA_FLOOR_S, most.exchange_s, rules.patience),
+        _deadline(arrivals[3], DATA_FLOOR_S, most.means_s, rules.patience),
+    )
+
+
+def _deadline(rounds: list[list[float]], floor_s: float, cap_s: float, patience: float) -> float:
+    """From seconds of arrival by round to seconds to wait."""
+    awaited = [arrivals for arrivals in rounds if arrivals]
+    if not awaited:
+        return cap_s
+    everything = [seconds for arrivals in awaited for seconds in arrivals]
+    middle = median(everything)
+    spread = median(abs(seconds - middle) for seconds in everything)
+    majority = median(sorted(arrivals)[len(arrivals) // 2] for arrivals in awaited)
+    return min(cap_s, max(floor_s, MARGIN * max(majority, middle + patience * spread)))
+
+
+def _arrivals(update: Update, wait: int) -> list[float]:
+    """Seconds after which each peer came in one round; who did not answer at all missed the wait for answers."""
+    times = [row[wait] for row in update.took]
+    if wait == 1:
+        times += [NEVER] * sum(code == "ABSENT" for _, code, *_ in update.penalties)
+    missed_s = MISSED * update.waited[wait] / 1000
+    return [missed_s if ms == NEVER else ms / 1000 for ms in times if ms != NOT_AWAITED]
+
+
+# ---- what a peer waits for now ----
+
+
+def at(state: State, ballot: int) -> Deadlines:
+    """The deadlines of a ballot: twice as long in each further one, up to the caps."""
+    factor = 2 ** min(max(ballot, 0), DOUBLINGS)
+    first, most = state.deadlines, caps(state.rules)
+    return Deadlines(
+        min(most.gather_s, factor * first.gather_s),
+        min(most.ack_s, factor * first.ack_s),
+        min(most.exchange_s, factor * first.exchange_s),
+        min(most.means_s, factor * first.means_s),
+    )
+
+
+def asks_at(state: State) -> float:
+    """When the first coordinator asks, though not all are ready.
+
+    Counted from the first that was ready, whoever that was: a fast coordinator must not hurry the others. Before a
+    quorum is ready it waits for the cap, which counts from its own freeze.
+    """
+    latest = state.frozen_at + state.rules.gather_s
+    learned_s = state.deadlines.gather_s
+    if learned_s >= state.rules.gather_s or 1 + len(state.ready_at) < quorum(state.electorate):
+        return latest
+    return min(latest, _first_ready_at(state) + learned_s)
+
+
+def _first_ready_at(state: State) -> float:
+    return min(state.frozen_at, *state.ready_at.values()) if state.ready_at else state.frozen_at
+
+
+def answers_s(state: State, ballot: int, now: float, asked: Sequence[str]) -> float:
+    """How long promises are awaited: up to the cap if somebody who was heard lately must still encode what it has."""
+    waiting = any(
+        not said.ready and said.anchor == state.head.anchor and now - at_s < HEARD_S
+        for said, at_s in (state.heard[peer] for peer in asked if peer in state.heard)
+    )
+    return state.rules.ack_s if waiting else at(state, ballot).ack_s
+
+
+def patience_s(state: State) -> float:
+    """Silence after which the next coordinator takes over: longer than any wait of the one before."""
+    current = at(state, state.acceptor.promised)
+    return max(current.exchange_s, current.means_s, state.rules.ack_s) + 2 * current.ack_s
+
+
+# ---- what a coordinator measures ----
+
+
+def measure(state: State, lead: Lead, exchange: Exchange) -> tuple[Times, tuple[Times, ...]]:
+    """`Update.waited` and `Update.took` of a ballot of mine."""
+    waited = at(state, lead.ballot).packed()
+    return waited, tuple(
+        (
+            _ready(state, lead, member.peer),
+            _answered(state, lead, member.peer),
+            _gave(state, exchange, index),
+            _reduced(state, lead, exchange, member.peer),
+        )
+        for index, member in enumerate(exchange.members)
+    )
+
+
+def _was_ready(state: State, lead: Lead, peer: str) -> bool:
+    return state.ready_at.get(peer, float("inf")) <= lead.began_at
+
+
+def _ready(state: State, lead: Lead, peer: str) -> int:
+    """From the first that was. Who is new is not waited for."""
+    if peer == state.rules.me:
+        return _ms(state.frozen_at - _first_ready_at(state))
+    if _was_ready(state, lead, peer):
+        return _ms(state.ready_at[peer] - _first_ready_at(state))
+    return NEVER if peer in state.electorate else NOT_AWAITED
+
+
+def _answered(state: State, lead: Lead, peer: str) -> int:
+    """From PREPARE. Who had to encode first says nothing about messages."""
+    if peer == state.rules.me:
+        return 0
+    if not _was_ready(state, lead, peer) or peer not in lead.promised_at:
+        return NOT_AWAITED
+    return _ms(lead.promised_at[peer] - lead.began_at)
+
+
+def _gave(state: State, exchange: Exchange, index: int) -> int:
+    """From START until all its parts for me were here."""
+    member = exchange.members[index]
+    if not exchange.received or not member.root:
+        return NOT_AWAITED
+    if member.peer == state.rules.me:
+        return 0
+    if not all(bits >> index & 1 for bits in exchange.received.values()):
+        return NEVER
+    return _ms(exchange.part_at.get(member.peer, exchange.began_at) - exchange.began_at)
+
+
+def _reduced(state: State, lead: Lead, exchange: Exchange, peer: str) -> int:
+    """From TABLE until all its means were here."""
+    expected = [part for part in lead.expected if exchange.reducers[part] == peer]
+    if not expected:
+        return NOT_AWAITED
+    if peer == state.rules.me:
+        return 0
+    came = all(part in exchange.means and exchange.means[part].reducer == peer for part in expected)
+    return _ms(exchange.mean_at[peer] - exchange.tabled_at) if came else NEVER
+
+
+def _ms(seconds: float) -> int:
+    return min(max(0, round(1000 * seconds)), NOT_AWAITED - 1)

@@ -1,0 +1,88 @@
+"""Two sides went on without each other: all end on one branch, by a rule that reads only the chain (the protocol, §9).
+
+The heavier branch wins: W counts the signed contributions since the start of the run. Between equal
+ones the branch whose first differing update is firm, then the one where its digest is lower. The
+losers undo back to where the branches part and apply the other updates; what the undone ones held of
+a peer's own work returns to its balance. Nothing older than `keep_rounds` is undone.
+"""
+
+from __future__ import annotations
+
+from peer.rounds import decide
+from peer.rounds.messages import FETCH_MOST
+from peer.rounds.state import Branch, Head, Step, Undo
+from peer.rounds.turn import Turn
+from peer.rounds.update import Block
+
+
+def parting(turn: Turn, blocks: tuple[Block, ...]) -> tuple[Step, tuple[Block, ...]] | None:
+    """The step of my chain beside which these blocks leave it, and those that do; None if they do not fork off."""
+    mine = {step.before.anchor: step for step in turn.state.trail}
+    for index, block in enumerate(blocks):
+        step = mine.get(block.update.parent)
+        if step is not None and block.update.digest != step.block.update.digest:
+            return step, blocks[index:]
+    return None
+
+
+def consider(turn: Turn, source: str, step: Step, blocks: tuple[Block, ...]) -> tuple[bool, bool]:
+    """Change over to this branch if it wins. Returns whether every block is genuine, and whether it won."""
+    tip, genuine = step.before, []
+    for block in blocks:
+        if not (decide.follows(turn.state, tip, block) and decide.timely(turn, block.update)):
+            break
+        tip = tip.after(block.update)
+        genuine.append(block)
+    honest = len(genuine) == len(blocks)
+    if not genuine or not _wins(turn, step, tuple(genuine), tip):
+        return honest, False
+    known = turn.state.branch
+    if known is None or tip.weight >= known.tip.weight:
+        turn.set(branch=Branch(trunk=step.before, blocks=tuple(genuine), tip=tip, source=source))
+        change_over_if_held(turn)
+    return honest, True
+
+
+def _wins(turn: Turn, step: Step, blocks: tuple[Block, ...], tip: Head) -> bool:
+    mine, theirs = step.block, blocks[0]
+    return (tip.weight, theirs.firm, mine.update.digest) > (turn.state.tip.weight, mine.firm, theirs.update.digest)
+
+
+def change_over_if_held(turn: Turn) -> bool:
+    """Undo, and queue the blocks of the winning branch, once the bytes of its first block are here."""
+    branch = turn.state.branch
+    if branch is None:
+        return False
+    missing = decide.missing_parts(turn.state, branch.blocks[0].update)
+    if missing:
+        turn.fetch(missing[:FETCH_MOST], (branch.source, *_certifiers(branch)))
+        return False
+    if not decide.fits(turn.state, branch.blocks[0].update):
+        turn.set(branch=None)
+        return False
+    undone = turn.state.head.round - branch.trunk.round
+    turn.alert(
+        "warning",
+        "FORK",
+        f"others went on apart after round {branch.trunk.round} and did more: this peer changes over to them, undoes "
+        f"{undone} of its rounds, and keeps its own work of them",
+    )
+    go_back(turn, branch.trunk)
+    turn.set(blocks=branch.blocks, last=branch.tip, block_source=branch.source, branch=None)
+    return True
+
+
+def _certifiers(branch: Branch) -> tuple[str, ...]:
+    return tuple(vote.voter for vote in branch.blocks[0].votes)
+
+
+def go_back(turn: Turn, head: Head) -> None:
+    """Stand at an earlier anchor of my chain again."""
+    state = turn.state
+    turn.do(Undo(head))
+    turn.set(
+        ancestors={anchor: round for anchor, round in state.ancestors.items() if round <= head.round},
+        trail=tuple(step for step in state.trail if step.before.round < head.round),
+        applied_round=min(state.applied_round, head.round),
+    )  # fmt: skip
+    decide.stand_at(turn, head)

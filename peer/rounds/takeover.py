@@ -1,0 +1,127 @@
+"""When the majority of the electorate is lost, the peers in sight take over (the protocol, §9).
+
+They agree among themselves as a new electorate, by the same rules in an instance of its own. What
+they decide is weak: another side may decide something else, and `forks.py` heals that later.
+"""
+
+from __future__ import annotations
+
+from peer.rounds import deadlines
+from peer.rounds.messages import Prepare
+from peer.rounds.names import coordinator, instance_of, order, quorum
+from peer.rounds.state import Stage
+from peer.rounds.turn import Turn
+from peer.rounds.update import MAX_MEMBERS, MAX_SKIPPED
+
+HEARD_S = 20.0
+"""Whoever was silent for longer is out of sight; a peer that trains says HEAD every 15 s."""
+LATE_SHARE = 0.7
+"""Who has waited for this share of the time may take part: clocks and freezes differ."""
+OUTSIDER = 1.5
+"""A peer outside the electorate waits this many times as long."""
+LOST_ANYWAY = 3.0
+"""After so many times the wait it does not matter any more who is heard: this electorate gets nowhere."""
+
+
+def is_due(turn: Turn) -> bool:
+    """Whether it is my turn to call the peers in sight together."""
+    state = turn.state
+    if not _gave_up(turn, 1.0) or (state.lead is not None and state.lead.stage is not Stage.PREPARING):
+        return False
+    chosen = _in_sight(turn)
+    if chosen == state.electorate or (not state.weak and chosen == state.head.electorate):
+        return False
+    rank = order(state.head.anchor, chosen).index(turn.me)
+    since = state.moved_at + deadlines.patience_s(state) if state.weak else state.frozen_at + _wait_s(turn)
+    return turn.now >= since + rank * 2 * turn.rules.ack_s
+
+
+def begin(turn: Turn) -> int:
+    """Change over to the electorate in sight; returns the ballot that is mine there."""
+    chosen = _in_sight(turn)
+    turn.enter(chosen)
+    ranked, promised = order(turn.state.head.anchor, chosen), turn.state.acceptor.promised
+    ballot = promised + 1 + (ranked.index(turn.me) - promised - 1) % len(ranked)
+    count, head = len(chosen), turn.state.head
+    who = f"{count} peers go on without the {len(head.electorate)} voters" if count > 1 else "this peer goes on alone"
+    turn.alert("warning", "TAKEOVER", f"no majority of round {head.round} is in sight: {who}")
+    return ballot
+
+
+def enters(turn: Turn, sender: str, message: Prepare) -> bool:
+    """Whether I follow a PREPARE of another instance, and if so, change over to it."""
+    state, place = turn.state, message.place
+    if place.instance == state.head.instance:
+        if not (state.weak and _majority_is_heard(turn)):
+            return False
+        turn.enter(())
+        return True
+    electorate = message.electorate
+    if turn.me not in electorate or instance_of(place.anchor, electorate) != place.instance:
+        return False
+    if sender != coordinator(place.anchor, electorate, place.ballot) or place.ballot > MAX_SKIPPED:
+        return False
+    if not _gave_up(turn, LATE_SHARE) or (state.weak and not _outranks(turn, electorate, place.instance)):
+        return False
+    turn.enter(electorate)
+    return True
+
+
+def _outranks(turn: Turn, electorate: tuple[str, ...], instance: bytes) -> bool:
+    """Of two takeovers the larger one goes on, unless nothing moves in it."""
+    state = turn.state
+    larger = (len(electorate), instance) > (len(state.electorate), state.instance)
+    return larger or turn.now >= state.moved_at + deadlines.patience_s(state)
+
+
+def _gave_up(turn: Turn, share: float) -> bool:
+    """Whether I have waited for this share of the time for a majority that is not there."""
+    if turn.rules.takeover_s == 0:
+        return False
+    stuck_s, wait_s = turn.stuck_s(), share * _wait_s(turn)
+    return stuck_s >= LOST_ANYWAY * wait_s or (stuck_s >= wait_s and not _majority_is_heard(turn))
+
+
+def _wait_s(turn: Turn) -> float:
+    """How long I wait for a majority. For those who said that they leave nobody waits that long."""
+    head, rules = turn.state.head, turn.rules
+    missing = [peer for peer in head.electorate if not _is_heard(turn, peer)]
+    only_leavers = missing and all(has_left(turn, peer) for peer in missing)
+    wait_s = rules.takeover_s if not only_leavers else min(rules.takeover_s, deadlines.patience_s(turn.state))
+    return wait_s if turn.me in head.electorate else OUTSIDER * wait_s
+
+
+def _majority_is_heard(turn: Turn) -> bool:
+    electorate = turn.state.head.electorate
+    return sum(_is_heard(turn, peer) for peer in electorate) >= quorum(electorate)
+
+
+def _is_heard(turn: Turn, peer: str) -> bool:
+    if peer == turn.me:
+        return True
+    _, at = turn.state.heard.get(peer, (None, float("-inf")))
+    return turn.now - at < _sight_s(turn) and not has_left(turn, peer)
+
+
+def _sight_s(turn: Turn) -> float:
+    return min(HEARD_S, LATE_SHARE * turn.rules.takeover_s)
+
+
+def has_left(turn: Turn, peer: str) -> bool:
+    """It said so in its last HEAD, or proposed two updates: nobody waits for it, or counts on it."""
+    state = turn.state
+    return peer in state.banned or (peer in state.heard and state.heard[peer][0].leaving)
+
+
+def _in_sight(turn: Turn) -> tuple[str, ...]:
+    """Me, and whoever waits at my anchor as I do."""
+    state, wait_s = turn.state, LATE_SHARE * _wait_s(turn)
+    others = sorted(
+        peer
+        for peer, (said, at) in state.heard.items()
+        if said.anchor == state.head.anchor
+        and said.ready
+        and said.stuck_s + turn.now - at >= wait_s
+        and _is_heard(turn, peer)
+    )
+    return tuple(sorted((turn.me, *others[: MAX_MEMBERS - 1])))

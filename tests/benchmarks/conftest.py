@@ -1,0 +1,55 @@
+"""The smallest spec worth training, for the tests of the benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from peer.spec import RunSpec, load
+
+SPEC = """
+[run]
+name = "least"
+rounds = 2
+[model]
+architecture = "llama"
+context = 16
+[model.config]
+hidden_size = 16
+intermediate_size = 32
+num_hidden_layers = 1
+num_attention_heads = 2
+[data]
+source = "files"
+path = "CORPUS"
+held_out_every = 4
+eval_sequences = 4
+[inner]
+learning_rate = 1e-2
+sequences = 2
+[round]
+steps = 3
+[codec]
+part_elements = 2048
+"""
+
+
+@pytest.fixture(scope="session")
+def spec_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of one layer on some files of letters, for two rounds."""
+    folder = tmp_path_factory.mktemp("least")
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    letters = np.random.default_rng(0).integers(97, 123, size=(40, 1000), dtype=np.uint8)
+    for number, row in enumerate(letters):
+        (corpus / f"{number}.txt").write_bytes(row.tobytes())
+    path = folder / "least.toml"
+    path.write_text(SPEC.replace("CORPUS", str(corpus)))
+    return path
+
+
+@pytest.fixture
+def base(spec_path: Path) -> RunSpec:
+    return load(str(spec_path))

@@ -1,0 +1,40 @@
+"""Every fault in every phase of a round, 2 to 7 peers, many seeds: what the round promises holds in all of them.
+
+A schedule that fails says its number; `tests.chaos.run(tests.chaos.case(number))` runs it again.
+`python -m tests.benchmarks chaos` runs as many as you like.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import chaos
+from tests.plans import run_all, summary
+
+SCHEDULES = 11 * chaos.CASES
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1200)
+def test_the_chaos_matrix(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each phase × each fault × 2 to 7 peers × 11 seeds. None is skipped, none is tried twice."""
+    results = list(run_all(("matrix", number) for number in range(SCHEDULES)))
+    failed = [str(result) for result in results if result.failure]
+    with capsys.disabled():
+        print(f"\n{summary(results)}")
+    assert len(results) == SCHEDULES >= 5000
+    assert not failed, "\n".join(failed[:20])
+
+
+@pytest.mark.parametrize("number", [0, 100, 333, 479, 601])
+def test_a_schedule_is_told_by_its_number(number: int) -> None:
+    """The same number, the same schedule, so that a failure can be replayed."""
+    case = chaos.case(number)
+    assert chaos.run(case) == chaos.run(case)
+
+
+def test_the_matrix_has_every_case() -> None:
+    """Once for each seed."""
+    cases = [chaos.case(number) for number in range(2 * chaos.CASES)]
+    assert len(set(cases)) == len(cases) == 2 * 8 * 10 * 6
+    assert {case.seed for case in cases} == {0, 1}

@@ -1,0 +1,109 @@
+"""Two sides that went on apart end on one branch, and nobody loses work (the protocol, §9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from peer.events import AlertRaised
+from peer.rounds.state import Undo
+from peer.testing.world import World
+from tests.model_swarm import FaultyWorld
+
+TAKEOVER_S = 12.0
+APART_S = 35.0
+
+
+def apart(peers: int, side: int, seed: int, apart_s: float = APART_S) -> FaultyWorld:
+    """A swarm that was cut in two for a while, at the moment when it is whole again."""
+    world = FaultyWorld(seed, peers, takeover_s=TAKEOVER_S)
+    world.scheduler.run_until(20.0)
+    world.network.partition([peer.name for peer in world.peers[:side]])
+    world.scheduler.run_until(20.0 + apart_s)
+    world.check()
+    return world
+
+
+def heal(world: FaultyWorld, calm_s: float = 60.0) -> None:
+    world.network.partition()
+    world.scheduler.run_until(world.now + calm_s)
+
+
+def heads(world: World) -> set[bytes]:
+    """The anchors where the peers stood two rounds before the newest head: by then all have followed."""
+    last = min(peer.disk.head.round for peer in world.peers)
+    return {peer.disk.heads[last - 1].anchor for peer in world.peers}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("peers", "side"), [(2, 1), (3, 1), (4, 2), (5, 2), (6, 3), (7, 3)])
+def test_both_sides_end_on_one_branch(peers: int, side: int, seed: int) -> None:
+    """They had different anchors; after contact they have one chain, the same bits, and all books balance."""
+    world = apart(peers, side, seed)
+    branches = {peer.disk.head.anchor for peer in world.peers}
+    assert len(branches) > 1
+    heal(world)
+    assert len(heads(world)) == 1
+    world.check()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_side_that_did_more_is_kept(seed: int) -> None:
+    """Three of five went on at once, two after a wait: it is those two who undo, and they say so."""
+    world = apart(5, 2, seed)
+    kept = world.peers[4].disk.head.anchor
+    heal(world)
+    assert kept in {head.anchor for head in world.peers[0].disk.heads}
+    for peer in world.peers:
+        said = [event for event in peer.reports if isinstance(event, AlertRaised) and event.code == "FORK"]
+        assert len(said) == (1 if peer in world.peers[:2] else 0)
+
+
+def test_what_the_losing_branch_held_of_a_peers_work_is_offered_again() -> None:
+    """After the fork switch the balance holds what the undone updates had counted, and a later update counts it."""
+    world = apart(5, 2, 1)
+    loser = world.peers[0]
+    counted = list(loser.ledger.counted)
+    returned: list[list[int]] = []
+    undone = loser.undone
+
+    def note(*args: object) -> None:
+        undone(*args)  # type: ignore[arg-type]
+        returned.append(list(loser.ledger.counted))
+
+    loser.undone = note  # type: ignore[method-assign]
+    heal(world)
+    assert len(returned) == 1
+    assert returned[0] != counted
+    assert loser.ledger.counted != returned[0], "what came back was never counted again"
+    world.check()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_crash_in_the_middle_of_a_fork_switch_is_recovered(seed: int) -> None:
+    """Killed at any effect around the switch, the peer ends on the winning branch with its books in order."""
+    world = apart(5, 2, seed)
+    loser = world.peers[seed % 2]
+    perform = loser.driver._perform
+
+    def burning(effect: object) -> None:
+        if isinstance(effect, Undo):
+            loser.fuse = 1 + seed
+        perform(effect)  # type: ignore[arg-type]
+
+    loser.driver._perform = burning  # type: ignore[method-assign]
+    world.network.partition()
+    world.scheduler.run_until(world.now + 15.0)
+    if not loser.alive:
+        loser.boot()
+    loser.fuse = None
+    world.scheduler.run_until(world.now + 60.0)
+    assert len(heads(world)) == 1
+    world.check()
+
+
+def test_a_short_cut_in_the_middle_of_a_round_forks_nothing() -> None:
+    """Less than `takeover_s` apart: the minority waits, and follows."""
+    world = apart(5, 2, 3, apart_s=0.8 * TAKEOVER_S)
+    heal(world)
+    assert all(block.firm for peer in world.peers for block in peer.disk.blocks)
+    assert not any(isinstance(event, AlertRaised) and event.code == "FORK" for p in world.peers for event in p.reports)

@@ -1,0 +1,165 @@
+"""Peers that lost the majority go on without it, if the run allows that, and only then (the protocol, §9)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from peer.events import AlertRaised
+from peer.rounds.machine import step
+from peer.rounds.messages import HeadSent, Nack, Prepare, Promise
+from peer.rounds.names import coordinator, instance_of
+from peer.rounds.state import Leaving, Received, Report, Send, State, Tick
+from peer.testing.logical_peer import LogicalPeer
+from tests.model_swarm import FaultyWorld
+from tests.peer.rounds.build import HEAD, NAMES, place, pledge, rules, state_of
+
+TAKEOVER_S = 12.0
+
+
+def world_of(peers: int, seed: int = 1, takeover_s: float = TAKEOVER_S) -> FaultyWorld:
+    """A healthy swarm some rounds after its start."""
+    world = FaultyWorld(seed, peers, takeover_s=takeover_s)
+    world.scheduler.run_until(20.0)
+    return world
+
+
+def rounds_of(world: FaultyWorld) -> list[int]:
+    return [peer.disk.head.round for peer in world.peers]
+
+
+def alerts(peer: LogicalPeer, code: str) -> list[str]:
+    return [event.text for event in peer.reports if isinstance(event, AlertRaised) and event.code == code]
+
+
+@pytest.mark.parametrize(("peers", "gone"), [(2, 1), (3, 2), (4, 3), (5, 3), (7, 5)])
+def test_the_rest_goes_on_when_the_majority_has_died(peers: int, gone: int) -> None:
+    """It says so once, the blocks are weak at first, and from then on it decides by itself."""
+    world = world_of(peers)
+    for peer in world.peers[:gone]:
+        peer.crash()
+    at_death = max(rounds_of(world))
+    world.scheduler.run_until(20.0 + 2 * TAKEOVER_S + 40.0)
+    rest = world.peers[gone:]
+    assert all(peer.disk.head.round >= at_death + 3 for peer in rest), rounds_of(world)
+    assert any(not block.firm for block in rest[0].disk.blocks)
+    assert rest[0].disk.blocks[-1].firm
+    assert rest[0].disk.head.electorate == tuple(peer.name for peer in rest)
+    assert sum(len(alerts(peer, "TAKEOVER")) for peer in rest) >= 1
+    world.check()
+
+
+def test_the_majority_goes_on_at_once_and_the_minority_waits_its_time() -> None:
+    """Of five peers two are cut off: three never wait, two wait `takeover_s`, and not for less."""
+    world = world_of(5)
+    world.network.partition([world.peers[0].name, world.peers[1].name])
+    before = rounds_of(world)
+    world.scheduler.run_until(20.0 + 0.9 * TAKEOVER_S)
+    assert rounds_of(world)[0] <= before[0] + 1
+    assert not alerts(world.peers[0], "TAKEOVER")
+    world.scheduler.run_until(20.0 + 2 * TAKEOVER_S + 20.0)
+    assert not any(alerts(peer, "TAKEOVER") for peer in world.peers[2:])
+    assert rounds_of(world)[0] > before[0] + 1
+    assert all(block.firm for block in world.peers[4].disk.blocks)
+
+
+def test_without_takeover_a_lost_majority_stops_the_run() -> None:
+    """`takeover_s = 0`: rather no round than a fork."""
+    world = world_of(3, takeover_s=0.0)
+    for peer in world.peers[:2]:
+        peer.crash()
+    world.scheduler.run_until(20.0 + TAKEOVER_S)
+    before = rounds_of(world)[2]
+    world.scheduler.run_until(200.0)
+    assert rounds_of(world)[2] == before
+
+
+def test_nobody_waits_for_who_said_that_it_leaves() -> None:
+    """Of two peers one leaves politely: the other goes on long before `takeover_s` (protocol §9, n = 2)."""
+    world = world_of(2, takeover_s=600.0)
+    leaver, other = world.peers
+    leaver.driver.deliver(Leaving(world.now))
+    world.scheduler.run_until(21.0)
+    leaver.crash()
+    world.scheduler.run_until(20.0 + 60.0)
+    assert other.disk.head.electorate == (other.name,)
+    assert other.disk.head.round > leaver.disk.head.round
+
+
+def test_what_the_lost_majority_may_have_decided_is_carried_through() -> None:
+    """A voter that had accepted an update tells those who take over, and they finish that one: no fork."""
+    update = b"u" * 32
+    state, electorate = _stuck(accepted=(0, update)), ("p0", "p1")
+    _, effects = step(state, Received(100.0, *_prepare(electorate)))
+    sent = [effect.message for effect in effects if isinstance(effect, Send)]
+    promises = [message for message in sent if isinstance(message, Promise)]
+    assert [(promise.accepted, promise.other) for promise in promises] == [(None, (0, update))]
+
+
+def test_a_peer_follows_a_takeover_only_when_it_is_stuck_itself() -> None:
+    """And only if it is one of those who take over, called by whose turn it is, as the chain's electorate names it."""
+    electorate = ("p0", "p1")
+    sender, message = _prepare(electorate)
+    stuck = _stuck()
+    assert _answers(stuck, sender, message)
+    assert not _answers(replace(stuck, frozen_at=95.0), sender, message), "it has not waited long enough"
+    assert not _answers(replace(stuck, pledge=None), sender, message), "it is not ready"
+    assert not _answers(replace(stuck, rules=replace(stuck.rules, takeover_s=0.0)), sender, message), "not in this run"
+    assert not _answers(_hearing(stuck, "p2", "p1"), sender, message), "it hears a majority"
+    other = "p1" if sender == "p0" else "p0"
+    assert not _answers(stuck, other, message), "it is not the sender's turn"
+    assert not _answers(stuck, sender, replace(message, electorate=("p1", "p2"))), "the name is of another instance"
+    assert not _answers(stuck, *_prepare(("p1", "p2"))), "it is not among them"
+
+
+def test_a_promise_to_the_chains_own_electorate_stays_a_promise() -> None:
+    """A peer that took part in a takeover and comes back has forgotten nothing."""
+    state = _stuck()
+    state = replace(state, acceptor=replace(state.acceptor, promised=7))
+    state, _ = step(state, Received(100.0, *_prepare(("p0", "p1"))))
+    assert state.weak
+    state = _hearing(state, *NAMES)
+    late = place(next(ballot for ballot in range(7) if coordinator(HEAD.anchor, NAMES, ballot) != "p0"))
+    state, effects = step(state, Received(101.0, coordinator(HEAD.anchor, NAMES, late.ballot), Prepare(late)))
+    assert not state.weak
+    assert state.acceptor.promised == 7
+    assert [type(effect.message) for effect in effects if isinstance(effect, Send)] == [Nack]
+
+
+def test_a_voter_left_alone_at_a_restart_trains_on() -> None:
+    """Nobody is there to compare bits with: after `takeover_s` it counts as in step, since there is no other truth."""
+    state = replace(
+        state_of("p0"), rules=replace(rules("p0"), takeover_s=30.0), in_step=False, head=replace(HEAD, round=1),
+        state_digest=b"s" * 32,
+    )  # fmt: skip
+    state, _ = step(state, Tick(1.0))
+    state, _ = step(state, Tick(25.0))
+    assert not state.in_step
+    state, effects = step(state, Tick(32.0))
+    assert state.in_step
+    assert any(isinstance(effect, Report) for effect in effects)
+
+
+def _stuck(accepted: tuple[int, bytes] | None = None) -> State:
+    """p0, ready at 0 s, hearing nobody, in a run with takeover after 60 s."""
+    state = state_of("p0", pledge=pledge("p0"), in_step=True)
+    acceptor = replace(state.acceptor, promised=0 if accepted else -1, accepted=accepted)
+    return replace(state, rules=replace(rules("p0"), takeover_s=60.0), acceptor=acceptor)
+
+
+def _prepare(electorate: tuple[str, ...]) -> tuple[str, Prepare]:
+    """One who may call `electorate` together, other than p0, and its message."""
+    ballot = next(ballot for ballot in range(2) if coordinator(HEAD.anchor, electorate, ballot) != "p0")
+    where = replace(place(ballot), instance=instance_of(HEAD.anchor, electorate))
+    return coordinator(HEAD.anchor, electorate, ballot), Prepare(where, electorate)
+
+
+def _hearing(state: State, *peers: str) -> State:
+    said = HeadSent(HEAD.anchor, 0, 0, b"", True, 1, 1, False, "", 99)
+    return replace(state, heard={peer: (said, 99.5) for peer in peers if peer != "p0"})
+
+
+def _answers(state: State, sender: str, message: Prepare) -> bool:
+    _, effects = step(state, Received(100.0, sender, message))
+    return any(isinstance(effect, Send) and isinstance(effect.message, Promise) for effect in effects)

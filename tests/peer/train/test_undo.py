@@ -1,0 +1,384 @@
+"""A fork is healed: the losers stand on the winners' branch, to the bit, and their own work is owed again."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from dht.errors import BadInput
+from peer import spec as specs
+from peer.rounds.names import digest
+from peer.train.anchor import Anchor, advance
+from peer.train.checkpoint import Checkpoints, newest
+from peer.train.trainer import Trainer, Undone
+from tests.decided import DecidedRound, contribution
+
+CPU = torch.device("cpu")
+FIRST = digest("anchor", 0)
+GAMMA = 0.5
+SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+WIRES = ("float32", "float16", "int8", "int4")
+
+Make = Callable[..., Trainer]
+Exact = npt.NDArray[np.float64]
+
+
+@pytest.fixture
+def make(corpus: Path, tmp_path: Path) -> Make:
+    """A trainer of its own folder; the same name is the same folder."""
+
+    def make_one(me: str, wire: str = "int4", optimizer: str = "adamw") -> Trainer:
+        micro = specs.load("micro")
+        spec = dataclasses.replace(
+            micro,
+            model=dataclasses.replace(micro.model, context=16, config=micro.model.config | SMALL),
+            data=dataclasses.replace(micro.data, source="files", path=str(corpus), held_out_every=4, eval_sequences=4),
+            inner=dataclasses.replace(micro.inner, sequences=2, optimizer=optimizer),  # type: ignore[arg-type]
+            codec=dataclasses.replace(micro.codec, wire=wire, part_elements=512),  # type: ignore[arg-type]
+        )
+        (tmp_path / me).mkdir(exist_ok=True)
+        return Trainer(spec, me, tmp_path / me / "x", CPU)
+
+    return make_one
+
+
+def agree(trainers: Sequence[Trainer], anchor: bytes) -> DecidedRound:
+    """These train, freeze, agree and apply."""
+    for trainer in trainers:
+        trainer.begin_round([each.me for each in trainers])
+        for _ in range(2):
+            trainer.train_step()
+        trainer.freeze(anchor)
+    decided = DecidedRound(trainers, anchor)
+    decided.apply_to(*trainers)
+    return decided
+
+
+def after(anchor: Anchor, trainer: Trainer, rounds: Sequence[DecidedRound]) -> Anchor:
+    """Where these rounds lead from `anchor`, which moves."""
+    for decided in rounds:
+        advance(anchor, decided.update, trainer.spec, trainer.parts, decided.objects.__getitem__)
+    return anchor
+
+
+def undo(trainer: Trainer, first: Anchor, kept: Sequence[DecidedRound], undone: Sequence[DecidedRound]) -> Undone:
+    """Stand again where the kept rounds lead, by the same outer steps from the first anchor on."""
+    return trainer.undo([decided.update for decided in reversed(undone)], after(first, trainer, kept))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_losers_end_with_the_bits_of_the_winners(make: Make, wire: str, optimizer: str) -> None:
+    """Parameters, momentum and cursors, after rounds apart; and the next round is made together."""
+    loser, winner = make("p0", wire, optimizer), make("p1", wire, optimizer)
+    common = [agree([loser, winner], FIRST)]
+    lost = [agree([loser], common[-1].next_anchor)]
+    lost.append(agree([loser], lost[-1].next_anchor))
+    won = agree([winner], common[-1].next_anchor)
+    loser.train_step()
+    undone = undo(loser, make("fresh", wire, optimizer).anchor, common, lost)
+    assert (loser.anchor.round, loser.frozen, loser.step_in_round, undone) == (1, False, 0, Undone(returned=2, lost=0))
+    assert torch.equal(loser._flat.new(), loser.anchor.theta - loser._balance.flat)
+    won.apply_to(loser)
+    assert loser.anchor.momentum.any()
+    assert loser.anchor.state_digest() == winner.anchor.state_digest()
+    agree([loser, winner], won.next_anchor)
+    assert loser.anchor.state_digest() == winner.anchor.state_digest()
+
+
+def test_what_was_offered_for_an_anchor_is_offered_again(make: Make) -> None:
+    """Its bytes are in others' hands; what was learned since waits for the next anchor, with its tokens."""
+    trainer = make("p0")
+    trainer.begin_round(["p0"])
+    trainer.train_step()
+    trainer.freeze(FIRST)
+    offer, tokens = offered(trainer, FIRST), contribution(trainer, FIRST).effort.tokens
+    decided = DecidedRound([trainer], FIRST)
+    decided.apply_to(trainer)
+    trainer.train_step()
+    undo(trainer, make("fresh").anchor, [], [decided])
+    trainer.train_step()
+    trainer.freeze(FIRST)
+    assert offered(trainer, FIRST) == offer
+    assert contribution(trainer, FIRST).effort.tokens == tokens
+    decided.apply_to(trainer)
+    trainer.freeze(decided.next_anchor)
+    assert contribution(trainer, decided.next_anchor).effort.tokens == 2 * tokens
+
+
+def test_damage_changes_nothing(make: Make) -> None:
+    """What the others hold cannot be computed from other bytes: the peer stays where it was, and says which file."""
+    trainer, fresh = make("p0"), make("fresh")
+    rounds = [agree([trainer], FIRST)]
+    rounds.append(agree([trainer], rounds[-1].next_anchor))
+    path = trainer._folder / f"{FIRST.hex()}.parts"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    state, owed = trainer.anchor.state_digest(), trainer._balance.flat.clone()
+    with pytest.raises(BadInput, match=f"{FIRST.hex()}.parts is damaged"):
+        undo(trainer, fresh.anchor, [], rounds)
+    assert trainer.anchor.state_digest() == state
+    assert torch.equal(trainer._balance.flat, owed)
+
+
+def test_work_that_is_not_on_disk_any_more_is_named(make: Make) -> None:
+    """It cannot be owed again; the rest can."""
+    trainer = make("p0")
+    rounds = [agree([trainer], FIRST)]
+    rounds.append(agree([trainer], rounds[-1].next_anchor))
+    (trainer._folder / f"{FIRST.hex()}.pledge").unlink()
+    assert undo(trainer, make("fresh").anchor, [], rounds) == Undone(returned=1, lost=1)
+
+
+# ---- exact books: every number a multiple of a power of two, so that float32 adds and subtracts without rounding ----
+
+
+def offered(trainer: Trainer, anchor: bytes) -> list[bytes]:
+    mine = contribution(trainer, anchor)
+    return [mine.payload(part) for part in range(len(trainer.parts))]
+
+
+def offered_values(trainer: Trainer, anchor: bytes) -> Exact:
+    sizes = (part.size for part in trainer.parts)
+    parts = zip(offered(trainer, anchor), sizes, strict=True)
+    decoded = [trainer._codec.decode(payload)[:size] for payload, size in parts]
+    return np.concatenate(decoded).astype(np.float64)
+
+
+def on_grid(trainer: Trainer) -> Trainer:
+    """All parameters zero, and outer steps leave them there; work too old is never given up."""
+    spec = trainer.spec
+    trainer.spec = dataclasses.replace(
+        spec,
+        outer=dataclasses.replace(spec.outer, learning_rate=0.0),
+        round=dataclasses.replace(spec.round, gamma=GAMMA, max_staleness=64),
+    )
+    trainer.anchor.theta.zero_()
+    trainer._start_from_anchor()
+    return trainer
+
+
+def produce(trainer: Trainer, numbers: np.random.Generator) -> Exact:
+    """As inner steps would: the parameters move, by eighths."""
+    movement = numbers.choice([-3, -2, -1, 1, 2, 3], size=trainer.parameters) / 8
+    trainer._flat.copy_from(trainer._flat.new() - torch.from_numpy(movement).float())
+    trainer._tokens += 64
+    trainer._steps += 1
+    return movement
+
+
+@dataclass
+class Books:
+    """What one peer must owe by the protocol's four operations, in float64, where they are exact."""
+
+    trainer: Trainer
+    offers: dict[bytes, Exact] = field(default_factory=dict)
+    produced: Exact | float = 0.0
+    counted: Exact | float = 0.0
+    discounted: Exact | float = 0.0
+
+    @property
+    def owed(self) -> Exact:
+        return self.produced - self.counted - self.discounted  # type: ignore[return-value]
+
+    def froze(self, anchor: bytes) -> None:
+        values = offered_values(self.trainer, anchor)
+        assert np.array_equal(self.offers.setdefault(anchor, values), values)
+
+    def settled(self, decided: DecidedRound) -> None:
+        offer, counts = self.offers.get(decided.update.parent), self.counts(decided)
+        if offer is not None:
+            owed = self.owed
+            self.counted = self.counted + offer * counts
+            self.discounted = self.discounted + owed * (1 - GAMMA) * ~counts
+
+    def undone(self, decided: DecidedRound) -> None:
+        offer = self.offers.get(decided.update.parent)
+        if offer is not None:
+            self.counted = self.counted - offer * self.counts(decided)
+
+    def counts(self, decided: DecidedRound) -> npt.NDArray[np.bool_]:
+        """Per element, whether the update counted this peer."""
+        peer, parts = self.trainer.me, enumerate(self.trainer.parts)
+        return np.concatenate([np.full(part.size, decided.update.contributed(peer, at)) for at, part in parts])
+
+    def check(self) -> None:
+        """Nothing was lost, nothing counted twice."""
+        assert np.array_equal(self.trainer._balance.flat.numpy().astype(np.float64), self.owed)
+
+
+class Pair:
+    """Two peers that go from branch to branch together; the second one is in every round."""
+
+    def __init__(self, make: Make, wire: str, seed: int) -> None:
+        self.choose, self.numbers = random.Random(seed), np.random.default_rng(seed)
+        self.trainers = [on_grid(make("p0", wire)), on_grid(make("p1", wire))]
+        self.first = Anchor.initial(torch.zeros(self.trainers[0].parameters))
+        self.books = [Books(trainer) for trainer in self.trainers]
+        self.chain: list[DecidedRound] = []
+        self.left: list[list[DecidedRound]] = []
+        """Blocks of branches that were left, each list from the anchor on where it forks off."""
+
+    @property
+    def anchor(self) -> bytes:
+        return self.chain[-1].next_anchor if self.chain else FIRST
+
+    def act(self) -> None:
+        """Something that may happen to a peer."""
+        for books in self.books:
+            books.produced = books.produced + produce(books.trainer, self.numbers)
+        undoes = len(self.chain) > 1 and self.choose.random() < 0.4
+        self.go_back() if undoes else self.go_on()
+        for books in self.books:
+            books.check()
+
+    def go_on(self) -> None:
+        """A round that takes the first peer in, or not, or in part; or comes before it has frozen."""
+        takes_part = self.choose.random() < 0.8
+        members = self.trainers[0 if takes_part else 1 :]
+        for books in self.books[0 if takes_part else 1 :]:
+            books.trainer.freeze(self.anchor)
+            books.froze(self.anchor)
+        parts = len(self.trainers[0].parts)
+        void = frozenset(self.choose.sample(range(parts), self.choose.choice([0, 0, 2])))
+        left_out = frozenset({"p0"} if takes_part and self.choose.random() < 0.3 else ())
+        self.apply(DecidedRound(members, self.anchor, left_out=left_out, void=void))
+
+    def go_back(self) -> None:
+        """Undo some rounds, and follow a branch that was left there before, if there is one."""
+        count = self.choose.randint(1, len(self.chain) - 1)
+        undone, self.chain = self.chain[-count:], self.chain[:-count]
+        for books in self.books:
+            first = Anchor.initial(self.first.theta.clone())
+            result = undo(books.trainer, first, self.chain, undone)
+            assert result == Undone(returned=sum(bool(books.counts(each).any()) for each in undone), lost=0)
+            for decided in reversed(undone):
+                books.undone(decided)
+            books.check()
+        known = [branch for branch in self.left if branch[0].update.parent == self.anchor]
+        self.left.append(undone)
+        for decided in self.choose.choice(known) if known else ():
+            self.apply(decided)
+
+    def apply(self, decided: DecidedRound) -> None:
+        decided.apply_to(*self.trainers)
+        for books in self.books:
+            books.settled(decided)
+        self.chain.append(decided)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("seed", range(6))
+def test_from_branch_to_branch_nothing_is_lost_or_counted_twice(make: Make, wire: str, seed: int) -> None:
+    """Produced − counted on the chain − discounted = owed, to the last bit, after every action."""
+    pair = Pair(make, wire, seed)
+    for _ in range(12):
+        pair.act()
+    first, second = pair.trainers
+    assert first.anchor.state_digest() == second.anchor.state_digest()
+    assert pair.left
+    assert np.any(pair.books[0].counted)
+
+
+class Healing:
+    """A peer whose branch loses, action by action; it may be killed after any of them."""
+
+    actions = ("offer", "commit", "offer", "commit", "switch", "undo", "save", "win", "win", "offer")
+
+    def __init__(self, make: Make, folder: Path) -> None:
+        self.make: Callable[[], Trainer] = lambda: on_grid(make(folder.name))
+        self.trainer = self.make()
+        self.checkpoints = Checkpoints(folder / "checkpoints")
+        self.numbers = np.random.default_rng(1)
+        self.stands = FIRST
+        """Where the trainer is, by the chain's name."""
+        self.chain: list[DecidedRound] = []
+        self.undone: list[DecidedRound] = []
+        self.won = self.rounds_of(on_grid(make(f"winner of {folder.name}")))
+
+    def rounds_of(self, other: Trainer) -> list[DecidedRound]:
+        """Two rounds that somebody else makes alone."""
+        numbers, rounds, anchor = np.random.default_rng(2), [], FIRST
+        for _ in range(2):
+            produce(other, numbers)
+            other.freeze(anchor)
+            rounds.append(DecidedRound([other], anchor))
+            rounds[-1].apply_to(other)
+            anchor = rounds[-1].next_anchor
+        return rounds
+
+    def perform(self, action: str) -> None:
+        match action:
+            case "offer":
+                produce(self.trainer, self.numbers)
+                self.trainer.freeze(self.stands)
+                self.save()
+            case "commit":
+                self.apply(DecidedRound([self.trainer], self.stands))
+            case "switch":  # the link's HEAD is back at the fork; the trainer has not heard of it
+                self.undone, self.chain = self.chain, []
+            case "undo":
+                self.undo_to_chain()
+            case "save":
+                self.save()
+            case "win":
+                self.apply(self.won[len(self.chain)])
+
+    def apply(self, decided: DecidedRound) -> None:
+        self.chain.append(decided)
+        decided.apply_to(self.trainer)
+        self.stands = decided.next_anchor
+
+    def save(self) -> None:
+        self.checkpoints.write(self.trainer.checkpoint(self.stands))
+
+    def undo_to_chain(self) -> None:
+        """From wherever on the lost branch the trainer stands, if it does."""
+        made = [decided.next_anchor for decided in self.undone]
+        if self.stands in made:
+            zeros = torch.zeros(self.trainer.parameters)
+            undo(self.trainer, Anchor.initial(zeros), [], self.undone[: made.index(self.stands) + 1])
+            self.stands = FIRST
+
+    def die_and_start_again(self) -> None:
+        """The link tells a new trainer what is undone from its checkpoint on, what was decided since, where it is."""
+        self.trainer = self.make()
+        found = newest(self.checkpoints.folder, self.trainer.spec.digest().hex(), self.trainer.me, _fail)
+        assert found is not None
+        self.trainer.restore(found)
+        self.stands = found.anchor
+        self.undo_to_chain()
+        anchors = [FIRST, *(decided.next_anchor for decided in self.chain)]
+        for decided in self.chain[anchors.index(self.stands) :]:
+            self.trainer.replay(decided.update, decided.objects.__getitem__)
+            self.stands = decided.next_anchor
+        self.trainer.resume(self.stands)
+
+
+def _fail(path: Path, why: str) -> None:
+    raise AssertionError(f"{path}: {why}")
+
+
+@pytest.mark.parametrize("wire", ["float32", "int4"])
+def test_a_crash_at_any_step_of_a_healing_loses_nothing(make: Make, tmp_path: Path, wire: str) -> None:
+    """The same balance and the same offers as of a peer that lived on: what it learned was in a checkpoint."""
+    lived = Healing(partial(make, wire=wire), tmp_path / "lived")
+    for action in Healing.actions:
+        lived.perform(action)
+    assert lived.trainer._balance.flat.any()
+    for last in range(len(Healing.actions)):
+        died = Healing(partial(make, wire=wire), tmp_path / f"died after {last}")
+        for number, action in enumerate(Healing.actions):
+            died.perform(action)
+            if number == last:
+                died.die_and_start_again()
+        assert torch.equal(died.trainer._balance.flat, lived.trainer._balance.flat), last
+        assert offered(died.trainer, died.stands) == offered(lived.trainer, lived.stands), last

@@ -1,0 +1,102 @@
+"""A peer that misses rounds fetches their updates, not the state, and what it had learned still counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from peer.events import Line, PeerStarted, PenaltyImposed, RoundCommitted
+from peer.testing.plugin import StartSwarm
+from peer.testing.processes import RealSwarm
+
+pytestmark = pytest.mark.swarm
+
+SETS = (
+    "round.steps=20", "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=4.0", "round.exchange_s=4.0",
+    "round.ack_s=2.0", "round.stagger_s=1.0", "data.eval_every=1000",
+)  # fmt: skip
+BEGIN_S = 150.0
+ROUND_S = 60.0
+MISSED = 3
+VICTIM = 2
+OTHERS = (0, 1)
+BYTES_PER_PARAMETER = 0.6
+"""The bar for one round: int4 takes 0.53, the rest is for certificates, what peers say of themselves, and frames."""
+
+
+@pytest.mark.timeout(400)
+def test_a_peer_that_missed_three_rounds_fetches_three_updates(swarm: StartSwarm) -> None:
+    """It stands still while the others make three rounds: all that its link receives until it has them is at most 0.6
+    bytes per parameter and round. What it had learned is taken, and discounted by age for all to see. Then it is
+    killed, and the same holds for all the rounds until it is back."""
+    run = swarm(peers=3, real=True, spec="tiny", sets=SETS)
+    run.until_round(2, within_s=BEGIN_S)
+
+    stopped_at = stop_after_a_commit(run)
+    run.halt(VICTIM)
+    run.until_round(stopped_at + MISSED, by=OTHERS, within_s=MISSED * ROUND_S)
+    run.go_on(VICTIM)
+    missed = rounds_without_the_victim(run, stopped_at)
+    assert missed == [stopped_at + 1, stopped_at + 2, stopped_at + 3]
+    assert_cheap(run, missed)
+    assert_taken_as_stale(run, missed[-1] + 1)
+
+    stopped_at = stop_after_a_commit(run)
+    run.kill(VICTIM)
+    run.until_round(stopped_at + MISSED, by=OTHERS, within_s=MISSED * ROUND_S)
+    run.restart(VICTIM)
+    missed = rounds_without_the_victim(run, stopped_at)
+    assert len(missed) >= MISSED
+    assert_cheap(run, missed)
+    run.assert_agreement()
+
+
+def stop_after_a_commit(run: RealSwarm) -> int:
+    """Wait until the victim has just begun to train; the anchor from which it does."""
+    newest = run.committed(VICTIM)[-1].round
+    run.until_round(newest + 1, by=(VICTIM,), within_s=ROUND_S)
+    return newest + 1
+
+
+def rounds_without_the_victim(run: RealSwarm, stopped_at: int) -> list[int]:
+    """The rounds that it has missed, once it takes part again."""
+
+    def takes_part(line: Line) -> bool:
+        event = line.event
+        return isinstance(event, RoundCommitted) and event.round > stopped_at and run.id_of(VICTIM) in event.group
+
+    line = run.wait_for(VICTIM, takes_part, within_s=4 * ROUND_S)
+    assert isinstance(line.event, RoundCommitted)
+    return list(range(stopped_at + 1, line.event.round))
+
+
+def assert_cheap(run: RealSwarm, missed: list[int]) -> None:
+    """What the victim's link received from the commit before it was stopped to that of the last missed round."""
+    (parameters,) = {line.event.parameters for line in run.lines(VICTIM) if isinstance(line.event, PeerStarted)}
+    received = [
+        line.event.bytes_received
+        for line in run.lines(VICTIM)
+        if isinstance(line.event, RoundCommitted) and line.event.round in missed
+    ]
+    assert len(received) == len(missed), "each is applied, none is skipped by a snapshot"
+    assert sum(received) <= len(missed) * BYTES_PER_PARAMETER * parameters, received
+
+
+def assert_taken_as_stale(run: RealSwarm, round: int) -> None:
+    """In the update that made this anchor the victim counts, and everybody is told that it counts for less."""
+    victim = run.id_of(VICTIM)
+    for peer in OTHERS:
+        commit = run.wait_for(peer, lambda line: is_commit(line, round), within_s=ROUND_S).event
+        assert isinstance(commit, RoundCommitted)
+        assert commit.weights[victim] > 0
+        said = run.wait_for(peer, lambda line: is_stale(line, victim), within_s=ROUND_S).event
+        assert isinstance(said, PenaltyImposed)
+        assert 0 < said.factor < 1
+        assert said.until_round >= round
+
+
+def is_commit(line: Line, round: int) -> bool:
+    return isinstance(line.event, RoundCommitted) and line.event.round == round
+
+
+def is_stale(line: Line, about: str) -> bool:
+    return isinstance(line.event, PenaltyImposed) and (line.event.about, line.event.code) == (about, "STALE")

@@ -1,0 +1,62 @@
+"""A newcomer of a run whose beginning nobody has any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from peer.events import AlertRaised, Line, PeerStateChanged, TransferProgressed
+from peer.testing.faulty_link import LIES
+from peer.testing.plugin import StartSwarm
+from peer.testing.processes import RealSwarm
+
+pytestmark = pytest.mark.swarm
+
+SETS = (
+    "round.snapshot_rounds=4", "round.keep_rounds=3", "round.steps=4", "round.sync_rounds=0", "round.ramp_rounds=0",
+    "round.max_train_s=20", "round.gather_s=6", "round.exchange_s=6", "round.ack_s=3", "data.eval_every=1000",
+    "inner.sequences=2",
+    "model.config={hidden_size=256, intermediate_size=640, num_hidden_layers=2, num_attention_heads=2, "
+    "tie_word_embeddings=true}",
+)  # fmt: skip
+SETTINGS = ("chain_mb=0", "upload_mbps=8", "min_step_s=0.5")
+"""Nothing is kept longer than it must be, and 12 MB take some seconds."""
+LIAR, VICTIM = 1, 2
+
+
+@pytest.mark.timeout(500)
+def test_a_newcomer_takes_a_snapshot_though_one_donor_dies_and_one_lies(swarm: StartSwarm) -> None:
+    """It is told who lied and who stopped, is in step with the rest, and what it gives counts."""
+    run = swarm(peers=3, real=True, sets=SETS, settings=SETTINGS)
+    run.until_round(9, within_s=200)
+    run.until(lambda: all(first_block(run, founder) > 1 for founder in range(3)), "all prune", within_s=120)
+    (run.directory_of(LIAR) / LIES).touch()
+    late = run.join()
+    run.wait_for(late, is_transfer, within_s=120)
+    run.kill(VICTIM)
+    run.wait_for(late, is_ready, within_s=120)
+    newest = run.committed(0)[-1].round
+    run.until_round(newest + 3, within_s=120, by=(0, LIAR, late))
+    assert any(late in run.group(round) for round in range(newest + 1, newest + 4))
+    assert run.committed(late)[0].round > 4, "it did not replay from the beginning"
+    run.assert_agreement()
+    told = [text for line in run.lines(late) if (text := about_donor(line))]
+    assert any(run.id_of(LIAR) in text and "wrong bytes" in text for text in told)
+    assert all(run.id_of(0) not in text for text in told)
+
+
+def first_block(run: RealSwarm, peer: int) -> int:
+    """Number of the oldest block on a peer's disk."""
+    return min(int(path.stem) for path in (run.directory_of(peer) / "chain").glob("*.block"))
+
+
+def is_transfer(line: Line) -> bool:
+    return isinstance(line.event, TransferProgressed) and line.event.what == "snapshot"
+
+
+def is_ready(line: Line) -> bool:
+    return isinstance(line.event, PeerStateChanged) and line.event.state == "READY"
+
+
+def about_donor(line: Line) -> str:
+    """Why a donor was left out."""
+    return line.event.text if isinstance(line.event, AlertRaised) and line.event.code == "DONOR" else ""
