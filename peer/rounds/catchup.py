@@ -88,10 +88,10 @@ def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
 
 
 def _note_stranger(turn: Turn, sender: str, head: HeadSent) -> None:
-    """Who is further and has not shown how it got there: GET is answered by CHAIN if we share an anchor."""
+    """Who is elsewhere and has not shown how it got there: GET is answered by CHAIN if we share an anchor."""
     state = turn.state
     others = {peer: since for peer, since in state.strangers.items() if peer != sender}
-    if head.anchor not in state.ancestors and head.weight > state.tip.weight and len(others) < MAX_HEARD:
+    if head.anchor not in state.ancestors and len(others) < MAX_HEARD:
         turn.set(strangers={**others, sender: state.strangers.get(sender, turn.now)})
     elif sender in state.strangers:
         turn.set(strangers=others)
@@ -101,7 +101,8 @@ def _resync_if_lost(turn: Turn) -> None:
     """Nobody who is further has anything that connects with my chain, for a while: give the chain up, not the work."""
     state = turn.state
     lately = [peer for peer, (_, at) in state.heard.items() if turn.now - at < HEARD_S]
-    strange = [peer for peer in lately if turn.now - state.strangers.get(peer, turn.now) >= LOST_S]
+    apart = (peer for peer in lately if turn.now - state.strangers.get(peer, turn.now) >= LOST_S)
+    strange = [peer for peer in apart if state.heard[peer][0].weight > state.tip.weight]
     if state.blocks or state.branch or len(strange) < min(LOST_TO, len(lately)) or not strange:
         return
     turn.set(strangers={})
@@ -231,7 +232,7 @@ def on_chain(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
         tip = tip.after(block.update)
     if len(queue) == len(state.blocks):
         return
-    turn.set(blocks=tuple(queue), last=tip, block_source=sender)
+    turn.set(blocks=tuple(queue), last=tip, block_source=sender, strangers={})
     apply_blocks(turn)
 
 

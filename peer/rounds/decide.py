@@ -31,6 +31,8 @@ PROPOSALS_KEPT = 4
 CLOCKS_DIFFER_S = 5.0
 """How far the clocks of honest peers may be apart."""
 VOTES_KEPT = 16
+ACCEPTORS_PER_ROUND = 4
+"""On average: of the chain's instance, of takeovers, of a branch that was left."""
 
 
 def on_frozen(turn: Turn, pledge: Pledge) -> None:
@@ -351,15 +353,15 @@ def advance(turn: Turn, block: Block) -> None:
 def stand_at(turn: Turn, head: Head) -> None:
     """Begin at this anchor, with all that I promised there if I have been there before."""
     state = turn.state
-    recent = {head.anchor, *(step.before.anchor for step in state.trail)}
+    # Also those of a branch that was left: who comes back there must not vote a second time.
     others = {**state.acceptors, state.acceptor.instance: state.acceptor}
-    others = {name: other for name, other in others.items() if other.anchor in recent}
+    others = dict(list(others.items())[-ACCEPTORS_PER_ROUND * state.rules.keep_rounds :])
     acceptor = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
     turn.set(
         head=head, acceptor=acceptor, acceptors=others, pledge=None, progress=0.0, freeze_asked_at=None,
         unanswered=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={}, decided=None,
         deadlines=deadlines.learn([step.block.update for step in state.trail], state.rules), ready_at={},
-        dead_ballots=frozenset(), strangers={},
+        dead_ballots=frozenset(),
     )  # fmt: skip
     turn.moved()
 

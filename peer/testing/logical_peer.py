@@ -202,7 +202,7 @@ class LogicalPeer:
         return heard is None or (self.world.now - heard_at > MEET_AGAIN_S and heard.anchor != head.anchor)
 
     def is_cut_off(self, other: str) -> bool:
-        """Whether the network lets nothing pass from another peer. The board is in everybody's hands, so it counts too."""
+        """Whether the network lets nothing pass from another peer; then the board is split likewise."""
         return self.world.network.is_parted(other, self.name) or self.streams.is_cut(other)
 
     def _report(self, event: Reported) -> None:

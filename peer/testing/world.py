@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from dht.memory import LinkModel, MemoryNetwork, Scheduler
+from peer.events import AlertRaised
 from peer.rounds.layout import Part
 from peer.rounds.messages import HeadSent
 from peer.rounds.names import genesis_anchor, next_anchor
@@ -17,6 +18,8 @@ from peer.testing.logical_peer import LogicalPeer
 from peer.testing.swarm import Committed
 
 RUN = b"r" * 32
+ACCUSED = ("EQUIVOCATION", "MISDECLARED")
+"""What only liars do."""
 
 
 class World:
@@ -49,6 +52,8 @@ class World:
         """What each peer offered for each anchor."""
         self.written_off: set[tuple[str, bytes]] = set()
         """Which of them their peers have forgotten, with a branch that was too old to be undone."""
+        self.liars: set[str] = set()
+        """Peers that do not keep to the protocol, in tests that make some."""
         self.counts: Counter[str] = Counter()
         """What happened so far, over all peers."""
         self.committed_at: dict[str, list[float]] = defaultdict(list)
@@ -166,7 +171,7 @@ class World:
     # ---- what must hold ----
 
     def check(self) -> None:
-        """Equal head, equal state; and for each peer and part the books balance."""
+        """Equal head, equal state; for each peer and part the books balance; and nobody accuses the honest."""
         for peer in self.peers:
             ledger = peer.ledger if peer.alive else peer.disk.ledger
             if ledger.anchor == peer.disk.head.anchor:
@@ -176,6 +181,8 @@ class World:
                 books = ledger.counted[part] + ledger.balance[part] + ledger.discounted[part] + peer.lost[part]
                 assert books == peer.produced[part], f"{peer.name} part {part}: {books} of {peer.produced[part]}"
             self._check_counted(peer, ledger)
+            accused = [event.text for event in peer.reports if isinstance(event, AlertRaised) and event.code in ACCUSED]
+            assert not accused or self.liars, f"{peer.name} accuses the honest: {accused[0]}"
 
     def apart(self) -> str:
         """Which live peers are more than one round behind, or not on the chain of the newest; empty if none is."""

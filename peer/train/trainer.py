@@ -251,7 +251,8 @@ class Trainer:
                 self._balance.counted(where, self._decoded(mine.payload(part), where))
             elif what is Settlement.MISSED:
                 self._balance.missed(where, self.spec.round.gamma)
-        if all(what is Settlement.COUNTED for what in outcomes) or (mine and self.spec.round.gamma == 0):
+        kept = Settlement.MISSED in outcomes and self.spec.round.gamma > 0
+        if mine is not None and not kept:
             self._age.counted()
 
     def _give_up_if_too_old(self) -> float:

@@ -17,7 +17,7 @@ from tests.benchmarks import drops, drops_report, jobs
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.rows import Row
 from tests.benchmarks.variants import names_of
-from tests.decided import DecidedRound
+from tests.decided import DecidedRound, contribution
 
 PEERS = 3
 
@@ -37,6 +37,13 @@ def after_one_round(
         trainer.freeze(anchor)
     DecidedRound(trainers, anchor, [names[index] for index in left_out]).apply_to(*trainers)
     return trainers, anchor
+
+
+def next_staleness(trainer: Trainer) -> int:
+    """What the trainer's next pledge says of its age."""
+    trainer.train_step()
+    trainer.freeze(bytes(32))
+    return contribution(trainer, bytes(32)).pledge(trainer.me).staleness
 
 
 # ---- who is dropped
@@ -65,6 +72,7 @@ def test_with_carry_a_missed_contribution_is_offered_again_with_its_age(base: Ru
     (missed, counted, _), _ = after_one_round("carry", base, tmp_path, left_out=[0])
     assert missed._balance.flat.norm() > 2 * counted._balance.flat.norm()
     assert not torch.equal(missed._start, missed.anchor.theta)
+    assert [next_staleness(missed), next_staleness(counted)] == [1, 0]
 
 
 def test_without_carry_the_balance_is_empty_after_a_miss(base: RunSpec, tmp_path: Path) -> None:
@@ -72,6 +80,7 @@ def test_without_carry_the_balance_is_empty_after_a_miss(base: RunSpec, tmp_path
     (missed, _, _), _ = after_one_round("no-carry", base, tmp_path, left_out=[0])
     assert not missed._balance.flat.any()
     assert torch.equal(missed._start, missed.anchor.theta)
+    assert next_staleness(missed) == 0
 
 
 def test_a_round_without_anybody_is_void_and_commits(base: RunSpec, tmp_path: Path) -> None:

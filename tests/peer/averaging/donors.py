@@ -50,7 +50,8 @@ def chain_of(directory: Path, rounds: int, branch: int = 0) -> ChainOnDisk:
     for _ in range(disk.head.round, rounds):
         parent = disk.head
         void = update(
-            time=branch, parent=parent.anchor, round=parent.round + 1, parts=(VOID, VOID, VOID), weight=parent.weight + 3
+            time=branch, parent=parent.anchor, round=parent.round + 1, parts=(VOID, VOID, VOID),
+            weight=parent.weight + 3,
         )  # fmt: skip
         disk.commit(Block(void, block().votes), parent.after(void), frozenset())
     return disk

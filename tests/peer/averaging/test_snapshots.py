@@ -102,9 +102,9 @@ def test_a_manifest_is_checked_before_anything_is_allocated(tmp_path: Path, chan
     fields = list(msgpack.unpackb(packed, use_list=False))
     for index, value in changed.items():
         fields[index] = value
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         Manifest.from_bytes(msgpack.packb(fields))
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         Manifest.from_bytes(packed + b"\x00")
 
 

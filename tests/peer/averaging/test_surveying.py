@@ -64,7 +64,7 @@ def test_a_snapshot_is_taken_where_it_is_less_than_all_updates(round_bytes: int,
 
 
 async def test_donors_say_what_they_share_and_have(tmp_path: Path) -> None:
-    """Who is gone, talks nonsense or has no chain yet is left out; a snapshot of a branch that was left is not offered."""
+    """Who is gone, talks nonsense or has no chain yet is left out, and so is a snapshot of a branch that was left."""
     network = Network()
     old = network.add(tmp_path, "old", 6, 2, 4)
     network.add(tmp_path, "young", 1)

@@ -2,56 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from peer.rounds import coordinate, decide
+from peer.rounds import coordinate, decide, forks
+from peer.rounds.names import quorum
 from peer.rounds.settlement import Settlement
-from peer.rounds.state import Acceptor
+from peer.rounds.state import Acceptor, Persist
+from peer.rounds.turn import Turn
+from peer.rounds.update import Block, Pledge, Update
 from peer.testing import integers
-from peer.testing.integers import IntegerDisk
-from tests.peer.rounds.test_schedules import run_schedule, run_until_bytes_are_lost
+from peer.testing.integers import IntegerDisk, IntegerSums, Ledger
+from peer.testing.logical_peer import LogicalPeer
+from tests.model_swarm import TAKEOVER_S, run_schedule
+from tests.peer.rounds.test_schedules import run_until_bytes_are_lost
 
-Damage = Callable[[pytest.MonkeyPatch], None]
-
-
-def caught(schedules: int, *, targeted: bool) -> bool:
-    """Whether any of the schedules notices."""
-    for seed in range(schedules):
-        try:
-            run_schedule(seed, targeted=targeted, peers=3 + seed % 3)
-        except AssertionError:
-            return True
-    return False
+PRESENT_S = 8.0
 
 
-def quorum_of_half(patch: pytest.MonkeyPatch) -> None:
-    """A quorum of n/2 lets two halves decide differently."""
-    for module in (coordinate, decide):
-        patch.setattr(module, "quorum", lambda electorate: max(1, len(electorate) // 2))
+# ---- the voter's memory ----
 
 
 def no_write_ahead(patch: pytest.MonkeyPatch) -> None:
     """A voter that forgets its promises and votes in a crash."""
+    patch.setattr(IntegerDisk, "save_acceptor", lambda disk, acceptor: disk.owner.burn())
 
-    def forget(disk: IntegerDisk, acceptor: Acceptor) -> None:
-        disk.owner.burn()
 
-    patch.setattr(IntegerDisk, "save_acceptor", forget)
+def acceptance_is_not_written(patch: pytest.MonkeyPatch) -> None:
+    """A voter that remembers its promises only."""
+    save = IntegerDisk.save_acceptor
+    patch.setattr(IntegerDisk, "save_acceptor", lambda disk, acceptor: save(disk, replace(acceptor, accepted=None)))
+
+
+def promise_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A voter that votes for a proposal though it has promised a later ballot."""
+    propose = decide.on_propose
+
+    def forgiving(turn: Turn, sender: str, message: Any) -> None:
+        acceptor = turn.state.acceptor
+        turn.set(acceptor=replace(acceptor, promised=min(acceptor.promised, message.place.ballot)))
+        propose(turn, sender, message)
+
+    patch.setattr(decide, "on_propose", forgiving)
+
+
+def acceptors_die_with_their_branch(patch: pytest.MonkeyPatch) -> None:
+    """A voter that comes back to an anchor and has forgotten what it accepted there."""
+    stand_at = decide.stand_at
+
+    def forgetful(turn: Turn, head: Any) -> None:
+        stand_at(turn, head)
+        turn.set(acceptor=Acceptor(head.anchor, head.instance), acceptors={})
+
+    patch.setattr(decide, "stand_at", forgetful)
+
+
+# ---- the coordinator ----
 
 
 def accepted_is_not_adopted(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that ignores what may already be decided."""
     choose = coordinate._choose
 
-    def ignore(turn: coordinate.Turn, lead: coordinate.Lead) -> None:
-        promises = {peer: replace(promise, accepted=None) for peer, promise in lead.promises.items()}
+    def ignore(turn: Turn, lead: coordinate.Lead) -> None:
+        promises = {peer: replace(promise, accepted=None, other=None) for peer, promise in lead.promises.items()}
         choose(turn, replace(lead, promises=promises))
 
     patch.setattr(coordinate, "_choose", ignore)
+
+
+def coordinator_forgets_its_ballot(patch: pytest.MonkeyPatch) -> None:
+    """It leads the same ballot again after a crash, and proposes something else: others take it for a liar."""
+    begin = coordinate._begin
+
+    def unwritten(turn: Turn, ballot: int) -> None:
+        begin(turn, ballot)
+        turn.effects[:] = [effect for effect in turn.effects if not isinstance(effect, Persist)]
+
+    patch.setattr(coordinate, "_begin", unwritten)
+
+
+# ---- the quorum ----
+
+
+def _patch_quorum(patch: pytest.MonkeyPatch, damaged: Callable[[Sequence[str]], int]) -> None:
+    for name, module in list(sys.modules.items()):
+        if name.startswith("peer.rounds.") and getattr(module, "quorum", None) is quorum:
+            patch.setattr(module, "quorum", damaged)
+
+
+def quorum_of_half(patch: pytest.MonkeyPatch) -> None:
+    """A quorum of n/2 lets two halves decide differently."""
+    _patch_quorum(patch, lambda electorate: max(1, len(electorate) // 2))
+
+
+def majority_of_those_present(patch: pytest.MonkeyPatch) -> None:
+    """A majority of whoever was heard lately, in place of the electorate."""
+    turns: list[Turn] = []
+    begin = Turn.__init__
+
+    def noted(turn: Turn, state: Any, now: float) -> None:
+        begin(turn, state, now)
+        turns[:] = [turn]
+
+    def present(electorate: Sequence[str]) -> int:
+        heard, now = turns[0].state.heard, turns[0].now
+        there = [peer for peer in electorate if peer in heard and now - heard[peer][1] < PRESENT_S]
+        return (1 + len(there)) // 2 + 1
+
+    patch.setattr(Turn, "__init__", noted)
+    _patch_quorum(patch, present)
+
+
+# ---- the bytes ----
 
 
 def vote_without_the_bytes(patch: pytest.MonkeyPatch) -> None:
@@ -68,40 +135,127 @@ def vote_without_the_bytes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "_vote_if_held", blindly)
 
 
+def x_is_not_written(patch: pytest.MonkeyPatch) -> None:
+    """A contribution that is gone after a crash; another one is offered in its place."""
+    crash, save = LogicalPeer.crash, IntegerDisk.save_contribution
+
+    def save_in_memory(disk: IntegerDisk, pledge: Pledge, payloads: list[bytes]) -> None:
+        save(disk, pledge, payloads)
+        disk.memory = pledge.anchor  # type: ignore[attr-defined]
+
+    def forget(peer: LogicalPeer) -> None:
+        crash(peer)
+        peer.disk.contributions.pop(getattr(peer.disk, "memory", b""), None)
+
+    patch.setattr(IntegerDisk, "save_contribution", save_in_memory)
+    patch.setattr(LogicalPeer, "crash", forget)
+
+
+def own_bytes_are_kept(patch: pytest.MonkeyPatch) -> None:
+    """A reducer applies what it computed itself, though the update names other bytes."""
+    reduce, apply = IntegerSums.reduce, Ledger.apply
+    own: dict[tuple[str, bytes, int], bytes] = {}
+
+    def remember(sums: IntegerSums, effect: Any, done: Callable[[bytes], None]) -> None:
+        def stored(digest: bytes) -> None:
+            own[sums.disk.owner.name, effect.place.anchor, effect.part] = sums.disk.objects[digest]  # type: ignore[attr-defined]
+            done(digest)
+
+        reduce(sums, effect, stored)
+
+    def stubborn(ledger: Ledger, me: str, update: Update, mine: Any, objects: dict[bytes, bytes]) -> None:
+        kept = {
+            digest: own[me, update.parent, part]
+            for part, digest in enumerate(update.parts)
+            if (me, update.parent, part) in own
+        }
+        apply(ledger, me, update, mine, objects | kept)
+
+    patch.setattr(IntegerSums, "reduce", remember)
+    patch.setattr(Ledger, "apply", stubborn)
+
+
+# ---- the balance ----
+
+
+def _settle_as(patch: pytest.MonkeyPatch, wrong: dict[Settlement, Settlement]) -> None:
+    honest = integers.settle
+    patch.setattr(integers, "settle", lambda *args: tuple(wrong.get(what, what) for what in honest(*args)))
+
+
 def carry_counted_twice(patch: pytest.MonkeyPatch) -> None:
     """Work that a round counted stays in the balance and is offered again."""
-    honest = integers.settle
-
-    def twice(*args: object) -> tuple[Settlement, ...]:
-        return tuple(Settlement.UNTOUCHED if what is Settlement.COUNTED else what for what in honest(*args))
-
-    patch.setattr(integers, "settle", twice)
+    _settle_as(patch, {Settlement.COUNTED: Settlement.UNTOUCHED})
 
 
 def void_loses_the_carry(patch: pytest.MonkeyPatch) -> None:
     """Work that a round missed is treated as counted."""
-    honest = integers.settle
-
-    def lose(*args: object) -> tuple[Settlement, ...]:
-        return tuple(Settlement.COUNTED if what is Settlement.MISSED else what for what in honest(*args))
-
-    patch.setattr(integers, "settle", lose)
+    _settle_as(patch, {Settlement.MISSED: Settlement.COUNTED})
 
 
-@pytest.mark.parametrize(
-    ("damage", "schedules", "targeted"),
-    [
-        (quorum_of_half, 60, True),
-        (no_write_ahead, 200, True),
-        (accepted_is_not_adopted, 200, True),
-        (carry_counted_twice, 4, False),
-        (void_loses_the_carry, 20, False),
-    ],
-)
-def test_damage_is_caught(damage: Damage, schedules: int, targeted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within this many schedules at least one invariant breaks. Plain faults alone miss the voter's sins."""
+# ---- forks ----
+
+
+def no_return_of_what_is_undone(patch: pytest.MonkeyPatch) -> None:
+    """A peer that leaves a branch gives up what the branch had counted of it."""
+    undo = Ledger.undo
+
+    def keep_nothing(ledger: Ledger, *args: Any) -> None:
+        balance = list(ledger.balance)
+        undo(ledger, *args)
+        ledger.balance = balance
+
+    patch.setattr(Ledger, "undo", keep_nothing)
+
+
+def no_fork_choice(patch: pytest.MonkeyPatch) -> None:
+    """Everybody stays on its own branch."""
+    patch.setattr(forks, "_wins", lambda *args: False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catch:
+    """Which schedules catch a damage."""
+
+    kind: str
+    takeover_s: float = 0.0
+    seeds: int
+    peers: int | None = None
+
+
+CATCHES: dict[Callable[[pytest.MonkeyPatch], None], Catch] = {
+    no_write_ahead: Catch(kind="targeted", seeds=200),
+    acceptance_is_not_written: Catch(kind="targeted", seeds=200),
+    promise_is_ignored: Catch(kind="targeted", seeds=200),
+    acceptors_die_with_their_branch: Catch(kind="forks", takeover_s=TAKEOVER_S, seeds=200),
+    accepted_is_not_adopted: Catch(kind="targeted", seeds=200),
+    coordinator_forgets_its_ballot: Catch(kind="targeted", seeds=200),
+    quorum_of_half: Catch(kind="targeted", seeds=60),
+    majority_of_those_present: Catch(kind="random", seeds=60),
+    x_is_not_written: Catch(kind="random", seeds=30),
+    own_bytes_are_kept: Catch(kind="random", seeds=60),
+    carry_counted_twice: Catch(kind="random", seeds=4),
+    void_loses_the_carry: Catch(kind="random", seeds=20),
+    no_return_of_what_is_undone: Catch(kind="forks", takeover_s=TAKEOVER_S, seeds=20),
+    no_fork_choice: Catch(kind="forks", takeover_s=TAKEOVER_S, seeds=20),
+}
+
+
+def first_caught(catch: Catch) -> int | None:
+    """The first schedule that notices."""
+    for seed in range(catch.seeds):
+        try:
+            run_schedule(seed, catch.kind, takeover_s=catch.takeover_s, peers=catch.peers or 3 + seed % 3)
+        except AssertionError:
+            return seed
+    return None
+
+
+@pytest.mark.parametrize("damage", CATCHES, ids=lambda damage: damage.__name__)
+def test_damage_is_caught(damage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within so many schedules at least one invariant breaks. Plain faults alone miss the voter's sins."""
     damage(monkeypatch)
-    assert caught(schedules, targeted=targeted)
+    assert first_caught(CATCHES[damage]) is not None
 
 
 def test_votes_without_the_bytes_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

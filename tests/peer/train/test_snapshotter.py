@@ -1,0 +1,87 @@
+"""Snapshots as the trainer writes and reads them."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from dht.errors import BadInput
+from peer.averaging import snapshots
+from peer.rounds.state import Head
+from peer.train import snapshotter
+from peer.train.anchor import Anchor
+from peer.train.restore import read_chain
+from peer.train.snapshotter import Snapshotter, become_snapshot, read_anchor
+from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunOnDisk:
+    """Three rounds, with a snapshot every three."""
+    write_corpus(tmp_path / "corpus")
+    spec = small_spec(tmp_path / "corpus", "llama")
+    return make_run(tmp_path, dataclasses.replace(spec, round=dataclasses.replace(spec.round, snapshot_rounds=ROUNDS)))
+
+
+def head_of(run: RunOnDisk) -> Head:
+    return read_chain(run.directory, run.spec).head
+
+
+def write(run: RunOnDisk, name: bytes) -> str:
+    """Why it failed, if it did."""
+    writer, anchor = Snapshotter(run.directory, run.spec), run.trainer.anchor
+    writer.start(anchor, name, anchor.state_digest())
+    return writer.wait()
+
+
+def test_a_snapshot_is_the_anchor(run: RunOnDisk) -> None:
+    """Parameters, momentum, round and cursors, and the head that all peers have there."""
+    head, anchor = head_of(run), run.trainer.anchor
+    assert write(run, head.anchor) == ""
+    found = read_anchor(run.directory, ROUNDS, head.anchor)
+    assert (found.round, found.cursors, found.state_digest()) == (ROUNDS, anchor.cursors, anchor.state_digest())
+    manifest = snapshots.read_manifest(snapshots.path_of(run.directory, ROUNDS, head.anchor))
+    assert manifest.base.head == head
+    assert manifest.run == run.spec.digest()
+    became = Anchor.initial(torch.zeros_like(anchor.theta))
+    become_snapshot(became, run.directory, ROUNDS, head.anchor)
+    assert became.state_digest() == anchor.state_digest()
+    with pytest.raises(BadInput, match="is of another model"):
+        become_snapshot(Anchor.initial(torch.zeros(7)), run.directory, ROUNDS, head.anchor)
+
+
+def test_one_is_due_every_so_many_rounds_as_far_as_the_disk_allows(
+    run: RunOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing takes a twentieth of the time at most; then some rounds go without."""
+    now = [1000.0]
+    monkeypatch.setattr(snapshotter.time, "monotonic", lambda: now[0])
+    writer, anchor = Snapshotter(run.directory, run.spec), run.trainer.anchor
+    assert [round for round in range(8) if writer.due(round)] == [3, 6]
+    real = snapshots.write
+
+    def slow(*args: object, **fields: object) -> Path:
+        now[0] += 2.0
+        return real(*args, **fields)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(snapshots, "write", slow)
+    writer.start(anchor, head_of(run).anchor, anchor.state_digest())
+    assert writer.wait() == ""
+    now[0] += 39.0
+    assert not writer.due(6)
+    now[0] += 1.0
+    assert writer.due(6)
+
+
+def test_what_goes_wrong_is_told_and_stops_nothing(run: RunOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chain has left this anchor meanwhile; or the disk is full."""
+    assert "does not lead to the anchor where this peer stands" in write(run, b"e" * 32)
+    assert snapshots.names(run.directory) == []
+    usage = shutil.disk_usage(run.directory)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    assert "no room for a snapshot" in write(run, head_of(run).anchor)
+    assert list((run.directory / "snapshots").iterdir()) == []
