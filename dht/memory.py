@@ -21,6 +21,10 @@ DropsFrame = Callable[[str, str, bytes], bool]
 """Called with (sender, receiver, frame) when a frame is sent; True loses it."""
 
 
+DelaysFrame = Callable[[str, str, bytes], float]
+"""Called likewise; the seconds by which the frame arrives later than others do, which may overtake it."""
+
+
 class Scheduler:
     """A virtual clock that runs calls in order of time, ties in order of `call_at`."""
 
@@ -110,7 +114,8 @@ class MemoryNetwork:
         self.scheduler = scheduler
         self.link = link or LinkModel()
         self.drops: DropsFrame | None = None
-        """A targeted adversary."""
+        self.delays: DelaysFrame | None = None
+        """A targeted adversary, both."""
         self.frames_sent = 0
         self.frames_lost = 0
         self._random = rng.random
@@ -152,7 +157,7 @@ class MemoryNetwork:
         """Undo partitions, cuts and the adversary. Stalls end by themselves."""
         self._side.clear()
         self._cuts.clear()
-        self.drops = None
+        self.drops = self.delays = None
 
     def carry(self, sender: MemoryStreams, to: str, frame: bytes) -> None:
         """Lose the frame, or schedule its arrival (called by `MemoryStreams.send`)."""
@@ -167,6 +172,9 @@ class MemoryNetwork:
             return
         low, high = link.delay_s
         arrival = sent + low + (high - low) * random()
+        if self.delays is not None and (late_s := self.delays(source, to, frame)):
+            self.scheduler.call_at(arrival + late_s, self._arrive, source, to, frame)
+            return
         if link.duplication and random() < link.duplication:
             self.scheduler.call_at(arrival + link.old_s * random(), self._arrive, source, to, frame)
         if link.old and random() < link.old:

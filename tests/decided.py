@@ -40,7 +40,7 @@ class DecidedRound:
         mask = sum(1 << index for index in chosen)
         parts = tuple(
             VOID if part in void or not chosen else self._mean(codec, [offers[index].payload(part) for index in chosen],
-                                                 [weights[index] for index in chosen])
+                                                 [weights[index] for index in chosen], sum(weights))
             for part in range(len(first.parts))
         )  # fmt: skip
         self.update = Update(
@@ -60,8 +60,9 @@ class DecidedRound:
         for trainer in trainers:
             trainer.apply(self.update, self.objects.__getitem__)
 
-    def _mean(self, codec: Codec, payloads: list[bytes], weights: list[int]) -> bytes:
+    def _mean(self, codec: Codec, payloads: list[bytes], weights: list[int], offered: int) -> bytes:
         """Average and encode one part as its reducer does; the digest of the mean's bytes."""
-        mean = codec.encode(weighted_mean([codec.decode(payload) for payload in payloads], weights))
+        values = [codec.decode(payload) for payload in payloads]
+        mean = codec.encode(weighted_mean(values, weights, offered - sum(weights)))
         self.objects[digest_of(mean)] = mean
         return digest_of(mean)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from random import Random
 
 from dht.memory import LinkModel
-from peer.rounds.messages import Prepare, Promise, Propose, Voted
+from peer.rounds.messages import Message, Prepare, Promise, Propose, Voted, decode
 from peer.rounds.state import Head
 from peer.rounds.update import Block
+from peer.testing.integers import IntegerDisk
 from peer.testing.logical_peer import LogicalPeer
 from peer.testing.world import World
 
@@ -58,10 +59,13 @@ class FaultyWorld(World):
         assert not self.apart(), self.apart()
 
 
-def run_schedule(seed: int, kind: str, *, takeover_s: float = 0.0, peers: int | None = None) -> FaultyWorld:
+def run_schedule(
+    seed: int, kind: str, *, takeover_s: float = 0.0, peers: int | None = None, watched: bool = False
+) -> FaultyWorld:
     """One schedule with 1 to 5 founders, or as many as asked. `kind` is "random", "targeted" or "forks".
 
     With takeover both faults and calm last longer, by the time that it takes to take over and to find together.
+    `watched` checks for every frame that its sender has on disk what it says; else only what comes of it is seen.
     """
     dice = Random(seed)
     link = LinkModel(
@@ -72,7 +76,8 @@ def run_schedule(seed: int, kind: str, *, takeover_s: float = 0.0, peers: int | 
     if dice.random() < LATECOMERS:
         for _ in range(dice.randrange(1, 3)):
             world.scheduler.call_at(dice.uniform(0.0, FAULT_S), world.join)
-    world.run(_faults(kind, dice, FAULT_S + longer_s), fault_s=FAULT_S + longer_s, calm_s=CALM_S + longer_s)
+    faults = _faults(kind, dice, FAULT_S + longer_s)
+    world.run(_watched(faults) if watched else faults, fault_s=FAULT_S + longer_s, calm_s=CALM_S + longer_s)
     return world
 
 
@@ -85,6 +90,36 @@ def _faults(kind: str, dice: Random, horizon_s: float) -> Faults:
         case "forks":
             return forking_faults(horizon_s)
     raise AssertionError(f"no such kind: {kind}")
+
+
+def _watched(faults: Faults) -> Faults:
+    def arm(world: FaultyWorld) -> None:
+        faults(world)
+        drops = world.network.drops
+        disks = {peer.name: peer.disk for peer in world.peers}
+
+        def watch(sender: str, receiver: str, frame: bytes) -> bool:
+            if frame[0] in (Prepare.code, Promise.code, Voted.code) and sender in disks:
+                _check_written(disks[sender], decode(frame))
+            return drops is not None and drops(sender, receiver, frame)
+
+        world.network.drops = watch
+
+    return arm
+
+
+def _check_written(disk: IntegerDisk, message: Message) -> None:
+    """The protocol, §7: first on disk, then said. A peer that has promised more since may still repeat itself."""
+    assert isinstance(message, Prepare | Promise | Voted)
+    written = disk.load_acceptors().get(message.place.instance)
+    promised = written.promised if written else -1
+    assert promised >= message.place.ballot, f"ballot {message.place.ballot} is said, {promised} is on disk"
+    if isinstance(message, Promise) and message.pledge.root:
+        assert disk.pledge(message.place.anchor) == message.pledge, "a contribution is pledged that is not on disk"
+    if isinstance(message, Voted) and promised == message.place.ballot:
+        said = (message.place.ballot, message.vote.update)
+        assert written is not None
+        assert written.accepted == said, f"a vote for {said} is said, {written.accepted} is on disk"
 
 
 # ---- faults ----
@@ -140,8 +175,9 @@ def random_faults(horizon_s: float) -> Faults:
 
 
 def targeted_faults(loss: float) -> Faults:
-    """Aims at agreement: loses promises, proposals and votes, strikes right after a promise or a vote,
-    isolates the first committer, freezes a coordinator and cuts it off from its successor."""
+    """Aims at agreement: loses promises, proposals and votes or delivers them in a later ballot, strikes right after
+    a promise or a vote or amid a proposal, isolates the first committer, freezes a coordinator and cuts it off from
+    its successor."""
     aims = {Promise.code, Propose.code, Voted.code}
 
     def arm(world: FaultyWorld) -> None:
@@ -150,6 +186,8 @@ def targeted_faults(loss: float) -> Faults:
             peer = next(peer for peer in world.peers if peer.name == sender)
             if code in (Promise.code, Voted.code) and world.rng.random() < 0.04 and peer.alive:
                 _crash_soon(world, peer, world.rng.uniform(0.5, 8.0), fuse=2)
+            if code == Propose.code and world.rng.random() < 0.04 and peer.alive:
+                _crash_soon(world, peer, world.rng.uniform(0.1, 1.0), fuse=1)
             if code in (Prepare.code, Propose.code) and world.rng.random() < 0.04 and peer.alive:
                 seconds = world.rng.uniform(2.0, 8.0)
                 peer.stall(seconds)
@@ -165,7 +203,11 @@ def targeted_faults(loss: float) -> Faults:
                         _crash_soon(world, other, world.rng.uniform(0.5, 2.0), fuse=1)
                 world.scheduler.call_in(world.rng.uniform(4.0, 16.0), world.network.partition)
 
-        world.network.drops = drops
+        def delays(sender: str, receiver: str, frame: bytes) -> float:
+            late = frame[0] in aims and world.rng.random() < 0.15
+            return world.rng.uniform(1.0, 12.0) if late else 0.0
+
+        world.network.drops, world.network.delays = drops, delays
         world.on_commit = isolate
 
     return arm

@@ -162,7 +162,7 @@ class RunFiles:
 
     def objects(self) -> Iterator[bytes]:
         """Names of all objects, of the chain and not."""
-        for path in sorted((self.directory / "chain" / "objects").iterdir()):
+        for path in sorted((self.directory / "chain" / "objects").glob("*")):
             if not path.suffix:
                 with blaming(0, path):
                     name = bytes.fromhex(path.name)

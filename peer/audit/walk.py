@@ -179,7 +179,7 @@ class _Audit:
         self._files.check_vectors(manifest)
         if not self._states.known:
             self._states.become(manifest)
-            self.report.notes.append(f"states are those after the snapshot of round {head.round}")
+            self.report.notes.append(f"states from the snapshot of round {head.round} on")
         path = snapshots.path_of(self._files.directory, head.round, head.anchor) / snapshots.MANIFEST
         with blaming(head.round, path):
             require(manifest.state == self._states.digest, "its state is not the one that the blocks lead to")

@@ -209,7 +209,9 @@ class ChainOnDisk:
         return self.heads[self._index(anchor)]
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
-        """The blocks that follow an anchor on the chain, as many as one answer may carry."""
+        """The blocks that follow an anchor, as many as one answer may carry; none if they are not here any more."""
+        if anchor not in self._rounds:
+            return ()
         chosen: list[Block] = []
         size = 0
         first = self._index(anchor)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import msgpack
 
@@ -36,6 +36,8 @@ TAKERS = 4
 """Peers that are given chunks at a time."""
 TAKER_S = 10.0
 """Who has not asked for so long is no taker any more."""
+HOLD_S = 60.0
+"""A snapshot that somebody takes can be read for so long after the last question, though newer ones replace it."""
 QUIET_S = 5.0
 """A question waits this long for the exchange of a round to end; then it is put off."""
 POLL_S = 0.05
@@ -92,6 +94,15 @@ class Answers(Protocol):
     def answer(self, name: str, answer: Answer) -> None: ...
 
 
+@dataclass
+class Held:
+    """A snapshot that is kept open."""
+
+    manifest: Manifest
+    vectors: BinaryIO
+    asked_at: float
+
+
 class Donor:
     """Answers the questions of newcomers from one run directory."""
 
@@ -103,6 +114,8 @@ class Donor:
         self._directory, self._executor, self._upload_bps = directory, executor, upload_bps
         self._manifests: dict[str, tuple[bytes, Manifest]] = {}
         """By the folder's name: the manifest's digest, and what it says."""
+        self._held: dict[bytes, Held] = {}
+        """By the manifest's digest: what somebody takes."""
         self._takers: dict[str, float] = {}
         self._free_at = 0.0
 
@@ -112,6 +125,13 @@ class Donor:
         if self._upload_bps:
             node.answer(MANIFEST, self.manifest)
             node.answer(CHUNK, self.chunk)
+
+    def close(self) -> None:
+        """Give nothing any more."""
+        self.disk = None
+        self._manifests.clear()
+        while self._held:
+            self._held.popitem()[1].vectors.close()
 
     async def standing(self, peer: str, request: bytes) -> bytes | None:
         """Where my chain stands, and which snapshots I have."""
@@ -133,27 +153,49 @@ class Donor:
         ).to_bytes()  # fmt: skip
 
     async def manifest(self, peer: str, request: bytes) -> bytes | None:
-        """The manifest with this digest."""
-        for name, (digest, manifest) in self._manifests.items():
-            if digest == request and (self._directory / snapshots.FOLDER / name).exists():
-                return manifest.to_bytes()
-        return None
+        """The manifest with this digest; nothing if others are served."""
+        if not self._takes_on(peer) or (held := self._hold(request)) is None:
+            return None
+        return held.manifest.to_bytes()
 
     async def chunk(self, peer: str, request: bytes) -> bytes | None:
         """One chunk of a snapshot; BUSY if others are served or a round needs the line."""
         try:
             digest, number = row(_unpacked(request), 2)
-            octets(digest, DIGEST_BYTES)
-            found = next((name, item) for name, (known, item) in self._manifests.items() if known == digest)
-            name, manifest = found
-            integer(number, 0, len(manifest.chunks) - 1)
-        except (ValueError, StopIteration):
+            held = self._hold(octets(digest, DIGEST_BYTES))
+            if held is None:
+                return None
+            integer(number, 0, len(held.manifest.chunks) - 1)
+        except ValueError:
             return None
-        if not self._takes_on(peer) or not await self._is_free(manifest.chunk_bytes(number)):
+        if not self._takes_on(peer) or not await self._is_free(held.manifest.chunk_bytes(number)):
             return BUSY
-        path = self._directory / snapshots.FOLDER / name
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, snapshots.read_chunk, path, manifest, number)
+        return await loop.run_in_executor(
+            self._executor, snapshots.chunk_at, held.vectors.fileno(), held.manifest, number
+        )  # fmt: skip
+
+    def _hold(self, digest: bytes) -> Held | None:
+        """Keep a snapshot open that somebody takes: the trainer removes it when it has written two newer ones."""
+        loop = asyncio.get_running_loop()
+        if digest not in self._held:
+            name = next((name for name, (known, _) in self._manifests.items() if known == digest), "")
+            path = self._directory / snapshots.FOLDER / name / snapshots.VECTORS
+            if not name or not path.exists():
+                return None
+            self._held[digest] = Held(self._manifests[name][1], path.open("rb"), time.monotonic())
+            loop.call_later(HOLD_S, self._let_go, digest)
+        self._held[digest].asked_at = time.monotonic()
+        return self._held[digest]
+
+    def _let_go(self, digest: bytes) -> None:
+        if digest not in self._held:
+            return
+        rest_s = self._held[digest].asked_at + HOLD_S - time.monotonic()
+        if rest_s > 0:
+            asyncio.get_running_loop().call_later(rest_s, self._let_go, digest)
+        else:
+            self._held.pop(digest).vectors.close()
 
     def _offered(self, known: dict[bytes, int]) -> list[tuple[bytes, Manifest]]:
         """Snapshots on my chain, oldest first. One that is damaged or goes away meanwhile is not offered."""

@@ -95,6 +95,9 @@ class Download:
         for old in (self._directory / FOLDER).glob("*.part"):
             if old != self._part:
                 shutil.rmtree(old)
+        whole = self._part.with_suffix("")
+        if whole.exists() and not self._part.exists():
+            whole.rename(self._part)  # a crash came before the chain began there
         self._part.mkdir(parents=True, exist_ok=True)
         vectors = self._part / VECTORS
         here = vectors.stat().st_blocks * 512 if vectors.exists() else 0

@@ -53,6 +53,7 @@ from peer.rounds.state import (
     Store,
     Undo,
 )  # fmt: skip
+from peer.rounds.turn import Turn
 from peer.rounds.update import Block
 
 Done = Callable[[], None]
@@ -71,7 +72,9 @@ class Disk(Protocol):
     def undo(self, head: Head) -> tuple[Block, ...]:
         """Let the chain end at this earlier head; returns what followed, newest first. It stays on disk for a while."""
 
-    def blocks_after(self, anchor: bytes) -> tuple[Block, ...]: ...
+    def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
+        """Some of the blocks that follow an anchor; none if they are not here any more."""
+
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         """(Merkle path, encoded bytes) of a part of my contribution for `anchor`; None without one."""
 
@@ -175,14 +178,16 @@ class Driver:
             case SendObjects(one, digests):
                 self._send_objects(one, digests)
             case SendChain(one, after):
-                self._send((one,), ChainSent(self._disk.blocks_after(after)))
+                blocks = self._disk.blocks_after(after)
+                # The machine remembers anchors longer than the disk has room for blocks: HEAD says that there is more.
+                self._send((one,), ChainSent(blocks) if blocks else Turn(self.state, self.clock()).my_head())
             case Persist(acceptor, update):
                 if update is not None:
                     self._disk.save_object(update.digest, update.to_bytes())
                 self._disk.save_acceptor(acceptor)
             case Keep():
                 self._arithmetic.keep(effect)
-            case Reduce(place, part, contributors, _, _, attempt):
+            case Reduce(place, part, contributors, _, _, attempt, _):
                 self._arithmetic.reduce(
                     effect,
                     lambda digest: self.deliver(Reduced(self.clock(), place, part, contributors, digest, attempt)),

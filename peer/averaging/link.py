@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,7 @@ from peer.averaging.pipe import LinkLost, LinkPipe
 from peer.averaging.reducing import Reducer
 from peer.averaging.rules import rules_of
 from peer.averaging.starting import lead, unless_left
-from peer.averaging.syncing import RESYNC, Syncer
-from peer.events import AlertRaised
+from peer.averaging.syncing import Syncer
 from peer.events import Event as Reported
 from peer.rounds.layout import Part, cut
 from peer.rounds.machine import TICK_S, begin
@@ -83,30 +82,33 @@ async def story(
     genesis = await find_genesis(notices, pipe, invite.organiser, directory, state)
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="bytes") as executor:
         chains = Chains(directory, first_head(genesis), parts, spec, executor, settings)
-        await _follow_chain(node, pipe, notices, chains, _rules(spec, parts, notices), at)
+        with closing(Donor(directory, executor, round(settings.upload_mbps * 1e6))) as donor:
+            donor.listen(node)
+            await _follow_chain(node, pipe, notices, chains, donor, _rules(spec, parts, notices), at)
 
 
-async def _follow_chain(node: Node, pipe: LinkPipe, notices: Notices, chains: Chains, rules: Rules, at: bytes) -> None:
+async def _follow_chain(
+    node: Node, pipe: LinkPipe, notices: Notices, chains: Chains, donor: Donor, rules: Rules, at: bytes
+) -> None:
     """Take part from where the chain on this disk ends; where that leads nowhere any more, from a snapshot."""
-    donor = Donor(chains.directory, chains.executor, round(chains.settings.upload_mbps * 1e6))
-    donor.listen(node)
     syncer = Syncer(
         node, notices, chains.directory, sum(part.size for part in rules.parts), sum(rules.part_bytes),
         rules.keep_rounds, chains.executor, lambda event: _report(pipe, event),
     )  # fmt: skip
     disk = chains.open()
-    is_lost = not lead(pipe, disk, chains.directory, chains.genesis, at)
+    why = "" if lead(pipe, disk, chains.directory, chains.genesis, at) else "no snapshot is on this disk"
     while True:
-        if is_lost or await unless_left(pipe, syncer.is_needed(disk)):
-            manifest = await unless_left(pipe, syncer.bring(disk))
+        why = why or await unless_left(pipe, syncer.find_need(disk))
+        if why:
+            manifest = await unless_left(pipe, syncer.bring(disk, why))
             disk = chains.open()
             pipe.send("snapshot", manifest.round, manifest.anchor, disk.head.members)
         pipe.send("resume", disk.head.anchor)
         link = Link(node, pipe, notices, disk, rules, chains.executor)
         donor.disk, donor.is_exchanging = disk, link.is_exchanging
-        is_lost = await link.take_part()
+        why = await link.take_part()
         donor.disk = None
-        if not is_lost:
+        if not why:
             return
 
 
@@ -121,6 +123,7 @@ class Link:
         self._said: HeadSent | None = None
         self._in_step = False
         self._all_here, self._committed, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._lost_why = ""
         self._counted_sent = self._counted_received = 0
         acceptors = disk.load_acceptors()
         accepted = disk.accepted_update(acceptors.get(disk.head.instance))
@@ -136,8 +139,8 @@ class Link:
             trainer=self, report=self._report, publish=self._say,
         )  # fmt: skip
 
-    async def take_part(self) -> bool:
-        """Until the trainer leaves, has finished the run, or has ended; or until the chain is lost: True."""
+    async def take_part(self) -> str:
+        """Until the trainer leaves, has finished the run, or has ended; or until the chain is lost: why it is."""
         self._node.streams.listen(self._driver.on_frame)
         async with asyncio.TaskGroup() as tasks:
             running = [
@@ -149,7 +152,7 @@ class Link:
             try:
                 if not await self._hears_out(hearing):
                     self._stop()
-                    return True
+                    return self._lost_why
                 await self._say_goodbye(hearing.result())
             except LinkLost:
                 log.info("the trainer has ended")
@@ -157,7 +160,7 @@ class Link:
                 hearing.cancel()
                 for task in running:
                     task.cancel()
-        return False
+        return ""
 
     def is_exchanging(self) -> bool:
         """Whether a round needs the line now."""
@@ -271,9 +274,8 @@ class Link:
         self._pipe.send("freeze")
 
     def resync(self, why: str) -> None:
-        """Give this chain up, and tell the people."""
-        text = f"{why}: this peer goes on from a snapshot and keeps what it has learned since it was last counted"
-        self._report(AlertRaised(level="warning", code=RESYNC, text=text))
+        """Give this chain up."""
+        self._lost_why = why
         self._lost.set()
 
     def _report(self, event: Reported) -> None:

@@ -44,7 +44,7 @@ class Reducer:
         if not effect.attempt:  # what is reduced again may be needed as evidence
             for key in keys:
                 del self._kept[key]
-        working = self._executor.submit(self._mean, payloads, effect.weights)
+        working = self._executor.submit(self._mean, payloads, effect.weights, effect.missing)
 
         def finish() -> None:
             digest, mean = working.result()
@@ -55,6 +55,7 @@ class Reducer:
     def forget(self) -> None:
         self._kept.clear()
 
-    def _mean(self, payloads: list[bytes], weights: tuple[int, ...]) -> tuple[bytes, bytes]:
-        mean = self._codec.encode(weighted_mean([self._codec.decode(payload) for payload in payloads], weights))
+    def _mean(self, payloads: list[bytes], weights: tuple[int, ...], missing: int) -> tuple[bytes, bytes]:
+        values = [self._codec.decode(payload) for payload in payloads]
+        mean = self._codec.encode(weighted_mean(values, weights, missing))
         return digest_of(mean), mean

@@ -212,10 +212,14 @@ def read_chunk(path: Path, manifest: Manifest, chunk: int) -> bytes | None:
     """One chunk of the vectors; None if its bytes are not those that were written."""
     try:
         with (path / VECTORS).open("rb") as file:
-            file.seek(chunk * CHUNK_BYTES)
-            payload = file.read(manifest.chunk_bytes(chunk))
+            return chunk_at(file.fileno(), manifest, chunk)
     except FileNotFoundError:
         return None
+
+
+def chunk_at(vectors: int, manifest: Manifest, chunk: int) -> bytes | None:
+    """`read_chunk` from an open file, by its descriptor."""
+    payload = os.pread(vectors, manifest.chunk_bytes(chunk), chunk * CHUNK_BYTES)
     return payload if digest_of(payload) == manifest.chunks[chunk] else None
 
 

@@ -10,12 +10,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dht.errors import BadInput, Unreachable
 from dht.node import Node
 from peer.averaging.chain import ChainOnDisk, adopt
+from peer.averaging.donating import Standing
 from peer.averaging.downloading import Download, fetch_manifest
 from peer.averaging.notices import Notices
 from peer.averaging.snapshots import Manifest
@@ -27,9 +29,13 @@ log = logging.getLogger(__name__)
 
 LOOK_TRIES = 3
 """A peer that finds nobody on the board looks again so often before it goes on alone."""
+LOOK_S = 5.0
 LOOK_AGAIN_S = 1.0
 TRY_AGAIN_S = 3.0
 RESYNC = "RESYNC"
+
+Others = dict[str, tuple[HeadSent | None, tuple[str, ...]]]
+"""By peer id: its HEAD, None before it takes part, and where it can be dialled."""
 
 
 @dataclass
@@ -51,20 +57,29 @@ class Syncer:
     _silent: set[str] = field(default_factory=set)
     """Donors that failed; they are asked again when nobody else is left."""
 
-    async def is_needed(self, disk: ChainOnDisk) -> bool:
-        """Whether nobody has what follows this chain, or all of that is more than a newcomer need load."""
-        others = await self._find_others(LOOK_TRIES if disk.head.round == 0 else 1)
-        goal = max((head.round for head in others.values() if head is not None), default=0)
+    async def find_need(self, disk: ChainOnDisk) -> str:
+        """Why this peer needs a snapshot: nobody has what follows its chain, or a newcomer has less to load; or ""."""
+        is_newcomer = disk.head.round == 0 and self.notices.identity.peer_id not in disk.head.members
+        others = await self._read_others(LOOK_TRIES if is_newcomer else 1)
+        goal = max((head.round for head, _ in others.values() if head is not None), default=0)
         if goal - disk.head.round <= self.keep_rounds:
-            return False
-        standings = await survey(self.node, others, self._anchors(disk))
+            return ""
+        standings = await self._survey(disk, others)
         if is_cut_off(standings, disk.head.weight):
-            return True
+            return f"the others are at round {goal} and no longer have what follows round {disk.head.round} here"
         choice = choose(standings)
-        return disk.head.round == 0 and choice is not None and is_shorter(choice, standings, 0, self.round_bytes)
+        if disk.head.round == 0 and choice is not None and is_shorter(choice, standings, 0, self.round_bytes):
+            return f"{goal} updates are more to load than a snapshot"
+        return ""
 
-    async def bring(self, disk: ChainOnDisk) -> Manifest:
-        """Have a snapshot on disk, and the chain begin there; tries until somebody gives one. Raises DiskFull."""
+    async def bring(self, disk: ChainOnDisk, why: str) -> Manifest:
+        """Have a snapshot on disk, and the chain begin there; tries until somebody gives one. Raises DiskFull.
+
+        Who has a past is told `why` its chain is given up.
+        """
+        if disk.head.round:
+            text = f"{why}: this peer goes on from a snapshot and keeps what it has learned and nobody can have counted"
+            self.say(AlertRaised(level="warning", code=RESYNC, text=text))
         while True:
             choice = await self._choose(disk)
             if choice is None:
@@ -75,7 +90,7 @@ class Syncer:
                 manifest = await self._fetch(choice)
             except Unreachable as error:
                 log.info("%s", error)
-                await asyncio.sleep(LOOK_AGAIN_S)
+                await asyncio.sleep(TRY_AGAIN_S)
                 continue
             except BadInput as error:
                 self.refused |= {choice.offer.manifest}
@@ -85,9 +100,8 @@ class Syncer:
             return manifest
 
     async def _choose(self, disk: ChainOnDisk) -> Choice | None:
-        others = await self._find_others(1)
-        standings = await survey(self.node, others, self._anchors(disk))
-        further = {peer: standing for peer, standing in standings.items() if standing.weight > disk.head.weight}
+        standings = await self._survey(disk, await self._read_others(1))
+        further = {peer: standing for peer, standing in standings.items() if standing.weight >= disk.head.weight}
         trusted = {peer: standing for peer, standing in further.items() if peer not in self._silent}
         choice = choose(trusted, self.refused)
         if choice is None:
@@ -113,15 +127,20 @@ class Syncer:
             self._silent |= download.left_out
         return manifest
 
-    async def _find_others(self, tries: int) -> dict[str, HeadSent | None]:
-        """Who is on the board, dialled."""
-        for _ in range(tries):
-            found = await self.notices.read_others()
-            if found:
-                await asyncio.gather(*(self.node.meet(peer, addresses) for peer, (_, addresses) in found.items()))
-                return {peer: head for peer, (head, _) in found.items()}
+    async def _read_others(self, tries: int) -> Others:
+        """Who is on the board."""
+        for left in reversed(range(tries)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    if (others := await self.notices.read_others()) or not left:
+                        return others
             await asyncio.sleep(LOOK_AGAIN_S)
         return {}
+
+    async def _survey(self, disk: ChainOnDisk, others: Others) -> dict[str, Standing]:
+        """What they say of their chains, once they are dialled."""
+        await asyncio.gather(*(self.node.meet(peer, addresses) for peer, (_, addresses) in others.items()))
+        return await survey(self.node, others, self._anchors(disk))
 
     def _anchors(self, disk: ChainOnDisk) -> tuple[bytes, ...]:
         """From which I could go on: as far back as a fork may lead."""

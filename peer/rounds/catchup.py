@@ -75,7 +75,7 @@ def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
         )  # fmt: skip
     if head.ready and head.anchor == state.head.anchor and sender in state.electorate:
         turn.set(ready_at={sender: turn.now, **state.ready_at})
-    _note_stranger(turn, sender, head)
+    _note_stranger(turn, sender, head, heard_lately=turn.now - before_at < HEARD_S)
     if head.anchor != state.head.anchor:
         _elsewhere(turn, sender, head.anchor)
     elif news and state.in_step and head.state and state.state_digest and head.state != state.state_digest:
@@ -87,12 +87,13 @@ def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
         )
 
 
-def _note_stranger(turn: Turn, sender: str, head: HeadSent) -> None:
+def _note_stranger(turn: Turn, sender: str, head: HeadSent, *, heard_lately: bool) -> None:
     """Who is elsewhere and has not shown how it got there: GET is answered by CHAIN if we share an anchor."""
     state = turn.state
     others = {peer: since for peer, since in state.strangers.items() if peer != sender}
     if head.anchor not in state.ancestors and len(others) < MAX_HEARD:
-        turn.set(strangers={**others, sender: state.strangers.get(sender, turn.now)})
+        since = state.strangers.get(sender, turn.now) if heard_lately else turn.now
+        turn.set(strangers={**others, sender: since})
     elif sender in state.strangers:
         turn.set(strangers=others)
 

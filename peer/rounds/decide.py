@@ -393,8 +393,10 @@ def _fault_of_votes(state: State, block: Block) -> str:
     for vote in block.votes:
         if not vote_valid(state, vote):
             return f"the vote of {vote.voter} is not a voter's genuine one"
-    voters = {vote.voter for vote in block.votes if vote.update == digest}
+    if any(vote.update != digest for vote in block.votes):
+        return "its votes are for another update"
+    voters = {vote.voter for vote in block.votes}
     if len(voters) < len(block.votes) or len({vote.ballot for vote in block.votes}) > 1:
-        return "its votes are not for this update, from different peers and in one ballot"
+        return "its votes are not from different peers in one ballot"
     needed = quorum(state.electorate)
     return "" if len(voters) >= needed else f"it has {len(voters)} of the {needed} votes that it needs"

@@ -24,8 +24,12 @@ def giver_of(turn: Turn, exchange: Exchange, sender: str, message: PartSent) -> 
 
 def weights(turn: Turn, exchange: Exchange, contributors: int) -> tuple[int, ...]:
     """What each member weighs in a mean of these contributors: 0 for the others. Not all 0 if there is a mean."""
-    table = token_weights(exchange.members, turn.rules.tokens_cap, turn.rules.max_staleness)
+    table = _table(turn, exchange)
     return tuple(weight if contributors >> index & 1 else 0 for index, weight in enumerate(table))
+
+
+def _table(turn: Turn, exchange: Exchange) -> tuple[int, ...]:
+    return token_weights(exchange.members, turn.rules.tokens_cap, turn.rules.max_staleness)
 
 
 def reduce(turn: Turn, exchange: Exchange, part: int, contributors: int, attempt: int = 0) -> None:
@@ -36,7 +40,8 @@ def reduce(turn: Turn, exchange: Exchange, part: int, contributors: int, attempt
     chosen = [index for index in range(len(table)) if contributors >> index & 1]
     names = tuple(exchange.members[index].peer for index in chosen)
     shares = tuple(table[index] for index in chosen)
-    turn.do(Reduce(exchange.place, part, contributors, names, shares, attempt))
+    missing = sum(_table(turn, exchange)) - sum(shares)
+    turn.do(Reduce(exchange.place, part, contributors, names, shares, attempt, missing))
 
 
 def keep_early(turn: Turn, sender: str, message: PartSent | MeanSent) -> None:

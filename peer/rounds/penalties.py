@@ -24,8 +24,9 @@ def due(head: Head, update: Update, max_staleness: int) -> tuple[Penalty, ...]:
         came, parts = _came(update, index)
         if came < parts:
             found.append((member.peer, LATE, WEIGHT_ONE * came // parts, until, b""))
-        if member.root and member.staleness:
-            found.append((member.peer, STALE, discount(member.staleness, max_staleness), until, b""))
+        counts = discount(member.staleness, max_staleness)
+        if member.root and counts < WEIGHT_ONE:
+            found.append((member.peer, STALE, counts, until, b""))
     return tuple(sorted(found))
 
 
@@ -37,7 +38,7 @@ def explain(penalty: Penalty, update: Update) -> str:
         return "did not answer"
     member = update.members[index]
     if code == STALE:
-        return "1 round old" if member.staleness == 1 else f"{member.staleness} rounds old"
+        return f"{member.staleness} rounds old"
     if not member.root:
         return "had nothing ready"
     came, parts = _came(update, index)

@@ -499,7 +499,8 @@ class Keep(Effect):
 class Reduce(Effect):
     """Average the kept parts of these members with these integer weights, encode once, store; then `Reduced`.
 
-    After a second attempt they are kept on: they may be needed as evidence.
+    `missing` is the weight of the members who offered this part and are not among them. After a second attempt the
+    parts are kept on: they may be needed as evidence.
     """
 
     place: Place
@@ -508,6 +509,7 @@ class Reduce(Effect):
     members: tuple[str, ...]
     weights: tuple[int, ...]
     attempt: int = 0
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isqrt
 from typing import Any, Self
 
 import msgpack
@@ -239,11 +238,13 @@ def givers(members: tuple[Pledge, ...]) -> int:
 
 
 def discount(staleness: int, max_staleness: int) -> int:
-    """What a stale contribution still counts, over 65,536: ⌊65,536 · (1 + s)^-½⌋, and nothing above the age limit.
+    """What a stale contribution still counts, over 65,536: ⌊65,536 / (1 + (s − 2)/8)⌋ from s = 2 on, and nothing above
+    the age limit.
 
-    Polynomial staleness discount with a = ½: FedAsync, arXiv:1903.03934, §5.2.
+    FedAsync's hinge (arXiv:1903.03934, §5.2) with b = 2 and a = 1/8: the balance has lost its share by γ already, so
+    that a round or two cost nothing more.
     """
-    return isqrt(WEIGHT_ONE * WEIGHT_ONE // (1 + staleness)) if staleness <= max_staleness else 0
+    return WEIGHT_ONE * 8 // (8 + max(0, staleness - 2)) if staleness <= max_staleness else 0
 
 
 def token_weights(members: tuple[Pledge, ...], tokens_cap: int, max_staleness: int) -> tuple[int, ...]:

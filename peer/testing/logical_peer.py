@@ -61,8 +61,11 @@ class Surroundings(Protocol):
     def donor(self, peer: LogicalPeer) -> IntegerDisk | None:
         """The heaviest chain of those whom the peer reaches, if it is heavier than its own."""
 
-    def resyncing(self, peer: LogicalPeer) -> None:
-        """The peer is about to forget its chain."""
+    def resyncing(self, peer: LogicalPeer, donor: IntegerDisk) -> None:
+        """The peer is about to give its chain up for that of another."""
+
+    def resynced(self, peer: LogicalPeer) -> None:
+        """The peer has another chain on its disk than it had."""
 
     def offered(self, peer: LogicalPeer, anchor: bytes, payloads: list[bytes]) -> None:
         """The peer has written what it gives for an anchor."""
@@ -293,13 +296,14 @@ class LogicalPeer:
         donor = self.world.donor(self)
         if donor is None:
             return
-        self.world.resyncing(self)
+        self.world.resyncing(self, donor)
         for part in range(PARTS):
             self.lost[part] += self.ledger.counted[part]
         self.ledger = Ledger(
             self.disk.genesis.anchor, balance=self.ledger.balance, discounted=self.ledger.discounted
         )  # fmt: skip
         self.disk.start_anew(donor)
+        self.world.resynced(self)
         self._save()
         self.world.scheduler.call_in(0.0, self.boot)
         raise Crashed

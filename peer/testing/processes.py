@@ -426,7 +426,7 @@ class RealSwarm(Swarm):
         if peer is None:
             return
         peer.lines.append(line)
-        if isinstance(line.event, AlertRaised) and line.event.code == "FORK":
+        if isinstance(line.event, AlertRaised) and line.event.code in ("FORK", "RESYNC"):
             peer.changes_over = True
         if isinstance(line.event, RoundCommitted):
             event = line.event

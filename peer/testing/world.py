@@ -142,7 +142,14 @@ class World:
         heaviest = max(others, key=lambda other: other.disk.head.weight)
         return heaviest.disk if heaviest.disk.head.weight > peer.disk.head.weight else None
 
-    def resyncing(self, peer: LogicalPeer) -> None:
+    def resyncing(self, peer: LogicalPeer, donor: IntegerDisk) -> None:
+        """Only a fork that is too old to be undone is given up."""
+        theirs = {head.anchor for head in donor.heads}
+        apart = [head for head in peer.disk.heads if head.anchor not in theirs]
+        old = len(apart) > peer.disk.keep_rounds
+        assert old or not apart, f"{peer.name} gives up {len(apart)} rounds that it could undo"
+
+    def resynced(self, peer: LogicalPeer) -> None:
         """A branch is left that is too old to be undone: what its updates counted of the peer is written off."""
         self.counts["resynced"] += 1
         self.history[self.index[peer.name]].clear()

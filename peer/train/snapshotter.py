@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from peer.train.anchor import Anchor
 
 SHARE = 0.05
 """Writing takes at most this share of the time, however slow the disk is."""
+PACE_ROUNDS = 8
+"""How many of the newest rounds say how long a round takes."""
+MOST_ROUNDS = 1 << 16
 
 
 class Snapshotter:
@@ -25,13 +29,25 @@ class Snapshotter:
         self._directory, self._spec = directory, spec
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
         self._writing: Future[None] | None = None
-        self._written_at = float("-inf")
         self._cost_s = 0.0
+        self._rounds: deque[tuple[int, float]] = deque(maxlen=PACE_ROUNDS)
+        """The newest rounds, and when they came."""
 
     def due(self, round: int) -> bool:
-        """Whether this is a round in which all peers write one, if their disks are fast enough."""
-        rested = time.monotonic() - self._written_at >= self._cost_s / SHARE
-        return round > 0 and round % self._spec.round.snapshot_rounds == 0 and rested
+        """Whether this is a round in which all peers write one, said once per round.
+
+        A peer whose disk is too slow writes every second one of them, or every fourth: so peers of
+        different speed still have some in common.
+        """
+        now = time.monotonic()
+        if self._rounds and round <= self._rounds[-1][0]:
+            self._rounds.clear()  # an undo
+        pace_s = (now - self._rounds[0][1]) / (round - self._rounds[0][0]) if self._rounds else float("inf")
+        self._rounds.append((round, now))
+        every = self._spec.round.snapshot_rounds
+        while self._cost_s > SHARE * every * pace_s and every < MOST_ROUNDS:
+            every *= 2
+        return round > 0 and round % every == 0
 
     def start(self, anchor: Anchor, name: bytes, state: bytes) -> None:
         """Begin to write the snapshot of `anchor`; `name` is the chain's, `state` its digest."""
@@ -59,8 +75,7 @@ class Snapshotter:
                 cursors=anchor.cursors, state=state,
             )  # fmt: skip
         finally:
-            self._written_at = time.monotonic()
-            self._cost_s = self._written_at - began_at
+            self._cost_s = time.monotonic() - began_at
 
 
 def read_anchor(directory: Path, round: int, name: bytes) -> Anchor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tests.benchmarks import drops, join, quality
+from tests.benchmarks import chaos, drops, join, quality
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -15,6 +15,7 @@ def main(words: Sequence[str] | None = None) -> int:
     quality.add_command(commands)
     drops.add_command(commands)
     join.add_command(commands)
+    chaos.add_command(commands)
     arguments = parser.parse_args(words)
     code: int = arguments.run(arguments)
     return code

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tests.benchmarks import quality_report
 from tests.benchmarks.jobs import CODE, Job, code_digest, rows_of
 from tests.benchmarks.options import add_options, base_spec
-from tests.benchmarks.results import write_results
+from tests.benchmarks.record import write_results
 from tests.benchmarks.variants import CODECS, SINGLE, VARIANTS, run_variant, spec_of
 
 URGENT = ("int4", "float32", "one-peer", "ddp")

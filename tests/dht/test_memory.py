@@ -118,6 +118,21 @@ def test_the_adversary_sees_sender_receiver_and_frame() -> None:
     assert (net.frames_sent, net.frames_lost) == (3, 1)
 
 
+def test_the_adversary_delays_what_it_likes() -> None:
+    """Other frames overtake it."""
+    scheduler, net = network()
+    frames: Frames = []
+    alice = connect(net, "alice", frames)
+    connect(net, "bob", frames)
+    net.delays = lambda sender, receiver, frame: 5.0 if frame == b"late" else 0.0
+    alice.send("bob", b"late")
+    alice.send("bob", b"next")
+    scheduler.run_until(10)
+    assert frames == [(0.1, "alice", b"next"), (5.1, "alice", b"late")]
+    net.heal()
+    assert net.delays is None
+
+
 def test_a_stalled_peer_gets_everything_when_it_wakes() -> None:
     scheduler, net = network()
     frames: Frames = []

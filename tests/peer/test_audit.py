@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -139,7 +142,7 @@ def test_honest_runs_are_accepted_in_one_line(made: RunOnDisk, full: Path, based
     assert audit(full).sentence().startswith("rounds 0..4 verified: 4 firm, 0 weak, ")
     report = audit(based)
     assert report.sentence().startswith("rounds 2..4 verified: 2 firm, 0 weak, ")
-    assert report.sentence().endswith("; states are those after the snapshot of round 2")
+    assert report.sentence().endswith("; states from the snapshot of round 2 on")
     assert (report.head, report.state) == (audit(full).head, audit(full).state)
     assert report.to_json() | {"verified": True, "firm": 2, "notes": report.notes} == report.to_json()
 
@@ -271,7 +274,7 @@ def test_a_certificate_needs_its_votes(made: RunOnDisk, copied: Path) -> None:
     for votes, words in (
         ((first,), "it has 1 of the 2 votes that it needs"),
         ((first, theirs), f"the vote of {stranger.peer_id} is not a voter's genuine one"),
-        ((first, first), "its votes are not for this update"),
+        ((first, first), "its votes are not from different peers"),
         ((first, dataclasses.replace(second, ballot=2)), f"the vote of {second.voter} is not a voter's genuine one"),
     ):
         put(copied, dataclasses.replace(good, votes=votes), before)
@@ -337,7 +340,7 @@ def test_a_machine_that_computes_other_initial_parameters_says_so(
     line = audit(made.directory).sentence()
     assert line.startswith("rounds 0..5 verified: 5 firm")
     assert line.endswith(", state not computed; this machine computes other initial parameters than the founders")
-    assert audit(full).sentence().endswith("founders; states are those after the snapshot of round 2")
+    assert audit(full).sentence().endswith("founders; states from the snapshot of round 2 on")
 
 
 # ---- directories ----
@@ -366,3 +369,21 @@ def test_what_is_no_run_is_one_clear_line(made: RunOnDisk, tmp_path: Path) -> No
         with pytest.raises(BadInput, match="holds no chain; name the folder of a peer") as caught:
             audit(directory)
         assert not isinstance(caught.value, BadLink)
+
+
+def test_a_person_asks_for_an_audit(copied: Path) -> None:
+    """`homefires audit`: one line and exit code 0, or the first bad link and exit code 9."""
+
+    def homefires(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tui", "audit", str(copied), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+    told = homefires()
+    assert (told.returncode, told.stdout.count("\n")) == (0, 1)
+    assert told.stdout.startswith("rounds 0..5 verified: 5 firm, 0 weak, ")
+    path = block_path(copied, 3)
+    path.write_bytes(path.read_bytes()[:-1])
+    told = homefires("--json")
+    said = json.loads(told.stdout)
+    assert (told.returncode, said["verified"], said["round"], said["file"]) == (9, False, 3, str(path))
+    assert told.stderr.splitlines()[-1] == f"homefires: round 3: {path}: {said['why']}"

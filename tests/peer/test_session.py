@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from peer.events import (
     RoundStarted,
 )
 from peer.spec import PeerSettings, from_mapping
+from peer.train import snapshotter
 from tests.peer.rounds.build import HEAD, NAMES, block, pledge, update
 from tests.peer.story import NEXT, STEPS, Beginning, Story, commit, join_with, spec
 
@@ -249,6 +251,23 @@ def test_a_replayed_block_moves_the_anchor(story: Story, monkeypatch: pytest.Mon
     join_with(story, link, monkeypatch)
     assert [fields[-1] for kind, *fields in link.told if kind == "model"] == [b"", NEXT]
     assert story.shelf.written == [NEXT.hex()]
+
+
+@pytest.mark.parametrize("given_up", [0.0, 2.5])
+def test_a_snapshot_moves_the_anchor(story: Story, monkeypatch: pytest.MonkeyPatch, given_up: float) -> None:
+    """A checkpoint follows at once; who loses work by it is told, and nobody trains before the link says so."""
+    restored = SimpleNamespace(round=16)
+    monkeypatch.setattr(snapshotter, "read_anchor", lambda directory, round, name: restored)
+    story.peer.in_step, story.trainer.too_old = False, given_up
+    story.link.queue += [("snapshot", 16, NEXT, NAMES[:2]), ("resume", NEXT)]
+    story.turns(1)
+    assert story.trainer.done == ["jump", "resume"]
+    assert (story.peer.anchor, story.peer.members, story.trainer.anchor.round) == (NEXT, NAMES[:2], 16)
+    assert story.shelf.written == [NEXT.hex()]
+    assert story.link.told == [("applied", NEXT, b"state")]
+    alerts = [event.text for event in story.told(AlertRaised)]
+    assert len(alerts) == bool(given_up)
+    assert all("goes on at round 16" in text and "2.5" in text for text in alerts)
 
 
 def test_a_freeze_that_a_lost_link_asked_for_is_forgotten(story: Story) -> None:

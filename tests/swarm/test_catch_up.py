@@ -14,6 +14,8 @@ SETS = (
     "round.steps=20", "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=4.0", "round.exchange_s=4.0",
     "round.ack_s=2.0", "round.stagger_s=1.0", "data.eval_every=1000",
 )  # fmt: skip
+GENTLE = ("min_step_s=0.2",)
+"""Rounds of four seconds, and cores for who comes back."""
 BEGIN_S = 150.0
 ROUND_S = 60.0
 MISSED = 3
@@ -28,7 +30,7 @@ def test_a_peer_that_missed_three_rounds_fetches_three_updates(swarm: StartSwarm
     """It stands still while the others make three rounds: all that its link receives until it has them is at most 0.6
     bytes per parameter and round. What it had learned is taken, and discounted by age for all to see. Then it is
     killed, and the same holds for all the rounds until it is back."""
-    run = swarm(peers=3, real=True, spec="tiny", sets=SETS)
+    run = swarm(peers=3, real=True, spec="tiny", sets=SETS, settings=GENTLE)
     run.until_round(2, within_s=BEGIN_S)
 
     stopped_at = stop_after_a_commit(run)

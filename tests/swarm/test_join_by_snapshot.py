@@ -39,9 +39,37 @@ def test_a_newcomer_takes_a_snapshot_though_one_donor_dies_and_one_lies(swarm: S
     assert any(late in run.group(round) for round in range(newest + 1, newest + 4))
     assert run.committed(late)[0].round > 6, "it did not replay from the beginning"
     run.assert_agreement()
-    told = [text for line in run.lines(late) if (text := about_donor(line))]
+    told = [text for line in run.lines(late) if (text := text_of(line, "DONOR"))]
     assert any(run.id_of(LIAR) in text and "wrong bytes" in text for text in told)
     assert all(run.id_of(0) not in text for text in told)
+    assert not any(text_of(line, "LINK") for peer in (0, LIAR, late) for line in run.lines(peer))
+
+
+@pytest.mark.timeout(500)
+def test_a_peer_that_was_away_too_long_says_so_and_goes_on_from_a_snapshot(swarm: StartSwarm) -> None:
+    """Nobody has any more what follows its chain, and those who are asked for it are not troubled by that."""
+    run = swarm(peers=3, real=True, sets=SETS, settings=SETTINGS)
+    run.until_round(2, within_s=150)
+    away = 2
+    assert run.stop(away) == 0
+    stood_at = run.committed(away)[-1].round
+    run.until(lambda: all(first_block(run, peer) > stood_at + 1 for peer in (0, 1)), "both prune", within_s=150)
+    run.restart(away)
+    line = run.wait_for(away, lambda line: bool(text_of(line, "RESYNC")), within_s=60)
+    assert f"no longer have what follows round {stood_at} here" in text_of(line, "RESYNC")
+    until_in_group(run, away)
+    run.assert_agreement()
+    assert not any(text_of(line, "LINK") for peer in range(3) for line in run.lines(peer))
+    assert sum("no longer have" in text_of(line, "RESYNC") for line in run.lines(away)) == 1
+
+
+def until_in_group(run: RealSwarm, peer: int) -> None:
+    """Wait until the group of a round that is not committed yet has this peer in it."""
+    newest = run.committed(0)[-1].round
+    run.until(
+        lambda: any(peer in commit.group for commit in run.committed(0) if commit.round > newest), "in the group",
+        within_s=120,
+    )  # fmt: skip
 
 
 def first_block(run: RealSwarm, peer: int) -> int:
@@ -57,6 +85,6 @@ def is_ready(line: Line) -> bool:
     return isinstance(line.event, PeerStateChanged) and line.event.state == "READY"
 
 
-def about_donor(line: Line) -> str:
-    """Why a donor was left out."""
-    return line.event.text if isinstance(line.event, AlertRaised) and line.event.code == "DONOR" else ""
+def text_of(line: Line, code: str) -> str:
+    """What an alert of this code says; nothing for other lines."""
+    return line.event.text if isinstance(line.event, AlertRaised) and line.event.code == code else ""

@@ -28,6 +28,8 @@ RUN = b"r" * 32
 ELEMENTS = 600_000
 """Of θ and of m: five chunks, of which the third holds the end of θ and the beginning of m."""
 CURSORS = {3: 7, 1: 20}
+OPEN: list[Donor] = []
+"""Donors of this test; whoever uses them closes them."""
 
 Answer = Callable[[str, bytes], Awaitable[bytes | None]]
 
@@ -80,6 +82,7 @@ class Network:
     """`Asker` on the donors of one process."""
 
     answers: dict[str, dict[str, Answer]] = field(default_factory=dict)
+    donors: dict[str, Donor] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
     """(who, for what), in order."""
 
@@ -90,7 +93,8 @@ class Network:
             write_snapshot(directory / name, disk, round, seed)
         donor = Donor(directory / name, AtOnce(), 10**10)
         donor.disk = disk
-        self.answers[name] = {}
+        self.answers[name], self.donors[name] = {}, donor
+        OPEN.append(donor)
         donor.listen(_Ear(self.answers[name]))
         return disk
 

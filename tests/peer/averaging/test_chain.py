@@ -428,6 +428,8 @@ def test_beyond_the_quota_the_oldest_blocks_go_with_their_bytes(tmp_path: Path) 
     assert disk.base.head.round == 2, "the older snapshot"
     second = disk.heads[0]
     commit_void(disk)
+    assert disk.blocks_after(HEAD.anchor) == ()
+    assert disk.blocks_after(second.anchor) == tuple(disk.blocks)
     assert [disk.load(digest_of(payload)) for payload in PAYLOADS] == [None, None, PAYLOADS[2]]
     assert disk.load(JUNK) == b"junk"
     again = open_chain(tmp_path, keep_rounds=2, quota_bytes=0)

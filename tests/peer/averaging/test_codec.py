@@ -62,6 +62,13 @@ def test_the_mean_of_one_is_that_one(values: Floats, weight: int) -> None:
     assert np.array_equal(weighted_mean([values], [weight]), values)
 
 
+def test_a_mean_without_some_who_offered_is_smaller_by_the_root_of_their_share() -> None:
+    """One of four equal weights is here: half of its values (Σw·x / √(Σw · Σw offered))."""
+    ones = np.ones(8, np.float32)
+    assert np.array_equal(weighted_mean([ones], [100], missing=300), ones / 2)
+    assert np.array_equal(weighted_mean([ones, ones], [50, 50], missing=0), ones)
+
+
 def test_a_zero_weight_leaves_no_trace() -> None:
     """Who trained on nothing moves nothing."""
     ones = np.ones(3, np.float32)

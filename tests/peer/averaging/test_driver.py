@@ -71,6 +71,7 @@ class Hands:
     later: list[Callable[[], None]] = field(default_factory=list)
     reducing: list[Callable[[bytes], None]] = field(default_factory=list)
     has_part: bool = True
+    blocks: tuple[Block, ...] = field(default_factory=lambda: (block(),))
 
     def note(self, *what: Any) -> None:
         self.done.append(what)
@@ -94,7 +95,7 @@ class Hands:
         self.note("commit", head)
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
-        return (block(),)
+        return self.blocks
 
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         return ((), MINE) if self.has_part else None
@@ -272,6 +273,15 @@ def test_the_chain_is_read_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     hands = Hands()
     perform(monkeypatch, hands, SendChain("p1", HEAD.anchor))
     assert hands.done == [("send", "p1", ChainSent((block(),)))]
+
+
+def test_blocks_that_were_pruned_are_answered_with_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the other one can tell that this peer is further and cannot show how it got there."""
+    hands = Hands(blocks=())
+    perform(monkeypatch, hands, SendChain("p1", digest_of(b"long ago")))
+    ((_, _, message),) = hands.done
+    assert isinstance(message, HeadSent)
+    assert message.anchor == HEAD.anchor
 
 
 def test_heads_are_published_also_when_nobody_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

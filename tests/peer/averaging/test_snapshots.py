@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import msgpack
 import pytest
 
 from dht.errors import BadInput, DiskFull, Unreachable
-from peer.averaging import downloading, snapshots
+from peer.averaging import donating, downloading, snapshots
 from peer.averaging.donating import BUSY, CHUNK, MANIFEST
 from peer.averaging.downloading import Download, fetch_manifest
 from peer.averaging.snapshots import CHUNK_BYTES, Manifest
@@ -20,6 +21,7 @@ from peer.events import AlertRaised, Event, TransferProgressed
 from tests.peer.averaging.donors import (
     CURSORS,
     ELEMENTS,
+    OPEN,
     AtOnce,
     Network,
     anchor_at,
@@ -30,6 +32,14 @@ from tests.peer.averaging.donors import (
 )
 
 CHUNKS = 5
+
+
+@pytest.fixture(autouse=True)
+def closed_donors() -> Iterator[None]:
+    """They hold files open."""
+    yield
+    while OPEN:
+        OPEN.pop().close()
 
 
 # ---- on disk ----
@@ -267,6 +277,19 @@ async def test_a_download_that_was_cut_goes_on_where_it_was(tmp_path: Path) -> N
     assert taking.chunks_of("a") == CHUNKS - 3 + 1
 
 
+async def test_what_is_there_already_is_not_asked_for(tmp_path: Path) -> None:
+    """The whole had come before the power went; if it was damaged since, only that comes again."""
+    taking = Taking(tmp_path, "a")
+    path = await taking.run()
+    taking.network.asked.clear()
+    assert taking.whole(await taking.run())
+    assert taking.chunks_of("a") == 0
+    with (path / "vectors").open("r+b") as file:
+        file.write(bytes(100))
+    assert taking.whole(await taking.run())
+    assert taking.chunks_of("a") == 1
+
+
 async def test_what_is_left_of_another_download_goes(tmp_path: Path) -> None:
     """Its snapshot is not offered any more."""
     taking = Taking(tmp_path, "a")
@@ -274,8 +297,25 @@ async def test_what_is_left_of_another_download_goes(tmp_path: Path) -> None:
     assert taking.whole(await taking.run())
 
 
+async def test_a_donor_gives_to_the_end_what_it_has_begun_to_give(tmp_path: Path) -> None:
+    """Though it has written two newer ones meanwhile; when nobody takes it any more the room is free again."""
+    taking = Taking(tmp_path, "a")
+    await taking.survey()
+    choice = choice_of(taking.manifest, "a")
+    assert await fetch_manifest(taking.network, choice) == taking.manifest
+    shutil.rmtree(tmp_path / "a" / "snapshots")
+    assert taking.whole(await taking.run())
+    donor = taking.network.donors["a"]
+    donor._let_go(choice.offer.manifest)
+    assert await fetch_manifest(taking.network, choice) == taking.manifest, "it was asked for just now"
+    donor._held[choice.offer.manifest].asked_at -= donating.HOLD_S
+    donor._let_go(choice.offer.manifest)
+    with pytest.raises(Unreachable):
+        await fetch_manifest(taking.network, choice)
+
+
 async def test_a_donor_without_the_snapshot_is_left_out(tmp_path: Path) -> None:
-    """It has written two newer ones meanwhile."""
+    """It has written two newer ones before anybody took it."""
     taking = Taking(tmp_path, "a", "b")
     await taking.survey()
     shutil.rmtree(tmp_path / "b" / "snapshots")

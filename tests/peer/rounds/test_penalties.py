@@ -13,6 +13,7 @@ from peer.rounds.decide import valid
 from peer.rounds.penalties import due, explain
 from peer.rounds.update import VOID, WEIGHT_ONE, Penalty, Update, discount
 from peer.testing.faults import Slow, Stall
+from peer.testing.integers import ModelKeys
 from peer.testing.logical import LogicalSwarm
 from tests.peer.rounds.build import HEAD, NAMES, pledge, state_of, update
 
@@ -64,13 +65,20 @@ def test_who_has_nothing_ready_is_late() -> None:
 
 @pytest.mark.parametrize(
     ("staleness", "factor", "words"),
-    [(1, 46_340, "1 round old"), (3, 32_768, "3 rounds old"), (8, 21_845, "8 rounds old"), (9, 0, "9 rounds old")],
+    [(3, 58_254, "3 rounds old"), (8, 37_449, "8 rounds old"), (9, 0, "9 rounds old")],
 )
 def test_old_work_is_stale_by_its_discount(staleness: int, factor: int, words: str) -> None:
     """(1 + s)^-½, and nothing beyond the age limit."""
     item = update(members=(pledge("p0"), pledge("p1", staleness=staleness), pledge("p2")), contributors=EVERYBODY)
     assert due(HEAD, item, 8) == (("p1", "STALE", factor, 2, b""),)
     assert explain(item.penalties[0], item) == words
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_a_round_or_two_are_no_penalty(staleness: int) -> None:
+    """The balance has lost its share for them already."""
+    members = (replace(pledge("p0"), staleness=staleness).signed(ModelKeys("p0")), pledge("p1"), pledge("p2"))
+    assert due(HEAD, update(members=members, contributors=(0b111,) * 3), 8) == ()
 
 
 def test_late_and_stale_may_meet() -> None:

@@ -36,6 +36,13 @@ def test_forks_heal() -> None:
     assert sum(world.counts["undone"] for world in worlds) > SCHEDULES / 2
 
 
+@pytest.mark.parametrize("kind", ["targeted", "forks"])
+def test_what_is_said_is_on_disk(kind: str) -> None:
+    """Ballots, contributions and votes are written before anybody hears of them."""
+    for seed in range(SCHEDULES // 2):
+        run_schedule(FIRST + seed, kind, takeover_s=TAKEOVER_S, watched=True)
+
+
 def run_until_bytes_are_lost(seed: int) -> None:
     """Three peers; no bytes of means arrive for a while, and the first that commits all the same dies for good."""
     world = FaultyWorld(seed, 3)

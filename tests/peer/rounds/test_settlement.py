@@ -27,8 +27,8 @@ def test_weights_are_shares_of_65536(efforts: list[tuple[int, int]]) -> None:
 
 
 def test_the_discount_of_age() -> None:
-    """Golden values of ⌊65,536 / √(1 + s)⌋ (FedAsync's polynomial one), and the age limit."""
-    golden = [65_536, 46_340, 37_837, 32_768, 29_308, 26_754, 24_770, 23_170, 21_845]
+    """Golden values of ⌊65,536 / (1 + (s − 2)/8)⌋ from s = 2 on (FedAsync's hinge), and the age limit."""
+    golden = [65_536, 65_536, 65_536, 58_254, 52_428, 47_662, 43_690, 40_329, 37_449]
     assert [discount(age, 8) for age in range(11)] == [*golden, 0, 0]
     assert discount(2**60, 2**61) == 0, "so old that less than one 65,536th is left"
 

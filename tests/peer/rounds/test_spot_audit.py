@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from dht.memory import LinkModel
 from peer.events import AlertRaised, PenaltyImposed
 from peer.rounds import merkle
 from peer.rounds.messages import MeanSent, PartSent, Show, decode
@@ -29,6 +30,7 @@ from peer.rounds.update import VOID, Update
 from peer.testing.integers import IntegerSums, ModelKeys, decoded
 from peer.testing.logical_peer import LogicalPeer
 from peer.testing.world import World
+from tests.model_swarm import CALM_S, FAULT_S, FaultyWorld, random_faults
 from tests.peer.rounds.ballot import LEADER, OTHERS, PLACE, gathering, mean_of, mine, norms_of, part_from, run
 from tests.peer.rounds.build import NAMES, PART_BYTES, PAYLOADS, leaves_of, part_of, pledge, rules
 
@@ -114,6 +116,7 @@ def test_a_lying_reducer_is_caught_and_put_right(peers: int, lies: Callable[[int
     """No wrong mean is committed in a ballot that somebody else coordinates; liars are named, nobody else is."""
     lies(0)
     world = World(3, peers, audit=1.0)
+    world.liars.add(LIAR)
     world.scheduler.run_until(SECONDS)
     world.check()
     wrong, parts = wrong_parts(world)
@@ -126,6 +129,7 @@ def test_the_coordinator_and_the_auditor_say_so(lies: Callable[[int], None]) -> 
     """With the evidence, and what it costs."""
     lies(0)
     world = World(3, 5, audit=1.0)
+    world.liars.add(LIAR)
     world.scheduler.run_until(SECONDS)
     witnesses = {peer.name for peer in world.peers for event in peer.reports if isinstance(event, PenaltyImposed)}
     assert len(witnesses - {LIAR}) >= 3
@@ -147,6 +151,7 @@ def test_a_false_accusation_changes_nothing(lies: Callable[[int], None]) -> None
     """The auditor shows honest bytes, as it must, and they prove the reducer right."""
     lies(1)
     world = World(3, 4, audit=1.0)
+    world.liars.add(LIAR)
     world.scheduler.run_until(SECONDS)
     world.check()
     wrong, parts = wrong_parts(world)
@@ -167,6 +172,7 @@ def test_an_accuser_that_shows_nothing_costs_a_deadline(lies: Callable[[int], No
     """And then it is not believed; the ballot commits."""
     lies(1)
     world = World(3, 4, audit=1.0)
+    world.liars.add(LIAR)
     world.network.drops = lambda sender, receiver, frame: passed_on(frame)
     world.scheduler.run_until(SECONDS)
     world.check()
@@ -174,6 +180,16 @@ def test_an_accuser_that_shows_nothing_costs_a_deadline(lies: Callable[[int], No
     assert penalties(world, without=LIAR) == []
     assert len(world.peers[0].disk.blocks) >= 5
     assert all(block.update.ballot == 0 for block in world.peers[0].disk.blocks)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_faults_are_not_lies(seed: int) -> None:
+    """Crashes, stalls, partitions, lost and old messages: nobody who is honest is accused, or doubted."""
+    link = LinkModel(delay_s=(0.01, 0.3), loss=0.1, duplication=0.05, old=0.03, old_s=20.0)
+    world = FaultyWorld(seed, 4, link, audit=1.0)
+    world.run(random_faults(FAULT_S), fault_s=FAULT_S, calm_s=CALM_S)
+    codes = {getattr(event, "code", "") for peer in world.peers for event in peer.reports}
+    assert not codes & {"MISDECLARED", "AUDIT"}
 
 
 def test_audited_bytes_are_a_fraction_of_all() -> None:

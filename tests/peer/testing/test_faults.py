@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dht.errors import BadInput
-from peer.testing.faults import PHASES, Corrupt, Crash, Partition, Slow, Stall
+from peer.testing.faults import PHASES, Corrupt, Crash, Cut, Fault, Loss, Partition, Slow, Stall
 from peer.testing.logical import LogicalSwarm
 
 
@@ -25,6 +25,8 @@ def test_every_phase_is_one_that_peers_report() -> None:
         (lambda: Crash(peer=0, phase="send", round=1, back_after_s=-1), "negative back_after_s"),
         (lambda: Stall(peer=-1, phase="send", round=1, seconds=1), "negative peer"),
         (lambda: Slow(peer=0, phase="send", round=-1, seconds=1, bytes_per_s=1), "negative round"),
+        (lambda: Loss(peer=0, phase="send", round=1, seconds=1, rate=1.5), "a rate above 1; it is a share"),
+        (lambda: Cut(peer=2, other=2, phase="send", round=1, seconds=1), "cuts a peer off from itself"),
         (lambda: Partition(peers=(), phase="send", round=1, seconds=1), "about nobody"),
         (lambda: LogicalSwarm(peers=0, seed=1), "at least 1"),
     ],
@@ -41,9 +43,10 @@ def test_an_impossible_fault_is_refused(make: object, says: str) -> None:
     [
         Corrupt(peer=3, phase="send", round=1, frames=1),
         Partition(peers=(0, 3), phase="send", round=1, seconds=1),
+        Cut(peer=0, other=3, phase="send", round=1, seconds=1),
     ],
 )
-def test_a_fault_of_a_peer_that_does_not_exist_is_refused(fault: Corrupt | Partition) -> None:
+def test_a_fault_of_a_peer_that_does_not_exist_is_refused(fault: Fault) -> None:
     """Peers are counted from 0."""
     run = LogicalSwarm(peers=3, seed=1)
     with pytest.raises(BadInput, match="no peer 3; they are 0 to 2"):

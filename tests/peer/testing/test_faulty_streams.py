@@ -96,6 +96,47 @@ def test_a_cut_works_in_both_directions_for_its_time(pair: Pair) -> None:
     assert pair.alice.frames_cut == 3
 
 
+def test_a_share_of_the_frames_is_lost_in_both_directions(pair: Pair) -> None:
+    """About as many as asked for; none afterwards."""
+    pair.alice.lose(rate=0.5, seconds=5)
+    for _ in range(100):
+        pair.alice.send("bob", b"out")
+        pair.bob.send("alice", b"in")
+    pair.scheduler.run_until(5)
+    assert 30 < len(pair.at_bob) < 70
+    assert 30 < len(pair.at_alice) < 70
+    assert pair.alice.frames_lost == 200 - len(pair.at_bob) - len(pair.at_alice)
+    pair.alice.send("bob", b"after")
+    pair.scheduler.run_until(6)
+    assert pair.at_bob[-1] == (5.0, b"after")
+
+
+def test_a_share_of_the_frames_arrives_twice(pair: Pair) -> None:
+    """The second time later; large frames too."""
+    pair.alice.duplicate(rate=1.0, late_s=4.0, seconds=5)
+    pair.alice.send("bob", b"small")
+    pair.alice.send_when_free("bob", lambda: b"large")
+    pair.scheduler.run_until(5)
+    assert [frame for at, frame in pair.at_bob if at == 0.0] == [b"small", b"large"]
+    assert sorted(frame for at, frame in pair.at_bob if 0.0 < at <= 4.0) == [b"large", b"small"]
+    assert pair.alice.frames_doubled == 2
+
+
+def test_frames_overtake_each_other(pair: Pair) -> None:
+    """Each once, within the time, in another order."""
+    pair.alice.reorder(late_s=2.0, seconds=5)
+    sent = [bytes([number]) for number in range(10)]
+    for frame in sent[:5]:
+        pair.alice.send("bob", frame)
+    for frame in sent[5:]:
+        pair.alice.send_when_free("bob", lambda frame=frame: frame)
+    pair.scheduler.run_until(2)
+    arrived = [frame for _, frame in pair.at_bob]
+    assert arrived != sent
+    assert sorted(arrived) == sent
+    assert pair.alice.frames_delayed == 10
+
+
 def test_a_restart_forgets_what_waits_and_keeps_the_switches(pair: Pair) -> None:
     """What a dead process had queued is not sent by the next one."""
     pair.alice.throttle(bytes_per_s=1, seconds=60)

@@ -57,24 +57,31 @@ def test_a_snapshot_is_the_anchor(run: RunOnDisk) -> None:
 def test_one_is_due_every_so_many_rounds_as_far_as_the_disk_allows(
     run: RunOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Writing takes a twentieth of the time at most; then some rounds go without."""
+    """Writing takes a twentieth of the time at most; then only every second or fourth of those rounds has one."""
     now = [1000.0]
     monkeypatch.setattr(snapshotter.time, "monotonic", lambda: now[0])
     writer, anchor = Snapshotter(run.directory, run.spec), run.trainer.anchor
-    assert [round for round in range(8) if writer.due(round)] == [3, 6]
-    real = snapshots.write
+    name, real = head_of(run).anchor, snapshots.write
 
     def slow(*args: object, **fields: object) -> Path:
-        now[0] += 2.0
+        now[0] += 7.0
         return real(*args, **fields)  # type: ignore[arg-type]
 
+    def due(first: int, round_s: float) -> list[int]:
+        found = []
+        for round in range(first, first + 24):
+            now[0] += round_s
+            found += [round] if writer.due(round) else []
+        return found
+
+    assert due(0, 1.0) == [3, 6, 9, 12, 15, 18, 21]
     monkeypatch.setattr(snapshots, "write", slow)
-    writer.start(anchor, head_of(run).anchor, anchor.state_digest())
+    writer.start(anchor, name, anchor.state_digest())
     assert writer.wait() == ""
-    now[0] += 39.0
-    assert not writer.due(6)
-    now[0] += 1.0
-    assert writer.due(6)
+    assert due(24, 50.0)[2:] == [33, 36, 39, 42, 45]
+    assert due(48, 25.0)[2:] == [60, 66]
+    assert due(72, 13.0)[-1:] == [84]
+    assert due(50, 1000.0)[:3] == [51, 54, 57], "after an undo"
 
 
 def test_what_goes_wrong_is_told_and_stops_nothing(run: RunOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
