@@ -10,7 +10,8 @@ from collections.abc import Callable
 from random import Random
 
 from dht.memory import LinkModel
-from peer.rounds.messages import Message, Prepare, Promise, Propose, Voted, decode
+from peer.rounds.frames import decode
+from peer.rounds.messages import Message, Prepare, Promise, Propose, Voted
 from peer.rounds.state import Head
 from peer.rounds.update import Block
 from peer.testing.integers import IntegerDisk

@@ -15,25 +15,10 @@ from typing import Protocol
 
 from dht.streams import Streams
 from peer.events import Event as Reported
-from peer.rounds.machine import step
-from peer.rounds.messages import (
-    FETCH_BYTES,
-    BytesSent,
-    ChainSent,
-    HeadSent,
-    MeanSent,
-    Message,
-    PartSent,
-    Place,
-    decode,
-    encode,
-)
-from peer.rounds.state import (
-    Acceptor,
+from peer.rounds.effects import (
     Commit,
     Effect,
     Event,
-    Head,
     Held,
     Keep,
     Persist,
@@ -49,10 +34,13 @@ from peer.rounds.state import (
     SendMean,
     SendObjects,
     SendParts,
-    State,
     Store,
     Undo,
-)  # fmt: skip
+)
+from peer.rounds.frames import decode, encode
+from peer.rounds.machine import step
+from peer.rounds.messages import FETCH_BYTES, BytesSent, ChainSent, HeadSent, MeanSent, Message, PartSent, Place
+from peer.rounds.state import Acceptor, Head, State
 from peer.rounds.turn import Turn
 from peer.rounds.update import Block
 

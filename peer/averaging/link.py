@@ -44,10 +44,11 @@ from peer.averaging.rules import rules_of
 from peer.averaging.starting import lead, unless_left
 from peer.averaging.syncing import Syncer
 from peer.events import Event as Reported
+from peer.rounds.effects import Applied, Frozen, Leaving, Progressed, Tick
 from peer.rounds.layout import Part, cut
 from peer.rounds.machine import TICK_S, begin
 from peer.rounds.messages import HeadSent
-from peer.rounds.state import Applied, Frozen, Head, Leaving, Progressed, Rules, Tick
+from peer.rounds.state import Head, Rules
 from peer.rounds.update import Block
 from peer.spec import PeerSettings, RunSpec
 

@@ -8,8 +8,8 @@ import time
 from dht.node import Node
 from peer.averaging.driver import Driver
 from peer.averaging.notices import Notices
+from peer.rounds.effects import Received
 from peer.rounds.messages import HeadSent
-from peer.rounds.state import Received
 
 READ_BOARD_S = 3.0
 MEET_AGAIN_S = 20.0

@@ -7,9 +7,9 @@ from concurrent.futures import Executor
 from typing import Protocol
 
 from peer.averaging.codec import Codec, weighted_mean
+from peer.rounds.effects import Keep, Reduce
 from peer.rounds.messages import Place
 from peer.rounds.names import digest_of
-from peer.rounds.state import Keep, Reduce
 
 
 class Objects(Protocol):

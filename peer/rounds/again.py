@@ -13,9 +13,10 @@ from typing import Any
 
 from peer.events import PenaltyImposed
 from peer.rounds import deadlines, parts, takeover
+from peer.rounds.effects import Keep, Reduced, Report, SendKept, SendMean, SendParts
 from peer.rounds.messages import MeanSent, PartSent, Place, Redo, Show
 from peer.rounds.names import digest
-from peer.rounds.state import Exchange, Keep, Reduced, Report, SendKept, SendMean, SendParts
+from peer.rounds.state import Exchange
 from peer.rounds.turn import Turn
 from peer.rounds.update import givers
 

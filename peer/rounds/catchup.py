@@ -12,9 +12,10 @@ from collections.abc import Mapping
 
 from peer.events import ReportReceived
 from peer.rounds import decide, forks
+from peer.rounds.effects import Report, Resync, SendChain, Store
 from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BytesSent, Get, HeadSent, Place
 from peer.rounds.names import digest_of
-from peer.rounds.state import Head, Proposal, Report, Resync, SendChain, Store
+from peer.rounds.state import Head, Proposal
 from peer.rounds.turn import Turn
 from peer.rounds.update import VOID, Block, Update
 

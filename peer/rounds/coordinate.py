@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.rounds import deadlines, decide, gather, takeover
+from peer.rounds.effects import Persist
 from peer.rounds.messages import HeadSent, Nack, Prepare, Promise, Propose, Start
 from peer.rounds.names import order, quorum
 from peer.rounds.propose import REPEAT_S, VOTES_S, abort, propose
-from peer.rounds.state import Lead, Persist, Stage
+from peer.rounds.state import Lead, Stage
 from peer.rounds.turn import Turn
 from peer.rounds.update import MAX_MEMBERS
 

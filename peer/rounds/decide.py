@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from peer.rounds import deadlines, penalties, proofs, takeover
+from peer.rounds.effects import Commit, Persist, RequestFreeze
 from peer.rounds.messages import MeanSent, Nack, PartSent, Prepare, Promise, Propose, Voted
 from peer.rounds.names import coordinator, instance_of, pack, quorum
-from peer.rounds.state import Acceptor, Commit, Head, Persist, Proposal, RequestFreeze, Rules, State, Step
+from peer.rounds.state import Acceptor, Head, Proposal, Rules, State, Step
 from peer.rounds.turn import Turn
 from peer.rounds.update import (
     MAX_SKIPPED,

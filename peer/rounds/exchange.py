@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.rounds import again, deadlines, parts
+from peer.rounds.effects import Keep, Reduced, SendMean, SendParts, Store
 from peer.rounds.layout import assign
 from peer.rounds.messages import MeanSent, Norms, PartSent, Start, Table, Want
 from peer.rounds.names import digest_of
-from peer.rounds.state import Again, Exchange, Keep, Reduced, SendMean, SendParts, Store
+from peer.rounds.state import Again, Exchange
 from peer.rounds.turn import Turn
 from peer.rounds.update import Pledge, givers
 

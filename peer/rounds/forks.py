@@ -9,8 +9,9 @@ a peer's own work returns to its balance. Nothing older than `keep_rounds` is un
 from __future__ import annotations
 
 from peer.rounds import decide
+from peer.rounds.effects import Undo
 from peer.rounds.messages import FETCH_MOST
-from peer.rounds.state import Branch, Head, Step, Undo
+from peer.rounds.state import Branch, Head, Step
 from peer.rounds.turn import Turn
 from peer.rounds.update import Block
 

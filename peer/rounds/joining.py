@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from peer.events import PeerStateChanged, TransferProgressed
 from peer.rounds import catchup
-from peer.rounds.state import CatchUp, Head, Report, Rules
+from peer.rounds.effects import Report
+from peer.rounds.state import CatchUp, Head, Rules
 from peer.rounds.turn import Turn
 
 SAY_EVERY_S = 1.0

@@ -38,6 +38,19 @@ from peer.rounds import (
     proofs,
 )  # fmt: skip
 from peer.rounds.catchup import seen_again
+from peer.rounds.effects import (
+    Applied,
+    Effect,
+    Event,
+    Frozen,
+    Held,
+    Leaving,
+    Progressed,
+    Received,
+    Reduced,
+    SendObjects,
+    Tick,
+)
 from peer.rounds.messages import (
     BytesSent,
     ChainSent,
@@ -60,24 +73,7 @@ from peer.rounds.messages import (
     Voted,
     Want,
 )  # fmt: skip
-from peer.rounds.state import (
-    Acceptor,
-    Applied,
-    Effect,
-    Event,
-    Frozen,
-    Head,
-    Held,
-    Leaving,
-    Progressed,
-    Received,
-    Reduced,
-    Rules,
-    SendObjects,
-    State,
-    Step,
-    Tick,
-)  # fmt: skip
+from peer.rounds.state import Acceptor, Head, Rules, State, Step
 from peer.rounds.turn import Turn
 from peer.rounds.update import Pledge, Update
 

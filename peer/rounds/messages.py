@@ -30,7 +30,6 @@ from peer.rounds.update import (
     row,
     rows,
     text,
-    unpack,
 )  # fmt: skip
 
 FETCH_MOST = 1024
@@ -492,30 +491,6 @@ class Proof(Message):
     def unpacked(cls, value: Any) -> Proof:
         place, first, second = row(value, 3)
         return cls(Place.unpacked(place), _proposed(first), _proposed(second))
-
-
-_TYPES: dict[int, type[Message]] = {
-    kind.code: kind
-    for kind in (
-        Prepare, Promise, Nack, Start, PartSent, Norms, Table, MeanSent, Want, Redo, Show, Propose, Voted, Fetch,
-        BytesSent, Get, ChainSent, HeadSent, Proof,
-    )
-}  # fmt: skip
-
-
-def encode(message: Message) -> bytes:
-    """A frame: type byte and msgpack."""
-    return bytes((message.code,)) + pack(message.packed())
-
-
-def decode(frame: bytes) -> Message:
-    """The message in a frame. Raises ValueError for anything that is not one, before it allocates for it."""
-    if not frame or frame[0] not in _TYPES:
-        raise ValueError("unknown frame type")
-    kind = _TYPES[frame[0]]
-    if len(frame) > kind.cap_bytes:
-        raise ValueError(f"{kind.__name__} of {len(frame)} bytes; at most {kind.cap_bytes}")
-    return kind.unpacked(unpack(memoryview(frame)[1:]))
 
 
 def _proposed(value: Any) -> tuple[bytes, bytes]:

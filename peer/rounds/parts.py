@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from peer.rounds import merkle
+from peer.rounds.effects import Reduce
 from peer.rounds.messages import MeanSent, PartSent
 from peer.rounds.names import digest_of
-from peer.rounds.state import Exchange, Reduce
+from peer.rounds.state import Exchange
 from peer.rounds.turn import Turn
 from peer.rounds.update import MAX_SKIPPED, token_weights
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from peer.events import RoundAborted
 from peer.rounds import deadlines, penalties
+from peer.rounds.effects import Report
 from peer.rounds.messages import Propose
 from peer.rounds.names import pack
-from peer.rounds.state import Exchange, Lead, Report, Stage
+from peer.rounds.state import Exchange, Lead, Stage
 from peer.rounds.turn import Turn
 from peer.rounds.update import MAX_MEMBERS, VOID, Update, token_weights
 

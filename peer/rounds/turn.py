@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from peer.events import AlertRaised, PhaseEntered
+from peer.rounds.effects import Effect, Report, Send
 from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, Fetch, HeadSent, Message, Place
 from peer.rounds.names import coordinator, instance_of
-from peer.rounds.state import Acceptor, Asked, Effect, Proposal, Report, Rules, Send, State
+from peer.rounds.state import Acceptor, Asked, Proposal, Rules, State
 from peer.rounds.update import Pledge
 
 ON_THEIR_WAY_S = 0.5

@@ -14,9 +14,10 @@ from random import Random
 from typing import Protocol
 
 from peer.rounds import merkle
+from peer.rounds.effects import Keep, Reduce
 from peer.rounds.names import digest_of, next_anchor
 from peer.rounds.settlement import Settlement, settle
-from peer.rounds.state import Acceptor, Head, Keep, Reduce, Step
+from peer.rounds.state import Acceptor, Head, Step
 from peer.rounds.update import VOID, Block, Pledge, Update
 
 PARTS = 3
@@ -148,6 +149,8 @@ class IntegerDisk:
     def save_acceptor(self, acceptor: Acceptor) -> None:
         """What a voter must not forget of one instance."""
         self.owner.burn()
+        _, before = self.acceptors.get(acceptor.instance, (0, acceptor))
+        assert before.promised <= acceptor.promised, f"{before.promised} was promised, now {acceptor.promised} is"
         self.acceptors[acceptor.instance] = (self.head.round, acceptor)
 
     def load_acceptors(self) -> dict[bytes, Acceptor]:

@@ -15,10 +15,11 @@ from peer.averaging.driver import Driver
 from peer.events import Event as Reported
 from peer.events import PhaseEntered
 from peer.rounds import merkle
+from peer.rounds.effects import Applied, Frozen, Progressed, Received, Tick
 from peer.rounds.machine import TICK_S, begin
 from peer.rounds.messages import HeadSent
 from peer.rounds.names import digest_of
-from peer.rounds.state import Applied, Frozen, Head, Progressed, Received, Rules, State, Tick
+from peer.rounds.state import Head, Rules, State
 from peer.rounds.update import Block, Pledge
 from peer.testing.faulty_streams import FaultyStreams
 from peer.testing.integers import PARTS, IntegerDisk, IntegerSums, Ledger

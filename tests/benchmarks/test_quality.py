@@ -20,9 +20,9 @@ from peer.data.batches import Batches
 from peer.data.open import open_source
 from peer.model.build import build
 from peer.model.flat import FlatParameters
+from peer.rounds.effects import Keep, Reduce
 from peer.rounds.messages import Place
 from peer.rounds.names import digest_of, genesis_anchor
-from peer.rounds.state import Keep, Reduce
 from peer.rounds.update import token_weights
 from peer.spec import RunSpec
 from peer.train.schedule import learning_rate

@@ -13,31 +13,11 @@ from peer.averaging import driver as drivers
 from peer.averaging.driver import Driver
 from peer.events import AlertRaised
 from peer.events import Event as Reported
-from peer.rounds.messages import (
-    FETCH_BYTES,
-    BytesSent,
-    ChainSent,
-    Fetch,
-    Get,
-    HeadSent,
-    MeanSent,
-    Message,
-    PartSent,
-    Place,
-    Prepare,
-    Promise,
-    decode,
-    encode,
-)
-from peer.rounds.names import digest_of
-from peer.rounds.state import (
-    Acceptor,
+from peer.rounds.effects import (
     Commit,
     Effect,
     Event,
-    Exchange,
     Frozen,
-    Head,
     Held,
     Keep,
     Persist,
@@ -51,10 +31,26 @@ from peer.rounds.state import (
     SendMean,
     SendObjects,
     SendParts,
-    State,
     Store,
     Tick,
 )
+from peer.rounds.frames import decode, encode
+from peer.rounds.messages import (
+    FETCH_BYTES,
+    BytesSent,
+    ChainSent,
+    Fetch,
+    Get,
+    HeadSent,
+    MeanSent,
+    Message,
+    PartSent,
+    Place,
+    Prepare,
+    Promise,
+)
+from peer.rounds.names import digest_of
+from peer.rounds.state import Acceptor, Exchange, Head, State
 from peer.rounds.update import Block
 from tests.peer.rounds.build import HEAD, NAMES, block, owner, place, pledge, state_of, update
 

@@ -11,8 +11,8 @@ import pytest
 
 from peer.averaging import neighbours
 from peer.averaging.neighbours import Neighbours
+from peer.rounds.effects import Received
 from peer.rounds.messages import HeadSent
-from peer.rounds.state import Received
 
 HEAD = HeadSent(b"a" * 32, 3, 9, b"", True, 1, 1, False)
 NOWHERE = ("/ip4/10.0.0.1/tcp/1",)

@@ -11,9 +11,9 @@ import pytest
 
 from peer.averaging.codec import Codec, Floats
 from peer.averaging.reducing import Reducer
+from peer.rounds.effects import Keep, Reduce
 from peer.rounds.messages import Place
 from peer.rounds.names import digest_of
-from peer.rounds.state import Keep, Reduce
 from tests.peer.rounds.build import place
 
 CODEC = Codec("float16")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.rounds import merkle
+from peer.rounds.effects import Event, Frozen, Received, Tick
 from peer.rounds.machine import step
 from peer.rounds.messages import MeanSent, Norms, PartSent, Promise
 from peer.rounds.names import digest_of
-from peer.rounds.state import Event, Frozen, Received, Stage, State, Tick
+from peer.rounds.state import Stage, State
 from peer.testing.integers import ModelKeys
 from tests.peer.rounds.build import NAMES, PAYLOADS, leaves_of, owner, part_of, place, pledge, state_of
 

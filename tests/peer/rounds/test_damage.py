@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from peer.rounds import coordinate, decide, forks
+from peer.rounds.effects import Persist
 from peer.rounds.names import quorum
 from peer.rounds.settlement import Settlement
-from peer.rounds.state import Acceptor, Persist
+from peer.rounds.state import Acceptor
 from peer.rounds.turn import Turn
 from peer.rounds.update import Pledge, Update
 from peer.testing import integers

@@ -22,9 +22,10 @@ from peer.rounds.deadlines import (
     measure,
     patience_s,
 )
+from peer.rounds.effects import Received
 from peer.rounds.machine import step
 from peer.rounds.messages import HeadSent, MeanSent
-from peer.rounds.state import Exchange, Lead, Received, Rules, Stage
+from peer.rounds.state import Exchange, Lead, Rules, Stage
 from peer.rounds.update import NEVER, NOT_AWAITED, Times, Update
 from peer.testing.world import World
 from tests.peer.rounds.build import HEAD, NAMES, PAYLOADS, place, pledge, rules, state_of, update

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from peer.events import AlertRaised
+from peer.rounds.effects import Commit, Effect, Held, Received, Report, Send
 from peer.rounds.machine import step
 from peer.rounds.messages import Prepare, Proof, Propose, Voted
 from peer.rounds.names import digest_of
-from peer.rounds.state import Commit, Effect, Held, Received, Report, Send, State
+from peer.rounds.state import State
 from peer.rounds.update import Update
 from tests.peer.rounds.build import NAMES, PAYLOADS, owner, place, proposal_signature, state_of, update, vote
 

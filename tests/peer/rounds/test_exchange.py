@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from peer.rounds.effects import Keep, Received, Reduce, SendMean, Store
 from peer.rounds.messages import Norms, PartSent, Table, Want
 from peer.rounds.names import digest_of
-from peer.rounds.state import Keep, Received, Reduce, SendMean, Store
 from peer.testing.integers import ModelKeys
 from tests.peer.rounds.ballot import LEADER, OTHERS, PLACE, gathering, mean_of, mine, norms_of, part_from, run
 from tests.peer.rounds.build import PAYLOADS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peer.events import AlertRaised
-from peer.rounds.state import Undo
+from peer.rounds.effects import Undo
 from peer.testing.world import World
 from tests.model_swarm import FaultyWorld
 

@@ -16,6 +16,26 @@ from dht.streams import MAX_FRAME_BYTES
 from peer.rounds import merkle
 from peer.rounds.catchup import MAX_HEARD
 from peer.rounds.decide import PROPOSALS_KEPT, VOTES_KEPT
+from peer.rounds.effects import (
+    Applied,
+    Effect,
+    Event,
+    Frozen,
+    Held,
+    Leaving,
+    Progressed,
+    Received,
+    Reduce,
+    Reduced,
+    Send,
+    SendKept,
+    SendMean,
+    SendObjects,
+    SendParts,
+    Store,
+    Tick,
+)
+from peer.rounds.frames import decode, encode
 from peer.rounds.machine import step
 from peer.rounds.messages import (
     BytesSent,
@@ -38,30 +58,9 @@ from peer.rounds.messages import (
     Table,
     Voted,
     Want,
-    decode,
-    encode,
 )
 from peer.rounds.names import coordinator, digest_of, pack
-from peer.rounds.state import (
-    Applied,
-    Effect,
-    Event,
-    Frozen,
-    Held,
-    Leaving,
-    Progressed,
-    Received,
-    Reduce,
-    Reduced,
-    Send,
-    SendKept,
-    SendMean,
-    SendObjects,
-    SendParts,
-    State,
-    Store,
-    Tick,
-)
+from peer.rounds.state import State
 from peer.rounds.update import MAX_BALLOT, VOID, Block, Pledge, Update, Vote, token_weights
 from peer.testing.integers import ModelKeys
 from tests.peer.rounds.build import (

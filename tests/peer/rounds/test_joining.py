@@ -10,20 +10,12 @@ import pytest
 from dht.memory import LinkModel
 from peer.events import AlertRaised, PeerStateChanged, TransferProgressed
 from peer.rounds.catchup import ASK_EVERY_S, DOUBT_S
+from peer.rounds.effects import Effect, Frozen, Held, Received, Report, Send, Store, Tick
+from peer.rounds.frames import decode
 from peer.rounds.machine import begin, step
-from peer.rounds.messages import (
-    BytesSent,
-    ChainSent,
-    Fetch,
-    Get,
-    HeadSent,
-    Message,
-    Prepare,
-    Promise,
-    decode,
-)
+from peer.rounds.messages import BytesSent, ChainSent, Fetch, Get, HeadSent, Message, Prepare, Promise
 from peer.rounds.names import digest_of
-from peer.rounds.state import Effect, Frozen, Held, Received, Report, Send, State, Store, Tick
+from peer.rounds.state import State
 from peer.rounds.update import Block
 from peer.testing.logical_peer import LogicalPeer
 from peer.testing.world import World

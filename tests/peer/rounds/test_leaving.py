@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from peer.events import RoundAborted
-from peer.rounds.state import Leaving
+from peer.rounds.effects import Leaving
 from peer.testing.logical_peer import TRAIN_S, LogicalPeer
 from peer.testing.world import World
 

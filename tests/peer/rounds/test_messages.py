@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peer.rounds.frames import decode, encode
 from peer.rounds.messages import (
     FETCH_MOST,
     BytesSent,
@@ -31,8 +32,6 @@ from peer.rounds.messages import (
     Table,
     Voted,
     Want,
-    decode,
-    encode,
 )
 from peer.rounds.names import digest_of
 from peer.rounds.update import ALL_MEMBERS, Block, Update

@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from peer.rounds.again import ORDERS_MOST
-from peer.rounds.messages import MeanSent, Redo, Table, Want, decode
+from peer.rounds.effects import Event, Keep, Received, Reduce, Reduced, Send, SendMean, SendParts, Tick
+from peer.rounds.frames import decode
+from peer.rounds.messages import MeanSent, Redo, Table, Want
 from peer.rounds.names import digest_of
-from peer.rounds.state import Event, Keep, Received, Reduce, Reduced, Send, SendMean, SendParts, Stage, State, Tick
+from peer.rounds.state import Stage, State
 from peer.rounds.update import VOID, Block
 from peer.testing.logical_peer import Crashed, LogicalPeer
 from peer.testing.world import World

@@ -10,22 +10,11 @@ import pytest
 from dht.memory import LinkModel
 from peer.events import AlertRaised, PenaltyImposed
 from peer.rounds import merkle
-from peer.rounds.messages import MeanSent, PartSent, Show, decode
+from peer.rounds.effects import Event, Keep, Received, Reduce, Reduced, Report, Send, SendKept, SendParts, Tick
+from peer.rounds.frames import decode
+from peer.rounds.messages import MeanSent, PartSent, Show
 from peer.rounds.names import digest_of
-from peer.rounds.state import (
-    Event,
-    Keep,
-    Received,
-    Reduce,
-    Reduced,
-    Report,
-    Send,
-    SendKept,
-    SendParts,
-    Stage,
-    State,
-    Tick,
-)
+from peer.rounds.state import Stage, State
 from peer.rounds.update import VOID, Update
 from peer.testing.integers import IntegerSums, ModelKeys, decoded
 from peer.testing.logical_peer import LogicalPeer

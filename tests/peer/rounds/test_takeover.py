@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from peer.events import AlertRaised
+from peer.rounds.effects import Leaving, Received, Report, Send, Tick
 from peer.rounds.machine import step
 from peer.rounds.messages import HeadSent, Nack, Prepare, Promise
 from peer.rounds.names import coordinator, instance_of
-from peer.rounds.state import Leaving, Received, Report, Send, State, Tick
+from peer.rounds.state import State
 from peer.testing.logical_peer import LogicalPeer
 from tests.model_swarm import FaultyWorld
 from tests.peer.rounds.build import HEAD, NAMES, place, pledge, rules, state_of

@@ -8,10 +8,7 @@ from dataclasses import replace
 import pytest
 
 from peer.rounds.decide import certified, valid, vote_valid
-from peer.rounds.machine import step
-from peer.rounds.messages import BytesSent, Fetch, Message, Nack, Prepare, Promise, Propose, Voted
-from peer.rounds.names import digest_of
-from peer.rounds.state import (
+from peer.rounds.effects import (
     Commit,
     Effect,
     Event,
@@ -22,10 +19,13 @@ from peer.rounds.state import (
     Received,
     RequestFreeze,
     Send,
-    State,
     Store,
     Tick,
-)  # fmt: skip
+)
+from peer.rounds.machine import step
+from peer.rounds.messages import BytesSent, Fetch, Message, Nack, Prepare, Promise, Propose, Voted
+from peer.rounds.names import digest_of
+from peer.rounds.state import State
 from peer.rounds.turn import ON_THEIR_WAY_S
 from peer.rounds.update import VOID, Block, Update
 from peer.testing.integers import ModelKeys

@@ -1,0 +1,51 @@
+"""Messages as frames: one byte of type and a msgpack array. Its length travels in the stream."""
+
+from __future__ import annotations
+
+from peer.rounds.messages import (
+    BytesSent,
+    ChainSent,
+    Fetch,
+    Get,
+    HeadSent,
+    MeanSent,
+    Message,
+    Nack,
+    Norms,
+    PartSent,
+    Prepare,
+    Promise,
+    Proof,
+    Propose,
+    Redo,
+    Show,
+    Start,
+    Table,
+    Voted,
+    Want,
+)
+from peer.rounds.names import pack
+from peer.rounds.update import unpack
+
+_TYPES: dict[int, type[Message]] = {
+    kind.code: kind
+    for kind in (
+        Prepare, Promise, Nack, Start, PartSent, Norms, Table, MeanSent, Want, Redo, Show, Propose, Voted, Fetch,
+        BytesSent, Get, ChainSent, HeadSent, Proof,
+    )
+}  # fmt: skip
+
+
+def encode(message: Message) -> bytes:
+    """A frame: type byte and msgpack."""
+    return bytes((message.code,)) + pack(message.packed())
+
+
+def decode(frame: bytes) -> Message:
+    """The message in a frame. Raises ValueError for anything that is not one, before it allocates for it."""
+    if not frame or frame[0] not in _TYPES:
+        raise ValueError("unknown frame type")
+    kind = _TYPES[frame[0]]
+    if len(frame) > kind.cap_bytes:
+        raise ValueError(f"{kind.__name__} of {len(frame)} bytes; at most {kind.cap_bytes}")
+    return kind.unpacked(unpack(memoryview(frame)[1:]))
