@@ -38,6 +38,6 @@ def test_a_failure_is_named_and_fails_the_benchmark(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("tests.chaos.run", broken)
     result = plans.run_one("matrix", 7)
-    assert str(result).startswith("matrix 7 (train crash): AssertionError('two firm updates')")
+    assert str(result).startswith("matrix 7 (train restart): AssertionError('two firm updates')")
     assert main(["chaos", "--replay", "matrix", "7"]) == 1
     assert "1 failed" in plans.summary([result])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.events import Line, PeerStarted, PenaltyImposed, RoundCommitted
+from peer.events import InnerProgressed, Line, PeerStarted, PenaltyImposed, RoundCommitted
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
 
@@ -33,7 +33,7 @@ def test_a_peer_that_missed_three_rounds_fetches_three_updates(swarm: StartSwarm
     run = swarm(peers=3, real=True, spec="tiny", sets=SETS, settings=GENTLE)
     run.until_round(2, within_s=BEGIN_S)
 
-    stopped_at = stop_after_a_commit(run)
+    stopped_at = let_it_train(run)
     run.halt(VICTIM)
     run.until_round(stopped_at + MISSED, by=OTHERS, within_s=MISSED * ROUND_S)
     run.go_on(VICTIM)
@@ -42,7 +42,7 @@ def test_a_peer_that_missed_three_rounds_fetches_three_updates(swarm: StartSwarm
     assert_cheap(run, missed)
     assert_taken_as_stale(run, missed[-1] + 1)
 
-    stopped_at = stop_after_a_commit(run)
+    stopped_at = let_it_train(run)
     run.kill(VICTIM)
     run.until_round(stopped_at + MISSED, by=OTHERS, within_s=MISSED * ROUND_S)
     run.restart(VICTIM)
@@ -52,11 +52,11 @@ def test_a_peer_that_missed_three_rounds_fetches_three_updates(swarm: StartSwarm
     run.assert_agreement()
 
 
-def stop_after_a_commit(run: RealSwarm) -> int:
-    """Wait until the victim has just begun to train; the anchor from which it does."""
-    newest = run.committed(VICTIM)[-1].round
-    run.until_round(newest + 1, by=(VICTIM,), within_s=ROUND_S)
-    return newest + 1
+def let_it_train(run: RealSwarm) -> int:
+    """Wait until the victim has learned something in a new round; the anchor from which it trains."""
+    round = run.committed(VICTIM)[-1].round + 1
+    run.wait_for(VICTIM, lambda line: trains_from(line, round), within_s=2 * ROUND_S)
+    return round
 
 
 def rounds_without_the_victim(run: RealSwarm, stopped_at: int) -> list[int]:
@@ -94,6 +94,10 @@ def assert_taken_as_stale(run: RealSwarm, round: int) -> None:
         assert isinstance(said, PenaltyImposed)
         assert 0 < said.factor < 1
         assert said.until_round >= round
+
+
+def trains_from(line: Line, round: int) -> bool:
+    return isinstance(line.event, InnerProgressed) and line.event.round == round
 
 
 def is_commit(line: Line, round: int) -> bool:
