@@ -13,7 +13,6 @@ from peer.rounds import coordinate, decide, forks
 from peer.rounds.effects import Persist
 from peer.rounds.names import quorum
 from peer.rounds.settlement import Settlement
-from peer.rounds.state import Acceptor
 from peer.rounds.turn import Turn
 from peer.rounds.update import Pledge, Update
 from peer.testing import integers
@@ -49,17 +48,6 @@ def promise_is_ignored(patch: pytest.MonkeyPatch) -> None:
         propose(turn, sender, message)
 
     patch.setattr(decide, "on_propose", forgiving)
-
-
-def acceptors_die_with_their_branch(patch: pytest.MonkeyPatch) -> None:
-    """A voter that comes back to an anchor and has forgotten what it accepted there."""
-    stand_at = decide.stand_at
-
-    def forgetful(turn: Turn, head: Any) -> None:
-        stand_at(turn, head)
-        turn.set(acceptor=Acceptor(head.anchor, head.instance), acceptors={})
-
-    patch.setattr(decide, "stand_at", forgetful)
 
 
 # ---- the coordinator ----
@@ -227,8 +215,7 @@ class Catch:
 CATCHES: dict[Callable[[pytest.MonkeyPatch], None], Catch] = {
     no_write_ahead: Catch(kind="targeted", seeds=200),
     acceptance_is_not_written: Catch(kind="targeted", seeds=200),
-    promise_is_ignored: Catch(kind="targeted", seeds=200),
-    acceptors_die_with_their_branch: Catch(kind="forks", takeover_s=TAKEOVER_S, seeds=200),
+    promise_is_ignored: Catch(kind="targeted", seeds=60),
     accepted_is_not_adopted: Catch(kind="targeted", seeds=200),
     coordinator_forgets_its_ballot: Catch(kind="targeted", seeds=5, watched=True),
     quorum_of_half: Catch(kind="targeted", seeds=60),

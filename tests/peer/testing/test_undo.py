@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from peer.rounds import forks
+from peer.rounds.turn import Turn
 from peer.testing.integers import PARTS
 from peer.testing.logical_peer import LogicalPeer
 from peer.testing.world import World
@@ -58,6 +60,16 @@ def test_what_was_offered_for_an_anchor_is_offered_again() -> None:
     peer.crash()
     peer.boot()
     assert peer.driver.state.pledge == peer.disk.pledge(head.anchor)
+
+
+def test_a_peer_that_goes_back_remembers_its_vote() -> None:
+    """It voted there for what it undoes, and others may still count on that."""
+    world, peer = at_round(4)
+    head = peer.disk.heads[1]
+    turn = Turn(peer.driver.state, world.now)
+    forks.go_back(turn, head)
+    assert turn.state.acceptor == peer.disk.load_acceptors()[head.instance]
+    assert turn.state.acceptor.accepted is not None
 
 
 def test_a_peer_remembers_as_many_anchors_as_it_keeps_rounds() -> None:
