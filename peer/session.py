@@ -17,6 +17,7 @@ from dht.errors import DiskFull, HomefiresError, RunMismatch
 from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import LinkLost
 from peer.averaging.replaying import Replaying
+from peer.averaging.snapshots import drop_after
 from peer.events import (
     CheckpointWritten,
     Evaluated,
@@ -316,6 +317,7 @@ class Peer:
         self.session.say_undone(updates, undone)
         # Before anything else happens: what was counted on the other branch is in the balance of no older checkpoint.
         self.write_checkpoint()
+        drop_after(self.link.directory, self.trainer.anchor.round)
         self.link.send("applied", anchor, self.trainer.anchor.state_digest())
 
     def _jump(self, round: int, anchor: bytes, members: tuple[str, ...]) -> None:

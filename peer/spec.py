@@ -184,7 +184,7 @@ class RoundTable(_Table):
     """Rounds that a fork can undo: for so long a peer keeps its own encoded contributions and its votes."""
     gamma: float = 0.75
     """Age discount of a contribution that a round missed."""
-    max_staleness: int = 8
+    max_staleness: int = 16
     """Rounds after which what a peer learned is no longer taken."""
     takeover_s: float = 600.0
     """Peers that waited this long for a lost majority go on without it, which may fork; 0 means never."""

@@ -145,7 +145,7 @@ def publish(directory: Path, scratch: Path, manifest: Manifest) -> Path:
     scratch.rename(path)
     sync_folder(path.parent)
     for round, anchor in names(directory)[:-KEPT]:
-        shutil.rmtree(directory / FOLDER / f"{round:08d}-{anchor.hex()}")
+        shutil.rmtree(path_of(directory, round, anchor))
     return path
 
 
@@ -192,6 +192,13 @@ def names(directory: Path) -> list[tuple[int, bytes]]:
         if round.isdecimal() and len(anchor) == 2 * DIGEST_BYTES:
             found.append((int(round), bytes.fromhex(anchor)))
     return sorted(found)
+
+
+def drop_after(directory: Path, round: int) -> None:
+    """Those of a branch that was left: they must not crowd out what the chain may go back to."""
+    for taken, anchor in names(directory):
+        if taken > round:
+            shutil.rmtree(path_of(directory, taken, anchor))
 
 
 def path_of(directory: Path, round: int, anchor: bytes) -> Path:

@@ -81,6 +81,15 @@ def test_the_two_newest_are_kept(tmp_path: Path) -> None:
     assert len(list((tmp_path / "snapshots").iterdir())) == 2
 
 
+def test_those_of_a_branch_that_was_left_are_dropped(tmp_path: Path) -> None:
+    """Later forks would find only them among the newest two."""
+    disk = chain_of(tmp_path, 12)
+    for round in (8, 12):
+        write_snapshot(tmp_path, disk, round)
+    snapshots.drop_after(tmp_path, 9)
+    assert [round for round, _ in snapshots.names(tmp_path)] == [8]
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     """Of the vectors or of the manifest: each byte counts."""
     disk = chain_of(tmp_path, 2)
