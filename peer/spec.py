@@ -188,8 +188,9 @@ class RoundTable(_Table):
     """Rounds after which what a peer learned is no longer taken."""
     takeover_s: float = 600.0
     """Peers that waited this long for a lost majority go on without it, which may fork; 0 means never."""
-    min_round_s: int = 0
-    """No update is dated earlier than this after the one before it, so that nobody makes a long chain in no time."""
+    min_round_s: int = 10
+    """No round is shorter, so that a few who take over cannot make a heavy chain in no time: more than the length of a
+    round divided by the peers. 0: only among people you trust."""
     audit: float = 0.02
     """Fraction of the parts that are reduced a second time by another peer."""
     snapshot_rounds: int = 16
@@ -205,7 +206,7 @@ class RoundTable(_Table):
         _require(self.takeover_s, "round.takeover_s", low=0)
         _require(self.min_round_s, "round.min_round_s", low=0)
         _require(self.audit, "round.audit", low=0, high=1)
-        _require(self.snapshot_rounds, "round.snapshot_rounds", low=1)
+        _require(self.snapshot_rounds, "round.snapshot_rounds", low=self.keep_rounds)
         for name in ("max_train_s", "gather_s", "ack_s", "exchange_s", "stagger_s"):
             _require(getattr(self, name), f"round.{name}", low=0.05)
         _require(self.patience, "round.patience", low=1)

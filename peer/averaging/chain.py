@@ -88,6 +88,11 @@ class ChainOnDisk:
         steps = [Step(before, block) for before, block in zip(self.heads, self.blocks, strict=False)]
         return tuple(steps[-self._keep_rounds :])
 
+    @property
+    def voters(self) -> frozenset[str]:
+        """Everybody whom this chain has elected, as far as it is here."""
+        return frozenset(peer for head in self.heads for peer in head.electorate)
+
     # ---- the voter's memory ----
 
     def save_acceptor(self, acceptor: Acceptor) -> None:

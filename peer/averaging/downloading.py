@@ -187,7 +187,10 @@ class Download:
     def _arrived(self, file: int, chunk: int, payload: bytes) -> None:
         if self._asked.pop(chunk, None) is None:
             return
-        os.pwrite(file, payload, chunk * snapshots.CHUNK_BYTES)
+        with telling_full_disk(self._part):
+            written = os.pwrite(file, payload, chunk * snapshots.CHUNK_BYTES)
+        if written < len(payload):
+            raise DiskFull(f"the disk that holds {self._part} is full")
         self._done_bytes += len(payload)
         self._tell()
 

@@ -131,7 +131,7 @@ class Link:
         mine = disk.contribution(disk.head.anchor)
         state = begin(
             rules, disk.head, time.monotonic(), ancestors=disk.ancestors, acceptors=acceptors,
-            trail=disk.trail, accepted=accepted, held=disk.held(),
+            trail=disk.trail, voters=disk.voters, accepted=accepted, held=disk.held(),
             pledge=mine.pledge(rules.me).signed(rules.keys) if mine else None,
         )  # fmt: skip
         self._driver = Driver(
@@ -187,7 +187,7 @@ class Link:
 
     async def _tick(self) -> None:
         while True:
-            self._driver.deliver(Tick(time.monotonic()))
+            self._driver.deliver(Tick(time.monotonic(), time.time() - time.monotonic()))
             self._tell_if_in_step()
             if self._others_are_here():
                 self._all_here.set()

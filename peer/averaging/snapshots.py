@@ -144,8 +144,10 @@ def publish(directory: Path, scratch: Path, manifest: Manifest) -> Path:
         shutil.rmtree(path)
     scratch.rename(path)
     sync_folder(path.parent)
-    for round, anchor in names(directory)[:-KEPT]:
-        shutil.rmtree(path_of(directory, round, anchor))
+    # By age, not by round: those of a branch that was left may have higher rounds.
+    taken = [path_of(directory, *name) for name in names(directory) if name != (manifest.round, manifest.anchor)]
+    for old in sorted(taken, key=lambda other: other.stat().st_mtime_ns)[: -(KEPT - 1)]:
+        shutil.rmtree(old)
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ class Choice:
 
 async def survey(asker: Asker, peers: Iterable[str], anchors: tuple[bytes, ...]) -> dict[str, Standing]:
     """What these peers say of their chains, by peer; who does not answer, or says nonsense, is left out."""
-    asked = sorted(peers)[:ASK_MOST]
+    everybody = sorted(peers)
+    asked = random.sample(everybody, min(ASK_MOST, len(everybody)))
     answers = await asyncio.gather(*(_ask(asker, peer, ask_standing(anchors)) for peer in asked))
     return {peer: answer for peer, answer in zip(asked, answers, strict=True) if answer is not None}
 
@@ -47,9 +49,9 @@ async def _ask(asker: Asker, peer: str, request: bytes) -> Standing | None:
 
 
 def is_cut_off(standings: Mapping[str, Standing], my_weight: int) -> bool:
-    """Whether nobody who has done more still has what follows an anchor of mine."""
+    """Whether most have done more, and none of them still has what follows an anchor of mine."""
     ahead = [standing for standing in standings.values() if standing.weight > my_weight]
-    return bool(ahead) and all(standing.shared < 0 for standing in ahead)
+    return 2 * len(ahead) > len(standings) and all(standing.shared < 0 for standing in ahead)
 
 
 def is_shorter(choice: Choice, standings: Mapping[str, Standing], my_round: int, round_bytes: int) -> bool:
@@ -59,16 +61,16 @@ def is_shorter(choice: Choice, standings: Mapping[str, Standing], my_round: int,
 
 
 def choose(standings: Mapping[str, Standing], refused: frozenset[bytes] = frozenset()) -> Choice | None:
-    """The newest snapshot on which most of those that offer one of its round agree: two at least, if two answer."""
+    """The newest snapshot that most of those who offer any have: two at least, if two answer."""
     offered: dict[int, dict[Offer, list[str]]] = defaultdict(lambda: defaultdict(list))
     for peer, standing in sorted(standings.items()):
         for offer in standing.offers:
             if offer.manifest not in refused:
                 offered[offer.round][offer].append(peer)
+    offering = sum(bool(standing.offers) for standing in standings.values())
     for round in sorted(offered, reverse=True):
         alike = sorted(offered[round].items(), key=lambda item: len(item[1]), reverse=True)
         offer, donors = alike[0]
-        second = len(alike[1][1]) if len(alike) > 1 else 0
-        if len(donors) >= min(2, len(standings)) and len(donors) > second:
+        if len(donors) >= min(2, len(standings)) and 2 * len(donors) > offering:
             return Choice(offer=offer, donors=tuple(donors))
     return None

@@ -69,14 +69,14 @@ def send_parts(turn: Turn, reducers: Mapping[int, str]) -> None:
     _change(turn, received={**received, **own})
 
 
-def on_redo(turn: Turn, sender: str, message: Redo) -> None:
-    """Give parts to whoever reduces them in another's place; it may be me."""
+def on_redo(turn: Turn, sender: str, message: Redo) -> bool:
+    """Give parts to whoever reduces them in another's place; it may be me. Returns whether this was an order."""
     exchange = turn.state.exchange
     if exchange is None or exchange.place != message.place or sender != turn.owner(message.place.ballot):
-        return
+        return False
     again, new = exchange.again, _new_orders(turn, exchange, message)
     if not new or again.orders >= ORDERS_MOST:
-        return
+        return False
     mine = [part for part, reducer in new.items() if reducer == turn.me]
     waits = deadlines.at(turn.state, message.place.ballot)
     _change(
@@ -92,6 +92,7 @@ def on_redo(turn: Turn, sender: str, message: Redo) -> None:
             _announce(turn, again.means[part])
         else:
             _reduce_if_ready(turn, part)
+    return True
 
 
 def _new_orders(turn: Turn, exchange: Exchange, message: Redo) -> dict[int, str]:

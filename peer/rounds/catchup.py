@@ -103,9 +103,12 @@ def _resync_if_lost(turn: Turn) -> None:
     """Nobody who is further has anything that connects with my chain, for a while: give the chain up, not the work."""
     state = turn.state
     lately = [peer for peer, (_, at) in state.heard.items() if turn.now - at < HEARD_S]
-    apart = (peer for peer in lately if turn.now - state.strangers.get(peer, turn.now) >= LOST_S)
+    # Only of those whom my chain once elected: identities cost nothing, and anybody may claim to be further.
+    apart = (
+        peer for peer in lately if peer in state.voters and turn.now - state.strangers.get(peer, turn.now) >= LOST_S
+    )
     strange = [peer for peer in apart if state.heard[peer][0].weight > state.tip.weight]
-    if state.blocks or state.branch or len(strange) < min(LOST_TO, len(lately)) or not strange:
+    if state.blocks or state.branch or len(strange) < min(LOST_TO, len(state.voters) - 1) or not strange:
         return
     turn.set(strangers={})
     rounds = max(state.heard[peer][0].round for peer in strange)
@@ -296,7 +299,7 @@ def _fetch_ahead(turn: Turn) -> None:
 
 
 def _follows(turn: Turn, head: Head, block: Block) -> bool:
-    return decide.follows(turn.state, head, block) and decide.timely(turn, block.update)
+    return decide.follows(turn.state, head, block)
 
 
 def _refused(turn: Turn, peer: str) -> bool:

@@ -53,6 +53,8 @@ def _begin_if_due(turn: Turn) -> None:
     state = turn.state
     if state.pledge is None or state.decided is not None or turn.me not in state.electorate:
         return
+    if turn.now + turn.rules.wall_offset_s < state.head.time + turn.rules.min_round_s:
+        return
     ranked = order(state.head.anchor, state.electorate)
     promised = state.acceptor.promised
     ballot = promised + 1 + (ranked.index(turn.me) - promised - 1) % len(ranked)
@@ -121,8 +123,12 @@ def on_nack(turn: Turn, sender: str, message: Nack) -> None:
     lead = turn.state.lead
     if lead is None or sender not in turn.state.electorate:
         return
-    if message.place.ballot == lead.ballot and message.promised > lead.ballot:
-        abort(turn, f"a voter has promised ballot {message.promised}")
+    if message.place.ballot != lead.ballot or message.promised <= lead.ballot:
+        return
+    nacked = lead.nacked | {sender}
+    turn.set(lead=replace(lead, nacked=nacked))
+    if len(turn.state.electorate) - len(nacked) < quorum(turn.state.electorate):
+        abort(turn, f"voters have promised ballot {message.promised}")
 
 
 # ---- choose ----

@@ -239,7 +239,7 @@ def _pledged(state: State, pledge: Pledge) -> bool:
 
 def timely(turn: Turn, update: Update) -> bool:
     """Not dated ahead of my clock; with `min_round_s` this bounds how fast anybody can make a chain heavy."""
-    return update.time <= turn.now + turn.rules.wall_offset_s + CLOCKS_DIFFER_S
+    return turn.rules.min_round_s == 0 or update.time <= turn.now + turn.rules.wall_offset_s + CLOCKS_DIFFER_S
 
 
 def _majority_of(voters: tuple[str, ...], names: list[str]) -> bool:
@@ -354,12 +354,15 @@ def advance(turn: Turn, block: Block) -> None:
 def stand_at(turn: Turn, head: Head) -> None:
     """Begin at this anchor, with all that I promised there if I have been there before."""
     state = turn.state
-    # Also those of a branch that was left: who comes back there must not vote a second time.
+    # Also those of a branch that was left: who comes back there must not vote a second time. A takeover in which
+    # nothing was accepted is over.
     others = {**state.acceptors, state.acceptor.instance: state.acceptor}
-    others = dict(list(others.items())[-ACCEPTORS_PER_ROUND * state.rules.keep_rounds :])
+    kept = [(name, other) for name, other in others.items() if not other.electorate or other.accepted is not None]
+    others = dict(kept[-ACCEPTORS_PER_ROUND * state.rules.keep_rounds :])
     acceptor = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
     turn.set(
-        head=head, acceptor=acceptor, acceptors=others, pledge=None, progress=0.0, freeze_asked_at=None,
+        head=head, acceptor=acceptor, acceptors=others, voters=state.voters.union(head.electorate),
+        pledge=None, progress=0.0, freeze_asked_at=None,
         unanswered=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={}, decided=None,
         deadlines=deadlines.learn([step.block.update for step in state.trail], state.rules), ready_at={},
         dead_ballots=frozenset(),
@@ -377,8 +380,11 @@ def follows(state: State, head: Head, block: Block) -> bool:
 
 def fault_of_block(state: State, head: Head, block: Block) -> str:
     """The first reason why a block may not follow `head`, in words; empty if it may. Else as `follows`."""
-    if block.electorate and (state.rules.takeover_s == 0 or block.electorate == head.electorate):
+    rules = state.rules
+    if block.electorate and (rules.takeover_s == 0 or block.electorate == head.electorate):
         return "it is decided by others than the electorate, which this run does not allow"
+    if block.electorate and block.update.time < head.time + rules.takeover_s - CLOCKS_DIFFER_S:
+        return "it is decided by others than the electorate, who cannot have waited for that as long as they must"
     instance = instance_of(head.anchor, block.electorate) if block.electorate else head.instance
     at_head = replace(state, head=head, acceptor=Acceptor(head.anchor, instance, electorate=block.electorate))
     return _fault_of_votes(at_head, block) or fault_of_update(at_head, block.update)

@@ -21,7 +21,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Tick(Event):
-    """Time passed; the driver sends one every `TICK_S`."""
+    """Time passed; the driver sends one every `TICK_S`. `wall_offset_s` is Unix time minus the clock."""
+
+    wall_offset_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

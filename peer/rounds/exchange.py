@@ -155,7 +155,7 @@ def on_table(turn: Turn, sender: str, message: Table) -> None:
     turn.set(exchange=replace(exchange, tabled=True, tabled_at=turn.now, closed=True, listed=listed))
     for part in exchange.received:
         if part in listed:
-            parts.reduce(turn, exchange, part, listed[part])
+            parts.reduce(turn, exchange, part, listed[part] & exchange.received[part])
     again.on_table(turn)
 
 

@@ -1,12 +1,15 @@
 """Two sides went on without each other: all end on one branch, by a rule that reads only the chain (the protocol, §9).
 
-The heavier branch wins: W counts the signed contributions since the start of the run. Between equal
-ones the branch whose first differing update is firm, then the one where its digest is lower. The
-losers undo back to where the branches part and apply the other updates; what the undone ones held of
-a peer's own work returns to its balance. Nothing older than `keep_rounds` is undone.
+The heavier branch wins: signed contributions are counted, of those who were known where the
+branches part. Between equal ones the branch whose first differing update is firm, then the one where
+its digest is lower. The losers undo back to where the branches part and apply the other updates; what
+the undone ones held of a peer's own work returns to its balance. Nothing older than `keep_rounds` is
+undone.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from peer.rounds import decide
 from peer.rounds.effects import Undo
@@ -28,14 +31,14 @@ def parting(turn: Turn, blocks: tuple[Block, ...]) -> tuple[Step, tuple[Block, .
 
 def consider(turn: Turn, source: str, step: Step, blocks: tuple[Block, ...]) -> tuple[bool, bool]:
     """Change over to this branch if it wins. Returns whether every block is genuine, and whether it won."""
-    tip, genuine = step.before, []
+    tip, genuine, honest = step.before, [], True
     for block in blocks:
-        if not (decide.follows(turn.state, tip, block) and decide.timely(turn, block.update)):
+        honest = decide.follows(turn.state, tip, block)
+        if not honest or not decide.timely(turn, block.update):
             break
         tip = tip.after(block.update)
         genuine.append(block)
-    honest = len(genuine) == len(blocks)
-    if not genuine or not _wins(turn, step, tuple(genuine), tip):
+    if not genuine or not _wins(turn, step, tuple(genuine)):
         return honest, False
     known = turn.state.branch
     if known is None or tip.weight >= known.tip.weight:
@@ -44,9 +47,22 @@ def consider(turn: Turn, source: str, step: Step, blocks: tuple[Block, ...]) -> 
     return honest, True
 
 
-def _wins(turn: Turn, step: Step, blocks: tuple[Block, ...], tip: Head) -> bool:
-    mine, theirs = step.block, blocks[0]
-    return (tip.weight, theirs.firm, mine.update.digest) > (turn.state.tip.weight, mine.firm, theirs.update.digest)
+def _wins(turn: Turn, step: Step, blocks: tuple[Block, ...]) -> bool:
+    """Larger W since the branches parted, of those who were known there: identities cost nothing."""
+    known = {*step.before.electorate, *step.before.members}
+    mine = [later.block for later in turn.state.trail if later.before.round >= step.before.round]
+    mine += turn.state.blocks
+    ours, theirs = mine[0], blocks[0]
+    return (_work(blocks, known), theirs.firm, ours.update.digest) > (
+        _work(mine, known),
+        ours.firm,
+        theirs.update.digest,
+    )
+
+
+def _work(blocks: Iterable[Block], known: set[str]) -> int:
+    """Contributions that known peers signed."""
+    return sum(pledge.peer in known for block in blocks for pledge in block.update.members)
 
 
 def change_over_if_held(turn: Turn) -> bool:

@@ -23,6 +23,7 @@ any point and restart from disk: that is a crash.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from peer.rounds import (
     again,
@@ -89,14 +90,15 @@ def begin(
     ancestors: Mapping[bytes, int] | None = None,
     acceptors: Mapping[bytes, Acceptor] | None = None,
     trail: tuple[Step, ...] = (),
+    voters: frozenset[str] = frozenset(),
     accepted: Update | None = None,
     pledge: Pledge | None = None,
     held: Mapping[bytes, int] | None = None,
 ) -> State:
     """The state of a peer that starts, or starts again from what it finds on its disk.
 
-    `acceptors` are its votes by instance, `accepted` the update that the one of `head` names, `trail` its newest
-    blocks, `held` the digests whose bytes are on disk, with their sizes.
+    `voters` is everybody whom its chain ever elected, `acceptors` are its votes by instance, `accepted` is the update
+    that the one of `head` names, `trail` its newest blocks, `held` the digests whose bytes are on disk, with sizes.
     """
     others = dict(acceptors or {})
     acceptor = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
@@ -105,7 +107,7 @@ def begin(
     proposals = {accepted.digest: seen_again(accepted)} if accepted else {}
     return State(
         rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=acceptor,
-        acceptors=others, trail=trail[-rules.keep_rounds :], pledge=pledge,
+        acceptors=others, voters=voters.union(head.electorate), trail=trail[-rules.keep_rounds :], pledge=pledge,
         deadlines=deadlines.learn([step.block.update for step in trail[-rules.keep_rounds :]], rules),
         held=held or {}, frozen_at=now, moved_at=now, proposals=proposals, applied_round=head.round,
         in_step=joining.starts_in_step(rules, head),
@@ -123,7 +125,9 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
 
 def _take(turn: Turn, event: Event) -> None:
     match event:
-        case Tick():
+        case Tick(_, wall_offset_s):
+            if wall_offset_s is not None:
+                turn.set(rules=replace(turn.rules, wall_offset_s=wall_offset_s))
             _tick(turn)
         case Received(_, sender, message):
             _receive(turn, sender, message)
@@ -228,8 +232,8 @@ def _receive_in_instance(turn: Turn, sender: str, message: Message) -> None:
         case Want():
             exchange.on_want(turn, sender, message)
         case Redo():
-            again.on_redo(turn, sender, message)
-            exchange.replay_early(turn)
+            if again.on_redo(turn, sender, message):
+                exchange.replay_early(turn)
         case Show():
             again.on_show(turn, sender, message)
         case Propose():

@@ -45,7 +45,7 @@ class Rules:
     audit: float = 0.0
     tokens_cap: int
     wall_offset_s: float = 0.0
-    """Unix time minus the clock of the events; for display only."""
+    """Unix time minus the clock of the events, at the newest tick: that clock stands still while a laptop sleeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +146,8 @@ class Lead:
     """Auditors that could not prove what they said."""
     update: bytes = b""
     """Digest of what is adopted or proposed."""
+    nacked: frozenset[str] = frozenset()
+    """Voters who say that they promised a later ballot."""
     refused: frozenset[bytes] = frozenset()
     """Updates of other instances whose bytes nobody gave."""
 
@@ -309,6 +311,8 @@ class State:
     block_source: str = ""
     branch: Branch | None = None
     """What I am about to change over to."""
+    voters: frozenset[str] = frozenset()
+    """Everybody who has ever been elected on my chain, as far as it is here."""
     strangers: Mapping[str, float] = field(default_factory=dict)
     """Who knows none of my anchors and says that it is further, and since when."""
     heard: Mapping[str, tuple[HeadSent, float]] = field(default_factory=dict)

@@ -59,6 +59,8 @@ def enters(turn: Turn, sender: str, message: Prepare) -> bool:
     electorate = message.electorate
     if turn.me not in electorate or instance_of(place.anchor, electorate) != place.instance:
         return False
+    if sum(_is_heard(turn, peer) for peer in electorate) < quorum(electorate):
+        return False  # names cost nothing
     if sender != coordinator(place.anchor, electorate, place.ballot) or place.ballot > MAX_SKIPPED:
         return False
     if not _gave_up(turn, LATE_SHARE) or (state.weak and not _outranks(turn, electorate, place.instance)):
@@ -83,12 +85,8 @@ def _gave_up(turn: Turn, share: float) -> bool:
 
 
 def _wait_s(turn: Turn) -> float:
-    """How long I wait for a majority. For those who said that they leave nobody waits that long."""
-    head, rules = turn.state.head, turn.rules
-    missing = [peer for peer in head.electorate if not _is_heard(turn, peer)]
-    only_leavers = missing and all(has_left(turn, peer) for peer in missing)
-    wait_s = rules.takeover_s if not only_leavers else min(rules.takeover_s, deadlines.patience_s(turn.state))
-    return wait_s if turn.me in head.electorate else OUTSIDER * wait_s
+    """How long I wait for a majority."""
+    return turn.rules.takeover_s * (1.0 if turn.me in turn.state.head.electorate else OUTSIDER)
 
 
 def _majority_is_heard(turn: Turn) -> bool:

@@ -139,7 +139,8 @@ class LogicalPeer:
         return begin(
             world.rules(self.name), disk.head, world.now,
             ancestors={head.anchor: head.round for head in (world.genesis, *disk.heads)},
-            acceptors=acceptors, trail=disk.trail(), accepted=disk.accepted_update(acceptors.get(disk.head.instance)),
+            acceptors=acceptors, voters=frozenset(peer for head in disk.heads for peer in head.electorate),
+            trail=disk.trail(), accepted=disk.accepted_update(acceptors.get(disk.head.instance)),
             pledge=disk.pledge(disk.head.anchor),
             held={name: len(payload) for name, payload in disk.objects.items()},
         )  # fmt: skip

@@ -35,7 +35,7 @@ VERSION = 2
 KEPT = 2
 SUMS = "B2SUMS"
 STATE = "state.json"
-SHARE = 0.05
+SHARE = 0.02
 """Writing takes at most this share of the time, however slow the disk is."""
 MIN_EVERY_S = 600.0
 """Within a round; at its end one is written whenever `SHARE` allows."""

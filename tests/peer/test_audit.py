@@ -37,6 +37,9 @@ LEFT = 4
 """The branch beyond this round was left."""
 SNAPSHOT = 2
 
+TAKEOVER_S = 600
+"""As the spec has it: nobody may take over sooner."""
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> RunOnDisk:
@@ -299,8 +302,8 @@ def test_a_takeover_counts_as_weak(made: RunOnDisk, copied: Path) -> None:
 
     def alone(update: Update, head: Head) -> Update:
         return dataclasses.replace(
-            update, members=update.members[:1], weight=head.weight + 1, coordinator=one, elect=(one,),
-            contributors=(1,) * len(update.parts), weights=((WEIGHT_ONE,),),
+            update, time=head.time + TAKEOVER_S, members=update.members[:1], weight=head.weight + 1, coordinator=one,
+            elect=(one,), contributors=(1,) * len(update.parts), weights=((WEIGHT_ONE,),),
         )  # fmt: skip
 
     (copied / "events.jsonl").unlink()

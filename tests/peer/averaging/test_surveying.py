@@ -44,7 +44,7 @@ def test_those_that_disagree_need_a_majority() -> None:
     chosen = choose({**two, "e": standing(old, theirs)})
     assert chosen == Choice(offer=theirs, donors=("c", "d", "e"))
     assert choose({**two, "e": standing(old, theirs)}, frozenset({theirs.manifest})) == Choice(
-        offer=mine, donors=("a", "b")
+        offer=old, donors=("a", "b", "c", "d", "e")
     )
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from peer.events import AlertRaised
-from peer.rounds.effects import Undo
+from peer.rounds import decide, forks
+from peer.rounds.effects import Received, Resync, Tick, Undo
+from peer.rounds.machine import step
+from peer.rounds.messages import HeadSent
+from peer.rounds.turn import Turn
+from peer.rounds.update import Block
+from peer.testing.logical_peer import LogicalPeer
 from peer.testing.world import World
 from tests.model_swarm import FaultyWorld
 
@@ -107,3 +115,60 @@ def test_a_short_cut_in_the_middle_of_a_round_forks_nothing() -> None:
     heal(world)
     assert all(block.firm for peer in world.peers for block in peer.disk.blocks)
     assert not any(isinstance(event, AlertRaised) and event.code == "FORK" for p in world.peers for event in p.reports)
+
+
+# ---- who cannot fork a run ----
+
+
+def forked(world: FaultyWorld) -> tuple[LogicalPeer, Block]:
+    """A peer of the majority, and the first block with which the others left its chain."""
+    ours = {head.anchor for head in world.peers[4].disk.heads}
+    blocks = zip(world.peers[0].disk.heads, world.peers[0].disk.blocks, strict=True)
+    return world.peers[4], next(block for head, block in blocks if head.anchor not in ours)
+
+
+def test_nobody_takes_over_before_the_time() -> None:
+    """A weak update is dated `takeover_s` after its parent at least, so a branch of one's own takes real time."""
+    peer, weak = forked(apart(5, 2, 1))
+    step_before = next(item for item in peer.driver.state.trail if item.before.anchor == weak.update.parent)
+    patient = replace(peer.driver.state.rules, takeover_s=1000.0)
+    assert decide.follows(peer.driver.state, step_before.before, weak)
+    assert not decide.follows(replace(peer.driver.state, rules=patient), step_before.before, weak)
+
+
+def test_identities_of_ones_own_make_no_branch_heavy() -> None:
+    """Only those count who were known where the branches part."""
+    peer, weak = forked(apart(5, 2, 1))
+    assert forks._work([weak], {pledge.peer for pledge in weak.update.members}) == len(weak.update.members)
+    assert forks._work([weak], {peer.name}) == 0
+
+
+def test_strangers_who_claim_to_be_further_move_nobody() -> None:
+    """They say HEAD with a huge weight and show nothing; a voter of the chain who does so is another matter."""
+    world = apart(3, 1, 1, apart_s=0.0)
+    state = world.peers[0].driver.state
+
+    def resyncs(*names: str) -> bool:
+        current, found = state, False
+        for tick in range(100):
+            now = world.now + tick / 2
+            for name in names:
+                said = HeadSent(b"?" * 32, 999, 10**9, b"", True, 1, 1, False)
+                current, effects = step(current, Received(now, name, said))
+            current, effects = step(current, Tick(now))
+            found = found or any(isinstance(effect, Resync) for effect in effects)
+        return found
+
+    assert not resyncs("x", "y", "z")
+    assert resyncs("p1", "p2")
+
+
+def test_a_clock_that_stood_still_is_set_again() -> None:
+    """A laptop that slept: what the others date now is not ahead of its clock once the driver has ticked."""
+    world = apart(5, 2, 1)
+    peer, weak = forked(world)
+    rules = replace(peer.driver.state.rules, min_round_s=1, wall_offset_s=-600.0)
+    state = replace(peer.driver.state, rules=rules)
+    assert not decide.timely(Turn(state, world.now), weak.update)
+    state, _ = step(state, Tick(world.now, 0.0))
+    assert decide.timely(Turn(state, world.now), weak.update)

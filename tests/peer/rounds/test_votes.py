@@ -345,10 +345,12 @@ def test_a_coordinator_that_was_overtaken_steps_back() -> None:
     assert state.lead is None
 
 
-def test_a_stranger_cannot_nack() -> None:
-    """Only a voter's promise is worth stepping back for."""
+def test_no_single_peer_can_nack_a_ballot_away() -> None:
+    """Only voters count, and only when those who are left are no quorum."""
     state, _ = leader_with_promises()
-    state, _ = run(state, Received(5.2, "x", Nack(place(3), 9)))
-    assert state.lead is not None
-    state, _ = run(state, Received(5.2, "p0" if state.rules.me != "p0" else "p1", Nack(place(3), 9)))
+    first, second = (name for name in NAMES if name != state.rules.me)
+    for sender in ("x", first, first):
+        state, _ = run(state, Received(5.2, sender, Nack(place(3), 9)))
+        assert state.lead is not None
+    state, _ = run(state, Received(5.3, second, Nack(place(3), 9)))
     assert state.lead is None
