@@ -74,8 +74,8 @@ def weighted_mean(parts: Sequence[Floats], weights: Sequence[int], missing: int 
     """Σ wᵢ·xᵢ / √(Σw · (Σw + `missing`)): the weighted mean, smaller if some who offered this part are `missing`.
 
     A mean over c of n is noisier by √(n/c), and what is missing comes in a later round on top of that round's: the
-    plain mean would overshoot there. The root keeps the noise of a full round; `python -m tests.benchmarks drops`
-    compares it with the alternatives. float32, separate multiply and add in the order given, so that an audit can
+    plain mean would overshoot there. The root keeps the noise of a full round (`tests/benchmarks/README.md`, drops).
+    float32, separate multiply and add in the order given, so that an audit can
     repeat it; the root is exact to the last bit everywhere (IEEE 754).
     """
     total = sum(weights)
