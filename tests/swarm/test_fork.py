@@ -13,8 +13,8 @@ pytestmark = pytest.mark.swarm
 
 SETS = (
     "round.steps=20", "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=3.0", "round.exchange_s=4.0",
-    "round.ack_s=1.0", "round.stagger_s=1.0", "round.takeover_s=4.0", "round.keep_rounds=64", "round.snapshot_rounds=64",
-    "round.max_staleness=64", "data.eval_every=1000",
+    "round.ack_s=1.0", "round.stagger_s=1.0", "round.takeover_s=4.0", "round.keep_rounds=64",
+    "round.snapshot_rounds=64", "round.max_staleness=64", "data.eval_every=1000",
 )  # fmt: skip
 ALONE = 2
 PARTED = Partition(phase="train", round=2, peers=(ALONE,), seconds=18.0)
