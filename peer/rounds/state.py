@@ -40,7 +40,6 @@ class Rules:
     """0: never go on without a majority of the electorate."""
     min_round_s: int = 0
     keep_rounds: int = 8
-    gamma: float = 0.75
     max_staleness: int = 8
     audit: float = 0.0
     tokens_cap: int

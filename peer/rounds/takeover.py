@@ -43,6 +43,8 @@ def begin(turn: Turn) -> int:
     ranked, promised = order(turn.state.head.anchor, chosen), turn.state.acceptor.promised
     ballot = promised + 1 + (ranked.index(turn.me) - promised - 1) % len(ranked)
     count, head = len(chosen), turn.state.head
+    if not turn.state.weak:
+        return ballot  # those who had gone are back
     who = f"{count} peers go on without the {len(head.electorate)} voters" if count > 1 else "this peer goes on alone"
     turn.alert("warning", "TAKEOVER", f"no majority of round {head.round} is in sight: {who}")
     return ballot

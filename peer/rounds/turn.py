@@ -73,6 +73,7 @@ class Turn:
         What I promised and accepted in either stays; what was going on in the one before is over for me.
         """
         head, left = self.state.head, self.state.acceptor
+        electorate = () if electorate == head.electorate else electorate
         instance = instance_of(head.anchor, electorate) if electorate else head.instance
         others = {**self.state.acceptors, left.instance: left}
         acceptor = others.pop(instance, None) or Acceptor(head.anchor, instance, electorate=electorate)

@@ -164,3 +164,19 @@ def _hearing(state: State, *peers: str) -> State:
 def _answers(state: State, sender: str, message: Prepare) -> bool:
     _, effects = step(state, Received(100.0, sender, message))
     return any(isinstance(effect, Send) and isinstance(effect.message, Promise) for effect in effects)
+
+
+def test_those_who_took_over_return_to_the_chains_electorate_when_all_are_back() -> None:
+    """It is the chain's own instance again, not a takeover by the same peers, and nobody is told of a loss."""
+    state, _ = step(_stuck(), Received(100.0, *_prepare(("p0", "x"))))
+    assert state.weak
+    said = HeadSent(HEAD.anchor, 0, 0, b"", True, 1, 1, False, "", 999)
+    state = replace(state, heard={peer: (said, 299.0) for peer in NAMES if peer != "p0"}, moved_at=100.0)
+    state, effects = step(state, Tick(300.0))
+    sent = {effect.message for effect in effects if isinstance(effect, Send)}
+    (prepare,) = (message for message in sent if isinstance(message, Prepare))
+    assert not state.weak
+    assert prepare.place.instance == HEAD.instance
+    assert prepare.electorate == ()
+    events = [effect.event for effect in effects if isinstance(effect, Report)]
+    assert not any(isinstance(event, AlertRaised) for event in events)
