@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from peer.events import ReportReceived
 from peer.rounds import decide, forks
+from peer.rounds.deadlines import HEARD_S
 from peer.rounds.effects import Report, Resync, SendChain, Store
 from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BytesSent, Get, HeadSent, Place
 from peer.rounds.names import digest_of
@@ -35,7 +36,6 @@ SOURCES = 2
 """Peers that are asked for parts at a time."""
 DOUBT_S = 60.0
 """From a peer that gave a block without a valid certificate nothing is taken for this long if others have it."""
-HEARD_S = 20.0
 NEWS_EVERY_S = 0.2
 """A peer that says something else more often than this is not listened to."""
 LOST_S = 20.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.rounds import deadlines, decide, gather, takeover
+from peer.rounds.deadlines import HEARD_S
 from peer.rounds.effects import Persist
 from peer.rounds.messages import HeadSent, Nack, Prepare, Promise, Propose, Start
 from peer.rounds.names import order, quorum
@@ -15,9 +16,6 @@ from peer.rounds.propose import REPEAT_S, VOTES_S, abort, propose
 from peer.rounds.state import Lead, Stage
 from peer.rounds.turn import Turn
 from peer.rounds.update import MAX_MEMBERS
-
-HEARD_S = 20.0
-"""A peer that was heard within this time is asked to take part."""
 
 
 def look(turn: Turn) -> None:

@@ -35,7 +35,7 @@ CONTROL_FLOOR_S = 2.0
 DATA_FLOOR_S = 3.0
 DOUBLINGS = 16
 HEARD_S = 20.0
-"""Who trains says so every 15 s."""
+"""Whoever was silent for longer is out of sight; a peer that trains says HEAD every 15 s."""
 
 
 @dataclass(frozen=True, slots=True)

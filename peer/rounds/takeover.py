@@ -7,14 +7,13 @@ they decide is weak: another side may decide something else, and `forks.py` heal
 from __future__ import annotations
 
 from peer.rounds import deadlines
+from peer.rounds.deadlines import HEARD_S
 from peer.rounds.messages import Prepare
 from peer.rounds.names import coordinator, instance_of, order, quorum
 from peer.rounds.state import Stage
 from peer.rounds.turn import Turn
 from peer.rounds.update import MAX_MEMBERS, MAX_SKIPPED
 
-HEARD_S = 20.0
-"""Whoever was silent for longer is out of sight; a peer that trains says HEAD every 15 s."""
 LATE_SHARE = 0.7
 """Who has waited for this share of the time may take part: clocks and freezes differ."""
 OUTSIDER = 1.5
