@@ -136,8 +136,7 @@ def on_promise(turn: Turn, sender: str, message: Promise) -> None:
     lead, pledge = turn.state.lead, message.pledge
     if lead is None or lead.ballot != message.place.ballot or lead.stage is not Stage.PREPARING:
         return
-    mine_to_say = pledge.peer == sender and pledge.anchor == turn.state.head.anchor
-    if sender not in lead.asked or not mine_to_say or not pledge.genuine(turn.rules.keys):
+    if sender not in lead.asked or pledge.peer != sender or not decide.pledged(turn.state, pledge):
         return
     promised_at = {sender: turn.now, **lead.promised_at}
     turn.set(lead=replace(lead, promises={**lead.promises, sender: message}, promised_at=promised_at))

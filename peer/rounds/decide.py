@@ -214,9 +214,9 @@ def fault_of_update(state: State, update: Update) -> str:
         return "its members are not in order, or its coordinator is none of them"
     if not any(_majority_of(voters, names) for voters in (head.electorate, state.electorate)):
         return "its members are no majority of those who decide"
-    forged = [pledge.peer for pledge in update.members if not _pledged(state, pledge)]
+    forged = [pledge.peer for pledge in update.members if not pledged(state, pledge)]
     if forged:
-        return f"the pledge of {forged[0]} is not signed by it for this anchor"
+        return f"the pledge of {forged[0]} is not signed by it for this anchor, or names data that the run has not"
     if not len(update.parts) == len(update.contributors) == len(rules.parts) or not any(update.parts):
         return "its parts are not those of the model"
     return _fault_of_tables(head, update, rules)
@@ -233,8 +233,11 @@ def _fault_of_tables(head: Head, update: Update, rules: Rules) -> str:
     return "" if _elect_valid(head, update) else "its electorate does not follow from its members and those before"
 
 
-def _pledged(state: State, pledge: Pledge) -> bool:
-    return pledge.anchor == state.head.anchor and pledge.genuine(state.rules.keys)
+def pledged(state: State, pledge: Pledge) -> bool:
+    """Whether its author signed it for my anchor, and names data that the run has: cursors are kept for ever."""
+    shards = state.rules.shards
+    exist = all(shard < shards and first <= last for shard, first, last in pledge.ranges)
+    return pledge.anchor == state.head.anchor and exist and pledge.genuine(state.rules.keys)
 
 
 def timely(turn: Turn, update: Update) -> bool:

@@ -43,6 +43,8 @@ class Rules:
     max_staleness: int = 8
     audit: float = 0.0
     tokens_cap: int
+    shards: int = 1 << 16
+    """Into how many the run's data is cut."""
     wall_offset_s: float = 0.0
     """Unix time minus the clock of the events, at the newest tick: that clock stands still while a laptop sleeps."""
 

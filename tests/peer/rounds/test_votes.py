@@ -72,6 +72,8 @@ MANIPULATED: dict[str, Callable[[], Update]] = {
     ),
     "a forged pledge": lambda: update(members=(replace(ALL[0], tokens=10**6), *ALL[1:])),
     "a pledge for another anchor": lambda: update(members=(pledge("p0", anchor=digest_of(b"old")), *ALL[1:])),
+    "data of a shard that is not there": lambda: update(members=(pledge("p0", ranges=((1 << 20, 0, 5),)), *ALL[1:])),
+    "data that runs backwards": lambda: update(members=(pledge("p0", ranges=((0, 5, 4),)), *ALL[1:])),
     "a part less": lambda: update(parts=update().parts[:2]),
     "a part more": lambda: update(parts=(*update().parts, digest_of(b"more"))),
     "contributors of a part less": lambda: update(contributors=(7, 7)),
