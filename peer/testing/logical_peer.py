@@ -135,11 +135,11 @@ class LogicalPeer:
 
     def _state_on_disk(self) -> State:
         disk, world = self.disk, self.world
-        acceptors = disk.load_acceptors()
+        acceptors, heads = disk.load_acceptors(), (disk.genesis, *disk.heads)
         return begin(
             world.rules(self.name), disk.head, world.now,
-            ancestors={head.anchor: head.round for head in (world.genesis, *disk.heads)},
-            acceptors=acceptors, voters=frozenset(peer for head in disk.heads for peer in head.electorate),
+            ancestors={head.anchor: head.round for head in heads}, acceptors=acceptors,
+            voters=frozenset(peer for head in heads for peer in head.electorate),
             trail=disk.trail(), accepted=disk.accepted_update(acceptors.get(disk.head.instance)),
             pledge=disk.pledge(disk.head.anchor),
             held={name: len(payload) for name, payload in disk.objects.items()},
