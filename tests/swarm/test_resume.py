@@ -57,7 +57,7 @@ def test_a_resumed_peer_reproduces_the_uninterrupted_run_bit_for_bit(swarm: Star
     run.restart(0)
 
     begins_after(run, newest(run))
-    full = run.directory_of(0) / "chain" / "acceptor.new"
+    full = run.directory_of(0) / "chain" / "acceptors.new"
     full.symlink_to("/dev/full")
     run.wait_for(0, is_state("PAUSED"), within_s=ROUND_S)
     before = newest(run)

@@ -24,7 +24,8 @@ def run(tmp_path: Path) -> RunOnDisk:
     """Three rounds, with a snapshot every three."""
     write_corpus(tmp_path / "corpus")
     spec = small_spec(tmp_path / "corpus", "llama")
-    return make_run(tmp_path, dataclasses.replace(spec, round=dataclasses.replace(spec.round, snapshot_rounds=ROUNDS)))
+    every = dataclasses.replace(spec.round, snapshot_rounds=ROUNDS, keep_rounds=ROUNDS)
+    return make_run(tmp_path, dataclasses.replace(spec, round=every))
 
 
 def head_of(run: RunOnDisk) -> Head:
