@@ -127,7 +127,7 @@ def _bounded(turn: Turn, heard: dict[str, tuple[HeadSent, float]]) -> dict[str, 
 
 
 def belongs(turn: Turn, sender: str, place: Place) -> bool:
-    """Whether a message is about my head's instance; if not, one of us must catch up."""
+    """Whether a message is about my head; if not, one of us must catch up."""
     if place.anchor != turn.state.head.anchor:
         _elsewhere(turn, sender, place.anchor)
         return False

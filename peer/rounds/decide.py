@@ -393,11 +393,6 @@ def fault_of_block(state: State, head: Head, block: Block) -> str:
     return _fault_of_votes(at_head, block) or fault_of_update(at_head, block.update)
 
 
-def certified(state: State, block: Block) -> bool:
-    """Whether the votes of a quorum of the instance's electorate stand behind this block."""
-    return not _fault_of_votes(state, block)
-
-
 def _fault_of_votes(state: State, block: Block) -> str:
     digest = block.update.digest
     for vote in block.votes:

@@ -1,8 +1,7 @@
-"""What peers say to each other in a round (the protocol, §4), as frames.
+"""What peers say to each other in a round (the protocol, §4).
 
-A frame is one byte of type and a msgpack array; its length travels in the stream. Everything that
-arrives is checked here for type, size and range before anything else sees it: `decode` raises
-ValueError and nothing more. Whatever is passed on to third parties (pledges, norms, means,
+Everything that arrives is checked here for type, size and range before anything else sees it: `unpacked`
+raises ValueError and nothing more. Whatever is passed on to third parties (pledges, norms, means,
 proposals, votes) carries its author's signature; the rest is authenticated by the stream.
 """
 

@@ -55,8 +55,9 @@ async def test_a_blocked_write_ends_by_its_deadline_and_delays_nobody() -> None:
             assert await read_frame(reader, 2**20, 5.0) == FRAME
             assert await read_frame(reader, 2**20, 5.0) == b"then this"
             assert streams.frames_dropped == 0, "Carol's deadline came before Dave's frames"
-            while not streams.frames_dropped:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(5.0):
+                while not streams.frames_dropped:  # noqa: ASYNC110  # nothing reports it
+                    await asyncio.sleep(0.01)
             assert deaf.fileno() >= 0
         streams.send("carol", b"hello again")
         heard, second = await asyncio.open_connection(sock=await far_end(daemon, "carol"))

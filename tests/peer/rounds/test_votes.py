@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from peer.rounds.decide import certified, valid, vote_valid
+from peer.rounds.decide import follows, valid, vote_valid
 from peer.rounds.effects import (
     Commit,
     Effect,
@@ -130,8 +130,8 @@ def test_a_forged_vote_is_refused(forge: Callable[..., object]) -> None:
 
 def test_a_certificate_is_the_votes_of_a_quorum() -> None:
     """Two of three are enough, three also."""
-    assert certified(state_of("p0"), block())
-    assert certified(state_of("p0"), block(voters=NAMES))
+    assert follows(state_of("p0"), HEAD, block())
+    assert follows(state_of("p0"), HEAD, block(voters=NAMES))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_certificate_is_the_votes_of_a_quorum() -> None:
 )
 def test_a_certificate_that_is_none_is_refused(forged: Block) -> None:
     """Whatever the block holds besides."""
-    assert not certified(state_of("p0"), forged)
+    assert not follows(state_of("p0"), HEAD, forged)
 
 
 # ---- voting ----
@@ -279,7 +279,7 @@ def test_a_quorum_of_votes_commits_once_the_bytes_are_held() -> None:
     state, effects = run(state_of(voter(), held=HELD), proposed(update()), *votes)
     (commit,) = [effect for effect in effects if isinstance(effect, Commit)]
     assert commit.head == HEAD.after(update()) == state.head
-    assert certified(state_of("p0"), commit.block)
+    assert follows(state_of("p0"), HEAD, commit.block)
 
 
 def test_a_minority_of_votes_commits_nothing() -> None:
