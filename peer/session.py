@@ -30,7 +30,7 @@ from peer.events import (
 from peer.rounds.names import next_anchor
 from peer.rounds.update import Block, Update
 from peer.spec import PeerSettings, RunSpec, parse
-from peer.telling import Progress, Session, penalties_of
+from peer.telling import Progress, Session, penalties_of, weights_of
 
 if TYPE_CHECKING:
     from peer.train.checkpoint import Checkpoints
@@ -353,11 +353,11 @@ class Peer:
         self.anchor, self.members = anchor, update.staying
         self.freeze_asked = False
         self._end_idling()
-        group, imposed = [pledge.peer for pledge in update.members], penalties_of(update)
+        group, imposed = [pledge.peer for pledge in update.members], penalties_of(update, self.trainer.layer_names)
         self.session.emit(
             RoundCommitted(
                 round=update.round, digest=anchor.hex(), state=state.hex(), group=group,
-                weights=dict(zip(group, update.weights[0], strict=True)),
+                weights=weights_of(update, self.trainer.layer_sizes),
                 penalties=[asdict(penalty) for penalty in imposed],
                 tokens=sum(pledge.tokens for pledge in update.members), bytes_sent=bytes_sent,
                 bytes_received=bytes_received, round_s=round(time.monotonic() - self.round_began_at, 3),

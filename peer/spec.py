@@ -230,8 +230,39 @@ class CodecTable(_Table):
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeTable(_Table):
-    reducer: Literal["mean"] = "mean"
-    """How contributions combine: weights by tokens."""
+    reducer: Literal["mean", "edit", "centered-clip", "agreement"] = "edit"
+    """How contributions combine. `mean`: by tokens. `edit`: large norms count less (arXiv:2412.07210). `centered-clip`:
+    what is far from the last mean is drawn towards it (arXiv:2012.10333). `agreement`: `edit`, and what points away
+    from the last mean counts less (arXiv:2007.13137)."""
+    warmup_rounds: int = 10
+    """Accepted norms of one peer and layer before they are used to refuse or to clip one."""
+    alpha: float = 0.1
+    """Weight of the newest norm in a peer's usual norm."""
+    threshold: float = 3.0
+    """Deviations above its usual norm at which a contribution is refused."""
+    deviation_floor: float = 0.1
+    """Least deviation, as a share of the usual norm: peers that are very even are not refused for a trifle."""
+    temperature: float = 1.0
+    """Of the softmax over norms, in medians of the group; larger means closer to weights by tokens."""
+    floor: float = 0.1
+    """Below this share of the group's median norm a contribution is refused: softmax would reward it. 0: never."""
+    clip: float = 3.0
+    """Largest norm that counts in full, in medians: of one contribution, and of the combination."""
+    rejections: int = 3
+    """After so many refusals in a row a peer's usual norm is learned anew."""
+    cooldown_rounds: int = 8
+    """Rounds for which a peer that was caught lying reduces nothing and counts nothing."""
+
+    def __post_init__(self) -> None:
+        _require(self.warmup_rounds, "judge.warmup_rounds", low=1, high=1000)
+        _require(self.alpha, "judge.alpha", low=0.001, high=1)
+        _require(self.threshold, "judge.threshold", low=0.1, high=1000)
+        _require(self.deviation_floor, "judge.deviation_floor", low=0, high=10)
+        _require(self.temperature, "judge.temperature", low=0.01, high=1000)
+        _require(self.floor, "judge.floor", low=0, high=0.99)
+        _require(self.clip, "judge.clip", low=1, high=1000)
+        _require(self.rejections, "judge.rejections", low=1, high=255)
+        _require(self.cooldown_rounds, "judge.cooldown_rounds", low=1, high=1000)
 
 
 @dataclass(frozen=True, kw_only=True)

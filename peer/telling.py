@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged, PenaltyImposed
-from peer.rounds.penalties import explain
 from peer.rounds.update import WEIGHT_ONE, Update
 
 if TYPE_CHECKING:
@@ -68,15 +68,30 @@ class Session:
         return self.stopping
 
 
-def penalties_of(update: Update) -> list[PenaltyImposed]:
-    """What people are told about the penalties of a decided round."""
+def penalties_of(update: Update, layers: Sequence[str] = ()) -> list[PenaltyImposed]:
+    """What people are told about the penalties of a decided round; `layers` are the names of the model's layers."""
     return [
         PenaltyImposed(
-            about=penalty[0], code=penalty[1], layer="", evidence=explain(penalty, update),
-            factor=round(penalty[2] / WEIGHT_ONE, 4), until_round=penalty[3],
+            about=peer, code=code, layer=layer_name(layer, layers), evidence=evidence,
+            factor=round(factor / WEIGHT_ONE, 4), until_round=until_round,
         )
-        for penalty in update.penalties
+        for peer, code, factor, until_round, layer, evidence in update.penalties
     ]  # fmt: skip
+
+
+def weights_of(update: Update, layer_sizes: Sequence[int]) -> dict[str, int]:
+    """What each member weighed in the whole model, over 65,536: layers count by their elements."""
+    sizes = layer_sizes if len(update.weights) == len(layer_sizes) else (1,) * len(update.weights)
+    columns = zip(*update.weights, strict=True)
+    means = (sum(map(operator.mul, column, sizes)) // sum(sizes) for column in columns)
+    return {pledge.peer: mean for pledge, mean in zip(update.members, means, strict=True)}
+
+
+def layer_name(layer: int, layers: Sequence[str]) -> str:
+    """What a layer is called; its number if that is not known, nothing for the whole model."""
+    if layer < 0:
+        return ""
+    return layers[layer] if layer < len(layers) else str(layer)
 
 
 @dataclass

@@ -1,13 +1,24 @@
-"""A decided round of trainers in one process: the product's arithmetic without the network."""
+"""A decided round of trainers in one process: the product's arithmetic and judgement without the network."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
 
-from peer.averaging.codec import Codec, weighted_mean
+from peer.averaging.codec import Codec
 from peer.averaging.contribution import Contribution
-from peer.rounds.names import digest_of, next_anchor
-from peer.rounds.update import VOID, Update, token_weights
+from peer.averaging.reducing import Reducer
+from peer.averaging.rules import rules_of
+from peer.judge.judge import Judgement
+from peer.rounds import judging
+from peer.rounds.effects import Keep, Reduce
+from peer.rounds.messages import Place
+from peer.rounds.names import next_anchor
+from peer.rounds.state import Exchange, Figures, Head, Rules
+from peer.rounds.update import VOID, Measurements, Pledge, Update
+from peer.testing.integers import ModelKeys
 from peer.train.trainer import Trainer
 
 
@@ -22,7 +33,18 @@ class DecidedRound:
     """The update from `anchor` that these trainers, all frozen, agree on, and the means behind it.
 
     The bytes of `left_out` trainers are in no part; `void` parts, and all when everybody is left out, have no mean.
+    `before` is the round that led to `anchor`: what is known of its members, and the means that contributions are
+    compared with. Without it nothing is known, as in the first round of a run.
     """
+
+    update: Update
+    objects: dict[bytes, bytes]
+    """The encoded means by digest."""
+    judgement: Judgement
+    measuring_s: float
+    """Seconds of processor time to measure all contributions, as the reducers do together."""
+    judging_s: float
+    """The same to judge them once."""
 
     def __init__(
         self,
@@ -30,24 +52,36 @@ class DecidedRound:
         anchor: bytes,
         left_out: Collection[str] = (),
         void: Collection[int] = (),
+        before: DecidedRound | None = None,
     ) -> None:
-        self.objects: dict[bytes, bytes] = {}
-        first, codec = trainers[0], Codec(trainers[0].spec.codec.wire)
+        assert before is None or before.next_anchor == anchor, "another round led to this anchor"
+        first = trainers[0]
         offers = [contribution(trainer, anchor) for trainer in trainers]
         members = tuple(offer.pledge(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
-        weights = token_weights(members, first.spec.tokens_cap, first.spec.round.max_staleness)
-        chosen = [index for index, member in enumerate(members) if member.peer not in left_out]
-        mask = sum(1 << index for index in chosen)
-        parts = tuple(
-            VOID if part in void or not chosen else self._mean(codec, [offers[index].payload(part) for index in chosen],
-                                                 [weights[index] for index in chosen], sum(weights))
-            for part in range(len(first.parts))
+        names = tuple(member.peer for member in members)
+        head = Head(
+            anchor=anchor, round=first.anchor.round, weight=0, electorate=tuple(sorted(names)),
+            members=tuple(sorted(names)), records=before.update.records if before else (),
         )  # fmt: skip
+        present = sum(1 << index for index, name in enumerate(names) if name not in left_out)
+        rules = rules_of(first.spec, first.parts, ModelKeys(first.me), me=first.me)
+        bench = Bench(rules, Codec(first.spec.codec.wire), head, members, offers, present, before)
+
+        began_at = time.process_time()
+        measured = bench.measure()
+        self.measuring_s = time.process_time() - began_at
+        self.judgement = judging.judgement_of(rules, head, members, (measured,))
+        self.judging_s = time.process_time() - began_at - self.measuring_s
+
+        means = {part: bench.mean(part, self.judgement) for part in range(len(first.parts)) if part not in void}
+        weights, scales, pulls = judging.table_of(self.judgement)
+        self.objects = bench.objects.stored
         self.update = Update(
-            parent=anchor, round=first.anchor.round + 1, time=0, members=members,
-            elect=tuple(member.peer for member in members), parts=parts,
-            contributors=tuple(0 if name == VOID else mask for name in parts), weights=(weights,), penalties=(),
-            weight=len(members), ballot=0, coordinator=members[0].peer,
+            parent=anchor, round=head.round + 1, time=0, members=members, elect=names,
+            parts=tuple(means[part][0] if part in means else VOID for part in range(len(first.parts))),
+            contributors=tuple(means[part][1] if part in means else 0 for part in range(len(first.parts))),
+            weights=weights, penalties=(), weight=len(members), ballot=0, coordinator=names[0], scales=scales,
+            pulls=pulls, measured=(measured,), records=self.judgement.records,
         )  # fmt: skip
 
     @property
@@ -60,9 +94,89 @@ class DecidedRound:
         for trainer in trainers:
             trainer.apply(self.update, self.objects.__getitem__)
 
-    def _mean(self, codec: Codec, payloads: list[bytes], weights: list[int], offered: int) -> bytes:
-        """Average and encode one part as its reducer does; the digest of the mean's bytes."""
-        values = [codec.decode(payload) for payload in payloads]
-        mean = codec.encode(weighted_mean(values, weights, offered - sum(weights)))
-        self.objects[digest_of(mean)] = mean
-        return digest_of(mean)
+
+class Bench:
+    """One reducer of all parts, which holds the bytes of those who are `present`."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        codec: Codec,
+        head: Head,
+        members: tuple[Pledge, ...],
+        offers: Sequence[Contribution],
+        present: int,
+        before: DecidedRound | None,
+    ) -> None:
+        self._rules, self._members, self._offers, self._present = rules, members, offers, present
+        self._chosen = [index for index in range(len(members)) if present >> index & 1]
+        self._place = Place(head.anchor, head.instance, 0)
+        self._directions = before.update.parts if before else (VOID,) * len(rules.parts)
+        self.objects = Memory(before.objects if before else {})
+        self._reducer = Reducer(codec, self.objects, AtOnce(), lambda call: call())
+
+    def measure(self) -> Measurements:
+        """What it signs of all that it holds."""
+        parts = range(len(self._rules.parts))
+        exchange = Exchange(
+            place=self._place, members=self._members, reducers=(self._rules.me,) * len(parts),
+            received=dict.fromkeys(parts, self._present), closes_at=0.0, repeat_at=0.0,
+            figures={part: {index: self._figures(part, index) for index in self._chosen} for part in parts},
+        )  # fmt: skip
+        return judging.measurements(self._rules, exchange)
+
+    def _figures(self, part: int, index: int) -> Figures:
+        found: list[Figures] = []
+        self._reducer.measure(self._offers[index].payload(part), self._directions[part], found.append)
+        return found[0]
+
+    def mean(self, part: int, judgement: Judgement) -> tuple[bytes, int]:
+        """Digest of the mean of a part, or void, and the bits of its contributors.
+
+        If nobody counts, those who are here were judged all the same; but not if others, who are not here, do count.
+        """
+        layer = self._rules.parts[part].layer
+        row = judgement.weights[layer]
+        counting = [index for index in self._chosen if row[index]]
+        if not counting:
+            return VOID, 0 if any(row) else self._present
+        names = tuple(self._members[index].peer for index in counting)
+        for name, index in zip(names, counting, strict=True):
+            self._reducer.keep(Keep(self._place, name, part, self._offers[index].payload(part)))
+        weights = tuple(row[index] for index in counting)
+        digests: list[bytes] = []
+        self._reducer.reduce(
+            Reduce(
+                self._place, part, self._present, names, weights, 0, sum(row) - sum(weights), judgement.scales[layer],
+                judgement.pulls[layer], self._directions[part],
+            ),
+            digests.append,
+        )  # fmt: skip
+        return (digests[0], self._present) if digests else (VOID, 0)
+
+
+class Memory:
+    """A disk that is never slow: the means of this round are written, those of the one before can be read."""
+
+    def __init__(self, before: dict[bytes, bytes]) -> None:
+        self.stored: dict[bytes, bytes] = {}
+        self._before = before
+
+    def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None:
+        """Keep it."""
+        self.stored[digest] = payload
+        done()
+
+    def load(self, digest: bytes) -> bytes | None:
+        """A mean of the round before."""
+        return self._before.get(digest)
+
+
+class AtOnce(Executor):
+    """Does what it is told before it returns."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """`fn` is done already."""
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from peer.rounds.update import WEIGHT_ONE
+
 Floats = npt.NDArray[np.float32]
 FLOAT_TYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 FLOAT16_MAX = 65504.0
@@ -54,6 +56,21 @@ class Codec:
         packed = levels.tobytes() if self.wire == "int8" else _in_nibbles(levels).tobytes()
         return scales.astype("<u2").tobytes() + packed
 
+    def is_finite(self, payload: bytes) -> bool:
+        """Whether it decodes to finite numbers alone; of blocks, whether it would with any integers."""
+        if self.wire in FLOAT_TYPES:
+            return bool(np.isfinite(np.frombuffer(payload, FLOAT_TYPES[self.wire])).all())
+        with np.errstate(over="ignore", invalid="ignore"):
+            largest = self._scales(payload) * np.float32(LEVELS[self.wire] + 1)
+        return bool(np.isfinite(largest).all())
+
+    def _scales(self, payload: bytes | memoryview) -> Floats:
+        scales = np.frombuffer(payload[: self._scale_bytes(payload)], "<u2").astype(np.uint32)
+        return (scales << 16).view(np.float32)
+
+    def _scale_bytes(self, payload: bytes | memoryview) -> int:
+        return len(payload) * SCALE_BYTES // self.part_bytes(BLOCK)
+
     def decode(self, payload: bytes | memoryview) -> Floats:
         """The float32 values of a part, the same on every processor.
 
@@ -62,28 +79,43 @@ class Codec:
         if self.wire in FLOAT_TYPES:
             floats: npt.NDArray[Any] = np.frombuffer(payload, FLOAT_TYPES[self.wire])
             return floats.astype(np.float32)
-        split = len(payload) * SCALE_BYTES // self.part_bytes(BLOCK)
-        scales = np.frombuffer(payload[:split], "<u2").astype(np.uint32)
+        split = self._scale_bytes(payload)
         levels = _from_nibbles(payload[split:]) if self.wire == "int4" else np.frombuffer(payload[split:], np.int8)
         values = levels.reshape(-1, BLOCK).astype(np.float32)
-        values *= (scales << 16).view(np.float32)[:, None]
+        with np.errstate(over="ignore", invalid="ignore"):  # nobody says that these bytes came from `encode`
+            values *= self._scales(payload)[:, None]
         return values.reshape(-1)
 
 
-def weighted_mean(parts: Sequence[Floats], weights: Sequence[int], missing: int = 0) -> Floats:
-    """Σ wᵢ·xᵢ / √(Σw · (Σw + `missing`)): the weighted mean, smaller if some who offered this part are `missing`.
+def weighted_mean(
+    parts: Sequence[Floats],
+    weights: Sequence[int],
+    missing: int = 0,
+    *,
+    scale: int = WEIGHT_ONE,
+    pull: int = 0,
+    last: Floats | None = None,
+) -> Floats:
+    """c · (Σ wᵢ·xᵢ + p·v) / √(W · (W + `missing`)), with W = Σw + p: the weighted mean of contributions x.
 
-    A mean over c of n is noisier by √(n/c), and what is missing comes in a later round on top of that round's: the
-    plain mean would overshoot there. The root keeps the noise of a full round (`tests/benchmarks/README.md`, drops).
+    It is smaller if some who offered this part are `missing`: a mean over c of n is noisier by √(n/c), and what is
+    missing comes in a later round on top of that round's, so that the plain mean would overshoot there. The root keeps
+    the noise of a full round (`tests/benchmarks/README.md`, drops). p is the `pull` to v, the `last` committed mean
+    (centered clip; None is zero); c is `scale` over 65,536.
+
     float32, separate multiply and add in the order given, so that an audit can
     repeat it; the root is exact to the last bit everywhere (IEEE 754).
     """
-    total = sum(weights)
+    total = sum(weights) + pull
     assert total > 0, "somebody must weigh something"
     divisor = math.sqrt(total * (total + missing))
     mean = np.zeros_like(parts[0])
     for values, weight in zip(parts, weights, strict=True):
         mean += values * np.float32(weight / divisor)
+    if pull and last is not None:
+        mean += last * np.float32(pull / divisor)
+    if scale != WEIGHT_ONE:
+        mean *= np.float32(scale / WEIGHT_ONE)
     return mean
 
 

@@ -21,6 +21,8 @@ from peer.rounds.effects import (
     Event,
     Held,
     Keep,
+    Measure,
+    Measured,
     Persist,
     Received,
     Reduce,
@@ -40,7 +42,7 @@ from peer.rounds.effects import (
 from peer.rounds.frames import decode, encode
 from peer.rounds.machine import step
 from peer.rounds.messages import FETCH_BYTES, BytesSent, ChainSent, HeadSent, MeanSent, Message, PartSent, Place
-from peer.rounds.state import Acceptor, Head, State
+from peer.rounds.state import Acceptor, Figures, Head, State
 from peer.rounds.turn import Turn
 from peer.rounds.update import Block
 
@@ -71,10 +73,14 @@ class Arithmetic(Protocol):
     """Averages parts. Kept payloads of an anchor are forgotten when the next one is committed."""
 
     def keep(self, effect: Keep) -> None: ...
+    def measure(self, payload: bytes, direction: bytes, done: Callable[[Figures], None]) -> None:
+        """Decode a part and measure it, against the mean of this digest if there is one."""
+
     def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
         """Average, encode and store the kept parts; `done(digest)` when it is on disk.
 
-        The same parts and weights give the same bytes on every machine: audits rest on that.
+        The same parts and weights give the same bytes on every machine: audits rest on that. If nothing of them is
+        finite, or the last committed mean is needed and not here, nothing is done.
         """
 
     def kept(self, place: Place, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
@@ -175,7 +181,9 @@ class Driver:
                 self._disk.save_acceptor(acceptor)
             case Keep():
                 self._arithmetic.keep(effect)
-            case Reduce(place, part, contributors, _, _, attempt, _):
+            case Measure():
+                self._measure(effect)
+            case Reduce(place=place, part=part, contributors=contributors, attempt=attempt):
                 self._arithmetic.reduce(
                     effect,
                     lambda digest: self.deliver(Reduced(self.clock(), place, part, contributors, digest, attempt)),
@@ -218,11 +226,24 @@ class Driver:
                 path, payload = found
                 self._arithmetic.keep(Keep(effect.place, effect.to, part, payload, path))
 
+    def _measure(self, effect: Measure) -> None:
+        place, giver, part = effect.place, effect.giver, effect.part
+        payload = effect.payload
+        if not payload:
+            mine = self._disk.my_part(place.anchor, part)
+            if mine is None:
+                return
+            payload = mine[1]
+        self._arithmetic.measure(
+            payload, effect.direction,
+            lambda figures: self.deliver(Measured(self.clock(), place, giver, part, figures, effect.evidence)),
+        )  # fmt: skip
+
     def _part_frame(self, place: Place, attempt: int, part: int) -> bytes | None:
         """My encoded part, unless its ballot is over."""
-        exchange = self.state.exchange
         found = self._disk.my_part(place.anchor, part)
-        if found is None or exchange is None or exchange.place != place:
+        going_on = {exchange.place for exchange in (self.state.exchange, self.state.past) if exchange is not None}
+        if found is None or place not in going_on:
             return None
         path, payload = found
         return encode(PartSent(place, attempt, part, path, payload))

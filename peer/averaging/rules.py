@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from peer.averaging.codec import Codec
 from peer.data.shards import SHARDS
+from peer.judge.standards import Standards
 from peer.rounds.layout import Part
 from peer.rounds.names import Keys
 from peer.rounds.state import Rules
@@ -22,6 +24,7 @@ def rules_of(
         part_bytes=tuple(codec.part_bytes(part.size) for part in parts), gather_s=table.gather_s, ack_s=table.ack_s,
         exchange_s=table.exchange_s, patience=table.patience, stagger_s=table.stagger_s,
         takeover_s=table.takeover_s, min_round_s=table.min_round_s, keep_rounds=table.keep_rounds,
-        max_staleness=table.max_staleness, audit=table.audit, tokens_cap=spec.tokens_cap, shards=SHARDS,
+        max_staleness=table.max_staleness, audit=table.audit, judge=Standards(**dataclasses.asdict(spec.judge)),
+        finite=codec.is_finite, tokens_cap=spec.tokens_cap, steps_cap=2 * table.steps, shards=SHARDS,
         wall_offset_s=wall_offset_s,
     )  # fmt: skip

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from peer.events import PenaltyImposed
-from peer.rounds import deadlines, parts, takeover
-from peer.rounds.effects import Keep, Reduced, Report, SendKept, SendMean, SendParts
+from peer.rounds import deadlines, parts, reports, takeover
+from peer.rounds.effects import Keep, Reduced, SendKept, SendMean, SendParts
 from peer.rounds.messages import MeanSent, PartSent, Place, Redo, Show
 from peer.rounds.names import digest
 from peer.rounds.state import Exchange
@@ -132,12 +131,12 @@ def on_part(turn: Turn, sender: str, message: PartSent) -> None:
 
 
 def on_table(turn: Turn) -> None:
-    """What my audits are about is known now: the contributors that each reducer has signed."""
+    """What my audits are about is known now: the contributors that each reducer has signed; and what they weigh."""
     exchange = _exchange(turn)
     again = exchange.again
     mine = {part: exchange.listed.get(part, 0) for part, auditor in again.auditors.items() if auditor == turn.me}
     _change(turn, exactly=mine)
-    for part in mine:
+    for part in (*mine, *(part for part, reducer in again.redo.items() if reducer == turn.me and part not in mine)):
         _reduce_if_ready(turn, part)
 
 
@@ -153,7 +152,7 @@ def _reduce_if_ready(turn: Turn, part: int) -> None:
     contributors = received
     if again.redo.get(part) != turn.me:
         contributors = again.exactly.get(part, 0)
-    if part in again.started or not contributors or contributors & ~received:
+    if part in again.started or not contributors or contributors & ~received or exchange.judgement is None:
         return
     if again.redo.get(part) == turn.me and _awaits_others(turn, exchange, received):
         return
@@ -210,16 +209,7 @@ def compare(turn: Turn, part: int) -> None:
 def misdeclared(turn: Turn, mean: MeanSent, own: MeanSent) -> None:
     """A reducer signed a mean that its contributors' bytes do not give."""
     evidence = f"its mean of part {mean.part} is {mean.digest.hex()[:12]}, counted again it is {own.digest.hex()[:12]}"
-    round = turn.state.head.round
-    turn.do(
-        Report(
-            PenaltyImposed(
-                about=mean.reducer, code="MISDECLARED", layer=str(turn.rules.parts[mean.part].layer),
-                evidence=evidence, factor=0.0, until_round=round + 2,
-            )
-        )
-    )  # fmt: skip
-    turn.alert("error", "MISDECLARED", f"{mean.reducer} lied in round {round}: {evidence}")
+    reports.catch(turn, mean.reducer, turn.rules.parts[mean.part].layer, evidence)
 
 
 def on_show(turn: Turn, sender: str, message: Show) -> None:

@@ -327,10 +327,10 @@ def _doubt(turn: Turn, source: str, why: str) -> None:
 def on_bytes(turn: Turn, message: BytesSent) -> None:
     """Bytes count only under the digest I asked for."""
     digest = digest_of(message.payload)
-    if digest not in turn.state.wanted.digests:
+    if not turn.state.wanted.is_expected(digest):
         return
     if not _is_update(turn, digest):
-        if len(message.payload) in turn.rules.part_bytes:
+        if len(message.payload) in turn.rules.part_bytes and turn.rules.finite(message.payload):
             turn.do(Store(digest, message.payload))
         return
     turn.arrived(digest)

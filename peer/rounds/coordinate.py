@@ -56,16 +56,21 @@ def _begin_if_due(turn: Turn) -> None:
     ranked = order(state.head.anchor, state.electorate)
     promised = state.acceptor.promised
     ballot = promised + 1 + (ranked.index(turn.me) - promised - 1) % len(ranked)
-    skipped = sum(not takeover.has_left(turn, turn.owner(other)) for other in range(promised + 1, ballot))
+    skipped = sum(_may_lead(turn, turn.owner(other)) for other in range(promised + 1, ballot))
     if promised < 0 and not skipped:
         due = _all_ready(turn) or turn.now >= deadlines.asks_at(state)
     else:
-        abandoned = promised >= 0 and takeover.has_left(turn, turn.owner(promised))
+        abandoned = promised >= 0 and not _may_lead(turn, turn.owner(promised))
         patience_s = deadlines.at(state, promised).ack_s if abandoned else deadlines.patience_s(state)
         asks_at = state.moved_at if promised >= 0 else deadlines.asks_at(state)  # its turn comes before mine
         due = turn.now >= max(state.moved_at + patience_s, asks_at) + turn.rules.stagger_s * skipped
     if due:
         _begin(turn, ballot)
+
+
+def _may_lead(turn: Turn, peer: str) -> bool:
+    """Whether its ballots are waited for: not those of a peer that has left, or that was caught lying."""
+    return not takeover.has_left(turn, peer) and all(peer != liar for liar, *_ in turn.state.head.caught)
 
 
 def _all_ready(turn: Turn) -> bool:

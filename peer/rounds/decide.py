@@ -9,22 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from peer.rounds import deadlines, penalties, proofs, takeover
+from peer.rounds import deadlines, judging, penalties, proofs, reports, takeover
 from peer.rounds.effects import Commit, Persist, RequestFreeze
-from peer.rounds.messages import MeanSent, Nack, PartSent, Prepare, Promise, Propose, Voted
+from peer.rounds.messages import MeanSent, Nack, PartSent, Place, Prepare, Promise, Propose, Voted
 from peer.rounds.names import coordinator, instance_of, pack, quorum
-from peer.rounds.state import Acceptor, Head, Proposal, Rules, State, Step
+from peer.rounds.state import Acceptor, Dispute, Head, Proposal, Rules, State, Step
 from peer.rounds.turn import Turn
 from peer.rounds.update import (
     MAX_SKIPPED,
     VOID,
-    WEIGHT_ONE,
     Block,
     Pledge,
     Update,
     Vote,
     givers,
-    token_weights,
 )  # fmt: skip
 
 HALF = 0.5
@@ -40,7 +38,8 @@ def on_frozen(turn: Turn, pledge: Pledge) -> None:
     """The trainer's contribution for this anchor is on disk; from now on I am ready."""
     if pledge.anchor != turn.state.head.anchor or turn.state.pledge is not None:
         return
-    signed = replace(pledge, peer=turn.me, leaving=pledge.leaving or turn.state.leaving).signed(turn.rules.keys)
+    leaving = pledge.leaving or turn.state.leaving
+    signed = replace(pledge, peer=turn.me, leaving=leaving, reports=reports.fresh(turn)).signed(turn.rules.keys)
     unanswered = turn.state.unanswered
     turn.set(pledge=signed, frozen_at=turn.now, freeze_asked_at=None, unanswered=None)
     turn.moved()
@@ -121,8 +120,9 @@ def on_propose(turn: Turn, sender: str, message: Propose) -> None:
         return
     known = turn.state.proposals.get(digest)
     # What is known from another instance, or from its digest alone, was not held against the rules of this one.
-    if (known is None or known.ballot < 0) and not (valid(turn.state, update) and timely(turn, update)):
+    if (known is None or known.ballot < 0) and not _follows_from_what_is_signed(turn, sender, update):
         return
+    reports.look_at_proposed(turn, update)
     proposal = Proposal(place.ballot, update, message.signature)
     if known is None or known.ballot != place.ballot:
         turn.moved()
@@ -130,6 +130,16 @@ def on_propose(turn: Turn, sender: str, message: Propose) -> None:
     turn.set(proposals=_room(turn.state) | {digest: proposal})
     if turn.state.decided is None:
         _vote_if_held(turn, proposal)
+
+
+def _follows_from_what_is_signed(turn: Turn, coordinator: str, update: Update) -> bool:
+    """Whether a proposal may follow my head; one that is not as everybody computes it is held against its author."""
+    if _fault_of_place(turn.state, update) or not timely(turn, update):
+        return False
+    fault = fault_of_tables(turn.state.head, update, turn.rules)
+    if fault:
+        reports.catch(turn, coordinator, -1, f"it proposed an update that cannot be: {fault}")
+    return not fault
 
 
 def look(turn: Turn) -> None:
@@ -202,6 +212,11 @@ def valid(state: State, update: Update) -> bool:
 
 def fault_of_update(state: State, update: Update) -> str:
     """The first rule that an update after my head breaks, in words; empty if it may follow."""
+    return _fault_of_place(state, update) or fault_of_tables(state.head, update, state.rules)
+
+
+def _fault_of_place(state: State, update: Update) -> str:
+    """Whether it is about this head, this model, and decided by whom it may be."""
     head, rules = state.head, state.rules
     names = [pledge.peer for pledge in update.members]
     if (update.parent, update.round) != (head.anchor, head.round + 1):
@@ -217,18 +232,24 @@ def fault_of_update(state: State, update: Update) -> str:
     forged = [pledge.peer for pledge in update.members if not pledged(state, pledge)]
     if forged:
         return f"the pledge of {forged[0]} is not signed by it for this anchor, or names data that the run has not"
-    if not len(update.parts) == len(update.contributors) == len(rules.parts) or not any(update.parts):
+    if not len(update.parts) == len(update.contributors) == len(rules.parts) or not any(update.contributors):
         return "its parts are not those of the model"
-    return _fault_of_tables(head, update, rules)
+    return ""
 
 
-def _fault_of_tables(head: Head, update: Update, rules: Rules) -> str:
-    """The same for what everybody computes alike from the pledges and the parts."""
-    if not _contributors_valid(update):
-        return "its contributors do not fit its parts and pledges"
-    if not _weights_valid(update, rules):
-        return "its weights are not those of its members' tokens"
-    if update.penalties != penalties.due(head, update, rules.max_staleness):
+def fault_of_tables(head: Head, update: Update, rules: Rules) -> str:
+    """The same for what everybody computes alike from the pledges, the measurements and the parts."""
+    fault = judging.fault_of_measurements(rules, head, update.members, update.ballot, update.measured)
+    if fault:
+        return fault
+    judgement = judging.judgement_of(rules, head, update.members, update.measured)
+    if (update.weights, update.scales, update.pulls) != judging.table_of(judgement):
+        return "its weights are not those that its measurements give"
+    if update.records != judgement.records:
+        return "its records do not follow from those before"
+    if not _contributors_valid(update, rules):
+        return "its contributors do not fit its parts, pledges and weights"
+    if update.penalties != penalties.due(rules, head, update, judgement.findings):
         return "its penalties are not those that are due"
     return "" if _elect_valid(head, update) else "its electorate does not follow from its members and those before"
 
@@ -250,21 +271,16 @@ def _majority_of(voters: tuple[str, ...], names: list[str]) -> bool:
     return sum(name in voters for name in names) >= quorum(voters)
 
 
-def _contributors_valid(update: Update) -> bool:
-    gave = givers(update.members)
-    return all(
-        bits & ~gave == 0 and (bits == 0) == (part == VOID)
-        for part, bits in zip(update.parts, update.contributors, strict=True)
-    )
-
-
-def _weights_valid(update: Update, rules: Rules) -> bool:
-    """My own table differs by at most 1: `exp` is not the same in every library. Nothing stays nothing."""
-    mine = token_weights(update.members, rules.tokens_cap, rules.max_staleness)
-    return len(update.weights) == 1 and all(
-        abs(theirs - own) <= min(1, own) and 0 <= theirs <= WEIGHT_ONE
-        for theirs, own in zip(update.weights[0], mine, strict=True)
-    )
+def _contributors_valid(update: Update, rules: Rules) -> bool:
+    """Members gave what is in a mean, and it counts; a part is rolled back only if nothing of its layer counts."""
+    gave, listed = givers(update.members), judging.listed(update.measured)
+    for part, (name, bits) in enumerate(zip(update.parts, update.contributors, strict=True)):
+        row = judging.row_for(update.weights, rules.parts[part].layer)
+        counted = any(weight for index, weight in enumerate(row) if bits >> index & 1)
+        refused = 0 if any(row) else listed.get(part, 0)
+        if bits & ~gave or (bits != refused if name == VOID else not counted):
+            return False
+    return True
 
 
 def _elect_valid(head: Head, update: Update) -> bool:
@@ -297,7 +313,7 @@ def on_vote(turn: Turn, message: Voted) -> None:
         turn.moved()
     if turn.state.decided is None and len(turn.state.votes[key]) >= quorum(state.electorate):
         turn.set(decided=key)
-        _commit_if_held(turn)
+        look(turn)
 
 
 def _without_oldest(state: State, voter: str) -> dict[tuple[int, bytes], Mapping[str, Vote]]:
@@ -347,11 +363,18 @@ def advance(turn: Turn, block: Block) -> None:
     turn.do(Commit(block, head, awaited))
     turn.set(
         ancestors={**state.ancestors, anchor: head.round}, trail=trail, wanted=state.wanted.only(awaited), branch=None,
+        past=state.exchange, disputes=_late_disputes(state),
         held={digest: size for digest, size in state.held.items() if digest in awaited},
     )  # fmt: skip
     stand_at(turn, head)
     if state.in_step:
         turn.say_head()  # who catches up says where it is once that is computed
+
+
+def _late_disputes(state: State) -> dict[tuple[Place, str], Dispute]:
+    """Those of the exchange that ends here may still be settled."""
+    place = state.exchange.place if state.exchange is not None else None
+    return {key: dispute for key, dispute in state.disputes.items() if key[0] == place}
 
 
 def stand_at(turn: Turn, head: Head) -> None:

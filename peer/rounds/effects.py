@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from peer.events import Event as Reported
 from peer.rounds.messages import MeanSent, Message, Place
-from peer.rounds.state import Acceptor, Head
-from peer.rounds.update import Block, Pledge, Update
+from peer.rounds.state import Acceptor, Figures, Head
+from peer.rounds.update import VOID, WEIGHT_ONE, Block, Pledge, Update
 
 # ---- events: what the driver tells the machine ----
 
@@ -57,6 +57,17 @@ class Reduced(Event):
     contributors: int
     digest: bytes
     attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Event):
+    """What `Measure` found."""
+
+    place: Place
+    giver: str
+    part: int
+    figures: Figures
+    evidence: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +171,28 @@ class Keep(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class Measure(Effect):
+    """Decode a part and measure it, also against the last committed mean of it; then `Measured`."""
+
+    place: Place
+    giver: str
+    part: int
+    payload: bytes
+    """Empty for a part of my own contribution."""
+    direction: bytes = VOID
+    """Digest of that mean, if there is one."""
+    evidence: bool = False
+    """Whether it was sent to prove something, not to be counted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reduce(Effect):
     """Average the kept parts of these members with these integer weights, encode once, store; then `Reduced`.
 
-    `missing` is the weight of the members who offered this part and are not among them. After a second attempt the
-    parts are kept on: they may be needed as evidence.
+    `missing` is the weight of the members who offered this part and are not among them; `pull` is the weight of the
+    last committed mean, whose digest is `direction`; all is multiplied by `scale` over 65,536 in the end. What is not
+    finite does not count; if nothing is, nothing follows. After a second attempt the parts are kept on: they may be
+    needed as evidence.
     """
 
     place: Place
@@ -174,6 +202,9 @@ class Reduce(Effect):
     weights: tuple[int, ...]
     attempt: int = 0
     missing: int = 0
+    scale: int = WEIGHT_ONE
+    pull: int = 0
+    direction: bytes = VOID
 
 
 @dataclass(frozen=True, slots=True)

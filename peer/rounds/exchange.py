@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peer.rounds import again, deadlines, parts
-from peer.rounds.effects import Keep, Reduced, SendMean, SendParts, Store
-from peer.rounds.layout import assign
+from peer.rounds import again, deadlines, disputes, judging, parts, reports
+from peer.rounds.effects import Keep, Measure, Measured, Reduced, SendMean, SendParts, Store
 from peer.rounds.messages import MeanSent, Norms, PartSent, Start, Table, Want
 from peer.rounds.names import digest_of
 from peer.rounds.state import Again, Exchange
@@ -40,8 +39,7 @@ def on_start(turn: Turn, sender: str, message: Start) -> None:
     if not _sound(turn, message.pledges):
         return
     names = [pledge.peer for pledge in message.pledges]
-    bandwidths = [pledge.bandwidth_bps for pledge in message.pledges]
-    reducers = assign(turn.rules.parts, names, bandwidths, place.anchor, place.ballot)
+    reducers = judging.reducers_of(turn.rules, state.head, message.pledges, place.ballot)
     auditors = again.draw_auditors(turn, place, names, reducers)
     closes_at = turn.now + deadlines.at(state, place.ballot).exchange_s
     exchange = Exchange(
@@ -76,10 +74,8 @@ def _send_parts(turn: Turn, exchange: Exchange) -> None:
     for reducer in dict.fromkeys(exchange.reducers):
         theirs = tuple(part for part, owner in enumerate(exchange.reducers) if owner == reducer)
         turn.do(SendParts(reducer, exchange.place, theirs))
-    if exchange.received:
-        index = exchange.members.index(mine)
-        received = {part: 1 << index for part in exchange.received}
-        turn.set(exchange=replace(exchange, received=received))
+    for part in range(len(exchange.reducers)):
+        turn.do(Measure(exchange.place, turn.me, part, b"", parts.direction(turn, part)))
     again.send_parts(turn, exchange.again.auditors)
 
 
@@ -97,13 +93,41 @@ def on_part(turn: Turn, sender: str, message: PartSent) -> None:
 
 
 def _take_part(turn: Turn, exchange: Exchange, sender: str, message: PartSent) -> None:
-    index = parts.giver_of(turn, exchange, sender, message)
-    if index is None or exchange.received[message.part] >> index & 1:
+    """Keep it and have it measured; of what is not what its sender pledged, nothing else is waited for."""
+    part, taken = message.part, exchange.taken
+    index = next((i for i, pledge in enumerate(exchange.members) if pledge.peer == sender), None)
+    if index is None or message.giver or taken.get(part, 0) >> index & 1:
         return
-    giver = exchange.members[index].peer
-    turn.do(Keep(exchange.place, giver, message.part, message.payload, message.path))
-    received = {**exchange.received, message.part: exchange.received[message.part] | 1 << index}
-    turn.set(exchange=replace(exchange, received=received, part_at={**exchange.part_at, giver: turn.now}))
+    exchange = replace(exchange, taken={**taken, part: taken.get(part, 0) | 1 << index})
+    turn.set(exchange=exchange)
+    if parts.giver_of(turn, exchange, sender, message) is None:
+        refused = {**exchange.refused, part: exchange.refused.get(part, 0) | 1 << index}
+        turn.set(exchange=replace(exchange, refused=refused))
+        _close_if_complete(turn)
+        return
+    turn.do(Keep(exchange.place, sender, part, message.payload, message.path))
+    turn.do(Measure(exchange.place, sender, part, message.payload, parts.direction(turn, part)))
+
+
+def on_measured(turn: Turn, event: Measured) -> None:
+    """A part that I reduce counts from now on; of my own all are measured, to compare with what others say."""
+    exchange, part = turn.state.exchange, event.part
+    if exchange is None or exchange.place != event.place:
+        return
+    if event.giver == turn.me:
+        exchange = replace(exchange, mine={**exchange.mine, part: event.figures})
+        turn.set(exchange=exchange)
+        disputes.look_at_rows(turn)
+        exchange = turn.state.exchange or exchange
+    if exchange.closed or part not in exchange.received:
+        return
+    index = next((i for i, pledge in enumerate(exchange.members) if pledge.peer == event.giver), None)
+    if index is None or (event.giver != turn.me and not exchange.taken.get(part, 0) >> index & 1):
+        return  # measured for an exchange of this place that was left with a branch
+    figures = {**exchange.figures, part: {**exchange.figures.get(part, {}), index: event.figures}}
+    received = {**exchange.received, part: exchange.received[part] | 1 << index}
+    part_at = exchange.part_at if event.giver == turn.me else {**exchange.part_at, event.giver: turn.now}
+    turn.set(exchange=replace(exchange, figures=figures, received=received, part_at=part_at))
     _close_if_complete(turn)
 
 
@@ -121,8 +145,10 @@ def replay_early(turn: Turn) -> None:
 def _close_if_complete(turn: Turn) -> None:
     exchange = turn.state.exchange
     assert exchange is not None
-    all_of_them = givers(exchange.members)
-    if not exchange.closed and all(received == all_of_them for received in exchange.received.values()):
+    if exchange.closed:
+        return
+    wanted = givers(exchange.members)
+    if all((bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items()):
         _close(turn, exchange)
 
 
@@ -136,8 +162,10 @@ def _close(turn: Turn, exchange: Exchange) -> None:
 def _send_norms(turn: Turn, exchange: Exchange) -> None:
     if not exchange.received:
         return
-    norms = Norms(exchange.place, turn.me, tuple(sorted(exchange.received.items())))
-    turn.send((turn.owner(exchange.place.ballot),), norms.signed(turn.rules.keys))
+    place = exchange.place
+    found = judging.measurements(turn.rules, exchange)
+    signed = found.signed(turn.rules.keys, place.anchor, place.ballot, exchange.members)
+    turn.send((turn.owner(place.ballot),), Norms(place, signed))
 
 
 # ---- reduce ----
@@ -147,27 +175,27 @@ def on_table(turn: Turn, sender: str, message: Table) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.place != message.place or exchange.tabled:
         return
-    if sender != turn.owner(message.place.ballot):
+    if sender != turn.owner(message.place.ballot) or not _countable(turn, exchange, message):
         return
     turn.moved()
     turn.phase("reduce", message.place.ballot)
-    listed = _listed(turn, exchange, message)
-    turn.set(exchange=replace(exchange, tabled=True, tabled_at=turn.now, closed=True, listed=listed))
+    listed = judging.listed(message.measured)
+    judgement = judging.judgement_of(turn.rules, turn.state.head, exchange.members, message.measured)
+    exchange = replace(
+        exchange, tabled=True, tabled_at=turn.now, closed=True, listed=listed, measured=message.measured,
+        judgement=judgement,
+    )  # fmt: skip
+    turn.set(exchange=exchange)
     for part in exchange.received:
         if part in listed:
             parts.reduce(turn, exchange, part, listed[part] & exchange.received[part])
     again.on_table(turn)
+    disputes.look_at_rows(turn)
 
 
-def _listed(turn: Turn, exchange: Exchange, table: Table) -> dict[int, int]:
-    """Contributors of each part, from genuine norms of its reducer for this ballot."""
-    genuine = (norms for norms in table.norms if norms.place == exchange.place and norms.genuine(turn.rules.keys))
-    return {
-        part: received
-        for norms in genuine
-        for part, received in norms.received
-        if part < len(exchange.reducers) and exchange.reducers[part] == norms.reducer
-    }
+def _countable(turn: Turn, exchange: Exchange, table: Table) -> bool:
+    head, ballot = turn.state.head, exchange.place.ballot
+    return not judging.fault_of_measurements(turn.rules, head, exchange.members, ballot, table.measured)
 
 
 def on_reduced(turn: Turn, event: Reduced) -> None:
@@ -202,12 +230,22 @@ def on_mean(turn: Turn, sender: str, message: MeanSent) -> None:
         return
     if len(message.payload) != turn.rules.part_bytes[part] or digest_of(message.payload) != message.digest:
         return
+    if not turn.rules.finite(message.payload):
+        _refuse_mean(turn, message)
+        return
     bare = replace(message, payload=b"")
     mean_at = {**exchange.mean_at, message.reducer: turn.now}
     turn.set(exchange=replace(exchange, means={**exchange.means, part: bare}, mean_at=mean_at))
     if message.digest not in turn.state.held:
         turn.do(Store(message.digest, message.payload))
     again.compare(turn, part)
+
+
+def _refuse_mean(turn: Turn, mean: MeanSent) -> None:
+    """An honest reducer leaves out what is not finite; without this one the part is reduced again."""
+    if mean.reducer not in turn.state.seen_lying:
+        layer = turn.rules.parts[mean.part].layer
+        reports.catch(turn, mean.reducer, layer, f"its mean of part {mean.part} has numbers that are not finite")
 
 
 def _agrees(exchange: Exchange, mean: MeanSent) -> bool:

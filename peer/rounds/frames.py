@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peer.rounds.accusations import Conflict, Objection, Proof
 from peer.rounds.messages import (
     BytesSent,
     ChainSent,
@@ -15,7 +16,6 @@ from peer.rounds.messages import (
     PartSent,
     Prepare,
     Promise,
-    Proof,
     Propose,
     Redo,
     Show,
@@ -31,7 +31,7 @@ _TYPES: dict[int, type[Message]] = {
     kind.code: kind
     for kind in (
         Prepare, Promise, Nack, Start, PartSent, Norms, Table, MeanSent, Want, Redo, Show, Propose, Voted, Fetch,
-        BytesSent, Get, ChainSent, HeadSent, Proof,
+        BytesSent, Get, ChainSent, HeadSent, Proof, Conflict, Objection,
     )
 }  # fmt: skip
 

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peer.rounds import again, audits, deadlines, parts
+from peer.rounds import again, audits, deadlines, judging, parts
 from peer.rounds.messages import Norms, Redo, Table, Want
 from peer.rounds.names import quorum
 from peer.rounds.propose import abort, make_update, propose
 from peer.rounds.state import Exchange, Lead, Stage
 from peer.rounds.turn import Turn
-from peer.rounds.update import givers
+from peer.rounds.update import givers, token_share
 
 
 def on_norms(turn: Turn, sender: str, norms: Norms) -> None:
-    lead, exchange = turn.state.lead, turn.state.exchange
+    lead, exchange, found = turn.state.lead, turn.state.exchange, norms.measurements
     if lead is None or exchange is None or lead.stage is not Stage.GATHERING or norms.place != exchange.place:
         return
-    if norms.reducer != sender or not norms.genuine(turn.rules.keys):
+    head, ballot = turn.state.head, exchange.place.ballot
+    if found.reducer != sender:
         return
-    assigned = [part for part, reducer in enumerate(exchange.reducers) if reducer == sender]
-    if [part for part, _ in norms.received] != assigned:
+    if judging.fault_of_measurements(turn.rules, head, exchange.members, ballot, (found,)):
         return
-    if any(received & ~givers(exchange.members) for _, received in norms.received):
-        return
-    turn.set(lead=replace(lead, norms={**lead.norms, sender: norms}))
+    turn.set(lead=replace(lead, norms={**lead.norms, sender: found}))
     look_at_norms(turn, lead)
 
 
@@ -38,22 +36,39 @@ def look_at_norms(turn: Turn, lead: Lead) -> None:
     if not _may_commit(turn, exchange, silent):
         abort(turn, f"{len(silent)} of {len(exchange.members)} members fell silent")
         return
-    expected = frozenset(range(len(exchange.reducers)))
-    listed = {part: received for norms in lead.norms.values() for part, received in norms.received}
-    orphans = {part for part in expected if not any(parts.weights(turn, exchange, listed.get(part, 0)))}
+    measured = tuple(found for _, found in sorted(lead.norms.items()))
+    judgement = judging.judgement_of(turn.rules, turn.state.head, exchange.members, measured)
+    exchange = replace(exchange, measured=measured, judgement=judgement, listed=judging.listed(measured))
+    expected, orphans = _expected(turn, exchange)
     until = turn.now + deadlines.at(turn.state, lead.ballot).means_s
-    turn.set(lead=replace(lead, stage=Stage.REDUCING, expected=expected, until=until))
-    table = Table(exchange.place, tuple(norms for _, norms in sorted(lead.norms.items())))
-    turn.send((pledge.peer for pledge in exchange.members), table)
+    turn.set(exchange=exchange, lead=replace(lead, stage=Stage.REDUCING, expected=expected, until=until))
+    turn.send((pledge.peer for pledge in exchange.members), Table(exchange.place, measured))
     if orphans:
         _repair(turn, exchange, orphans, silent)
 
 
+def _expected(turn: Turn, exchange: Exchange) -> tuple[frozenset[int], set[int]]:
+    """The parts of which a mean may come, all but those that are rolled back; and those that must be reduced again.
+
+    A part whose reducer has only what counts nothing is reduced by another, who may have more.
+    """
+    expected, orphans = set(), set()
+    everybody = givers(exchange.members)
+    for part in range(len(exchange.reducers)):
+        if not any(parts.weights(turn, exchange, part, everybody)):
+            continue
+        expected.add(part)
+        if not any(parts.weights(turn, exchange, part, exchange.listed.get(part, 0))):
+            orphans.add(part)
+    return frozenset(expected), orphans
+
+
 def _may_commit(turn: Turn, exchange: Exchange, silent: set[str]) -> bool:
-    """A quorum may still be there, and somebody gave something."""
-    voters = turn.state.electorate
+    """A quorum may still be there, and somebody gave something that he trained on."""
+    voters, rules = turn.state.electorate, turn.rules
     there = sum(pledge.peer in voters and pledge.peer not in silent for pledge in exchange.members)
-    return there >= quorum(voters) and any(parts.weights(turn, exchange, givers(exchange.members)))
+    trained = any(token_share(pledge, rules.tokens_cap, rules.max_staleness) for pledge in exchange.members)
+    return there >= quorum(voters) and trained
 
 
 def look_at_means(turn: Turn, lead: Lead) -> None:
@@ -67,10 +82,14 @@ def look_at_means(turn: Turn, lead: Lead) -> None:
     missing = {part for part in lead.expected if part not in means or means[part].digest not in held}
     if missing and not _given_up(turn, lead, exchange, missing):
         return
-    if len(missing) == len(lead.expected):
+    if lead.expected and len(missing) == len(lead.expected):
         abort(turn, "no mean of any part arrived")
     elif not audits.awaited(turn, lead, exchange):
-        propose(turn, turn.state.lead or lead, make_update(turn, lead, exchange))
+        update = make_update(turn, lead, exchange)
+        if any(update.contributors):
+            propose(turn, turn.state.lead or lead, update)
+        else:
+            abort(turn, "nothing that counts arrived")
 
 
 # ---- repair ----

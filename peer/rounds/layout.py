@@ -33,14 +33,14 @@ def cut(layer_sizes: Sequence[int], part_elements: int) -> tuple[Part, ...]:
 
 
 def assign(
-    parts: Sequence[Part], members: Sequence[str], bandwidths_bps: Sequence[int], anchor: bytes, ballot: int
+    parts: Sequence[Part], members: Sequence[str], shares: Sequence[int], anchor: bytes, ballot: int
 ) -> tuple[str, ...]:
-    """The reducer of each part: contiguous runs in proportion to bandwidth.
+    """The reducer of each part: contiguous runs in proportion to the members' `shares`; equal ones if all are 0.
 
     The rotation by H(anchor, ballot) moves the runs over the members, so nobody always reduces the
     same layers. All peers compute this alike: only integers, members in their given order.
     """
-    shares = [max(1, bandwidth) for bandwidth in bandwidths_bps]
+    shares = shares if any(shares) else [1] * len(members)
     turn = int.from_bytes(digest(anchor, ballot)[:8], "big") % len(members)
     ranked = [*range(turn, len(members)), *range(turn)]
     total_share, total_size = sum(shares), sum(part.size for part in parts)

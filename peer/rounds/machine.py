@@ -6,10 +6,13 @@ Read this file first. It says who handles what; the roles are in the files besid
     gather.py       the same between START and PROPOSE: norms, means, repair
     audits.py       the same where a part is audited: who is right is computed
     propose.py      how its ballot ends
+    judging.py      what pledges and measurements come to: weights, and findings
     exchange.py     a member: send parts, reduce parts, send means
     again.py        the same for parts that are reduced a second time: repairs and audits
     decide.py       a voter: promise, fetch, vote, decide, move to the next anchor
     catchup.py      a peer that is behind, or ahead: GET, CHAIN, FETCH
+    disputes.py     norms that are not those of the bytes
+    reports.py      what I have caught others at
     proofs.py       what convicts a coordinator that proposes two updates
     takeover.py     peers that have lost the majority go on without it
     forks.py        and change over when others did more
@@ -32,12 +35,15 @@ from peer.rounds import (
     coordinate,
     deadlines,
     decide,
+    disputes,
     exchange,
     forks,
     gather,
     joining,
     proofs,
+    reports,
 )  # fmt: skip
+from peer.rounds.accusations import Conflict, Objection, Proof
 from peer.rounds.catchup import seen_again
 from peer.rounds.effects import (
     Applied,
@@ -46,6 +52,7 @@ from peer.rounds.effects import (
     Frozen,
     Held,
     Leaving,
+    Measured,
     Progressed,
     Received,
     Reduced,
@@ -65,7 +72,6 @@ from peer.rounds.messages import (
     PartSent,
     Prepare,
     Promise,
-    Proof,
     Propose,
     Redo,
     Show,
@@ -136,6 +142,10 @@ def _take(turn: Turn, event: Event) -> None:
         case Reduced():
             exchange.on_reduced(turn, event)
             coordinate.look(turn)
+        case Measured(evidence=True):
+            disputes.on_measured(turn, event)
+        case Measured():
+            exchange.on_measured(turn, event)
         case Progressed(_, share):
             turn.set(progress=share)
         case Frozen(_, pledge):
@@ -196,6 +206,12 @@ def _receive(turn: Turn, sender: str, message: Message) -> None:
             turn.do(SendObjects(sender, digests))
         case BytesSent():
             catchup.on_bytes(turn, message)
+        case Conflict():
+            reports.on_conflict(turn, sender, message)
+        case Objection():
+            disputes.on_objection(turn, sender, message)
+        case PartSent(attempt=disputes.DISPUTE):
+            disputes.on_part(turn, sender, message)
         case _ if catchup.belongs(turn, sender, message.place):  # type: ignore[attr-defined]
             _receive_in_round(turn, sender, message)
         case _:

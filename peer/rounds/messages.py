@@ -17,6 +17,7 @@ from peer.rounds.update import (
     MAX_MEMBERS,
     MAX_PARTS,
     Block,
+    Measurements,
     Pledge,
     Update,
     Vote,
@@ -155,7 +156,8 @@ class Start(Message):
 class PartSent(Message):
     """X: one encoded part of a member's contribution, with its path to the pledged root.
 
-    `giver` is empty if it is the sender's own; an auditor passes on what others gave it.
+    `giver` is empty if it is the sender's own; an auditor passes on what others gave it. Attempt 2 is evidence
+    for an objection.
     """
 
     code = 5
@@ -174,62 +176,45 @@ class PartSent(Message):
     def unpacked(cls, value: Any) -> PartSent:
         place, attempt, part, path, payload, giver = row(value, 6)
         return cls(
-            Place.unpacked(place), integer(attempt, 0, 1), integer(part, 0, MAX_PARTS), blobs(path, 17),
+            Place.unpacked(place), integer(attempt, 0, 2), integer(part, 0, MAX_PARTS), blobs(path, 17),
             octets(payload), text(giver),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Norms(Message):
-    """Reducer to coordinator: whose bytes I hold per part (bits over the member list), and what I measured.
-
-    `measured` has room for partial square norms per (layer, member); it is empty until rounds judge.
-    """
+    """Reducer to coordinator: whose bytes I hold, and what I measured."""
 
     code = 6
+    cap_bytes = 4 << 20
     place: Place
-    reducer: str
-    received: tuple[tuple[int, int], ...]
-    measured: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    signature: bytes = b""
-
-    def payload(self) -> bytes:
-        return pack((self.place.packed(), self.received, self.measured))
-
-    def signed(self, keys: Keys) -> Norms:
-        return replace(self, signature=keys.sign("norms", self.payload()))
-
-    def genuine(self, keys: Keys) -> bool:
-        return keys.verify(self.reducer, "norms", self.payload(), self.signature)
+    measurements: Measurements
 
     def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.reducer, self.received, self.measured, self.signature)
+        return (self.place.packed(), self.measurements.packed())
 
     @classmethod
     def unpacked(cls, value: Any) -> Norms:
-        place, reducer, received, measured, signature = row(value, 5)
-        seen = tuple(_pair(item, MAX_PARTS, ALL_MEMBERS) for item in rows(received, MAX_PARTS))
-        if rows(measured, MAX_PARTS):
-            raise ValueError("measured norms are not part of this version")
-        return cls(Place.unpacked(place), text(reducer), seen, (), octets(signature, 64))
+        place, measurements = row(value, 2)
+        return cls(Place.unpacked(place), Measurements.unpacked(measurements))
 
 
 @dataclass(frozen=True, slots=True)
 class Table(Message):
-    """Coordinator to members: all signed norms, so that everyone computes the same weights."""
+    """Coordinator to members: all signed measurements, so that everyone computes the same weights."""
 
     code = 7
     cap_bytes = 8 << 20
     place: Place
-    norms: tuple[Norms, ...]
+    measured: tuple[Measurements, ...]
 
     def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), tuple(norms.packed() for norms in self.norms))
+        return (self.place.packed(), tuple(item.packed() for item in self.measured))
 
     @classmethod
     def unpacked(cls, value: Any) -> Table:
-        place, norms = row(value, 2)
-        return cls(Place.unpacked(place), tuple(Norms.unpacked(item) for item in rows(norms, MAX_MEMBERS)))
+        place, measured = row(value, 2)
+        return cls(Place.unpacked(place), tuple(Measurements.unpacked(item) for item in rows(measured, MAX_MEMBERS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,37 +458,8 @@ class HeadSent(Message):
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Proof(Message):
-    """Two updates, each with the signature of the coordinator that proposed both in one ballot."""
-
-    code = 31
-    cap_bytes = 1 << 10
-    place: Place
-    first: tuple[bytes, bytes]
-    second: tuple[bytes, bytes]
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.first, self.second)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Proof:
-        place, first, second = row(value, 3)
-        return cls(Place.unpacked(place), _proposed(first), _proposed(second))
-
-
-def _proposed(value: Any) -> tuple[bytes, bytes]:
-    update, signature = row(value, 2)
-    return octets(update, DIGEST_BYTES), octets(signature, 64)
-
-
 def _accepted(value: Any) -> tuple[int, bytes] | None:
     if value is None:
         return None
     ballot, update = row(value, 2)
     return integer(ballot, 0, MAX_BALLOT), octets(update, DIGEST_BYTES)
-
-
-def _pair(value: Any, first_most: int, second_most: int) -> tuple[int, int]:
-    first, second = row(value, 2)
-    return integer(first, 0, first_most), integer(second, 0, second_most)

@@ -8,7 +8,7 @@ from peer.rounds.messages import MeanSent, PartSent
 from peer.rounds.names import digest_of
 from peer.rounds.state import Exchange
 from peer.rounds.turn import Turn
-from peer.rounds.update import MAX_SKIPPED, token_weights
+from peer.rounds.update import MAX_SKIPPED, VOID
 
 
 def giver_of(turn: Turn, exchange: Exchange, sender: str, message: PartSent) -> int | None:
@@ -23,26 +23,42 @@ def giver_of(turn: Turn, exchange: Exchange, sender: str, message: PartSent) -> 
     return index if merkle.proves(root, leaf, message.part, message.path, len(turn.rules.parts)) else None
 
 
-def weights(turn: Turn, exchange: Exchange, contributors: int) -> tuple[int, ...]:
+def weights(turn: Turn, exchange: Exchange, part: int, contributors: int) -> tuple[int, ...]:
     """What each member weighs in a mean of these contributors: 0 for the others. Not all 0 if there is a mean."""
-    table = _table(turn, exchange)
-    return tuple(weight if contributors >> index & 1 else 0 for index, weight in enumerate(table))
+    row = _row(turn, exchange, part)
+    return tuple(weight if contributors >> index & 1 else 0 for index, weight in enumerate(row))
 
 
-def _table(turn: Turn, exchange: Exchange) -> tuple[int, ...]:
-    return token_weights(exchange.members, turn.rules.tokens_cap, turn.rules.max_staleness)
+def _row(turn: Turn, exchange: Exchange, part: int) -> tuple[int, ...]:
+    assert exchange.judgement is not None, "parts are reduced after TABLE"
+    return exchange.judgement.weights[turn.rules.parts[part].layer]
+
+
+def direction(turn: Turn, part: int) -> bytes:
+    """Digest of the last committed mean of a part; void if there is none, or I came later."""
+    trail = turn.state.trail
+    return trail[-1].block.update.parts[part] if trail else VOID
 
 
 def reduce(turn: Turn, exchange: Exchange, part: int, contributors: int, attempt: int = 0) -> None:
-    """Average this part, unless only who trained on nothing gave it: then it becomes void."""
-    table = weights(turn, exchange, contributors)
+    """Average this part, unless nothing of what is here counts: then it becomes void, or is rolled back."""
+    table = weights(turn, exchange, part, contributors)
     if not any(table):
         return
-    chosen = [index for index in range(len(table)) if contributors >> index & 1]
+    assert exchange.judgement is not None
+    layer = turn.rules.parts[part].layer
+    if exchange.judgement.pulls[layer] and not turn.state.trail and turn.state.head.round:
+        return  # the last committed mean is needed, and I joined after it
+    chosen = [index for index, weight in enumerate(table) if weight]
     names = tuple(exchange.members[index].peer for index in chosen)
     shares = tuple(table[index] for index in chosen)
-    missing = sum(_table(turn, exchange)) - sum(shares)
-    turn.do(Reduce(exchange.place, part, contributors, names, shares, attempt, missing))
+    missing = sum(_row(turn, exchange, part)) - sum(shares)
+    turn.do(
+        Reduce(
+            exchange.place, part, contributors, names, shares, attempt, missing,
+            exchange.judgement.scales[layer], exchange.judgement.pulls[layer], direction(turn, part),
+        )
+    )  # fmt: skip
 
 
 def keep_early(turn: Turn, sender: str, message: PartSent | MeanSent) -> None:

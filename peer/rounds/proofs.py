@@ -6,7 +6,8 @@ convinces everybody: nobody decides in that ballot any more, and nobody works wi
 
 from __future__ import annotations
 
-from peer.rounds.messages import Place, Proof
+from peer.rounds.accusations import Proof
+from peer.rounds.messages import Place
 from peer.rounds.names import coordinator, pack
 from peer.rounds.turn import Turn
 

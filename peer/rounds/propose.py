@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.events import RoundAborted
-from peer.rounds import deadlines, penalties
+from peer.rounds import deadlines, judging, penalties
+from peer.rounds import parts as rounds_parts
 from peer.rounds.effects import Report
 from peer.rounds.messages import Propose
 from peer.rounds.names import pack
 from peer.rounds.state import Exchange, Lead, Stage
 from peer.rounds.turn import Turn
-from peer.rounds.update import MAX_MEMBERS, VOID, Update, token_weights
+from peer.rounds.update import MAX_MEMBERS, VOID, Update
 
 REPEAT_S = 1.0
 VOTES_S = 8.0
@@ -30,7 +31,11 @@ def abort(turn: Turn, why: str) -> None:
 def make_update(turn: Turn, lead: Lead, exchange: Exchange) -> Update:
     """The update from the means whose bytes I hold; the rest is void."""
     head = turn.state.head
-    means = {part: mean for part, mean in exchange.means.items() if mean.digest in turn.state.held}
+    means = {
+        part: mean
+        for part, mean in exchange.means.items()
+        if mean.digest in turn.state.held and any(rounds_parts.weights(turn, exchange, part, mean.contributors))
+    }  # a reducer may send a mean of what counts nothing
     parts = range(len(exchange.reducers))
     stayed = {pledge.peer for pledge in exchange.members if not pledge.leaving}
     gone = {peer for peer, (said, _) in turn.state.heard.items() if said.leaving} | turn.state.banned
@@ -39,6 +44,9 @@ def make_update(turn: Turn, lead: Lead, exchange: Exchange) -> Update:
     before = () if turn.state.weak else head.members
     earlier = sorted(set(before) - gone - leavers - stayed)[: MAX_MEMBERS - len(stayed)]
     waited, took = deadlines.measure(turn.state, lead, exchange)
+    judgement = exchange.judgement
+    assert judgement is not None, "a proposal follows TABLE"
+    weights, scales, pulls = judging.table_of(judgement)
     update = Update(
         parent=head.anchor,
         round=head.round + 1,
@@ -46,16 +54,29 @@ def make_update(turn: Turn, lead: Lead, exchange: Exchange) -> Update:
         members=exchange.members,
         elect=tuple(sorted(stayed | set(earlier) if stayed else leavers)),
         parts=tuple(means[part].digest if part in means else VOID for part in parts),
-        contributors=tuple(means[part].contributors if part in means else 0 for part in parts),
-        weights=(token_weights(exchange.members, turn.rules.tokens_cap, turn.rules.max_staleness),),
+        contributors=tuple(
+            means[part].contributors if part in means else _refused(turn, exchange, part) for part in parts
+        ),
+        weights=weights,
         penalties=(),
         weight=head.weight + len(exchange.members),
         ballot=exchange.place.ballot,
         coordinator=turn.me,
         waited=waited,
         took=took,
+        scales=scales,
+        pulls=pulls,
+        measured=exchange.measured,
+        records=judgement.records,
     )
-    return replace(update, penalties=penalties.due(head, update, turn.rules.max_staleness))
+    return replace(update, penalties=penalties.due(turn.rules, head, update, judgement.findings))
+
+
+def _refused(turn: Turn, exchange: Exchange, part: int) -> int:
+    """Contributors of a part that is rolled back: all of them were judged, and none counts."""
+    assert exchange.judgement is not None
+    row = exchange.judgement.weights[turn.rules.parts[part].layer]
+    return 0 if any(row) else exchange.listed.get(part, 0)
 
 
 def propose(turn: Turn, lead: Lead, update: Update) -> None:

@@ -6,15 +6,20 @@ pledge with its encoded parts (written before the machine hears of it), and the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from peer.judge.judge import Judgement
+from peer.judge.records import Record
+from peer.judge.standards import PLAIN, Standards
 from peer.rounds.deadlines import Deadlines
 from peer.rounds.layout import Part
-from peer.rounds.messages import HeadSent, MeanSent, Norms, PartSent, Place, Prepare, Promise
+from peer.rounds.messages import HeadSent, MeanSent, PartSent, Place, Prepare, Promise
 from peer.rounds.names import Keys, instance_of, next_anchor
-from peer.rounds.update import Block, Pledge, Update, Vote
+from peer.rounds.update import Block, Measurements, Penalty, Pledge, Update, Vote
+
+MISDECLARED = "MISDECLARED"
 
 # ---- what never changes in a run ----
 
@@ -42,7 +47,12 @@ class Rules:
     keep_rounds: int = 8
     max_staleness: int = 8
     audit: float = 0.0
+    judge: Standards = PLAIN
+    finite: Callable[[bytes], bool] = bool
+    """Whether the numbers in an encoded part are finite; by default all that are not empty."""
     tokens_cap: int
+    steps_cap: int = 1 << 30
+    """Inner steps of one peer and round that a norm is held against at most."""
     shards: int = 1 << 16
     """Into how many the run's data is cut."""
     wall_offset_s: float = 0.0
@@ -63,6 +73,10 @@ class Head:
     """Members of the update that made this anchor, less those who left."""
     time: int = 0
     """Unix time that the update says; 0 at the start."""
+    records: tuple[Record, ...] = ()
+    """What `peer.judge` remembers of every peer."""
+    caught: tuple[Penalty, ...] = ()
+    """Of the update that made this anchor the penalties of liars that go on; sorted by peer."""
     instance: bytes = b""
 
     def __post_init__(self) -> None:
@@ -72,8 +86,14 @@ class Head:
         """The head that a decided update leads to."""
         return Head(
             anchor=next_anchor(self.anchor, update.digest), round=update.round, weight=update.weight,
-            electorate=update.elect, members=update.staying, time=update.time,
+            electorate=update.elect, members=update.staying, time=update.time, records=update.records,
+            caught=still_caught(update),
         )  # fmt: skip
+
+
+def still_caught(update: Update) -> tuple[Penalty, ...]:
+    """The penalties of liars that are not over with this update."""
+    return tuple(item for item in update.penalties if item[1] == MISDECLARED and item[3] > update.round + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +151,7 @@ class Lead:
     began_at: float = 0.0
     promises: Mapping[str, Promise] = field(default_factory=dict)
     promised_at: Mapping[str, float] = field(default_factory=dict)
-    norms: Mapping[str, Norms] = field(default_factory=dict)
+    norms: Mapping[str, Measurements] = field(default_factory=dict)
     expected: frozenset[int] = frozenset()
     """Parts of which a mean may come."""
     wanted: bool = False
@@ -179,6 +199,16 @@ class Again:
     """Parts whose bytes the coordinator got from me as evidence."""
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one part of one contribution came to, decoded; `dot` and `direction` as in `peer.rounds.update.Row`."""
+
+    square: float
+    dot: float = 0.0
+    direction: float | None = None
+    """None if there is no last committed mean of this part."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
     """A member's side of a ballot: who is in, who reduces what, what has arrived."""
@@ -187,7 +217,15 @@ class Exchange:
     members: tuple[Pledge, ...]
     reducers: tuple[str, ...]
     received: Mapping[int, int]
-    """For each part that I reduce, bits over the members whose bytes I hold."""
+    """For each part that I reduce, bits over the members whose bytes I hold and have measured."""
+    taken: Mapping[int, int] = field(default_factory=dict)
+    """The same of all who have sent it."""
+    refused: Mapping[int, int] = field(default_factory=dict)
+    """Of these, who sent what is not the part that they pledged."""
+    figures: Mapping[int, Mapping[int, Figures]] = field(default_factory=dict)
+    """What I measured, by part and member."""
+    mine: Mapping[int, Figures] = field(default_factory=dict)
+    """The same of all that I give."""
     closes_at: float
     repeat_at: float
     began_at: float = 0.0
@@ -201,7 +239,36 @@ class Exchange:
     """When the newest mean of each reducer came."""
     listed: Mapping[int, int] = field(default_factory=dict)
     """Contributors of each part, as its reducer signed them in NORMS."""
+    measured: tuple[Measurements, ...] = ()
+    """All that was measured, as TABLE gave it."""
+    judgement: Judgement | None = None
+    """What comes of it."""
+    objected: bool = False
+    """Whether I have compared what it says of me with my own bytes."""
+    told: frozenset[str] = frozenset()
+    """Reducers of whom I have shown others a mean that is not the proposed one."""
+    told_of: frozenset[str] = frozenset()
+    """Reducers of whom I know two means of one part."""
     again: Again = Again()
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """A member says that a reducer published a wrong norm of it, and sends the parts behind that norm."""
+
+    reducer: str
+    layer: int
+    parts: tuple[int, ...]
+    figures: Mapping[int, Figures] = field(default_factory=dict)
+    """What I measured of those that came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """In which round I caught a peer lying, and at what."""
+
+    round: int
+    evidence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,14 +302,24 @@ class Wanted:
     from_at: float = float("-inf")
     """Nobody is asked before; the bytes may come by themselves."""
     asked: tuple[Asked, ...] = ()
+    """What is under way. Of it, what is not among `digests` any more is taken all the same: it may be needed again."""
     silent: frozenset[str] = frozenset()
     """Sources that did not answer; they are asked again when all others failed too."""
 
     def only(self, digests: frozenset[bytes]) -> Wanted:
         """What of this is among `digests`."""
         left = tuple(digest for digest in self.digests if digest in digests)
-        asked = (replace(item, digests=item.digests & digests) for item in self.asked)
-        return replace(self, digests=left, asked=tuple(item for item in asked if item.digests)) if left else Wanted()
+        cut = (replace(item, digests=item.digests & digests) for item in self.asked)
+        asked = tuple(item for item in cut if item.digests)
+        return replace(self, digests=left, asked=asked) if left else Wanted(asked=asked)
+
+    def is_expected(self, digest: bytes) -> bool:
+        """Whether these bytes were asked for, or will be."""
+        return digest in self.digests or any(digest in item.digests for item in self.asked)
+
+    def awaited(self) -> tuple[Asked, ...]:
+        """What is under way and still wanted."""
+        return tuple(item for item in self.asked if not item.digests.isdisjoint(self.digests))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +370,12 @@ class State:
     """H(θ, m) of the head, once the trainer has computed it."""
     lead: Lead | None = None
     exchange: Exchange | None = None
+    past: Exchange | None = None
+    """The last one that was committed: evidence may come late."""
+    disputes: Mapping[tuple[Place, str], Dispute] = field(default_factory=dict)
+    """By exchange and objector."""
+    seen_lying: Mapping[str, Caught] = field(default_factory=dict)
+    """Whom I have caught, in this life of mine."""
     early: tuple[tuple[str, PartSent | MeanSent], ...] = ()
     """Parts and means that overtook their START."""
     proposals: Mapping[bytes, Proposal] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from peer.events import AlertRaised, PhaseEntered
 from peer.rounds.effects import Effect, Report, Send
 from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, Fetch, HeadSent, Message, Place
 from peer.rounds.names import coordinator, instance_of
-from peer.rounds.state import Acceptor, Asked, Proposal, Rules, State
+from peer.rounds.state import Acceptor, Asked, Proposal, Rules, State, Wanted
 from peer.rounds.update import Pledge
 
 ON_THEIR_WAY_S = 0.5
@@ -111,7 +111,9 @@ class Turn:
         if not missing:
             return
         others = tuple(dict.fromkeys(peer for peer in sources if peer != self.me))
-        known = self.state.wanted.only(frozenset(missing))
+        known = self.state.wanted
+        if set(missing).isdisjoint(known.digests):
+            known = Wanted(asked=known.asked)
         from_at = self.now + ON_THEIR_WAY_S if on_their_way else self.now
         if known.digests:
             from_at = min(from_at, known.from_at)
@@ -125,7 +127,7 @@ class Turn:
             return
         under_way = {digest for asked in wanted.asked for digest in asked.digests}
         left = [digest for digest in wanted.digests if digest not in under_way]
-        busy = {asked.source for asked in wanted.asked}
+        busy = {asked.source for asked in wanted.awaited()}
         free = [peer for peer in wanted.sources if peer not in busy and peer not in wanted.silent]
         lanes = min(wanted.lanes - len(busy), len(free))
         if not left or lanes <= 0:
@@ -147,23 +149,23 @@ class Turn:
     def ask_others(self) -> None:
         """Sources that gave nothing for a while: what they were asked for is asked of others."""
         wanted = self.state.wanted
-        silent = wanted.silent | {asked.source for asked in wanted.asked if self.now >= asked.until}
+        silent = wanted.silent | {asked.source for asked in wanted.awaited() if self.now >= asked.until}
         if silent >= set(wanted.sources):
             silent = frozenset()
         left = tuple(asked for asked in wanted.asked if self.now < asked.until)
-        if len(left) < len(wanted.asked) or (wanted.digests and not left):
-            self.set(wanted=replace(wanted, asked=left, silent=silent))
+        others = replace(wanted, asked=left, silent=silent)
+        if len(left) < len(wanted.asked) or (wanted.digests and not others.awaited()):
+            self.set(wanted=others)
             self.ask()
 
     def arrived(self, digest: bytes) -> None:
         """One of the bytes that are fetched is here: its source is alive, and goes on when it has given all."""
         wanted = self.state.wanted
-        if digest not in wanted.digests:
+        if not wanted.is_expected(digest):
             return
+        alive = {asked.source for asked in wanted.asked if digest in asked.digests}
         left = (
-            replace(asked, digests=asked.digests - {digest}, until=self._patience())
-            if digest in asked.digests
-            else asked
+            replace(asked, digests=asked.digests - {digest}, until=self._patience()) if asked.source in alive else asked
             for asked in wanted.asked
         )
         asked = tuple(item for item in left if item.digests)

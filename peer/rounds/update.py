@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import msgpack
 
+from peer.judge.records import Record
 from peer.rounds.names import DIGEST_BYTES, Keys, digest_of, pack
 
 MAX_PARTS = 65_536
@@ -15,16 +16,25 @@ ALL_MEMBERS = (1 << MAX_MEMBERS) - 1
 MAX_BALLOT = 1 << 31
 MAX_SKIPPED = 1 << 12
 """A ballot further ahead than this of what was promised is refused, so that nobody uses all ballots up."""
-MAX_PENALTIES = 4 * MAX_MEMBERS
+MAX_PENALTIES = 8 * MAX_MEMBERS
+MAX_RECORDS = 128
+MAX_REPORTS = 16
+MAX_EVIDENCE = 160
 WEIGHT_ONE = 65_536
+FLOAT_BITS = (1 << 32) - 1
+POSITIVE = FLOAT_BITS >> 1
+"""Bits of float32 values without a sign, NaN included."""
 VOID = b""
 """Stands for the digest of a part for which no mean could be agreed; it is zero for everybody."""
 
 Ranges = tuple[tuple[int, int, int], ...]
 """Data behind a contribution: (shard, first window, window after the last)."""
 
-Penalty = tuple[str, str, int, int, bytes]
-"""(peer, code, factor over 65,536, round until which it lasts, digest of the evidence or nothing)."""
+Penalty = tuple[str, str, int, int, int, str]
+"""(peer, code, factor over 65,536, round until which it lasts, layer or -1 for all, the evidence in plain words)."""
+
+Report = tuple[str, str]
+"""(peer whom the author of a pledge has caught lying, the evidence in plain words)."""
 
 Times = tuple[int, int, int, int]
 """Milliseconds until a peer was ready, answered, had given its parts, had given its means."""
@@ -40,7 +50,8 @@ class Pledge:
 
     `root` is the Merkle root over its encoded parts; empty for a member that has nothing to give
     now but keeps its vote. The same pledge serves every ballot of the round. `staleness` is the age
-    in rounds of the oldest work in it; nobody can measure it, so an author may understate it.
+    in rounds of the oldest work in it; nobody can measure it, so an author may understate it. `reports`
+    are the peers that its author has caught lying lately, in order.
     """
 
     peer: str
@@ -52,6 +63,7 @@ class Pledge:
     leaving: bool
     ranges: Ranges = ()
     staleness: int = 0
+    reports: tuple[Report, ...] = ()
     signature: bytes = b""
 
     def payload(self) -> bytes:
@@ -66,15 +78,77 @@ class Pledge:
     def packed(self) -> tuple[Any, ...]:
         return (
             self.peer, self.anchor, self.root, self.tokens, self.steps, self.bandwidth_bps, self.leaving, self.ranges,
-            self.staleness, self.signature,
+            self.staleness, self.reports, self.signature,
         )  # fmt: skip
 
     @classmethod
     def unpacked(cls, value: Any) -> Self:
-        peer, anchor, root, tokens, steps, bandwidth, leaving, ranges, staleness, signature = row(value, 10)
+        peer, anchor, root, tokens, steps, bandwidth, leaving, ranges, staleness, reports, signature = row(value, 11)
         return cls(
             text(peer), octets(anchor, DIGEST_BYTES), _digest_or_empty(root), integer(tokens, 0), integer(steps, 0),
-            integer(bandwidth, 0), boolean(leaving), _ranges(ranges), integer(staleness, 0), octets(signature, 64),
+            integer(bandwidth, 0), boolean(leaving), _ranges(ranges), integer(staleness, 0), _reports(reports),
+            octets(signature, 64),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a reducer measured of one layer: over the parts of it that it reduces, decoded, for each member.
+
+    All are float32 by their bits, so that they are integers in a signed message: squares of the L2 norm (0 where
+    nothing came), inner products with the last committed mean of these parts, and the square of that mean.
+    """
+
+    layer: int
+    squares: tuple[int, ...]
+    dots: tuple[int, ...] = ()
+    """Empty if there is nothing to compare with."""
+    direction: int = 0
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.layer, self.squares, self.dots, self.direction)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        layer, squares, dots, direction = row(value, 4)
+        return cls(
+            integer(layer, 0, MAX_PARTS), tuple(integer(item, 0, POSITIVE) for item in rows(squares, MAX_MEMBERS)),
+            tuple(integer(item, 0, FLOAT_BITS) for item in rows(dots, MAX_MEMBERS)), integer(direction, 0, POSITIVE),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Whose bytes a reducer holds, per part (bits over the members), and what it measured of them, per layer.
+
+    Signed for an anchor, a ballot and a list of members: they stand in the update, where anybody can compute from
+    them again what was decided.
+    """
+
+    reducer: str
+    received: tuple[tuple[int, int], ...]
+    rows: tuple[Row, ...] = ()
+    signature: bytes = b""
+
+    def payload(self, anchor: bytes, ballot: int, members: tuple[Pledge, ...]) -> bytes:
+        names = tuple((pledge.peer, pledge.root) for pledge in members)
+        return pack((anchor, ballot, names, self.received, tuple(row.packed() for row in self.rows)))
+
+    def signed(self, keys: Keys, anchor: bytes, ballot: int, members: tuple[Pledge, ...]) -> Measurements:
+        return replace(self, signature=keys.sign("norms", self.payload(anchor, ballot, members)))
+
+    def genuine(self, keys: Keys, anchor: bytes, ballot: int, members: tuple[Pledge, ...]) -> bool:
+        return keys.verify(self.reducer, "norms", self.payload(anchor, ballot, members), self.signature)
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.reducer, self.received, tuple(row.packed() for row in self.rows), self.signature)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        reducer, received, measured, signature = row(value, 4)
+        return cls(
+            text(reducer), tuple(_received(item) for item in rows(received, MAX_PARTS)),
+            tuple(Row.unpacked(item) for item in rows(measured, MAX_PARTS)), octets(signature, 64),
         )  # fmt: skip
 
 
@@ -83,7 +157,10 @@ class Update:
     """The result of a round. Its digest names the bytes of every part.
 
     `contributors` holds per part one bit per member; `weights` has one row for all layers, or one
-    per layer, of integers over 65,536 in the order of `members`; `weight` is the chain's W.
+    per layer, of integers over 65,536 in the order of `members`; `weight` is the chain's W. A void part with
+    contributors is rolled back: all that came for its layer was refused. `scales` and `pulls` are per layer what
+    `peer.judge` says of them, `measured` is what it was computed from, and `records` what is known of every peer
+    afterwards.
     Neither the instance nor the deciding ballot stands in it, so a value that is proposed again
     in a later ballot is the same update. `waited` and `took` are what its coordinator measured:
     the deadlines, and for each member when it came (`peer.rounds.deadlines`).
@@ -103,12 +180,19 @@ class Update:
     coordinator: str
     waited: Times = (0, 0, 0, 0)
     took: tuple[Times, ...] = ()
+    scales: tuple[int, ...] = ()
+    """Empty if nothing is scaled."""
+    pulls: tuple[int, ...] = ()
+    """Empty if there are none."""
+    measured: tuple[Measurements, ...] = ()
+    records: tuple[Record, ...] = ()
 
     def packed(self) -> tuple[Any, ...]:
         return (
             self.parent, self.round, self.time, tuple(pledge.packed() for pledge in self.members), self.elect,
             self.parts, self.contributors, self.weights, self.penalties, self.weight, self.ballot, self.coordinator,
-            self.waited, self.took,
+            self.waited, self.took, self.scales, self.pulls, tuple(item.packed() for item in self.measured),
+            tuple(record.packed() for record in self.records),
         )  # fmt: skip
 
     @property
@@ -139,12 +223,16 @@ class Update:
                 return bool(self.contributors[part] >> index & 1)
         return False
 
+    def rolled_back(self, part: int) -> bool:
+        """Whether all that came for this part was refused: its parameters and momentum stay as they are."""
+        return self.parts[part] == VOID and self.contributors[part] != 0
+
     @classmethod
     def unpacked(cls, value: Any) -> Self:
         (
             parent, round, time, members, elect, parts, contributors, weights, penalties, weight, ballot, coordinator,
-            waited, took,
-        ) = row(value, 14)  # fmt: skip
+            waited, took, scales, pulls, measured, records,
+        ) = row(value, 18)  # fmt: skip
         pledges = tuple(Pledge.unpacked(item) for item in rows(members, MAX_MEMBERS))
         return cls(
             octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), pledges,
@@ -154,7 +242,9 @@ class Update:
             tuple(_weights(item, len(pledges)) for item in rows(weights, MAX_PARTS)),
             tuple(_penalty(item) for item in rows(penalties, MAX_PENALTIES)),
             integer(weight, 0), integer(ballot, 0, MAX_BALLOT), text(coordinator),
-            _times(waited), _took(took, len(pledges)),
+            _times(waited), _took(took, len(pledges)), _shares(scales), _shares(pulls),
+            tuple(Measurements.unpacked(item) for item in rows(measured, MAX_MEMBERS)),
+            tuple(Record.unpacked(item) for item in rows(records, MAX_RECORDS)),
         )  # fmt: skip
 
 
@@ -247,14 +337,9 @@ def discount(staleness: int, max_staleness: int) -> int:
     return WEIGHT_ONE * 8 // (8 + max(0, staleness - 2)) if staleness <= max_staleness else 0
 
 
-def token_weights(members: tuple[Pledge, ...], tokens_cap: int, max_staleness: int) -> tuple[int, ...]:
-    """Integers over 65,536 in proportion to tokens times discount; a member that counts at all gets at least 1."""
-    shares = [
-        min(pledge.tokens, tokens_cap) * discount(pledge.staleness, max_staleness) if pledge.root else 0
-        for pledge in members
-    ]
-    total = sum(shares)
-    return tuple(max(1, WEIGHT_ONE * share // total) if share else 0 for share in shares)
+def token_share(pledge: Pledge, tokens_cap: int, max_staleness: int) -> int:
+    """What a member's contribution weighs by tokens and age, in no unit: 0 if it gave nothing."""
+    return min(pledge.tokens, tokens_cap) * discount(pledge.staleness, max_staleness) if pledge.root else 0
 
 
 def unpack(packed: bytes | memoryview) -> Any:
@@ -303,8 +388,8 @@ def text(value: Any, most: int = 64) -> str:
     return value
 
 
-def printable(value: Any) -> str:
-    if not text(value, 32).isprintable():
+def printable(value: Any, most: int = 32) -> str:
+    if not text(value, most).isprintable():
         raise ValueError("expected printable text")
     return str(value)
 
@@ -334,10 +419,30 @@ def _ranges(value: Any) -> Ranges:
 
 
 def _penalty(value: Any) -> Penalty:
-    peer, code, factor, until_round, evidence = row(value, 5)
+    peer, code, factor, until_round, layer, evidence = row(value, 6)
     return (
-        text(peer), text(code, 16), integer(factor, 0, WEIGHT_ONE), integer(until_round, 1), _digest_or_empty(evidence),
+        text(peer), text(code, 16), integer(factor, 0, WEIGHT_ONE), integer(until_round, 1),
+        integer(layer, -1, MAX_PARTS), printable(evidence, MAX_EVIDENCE),
     )  # fmt: skip
+
+
+def _reports(value: Any) -> tuple[Report, ...]:
+    found = []
+    for item in rows(value, MAX_REPORTS):
+        peer, evidence = row(item, 2)
+        found.append((text(peer), printable(evidence, MAX_EVIDENCE)))
+    if [peer for peer, _ in found] != sorted({peer for peer, _ in found}):
+        raise ValueError("expected reports in order, one for each peer")
+    return tuple(found)
+
+
+def _received(value: Any) -> tuple[int, int]:
+    part, members = row(value, 2)
+    return integer(part, 0, MAX_PARTS), integer(members, 0, ALL_MEMBERS)
+
+
+def _shares(value: Any) -> tuple[int, ...]:
+    return tuple(integer(item, 0, WEIGHT_ONE) for item in rows(value, MAX_PARTS))
 
 
 def _times(value: Any) -> Times:
@@ -354,7 +459,8 @@ def _took(value: Any, members: int) -> tuple[Times, ...]:
 
 
 def _weights(value: Any, members: int) -> tuple[int, ...]:
-    weights = tuple(integer(item, 0, WEIGHT_ONE) for item in rows(value, MAX_MEMBERS))
+    """Any integers: others than everybody computes are held against whoever signed them, so they must be readable."""
+    weights = tuple(integer(item, -(1 << 63)) for item in rows(value, MAX_MEMBERS))
     if len(weights) != members:
         raise ValueError(f"expected {members} weights")
     return weights

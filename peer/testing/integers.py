@@ -17,7 +17,7 @@ from peer.rounds import merkle
 from peer.rounds.effects import Keep, Reduce
 from peer.rounds.names import digest_of, next_anchor
 from peer.rounds.settlement import Settlement, settle
-from peer.rounds.state import Acceptor, Head, Step
+from peer.rounds.state import Acceptor, Figures, Head, Step
 from peer.rounds.update import VOID, Block, Pledge, Update
 
 PARTS = 3
@@ -261,6 +261,13 @@ class IntegerSums:
     def kept(self, place: object, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         """(Merkle path, bytes) of a part that is kept."""
         return self.parts.get((place, giver, part))
+
+    def measure(self, payload: bytes, direction: bytes, done: Callable[[Figures], None]) -> None:
+        """Of one integer."""
+        value = decoded(payload)
+        mean = self.disk.load(direction)
+        last = None if mean is None else float(decoded(mean) // 16)
+        done(Figures(float(value) ** 2, value * (last or 0.0), None if last is None else last**2))
 
     def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
         """The sum, with noise in its lowest four bits."""

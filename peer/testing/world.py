@@ -8,6 +8,7 @@ from random import Random
 
 from dht.memory import LinkModel, MemoryNetwork, Scheduler
 from peer.events import AlertRaised
+from peer.judge.standards import PLAIN, Standards
 from peer.rounds.layout import Part
 from peer.rounds.messages import HeadSent
 from peer.rounds.names import genesis_anchor, next_anchor
@@ -33,9 +34,9 @@ class World:
 
     def __init__(
         self, seed: int, peers: int, link: LinkModel | None = None, *, takeover_s: float = 0.0,
-        audit: float = 0.0,
+        audit: float = 0.0, judge: Standards = PLAIN,
     ) -> None:  # fmt: skip
-        self.takeover_s, self.audit = takeover_s, audit
+        self.takeover_s, self.audit, self.judge = takeover_s, audit, judge
         self.rng = Random(seed)
         self.scheduler = Scheduler()
         self.network = MemoryNetwork(self.scheduler, Random(seed + 1), link)
@@ -97,7 +98,7 @@ class World:
         return Rules(
             me=name, keys=ModelKeys(name), parts=tuple(Part(i, i, 1) for i in range(PARTS)),
             part_bytes=(PART_BYTES,) * PARTS, gather_s=3.0, ack_s=1.0, exchange_s=2.0, stagger_s=1.0,
-            takeover_s=self.takeover_s, audit=self.audit, tokens_cap=10**9,
+            takeover_s=self.takeover_s, audit=self.audit, tokens_cap=10**9, judge=self.judge,
         )  # fmt: skip
 
     # ---- told by the peers ----
@@ -129,6 +130,8 @@ class World:
         self.counts["later ballot"] += decided > 0
         self.counts["proposed again"] += decided > block.update.ballot
         self.counts["void parts"] += block.update.parts.count(VOID)
+        self.counts["rolled back"] += sum(map(block.update.rolled_back, range(PARTS)))
+        self.counts["refused"] += sum(row.count(0) for row in block.update.weights)
 
     def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: Head) -> None:
         """A fork is left: what the peer has committed is the branch that it goes back to."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgpack
 import torch
@@ -51,15 +51,17 @@ class Anchor:
         learning_rate: float,
         momentum: float,
         ranges: Iterable[tuple[int, int, int]] = (),
+        rolled_back: Collection[int] = (),
     ) -> None:
         """Make the outer step to the next anchor in place, and advance the cursors past `ranges`.
 
-        `parts` come in order and cover the vector.
+        `parts` come in order and cover the vector; those whose numbers are in `rolled_back` stay as they are.
         """
         covered = 0
-        for where, mean in parts:
+        for number, (where, mean) in enumerate(parts):
             assert where.start == covered, f"a part starts at {where.start}, the one before ended at {covered}"
-            outer_step(self.theta[where], self.momentum[where], mean, learning_rate, momentum)
+            if number not in rolled_back:
+                outer_step(self.theta[where], self.momentum[where], mean, learning_rate, momentum)
             covered = where.stop
         assert covered == self.theta.numel(), f"parts cover {covered} of {self.theta.numel()} elements"
         for shard, _, end in ranges:
@@ -89,4 +91,5 @@ def advance(anchor: Anchor, update: Update, spec: RunSpec, layout: Sequence[Piec
         learning_rate=spec.outer.learning_rate,
         momentum=momentum_at(spec, anchor.round),
         ranges=[item for member in update.members for item in member.ranges],
+        rolled_back={part for part in range(len(layout)) if update.rolled_back(part)},
     )

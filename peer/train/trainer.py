@@ -55,6 +55,7 @@ class Trainer:
         self._flat = FlatParameters(self._model)
         self._codec = Codec(spec.codec.wire)
         self.layer_sizes = tuple(layer.size for layer in self._flat.layers)
+        self.layer_names = tuple(layer.name for layer in self._flat.layers)
         self.parts = cut(self.layer_sizes, spec.codec.part_elements)
         self.anchor = Anchor.initial(self._flat.new())
         self._balance = Balance.empty(self._flat.size)

@@ -31,6 +31,11 @@ learning_rate = 1e-2
 sequences = 2
 [round]
 steps = 3
+gather_s = 10
+ack_s = 3
+exchange_s = 8
+stagger_s = 2
+min_round_s = 0
 [codec]
 part_elements = 2048
 """

@@ -21,9 +21,10 @@ from peer.data.open import open_source
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.rounds.effects import Keep, Reduce
+from peer.rounds.judging import row_for
 from peer.rounds.messages import Place
 from peer.rounds.names import digest_of, genesis_anchor
-from peer.rounds.update import token_weights
+from peer.rounds.update import Update
 from peer.spec import RunSpec
 from peer.train.schedule import learning_rate
 from peer.train.trainer import Trainer
@@ -113,13 +114,15 @@ def test_diloco_of_the_benchmark_is_what_real_reducers_compute(wire: str, base: 
     names = names_of(spec)
     trainers = [Trainer(spec, name, tmp_path / name, torch.device("cpu")) for name in names]
     anchor = genesis_anchor(spec.digest(), names, trainers[0].anchor.state_digest())
+    decided = None
     for _ in range(spec.run.rounds):
         for trainer in trainers:
             trainer.begin_round(names)
             for _ in range(trainer.steps_in_round):
                 trainer.train_step()
             trainer.freeze(anchor)
-        decided, means = DecidedRound(trainers, anchor), reduced(trainers, anchor)
+        decided = DecidedRound(trainers, anchor, before=decided)
+        means = reduced(trainers, decided.update)
         assert set(means) == set(decided.update.parts)
         for trainer in trainers:
             trainer.apply(decided.update, means.__getitem__)
@@ -128,18 +131,17 @@ def test_diloco_of_the_benchmark_is_what_real_reducers_compute(wire: str, base: 
     assert states == {train_diloco(spec, silent).state}
 
 
-def reduced(trainers: list[Trainer], anchor: bytes) -> dict[bytes, bytes]:
+def reduced(trainers: list[Trainer], update: Update) -> dict[bytes, bytes]:
     """Means by digest, from a reducer that was given every trainer's parts as the link gives them."""
     objects, calls = Stored(), SimpleQueue[Callable[[], None]]()
-    offers = [contribution(trainer, anchor) for trainer in trainers]
-    members = tuple(offer.pledge(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
-    names, where = tuple(trainer.me for trainer in trainers), Place(anchor, bytes(32), 0)
-    weights = token_weights(members, trainers[0].spec.tokens_cap, trainers[0].spec.round.max_staleness)
+    offers = [contribution(trainer, update.parent) for trainer in trainers]
+    names, where = tuple(trainer.me for trainer in trainers), Place(update.parent, bytes(32), 0)
     with ThreadPoolExecutor(1) as executor:
         reducer = Reducer(Codec(trainers[0].spec.codec.wire), objects, executor, calls.put)
-        for part in range(len(trainers[0].parts)):
+        for part, piece in enumerate(trainers[0].parts):
             for name, offer in zip(names, offers, strict=True):
                 reducer.keep(Keep(where, name, part, offer.payload(part)))
+            weights = row_for(update.weights, piece.layer)
             reducer.reduce(Reduce(where, part, (1 << len(names)) - 1, names, weights), lambda digest: None)
             calls.get(timeout=10.0)()
     return objects.means
@@ -154,6 +156,9 @@ class Stored:
     def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None:
         self.means[digest] = payload
         done()
+
+    def load(self, digest: bytes) -> bytes | None:
+        return self.means.get(digest)
 
 
 # ---- what is said about it

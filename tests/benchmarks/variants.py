@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,21 @@ class Outcome:
     parameters: int
     steps: int
     """Inner steps of one peer."""
+    findings: list[Found] = field(default_factory=list)
+    """What was found against contributions."""
+    rounds_s: float = 0.0
+    """Processor time of all rounds without the evaluations, all peers' work one after the other."""
+    measuring_s: float = 0.0
+    """Of these: every contribution was measured once."""
+    judging_s: float = 0.0
+    """Of these: one peer's judgements."""
 
 
+Found = tuple[int, str, str, int, int, str]
+"""(round of the anchor that it leads to, peer, code, layer, factor over 65,536, evidence)."""
 Report = Callable[[Point], None]
+Make = Callable[[RunSpec, str, Path], Trainer]
+"""A trainer by its name, with its folder."""
 LeftOut = Callable[[int], Collection[str]]
 """Whose contributions the update from an anchor goes without, by the anchor's round."""
 
@@ -94,21 +107,28 @@ def nobody(round: int) -> Collection[str]:
     return ()
 
 
-def train_diloco(spec: RunSpec, report: Report, left_out: LeftOut = nobody, kind: type[Trainer] = Trainer) -> Outcome:
+def plain(spec: RunSpec, name: str, folder: Path) -> Trainer:
+    """A trainer as the product makes it."""
+    return Trainer(spec, name, folder, CPU)
+
+
+def train_diloco(spec: RunSpec, report: Report, left_out: LeftOut = nobody, make: Make = plain) -> Outcome:
     """All founders' trainers, one after the other in every round, and the update they would agree on."""
-    names = names_of(spec)
+    names, rounds = names_of(spec), Rounds()
     with tempfile.TemporaryDirectory(prefix="homefires-") as folder:
-        trainers = [kind(spec, name, Path(folder) / name, CPU) for name in names]
+        trainers = [make(spec, name, Path(folder) / name) for name in names]
         first, tokens = trainers[0], 0
         points = [_measured(report, 0, 0, lambda: first.evaluate()[0])]
         anchor = genesis_anchor(spec.digest(), names, first.anchor.state_digest())
         for round in range(spec.run.rounds):
+            began_at = time.process_time()
             for trainer in trainers:
                 tokens += _train_round(trainer, names)
                 trainer.freeze(anchor)
-            decided = DecidedRound(trainers, anchor, left_out(round))
+            decided = rounds.decide(trainers, anchor, left_out(round))
             decided.apply_to(*trainers)
             anchor = decided.next_anchor
+            rounds.seconds += time.process_time() - began_at
             if is_measured(spec, round + 1):
                 points.append(_measured(report, round + 1, tokens, lambda: first.evaluate()[0]))
         states = {trainer.anchor.state_digest() for trainer in trainers}
@@ -116,13 +136,37 @@ def train_diloco(spec: RunSpec, report: Report, left_out: LeftOut = nobody, kind
     wire_bytes = sum(Codec(spec.codec.wire).part_bytes(part.size) for part in first.parts)
     return Outcome(
         points=points, state=states.pop().hex(), wire_bytes=wire_bytes, exchanges=spec.run.rounds,
-        parameters=first.parameters, steps=steps_of(spec),
+        parameters=first.parameters, steps=steps_of(spec), findings=rounds.findings, rounds_s=rounds.seconds,
+        measuring_s=rounds.measuring_s, judging_s=rounds.judging_s,
     )  # fmt: skip
 
 
 def _train_round(trainer: Trainer, names: tuple[str, ...]) -> int:
     trainer.begin_round(names)
     return sum(trainer.train_step().tokens for _ in range(trainer.steps_in_round))
+
+
+@dataclass
+class Rounds:
+    """The decided rounds of a run, each judged by the one before, and what all of them found and took."""
+
+    last: DecidedRound | None = None
+    findings: list[Found] = field(default_factory=list)
+    seconds: float = 0.0
+    measuring_s: float = 0.0
+    judging_s: float = 0.0
+
+    def decide(self, trainers: list[Trainer], anchor: bytes, left_out: Collection[str]) -> DecidedRound:
+        """The next round."""
+        self.last = decided = DecidedRound(trainers, anchor, left_out, before=self.last)
+        round = decided.update.round
+        self.findings += [
+            (round, found.peer, found.code, found.layer, found.factor, found.evidence)
+            for found in decided.judgement.findings
+        ]
+        self.measuring_s += decided.measuring_s
+        self.judging_s += decided.judging_s
+        return decided
 
 
 class Together:

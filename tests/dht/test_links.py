@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tracemalloc
 from typing import Any
 
-from dht.links import LinkLimits, PeerStreams, read_frame
+import pytest
+
+from dht.links import HEADER_BYTES, LinkLimits, OversizeError, PeerStreams, read_frame
+from dht.streams import MAX_FRAME_BYTES
 
 LIMITS = LinkLimits(progress_timeout_s=0.2, retry_s=(0.01, 0.01))
 FRAME = bytes(2**20)
@@ -66,3 +70,47 @@ async def test_a_blocked_write_ends_by_its_deadline_and_delays_nobody() -> None:
             end.close()
         for task in running:
             task.cancel()
+
+
+@pytest.mark.parametrize("announced", [MAX_FRAME_BYTES + 1, 2 ** (8 * HEADER_BYTES) - 1])
+async def test_a_header_beyond_the_cap_is_refused_before_anything_is_allocated(announced: int) -> None:
+    """One byte too many, or all that a header can say: not a byte of it is waited for."""
+    reader = asyncio.StreamReader()
+    reader.feed_data(announced.to_bytes(HEADER_BYTES, "big") + b"its first bytes")
+    tracemalloc.start()
+    try:
+        with pytest.raises(OversizeError, match=str(announced)):
+            await read_frame(reader, MAX_FRAME_BYTES, LIMITS.progress_timeout_s)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+async def test_who_announces_too_much_is_cut_off_and_nobody_else() -> None:
+    """Mallory's stream ends with the header, and the frame before it arrived; Dave's goes on."""
+    daemon: Any = Sockets()
+    arrived: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        streams = PeerStreams(daemon, "/test", tasks.create_task, LIMITS)
+        streams.listen(lambda sender, frame: arrived.put_nowait((sender, frame)))
+        ends = []
+        for sender in ("mallory", "dave"):
+            near, far = socket.socketpair()
+            reader, writer = await asyncio.open_connection(sock=near)
+            accepted = tasks.create_task(streams._accept(sender, reader, writer))
+            ends.append((*await asyncio.open_connection(sock=far), writer, accepted))
+        (_, mallory, _, cut_off), (_, dave, _, _) = ends
+        mallory.write(frame_of(b"harmless") + (MAX_FRAME_BYTES + 1).to_bytes(HEADER_BYTES, "big") + frame_of(b"more"))
+        assert await arrived.get() == ("mallory", b"harmless")
+        await cut_off
+        dave.write(frame_of(b"still here"))
+        assert await arrived.get() == ("dave", b"still here")
+        for _, far_writer, near_writer, _ in ends:
+            far_writer.close()
+            near_writer.close()
+    assert arrived.empty()
+
+
+def frame_of(content: bytes) -> bytes:
+    """As it is on the wire."""
+    return len(content).to_bytes(HEADER_BYTES, "big") + content

@@ -96,6 +96,7 @@ class Trainer:
     steps_in_round: int = STEPS
     step_in_round: int = 0
     layer_sizes: tuple[int, ...] = (5,)
+    layer_names: tuple[str, ...] = ("layer",)
     frozen: bool = False
     room: bool = True
     too_old: float = 0.0

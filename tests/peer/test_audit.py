@@ -30,7 +30,7 @@ from peer.rounds.state import Acceptor, Head
 from peer.rounds.update import WEIGHT_ONE, Block, Update
 from peer.train.checkpoint import Checkpoints
 from peer.train.rewind import restore_at
-from tests.peer.export.run_on_disk import RunOnDisk, certify, make_run, small_spec, write_corpus
+from tests.peer.export.run_on_disk import RunOnDisk, certify, judged, make_run, small_spec, write_corpus
 
 ROUNDS = 5
 LEFT = 4
@@ -239,7 +239,20 @@ def contributors(update: Update, head: Head) -> Update:
 
 
 def penalties(update: Update, head: Head) -> Update:
-    return dataclasses.replace(update, penalties=((update.members[0].peer, "LATE", WEIGHT_ONE, update.round + 1, b""),))
+    row = (update.members[0].peer, "LATE", WEIGHT_ONE, update.round + 1, -1, "0 of 9 parts came in time")
+    return dataclasses.replace(update, penalties=(row,))
+
+
+def measured(update: Update, head: Head) -> Update:
+    first, *others = update.measured
+    rows = (dataclasses.replace(first.rows[0], squares=(0, 0)), *first.rows[1:])
+    return dataclasses.replace(update, measured=(dataclasses.replace(first, rows=rows), *others))
+
+
+def records(update: Update, head: Head) -> Update:
+    first, *others = update.records
+    stats = (dataclasses.replace(first.stats[0], mean=2.0), *first.stats[1:])
+    return dataclasses.replace(update, records=(dataclasses.replace(first, stats=stats), *others))
 
 
 FORGERIES: dict[str, Forge] = {
@@ -247,6 +260,9 @@ FORGERIES: dict[str, Forge] = {
     "its W is 99": lambda update, head: dataclasses.replace(update, weight=99),
     "its contributors do not fit": contributors,
     "its penalties are not": penalties,
+    ".* has not signed its measurements": measured,
+    "its records do not follow": records,
+    "its weights are not those": lambda update, head: dataclasses.replace(update, scales=(1, 2)),
     "its electorate does not follow": lambda update, head: dataclasses.replace(update, elect=("a", "b")),
     "it does not follow the block before": lambda update, head: dataclasses.replace(update, parent=bytes(32)),
     "its members are no majority": lambda update, head: dataclasses.replace(
@@ -301,10 +317,11 @@ def test_a_takeover_counts_as_weak(made: RunOnDisk, copied: Path) -> None:
     one = made.peers[0]
 
     def alone(update: Update, head: Head) -> Update:
-        return dataclasses.replace(
+        update = dataclasses.replace(
             update, time=head.time + TAKEOVER_S, members=update.members[:1], weight=head.weight + 1, coordinator=one,
-            elect=(one,), contributors=(1,) * len(update.parts), weights=((WEIGHT_ONE,),),
+            elect=(one,), contributors=(1,) * len(update.parts), measured=(),
         )  # fmt: skip
+        return judged(update, head, made.spec, made.trainer.parts)
 
     (copied / "events.jsonl").unlink()
     forge(made, copied, alone, electorate=(one,))

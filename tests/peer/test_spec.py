@@ -39,6 +39,15 @@ def spec(**tables: dict[str, Any]) -> RunSpec:
         ("round", "patience", 0.5),
         ("codec", "wire", "int3"),
         ("codec", "part_elements", 1),
+        ("judge", "warmup_rounds", 0),
+        ("judge", "alpha", 0.0),
+        ("judge", "threshold", float("nan")),
+        ("judge", "deviation_floor", -0.1),
+        ("judge", "temperature", 0.0),
+        ("judge", "floor", 1.0),
+        ("judge", "clip", 0.5),
+        ("judge", "rejections", 0),
+        ("judge", "cooldown_rounds", 0),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(table: str, key: str, value: object) -> None:

@@ -75,11 +75,44 @@ def test_a_zero_weight_leaves_no_trace() -> None:
     assert np.array_equal(weighted_mean([ones, 100 * ones], [5, 0]), ones)
 
 
+def test_a_pull_is_one_more_contribution_and_a_scale_comes_last() -> None:
+    """c · (Σ w·x + p·v) / √(W · (W + missing)) with W = Σ w + p."""
+    ones, last = np.ones(8, np.float32), np.full(8, 3, np.float32)
+    assert np.array_equal(weighted_mean([ones], [50], pull=50, last=last), 2 * ones)
+    assert np.array_equal(weighted_mean([ones], [50], pull=50, last=last, scale=1 << 14), ones / 2)
+    assert np.array_equal(weighted_mean([ones], [50], 300, pull=50, last=last), ones)
+    assert np.array_equal(weighted_mean([ones], [50], pull=50), ones / 2), "no last mean: zero"
+    assert np.array_equal(weighted_mean([ones], [50], last=last), ones), "no pull"
+    assert np.array_equal(weighted_mean([ones], [50], scale=0), 0 * ones)
+
+
 def test_the_order_is_part_of_the_result() -> None:
     """Same values, weights and order: same bits, so that an audit can repeat it."""
     parts = [np.random.default_rng(seed).normal(size=50).astype(np.float32) for seed in range(5)]
     weights = [3, 1, 4, 1, 5]
     assert weighted_mean(parts, weights).tobytes() == weighted_mean(list(parts), list(weights)).tobytes()
+
+
+@given(payload=st.data(), wire=st.sampled_from(("float32", "float16", "int8", "int4")))
+def test_what_is_called_finite_decodes_to_finite_numbers(payload: st.DataObject, wire: str) -> None:
+    """Whatever the bytes are: a block's scale may be finite and too large for its integers."""
+    codec = Codec(wire)
+    size = codec.part_bytes(64)
+    begins = payload.draw(st.sampled_from((b"", b"\x7f\x7f", b"\x80\x7f", b"\x00\x7f", b"\xff\xff", b"\x00\x7b")))
+    packed = (begins + payload.draw(st.binary(min_size=size, max_size=size)))[:size]
+    assert not codec.is_finite(packed) or np.isfinite(codec.decode(packed)).all()
+
+
+@given(values=arrays.arrays(np.float32, 64, elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
+@pytest.mark.parametrize("wire", ["float32", "float16", "int8", "int4"])
+def test_what_was_encoded_from_finite_numbers_is_finite(wire: str, values: Floats) -> None:
+    """The largest saturate; NaN and infinity are not."""
+    codec = Codec(wire)
+    assert codec.is_finite(codec.encode(values))
+    for odd in (np.nan, np.inf, -np.inf):
+        spoilt = values.copy()
+        spoilt[7] = odd
+        assert codec.is_finite(codec.encode(spoilt)) == (wire == "float16" and not np.isnan(odd))
 
 
 block_values = arrays.arrays(np.float32, st.integers(1, 200), elements=st.floats(-(2.0**99), 2.0**99, width=32))

@@ -20,6 +20,8 @@ from peer.rounds.effects import (
     Frozen,
     Held,
     Keep,
+    Measure,
+    Measured,
     Persist,
     Reduce,
     Reduced,
@@ -50,11 +52,12 @@ from peer.rounds.messages import (
     Promise,
 )
 from peer.rounds.names import digest_of
-from peer.rounds.state import Acceptor, Exchange, Head, State
+from peer.rounds.state import Acceptor, Exchange, Figures, Head, State
 from peer.rounds.update import Block
 from tests.peer.rounds.build import HEAD, NAMES, block, owner, place, pledge, state_of, update
 
 MINE = b"mine"
+FOUND = Figures(1.0, 2.0, 3.0)
 MEAN = MeanSent(place(), 0, 0, "p0", 7, digest_of(b"mean"), b"s" * 64)
 
 
@@ -66,6 +69,7 @@ class Hands:
     objects: dict[bytes, bytes] = field(default_factory=dict)
     later: list[Callable[[], None]] = field(default_factory=list)
     reducing: list[Callable[[bytes], None]] = field(default_factory=list)
+    measuring: list[Callable[[Figures], None]] = field(default_factory=list)
     has_part: bool = True
     blocks: tuple[Block, ...] = field(default_factory=lambda: (block(),))
 
@@ -101,6 +105,10 @@ class Hands:
 
     def kept(self, where: Place, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         return ((), MINE) if giver != "stranger" else None
+
+    def measure(self, payload: bytes, direction: bytes, done: Callable[[Figures], None]) -> None:
+        self.note("measure", payload, direction)
+        self.measuring.append(done)
 
     def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
         self.note("reduce", effect.part)
@@ -147,9 +155,11 @@ def perform(monkeypatch: pytest.MonkeyPatch, hands: Hands, *effects: Effect, bal
 
     monkeypatch.setattr(drivers, "step", step)
     make(state, hands).deliver(Tick(0.0))
-    while hands.later or hands.reducing:
+    while hands.later or hands.reducing or hands.measuring:
         if hands.later:
             hands.later.pop(0)()
+        elif hands.measuring:
+            hands.measuring.pop(0)(FOUND)
         else:
             hands.reducing.pop(0)(digest_of(b"mean"))
     return events[1:]
@@ -215,6 +225,27 @@ def test_second_attempts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None
     )  # fmt: skip
     assert events == [Reduced(7.0, place(), 2, 1, digest, attempt=1)]
     assert ("send", "p1", PartSent(place(), 1, 0, (), MINE)) in hands.done
+
+
+def test_a_part_is_measured_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another's the bytes that came; of mine those on disk, and nothing if they are gone."""
+    hands = Hands()
+    asked = (
+        Measure(place(), "p1", 2, b"theirs", digest_of(b"last")),
+        Measure(place(), "p2", 1, b"theirs", evidence=True),
+        Measure(place(), "p0", 0, b""),
+    )
+    assert perform(monkeypatch, hands, *asked) == [
+        Measured(7.0, place(), "p1", 2, FOUND),
+        Measured(7.0, place(), "p2", 1, FOUND, evidence=True),
+        Measured(7.0, place(), "p0", 0, FOUND),
+    ]
+    assert hands.done == [
+        ("measure", b"theirs", digest_of(b"last")),
+        ("measure", b"theirs", b""),
+        ("measure", MINE, b""),
+    ]
+    assert perform(monkeypatch, Hands(has_part=False), asked[2]) == []
 
 
 def test_evidence_is_sent_with_the_name_of_its_giver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from peer.averaging.reducing import Reducer
 from peer.rounds.effects import Keep, Reduce
 from peer.rounds.messages import Place
 from peer.rounds.names import digest_of
+from peer.rounds.state import Figures
+from peer.rounds.update import VOID, WEIGHT_ONE
 from tests.peer.rounds.build import place
 
 CODEC = Codec("float16")
@@ -28,6 +30,9 @@ class Objects:
     def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None:
         self.stored[digest] = payload
         done()
+
+    def load(self, digest: bytes) -> bytes | None:
+        return self.stored.get(digest)
 
 
 def encoded(*values: float) -> bytes:
@@ -96,3 +101,103 @@ def test_what_is_reduced_a_second_time_stays_as_evidence() -> None:
             reducer.reduce(Reduce(place(), 0, 1, ("p0",), (1,), attempt), lambda digest: None)
             calls.get(timeout=10.0)()
             assert reducer.kept(place(), "p0", 0) == left
+
+
+# ---- measuring, and what the judge says ----
+
+
+def with_last(*values: float, codec: Codec = CODEC) -> tuple[Objects, bytes]:
+    """A disk that has the last committed mean, and its digest."""
+    objects, payload = Objects(), codec.encode(np.array(values, np.float32))
+    objects.stored[digest_of(payload)] = payload
+    return objects, digest_of(payload)
+
+
+def measured(codec: Codec, objects: Objects, payload: bytes, direction: bytes = VOID) -> Figures:
+    """As the executor finds it and the loop is told."""
+    calls, found = SimpleQueue[Callable[[], None]](), list[Figures]()
+    with ThreadPoolExecutor(1) as executor:
+        Reducer(codec, objects, executor, calls.put).measure(payload, direction, found.append)
+        assert found == []
+        calls.get(timeout=10.0)()
+    (figures,) = found
+    return figures
+
+
+def test_a_part_is_measured_by_what_its_bytes_come_to() -> None:
+    """The square of its norm, and its inner product with the last mean, if that is here."""
+    objects, last = with_last(2, 0, -1)
+    assert measured(CODEC, objects, encoded(1, 2, 2), last) == Figures(9.0, 0.0, 5.0)
+    assert measured(CODEC, objects, encoded(3, 0, 1), last) == Figures(10.0, 5.0, 5.0)
+    assert measured(CODEC, objects, encoded(3, 0, 1)) == Figures(10.0)
+    assert measured(CODEC, objects, encoded(3, 0, 1), digest_of(b"gone")) == Figures(10.0)
+
+
+@pytest.mark.parametrize("wire", ["float32", "float16", "int8", "int4"])
+@pytest.mark.parametrize("fill", [b"\xff", b"\x7f", b"\x80", b"\x00"])
+def test_any_bytes_can_be_measured(wire: str, fill: bytes) -> None:
+    """NaN, infinities and the largest numbers: figures come, whatever they are, and no warning."""
+    codec = Codec(wire)
+    objects, last = with_last(*[1.0] * 70, codec=codec)
+    found = measured(codec, objects, fill * codec.part_bytes(70), last)
+    assert isinstance(found.square, float)
+    assert isinstance(found.dot, float)
+    assert found.direction == pytest.approx(70.0, rel=0.02)
+
+
+def mean_of(effect: Reduce, objects: Objects, **parts: bytes) -> list[bytes]:
+    """The stored mean, or nothing."""
+    calls, done = SimpleQueue[Callable[[], None]](), list[bytes]()
+    with ThreadPoolExecutor(1) as executor:
+        reducer = Reducer(CODEC, objects, executor, calls.put)
+        for name, payload in parts.items():
+            keep(reducer, name, payload)
+        reducer.reduce(effect, done.append)
+        calls.get(timeout=10.0)()
+    return [objects.stored[digest] for digest in done]
+
+
+def reduction(weights: tuple[int, ...], **more: int | bytes) -> Reduce:
+    names = ("p0", "p1")[: len(weights)]
+    return Reduce(place(), 0, 0b11, names, weights, **more)  # type: ignore[arg-type]
+
+
+def test_a_mean_is_scaled_and_pulled_as_the_judge_says() -> None:
+    """c · (Σ w·x + p·v) / (Σ w + p); without a last mean v is zero."""
+    objects, last = with_last(8, -8)
+    parts = {"p0": encoded(4, 0), "p1": encoded(0, 4)}
+    half = WEIGHT_ONE // 2
+    assert mean_of(reduction((1, 1), scale=half), objects, **parts) == [encoded(1, 1)]
+    assert mean_of(reduction((1, 1), pull=2, direction=last), objects, **parts) == [encoded(5, -3)]
+    assert mean_of(reduction((1, 1), pull=2), objects, **parts) == [encoded(1, 1)]
+    assert mean_of(reduction((1, 1), direction=last), objects, **parts) == [encoded(2, 2)]
+
+
+def test_without_the_mean_that_it_needs_a_reducer_says_nothing() -> None:
+    """Another has it: to count without would look like a lie."""
+    assert mean_of(reduction((1,), pull=1, direction=digest_of(b"gone")), Objects(), p0=encoded(1)) == []
+
+
+def test_what_is_not_finite_is_left_out_of_a_mean() -> None:
+    """Where the coordinator has no norms of it a repair may be given some; if nothing else is there, there is none."""
+    nan, fine = CODEC.encode(np.array([np.nan, 1], np.float32)), encoded(1, 2)
+    assert mean_of(reduction((3, 1)), Objects(), p0=nan, p1=fine) == [fine]
+    assert mean_of(reduction((3, 1)), Objects(), p0=nan, p1=nan) == []
+
+
+def test_a_last_mean_is_decoded_once_and_forgotten_with_its_round() -> None:
+    """Every member's part is compared with it."""
+    objects, last = with_last(1, 2)
+    loads = []
+    load, found = objects.load, list[Figures]()
+    objects.load = lambda digest: (loads.append(digest), load(digest))[1]  # type: ignore[method-assign, func-returns-value]
+    calls = SimpleQueue[Callable[[], None]]()
+    with ThreadPoolExecutor(1) as executor:
+        reducer = Reducer(CODEC, objects, executor, calls.put)
+        for forgotten in (False, True):
+            for _ in range(3):
+                reducer.measure(encoded(1, 1), last, found.append)
+                calls.get(timeout=10.0)()
+            assert len(loads) == 1 + forgotten
+            reducer.forget()
+    assert found == [Figures(2.0, 3.0, 5.0)] * 6

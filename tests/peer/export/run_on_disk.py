@@ -21,13 +21,18 @@ from peer.averaging.blocks import first_head
 from peer.averaging.chain import ChainOnDisk
 from peer.averaging.codec import Codec
 from peer.averaging.link import RunKeys
+from peer.averaging.rules import rules_of
 from peer.events import Evaluated, Event, Line, RoundCommitted, format_line
+from peer.rounds import judging, penalties
+from peer.rounds.layout import Part
+from peer.rounds.messages import Place
 from peer.rounds.names import coordinator, instance_of, pack
-from peer.rounds.state import Head
-from peer.rounds.update import Block, Update, Vote
+from peer.rounds.state import Exchange, Figures, Head
+from peer.rounds.update import Block, Measurements, Update, Vote
 from peer.spec import RunSpec
+from peer.testing.integers import ModelKeys
 from peer.train.trainer import Trainer
-from tests.decided import DecidedRound
+from tests.decided import DecidedRound, contribution
 
 ROUNDS = 3
 STEPS = 2
@@ -116,6 +121,41 @@ def certify(
     return Block(update, tuple(vote.signed(keys[vote.voter]) for vote in votes), electorate)
 
 
+def judged(update: Update, head: Head, spec: RunSpec, layout: Sequence[Part]) -> Update:
+    """The same with the weights, records and penalties that follow from its members, its measurements and `head`."""
+    rules = rules_of(spec, layout, ModelKeys(""))
+    judgement = judging.judgement_of(rules, head, update.members, update.measured)
+    weights, scales, pulls = judging.table_of(judgement)
+    update = dataclasses.replace(update, weights=weights, scales=scales, pulls=pulls, records=judgement.records)
+    return dataclasses.replace(update, penalties=penalties.due(rules, head, update, judgement.findings))
+
+
+def _measured(
+    trainers: Sequence[Trainer], head: Head, identities: Sequence[Identity]
+) -> tuple[Measurements, ...]:  # fmt: skip
+    """What each reducer of ballot 0 signs of the parts of all."""
+    spec, layout = trainers[0].spec, trainers[0].parts
+    codec, offers = Codec(spec.codec.wire), [contribution(trainer, head.anchor) for trainer in trainers]
+    members = tuple(offer.pledge(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
+    rules = rules_of(spec, layout, ModelKeys(""))
+    reducers = judging.reducers_of(rules, head, members, 0)
+    found = []
+    for identity in sorted(identities, key=lambda identity: identity.peer_id):
+        mine = [part for part, reducer in enumerate(reducers) if reducer == identity.peer_id]
+        decoded = {part: [codec.decode(offer.payload(part)).astype(np.float64) for offer in offers] for part in mine}
+        figures = {
+            part: {index: Figures(float(np.dot(values, values))) for index, values in enumerate(decoded[part])}
+            for part in mine
+        }
+        exchange = Exchange(
+            place=Place(head.anchor, head.instance, 0), members=members, reducers=reducers, figures=figures,
+            received=dict.fromkeys(mine, (1 << len(members)) - 1), closes_at=0.0, repeat_at=0.0,
+        )  # fmt: skip
+        plain = judging.measurements(dataclasses.replace(rules, me=identity.peer_id), exchange)
+        found.append(plain.signed(RunKeys(identity, spec.digest()), head.anchor, 0, members))
+    return tuple(found)
+
+
 def _trainer(spec: RunSpec, peer: str, directory: Path) -> Trainer:
     directory.mkdir()
     return Trainer(spec, peer, directory / "x", CPU)
@@ -127,12 +167,13 @@ def _one_round(disk: ChainOnDisk, trainers: list[Trainer], identities: Sequence[
         for _ in range(STEPS):
             trainer.train_step()
         trainer.freeze(disk.head.anchor)
-    decided = DecidedRound(trainers, disk.head.anchor)
+    decided, spec = DecidedRound(trainers, disk.head.anchor), trainers[0].spec
     for digest, payload in decided.objects.items():
         disk.save_object(digest, payload)
     weight = disk.head.weight + len(decided.update.members)
-    update = dataclasses.replace(decided.update, weight=weight)
-    block = certify(update, disk.head, identities, trainers[0].spec.digest())
+    update = dataclasses.replace(decided.update, weight=weight, measured=_measured(trainers, disk.head, identities))
+    update = judged(update, disk.head, spec, trainers[0].parts)
+    block = certify(update, disk.head, identities, spec.digest())
     head = disk.head.after(block.update)
     disk.commit(block, head, frozenset())
     for trainer in trainers:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from peer.rounds import merkle
-from peer.rounds.effects import Event, Frozen, Received, Tick
+from peer.rounds.effects import Event, Frozen, Measure, Measured, Received, Tick
 from peer.rounds.machine import step
-from peer.rounds.messages import MeanSent, Norms, PartSent, Promise
+from peer.rounds.messages import MeanSent, Norms, PartSent, Promise, Table
 from peer.rounds.names import digest_of
-from peer.rounds.state import Stage, State
+from peer.rounds.state import Figures, Stage, State
+from peer.rounds.update import Measurements
 from peer.testing.integers import ModelKeys
-from tests.peer.rounds.build import NAMES, PAYLOADS, leaves_of, owner, part_of, place, pledge, state_of
+from tests.peer.rounds.build import NAMES, PAYLOADS, leaves_of, measurements, owner, part_of, place, pledge, state_of
 
 LEADER = owner(0)
 OTHERS = tuple(name for name in NAMES if name != LEADER)
 PLACE = place(0)
+FIGURES = Figures(1.0)
 
 
 def run(state: State, *events: Event) -> tuple[State, list[object]]:
@@ -26,13 +30,29 @@ def run(state: State, *events: Event) -> tuple[State, list[object]]:
     return state, effects
 
 
+def figures_for(effects: Iterable[object], figures: Figures = FIGURES) -> list[Measured]:
+    """The answers to what the machine asked to be measured."""
+    asked = [effect for effect in effects if isinstance(effect, Measure)]
+    return [Measured(4.05, item.place, item.giver, item.part, figures, item.evidence) for item in asked]
+
+
+def measuring(state: State, *events: Event) -> tuple[State, list[object]]:
+    """As `run`; after each event whatever the machine asked to be measured is measured."""
+    effects: list[object] = []
+    for event in events:
+        state, more = run(state, event)
+        state, answers = run(state, *figures_for(more))
+        effects += more + answers
+    return state, effects
+
+
 def gathering(*, audit: float = 0.0, **of_second: int) -> State:
     """The coordinator of ballot 0 after START; `of_second` changes the pledge of one of the others."""
     pledges = [pledge(OTHERS[0]), pledge(OTHERS[1], **of_second)]
     promises = [Received(4.0, item.peer, Promise(PLACE, item)) for item in pledges]
     fresh = state_of(LEADER)
     fresh = replace(fresh, rules=replace(fresh.rules, audit=audit))
-    state, _ = run(fresh, Frozen(0.0, pledge(LEADER)), Tick(4.0), *promises)
+    state, _ = measuring(fresh, Frozen(0.0, pledge(LEADER)), Tick(4.0), *promises)
     assert state.exchange is not None
     assert state.lead is not None
     assert state.lead.stage is Stage.GATHERING
@@ -50,8 +70,21 @@ def part_from(peer: str, part: int, attempt: int = 0, now: float = 4.1) -> Recei
     return Received(now, peer, PartSent(PLACE, attempt, part, path, part_of(peer, part)))
 
 
-def norms_of(peer: str, received: tuple[tuple[int, int], ...], now: float = 4.2) -> Received:
-    return Received(now, peer, Norms(PLACE, peer, received).signed(ModelKeys(peer)))
+def norms_of(
+    state: State, peer: str, received: tuple[tuple[int, int], ...], now: float = 4.2, **of_rows: Any
+) -> Received:
+    assert state.exchange is not None
+    return Received(now, peer, Norms(PLACE, measurements(peer, state.exchange.members, received, **of_rows)))
+
+
+def table_of(state: State, *norms: Received, now: float = 5.0) -> Received:
+    """TABLE with these NORMS."""
+    found = sorted((item.message.measurements for item in norms if isinstance(item.message, Norms)), key=_reducer)
+    return Received(now, LEADER, Table(PLACE, tuple(found)))
+
+
+def _reducer(found: Measurements) -> str:
+    return found.reducer
 
 
 def mean_of(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from peer.rounds import merkle, penalties
+from peer.judge.standards import PLAIN, Standards
+from peer.rounds import judging, merkle, penalties
 from peer.rounds.layout import Part
 from peer.rounds.machine import begin
 from peer.rounds.messages import Place
 from peer.rounds.names import coordinator, digest_of, genesis_anchor, pack
 from peer.rounds.state import Head, Rules, State
-from peer.rounds.update import Block, Pledge, Update, Vote, token_weights
+from peer.rounds.update import Block, Measurements, Pledge, Row, Update, Vote, givers
 from peer.testing.integers import ModelKeys
 
 NAMES = ("p0", "p1", "p2")
@@ -20,12 +21,13 @@ PARTS = tuple(Part(index, 2 * index, size // 4) for index, size in enumerate(PAR
 HEAD = Head(anchor=genesis_anchor(b"r" * 32, NAMES, b""), round=0, weight=0, electorate=NAMES, members=NAMES)
 PAYLOADS = (b"first 8.", b"then 8..", b"last")
 """Encoded means of the three parts."""
+ONE = judging.bits_of(1.0)
 
 
-def rules(me: str) -> Rules:
+def rules(me: str, judge: Standards = PLAIN) -> Rules:
     return Rules(
         me=me, keys=ModelKeys(me), parts=PARTS, part_bytes=PART_BYTES, gather_s=3.0, ack_s=1.0, exchange_s=2.0,
-        stagger_s=1.0, tokens_cap=10**9,
+        stagger_s=1.0, tokens_cap=10**9, judge=judge,
     )  # fmt: skip
 
 
@@ -56,19 +58,54 @@ def pledge(peer: str, **changes: Any) -> Pledge:
     return replace(plain, **changes).signed(ModelKeys(peer))
 
 
-def update(ballot: int = 0, members: tuple[Pledge, ...] | None = None, **changes: Any) -> Update:
-    """The update that an honest coordinator of `ballot` would propose after HEAD."""
+def measurements(
+    reducer: str, members: tuple[Pledge, ...], received: tuple[tuple[int, int], ...], *, anchor: bytes = HEAD.anchor,
+    ballot: int = 0, **of_rows: Any,
+) -> Measurements:  # fmt: skip
+    """What `reducer` signs of these parts: the square 1.0 for everybody it has, or what `of_rows` says of each row."""
+    rows = tuple(
+        Row(PARTS[part].layer, tuple(ONE if bits >> index & 1 else 0 for index in range(len(members))))
+        for part, bits in received
+        if part < len(PARTS)
+    )
+    rows = tuple(replace(row, **of_rows) for row in rows)
+    return Measurements(reducer, received, rows).signed(ModelKeys(reducer), anchor, ballot, members)
+
+
+def measured_by_all(
+    members: tuple[Pledge, ...], ballot: int = 0, head: Head = HEAD, **of_rows: Any
+) -> tuple[Measurements, ...]:
+    """Every reducer of a ballot has everything of everybody who gave something."""
+    reducers = judging.reducers_of(rules(NAMES[0]), head, members, ballot)
+    parts = {name: [part for part, reducer in enumerate(reducers) if reducer == name] for name in reducers}
+    gave = givers(members)
+    return tuple(
+        measurements(
+            name, members, tuple((part, gave) for part in parts[name]), anchor=head.anchor, ballot=ballot, **of_rows
+        )
+        for name in sorted(parts)
+    )
+
+
+def update(
+    ballot: int = 0, members: tuple[Pledge, ...] | None = None, *, judge: Standards = PLAIN, **changes: Any
+) -> Update:
+    """The update that an honest coordinator of `ballot` would propose after HEAD; if `changes` do not say what was
+    measured, nobody measured anything."""
     members = members or tuple(pledge(name) for name in NAMES)
+    theirs = rules(owner(ballot), judge)
+    judgement = judging.judgement_of(theirs, HEAD, members, changes.get("measured", ()))
+    weights, scales, pulls = judging.table_of(judgement)
     plain = Update(
         parent=HEAD.anchor, round=1, time=0, members=members, elect=tuple(member.peer for member in members),
         parts=tuple(digest_of(payload) for payload in PAYLOADS), contributors=(0b111, 0b011, 0b001),
-        weights=(token_weights(members, 10**9, 8),), penalties=(), weight=len(members), ballot=ballot,
-        coordinator=owner(ballot),
+        weights=weights, penalties=(), weight=len(members), ballot=ballot, coordinator=owner(ballot),
+        scales=scales, pulls=pulls, records=judgement.records,
     )  # fmt: skip
     changed = replace(plain, **changes)
     if "penalties" in changes or len(changed.parts) != len(changed.contributors):
         return changed
-    return replace(changed, penalties=penalties.due(HEAD, changed, 8))
+    return replace(changed, penalties=penalties.due(theirs, HEAD, changed, judgement.findings))
 
 
 def proposal_signature(item: Update, ballot: int = 0) -> bytes:

@@ -94,10 +94,10 @@ def test_who_does_not_come_at_all_stretches_nothing() -> None:
 def test_who_did_not_answer_missed_the_answer() -> None:
     """The absent are not members, so that they have no times; two of five move the middle no further than to those
     who answered."""
-    absent = tuple((peer, "ABSENT", 0, 2, b"") for peer in ("p3", "p4"))
+    absent = tuple((peer, "ABSENT", 0, 2, -1, "did not answer") for peer in ("p3", "p4"))
     rounds = [replace(all_alike(0, 100, 200), penalties=absent)] * 3
     assert learn(rounds, RULES).ack_s == CONTROL_FLOOR_S
-    absent += tuple((peer, "ABSENT", 0, 2, b"") for peer in ("p5", "p6"))
+    absent += tuple((peer, "ABSENT", 0, 2, -1, "did not answer") for peer in ("p5", "p6"))
     assert learn([replace(rounds[0], penalties=absent)] * 3, RULES).ack_s == CAPS.ack_s
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from peer.events import AlertRaised
+from peer.rounds.accusations import Proof
 from peer.rounds.effects import Commit, Effect, Held, Received, Report, Send
 from peer.rounds.machine import step
-from peer.rounds.messages import Prepare, Proof, Propose, Voted
+from peer.rounds.messages import Prepare, Propose, Voted
 from peer.rounds.names import digest_of
 from peer.rounds.state import State
 from peer.rounds.update import Update

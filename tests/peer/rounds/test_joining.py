@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,9 +14,10 @@ from peer.rounds.catchup import ASK_EVERY_S, DOUBT_S
 from peer.rounds.effects import Effect, Frozen, Held, Received, Report, Send, Store, Tick
 from peer.rounds.frames import decode
 from peer.rounds.machine import begin, step
-from peer.rounds.messages import BytesSent, ChainSent, Fetch, Get, HeadSent, Message, Prepare, Promise
+from peer.rounds.messages import BytesSent, ChainSent, Fetch, Get, HeadSent, Message, Prepare, Promise, Voted
 from peer.rounds.names import digest_of
 from peer.rounds.state import State
+from peer.rounds.turn import Turn
 from peer.rounds.update import Block
 from peer.testing.logical_peer import LogicalPeer
 from peer.testing.world import World
@@ -419,6 +421,48 @@ def test_parts_are_asked_of_two_sources_each_for_something_else() -> None:
     assert len(digests) == 2
     assert not set(digests[0]) & set(digests[1])
     assert {*digests[0], *digests[1]} == {digest_of(payload) for payload in PAYLOADS}
+
+
+def test_what_is_under_way_is_not_asked_for_again() -> None:
+    """Though something else is needed more urgently meanwhile: what comes of it then is taken."""
+    first, *others = (digest_of(payload) for payload in PAYLOADS)
+    turn = Turn(state_of("p0"), 1.0)
+    for digests in ([first, *others], [first], [digest_of(b"an update")], [first, *others]):
+        turn.fetch(digests, ("p1", "p2"), lanes=2)
+    asked = Counter(digest for _, message in sent(tuple(turn.effects), Fetch) for digest in message.digests)  # type: ignore[attr-defined]
+    assert asked == dict.fromkeys([first, *others, digest_of(b"an update")], 1)
+    turn.fetch([first], ("p1", "p2"))
+    _, effects = step(turn.state, Received(1.2, "p2", BytesSent(b"", PAYLOADS[1])))
+    assert Store(others[0], PAYLOADS[1]) in effects
+
+
+def test_a_vote_that_comes_after_the_blocks_has_nothing_asked_for_twice() -> None:
+    """Who stood still finds in its streams a vote, then the blocks of three rounds, then the vote that decides the
+    first of these rounds for itself."""
+    world = World(1, 3)
+    world.scheduler.run_until(30.0)
+    *others, late = world.peers
+    start, votes = late.disk.head, {}
+
+    def cut_off(sender: str, receiver: str, frame: bytes) -> bool:
+        message = decode(frame)
+        if receiver == late.name and isinstance(message, Voted) and message.place.anchor == start.anchor:
+            votes[sender] = message
+        return late.name in (sender, receiver)
+
+    world.network.drops = cut_off
+    run_until(world, lambda: min(peer.disk.head.round for peer in others) == start.round + 3, 60.0)
+    blocks = others[0].disk.blocks_after(start.anchor)
+    first, last = votes.items()
+    state, asked = late.driver.state, Counter[bytes]()
+    found = [first, (others[0].name, ChainSent(blocks)), last]
+    events = [Received(world.now, sender, message) for sender, message in found]
+    held = [Held(world.now, part, 8) for block in blocks for part in dict.fromkeys(block.update.parts)]
+    for event in (*events, *held):
+        state, effects = step(state, event)
+        asked.update(digest for _, message in sent(effects, Fetch) for digest in message.digests)  # type: ignore[attr-defined]
+    assert state.head.round == start.round + 3
+    assert set(asked.values()) == {1}
 
 
 def test_the_same_question_is_answered_once_in_a_while_unless_the_asker_got_on() -> None:

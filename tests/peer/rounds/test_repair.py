@@ -10,13 +10,25 @@ import pytest
 from peer.rounds.again import ORDERS_MOST
 from peer.rounds.effects import Event, Keep, Received, Reduce, Reduced, Send, SendMean, SendParts, Tick
 from peer.rounds.frames import decode
+from peer.rounds.judging import judgement_of
 from peer.rounds.messages import MeanSent, Redo, Table, Want
 from peer.rounds.names import digest_of
 from peer.rounds.state import Stage, State
 from peer.rounds.update import VOID, Block
 from peer.testing.logical_peer import Crashed, LogicalPeer
 from peer.testing.world import World
-from tests.peer.rounds.ballot import LEADER, OTHERS, PLACE, gathering, mean_of, mine, norms_of, part_from, run
+from tests.peer.rounds.ballot import (
+    LEADER,
+    OTHERS,
+    PLACE,
+    gathering,
+    mean_of,
+    measuring,
+    mine,
+    norms_of,
+    part_from,
+    run,
+)
 from tests.peer.rounds.build import NAMES, PAYLOADS, rules
 
 ROUND = 3
@@ -161,7 +173,7 @@ def closed(silent: str, now: float = 8.0) -> tuple[State, list[object]]:
     (lead_part,), lively = mine(state, LEADER), next(name for name in OTHERS if name != silent)
     (part,) = mine(state, lively)
     parts = [part_from(name, lead_part) for name in OTHERS]
-    return run(state, *parts, norms_of(lively, ((part, 7),)), Tick(now))
+    return measuring(state, *parts, norms_of(state, lively, ((part, 7),)), Tick(now))
 
 
 def test_the_parts_of_a_reducer_without_norms_are_given_to_others_at_once() -> None:
@@ -180,8 +192,8 @@ def test_a_missing_mean_is_asked_for_and_then_reduced_again() -> None:
     """Once each; then the part is void."""
     state = gathering()
     (own,), (one,), (other,) = (mine(state, name) for name in (LEADER, *OTHERS))
-    norms = [norms_of(OTHERS[0], ((one, 7),)), norms_of(OTHERS[1], ((other, 7),))]
-    state, _ = run(state, *[part_from(name, own) for name in OTHERS], *norms)
+    norms = [norms_of(state, OTHERS[0], ((one, 7),)), norms_of(state, OTHERS[1], ((other, 7),))]
+    state, _ = measuring(state, *[part_from(name, own) for name in OTHERS], *norms)
     state, _ = run(state, Reduced(4.5, PLACE, own, 7, digest_of(PAYLOADS[own])), mean_of(state, one, 7))
     state = replace(state, held={digest_of(payload): len(payload) for payload in PAYLOADS})
     asked: list[tuple[str, object]] = []
@@ -244,7 +256,10 @@ def member(me: str) -> State:
     """The same ballot as one of the others sees it, after the TABLE; its part of the means is to come."""
     state = gathering()
     assert state.exchange is not None
-    exchange = replace(state.exchange, received=dict.fromkeys(mine(state, me), 7), closed=True, tabled=True)
+    judgement = judgement_of(state.rules, state.head, state.exchange.members, ())
+    exchange = replace(
+        state.exchange, received=dict.fromkeys(mine(state, me), 7), closed=True, tabled=True, judgement=judgement
+    )
     state = replace(state, rules=rules(me), lead=None, exchange=exchange)
     return replace(state, pledge=next(item for item in exchange.members if item.peer == me))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pytest
 
+from peer.judge.standards import Standards
 from peer.rounds.messages import BytesSent, MeanSent
 from peer.testing.logical_peer import LogicalPeer
 from tests.model_swarm import CALM_S, TAKEOVER_S, FaultyWorld, run_schedule
@@ -27,6 +28,22 @@ def test_the_round_keeps_its_promises(kind: str, takeover_s: float) -> None:
     worlds = [run_schedule(FIRST + seed, kind, takeover_s=takeover_s) for seed in range(SCHEDULES)]
     assert sum(world.commits for world in worlds) > 10 * SCHEDULES
     assert sum(world.forked for world in worlds) == 0 or takeover_s
+
+
+@pytest.mark.parametrize(
+    ("reducer", "kind"),
+    [("edit", "random"), ("edit", "targeted"), ("edit", "forks"), ("centered-clip", "random")],
+)
+def test_judged_rounds_keep_their_promises(reducer: str, kind: str) -> None:
+    """Integers of random size look like attacks: contributions are refused, layers rolled back, and all of it is
+    agreed, through the same faults; records, measurements and disputes go through crashes and forks with the chain."""
+    judge = Standards(reducer=reducer, warmup_rounds=2)
+    takeover_s = TAKEOVER_S if kind == "forks" else 0.0
+    worlds = [run_schedule(FIRST + seed, kind, takeover_s=takeover_s, judge=judge) for seed in range(SCHEDULES // 2)]
+    assert sum(world.commits for world in worlds) > 5 * SCHEDULES
+    assert sum(world.counts["refused"] for world in worlds) > SCHEDULES
+    assert any(peer.disk.head.records for world in worlds for peer in world.peers)
+    assert kind != "random" or sum(world.counts["rolled back"] for world in worlds) > 0
 
 
 def test_forks_heal() -> None:

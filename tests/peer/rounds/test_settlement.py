@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peer.rounds.judging import judgement_of
 from peer.rounds.settlement import Settlement, settle
-from peer.rounds.update import VOID, WEIGHT_ONE, discount, token_weights
-from tests.peer.rounds.build import pledge, update
+from peer.rounds.update import VOID, WEIGHT_ONE, Pledge, discount
+from tests.peer.rounds.build import HEAD, pledge, rules, update
 
+TOKENS_CAP = 10**6
 COUNTED, MISSED, UNTOUCHED = Settlement.COUNTED, Settlement.MISSED, Settlement.UNTOUCHED
+
+
+def token_weights(members: tuple[Pledge, ...]) -> tuple[int, ...]:
+    """The weights of every layer, by tokens alone."""
+    weights = judgement_of(replace(rules("p0"), tokens_cap=TOKENS_CAP), HEAD, members, ()).weights
+    assert len(set(weights)) == 1
+    return weights[0]
 
 
 @given(efforts=st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 12)), min_size=1, max_size=64))
 def test_weights_are_shares_of_65536(efforts: list[tuple[int, int]]) -> None:
-    """In proportion to tokens up to the cap, times the discount of their age, rounded down but never to nothing;
-    beyond the age limit they are nothing."""
-    cap, oldest = 10**6, 8
+    """In proportion to tokens up to the cap, times the discount of their age, rounded down but never to nothing, which
+    the others pay for in proportion; beyond the age limit they are nothing."""
+    oldest = 8
     members = tuple(pledge(f"p{index}", tokens=count, staleness=age) for index, (count, age) in enumerate(efforts))
-    weights = token_weights(members, cap, oldest)
-    counted = [min(count, cap) * discount(age, oldest) for count, age in efforts]
-    for weight, count in zip(weights, counted, strict=True):
-        assert (weight == 0) == (count == 0)
-        assert count == 0 or abs(weight - WEIGHT_ONE * count / sum(counted)) <= 1
-    assert sum(weights) <= WEIGHT_ONE + len(efforts)
+    weights = token_weights(members)
+    counted = [min(count, TOKENS_CAP) * discount(age, oldest) for count, age in efforts]
+    exact = [WEIGHT_ONE * count / max(1, sum(counted)) for count in counted]
+    raised = sum(0 < share < 1 for share in exact)
+    for weight, share in zip(weights, exact, strict=True):
+        assert (weight == 0) == (share == 0)
+        assert abs(weight - share) <= 1 + raised * share / WEIGHT_ONE
+    assert sum(weights) <= WEIGHT_ONE
 
 
 def test_the_discount_of_age() -> None:
@@ -36,8 +49,8 @@ def test_the_discount_of_age() -> None:
 def test_who_gives_nothing_weighs_nothing() -> None:
     """A member without a root keeps its vote only, whatever it says it trained."""
     members = (pledge("p0", root=b"", tokens=10**6), pledge("p1", tokens=5))
-    assert token_weights(members, 10**9, 8) == (0, WEIGHT_ONE)
-    assert token_weights(members[:1], 10**9, 8) == (0,)
+    assert token_weights(members) == (0, WEIGHT_ONE)
+    assert token_weights(members[:1]) == (0,)
 
 
 def test_settlement_is_per_part() -> None:

@@ -12,15 +12,27 @@ from peer.events import AlertRaised, PenaltyImposed
 from peer.rounds import merkle
 from peer.rounds.effects import Event, Keep, Received, Reduce, Reduced, Report, Send, SendKept, SendParts, Tick
 from peer.rounds.frames import decode
+from peer.rounds.judging import row_for
 from peer.rounds.messages import MeanSent, PartSent, Show
 from peer.rounds.names import digest_of
-from peer.rounds.state import Stage, State
+from peer.rounds.state import MISDECLARED, Stage, State
 from peer.rounds.update import VOID, Update
 from peer.testing.integers import IntegerSums, ModelKeys, decoded
 from peer.testing.logical_peer import LogicalPeer
 from peer.testing.world import World
 from tests.model_swarm import CALM_S, FAULT_S, FaultyWorld, random_faults
-from tests.peer.rounds.ballot import LEADER, OTHERS, PLACE, gathering, mean_of, mine, norms_of, part_from, run
+from tests.peer.rounds.ballot import (
+    LEADER,
+    OTHERS,
+    PLACE,
+    gathering,
+    mean_of,
+    measuring,
+    mine,
+    norms_of,
+    part_from,
+    run,
+)
 from tests.peer.rounds.build import NAMES, PART_BYTES, PAYLOADS, leaves_of, part_of, pledge, rules
 
 SECONDS = 90.0
@@ -52,11 +64,12 @@ def lies(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def true_mean(world: World, update: Update, part: int) -> int:
-    """What the contributors' bytes give."""
+    """What the bytes of those contributors give that count: a liar that most have caught does not."""
+    layer = world.rules(LIAR).parts[part].layer
     return 16 * sum(
         decoded(world.contributions[member.peer, update.parent][part])
-        for member in update.members
-        if update.contributed(member.peer, part)
+        for member, weight in zip(update.members, row_for(update.weights, layer), strict=True)
+        if weight and update.contributed(member.peer, part)
     )
 
 
@@ -111,7 +124,9 @@ def test_a_lying_reducer_is_caught_and_put_right(peers: int, lies: Callable[[int
     wrong, parts = wrong_parts(world)
     assert (wrong, parts > 10) == (0, True)
     assert {event.about for event in penalties(world)} == {LIAR}
-    assert all(block.update.ballot == 0 for block in world.peers[0].disk.blocks)
+    convicted = [row for block in world.peers[0].disk.blocks for row in block.update.penalties if row[1] == MISDECLARED]
+    assert {row[0] for row in convicted} == ({LIAR} if peers > 2 else set()), "nobody on the word of one"
+    assert all(block.update.ballot <= 1 for block in world.peers[0].disk.blocks), "nobody waits for a liar"
 
 
 def test_the_coordinator_and_the_auditor_say_so(lies: Callable[[int], None]) -> None:
@@ -148,7 +163,7 @@ def test_a_false_accusation_changes_nothing(lies: Callable[[int], None]) -> None
     assert penalties(world, without=LIAR) == []
     doubts = [event for peer in world.peers for event in peer.reports if getattr(event, "code", "") == "AUDIT"]
     assert len(doubts) > 3
-    assert all(block.update.ballot == 0 for block in world.peers[0].disk.blocks)
+    assert all(block.update.ballot <= 1 for block in world.peers[0].disk.blocks), "nobody waits for a liar"
 
 
 def passed_on(frame: bytes) -> bool:
@@ -168,7 +183,7 @@ def test_an_accuser_that_shows_nothing_costs_a_deadline(lies: Callable[[int], No
     assert wrong_parts(world)[0] == 0
     assert penalties(world, without=LIAR) == []
     assert len(world.peers[0].disk.blocks) >= 5
-    assert all(block.update.ballot == 0 for block in world.peers[0].disk.blocks)
+    assert all(block.update.ballot <= 1 for block in world.peers[0].disk.blocks), "nobody waits for a liar"
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -208,8 +223,8 @@ def audited() -> tuple[State, int, str]:
     again = replace(state.exchange.again, auditors={part: auditor})
     state = replace(state, exchange=replace(state.exchange, again=again))
     own = [part_from(name, index) for index in mine(state, LEADER) for name in OTHERS]
-    norms = [norms_of(name, tuple((index, 7) for index in mine(state, name))) for name in OTHERS]
-    state, _ = run(state, *own, *norms)
+    norms = [norms_of(state, name, tuple((index, 7) for index in mine(state, name))) for name in OTHERS]
+    state, _ = measuring(state, *own, *norms)
     assert state.lead is not None
     assert state.lead.stage is Stage.REDUCING
     return state, part, auditor

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 
 import msgpack
+import numpy as np
 import pytest
 import torch
 
-from peer.train.anchor import Anchor
+from peer.averaging.codec import Codec
+from peer.rounds.layout import Part as Piece
+from peer.rounds.names import digest_of
+from peer.rounds.update import VOID, Update
+from peer.spec import RunSpec
+from peer.train.anchor import Anchor, advance
+from tests.peer.rounds.build import update
+
+Objects = dict[bytes, bytes]
 
 
 def make_anchor() -> Anchor:
@@ -33,6 +43,63 @@ def test_parts_are_the_whole_in_pieces() -> None:
     pieces.apply(parts, learning_rate=0.7, momentum=0.9)
     assert whole.state_digest() == pieces.state_digest()
     assert pieces.round == 1
+
+
+def moving() -> Anchor:
+    """An anchor with momentum."""
+    anchor = make_anchor()
+    anchor.apply([(slice(0, 10), torch.linspace(-1, 1, 10))], learning_rate=0.7, momentum=0.9)
+    return anchor
+
+
+def test_a_part_that_is_rolled_back_stays_as_it_is() -> None:
+    """Momentum is untouched, and does not move the parameters; a void part is a zero mean, which lets it run out."""
+    anchor, before = moving(), moving()
+    parts = [(slice(0, 3), None), (slice(3, 6), None), (slice(6, 10), torch.ones(4))]
+    anchor.apply(parts, learning_rate=0.7, momentum=0.9, rolled_back={1})
+    for vector, old in ((anchor.theta, before.theta), (anchor.momentum, before.momentum)):
+        assert torch.equal(vector[3:6], old[3:6])
+        assert not torch.equal(vector[:3], old[:3])
+        assert not torch.equal(vector[6:], old[6:])
+    assert anchor.round == before.round + 1
+
+
+LAYOUT = (Piece(0, 0, 4), Piece(0, 4, 2), Piece(1, 6, 4))
+
+
+def decided(*means: tuple[float, ...] | None, contributors: tuple[int, ...] = (7, 7, 7)) -> tuple[Update, Objects]:
+    """An update that follows `moving`, with these means."""
+    payloads = [None if mean is None else Codec("float32").encode(np.array(mean, np.float32)) for mean in means]
+    objects = {digest_of(payload): payload for payload in payloads if payload is not None}
+    parts = tuple(VOID if payload is None else digest_of(payload) for payload in payloads)
+    return dataclasses.replace(update(), round=2, parts=parts, contributors=contributors), objects
+
+
+def test_a_round_whose_layers_are_all_rolled_back_changes_no_bit(spec: RunSpec) -> None:
+    """It counts as a round, and the data behind it as read; the next round is as if it had not been."""
+    exact = dataclasses.replace(spec, codec=dataclasses.replace(spec.codec, wire="float32"))
+    anchor, before = moving(), moving()
+    item, objects = decided(None, None, None)
+    advance(anchor, item, exact, LAYOUT, objects.__getitem__)
+    assert anchor.theta.numpy().tobytes() == before.theta.numpy().tobytes()
+    assert anchor.momentum.numpy().tobytes() == before.momentum.numpy().tobytes()
+    assert anchor.round == before.round + 1
+    assert anchor.cursors == {0: 5}
+    void, nothing = decided(None, None, None, contributors=(0, 0, 7))
+    advance(before, void, exact, LAYOUT, nothing.__getitem__)
+    assert not torch.equal(before.theta[:6], anchor.theta[:6]), "a void layer runs on"
+    assert torch.equal(before.theta[6:], anchor.theta[6:])
+
+
+def test_one_layer_is_rolled_back_beside_others_that_move(spec: RunSpec) -> None:
+    """All parts of it, and no other."""
+    exact = dataclasses.replace(spec, codec=dataclasses.replace(spec.codec, wire="float32"))
+    anchor, before = moving(), moving()
+    item, objects = decided(None, None, (1.0, 2.0, 3.0, 4.0))
+    advance(anchor, item, exact, LAYOUT, objects.__getitem__)
+    assert torch.equal(anchor.theta[:6], before.theta[:6])
+    assert torch.equal(anchor.momentum[:6], before.momentum[:6])
+    assert not torch.equal(anchor.momentum[6:], before.momentum[6:])
 
 
 @pytest.mark.parametrize("cuts", [[(0, 5)], [(0, 5), (6, 10)], [(5, 10), (0, 5)]])

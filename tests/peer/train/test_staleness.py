@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from peer.judge.rows import row_of
 from peer.rounds.names import digest
-from peer.rounds.update import token_weights
+from peer.rounds.update import token_share
 from peer.train.checkpoint import Checkpoints, newest
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
@@ -46,7 +47,7 @@ def test_a_peer_that_stopped_for_three_rounds_is_stale_once(make: Make) -> None:
     assert [offer(steady, ANCHORS[3]), offer(stopped, ANCHORS[3])] == [0, 3]
     members = tuple(contribution(trainer, ANCHORS[3]).pledge(trainer.me) for trainer in (steady, stopped))
     alike = tuple(dataclasses.replace(member, tokens=100) for member in members)
-    assert token_weights(alike, 10**9, 8) == (34_695, 30_840)
+    assert row_of([token_share(member, 10**9, 8) for member in alike]) == (34_695, 30_840)
     DecidedRound([steady, stopped], ANCHORS[3]).apply_to(steady, stopped)
     assert [offer(steady, ANCHORS[4]), offer(stopped, ANCHORS[4])] == [0, 0]
     assert steady.anchor.state_digest() == stopped.anchor.state_digest()

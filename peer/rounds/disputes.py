@@ -1,0 +1,144 @@
+"""Published norms that are not those of the bytes: whoever gave the bytes objects, and shows them (the protocol, §5).
+
+Every member compares the rows about itself with what its own encoded parts come to. Where a row is wrong it
+sends the parts behind it to all members, each with its path to the root that it has pledged, so that each can
+measure them itself. Then either the reducer or the objector has lied, and everybody knows which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from peer.rounds.accusations import Objection
+from peer.rounds.effects import Measure, Measured, SendParts
+from peer.rounds.judging import float_of, listed
+from peer.rounds.messages import PartSent
+from peer.rounds.parts import giver_of
+from peer.rounds.reports import catch, exchange_at
+from peer.rounds.state import Dispute, Exchange, Figures
+from peer.rounds.turn import Turn
+from peer.rounds.update import Row
+
+DISPUTE = 2
+"""The attempt that a part is sent for as evidence."""
+TOLERANCE = 1e-3
+"""Of a square, and of an inner product as a share of the largest that it could be: float32 rounds, sums differ."""
+DISPUTES_MOST = 8
+"""That a peer looks into at a time: each costs the bytes of some parts."""
+
+
+def look_at_rows(turn: Turn) -> None:
+    """Object to one wrong row about me, once all that I gave is measured and TABLE is here."""
+    exchange = turn.state.exchange
+    if exchange is None or not exchange.tabled or exchange.objected or len(exchange.mine) < len(exchange.reducers):
+        return
+    turn.set(exchange=replace(exchange, objected=True))
+    index = next(i for i, pledge in enumerate(exchange.members) if pledge.peer == turn.me)
+    for item in exchange.measured:
+        for row in item.rows:
+            mine = _parts_behind(turn, exchange, item.reducer, row.layer, index)
+            if item.reducer == turn.me or not mine or agrees(row, index, _sum(exchange.mine, mine)):
+                continue
+            catch(turn, item.reducer, row.layer, _claims(row, index, turn.me, _sum(exchange.mine, mine)))
+            others = [pledge.peer for pledge in exchange.members if pledge.peer != turn.me]
+            turn.send(others, Objection(exchange.place, item.reducer, row.layer))
+            for peer in others:
+                turn.do(SendParts(peer, exchange.place, mine, attempt=DISPUTE))
+            return
+
+
+def on_objection(turn: Turn, sender: str, message: Objection) -> None:
+    """Wait for the bytes that prove it."""
+    exchange = exchange_at(turn, message.place)
+    key = (message.place, sender)
+    if exchange is None or key in turn.state.disputes or sender == turn.me:
+        return
+    index = next((i for i, pledge in enumerate(exchange.members) if pledge.peer == sender), None)
+    if index is None:
+        return
+    behind = _parts_behind(turn, exchange, message.reducer, message.layer, index)
+    if not behind:
+        return
+    # One objection per member and exchange, and of those that stay open only the newest: nobody can fill my memory.
+    open_ones = list(turn.state.disputes.items())[-(DISPUTES_MOST - 1) :]
+    turn.set(disputes={**dict(open_ones), key: Dispute(message.reducer, message.layer, behind)})
+
+
+def on_part(turn: Turn, sender: str, message: PartSent) -> None:
+    """Evidence: measure it, if it is what its sender pledged."""
+    exchange = exchange_at(turn, message.place)
+    dispute = turn.state.disputes.get((message.place, sender))
+    if exchange is None or dispute is None or message.giver or message.part not in dispute.parts:
+        return
+    if message.part in dispute.figures or giver_of(turn, exchange, sender, message) is None:
+        return
+    direction = _direction(turn, exchange, message.part)
+    turn.do(Measure(message.place, sender, message.part, message.payload, direction, evidence=True))
+
+
+def on_measured(turn: Turn, event: Measured) -> None:
+    """With all of the bytes it is clear who lied."""
+    key = (event.place, event.giver)
+    exchange, dispute = exchange_at(turn, event.place), turn.state.disputes.get(key)
+    if exchange is None or dispute is None:
+        return
+    dispute = replace(dispute, figures={**dispute.figures, event.part: event.figures})
+    turn.set(disputes={**turn.state.disputes, key: dispute})
+    if set(dispute.figures) < set(dispute.parts):
+        return
+    index = next(i for i, pledge in enumerate(exchange.members) if pledge.peer == event.giver)
+    rows = (row for item in exchange.measured if item.reducer == dispute.reducer for row in item.rows)
+    row = next(row for row in rows if row.layer == dispute.layer)
+    found = _sum(dispute.figures, dispute.parts)
+    if agrees(row, index, found):
+        catch(turn, event.giver, dispute.layer, f"it objected to a norm of {dispute.reducer} that is right")
+    else:
+        catch(turn, dispute.reducer, dispute.layer, _claims(row, index, event.giver, found))
+
+
+def agrees(row: Row, index: int, found: Figures) -> bool:
+    """Whether what a reducer published of a member is what the bytes come to."""
+    square = float_of(row.squares[index])
+    if not (math.isfinite(square) and math.isfinite(found.square)):
+        return math.isfinite(square) == math.isfinite(found.square) or found.square > 1e38
+    if abs(square - found.square) > TOLERANCE * max(square, found.square):
+        return False
+    if not row.dots or found.direction is None:
+        return True
+    largest = math.sqrt(found.square * found.direction)
+    return abs(float_of(row.dots[index]) - found.dot) <= TOLERANCE * largest + 1e-30
+
+
+def _parts_behind(turn: Turn, exchange: Exchange, reducer: str, layer: int, index: int) -> tuple[int, ...]:
+    """The parts of a layer that this reducer says it holds of a member."""
+    bits = listed(item for item in exchange.measured if item.reducer == reducer)
+    return tuple(
+        part for part in sorted(bits) if turn.rules.parts[part].layer == layer and bits[part] >> index & 1
+    )  # fmt: skip
+
+
+def _direction(turn: Turn, exchange: Exchange, part: int) -> bytes:
+    """The last committed mean as it was in that exchange."""
+    for step in reversed(turn.state.trail):
+        if step.block.update.round == _round_of(turn, exchange):
+            return step.block.update.parts[part]
+    return b""
+
+
+def _round_of(turn: Turn, exchange: Exchange) -> int:
+    return turn.state.ancestors.get(exchange.place.anchor, -1)
+
+
+def _sum(figures: Mapping[int, Figures], parts: Iterable[int]) -> Figures:
+    chosen = [figures[part] for part in parts]
+    known = [item.direction for item in chosen if item.direction is not None]
+    return Figures(
+        sum(item.square for item in chosen), sum(item.dot for item in chosen), sum(known) if known else None
+    )  # fmt: skip
+
+
+def _claims(row: Row, index: int, giver: str, found: Figures) -> str:
+    said, right = math.sqrt(abs(float_of(row.squares[index]))), math.sqrt(abs(found.square))
+    return f"it says that the norm of {giver[-8:]} is {said:.4g}, its bytes come to {right:.4g}"
