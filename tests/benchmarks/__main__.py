@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tests.benchmarks import chaos, drops, join, quality
+from tests.benchmarks import attacks, chaos, drops, honest, join, quality, spikes
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -16,6 +16,9 @@ def main(words: Sequence[str] | None = None) -> int:
     drops.add_command(commands)
     join.add_command(commands)
     chaos.add_command(commands)
+    attacks.add_command(commands)
+    spikes.add_command(commands)
+    honest.add_command(commands)
     arguments = parser.parse_args(words)
     code: int = arguments.run(arguments)
     return code

@@ -1,0 +1,44 @@
+"""A trainer that learns from random labels in some rounds: EDiT's own test of a bad worker (arXiv:2412.07210)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from peer.spec import RunSpec
+from peer.train.inner import InnerLoop, Step, next_token_logits
+from peer.train.trainer import Trainer
+
+
+class Mislabelled(Trainer):
+    """Reads what it should read, but in `rounds` every token that it learns to predict is a random one."""
+
+    def __init__(self, spec: RunSpec, me: str, folder: Path, device: torch.device, rounds: Collection[int]) -> None:
+        super().__init__(spec, me, folder, device)
+        inner = RandomLabels(self._model, spec, self._batches, device)
+        inner.rounds = rounds
+        self._inner = inner
+
+
+class RandomLabels(InnerLoop):
+    """Inner steps with random labels in some rounds."""
+
+    rounds: Collection[int] = ()
+    _now = False
+
+    def step(self, round: int, step: int) -> Step:
+        """An inner step as always, but for the labels."""
+        self._now = round in self.rounds
+        self._generator = torch.Generator(self._device).manual_seed((self._spec.run.seed << 32) + (round << 16) + step)
+        return super().step(round, step)
+
+    def _loss(self, tokens_BT: Tensor) -> Tensor:
+        if not self._now:
+            return super()._loss(tokens_BT)
+        logits_BTV = next_token_logits(self._model, tokens_BT)
+        labels_BT = torch.randint(logits_BTV.shape[-1], logits_BTV.shape[:2], generator=self._generator)
+        return F.cross_entropy(logits_BTV.float().flatten(0, 1), labels_BT.flatten())

@@ -1,0 +1,287 @@
+"""Real trainers in one process and one thread, on a virtual clock: the same history for the same seed.
+
+Every peer is the product's own: trainer, contribution files, codec, mean, round machine, driver, frames, chain on
+disk. Only the network and the clock are models, and training, applying and writing are done at once: each takes a
+virtual time. A `Role` says what a peer does that is not honest (`tests/adversaries.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from dht.identity import Identity
+from dht.memory import MemoryNetwork, Scheduler
+from dht.streams import Streams
+from peer.averaging.chain import ChainOnDisk
+from peer.averaging.codec import Codec
+from peer.averaging.driver import Arithmetic, Disk, Driver
+from peer.averaging.link import RunKeys
+from peer.averaging.objects import load_object
+from peer.averaging.reducing import Reducer
+from peer.averaging.rules import rules_of
+from peer.events import AlertRaised, PenaltyImposed
+from peer.events import Event as Reported
+from peer.rounds.effects import Applied, Frozen, Progressed, Tick
+from peer.rounds.machine import TICK_S, begin
+from peer.rounds.names import genesis_anchor
+from peer.rounds.state import Head
+from peer.rounds.update import Block, Pledge
+from peer.spec import RunSpec
+from peer.telling import penalties_of
+from peer.train.trainer import Trainer
+
+CPU = torch.device("cpu")
+TRAIN_S = (4.0, 5.0)
+"""Shortest and longest virtual time of the inner steps of a round."""
+APPLY_S = 0.05
+LATEST_S = 120.0
+"""No round of a swarm in order takes longer; virtual seconds."""
+WALL_S = 1.7e9
+"""Unix time at the beginning."""
+
+
+class Immediately(Executor):
+    """Runs what is submitted before `submit` returns."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """A future that is done. What `fn` raises is raised here."""
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hands:
+    """What a driver acts with."""
+
+    me: str
+    keys: RunKeys
+    streams: Streams
+    disk: Disk
+    arithmetic: Arithmetic
+
+
+class Role:
+    """What a peer does with what is in its own hands. This one is honest; an attack overrides what it lies about."""
+
+    honest = True
+
+    def trainer(self, spec: RunSpec, me: str, folder: Path) -> Trainer:
+        """The owner of the anchor."""
+        return Trainer(spec, me, folder, CPU)
+
+    def hands(self, hands: Hands) -> Hands:
+        """What its driver gets."""
+        return hands
+
+    def pledge(self, pledge: Pledge) -> Pledge:
+        """What it says of its contribution; not yet signed."""
+        return pledge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """A peer stands at an anchor."""
+
+    round: int
+    digest: str
+    state: str
+
+
+class TrainingPeer:
+    """One peer of the swarm: a trainer and a driver, wired as `peer.session` and `peer.averaging.link` wire them."""
+
+    def __init__(self, swarm: TrainingSwarm, identity: Identity, role: Role) -> None:
+        self.name, self.role, self._swarm = identity.peer_id, role, swarm
+        self._folder = swarm.folder / self.name
+        self._folder.mkdir(parents=True)
+        self._keys = RunKeys(identity, swarm.spec.digest())
+        self._rng = Random(f"{swarm.spec.run.seed} {self.name}")
+        self.trainer = role.trainer(swarm.spec, self.name, self._folder / "x")
+        self.history: list[Reached] = []
+        self.updates: list[Block] = []
+        self.penalties: list[PenaltyImposed] = []
+        """What the people at this machine were told, with the updates and by the machine itself."""
+        self.alerts: list[AlertRaised] = []
+
+    def start(self, genesis: Head) -> None:
+        """Take part from the first anchor on."""
+        swarm, spec, codec = self._swarm, self._swarm.spec, Codec(self._swarm.spec.codec.wire)
+        self.disk = ChainOnDisk(
+            self._folder, genesis, self.trainer.parts, codec, Immediately(), self._soon,
+            keep_rounds=spec.round.keep_rounds,
+        )  # fmt: skip
+        hands = self.role.hands(
+            Hands(
+                me=self.name, keys=self._keys, streams=swarm.network.connect(self.name), disk=self.disk,
+                arithmetic=Reducer(codec, self.disk, Immediately(), self._soon),
+            )
+        )  # fmt: skip
+        rules = rules_of(spec, self.trainer.parts, hands.keys, me=self.name, wall_offset_s=WALL_S)
+        self.driver = Driver(
+            begin(rules, genesis, swarm.now), clock=lambda: swarm.now, streams=hands.streams, disk=hands.disk,
+            arithmetic=hands.arithmetic, trainer=self, report=self._report,
+        )  # fmt: skip
+        hands.streams.listen(self.driver.on_frame)
+        self._later(TICK_S * self._rng.random(), self._tick)
+        self._soon(lambda: self._applied(genesis.anchor))
+
+    @property
+    def finished(self) -> bool:
+        """Whether it stands at the last anchor of the run."""
+        return self.trainer.anchor.round >= self._swarm.spec.run.rounds
+
+    # ---- the trainer ----
+
+    def _applied(self, anchor: bytes) -> None:
+        self.driver.deliver(Applied(self._swarm.now, anchor, self.trainer.anchor.state_digest()))
+        self._train_when_in_step(anchor)
+
+    def _train_when_in_step(self, anchor: bytes) -> None:
+        if self.finished or self.driver.state.head.anchor != anchor:
+            return
+        if not self.driver.state.in_step:
+            self._later(TICK_S, lambda: self._train_when_in_step(anchor))
+            return
+        self.trainer.begin_round(self._swarm.readers)
+        seconds = self._rng.uniform(*TRAIN_S)
+        self._later(seconds / 2, lambda: self._progress(anchor))
+        self._later(seconds, lambda: self._freeze(anchor))
+
+    def _progress(self, anchor: bytes) -> None:
+        if self.driver.state.head.anchor == anchor:
+            self.driver.deliver(Progressed(self._swarm.now, 0.6))
+
+    def _freeze(self, anchor: bytes) -> None:
+        if self.driver.state.head.anchor != anchor or self.trainer.frozen:
+            return
+        while self.trainer.step_in_round < self.trainer.steps_in_round:
+            self.trainer.train_step()
+        self.trainer.freeze(anchor)
+        mine = self.disk.contribution(anchor)
+        assert mine is not None
+        self.driver.deliver(Frozen(self._swarm.now, self.role.pledge(mine.pledge(self.name))))
+
+    # ---- what the driver asks for ----
+
+    def freeze(self) -> None:
+        """At once, with all inner steps of the round."""
+        anchor = self.driver.state.head.anchor
+        self._soon(lambda: self._freeze(anchor))
+
+    def committed(self, block: Block, head: Head) -> None:
+        """Apply the update; everybody at this machine hears of its penalties."""
+        update = block.update
+        self.trainer.apply(update, lambda digest: load_object(self._folder, digest))
+        self.updates.append(block)
+        self.penalties += penalties_of(update)
+        state = self.trainer.anchor.state_digest().hex()
+        self.history.append(Reached(round=update.round, digest=head.anchor.hex(), state=state))
+        self._swarm.committed(self)
+        self._later(APPLY_S, lambda: self._applied(head.anchor))
+
+    def undone(self, blocks: tuple[Block, ...], head: Head) -> None:
+        """Nothing forks here."""
+        raise AssertionError(f"{self.name} undoes round {blocks[0].update.round}")
+
+    def resync(self, why: str) -> None:
+        """Nobody is left so far behind here."""
+        raise AssertionError(f"{self.name} has lost the chain: {why}")
+
+    def _report(self, event: Reported) -> None:
+        if isinstance(event, PenaltyImposed):
+            self.penalties.append(event)
+        elif isinstance(event, AlertRaised):
+            self.alerts.append(event)
+
+    # ---- time ----
+
+    def _tick(self) -> None:
+        self._later(TICK_S, self._tick)
+        self.driver.deliver(Tick(self._swarm.now, WALL_S))
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        self._later(0.0, call)
+
+    def _later(self, delay_s: float, call: Callable[[], object]) -> None:
+        self._swarm.scheduler.call_in(delay_s, call)
+
+
+class TrainingSwarm:
+    """The founders of `spec`, peer i with `roles[i]` (honest without one), in `folder`.
+
+    The first founders of any number have the same names for the same seed. `readers` share the shards of the run in
+    every round (the founders by default): who is named here and does not take part leaves its text unread.
+    """
+
+    def __init__(
+        self, spec: RunSpec, folder: Path, roles: Mapping[int, Role] | None = None, readers: Sequence[str] = ()
+    ) -> None:
+        self.spec, self.folder = spec, folder
+        self.scheduler = Scheduler()
+        self.network = MemoryNetwork(self.scheduler, Random(f"{spec.run.seed} network"))
+        self.readers = tuple(readers) or names_of(spec.run.seed, spec.run.founders)
+        self.losses: dict[int, float] = {}
+        """Held-out loss of each anchor that was measured, by its round."""
+        self.peers = [
+            TrainingPeer(self, identity_of(spec.run.seed, index), (roles or {}).get(index, Role()))
+            for index in range(spec.run.founders)
+        ]
+        self.honest = [peer for peer in self.peers if peer.role.honest]
+        first = self.honest[0].trainer
+        self.losses[0] = first.evaluate()[0]
+        names = tuple(sorted(peer.name for peer in self.peers))
+        anchor = genesis_anchor(spec.digest(), names, first.anchor.state_digest())
+        genesis = Head(anchor=anchor, round=0, weight=0, electorate=names, members=names)
+        for peer in self.peers:
+            peer.start(genesis)
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the swarm began."""
+        return self.scheduler.now
+
+    def until_round(self, round: int) -> None:
+        """Run until every honest peer has committed anchor `round`.
+
+        Raises AssertionError if a round takes longer than `LATEST_S`.
+        """
+        while min(len(peer.history) for peer in self.honest) < round:
+            done = [len(peer.history) for peer in self.honest]
+            until = self.now + LATEST_S
+            while [len(peer.history) for peer in self.honest] == done:
+                assert self.now < until, f"no honest peer commits a round in {LATEST_S:g} s; they are at {done}"
+                self.scheduler.run_until(self.now + TICK_S)
+
+    def committed(self, peer: TrainingPeer) -> None:
+        """Told by a peer that stands at a new anchor: the first honest one measures it."""
+        round, spec = peer.trainer.anchor.round, self.spec
+        if peer is self.honest[0] and (round % spec.data.eval_every == 0 or round == spec.run.rounds):
+            self.losses[round] = peer.trainer.evaluate()[0]
+
+    def differing(self) -> list[int]:
+        """The rounds at which honest peers stand at different anchors, or at one with different bits."""
+        versions: dict[int, set[tuple[str, str]]] = defaultdict(set)
+        for peer in self.honest:
+            for reached in peer.history:
+                versions[reached.round].add((reached.digest, reached.state))
+        return sorted(round for round, found in versions.items() if len(found) > 1)
+
+
+def names_of(seed: int, peers: int) -> tuple[str, ...]:
+    """The peer ids of the first `peers` founders with this seed."""
+    return tuple(identity_of(seed, index).peer_id for index in range(peers))
+
+
+def identity_of(seed: int, index: int) -> Identity:
+    """The key of founder `index`. Its name decides which shards are its own, so another seed gives others."""
+    return Identity.from_seed(hashlib.blake2b(f"swarm {seed} {index}".encode(), digest_size=32).digest())
