@@ -240,9 +240,9 @@ class JudgeTable(_Table):
     """Weight of the newest norm in a peer's usual norm."""
     threshold: float = 3.0
     """Deviations above its usual norm at which a contribution is refused."""
-    deviation_floor: float = 0.1
+    deviation_floor: float = 0.5
     """Least deviation, as a share of the usual norm: peers that are very even are not refused for a trifle."""
-    temperature: float = 1.0
+    temperature: float = 4.0
     """Of the softmax over norms, in medians of the group; larger means closer to weights by tokens."""
     floor: float = 0.1
     """Below this share of the group's median norm a contribution is refused: softmax would reward it. 0: never."""

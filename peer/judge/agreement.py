@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import isfinite, sqrt
 
-from peer.judge.detector import lower_median
+from peer.judge.detector import ENOUGH, lower_median
 from peer.judge.evidence import LayerNorms
 from peer.judge.findings import ANOMALY, WHOLE_MODEL, Fault
 from peer.judge.rows import WEIGHT_ONE
-from peer.judge.screening import ENOUGH
 
 LEAST = 0.2
 """Share of the usual cosine below which a contribution is refused."""

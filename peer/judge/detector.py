@@ -20,6 +20,9 @@ from math import isfinite, sqrt
 from peer.judge.records import NOTHING, Stat
 from peer.judge.standards import Standards
 
+ENOUGH = 3
+"""Of fewer nobody can say which is the odd one."""
+
 
 def z_of(stat: Stat, value: float, standards: Standards) -> float:
     """Deviations of a finite value above the mean; 0 before the warm-up is over, and where there is no deviation."""
@@ -63,6 +66,37 @@ def ceiling(stat: Stat, standards: Standards) -> float | None:
     if stat.count < standards.warmup_rounds or stat.mean <= 0:
         return None
     return max(standards.clip * stat.mean, stat.mean + standards.threshold * deviation(stat, standards))
+
+
+FASTEST = 2.0
+"""Beyond this factor in one round even what happens to all is not usual: all may explode."""
+FASTEST_AT_FIRST = 1024.0
+"""The same while no history decides anything: a run may begin with rounds of a single step."""
+
+
+def drift(sizes: Sequence[float | None], histories: Sequence[Stat], standards: Standards) -> float:
+    """How far the norms of a group have moved from what is usual for each of them: the lower median of v / m.
+
+    Warm-ups and decays of the learning rate, and rounds of more inner steps, change norms for all alike. What all do
+    is nobody's anomaly, and a history that lags behind it would accuse the honest while norms rise, and let twice the
+    norm pass while they fall.
+    """
+    moved = [
+        (size / stat.mean, stat.count)
+        for size, stat in zip(sizes, histories, strict=True)
+        if size is not None and isfinite(size) and size > 0 and stat.mean > 0
+    ]
+    if len(moved) < ENOUGH:
+        return 1.0
+    factor = lower_median([ratio for ratio, _ in moved])
+    early = all(count < standards.warmup_rounds for _, count in moved)
+    most = FASTEST_AT_FIRST if early else FASTEST
+    return min(max(factor, 1 / most), most)
+
+
+def drifted(stat: Stat, factor: float) -> Stat:
+    """The statistics as they would be if every value had been `factor` times as large."""
+    return replace(stat, mean=stat.mean * factor, variance=stat.variance * factor * factor)
 
 
 def swarm_history(stats: Iterable[Stat], standards: Standards) -> Stat:

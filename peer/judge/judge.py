@@ -63,6 +63,9 @@ def _judged(
         member for member, claim in enumerate(claims) if claim.root and claim.share and member not in replayed
     )
     screened = _screen(standards, records, claims, layers, counted)
+    suspects = frozenset(fault.member for item in screened for fault in item.faults if fault.outlier)
+    if suspects:
+        screened = _screen(standards, records, claims, layers, counted, suspects)
     factors, strangers = agreements(sorted(counted), layers) if standards.reducer == "agreement" else ({}, ())
     refused = {fault.member for fault in strangers}
     left = [item.without(refused) for item in screened]
@@ -82,13 +85,13 @@ def _judged(
 
 def _screen(
     standards: Standards, records: Sequence[Record], claims: Sequence[Claim], layers: Sequence[LayerNorms],
-    counted: frozenset[int],
+    counted: frozenset[int], suspects: frozenset[int] = frozenset(),
 ) -> list[Screened]:  # fmt: skip
     own = memory.own_stats(records, claims, len(layers))
     return [
         screen(
             standards, index, layer, claims, counted, [stats[index] for stats in own],
-            swarm_history((record.stats[index] for record in records), standards),
+            swarm_history((record.stats[index] for record in records), standards), suspects,
         )
         for index, layer in enumerate(layers)
     ]  # fmt: skip

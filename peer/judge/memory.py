@@ -61,7 +61,7 @@ def _stat_after(standards: Standards, member: int, own: Stat, screened: Screened
     if size is None:
         return own
     if member in screened.standing:
-        return detector.accepted(history, size, standards.alpha).rounded()
+        return detector.accepted(detector.drifted(history, screened.drift), size, standards.alpha).rounded()
     faults = [fault for fault in screened.faults if fault.member == member]
     if any(fault.code == NONFINITE or fault.outlier for fault in faults):
         return detector.refused(history, size, standards).rounded()

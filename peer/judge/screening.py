@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 
 from peer.judge import detector
-from peer.judge.detector import lower_median
+from peer.judge.detector import ENOUGH, lower_median
 from peer.judge.evidence import LARGEST, SMALLEST, Claim, LayerNorms
 from peer.judge.findings import ANOMALY, NONFINITE, Fault
 from peer.judge.records import Stat
 from peer.judge.standards import Standards
-
-ENOUGH = 3
-"""Of fewer nobody can say which is the odd one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +23,10 @@ class Screened:
     """Norms per √(inner step): NaN if refused as not finite; None where nothing counts or was measured."""
     roots_of_steps: tuple[float, ...]
     histories: tuple[Stat, ...]
-    """By which each was tested: its own, or the swarm's."""
+    """Its own, or the swarm's."""
     swarm: Stat
+    drift: float
+    """How far all have moved from them: each was tested by its history times this."""
     faults: tuple[Fault, ...] = ()
     standing: tuple[int, ...] = ()
     """Members with a norm that was not refused."""
@@ -62,21 +61,22 @@ class Screened:
 
 def screen(
     standards: Standards, index: int, layer: LayerNorms, claims: Sequence[Claim], counted: frozenset[int],
-    own: Sequence[Stat], swarm: Stat,
+    own: Sequence[Stat], swarm: Stat, suspects: Collection[int] = (),
 ) -> Screened:  # fmt: skip
     """Tests layer `index`: finite, then z against the peer's history, then the floor against free riders.
 
     Only members in `counted` are looked at. Whoever has no history is tested by the `swarm`'s. Who fails a test has no
-    influence on the tests after it.
+    influence on the tests after it. `suspects` were refused in some layer: in all others half the threshold holds.
     """
     roots = tuple(sqrt(max(1, claim.steps)) for claim in claims)
     sizes = tuple(_size(layer, member, root) if member in counted else None for member, root in enumerate(roots))
     histories = tuple(stat if stat.count else replace(swarm, rejected=stat.rejected) for stat in own)
     blank = tuple(member for member in sorted(counted) if sizes[member] is None)
     screened = Screened(
-        layer=layer, sizes=sizes, roots_of_steps=roots, histories=histories, swarm=swarm, unmeasured=blank
-    )
-    return _without_riders(standards, index, _without_outliers(standards, index, screened))
+        layer=layer, sizes=sizes, roots_of_steps=roots, histories=histories, swarm=swarm, unmeasured=blank,
+        drift=detector.drift(sizes, own, standards),
+    )  # fmt: skip
+    return _without_riders(standards, index, _without_outliers(standards, index, screened, suspects))
 
 
 def _size(layer: LayerNorms, member: int, root_of_steps: float) -> float | None:
@@ -88,7 +88,7 @@ def _size(layer: LayerNorms, member: int, root_of_steps: float) -> float | None:
     return norm / root_of_steps if norm >= SMALLEST * root_of_steps else 0.0
 
 
-def _without_outliers(standards: Standards, index: int, screened: Screened) -> Screened:
+def _without_outliers(standards: Standards, index: int, screened: Screened, suspects: Collection[int]) -> Screened:
     faults, standing = [], []
     for member, size in enumerate(screened.sizes):
         if size is None:
@@ -97,9 +97,10 @@ def _without_outliers(standards: Standards, index: int, screened: Screened) -> S
             text = f"norm {screened.layer.norms[member]:.4g}, inner product {screened.layer.dots[member] or 0.0:.4g}"
             faults.append(Fault(member, NONFINITE, index, float("inf"), 0.0, text))
             continue
-        history = screened.histories[member]
+        history = detector.drifted(screened.histories[member], screened.drift)
         z = detector.z_of(history, size, standards)
-        if z > standards.threshold:
+        threshold = standards.threshold / (2 if member in suspects else 1)
+        if z > threshold:
             text = f"norm {size:.4g} where {history.mean:.4g} is usual (z {z:.4g})"
             faults.append(Fault(member, ANOMALY, index, z / standards.threshold, 0.0, text, outlier=True))
         else:

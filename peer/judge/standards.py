@@ -13,8 +13,8 @@ class Standards:
     warmup_rounds: int = 10
     alpha: float = 0.1
     threshold: float = 3.0
-    deviation_floor: float = 0.1
-    temperature: float = 1.0
+    deviation_floor: float = 0.5
+    temperature: float = 4.0
     floor: float = 0.1
     clip: float = 3.0
     rejections: int = 3

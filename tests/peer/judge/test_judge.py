@@ -16,7 +16,7 @@ from peer.judge.rows import WEIGHT_ONE, row_of
 from peer.judge.standards import PLAIN, Standards
 from tests.peer.judge.build import claims, history, name, norms, play, pointing
 
-EDIT = Standards(warmup_rounds=4)
+EDIT = Standards(warmup_rounds=4, deviation_floor=0.1, temperature=1.0)
 THIRD = row_of([1, 1, 1])
 ONE = WEIGHT_ONE
 SEEN_ONCE = Stat(1.0, 0.0, 1, 0)
@@ -86,7 +86,38 @@ def test_all_anomalous_rolls_the_layer_back() -> None:
     found = judge(EDIT, 1, history(3, layers=2), claims(3), norms([9.0, 8.0, 7.0], [1.0, 1.0, 1.0]))
     assert found.weights == ((0, 0, 0), THIRD)
     assert [(item.code, item.layer, item.factor) for item in found.findings] == [("ANOMALY", 0, ONE // 2)] * 3
-    assert found.findings[0].evidence == "norm 9 where 1 is usual (z 80), in 1 of 2 layers"
+    assert found.findings[0].evidence == "norm 9 where 2 is usual (z 35), in 1 of 2 layers"
+
+
+def test_what_all_do_is_nobodys_anomaly() -> None:
+    """Norms that rise by half in every round, as in the warm-up of a learning rate, and then fall."""
+    sizes = [1.5**round for round in range(12)] + [1.5**12 * 0.7**round for round in range(12)]
+    rounds = play(EDIT, [[[size, 1.1 * size, 0.9 * size, size]] for size in sizes])
+    assert [judgement.findings for judgement in rounds] == [()] * 24
+
+
+@pytest.mark.parametrize("factor", [1.3, 0.8])
+def test_twice_the_norm_is_seen_while_all_norms_change(factor: float) -> None:
+    """A history that lags behind would let it pass while they fall."""
+    sizes = [factor**round for round in range(12)]
+    rounds = [[[size, size, size, size]] for size in sizes[:-1]] + [[[sizes[-1]] * 3 + [2 * sizes[-1]]]]
+    found = play(EDIT, rounds)[-1]
+    assert [(item.peer, item.code) for item in found.findings] == [("p03", "ANOMALY")]
+
+
+def test_who_is_refused_in_one_layer_is_held_to_half_the_threshold_in_the_others() -> None:
+    """Training that went wrong shows in some layers more than in others; a layer alone may be odd in honest work."""
+    suspect = judge(EDIT, 1, history(4, layers=2), claims(4), norms([1.0, 1.0, 1.0, 1.2], [1.0, 1.0, 1.0, 9.0]))
+    assert [row[3] for row in suspect.weights] == [0, 0]
+    assert suspect.findings[0].evidence == "norm 9 where 1 is usual (z 80), in 2 of 2 layers"
+    others = judge(EDIT, 1, history(4, layers=2), claims(4), norms([1.0, 1.0, 1.0, 1.2], [1.0, 1.0, 1.0, 1.2]))
+    assert others.findings == ()
+
+
+def test_two_peers_have_no_common_drift() -> None:
+    """Of two nobody can say which is the odd one: each has its own history alone."""
+    found = judge(EDIT, 1, history(2), claims(2), norms([1.5, 1.5]))
+    assert found.weights == ((0, 0),)
 
 
 @pytest.mark.parametrize("reducer", ["mean", "edit", "agreement", "centered-clip"])

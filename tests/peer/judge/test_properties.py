@@ -188,7 +188,7 @@ def test_one_that_is_a_hundredfold_is_as_if_it_were_not_there(
 
 @pytest.mark.parametrize("reducer", ["edit", "agreement", "centered-clip"])
 @FIXED
-@given(st.lists(st.floats(1.5, 1e6), min_size=1, max_size=9))
+@given(st.lists(st.floats(5.1, 1e6), min_size=1, max_size=9))
 def test_all_anomalous_gives_zeros(reducer: str, sizes: list[float]) -> None:
     """And what was usual stays usual."""
     known = history(len(sizes))
