@@ -11,7 +11,7 @@ from typing import Any
 
 from peer.rounds.messages import MeanSent, Message, Place
 from peer.rounds.names import DIGEST_BYTES
-from peer.rounds.update import MAX_PARTS, integer, octets, row, text
+from peer.rounds.update import MAX_PARTS, Measurements, integer, octets, row
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +56,21 @@ class Conflict(Message):
 
 @dataclass(frozen=True, slots=True)
 class Objection(Message):
-    """Member to members: what this reducer published of me for this layer is wrong; the parts follow."""
+    """Member to members: what this reducer signed of me for this layer is wrong; the parts follow."""
 
     code = 20
-    cap_bytes = 1 << 10
+    cap_bytes = 4 << 20
     place: Place
-    reducer: str
+    measurements: Measurements
     layer: int
 
     def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.reducer, self.layer)
+        return (self.place.packed(), self.measurements.packed(), self.layer)
 
     @classmethod
     def unpacked(cls, value: Any) -> Objection:
-        place, reducer, layer = row(value, 3)
-        return cls(Place.unpacked(place), text(reducer), integer(layer, 0, MAX_PARTS))
+        place, measurements, layer = row(value, 3)
+        return cls(Place.unpacked(place), Measurements.unpacked(measurements), integer(layer, 0, MAX_PARTS))
 
 
 def _proposed(value: Any) -> tuple[bytes, bytes]:

@@ -44,7 +44,8 @@ def ranked(place: Place, part: int, names: Iterable[str]) -> list[str]:
 
 def draw_auditors(turn: Turn, place: Place, names: Iterable[str], reducers: tuple[str, ...]) -> dict[int, str]:
     """The parts of this ballot that are audited, each with the peer next in order after its reducer."""
-    others = {peer: set(names) - {peer} for peer in set(reducers)}
+    liars = {peer for peer, *_ in turn.state.head.caught}
+    others = {peer: set(names) - {peer} - liars for peer in set(reducers)}
     below = int(turn.rules.audit * 2**64)
     lots = (digest(place.anchor, place.ballot, part, "audit")[:8] for part in range(len(reducers)))
     drawn = [part for part, lot in enumerate(lots) if int.from_bytes(lot, "big") < below and others[reducers[part]]]
@@ -178,7 +179,9 @@ def on_reduced(turn: Turn, event: Reduced) -> None:
     """A repaired part goes to all; what an audited one comes to, without its bytes, to the coordinator."""
     exchange = _exchange(turn)
     again = exchange.again
-    mean = MeanSent(event.place, 1, event.part, turn.me, event.contributors, event.digest, b"")
+    mean = MeanSent(
+        event.place, 1, event.part, turn.me, event.contributors, event.digest, b"", basis=exchange.basis
+    )  # fmt: skip
     mean = mean.signed(turn.rules.keys)
     _change(turn, means={**again.means, event.part: mean})
     if again.redo.get(event.part) == turn.me:
@@ -202,7 +205,7 @@ def compare(turn: Turn, part: int) -> None:
     mean, own = exchange.means.get(part), exchange.again.means.get(part)
     if mean is None or own is None or mean.attempt or turn.me == turn.owner(exchange.place.ballot):
         return
-    if own.contributors == mean.contributors and own.digest != mean.digest:
+    if (own.contributors, own.basis) == (mean.contributors, mean.basis) and own.digest != mean.digest:
         misdeclared(turn, mean, own)
 
 

@@ -74,7 +74,7 @@ def _send_parts(turn: Turn, exchange: Exchange) -> None:
     for reducer in dict.fromkeys(exchange.reducers):
         theirs = tuple(part for part, owner in enumerate(exchange.reducers) if owner == reducer)
         turn.do(SendParts(reducer, exchange.place, theirs))
-    for part in range(len(exchange.reducers)):
+    for part in exchange.received:
         turn.do(Measure(exchange.place, turn.me, part, b"", parts.direction(turn, part)))
     again.send_parts(turn, exchange.again.auditors)
 
@@ -183,14 +183,22 @@ def on_table(turn: Turn, sender: str, message: Table) -> None:
     judgement = judging.judgement_of(turn.rules, turn.state.head, exchange.members, message.measured)
     exchange = replace(
         exchange, tabled=True, tabled_at=turn.now, closed=True, listed=listed, measured=message.measured,
-        judgement=judgement,
+        judgement=judgement, basis=judging.basis_of(exchange.members, message.measured),
     )  # fmt: skip
     turn.set(exchange=exchange)
     for part in exchange.received:
         if part in listed:
             parts.reduce(turn, exchange, part, listed[part] & exchange.received[part])
     again.on_table(turn)
+    _measure_the_rest(turn, exchange)
     disputes.look_at_rows(turn)
+
+
+def _measure_the_rest(turn: Turn, exchange: Exchange) -> None:
+    """What others measured of me, to compare; means come first."""
+    if turn.my_pledge().root:
+        for part in sorted(exchange.listed.keys() - exchange.mine.keys() - exchange.received.keys()):
+            turn.do(Measure(exchange.place, turn.me, part, b"", parts.direction(turn, part)))
 
 
 def _countable(turn: Turn, exchange: Exchange, table: Table) -> bool:
@@ -206,7 +214,9 @@ def on_reduced(turn: Turn, event: Reduced) -> None:
     if event.attempt:
         again.on_reduced(turn, event)
         return
-    mean = MeanSent(event.place, 0, event.part, turn.me, event.contributors, event.digest, b"")
+    mean = MeanSent(
+        event.place, 0, event.part, turn.me, event.contributors, event.digest, b"", basis=exchange.basis
+    )  # fmt: skip
     mean = mean.signed(turn.rules.keys)
     turn.set(exchange=replace(exchange, means={**exchange.means, event.part: mean}))
     others = tuple(pledge.peer for pledge in exchange.members if pledge.peer != turn.me)

@@ -116,12 +116,13 @@ def _repair(turn: Turn, exchange: Exchange, orphans: set[int], suspects: set[str
     until = turn.now + deadlines.at(turn.state, lead.ballot).exchange_s
     turn.set(lead=replace(lead, repaired=lead.repaired | orphans, until=until))
     means = (*exchange.means.values(), *lead.verdicts.values())
+    liars = {peer for peer, *_ in turn.state.head.caught}
     lively = {turn.me, *lead.norms, *(mean.reducer for mean in means)}
     orders = []
     for part in sorted(orphans):
         others = (pledge.peer for pledge in exchange.members if pledge.peer != exchange.reducers[part])
         next_ones = again.ranked(exchange.place, part, others)
-        next_ones.sort(key=lambda peer: (peer in suspects, peer not in lively))
+        next_ones.sort(key=lambda peer: (peer in liars, peer in suspects, peer not in lively))
         orders += [(part, peer) for peer in next_ones[:1]]
     if orders:
         turn.send((pledge.peer for pledge in exchange.members), Redo(exchange.place, tuple(orders)))

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from peer.judge.evidence import Claim, LayerNorms
 from peer.judge.judge import Judgement, judge
 from peer.rounds.layout import Part, assign
+from peer.rounds.names import digest
 from peer.rounds.state import Exchange, Figures, Head, Rules
 from peer.rounds.update import WEIGHT_ONE, Measurements, Pledge, Row, givers, token_share
 
@@ -50,7 +51,10 @@ def caught(head: Head, members: Sequence[Pledge]) -> dict[str, int]:
 def reducers_of(rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int) -> tuple[str, ...]:
     """Who averages each part in this ballot: nobody who lied, unless there is nobody else."""
     guilty = caught(head, members)
-    shares = [0 if pledge.peer in guilty else max(1, pledge.bandwidth_bps) for pledge in members]
+    declared = sorted(pledge.bandwidth_bps for pledge in members)
+    # Nobody measures it yet: who says that it can take everything gets twice the usual share.
+    most = max(1, 2 * declared[(len(declared) - 1) // 2])
+    shares = [0 if pledge.peer in guilty else min(max(1, pledge.bandwidth_bps), most) for pledge in members]
     return assign(rules.parts, [pledge.peer for pledge in members], shares, head.anchor, ballot)
 
 
@@ -114,6 +118,11 @@ def float_of(bits: int) -> float:
     """The inverse of `bits_of`."""
     value: float = _FLOAT32.unpack(bits.to_bytes(4, "big"))[0]
     return value
+
+
+def basis_of(members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> bytes:
+    """The name of all that means are computed from, beside the parts."""
+    return digest(tuple(pledge.packed() for pledge in members), tuple(item.packed() for item in measured))
 
 
 def fault_of_measurements(

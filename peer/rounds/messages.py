@@ -234,9 +234,11 @@ class MeanSent(Message):
     digest: bytes
     signature: bytes
     payload: bytes = b""
+    basis: bytes = b""
+    """What it was computed from, by its digest: two honest means of a part differ if their TABLEs did."""
 
     def signed_payload(self) -> bytes:
-        return pack((self.place.packed(), self.attempt, self.part, self.contributors, self.digest))
+        return pack((self.place.packed(), self.attempt, self.part, self.contributors, self.digest, self.basis))
 
     def signed(self, keys: Keys) -> MeanSent:
         return replace(self, signature=keys.sign("mean", self.signed_payload()))
@@ -247,16 +249,16 @@ class MeanSent(Message):
     def packed(self) -> tuple[Any, ...]:
         return (
             self.place.packed(), self.attempt, self.part, self.reducer, self.contributors,
-            self.digest, self.signature, self.payload,
+            self.digest, self.signature, self.payload, self.basis,
         )  # fmt: skip
 
     @classmethod
     def unpacked(cls, value: Any) -> MeanSent:
-        place, attempt, part, reducer, contributors, digest, signature, payload = row(value, 8)
+        place, attempt, part, reducer, contributors, digest, signature, payload, basis = row(value, 9)
         return cls(
             Place.unpacked(place), integer(attempt, 0, 1), integer(part, 0, MAX_PARTS), text(reducer),
             integer(contributors, 0, ALL_MEMBERS), octets(digest, DIGEST_BYTES),
-            octets(signature, 64), octets(payload),
+            octets(signature, 64), octets(payload), octets(basis, most=DIGEST_BYTES),
         )  # fmt: skip
 
 

@@ -80,7 +80,8 @@ def on_conflict(turn: Turn, sender: str, message: Conflict) -> None:
     if exchange is None or theirs.place != message.place or theirs.part not in exchange.means:
         return
     mine = exchange.means[theirs.part]
-    if (mine.reducer, mine.attempt) != (theirs.reducer, theirs.attempt) or mine.digest == theirs.digest:
+    alike = (mine.reducer, mine.attempt, mine.basis) == (theirs.reducer, theirs.attempt, theirs.basis)
+    if not alike or mine.digest == theirs.digest:
         return
     if theirs.reducer in exchange.told_of or not theirs.genuine(turn.rules.keys):
         return

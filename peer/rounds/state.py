@@ -17,7 +17,7 @@ from peer.rounds.deadlines import Deadlines
 from peer.rounds.layout import Part
 from peer.rounds.messages import HeadSent, MeanSent, PartSent, Place, Prepare, Promise
 from peer.rounds.names import Keys, instance_of, next_anchor
-from peer.rounds.update import Block, Measurements, Penalty, Pledge, Update, Vote
+from peer.rounds.update import Block, Measurements, Penalty, Pledge, Row, Update, Vote
 
 MISDECLARED = "MISDECLARED"
 
@@ -241,6 +241,8 @@ class Exchange:
     """Contributors of each part, as its reducer signed them in NORMS."""
     measured: tuple[Measurements, ...] = ()
     """All that was measured, as TABLE gave it."""
+    basis: bytes = b""
+    """Digest of the pledges and of that: what means are computed from."""
     judgement: Judgement | None = None
     """What comes of it."""
     objected: bool = False
@@ -257,10 +259,15 @@ class Dispute:
     """A member says that a reducer published a wrong norm of it, and sends the parts behind that norm."""
 
     reducer: str
-    layer: int
+    index: int
+    """Of the objector among the members."""
+    row: Row
+    """What the reducer has signed."""
     parts: tuple[int, ...]
+    taken: frozenset[int] = frozenset()
+    """Those that came."""
     figures: Mapping[int, Figures] = field(default_factory=dict)
-    """What I measured of those that came."""
+    """What I measured of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,10 +310,10 @@ class Hostile:
         )
 
     def _objection(self, place: Place) -> Objection:
-        about = [(self.dice.choice(NAMES), self.dice.choice((0, 1, 2, 65535)))]
+        about = [(self._norms(place).measurements, self.dice.choice((0, 1, 2, 65535)))]
         for exchange in (self.state.past, self.state.exchange):
             if exchange is not None and exchange.place == place:
-                about += [(item.reducer, row.layer) for item in exchange.measured for row in item.rows] * 3
+                about += [(item, row.layer) for item in exchange.measured for row in item.rows] * 3
         return Objection(place, *self.dice.choice(about))
 
     def _verdict(self, place: Place) -> MeanSent:

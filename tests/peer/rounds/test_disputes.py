@@ -8,11 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from peer.averaging.driver import Driver
 from peer.events import AlertRaised, PenaltyImposed
 from peer.rounds import disputes, judging
 from peer.rounds.accusations import Objection
 from peer.rounds.disputes import agrees
+from peer.rounds.effects import Measured, Received
 from peer.rounds.judging import bits_of
+from peer.rounds.messages import Message, Place, Table
 from peer.rounds.state import MISDECLARED, Exchange, Figures, Rules
 from peer.rounds.update import Measurements, Penalty, Row
 from peer.testing.world import World
@@ -102,8 +105,8 @@ def test_a_member_that_denies_a_true_norm_convicts_itself(monkeypatch: pytest.Mo
     """Its own bytes prove that the reducer was right."""
     honest = disputes.agrees
 
-    def denies(row: Row, index: int, found: Figures) -> bool:
-        return False if inside[0] == LIAR else honest(row, index, found)
+    def denies(row: Row, index: int, found: Figures, tolerances: float = 1.0) -> bool | None:
+        return False if inside[0] == LIAR else honest(row, index, found, tolerances)
 
     inside = [""]
     look = disputes.look_at_rows
@@ -146,27 +149,106 @@ def test_an_objection_costs_whoever_hears_it_no_memory(lies_about: Callable[[int
         (0.0, 0.0, Figures(1e-9, 0.0, 1.0), False),
         (0.0, 0.0, Figures(0.0, 0.0, 1.0), True),
         (1.0, 0.49, Figures(1.0, 0.5, 1.0), False),
-        (1.0, -0.5, Figures(1.0, 0.5, None), True),
+        (1.0, -0.5, Figures(1.0, 0.5, None), None),
+        (2.0, -0.5, Figures(1.0, 0.5, None), False),
         (math.nan, 0.0, Figures(math.nan, math.nan, 1.0), True),
         (math.inf, 0.0, Figures(1e40, 0.0, 1.0), True),
         (math.nan, 0.0, Figures(1.0, 0.0, 1.0), False),
         (1.0, 0.0, Figures(math.nan, 0.0, 1.0), False),
     ],
 )
-def test_what_agrees(square: float, dot: float, found: Figures, fits: bool) -> None:
-    """Rounding is forgiven, nothing else; what was not compared with the last mean here is not disputed."""
+def test_what_agrees(square: float, dot: float, found: Figures, fits: bool | None) -> None:
+    """Rounding is forgiven, nothing else; without the last mean nobody can tell about an inner product."""
     row = Row(0, (bits_of(square),), (bits_of(dot),), bits_of(1.0))
     assert agrees(row, 0, found) is fits
+
+
+@pytest.fixture
+def lies_to(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Called with a victim: as coordinator LIAR shows it alone a wrong row about it, signed as well as the true one."""
+
+    def lie(victim: str) -> None:
+        honest = Driver._send
+
+        def send(driver: Driver, to: tuple[str, ...], message: Message) -> None:
+            if driver.state.rules.me != LIAR or not isinstance(message, Table) or victim not in to:
+                honest(driver, to, message)
+                return
+            honest(driver, tuple(peer for peer in to if peer != victim), message)
+            honest(driver, (victim,), spoilt(driver, message))
+
+        monkeypatch.setattr(Driver, "_send", send)
+
+    def spoilt(driver: Driver, table: Table) -> Table:
+        assert driver.state.exchange is not None
+        members, place = driver.state.exchange.members, table.place
+        measured = (
+            replace(item, rows=tuple(times(row, 100.0) for row in item.rows)).signed(
+                driver.state.rules.keys, place.anchor, place.ballot, members
+            )
+            if item.reducer == LIAR
+            else item
+            for item in table.measured
+        )
+        return Table(place, tuple(measured))
+
+    return lie
+
+
+def test_whoever_is_shown_another_row_than_the_rest_is_not_taken_for_the_liar(lies_to: Callable[[str], None]) -> None:
+    """The objection shows the row with its signature: all judge by that one, whatever they were shown themselves."""
+    lies_to("p2")
+    world = run(4)
+    seen = accused(world)
+    assert all(seen[peer.name] <= {LIAR} for peer in world.peers if peer.name != LIAR), seen
+    assert {row[0] for row in rows_of(world)} == {LIAR}
+
+
+def test_a_reducer_that_compares_with_another_mean_is_convicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody has the last mean: no bytes need be shown."""
+    honest = judging.measurements
+
+    def measure(rules: Rules, exchange: Exchange) -> Measurements:
+        found = honest(rules, exchange)
+        if rules.me != LIAR:
+            return found
+        rows = (replace(row, direction=bits_of(judging.float_of(row.direction) * 1e6)) for row in found.rows)
+        return replace(found, rows=tuple(row if row.dots else replace(row, direction=0) for row in rows))
+
+    monkeypatch.setattr(judging, "measurements", measure)
+    world = run(4)
+    assert {row[0] for row in rows_of(world)} == {LIAR}
+    assert "another mean" in rows_of(world)[0][5]
+
+
+def test_figures_that_were_not_asked_for_and_objections_that_come_again_do_no_harm(
+    lies_about: Callable[[int | None, float], None],
+) -> None:
+    """Evidence of a part that the dispute is not about, the same part twice, and a second objection."""
+    lies_about(None, 100.0)
+    world = World(3, 4)
+    world.liars.add(LIAR)
+    peer = world.peers[0]
+    while not peer.driver.state.disputes:
+        world.scheduler.run_until(world.now + 0.01)
+        assert world.now < SECONDS
+    (place, giver), dispute = next(iter(peer.driver.state.disputes.items()))
+    for part in (7, 65_536, *dispute.parts, *dispute.parts):
+        peer.driver.deliver(Measured(world.now, place, giver, part, Figures(1.0), evidence=True))
+    exchange = peer.driver.state.exchange or peer.driver.state.past
+    assert exchange is not None
+    for item in exchange.measured:
+        for row in item.rows:
+            peer.driver.deliver(Received(world.now, giver, Objection(place, item, row.layer)))
+    assert peer.driver.state.disputes[place, giver].parts == dispute.parts
 
 
 def test_an_objection_about_an_exchange_that_nobody_knows_is_dropped() -> None:
     """Whatever it says."""
     world = World(3, 3)
     world.scheduler.run_until(30.0)
-    peer = world.peers[0]
-    place = peer.driver.state.head.anchor, peer.driver.state.head.instance
-    from peer.rounds.effects import Received
-    from peer.rounds.messages import Place
-
-    peer.driver.deliver(Received(world.now, "p1", Objection(Place(*place, 7), "p2", 0)))
+    peer, item = world.peers[0], world.peers[0].disk.blocks[-1].update.measured[0]
+    head = peer.driver.state.head
+    objection = Objection(Place(head.anchor, head.instance, 7), item, item.rows[0].layer)
+    peer.driver.deliver(Received(world.now, "p1", objection))
     assert peer.driver.state.disputes == {}
