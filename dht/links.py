@@ -202,6 +202,7 @@ class _Outgoing:
                     if made is not None:
                         await self._write(writer, made)
                 elif self._is_finishing:
+                    require_open(writer)
                     writer.write_eof()
                     await reader.read()  # ends when the daemon has passed everything on
                 else:
@@ -213,8 +214,10 @@ class _Outgoing:
 
     async def _write(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
         view = memoryview(frame)
+        require_open(writer)
         writer.write(len(frame).to_bytes(HEADER_BYTES, "big"))
         for offset in range(0, len(frame), CHUNK_BYTES):
+            require_open(writer)
             writer.write(view[offset : offset + CHUNK_BYTES])
             async with asyncio.timeout(self._limits.progress_timeout_s):
                 await writer.drain()
@@ -226,6 +229,12 @@ class _Outgoing:
         self._frames.clear()
         self._later.clear()
         self._queued_bytes = 0
+
+
+def require_open(writer: asyncio.StreamWriter) -> None:
+    """Raises ConnectionResetError if the stream was closed meanwhile: uvloop's `write` would raise RuntimeError."""
+    if writer.is_closing():
+        raise ConnectionResetError("the stream was closed")
 
 
 class OversizeError(ValueError):

@@ -93,7 +93,9 @@ class LinkPipe:
         return cls(*await asyncio.open_connection(sock=end))
 
     def send(self, kind: str, *fields: Any) -> None:
-        self._writer.write(_framed(kind, fields))
+        """A trainer that has ended hears nothing; `receive` says that it has."""
+        if not self._writer.is_closing():  # uvloop's `write` would raise RuntimeError
+            self._writer.write(_framed(kind, fields))
 
     async def receive(self) -> Fields:
         """The next message. Raises LinkLost when the trainer has ended."""

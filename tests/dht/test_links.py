@@ -8,8 +8,9 @@ import tracemalloc
 from typing import Any
 
 import pytest
+import uvloop
 
-from dht.links import HEADER_BYTES, LinkLimits, OversizeError, PeerStreams, read_frame
+from dht.links import HEADER_BYTES, LinkLimits, OversizeError, PeerStreams, read_frame, require_open
 from dht.streams import MAX_FRAME_BYTES
 
 LIMITS = LinkLimits(progress_timeout_s=0.2, retry_s=(0.01, 0.01))
@@ -70,6 +71,25 @@ async def test_a_blocked_write_ends_by_its_deadline_and_delays_nobody() -> None:
             end.close()
         for task in running:
             task.cancel()
+
+
+def test_a_stream_that_was_closed_meanwhile_is_an_error_of_the_network() -> None:
+    """On uvloop a write to it would be a RuntimeError, which ended the whole link."""
+
+    async def story() -> None:
+        near, far = socket.socketpair()
+        with far:
+            _, writer = await asyncio.open_connection(sock=near)
+            require_open(writer)
+            writer.transport.abort()
+            with pytest.raises(ConnectionResetError):
+                require_open(writer)
+            await asyncio.sleep(0)  # the transport closes in the next turn of the loop
+            with pytest.raises(RuntimeError, match="closed"):
+                writer.write(b"too late")
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(story())
 
 
 @pytest.mark.parametrize("announced", [MAX_FRAME_BYTES + 1, 2 ** (8 * HEADER_BYTES) - 1])
