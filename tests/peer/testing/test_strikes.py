@@ -31,7 +31,8 @@ PLAYER = """
 import subprocess, sys
 from pathlib import Path
 from peer.testing.strikes import Striker
-subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", sys.argv[1]])
+code = "import signal; print('up', flush=True); signal.pause()"
+subprocess.Popen([sys.executable, "-c", code, sys.argv[1]], stdout=subprocess.PIPE).stdout.readline()
 print("entering", flush=True)
 Striker(Path(sys.argv[1]), by_link=True).enter("send", 3)
 print("went on", flush=True)
@@ -113,11 +114,17 @@ def test_a_switch_is_thrown_from_outside(tmp_path: Path, struck: TextIO) -> None
 def test_orphans_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has a path below the directory on its command line is one."""
     monkeypatch.setattr("peer.testing.children.ORPHAN_S", 0.1)
-    command = [sys.executable, "-c", "import signal; signal.pause()", str(tmp_path / "x")]
-    with subprocess.Popen(command) as process:
+    inbox: queue.SimpleQueue[Printed] = queue.SimpleQueue()
+    # Before its first line a process may still be on the way from fork to exec, without a command line.
+    code = "import signal; print('up', flush=True); signal.pause()"
+    child = Child([sys.executable, "-c", code, str(tmp_path / "x")], tmp_path / "log", {}, inbox.put)
+    assert inbox.get(timeout=DEADLINE_S).text == "up"
+    try:
         with pytest.raises(AssertionError, match="still running"):
             assert_no_orphans(tmp_path)
-        process.kill()
+    finally:
+        child.signal(signal.SIGKILL)
+        child.end(DEADLINE_S)
     assert_no_orphans(tmp_path)
 
 
