@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,13 +31,18 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerStarted(Event):
-    """A process began: which client, model and device."""
+    """A process began: which client, model and device; `rounds` is the length of the run, 0 if it has none.
+
+    `settings` are the volunteer's own, by name.
+    """
 
     name: str
     version: str
     device: str = ""
     parameters: int = 0
     directory: str = ""
+    rounds: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +131,8 @@ class PenaltyImposed(Event):
 class RoundCommitted(Event):
     """Anchor `round` exists here. `digest` is the chain's, `state` the hash of θ and m (hex).
 
-    `weights` are integers over 65,536 by member, `tokens` what the members trained together,
+    `weights` are integers over 65,536 by member, `norms` what the reducers measured of each member's
+    pseudo-gradient (L2, of the whole model), `tokens` what the members trained together,
     bytes are those of this peer's link in this round, `exposed_s` the seconds of the round in
     which this peer could make no inner step, `void` the number of parts nobody could give.
     A round lasts from anchor to anchor, so `round_s` covers catching up and measuring too.
@@ -144,6 +150,7 @@ class RoundCommitted(Event):
     round_s: float
     exposed_s: float
     void: int = 0
+    norms: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +179,40 @@ class TransferProgressed(Event):
     source: str
     bytes_done: int
     bytes_total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkMeasured(Event):
+    """This peer's traffic since it started, and who it is connected with.
+
+    `reach` is direct, relayed or empty (not known yet). Each row of `peers` has `peer`, `address`, `relayed`,
+    `bytes_sent`, `bytes_received` and `rtt_s` (None if not measured). `disk_bytes` is what the run directory's chain
+    takes of `disk_quota_bytes`.
+    """
+
+    addresses: list[str]
+    reach: str
+    bytes_sent: int
+    bytes_received: int
+    peers: list[dict[str, Any]]
+    disk_bytes: int = 0
+    disk_quota_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceMeasured(Event):
+    """What training takes of this machine now. A figure that the machine does not give is None."""
+
+    cpu_percent: float | None = None
+    memory_bytes: int | None = None
+    gpu_percent: float | None = None
+    vram_used_bytes: int | None = None
+    vram_bytes: int | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    fan_percent: float | None = None
+    throttled: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

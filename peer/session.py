@@ -30,7 +30,7 @@ from peer.events import (
 from peer.rounds.names import next_anchor
 from peer.rounds.update import Block, Update
 from peer.spec import PeerSettings, RunSpec, parse
-from peer.telling import Progress, Session, penalties_of, weights_of
+from peer.telling import Progress, Session, norms_of, penalties_of, weights_of
 
 if TYPE_CHECKING:
     from peer.train.checkpoint import Checkpoints
@@ -362,6 +362,7 @@ class Peer:
                 tokens=sum(pledge.tokens for pledge in update.members), bytes_sent=bytes_sent,
                 bytes_received=bytes_received, round_s=round(time.monotonic() - self.round_began_at, 3),
                 exposed_s=round(self.exposed_s, 3), void=sum(part == b"" for part in update.parts),
+                norms=norms_of(update),
             )
         )  # fmt: skip
         for penalty in imposed:
@@ -433,5 +434,6 @@ def _restore(trainer: Trainer, directory: Path, session: Session) -> tuple[Check
 def _started(settings: PeerSettings, me: str, trainer: Trainer, directory: Path) -> PeerStarted:
     return PeerStarted(
         name=settings.name or me[-8:], version=version("homefires"), device=str(trainer.device),
-        parameters=trainer.parameters, directory=str(directory),
+        parameters=trainer.parameters, directory=str(directory), rounds=trainer.spec.run.rounds,
+        settings=asdict(settings),
     )  # fmt: skip

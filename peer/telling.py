@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged, PenaltyImposed
+from peer.rounds.judging import float_of
 from peer.rounds.update import WEIGHT_ONE, Update
 
 if TYPE_CHECKING:
@@ -85,6 +87,18 @@ def weights_of(update: Update, layer_sizes: Sequence[int]) -> dict[str, int]:
     columns = zip(*update.weights, strict=True)
     means = (sum(map(operator.mul, column, sizes)) // sum(sizes) for column in columns)
     return {pledge.peer: mean for pledge, mean in zip(update.members, means, strict=True)}
+
+
+def norms_of(update: Update) -> dict[str, float]:
+    """The L2 norm of each member's pseudo-gradient over the whole model, as the reducers measured it.
+
+    Empty if nobody measured.
+    """
+    if not update.measured:
+        return {}
+    rows = [row for measured in update.measured for row in measured.rows]
+    squares = [sum(float_of(row.squares[index]) for row in rows) for index in range(len(update.members))]
+    return {pledge.peer: math.sqrt(square) for pledge, square in zip(update.members, squares, strict=True)}
 
 
 def layer_name(layer: int, layers: Sequence[str]) -> str:
