@@ -53,6 +53,7 @@ class DaemonConfig:
     identity_path: Path
     socket_folder: Path
     listen: tuple[str, ...]
+    """None: nobody can connect; the connections that this peer opens carry streams both ways."""
     announce: tuple[str, ...]
     relays: tuple[str, ...]
     public: bool
@@ -75,9 +76,24 @@ class Daemon:
         return str(self.p2p.peer_id.to_base58())
 
     async def addresses(self) -> tuple[str, ...]:
-        """Where this peer can be dialled, each with /p2p/…, as the daemon sees it now."""
-        async with asyncio.timeout(STOP_TIMEOUT_S):
-            return tuple(str(address) for address in await self.p2p.get_visible_maddrs(latest=True))
+        """Where this peer can be dialled, each with /p2p/…, as the daemon sees it now.
+
+        Nowhere if it does not listen. Raises Unreachable if the daemon is gone.
+        """
+        host_addresses = await self._told(self.p2p._client.identify)
+        return tuple(f"{address}/p2p/{self.peer_id}" for address in host_addresses[1])
+
+    async def connections(self) -> dict[str, str]:
+        """By peer id, the address of the other end of each connection. Raises Unreachable if the daemon is gone."""
+        peers = await self._told(self.p2p._client.list_peers)
+        return {peer.peer_id.to_base58(): str(peer.addrs[0]) for peer in peers if peer.addrs}
+
+    async def _told(self, question: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                return await question()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            raise Unreachable("the network daemon (p2pd) does not answer") from error
 
     async def connect(self, address: str, timeout_s: float) -> None:
         """Connect to a dial address; raises Unreachable."""
@@ -202,6 +218,7 @@ async def _start(config: DaemonConfig, folder: Path) -> Any:
             identity_path=str(config.identity_path),
             check_if_identity_free=False,
             host_maddrs=config.listen,
+            no_listen=not config.listen,
             announce_maddrs=config.announce or None,
             dht_mode="client" if config.client_mode else "server",
             use_relay=config.public,

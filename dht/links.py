@@ -11,11 +11,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dht.daemon import Daemon
 from dht.errors import Unreachable
 from dht.streams import MAX_FRAME_BYTES, MakeFrame, OnFrame
+from dht.traffic import Tally
 
 HEADER_BYTES = 4
 
@@ -51,6 +53,8 @@ class PeerStreams:
         """Handed to the daemon, headers included."""
         self.bytes_received = 0
         self.frames_dropped = 0
+        self.tally = Tally()
+        """Of all streams with each peer; whoever opens other streams adds theirs."""
         self._daemon = daemon
         self._protocol = protocol
         self._spawn = spawn
@@ -125,6 +129,7 @@ class PeerStreams:
                 log.warning("cut off %s: %s", sender, error)
                 return
             self.bytes_received += HEADER_BYTES + len(frame)
+            self.tally.add(sender, received=HEADER_BYTES + len(frame))
             if self._on_frame is not None:
                 self._on_frame(sender, frame)
 
@@ -182,8 +187,9 @@ class _Outgoing:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, largest_s)
 
-    async def _wait_for_frame(self) -> None:
-        while not self._frames and not self._later and not self._is_finishing:
+    async def _wait_for_frame(self, ended: asyncio.Task[None] | None = None) -> None:
+        """Or until the stream has ended, if there is one."""
+        while not (self._frames or self._later or self._is_finishing or (ended is not None and ended.done())):
             self._wake.clear()
             await self._wake.wait()
 
@@ -191,8 +197,11 @@ class _Outgoing:
         """Dial and send until the other side ends the stream, or we do."""
         reader, writer = await self._streams.dial(self._to)
         self.is_connected = True
+        # Else the stream to a peer that is gone would stay open until something is sent to it again.
+        ended = asyncio.create_task(_read_to_end(reader))
+        ended.add_done_callback(lambda _: self._wake.set())
         try:
-            while not reader.at_eof():
+            while not ended.done():
                 if self._frames:
                     frame = self._frames.popleft()
                     self._queued_bytes -= len(frame)
@@ -204,13 +213,14 @@ class _Outgoing:
                 elif self._is_finishing:
                     require_open(writer)
                     writer.write_eof()
-                    await reader.read()  # ends when the daemon has passed everything on
+                    await asyncio.wait([ended])  # when the daemon has passed everything on
                 else:
-                    await self._wait_for_frame()
+                    await self._wait_for_frame(ended)
         finally:
             self.is_connected = False
             # No flush: a peer that stopped reading would keep the buffer alive.
             writer.transport.abort()
+            ended.cancel()
 
     async def _write(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
         view = memoryview(frame)
@@ -223,12 +233,20 @@ class _Outgoing:
                 await writer.drain()
         self._frames_sent += 1
         self._streams.bytes_sent += HEADER_BYTES + len(frame)
+        self._streams.tally.add(self._to, sent=HEADER_BYTES + len(frame))
 
     def _drop_queue(self) -> None:
         self._streams.frames_dropped += len(self._frames) + len(self._later)
         self._frames.clear()
         self._later.clear()
         self._queued_bytes = 0
+
+
+async def _read_to_end(reader: asyncio.StreamReader) -> None:
+    """Nothing that counts comes back on an outgoing stream, however much it is; an error is its end, too."""
+    with suppress(OSError):
+        while await reader.read(CHUNK_BYTES):
+            continue
 
 
 def require_open(writer: asyncio.StreamWriter) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from dht.errors import DirectoryBusy
+
+TRIES = 5
+BETWEEN_TRIES_S = 0.05
 
 
 @contextmanager
@@ -22,12 +27,22 @@ def hold_directory(directory: Path) -> Iterator[None]:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with open(handle, "r+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not _take(file):
             holder = file.read(20).strip() or "unknown"
-            raise DirectoryBusy(f"{directory} is in use by process {holder}; stop it or name another folder") from error
+            raise DirectoryBusy(f"{directory} is in use by process {holder}; stop it or name another folder")
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def _take(file: TextIO) -> bool:
+    """Whether the lock is ours now. Whoever asks if it is held takes it for an instant: that one is waited for."""
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(BETWEEN_TRIES_S)
+        else:
+            return True
+    return False

@@ -20,6 +20,7 @@ from dht.links import LinkLimits, OversizeError, PeerStreams, read_frame
 from dht.records import Malformed, Record, acceptable, pack, unpack
 from dht.schema import make_validator
 from dht.streams import MAX_FRAME_BYTES, Streams
+from dht.traffic import Tally
 
 Provider = Callable[[], bytes | None]
 """Gives the bytes that a name stands for, or None while there are none."""
@@ -37,6 +38,7 @@ _MAX_REQUEST_BYTES = 4096
 _MAX_ANSWERS = 64
 _HAS_IT = b"\x01"
 _HAS_NOTHING = b"\x00"
+_NO_NAME = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,7 @@ class NetworkConfig:
     socket_folder: Path
     """For the daemon's sockets; cleaned at start, so one node at a time."""
     listen: tuple[str, ...]
+    """None: others reach this node through the connections that it opens itself."""
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
     """Dialled first; none: this node is the first."""
@@ -91,9 +94,32 @@ class Node:
         """Frames that were given up: no room in the queue, peer not reachable, peer not reading."""
         return self._links.frames_dropped
 
+    @property
+    def tally(self) -> Tally:
+        """Bytes with each peer: streams, questions and answers, without what the DHT and the daemon themselves say."""
+        return self._links.tally
+
     async def addresses(self) -> tuple[str, ...]:
-        """Where others can dial this node, each with /p2p/…"""
+        """Where others can dial this node, each with /p2p/…; nowhere if it does not listen."""
         return await self._daemon.addresses()
+
+    async def connections(self) -> dict[str, str]:
+        """By peer id, the address of the other end of each connection. Raises Unreachable if the daemon is gone."""
+        return await self._daemon.connections()
+
+    async def round_trip_s(self, peer_id: str, timeout_s: float) -> float:
+        """Seconds between a small question to the peer and its answer, both event loops included. Raises Unreachable.
+
+        It asks for a name that nobody has, to which there is an answer at once.
+        """
+        try:
+            async with asyncio.timeout(timeout_s), self._asking(peer_id, timeout_s) as (reader, writer):
+                asked_at = time.perf_counter()
+                await _write_question(writer, _NO_NAME, b"")
+                await reader.readexactly(1)
+                return time.perf_counter() - asked_at
+        except (TimeoutError, EOFError, OSError) as error:
+            raise Unreachable(f"peer {peer_id} did not answer within {timeout_s:g} s") from error
 
     async def meet(self, peer_id: str, addresses: Sequence[str]) -> bool:
         """Connect to a peer at the first of its addresses that answers; addresses of others are not dialled.
@@ -136,14 +162,22 @@ class Node:
             raise Unreachable(f"peer {peer_id} did not send {name}: {error or type(error).__name__}") from error
 
     async def _ask(self, peer_id: str, name: str, timeout_s: float, max_bytes: int, request: bytes) -> bytes | None:
-        reader, writer = await self._daemon.open_stream(peer_id, self._ask_protocol, timeout_s)
-        try:
-            writer.write(len(name.encode()).to_bytes(1, "big") + name.encode())
-            writer.write(len(request).to_bytes(2, "big") + request)
-            await writer.drain()
+        async with self._asking(peer_id, timeout_s) as (reader, writer):
+            self.tally.add(peer_id, sent=await _write_question(writer, name, request))
             if await reader.readexactly(1) != _HAS_IT:
                 return None
-            return await read_frame(reader, max_bytes, timeout_s)
+            answer = await read_frame(reader, max_bytes, timeout_s)
+            self.tally.add(peer_id, received=len(answer))
+            return answer
+
+    @asynccontextmanager
+    async def _asking(
+        self, peer_id: str, timeout_s: float
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A stream for one question. Raises Unreachable."""
+        reader, writer = await self._daemon.open_stream(peer_id, self._ask_protocol, timeout_s)
+        try:
+            yield reader, writer
         finally:
             writer.close()
 
@@ -176,6 +210,7 @@ class Node:
             writer.write(memoryview(data or b"")[offset : offset + 2**18])
             async with asyncio.timeout(limit_s):
                 await writer.drain()
+        self.tally.add(peer_id, sent=len(data or b""), received=len(request))
         async with asyncio.timeout(limit_s):
             await reader.read(1)  # the other side closes when it has everything
 
@@ -357,6 +392,14 @@ async def _stay_in_touch(daemon: Daemon, dht_node: Any, config: NetworkConfig) -
             with suppress(Unreachable):
                 await daemon.connect(address, config.dial_timeout_s)
                 await dht_node.protocol.call_ping(PeerID.from_base58(peer_id_in(address)))
+
+
+async def _write_question(writer: asyncio.StreamWriter, name: str, request: bytes) -> int:
+    """Returns its size."""
+    question = len(name.encode()).to_bytes(1, "big") + name.encode() + len(request).to_bytes(2, "big") + request
+    writer.write(question)
+    await writer.drain()
+    return len(question)
 
 
 def _protocol(run: bytes, name: str) -> str:

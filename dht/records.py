@@ -111,6 +111,7 @@ def _printable(value: str) -> str:
 Digest = Annotated[bytes, Field(strict=True), AfterValidator(_digest)]
 DigestOrEmpty = Annotated[bytes, Field(strict=True), AfterValidator(_digest_or_empty)]
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Measure = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
 Address = Annotated[str, Field(strict=True, max_length=128), AfterValidator(_printable)]
 Label = Annotated[str, Field(strict=True, max_length=32), AfterValidator(_printable)]
@@ -132,7 +133,7 @@ class Head:
     state: DigestOrEmpty
     """H(θ, m) of the anchor, of the initial parameters before genesis; empty while it is being computed."""
     ready: Flag
-    stuck_s: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+    stuck_s: Measure
     """Seconds since this peer is ready and undecided."""
     tokens: Count
     steps: Count
@@ -145,10 +146,16 @@ class Head:
     version: Label
     addrs: Annotated[tuple[Address, ...], Field(max_length=MAX_ADDRESSES)] = ()
     """Where the peer can be dialled, each with /p2p/ and its own id; a reader checks them before it dials."""
+    loss: Measure | None = None
+    """Its last training loss in nats per token. This and what follows is for people: nothing is decided by it."""
+    tokens_per_s: Measure | None = None
+    evaluated: Measure | None = None
+    """The newest held-out loss that it measured, in nats per token, and of which anchor."""
+    evaluated_round: Count | None = None
 
     def pack(self) -> bytes:
-        """The body of a `head` record."""
-        packed: bytes = msgpack.packb(asdict(self))
+        """The body of a `head` record; what is None is left out."""
+        packed: bytes = msgpack.packb({key: value for key, value in asdict(self).items() if value is not None})
         return packed
 
     @classmethod

@@ -1,5 +1,6 @@
 """`python -m peer join INVITE --dir DIR`: one peer, headless; event lines on stdout, the log on stderr.
 
+`python -m peer watch INVITE` prints what happens in a run without taking part in it.
 `python -m peer describe SPEC` prints what a run's model is and what memory it needs.
 `python -m peer export DIR` writes the model of a run directory for plain transformers.
 `python -m peer audit DIR` checks everything that lies in one; how far it is goes to stderr.
@@ -15,17 +16,20 @@ import signal
 import sys
 import time
 import traceback
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from dht.errors import HomefiresError
+from dht.errors import BadInput, HomefiresError
 from dht.identity import Identity
 from dht.invite import parse as parse_invite
 from dht.lifetime import die_with_parent
 from dht.lock import hold_directory
 from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import Fields, LinkLost
+from peer.control import Commands, ControlServer
 from peer.events import Event, PeerStopped
+from peer.measuring import measuring, one_at_a_time
 from peer.recording import EventWriter, print_event
 from peer.session import join
 from peer.spec import PeerSettings, load, settings_from
@@ -41,13 +45,16 @@ AUDITED = "audited round"
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     args = _parser().parse_args(argv)
-    die_with_parent()
+    if args.command != "join" or not args.stay:
+        die_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s peer %(name)s %(message)s")
     try:
         if args.command == "describe":
             return _describe(args.spec)
         if args.command == "export":
             return _export(args.dir, args.to)
+        if args.command == "watch":
+            return _watch(args.invite)
         if args.command == "audit":
             return _audit(args.dir, as_json=args.json)
         settings = settings_from(args.set, listen=tuple(args.listen))
@@ -57,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     except HomefiresError as error:
         if args.debug:
             traceback.print_exc()
-        if args.command == "join":
+        if args.command in ("join", "watch"):
             print_event(PeerStopped(why=str(error), exit_code=error.exit_code))
         print(f"homefires: {error}", file=sys.stderr)
         return error.exit_code
@@ -75,6 +82,12 @@ def _export(directory: Path, to: Path | None) -> int:
 
     print(export(directory, to))
     return 0
+
+
+def _watch(invite: str) -> int:
+    from peer import watching
+
+    return watching.main(invite)
 
 
 def _audit(directory: Path, *, as_json: bool) -> int:
@@ -109,6 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     joining.add_argument(
         "--set", action="append", default=[], metavar="settings.KEY=VALUE", help="a volunteer's setting"
     )
+    joining.add_argument("--stay", action="store_true", help="go on when whoever started this ends")
+    watching = commands.add_parser("watch", help="print what happens in a run without taking part")
+    watching.add_argument("invite")
     describing = commands.add_parser("describe", help="print parameters and memory of a run")
     describing.add_argument("spec", help="a shipped spec or a TOML file")
     exporting = commands.add_parser("export", help="write the model of a run directory for plain transformers")
@@ -117,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     auditing = commands.add_parser("audit", help="check every file of a run directory's chain")
     auditing.add_argument("dir", type=Path, help="run directory of a peer")
     auditing.add_argument("--json", action="store_true", help="print one JSON object")
-    for command in (joining, describing, exporting, auditing):
+    for command in (joining, watching, describing, exporting, auditing):
         command.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
@@ -127,18 +143,28 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(directory / "cache"))
     me = Identity.load_or_create(directory / "identity.key").peer_id
     with closing(EventWriter(run.hex()[:16], me, directory)) as writer:
-        session = Session(writer.emit)
-        why, code = _ending(invite, me, settings, directory, session)
+        session = Session(one_at_a_time(lambda event: commands.note(writer.emit(event), event)))
+        commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], _ask_to_leave)
+        with measuring(session.emit):
+            why, code = _ending(invite, me, settings, directory, session, commands)
         writer.emit(PeerStopped(why=why, exit_code=code))
     return code
 
 
-def _ending(invite: str, me: str, settings: PeerSettings, directory: Path, session: Session) -> tuple[str, int]:
+def _ask_to_leave() -> None:
+    """What a person would send; the main thread takes it from there."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _ending(
+    invite: str, me: str, settings: PeerSettings, directory: Path, session: Session, commands: Commands
+) -> tuple[str, int]:
     """Take part; how it ended in words, and the exit code. The link is gone when it returns."""
     try:
         with LinkChild(invite, directory, settings, lambda message: _report(session, message), session.left) as link:
             _leave_on_signals(session, link)
-            _join_or_leave(link, me, settings, directory, session)
+            with _listening(directory, session, commands):
+                _join_or_leave(link, me, settings, directory, session)
     except LinkLost:
         return "the link ended unexpectedly", HomefiresError.exit_code
     except HomefiresError as error:
@@ -146,6 +172,19 @@ def _ending(invite: str, me: str, settings: PeerSettings, directory: Path, sessi
         return str(error), error.exit_code
     session.say("GONE", "left the run" if session.stopping else "the run is finished")
     return ("asked to leave" if session.stopping else "the run is finished"), 0
+
+
+@contextmanager
+def _listening(directory: Path, session: Session, commands: Commands) -> Iterator[None]:
+    """Take commands at the control socket; without one, training goes on all the same."""
+    try:
+        server = ControlServer(directory, commands)
+    except BadInput as error:
+        session.warn("CONTROL", str(error))
+        yield
+        return
+    with server:
+        yield
 
 
 def _join_or_leave(link: LinkChild, me: str, settings: PeerSettings, directory: Path, session: Session) -> None:

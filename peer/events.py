@@ -13,8 +13,24 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
+
+from peer.fields import (
+    Reader,
+    read_count,
+    read_flag,
+    read_integer,
+    read_list,
+    read_number,
+    read_optional,
+    read_text,
+    read_time,
+    reader_of,
+    remembering,
+)
+from peer.fields import printable as printable  # what shows a text need not know where this is
 
 VERSION = 1
 
@@ -68,13 +84,13 @@ class PeerStateChanged(Event):
 class InnerProgressed(Event):
     """Inner steps made in this round, with the mean training loss (nats per token) since the last event.
 
-    `step` goes beyond `steps` (H) while a round is overdue.
+    `step` goes beyond `steps` (H) while a round is overdue. A loss that is not a number is read as None.
     """
 
     round: int
     step: int
     steps: int
-    loss: float
+    loss: float | None
     tokens: int
     tokens_per_s: float
     learning_rate: float
@@ -104,7 +120,11 @@ class PhaseEntered(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportReceived(Event):
-    """What another peer says of itself in its signed head record."""
+    """What another peer says of itself in its signed head record.
+
+    `loss` is its last training loss, `evaluated` the newest held-out loss that it measured, of anchor
+    `evaluated_round` (nats per token). Only who reads the board (`watch`) hears these three and the speed.
+    """
 
     about: str
     round: int
@@ -113,6 +133,10 @@ class ReportReceived(Event):
     steps: int
     name: str = ""
     leaving: bool = False
+    loss: float | None = None
+    evaluated: float | None = None
+    evaluated_round: int = 0
+    tokens_per_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,10 +188,10 @@ class RoundAborted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
-    """Held-out loss of anchor `round` in nats per token."""
+    """Held-out loss of anchor `round` in nats per token; one that is not a number is read as None."""
 
     round: int
-    loss: float
+    loss: float | None
     tokens: int
 
 
@@ -264,20 +288,45 @@ def format_line(line: Line) -> str:
 def parse_line(text: str) -> Line | None:
     """The event in a line; None for a type or version that this client does not know.
 
-    Raises ValueError for a line that is not an event. Unknown fields are ignored.
+    Raises ValueError for a line that is not an event. Unknown fields are ignored. What is returned can be trusted:
+    each field has its type, numbers are finite, counts are not negative, and texts are printable (a control,
+    format or escape character becomes U+FFFD), since much of it was said by other peers.
     """
-    row = json.loads(text)
-    if not isinstance(row, dict) or "type" not in row or "v" not in row:
-        raise ValueError(f"not an event: {text[:80]!r}")
-    kind = Event.registry.get(row["type"])
-    if kind is None or row["v"] != VERSION:
-        return None
-    known = {field.name for field in dataclasses.fields(kind)}
     try:
-        event = kind(**{key: value for key, value in row.items() if key in known})
-        return Line(seq=row["seq"], t=row["t"], run=row["run"], peer=row["peer"], event=event)
+        return _read_row(_DECODER.decode(text))
     except (TypeError, KeyError) as error:
-        raise ValueError(f"a {row['type']} event lacks a field: {error}") from error
+        raise ValueError(f"an event lacks a field or has a wrong one: {error}: {text[:80]!r}") from error
+    except RecursionError as error:
+        raise ValueError("not an event: nested too deeply") from error
+
+
+def _read_row(row: Any) -> Line | None:
+    if not isinstance(row, dict) or "type" not in row or "v" not in row:
+        raise ValueError(f"not an event: {str(row)[:80]!r}")
+    kind = row["type"]
+    if row["v"] != VERSION or type(kind) is not str or kind not in Event.registry:
+        return None
+    values = {name: read(row[name]) for name, read in _readers_of(kind) if name in row}
+    return Line(
+        seq=read_count(row["seq"]), t=read_time(row["t"]), run=read_text(row["run"]), peer=read_text(row["peer"]),
+        event=Event.registry[kind](**values),
+    )  # fmt: skip
+
+
+def read_line(raw: bytes) -> Line | None:
+    """Like `parse_line`, with None for a line that is cut off or malformed, too: it is to be skipped and counted."""
+    try:
+        return parse_line(raw.decode("utf-8", "replace"))
+    except ValueError:
+        return None
+
+
+def read_lines(path: Path) -> Iterator[Line | None]:
+    """Every line of a file but empty ones; None for each that cannot be read. Raises OSError."""
+    with path.open("rb") as file:
+        while raw := file.readline(MAX_LINE_BYTES):
+            if not raw.isspace():
+                yield read_line(raw)
 
 
 def read_events(directory: Path) -> Iterator[Line]:
@@ -285,20 +334,51 @@ def read_events(directory: Path) -> Iterator[Line]:
 
     A line that is cut off (the peer is writing it, or its machine lost power) is skipped.
     """
-    for path in sorted(directory.glob("events.jsonl*"), key=_age, reverse=True):
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for text in file:
-                try:
-                    line = parse_line(text)
-                except ValueError:
-                    continue
-                if line is not None:
-                    yield line
+    return (line for path in event_files(directory) for line in read_lines(path) if line is not None)
 
 
-def _age(path: Path) -> int:
-    number = re.fullmatch(r"events\.jsonl\.(\d+)", path.name)
-    return int(number[1]) if number else 0
+def event_files(directory: Path) -> list[Path]:
+    """The event files of a run directory, oldest first."""
+    found = [(match, path) for path in directory.glob("events.jsonl*") if (match := _FILE.fullmatch(path.name))]
+    return [path for _, path in sorted(found, key=lambda pair: -int(pair[0][1] or 0))]
+
+
+_FILE = re.compile(r"events\.jsonl(?:\.(\d+))?")
+MAX_LINE_BYTES = 4 << 20
+"""A longer line is not read as one."""
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
+"""Numbers that JSON lacks (NaN, Infinity) read as null, as they are written here."""
+
+
+@cache
+def _readers_of(kind: str) -> tuple[tuple[str, Reader], ...]:
+    hints = get_type_hints(Event.registry[kind])
+    names = [each.name for each in dataclasses.fields(Event.registry[kind])]
+    return tuple((name, _SPECIAL.get(name) or reader_of(hints[name])) for name in names)
+
+
+def _read_penalty(value: Any) -> dict[str, Any]:
+    """A row of `RoundCommitted.penalties`: the fields of a PenaltyImposed."""
+    return {name: read(value[name]) for name, read in _readers_of("PenaltyImposed")}
+
+
+def _read_connection(value: Any) -> dict[str, Any]:
+    """A row of `NetworkMeasured.peers`."""
+    return {name: read(value[name]) for name, read in _CONNECTION}
+
+
+_CONNECTION: tuple[tuple[str, Reader], ...] = (
+    ("peer", read_text), ("address", read_text), ("relayed", read_flag), ("bytes_sent", read_count),
+    ("bytes_received", read_count), ("rtt_s", partial(read_optional, read_number)),
+)  # fmt: skip
+_SPECIAL: dict[str, Reader] = {
+    "until": partial(read_optional, read_time),
+    "deadline": partial(read_optional, read_time),
+    "exit_code": read_integer,
+    "penalties": remembering(partial(read_list, _read_penalty)),
+    "peers": partial(read_list, _read_connection),
+}
+"""By the name of the field: those of which the type says too little."""
 
 
 def _finite(value: Any) -> Any:

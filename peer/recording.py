@@ -33,12 +33,14 @@ class EventWriter:
         self._file = logging.Logger("events")
         self._file.addHandler(_File(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8"))
 
-    def emit(self, event: Event) -> None:
-        """Write one event, flushed."""
-        text = format_line(Line(seq=self._seq, t=time.time(), run=self._run, peer=self._peer, event=event))
+    def emit(self, event: Event) -> int:
+        """Write one event, flushed; returns its number."""
+        number = self._seq
+        text = format_line(Line(seq=number, t=time.time(), run=self._run, peer=self._peer, event=event))
         self._seq += 1
         self._file.info(text)
         print(text, flush=True)
+        return number
 
     def close(self) -> None:
         """Close the file."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 SPEC_TIMEOUT_S = 90.0
 POLL_S = 0.5
+PAUSED_WHY = "its owner paused it; resume with: homefires resume"
 RETRY_S = 5.0
 LINKS_LOST = 3
 LINK_LOST_WINDOW_S = 600.0
@@ -94,6 +95,10 @@ class Peer:
     in_step: bool = False
     freeze_asked: bool = False
     round_begun: bool = False
+    said_paused: bool = False
+    """Whether the link knows that no more steps are made for this anchor."""
+    went_on: bool = False
+    """Whether this peer was paused and trains again, at this anchor."""
     checkpoint_failed: bool = False
     links_lost_at: list[float] = field(default_factory=list)
     round_began_at: float = field(default_factory=time.monotonic)
@@ -102,6 +107,8 @@ class Peer:
     idle_since: float | None = None
     """Since when this peer can make no inner step; None while it trains."""
     exposed_s: float = 0.0
+    learning_rate: float = 0.0
+    """Of the newest inner step."""
     progress: Progress = field(default_factory=lambda: Progress())
     replaying: Replaying = field(default_factory=Replaying)
 
@@ -142,7 +149,7 @@ class Peer:
     def meet_again(self) -> None:
         """A new link in place of one that has ended; the trainer stays as it is."""
         self.session.say("JOINING", "connecting again")
-        self.in_step = False
+        self.in_step = self.said_paused = False
         self.link.restart()
         self.link.expect("spec", SPEC_TIMEOUT_S)
         self.meet()
@@ -172,16 +179,19 @@ class Peer:
 
     def catch_up_or_train(self) -> None:
         """One turn: hear the link, then do what this peer's state asks for."""
+        if self.trainer.frozen:
+            self.session.wishes.round_is_given()
         if not self.in_step:
             self.session.say("SYNCING", "catching up with the others")
             self._hear(POLL_S)
+        elif self.session.wishes.pausing:
+            self._sit_out()
         elif self.trainer.frozen and not self._overdue():
             self.session.say("AVERAGING", f"round {self.trainer.anchor.round + 1} is being agreed")
             self._hear(POLL_S)
         else:
-            round = self.trainer.anchor.round + 1
-            overdue = f"round {round} is overdue; training goes on"
-            self.session.say("TRAINING", overdue if self.trainer.frozen else f"towards round {round}")
+            self._go_on()
+            self.session.say("TRAINING", self._why_it_trains())
             began_at, stands = time.monotonic(), self._stands()
             self._train_step()
             self._hear(0.0)
@@ -190,7 +200,46 @@ class Peer:
 
     def _stands(self) -> tuple[object, ...]:
         """What must not change while this peer rests after an inner step."""
-        return self.anchor, self.trainer.frozen, self.freeze_asked, self.in_step, self.session.stopping
+        asked = self.freeze_asked, self.session.wishes.pausing, self.session.stopping
+        return self.anchor, self.trainer.frozen, self.in_step, *asked
+
+    def _why_it_trains(self) -> str:
+        round = self.trainer.anchor.round + 1
+        if not self.trainer.frozen:
+            return f"towards round {round}"
+        if self.went_on:
+            return f"towards round {round + 1}, since its part of round {round} is given"
+        return f"round {round} is overdue; training goes on"
+
+    # ---- paused by its owner ----
+
+    def _sit_out(self) -> None:
+        """Give what was learned so far, make no inner step, hold nobody up; such time is not exposed."""
+        self._end_idling()
+        if not self.said_paused:
+            self._give_before_pause()
+            self.link.send("paused", self.anchor)
+            self.said_paused = True
+        self.session.say("PAUSED", PAUSED_WHY)
+        self._hear(POLL_S)
+
+    def _give_before_pause(self) -> None:
+        if self.trainer.frozen or not self.trainer.has_progress:
+            return
+        if self.progress.losses:
+            self.session.emit(self.progress.event(self.trainer, self.learning_rate))
+        self._write_contribution()
+        self.write_checkpoint()
+
+    def _go_on(self) -> None:
+        """Train again after a pause: whoever gave nothing for this anchor may still do so."""
+        if not self.said_paused:
+            return
+        self.said_paused, self.freeze_asked, self.went_on = False, False, True
+        self.idle_since = None
+        self.training_since = time.monotonic()
+        self.progress = Progress(since=time.monotonic())
+        self.link.send("resumed")
 
     # ---- train and freeze ----
 
@@ -198,14 +247,16 @@ class Peer:
         trainer = self.trainer
         if not self.round_begun:
             self._begin_round()
-        step = trainer.train_step()
+        step = trainer.train_step(lambda: self.session.wishes.pausing)
+        self.learning_rate = step.learning_rate
         self.progress.add(step.loss, step.tokens)
         time_share = (time.monotonic() - self.training_since) / self.spec.round.max_train_s
         share = max(trainer.step_in_round / trainer.steps_in_round, time_share)
         freezing = not trainer.frozen and (share >= 1 or self.freeze_asked)
         if freezing or self.progress.due():
-            self.session.emit(self.progress.event(trainer, step.learning_rate))
-            self.link.send("progress", share)
+            progress = self.progress.event(trainer, step.learning_rate)
+            self.session.emit(progress)
+            self.link.send("progress", share, progress.loss, progress.tokens_per_s)
         if freezing:
             self._freeze()
         if self.checkpoints.due(round_ends=freezing):
@@ -220,11 +271,14 @@ class Peer:
         self.round_begun = True
 
     def _freeze(self) -> None:
-        self.freeze_asked = False
         self.idle_since = time.monotonic()
+        self._write_contribution()
+        self.link.send("frozen", self.anchor)
+
+    def _write_contribution(self) -> None:
+        self.freeze_asked = False
         self.session.emit(PhaseEntered(round=self.trainer.anchor.round, phase="freeze"))
         self.trainer.freeze(self.anchor)
-        self.link.send("frozen", self.anchor)
 
     def write_checkpoint(self, *, last: bool = False) -> None:
         """Have all of this peer on disk. Without room for it the one before stays, and training goes on.
@@ -311,7 +365,7 @@ class Peer:
         restored = restore_at(self.link.directory, self.spec, anchor, updates[-1].round - 1)
         undone = self.trainer.undo(updates, restored)
         self.anchor, self.members = anchor, members
-        self.freeze_asked = self.round_begun = False
+        self._begin_anew()
         if self.idle_since is None:
             self.idle_since = time.monotonic()
         self.session.say_undone(updates, undone)
@@ -327,7 +381,7 @@ class Peer:
         self.finish_snapshot()
         given_up = self.trainer.jump(self.anchor, read_anchor(self.link.directory, round, anchor))
         self.anchor, self.members = anchor, members
-        self.freeze_asked = self.round_begun = False
+        self._begin_anew()
         self.session.say_left_behind(given_up, round)
         # Before anything else happens: an older checkpoint stands where no chain leads on.
         self.write_checkpoint()
@@ -336,7 +390,7 @@ class Peer:
         """Stand where the chain on this disk ends; at the very start the first founder measures it."""
         self.anchor = anchor
         self.trainer.resume(anchor)
-        self.freeze_asked = self.round_begun = False
+        self._begin_anew()
         self.round_began_at = self.idle_since = time.monotonic()
         self.link.send("applied", anchor, self.trainer.anchor.state_digest())
         if self.trainer.anchor.round == 0 and min(self.members) == self.trainer.me:
@@ -351,13 +405,13 @@ class Peer:
         self.session.say_given_up(self.trainer.apply(update, self.link.load_object), update.round)
         state = self.trainer.anchor.state_digest()
         self.anchor, self.members = anchor, update.staying
-        self.freeze_asked = False
+        self._begin_anew()
         self._end_idling()
         group, imposed = [pledge.peer for pledge in update.members], penalties_of(update, self.trainer.layer_names)
         self.session.emit(
             RoundCommitted(
                 round=update.round, digest=anchor.hex(), state=state.hex(), group=group,
-                weights=weights_of(update, self.trainer.layer_sizes),
+                weights=weights_of(update, self.trainer.parts),
                 penalties=[asdict(penalty) for penalty in imposed],
                 tokens=sum(pledge.tokens for pledge in update.members), bytes_sent=bytes_sent,
                 bytes_received=bytes_received, round_s=round(time.monotonic() - self.round_began_at, 3),
@@ -370,13 +424,16 @@ class Peer:
                 self.session.emit(penalty)
         self.round_began_at = self.idle_since = time.monotonic()
         self.exposed_s = 0.0
-        self.round_begun = False
         # Last: it may raise LinkLost, and the round is told to people once.
         self.link.send("applied", anchor, state)
         if self.in_step and self.snapshotter.due(update.round):
             self.snapshotter.start(self.trainer.anchor, anchor, state)
         if self._my_turn_to_evaluate(update):
             self._evaluate()
+
+    def _begin_anew(self) -> None:
+        """This peer stands at another anchor, or with another link: nothing has been said here yet."""
+        self.freeze_asked = self.round_begun = self.said_paused = self.went_on = False
 
     def finish_snapshot(self) -> None:
         """It is written beside training, until the anchor is about to change."""
@@ -394,6 +451,7 @@ class Peer:
     def _evaluate(self) -> None:
         loss, tokens = self.trainer.evaluate()
         self.session.emit(Evaluated(round=self.trainer.anchor.round, loss=loss, tokens=tokens))
+        self.link.send("evaluated", self.trainer.anchor.round, loss)
 
 
 def _make_trainer(spec: RunSpec, settings: PeerSettings, me: str, directory: Path) -> Trainer:

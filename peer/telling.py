@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged, PenaltyImposed
-from peer.rounds.judging import float_of
+from peer.rounds.judging import float_of, row_for
+from peer.rounds.layout import Part
 from peer.rounds.update import WEIGHT_ONE, Update
+from peer.wishes import Wishes
 
 if TYPE_CHECKING:
     from peer.train.trainer import Trainer, Undone
@@ -27,6 +28,8 @@ class Session:
     stopping: bool = False
     building: bool = False
     """The model is being built: a signal need not wait for that."""
+    wishes: Wishes = field(default_factory=Wishes)
+    """Whether the owner of this peer wants it to train."""
     state: str = ""
     why: str = ""
 
@@ -81,12 +84,18 @@ def penalties_of(update: Update, layers: Sequence[str] = ()) -> list[PenaltyImpo
     ]  # fmt: skip
 
 
-def weights_of(update: Update, layer_sizes: Sequence[int]) -> dict[str, int]:
-    """What each member weighed in the whole model, over 65,536: layers count by their elements."""
-    sizes = layer_sizes if len(update.weights) == len(layer_sizes) else (1,) * len(update.weights)
-    columns = zip(*update.weights, strict=True)
-    means = (sum(map(operator.mul, column, sizes)) // sum(sizes) for column in columns)
-    return {pledge.peer: mean for pledge, mean in zip(update.members, means, strict=True)}
+def weights_of(update: Update, parts: Sequence[Part]) -> dict[str, int]:
+    """What each member weighed in the whole model, over 65,536: parts count by their elements.
+
+    A part that came too late weighs nothing for whoever gave it, and nobody weighs more for that.
+    """
+    sums = [0] * len(update.members)
+    for part, contributors in zip(parts, update.contributors, strict=True):
+        row = row_for(update.weights, part.layer)
+        for index, weight in enumerate(row):
+            sums[index] += part.size * weight * (contributors >> index & 1)
+    whole = sum(part.size for part in parts)
+    return {pledge.peer: weighed // whole for pledge, weighed in zip(update.members, sums, strict=True)}
 
 
 def norms_of(update: Update) -> dict[str, float]:

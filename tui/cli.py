@@ -11,16 +11,31 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from dht.errors import BadInput, HomefiresError
 
-UI_CHOICES = ("auto", "plain", "json", "none")
+if TYPE_CHECKING:
+    from tui.attach import Look
+
+UI_CHOICES = ("auto", "tui", "plain", "json", "none")
+LINES_UI_CHOICES = ("auto", "plain", "json", "none")
+"""Of a command that has no dashboard."""
+COMMANDS_TO_A_PEER = {
+    "pause": "have the peer of this machine give what it has made and train no more, until it is resumed",
+    "resume": "have the paused peer of this machine train again",
+    "finish": "have the peer of this machine complete its round, then pause",
+    "leave": "have the peer of this machine leave its run",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code (see `dht.errors`)."""
+    from tui.terminal import hold_standard_streams
+
+    hold_standard_streams()
     with contextlib.suppress(AttributeError):
         # A terminal that lacks a character gets a question mark, not a traceback.
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -70,9 +85,14 @@ def build_parser() -> Parser:
     _add_demo(commands)
     _add_bootstrap(commands)
     _add_join(commands)
+    _add_watch(commands)
+    _add_attach(commands)
     _add_status(commands)
+    for name, summary in COMMANDS_TO_A_PEER.items():
+        _add_directory(_add_command(commands, name, partial(_tell_peer, name), summary))
     _add_export(commands)
     _add_audit(commands)
+    _add_report(commands)
     return parser
 
 
@@ -84,6 +104,7 @@ def _add_demo(commands: argparse._SubParsersAction[Parser]) -> None:
     _add_spec_options(parser, "--spec")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="keep everything in this new folder")
     _add_ui(parser)
+    _add_look(parser)
 
 
 def _add_bootstrap(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -92,7 +113,7 @@ def _add_bootstrap(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where its keys lie (default: by run, below your data)")
     _add_addresses(parser, "--listen", "listen on this multiaddr (default: all interfaces, a free port); repeatable")
     _add_addresses(parser, "--announce", "tell others to dial this multiaddr; repeatable")
-    _add_ui(parser)
+    _add_ui(parser, LINES_UI_CHOICES)
 
 
 def _add_join(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -105,13 +126,27 @@ def _add_join(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
     _add_addresses(parser, "--listen", "listen on this multiaddr (default: all interfaces, a free port); repeatable")
     _add_ui(parser)
+    _add_look(parser)
+
+
+def _add_watch(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = _add_command(commands, "watch", _watch, "look at a recording, a peer's folder, or a run from outside")
+    parser.add_argument("what", metavar="FILE|DIR|INVITE", help="event lines, a folder of a peer, or an invite")
+    parser.add_argument("--live", action="store_true", help="somebody still writes the file: follow it")
+    parser.add_argument("--viewer", action="store_true", help=argparse.SUPPRESS)  # see `tui.viewer`
+    _add_ui(parser)
+    _add_look(parser)
+
+
+def _add_attach(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = _add_command(commands, "attach", _attach, "show the dashboard of a peer of this machine")
+    _add_directory(parser)
+    _add_look(parser)
 
 
 def _add_status(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = _add_command(commands, "status", _status, "say what a peer of this machine does")
-    parser.add_argument(
-        "--dir", type=Path, metavar="DIR", help="the peer's folder (default: the run that reported last)"
-    )
+    _add_directory(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -127,6 +162,14 @@ def _add_audit(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def _add_report(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = _add_command(commands, "report", _report, "write one page of HTML about a run")
+    text = "the folder of a peer or a demo, a folder of those, or event lines"
+    parser.add_argument("source", type=Path, metavar="DIR|FILE", help=text)
+    text = "file to write (default: DIR/report.html, or FILE with .html at its end)"
+    parser.add_argument("--to", type=Path, metavar="OUT", help=text)
+
+
 def _add_command(
     commands: argparse._SubParsersAction[Parser], name: str, run: Callable[[argparse.Namespace], int], summary: str
 ) -> Parser:
@@ -140,9 +183,22 @@ def _add_debug(parser: Parser, default: bool | str) -> None:
     parser.add_argument("--debug", action="store_true", default=default, help="show tracebacks")
 
 
-def _add_ui(parser: Parser) -> None:
+def _add_directory(parser: Parser) -> None:
+    text = "the peer's folder (default: the run that reported last)"
+    parser.add_argument("--dir", type=Path, metavar="DIR", help=text)
+
+
+def _add_ui(parser: Parser, choices: Sequence[str] = UI_CHOICES) -> None:
     text = "plain lines, JSON event lines, or nothing on stdout (auto: plain)"
-    parser.add_argument("--ui", choices=UI_CHOICES, default="auto", help=text)
+    if "tui" in choices:
+        text = "a dashboard, plain lines, JSON event lines, or nothing (auto: a dashboard on a terminal, else plain)"
+    parser.add_argument("--ui", choices=choices, default="auto", help=text)
+
+
+def _add_look(parser: Parser) -> None:
+    parser.add_argument("--ascii", action="store_true", dest="ascii_only", help="a dashboard of ASCII characters")
+    parser.add_argument("--mono", action="store_true", help="a dashboard without colours (as with NO_COLOR)")
+    parser.add_argument("--read-only", action="store_true", help="a dashboard that commands nothing")
 
 
 def _add_spec_options(parser: Parser, name: str) -> None:
@@ -162,6 +218,7 @@ def _add_addresses(parser: Parser, flag: str, text: str) -> None:
 def _demo(options: argparse.Namespace) -> int:
     from tui.demo import Demo, run_demo
     from tui.output import open_output
+    from tui.terminal import choose_ui
 
     if not 1 <= options.peers <= 16:
         raise BadInput(f"--peers is {options.peers}; a demo has 1 to 16")
@@ -176,7 +233,8 @@ def _demo(options: argparse.Namespace) -> int:
         directory=options.dir,
     )
     spec = demo.choose()
-    output = open_output(options.ui, sys.stdout, sys.stderr, rounds=spec.run.rounds, terse=True)
+    rounds, flags = spec.run.rounds, _look(options).options()
+    output = open_output(choose_ui(options.ui), sys.stdout, sys.stderr, rounds=rounds, terse=True, options=flags)
     return run_demo(demo, output, spec)
 
 
@@ -191,8 +249,10 @@ def _bootstrap(options: argparse.Namespace) -> int:
 
 
 def _join(options: argparse.Namespace) -> int:
+    from tui.attach import join_and_attach
     from tui.output import open_output
     from tui.single import Join, run_join
+    from tui.terminal import choose_ui
 
     join = Join(
         invite=options.invite,
@@ -201,15 +261,61 @@ def _join(options: argparse.Namespace) -> int:
         device=options.device,
         listen=tuple(options.listen),
     )
-    return run_join(join, open_output(options.ui, sys.stdout, sys.stderr))
+    ui = choose_ui(options.ui)
+    if ui == "tui":
+        return join_and_attach(join, _look(options), open_output("plain", sys.stdout, sys.stderr))
+    return run_join(join, open_output(ui, sys.stdout, sys.stderr))
+
+
+def _watch(options: argparse.Namespace) -> int:
+    from tui.output import open_output
+    from tui.terminal import choose_ui
+    from tui.viewer import VIEWER_CODES
+    from tui.watch import Watch, watch_in_dashboard, watch_in_lines
+
+    watch = Watch(what=options.what, live=options.live, viewer=options.viewer)
+    ui = choose_ui(options.ui)
+    output = open_output("plain" if ui == "tui" else ui, sys.stdout, sys.stderr)
+    if ui != "tui":
+        return watch_in_lines(watch, output)
+    outcome = watch_in_dashboard(watch, _look(options), output)
+    return VIEWER_CODES[outcome] if watch.viewer else 0
+
+
+def _attach(options: argparse.Namespace) -> int:
+    from tui.attach import attach
+    from tui.terminal import require_terminal
+
+    require_terminal()
+    print(attach(_directory(options), _look(options)))
+    return 0
+
+
+def _look(options: argparse.Namespace) -> Look:
+    from tui.attach import Look
+
+    return Look(read_only=options.read_only, ascii_only=options.ascii_only, mono=options.mono)
+
+
+def _directory(options: argparse.Namespace) -> Path:
+    """The run directory that is meant. Raises BadInput if there is none."""
+    from tui.places import data_root
+    from tui.status import newest_directory
+
+    return options.dir or newest_directory(data_root() / "runs")
+
+
+def _tell_peer(cmd: str, options: argparse.Namespace) -> int:
+    from tui.control import command
+
+    print(command(_directory(options), cmd))
+    return 0
 
 
 def _status(options: argparse.Namespace) -> int:
-    from tui.places import data_root
-    from tui.status import describe_directory, newest_directory
+    from tui.status import describe_directory
 
-    directory = options.dir or newest_directory(data_root() / "runs")
-    print(describe_directory(directory, as_json=options.json))
+    print(describe_directory(_directory(options), as_json=options.json))
     return 0
 
 
@@ -224,6 +330,14 @@ def _audit(options: argparse.Namespace) -> int:
     from tui.single import run_audit
 
     run_audit(options.dir, as_json=options.json, debug=options.debug)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from peer.events import printable
+    from tui.report.write import default_target, write_report
+
+    print(printable(write_report(options.source, options.to or default_target(options.source))))
     return 0
 
 

@@ -7,21 +7,24 @@ they report, and check at the end that every peer committed every round with the
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from dht.errors import BadInput, RoundsFailed, Unreachable
-from peer.events import AlertRaised, InviteIssued, Line, RoundCommitted
+from dht.errors import BadInput, DiskFull, RoundsFailed, Unreachable
+from peer.events import AlertRaised, InviteIssued, Line, RoundCommitted, format_line
 from peer.spec import RunSpec, dump
 from tui.choose import choose_spec
+from tui.fold import fold
 from tui.launch import INTERRUPTED, Child, Children, Ended, Interrupted, Said, error_of, python_module
 from tui.output import Output
 from tui.progress import format_bytes
-from tui.snapshot import Swarm, fold
+from tui.snapshot import Swarm
 from tui.verdict import find_fault
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -59,13 +62,10 @@ class Demo:
 
 def run_demo(demo: Demo, output: Output, spec: RunSpec) -> int:
     """Run it to its end; the exit code. Raises RoundsFailed if not every round committed alike."""
-    with open_directory(demo.directory) as directory, Children() as children:
+    with open_directory(demo.directory) as directory:
         (directory / "spec.toml").write_text(dump(spec))
         output.say(f"{demo.peers} peers train {spec.run.name} for {spec.run.rounds} rounds in {directory}")
-        story = Story(children, output, spec, directory)
-        story.start_bootstrap()
-        story.run_peers(demo.peers)
-    output.close()
+        story, children = tell(demo, output, spec, directory)
     if children.interrupts:
         return INTERRUPTED
     fault = story.fault or find_fault(story.swarm, story.names, spec.run.rounds, story.ends)
@@ -77,11 +77,26 @@ def run_demo(demo: Demo, output: Output, spec: RunSpec) -> int:
     return 0
 
 
+def tell(demo: Demo, output: Output, spec: RunSpec, directory: Path) -> tuple[Story, Children]:
+    """Everything that happens until all children are gone and the output is closed."""
+    went_well = False
+    try:
+        with Children() as children, Merged(directory / "events.jsonl") as merged:
+            output.begin(merged.path)
+            story = Story(children, output, merged, spec, directory)
+            story.start_bootstrap()
+            story.run_peers(demo.peers)
+        went_well = not children.interrupts and not story.fault
+    finally:
+        output.close(at_once=not went_well)
+    return story, children
+
+
 class Story:
     """The children of one demo and what they have reported so far."""
 
-    def __init__(self, children: Children, output: Output, spec: RunSpec, directory: Path) -> None:
-        self.children, self.output, self.spec, self.directory = children, output, spec, directory
+    def __init__(self, children: Children, output: Output, merged: Merged, spec: RunSpec, directory: Path) -> None:
+        self.children, self.output, self.merged, self.spec, self.directory = children, output, merged, spec, directory
         self.swarm = Swarm()
         self.names: list[str] = []
         self.fault = ""
@@ -138,6 +153,7 @@ class Story:
                     self.output.say(f"bootstrap: {line.event.level}: {line.event.text}")
             case Said(line=line):
                 self.swarm = fold(self.swarm, line)
+                self.merged.write(line)
                 self.output.show(line)
             case Ended(child=child):
                 self._note_end(child)
@@ -157,6 +173,29 @@ class Story:
         begun = self.swarm.round > 0 or any(view.steps for view in self.swarm.reporting)
         if not begun and not self.children.interrupts:
             self.fault = f"{child.name} ended before round 0: {child.describe_end()}"
+
+
+class Merged:
+    """The events of all peers of a demo in one file, in the order in which they were read. A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Self:
+        self._file = self.path.open("w", encoding="utf-8")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def write(self, line: Line) -> None:
+        """One more event, so that whoever follows the file sees it. Raises DiskFull."""
+        try:
+            print(format_line(line), file=self._file, flush=True)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise DiskFull(f"the disk that holds {self.path.parent} is full") from error
 
 
 def round_limit_s(spec: RunSpec) -> float:

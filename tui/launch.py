@@ -56,6 +56,9 @@ CHILD_ENVIRONMENT = {
     "HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor",
 }
 
+ERROR_MARK = "homefires: "
+"""How the one line of an error begins, on the stderr of any command of ours."""
+
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -145,7 +148,7 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env=os.environ | CHILD_ENVIRONMENT,
+                env=environment(),
                 start_new_session=True,
             )
         child = Child(name=name, log=log, process=process)
@@ -227,10 +230,39 @@ def error_of(child: Child) -> HomefiresError:
     return HomefiresError(f"{child.name}: {child.describe_end()}; its log is {child.log}")
 
 
+def failure_of(what: str, exit_code: int, log: Path) -> HomefiresError:
+    """The same for a process whose events we did not read: it said why on stderr, which is in `log`."""
+    kind = kind_of(exit_code)
+    said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    if kind is not HomefiresError and said and said[-1].startswith(ERROR_MARK):
+        return kind(said[-1].removeprefix(ERROR_MARK))
+    how = f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"
+    return HomefiresError(f"{what}: {how}; its log is {log}")
+
+
 def kind_of(exit_code: int | None) -> type[HomefiresError]:
     """The branch of the error tree that an exit code stands for; its root for codes of no branch."""
     kinds = (BadInput, Unreachable, PortInUse, RunMismatch, DirectoryBusy, RoundsFailed, DiskFull, BadChain)
     return next((kind for kind in kinds if kind.exit_code == exit_code), HomefiresError)
+
+
+def start_lasting(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start `argv` as a process that outlives us: a session of its own, no output but its stderr, appended to `log`."""
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with log.open("ab") as stderr:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env=environment(),
+            start_new_session=True,
+        )
+
+
+def environment() -> dict[str, str]:
+    """What a child of ours gets."""
+    return os.environ | CHILD_ENVIRONMENT
 
 
 def python_module(name: str, *arguments: str) -> list[str]:

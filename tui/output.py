@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Protocol, TextIO
 
 from peer.events import Line, format_line
@@ -10,6 +15,9 @@ from tui.plain import PlainOutput
 
 class Output(Protocol):
     """Shows what happens in a swarm while it happens."""
+
+    def begin(self, events: Path) -> None:
+        """Every line is written to this file, too, from now on."""
 
     def show(self, line: Line) -> None:
         """One more event."""
@@ -20,8 +28,8 @@ class Output(Protocol):
     def tick(self, now_s: float) -> None:
         """Time passes (Unix seconds): called about once a second."""
 
-    def close(self) -> None:
-        """Nothing more will come."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Nothing more will come. What would stay for people to look at goes `at_once`."""
 
 
 class JsonOutput:
@@ -29,6 +37,9 @@ class JsonOutput:
 
     def __init__(self, stream: TextIO, aside: TextIO) -> None:
         self._stream, self._aside = stream, aside
+
+    def begin(self, events: Path) -> None:
+        pass
 
     def show(self, line: Line) -> None:
         print(format_line(line), file=self._stream, flush=True)
@@ -39,12 +50,15 @@ class JsonOutput:
     def tick(self, now_s: float) -> None:
         pass
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool = False) -> None:
         pass
 
 
 class NoOutput:
     """The exit code is the answer."""
+
+    def begin(self, events: Path) -> None:
+        pass
 
     def show(self, line: Line) -> None:
         pass
@@ -55,14 +69,24 @@ class NoOutput:
     def tick(self, now_s: float) -> None:
         pass
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool = False) -> None:
         pass
 
 
-def open_output(ui: str, stream: TextIO, aside: TextIO, *, rounds: int = 0, terse: bool = False) -> Output:
-    """The output that `--ui` names; `rounds` is the run's length if it has one. `auto` is plain."""
+def open_output(
+    ui: str, stream: TextIO, aside: TextIO, *, rounds: int = 0, terse: bool = False, options: Sequence[str] = ()
+) -> Output:
+    """The output that `ui` names, tui, plain, json or none; `rounds` is the run's length if it has one.
+
+    `options` are those of a dashboard, which asks this process to stop if its person leaves.
+    """
     if ui == "json":
         return JsonOutput(stream, aside)
     if ui == "none":
         return NoOutput()
-    return PlainOutput(stream, rounds=rounds, terse=terse)
+    lines = partial(PlainOutput, rounds=rounds, terse=terse)
+    if ui == "tui":
+        from tui.viewer import DashboardOutput
+
+        return DashboardOutput(stream, lines, partial(os.kill, os.getpid(), signal.SIGINT), options=options)
+    return lines(stream)

@@ -5,6 +5,7 @@ Safe to pipe: no escape bytes ever, whatever a peer calls itself.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from peer.events import (
@@ -19,9 +20,11 @@ from peer.events import (
     RoundAborted,
     RoundCommitted,
     TransferProgressed,
+    printable,
 )
+from tui.fold import fold
 from tui.progress import Bar, count, format_bytes, format_transfer
-from tui.snapshot import Swarm, fold
+from tui.snapshot import Swarm
 
 HEARTBEAT_S = 60.0
 """A line is printed after this long without one."""
@@ -60,6 +63,9 @@ class PlainOutput:
         self._bars: dict[str, Bar] = {}
         """Of each peer that takes a snapshot."""
 
+    def begin(self, events: Path) -> None:
+        pass
+
     def show(self, line: Line) -> None:
         before, self._swarm = self._swarm, fold(self._swarm, line)
         self._said_t = self._said_t or line.t
@@ -67,7 +73,7 @@ class PlainOutput:
             case RoundCommitted() as event if _is_news(before, event) and not _is_syncing(before, line):
                 self._flush_round(line.t)
                 self._pending = _Pending(line.t, event, self._training_loss())
-            case Evaluated() as event if len(self._swarm.losses) > len(before.losses):
+            case Evaluated() as event if event.loss is not None and event.round not in dict(before.losses):
                 self._show_evaluation(line.t, event)
             case PenaltyImposed() as event if event in self._swarm.penalties and event not in before.penalties:
                 self._print(line.t, self._penalty(event))
@@ -98,7 +104,7 @@ class PlainOutput:
         if self._swarm.started_t is not None and now_s - self._said_t >= HEARTBEAT_S:
             self._print(now_s, self._heartbeat())
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool = False) -> None:
         if self._pending is not None:
             self._flush_round(self._pending.t)
 
@@ -192,11 +198,6 @@ class PlainOutput:
 
     def _write(self, text: str) -> None:
         print(printable(text), file=self._stream, flush=True)
-
-
-def printable(text: str) -> str:
-    """The text without control, format or escape characters: each becomes U+FFFD."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _is_news(swarm: Swarm, event: RoundCommitted) -> bool:

@@ -29,7 +29,7 @@ class Bar:
     def draw(self, t: float, event: TransferProgressed) -> str:
         """[######------------------] 25% · 100.0 MB of 400.0 MB · 12.5 MB/s · from 3 donors · 24 s left"""
         self._drawn_t, self._ended = t, event.bytes_done >= event.bytes_total
-        share = event.bytes_done / event.bytes_total
+        share = min(1.0, event.bytes_done / event.bytes_total) if event.bytes_total else 1.0
         filled = int(WIDTH * share)
         came_bytes, left_bytes = event.bytes_done - self._first.bytes_done, event.bytes_total - event.bytes_done
         bytes_per_s = came_bytes / (t - self._began_t) if t > self._began_t else 0.0

@@ -52,16 +52,23 @@ class Join:
     device: str = ""
     listen: tuple[str, ...] = ()
 
+    def place(self) -> Path:
+        """The run directory. Raises BadInvite."""
+        invite = parse_invite(self.invite, time.time())
+        return self.directory or default_directory("runs", invite.run, invite.spec_hash)
+
+    def argv(self, directory: Path) -> list[str]:
+        """The command line of the peer."""
+        chosen = [("name", self.name), ("device", self.device)]
+        settings = [part for key, value in chosen if value for part in ("--set", f"settings.{key}={value}")]
+        return python_module("peer", "join", self.invite, "--dir", str(directory), *_listen(self.listen), *settings)
+
 
 def run_join(join: Join, output: Output) -> int:
     """Take part in the run of the invite until interrupted. Raises BadInvite before anything is started."""
-    invite = parse_invite(join.invite, time.time())
-    directory = join.directory or default_directory("runs", invite.run, invite.spec_hash)
-    chosen = [("name", join.name), ("device", join.device)]
-    settings = [part for key, value in chosen if value for part in ("--set", f"settings.{key}={value}")]
-    argv = python_module("peer", "join", join.invite, "--dir", str(directory), *_listen(join.listen), *settings)
+    directory, invite = join.place(), parse_invite(join.invite, time.time())
     output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}; Ctrl-C leaves")
-    return follow("peer", argv, directory / "peer.log", output)
+    return follow("peer", join.argv(directory), directory / "peer.log", output)
 
 
 def run_bootstrap(

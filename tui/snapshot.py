@@ -1,38 +1,100 @@
-"""What is known of a swarm, folded from event lines: `snapshot = fold(snapshot, line)`.
+"""What is known of a swarm, folded from event lines by `tui.fold`.
 
-One pure reducer behind the plain log, the demo's verdict and `status --json`: no clock, no files,
-no order assumed between the lines of different peers.
+Immutable, with every text printable and every number finite: a screen draws what it finds. The dashboard, the
+plain log, the demo's verdict and `status --json` read the same snapshot.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from peer.events import (
-    AlertRaised,
-    Evaluated,
-    InnerProgressed,
-    InviteIssued,
-    Line,
-    PeerStarted,
-    PeerStateChanged,
-    PeerStopped,
-    PenaltyImposed,
-    ReportReceived,
-    RoundCommitted,
-    RoundStarted,
-    TransferProgressed,
-)
+from peer.events import DeviceMeasured, NetworkMeasured, PenaltyImposed, RoundCommitted, TransferProgressed
 
-MAX_ALERTS = 16
-"""Alerts of one peer that are kept, the newest last."""
+WEIGHT_ONE = 65_536
+"""The weight of a member who is all of a round."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One point of a curve: when, in which round, after how many tokens of the whole run, and the value."""
+
+    t: float
+    round: int
+    tokens: int
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """What a peer did from `t` until the `t` of its next span, for the round that leads to anchor `round`.
+
+    Phases: idle, train, freeze, group, send, judge, reduce, commit, apply, late, failed, paused, sync, gone.
+    """
+
+    t: float
+    phase: str
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Penalised:
+    """A penalty as it was told first, by the update of `told_round` or by a member after that round."""
+
+    t: float
+    told_round: int
+    about: str
+    code: str
+    layer: str
+    evidence: str
+    factor: float
+    until_round: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundView:
+    """A committed round, once for all peers that report it.
+
+    `weights` are over 65,536 by member, `norms` the measured L2 norm of each member's pseudo-gradient, `given` the
+    tokens that each member trained, as far as it said. `round_s` lasts from when the round before was first told,
+    `exposed_s` is the mean of all `reporters`, bytes are their sum. `aborted` counts the tries that ended without a
+    decision, `outcomes` says what it counted for each peer: accepted, late, rejected or missed.
+    """
+
+    round: int
+    t: float
+    digest: str
+    group: tuple[str, ...]
+    weights: Mapping[str, int]
+    norms: Mapping[str, float]
+    tokens: int
+    round_s: float
+    exposed_s: float
+    void: int
+    bytes_sent: int
+    bytes_received: int
+    penalties: tuple[Penalised, ...]
+    aborted: int
+    given: Mapping[str, int]
+    outcomes: Mapping[str, str]
+    reporters: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One line of the log. `level` is info, warning or error; `code` a short name of what kind it is."""
+
+    t: float
+    level: str
+    peer: str
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Commit:
     """One peer's word that anchor `round` exists: the chain's digest and the hash of θ and m (hex)."""
 
@@ -48,22 +110,72 @@ class PeerView:
     peer: str
     name: str = ""
     reports: bool = False
+    version: str = ""
+    settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    directory: str = ""
     device: str = ""
     parameters: int = 0
     state: str = ""
     why: str = ""
+    until: float | None = None
+    """Until when its state lasts (Unix time), if it said so."""
     round: int = 0
     step: int = 0
     steps: int = 0
+    phase: str = ""
+    """Of the round, since its training ended; empty while it trains."""
+    deadline: float | None = None
+    """Of the phase (Unix time)."""
+    coordinator: str = ""
+    """Who leads this try of the round."""
+    ballot: int = 0
     loss: float | None = None
     tokens_per_s: float = 0.0
+    learning_rate: float | None = None
     bytes_sent: int = 0
     bytes_received: int = 0
     commits: tuple[Commit, ...] = ()
-    """By round. A peer that changed over to another branch has committed anew: what came before does not count."""
+    """By round, the newest ones. A peer that changed over to another branch has committed anew: what came before
+    does not count."""
+    accepted: int = 0
+    """Committed rounds in which what it gave counted, and came in time."""
+    late: int = 0
+    """Committed rounds in which it came late, or with old work."""
+    rejected: int = 0
+    """Committed rounds in which it counted nothing, for what was measured of it."""
+    missed: int = 0
+    """Committed rounds in which it was expected and did not answer."""
+    weight: float | None = None
+    """Its share (0 to 1) of the last round it was in."""
+    norm: float | None = None
+    """Of its pseudo-gradient, as last measured."""
+    tokens: int = 0
+    """Trained by it in committed rounds, as far as it said."""
+    tokens_now: int = 0
+    """Trained by it since the last anchor that it was a member of."""
+    norms: tuple[Point, ...] = ()
+    losses: tuple[Point, ...] = ()
+    speeds: tuple[Point, ...] = ()
+    """Tokens per second."""
+    learning_rates: tuple[Point, ...] = ()
+    spans: tuple[Span, ...] = ()
+    """What it did when, the newest last."""
+    started_t: float | None = None
+    seen_t: float | None = None
+    """Its last sign of life: its own line, or what another received of it."""
     alerts: tuple[str, ...] = ()
     transfer: TransferProgressed | None = None
     """What it is receiving in order to catch up."""
+    transfers: Mapping[str, TransferProgressed] = field(default_factory=lambda: MappingProxyType({}))
+    """The last word on each kind of transfer: updates, snapshot."""
+    network: NetworkMeasured | None = None
+    network_t: float | None = None
+    """When that was measured."""
+    ups: tuple[Point, ...] = ()
+    """Bytes per second that it sent, between two measurements."""
+    downs: tuple[Point, ...] = ()
+    """Bytes per second that it received."""
+    device_figures: DeviceMeasured | None = None
     stopped: bool = False
     exit_code: int = 0
 
@@ -71,6 +183,13 @@ class PeerView:
     def label(self) -> str:
         """The name its volunteer chose, or the last letters of its id."""
         return self.name or self.peer[-8:]
+
+    @property
+    def committed(self) -> int:
+        """The newest anchor that it stands on; of a peer that does not report, where it says it is."""
+        if self.commits:
+            return self.commits[-1].round
+        return self.round
 
     def has_committed(self, event: RoundCommitted) -> bool:
         """Whether this peer stands on the same anchor or behind it."""
@@ -85,12 +204,30 @@ class Swarm:
     run: str = ""
     peers: Mapping[str, PeerView] = field(default_factory=lambda: MappingProxyType({}))
     round: int = 0
+    rounds: int = 0
+    """The length of the run, 0 if it has none or nobody said."""
     losses: tuple[tuple[int, float], ...] = ()
     """(round, held-out nats per token) of evaluated anchors, by round."""
-    tokens_of: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Trained by the members of each committed round together; of two branches, what was said later."""
+    tokens: int = 0
+    """Trained by the members of all committed rounds together; of two branches, what was said later."""
     penalties: tuple[PenaltyImposed, ...] = ()
-    """Those that last now, in the order in which they were told."""
+    """Those that last now, in the order in which members told them."""
+    penalty_log: tuple[Penalised, ...] = ()
+    """Every penalty once, the newest last."""
+    history: tuple[RoundView, ...] = ()
+    """The newest committed rounds, by number."""
+    aborted: tuple[tuple[int, int], ...] = ()
+    """(round, ballot) of each try since the last anchor that ended without a decision."""
+    evaluations: tuple[Point, ...] = ()
+    """Held-out loss in nats per token."""
+    training: tuple[Point, ...] = ()
+    """Mean training loss of the reporting peers when each round was committed."""
+    speeds: tuple[Point, ...] = ()
+    """Tokens per second of all members together, per committed round."""
+    entries: tuple[Entry, ...] = ()
+    """The log, the newest last."""
+    skipped: int = 0
+    """Lines that could not be read: cut off, malformed, of a newer version or of an unknown type."""
     started_t: float | None = None
     last_t: float | None = None
     invite: str = ""
@@ -106,125 +243,52 @@ class Swarm:
         return sum(view.bytes_sent for view in self.reporting)
 
     @property
-    def tokens(self) -> int:
-        """Trained in all committed rounds."""
-        return sum(self.tokens_of.values())
-
-    @property
     def seconds(self) -> float:
         """From the first line to the last."""
         return (self.last_t or 0.0) - (self.started_t or 0.0)
+
+    @property
+    def lasting(self) -> tuple[Penalised, ...]:
+        """The penalties that last now, whoever told them."""
+        return tuple(penalty for penalty in self.penalty_log if penalty.until_round > self.round)
 
     def label(self, peer: str) -> str:
         """A short name for a peer id."""
         view = self.peers.get(peer)
         return view.label if view else peer[-8:]
 
-
-def fold(swarm: Swarm, line: Line) -> Swarm:
-    """The swarm after one more line."""
-    swarm = replace(
-        swarm,
-        run=swarm.run or line.run,
-        started_t=line.t if swarm.started_t is None else min(swarm.started_t, line.t),
-        last_t=line.t if swarm.last_t is None else max(swarm.last_t, line.t),
-    )
-    match line.event:
-        case ReportReceived() as event:
-            return _fold_hearsay(swarm, event)
-        case InviteIssued(invite=invite):
-            return replace(swarm, invite=invite)
-    before = swarm.peers.get(line.peer, PeerView(peer=line.peer))
-    view = _fold_peer(replace(before, reports=True), line)
-    return _fold_swarm(_with_peer(swarm, view), line)
+    def behind(self, peer: str) -> int:
+        """Rounds that a peer is behind the newest committed anchor; 0 for one that nothing is known of."""
+        view = self.peers.get(peer)
+        return max(0, self.round - view.committed) if view else 0
 
 
 def to_json(swarm: Swarm) -> dict[str, Any]:
-    """What `status --json` prints, without the history of commits."""
-    peers = []
-    for view in swarm.peers.values():
-        row = dataclasses.asdict(view)
-        commits = row.pop("commits")
-        peers.append(row | {"last_commit": commits[-1] if commits else None})
+    """What `status --json` prints, without the long histories."""
     return {
         "run": swarm.run,
         "round": swarm.round,
+        "rounds": swarm.rounds,
         "losses": [list(pair) for pair in swarm.losses],
         "tokens": swarm.tokens,
         "penalties": [dataclasses.asdict(penalty) for penalty in swarm.penalties],
+        "lasting": [dataclasses.asdict(penalty) for penalty in swarm.lasting],
         "bytes_sent": swarm.bytes_sent,
+        "skipped": swarm.skipped,
         "started_t": swarm.started_t,
         "last_t": swarm.last_t,
-        "peers": peers,
+        "peers": [_peer_to_json(swarm, view) for view in swarm.peers.values()],
     }
 
 
-def _with_peer(swarm: Swarm, view: PeerView) -> Swarm:
-    return replace(swarm, peers=MappingProxyType({**swarm.peers, view.peer: view}))
+_HISTORIES = frozenset({"commits", "norms", "losses", "speeds", "learning_rates", "spans", "ups", "downs"})
 
 
-def _fold_hearsay(swarm: Swarm, event: ReportReceived) -> Swarm:
-    view = swarm.peers.get(event.about, PeerView(peer=event.about))
-    if view.reports:
-        return swarm
-    state = "GONE" if event.leaving else "READY" if event.ready else "TRAINING"
-    name = event.name or view.name
-    return _with_peer(swarm, replace(view, name=name, round=event.round, step=event.steps, state=state))
-
-
-def _fold_peer(view: PeerView, line: Line) -> PeerView:
-    match line.event:
-        case PeerStarted() as event:
-            # A second start in one directory is a new process: nothing it did before holds any more.
-            fresh = PeerView(peer=view.peer, reports=True)
-            return replace(fresh, name=event.name, device=event.device, parameters=event.parameters, state="JOINING")
-        case PeerStateChanged() as event:
-            transfer = view.transfer if event.state == "SYNCING" else None
-            return replace(view, state=event.state, why=event.why, transfer=transfer)
-        case TransferProgressed() as event:
-            return replace(view, transfer=event)
-        case RoundStarted() as event:
-            return replace(view, round=event.round, step=0, steps=event.steps)
-        case InnerProgressed() as event:
-            return replace(
-                view,
-                round=event.round,
-                step=event.step,
-                steps=event.steps,
-                loss=event.loss,
-                tokens_per_s=event.tokens_per_s,
-            )
-        case RoundCommitted() as event:
-            commit = Commit(round=event.round, digest=event.digest, state=event.state)
-            earlier = tuple(known for known in view.commits if known.round < event.round)
-            return replace(
-                view,
-                round=event.round,
-                commits=(*earlier, commit),
-                bytes_sent=view.bytes_sent + event.bytes_sent,
-                bytes_received=view.bytes_received + event.bytes_received,
-            )
-        case AlertRaised() as event:
-            return replace(view, alerts=(*view.alerts, f"{event.level}: {event.text}")[-MAX_ALERTS:])
-        case PeerStopped() as event:
-            return replace(view, state="GONE", why=event.why, stopped=True, exit_code=event.exit_code)
-        case _:
-            return view
-
-
-def _fold_swarm(swarm: Swarm, line: Line) -> Swarm:
-    match line.event:
-        # Every member reports the same round: its tokens count once.
-        case RoundCommitted() as event:
-            newest = max(view.commits[-1].round for view in swarm.reporting if view.commits)
-            tokens_of = MappingProxyType({**swarm.tokens_of, event.round: event.tokens})
-            lasting = tuple(penalty for penalty in swarm.penalties if penalty.until_round > newest)
-            return replace(swarm, round=newest, tokens_of=tokens_of, penalties=lasting)
-        # Every member tells it; and who catches up tells what is over.
-        case PenaltyImposed() as event if event.until_round > swarm.round and event not in swarm.penalties:
-            return replace(swarm, penalties=(*swarm.penalties, event))
-        case Evaluated() as event if event.loss is not None:
-            known = {round: loss for round, loss in swarm.losses if round != event.round}
-            return replace(swarm, losses=tuple(sorted((known | {event.round: event.loss}).items())))
-        case _:
-            return swarm
+def _peer_to_json(swarm: Swarm, view: PeerView) -> dict[str, Any]:
+    row = {each.name: getattr(view, each.name) for each in dataclasses.fields(view) if each.name not in _HISTORIES}
+    for name in ("transfer", "network", "device_figures"):
+        row[name] = dataclasses.asdict(row[name]) if row[name] is not None else None
+    row["settings"] = dict(view.settings)
+    row["transfers"] = {what: dataclasses.asdict(transfer) for what, transfer in view.transfers.items()}
+    last = dataclasses.asdict(view.commits[-1]) if view.commits else None
+    return row | {"behind": swarm.behind(view.peer), "last_commit": last}

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import fcntl
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dht.errors import BadInput
-from peer.events import read_events
-from tui.plain import printable
+from peer.events import event_files, printable, read_lines
+from tui.control import PeerControl
+from tui.fold import fold_all
 from tui.progress import format_transfer
-from tui.snapshot import PeerView, Swarm, fold, to_json
+from tui.snapshot import PeerView, Penalised, Swarm, to_json
 
 
 def describe_directory(directory: Path, *, as_json: bool) -> str:
     """One JSON object, or a few lines for people. Raises BadInput if nothing was ever reported there."""
-    swarm = Swarm()
-    for line in read_events(directory):
-        swarm = fold(swarm, line)
+    swarm = fold_all(Swarm(), (line for path in event_files(directory) for line in read_lines(path)))
     if not swarm.reporting:
         raise BadInput(f"{directory} holds no events of a peer{_hint(directory)}")
     alive = is_locked(directory / "run" / "lock")
+    said = PeerControl(directory).request("status").fields if alive else {}
     if as_json:
-        return json.dumps({"directory": str(directory), "alive": alive} | to_json(swarm), allow_nan=False)
-    return "\n".join(printable(line) for line in describe(swarm, alive))
+        known = {"directory": str(directory), "alive": alive, "control": dict(said) or None}
+        return json.dumps(known | to_json(swarm), allow_nan=False)
+    return "\n".join(printable(line) for line in describe(_at(swarm, said), alive))
+
+
+def _at(swarm: Swarm, said: Mapping[str, Any]) -> Swarm:
+    """What the peer says now, where that is newer than its file; unchanged if it did not answer."""
+    mine = swarm.reporting[-1]
+    if not said or said.get("peer") != mine.peer:
+        return swarm
+    newer = replace(mine, **{name: said[name] for name in ("state", "why", "step", "steps") if said.get(name)})
+    return replace(swarm, peers={**swarm.peers, mine.peer: newer})
 
 
 def describe(swarm: Swarm, alive: bool) -> list[str]:
@@ -37,12 +50,28 @@ def describe(swarm: Swarm, alive: bool) -> list[str]:
     if swarm.losses:
         round, loss = swarm.losses[-1]
         lines.append(f"held-out loss {loss:.3f} at round {round}")
+    lines += [_counted(mine)] if mine.accepted + mine.late + mine.rejected + mine.missed else []
+    lines += [_penalty(swarm, penalty) for penalty in swarm.lasting]
     others = [view.label for view in swarm.peers.values() if view is not mine]
     if others:
         lines.append(f"with {', '.join(others)}")
     if mine.alerts:
         lines.append(f"last alert: {mine.alerts[-1]}")
     return lines
+
+
+def _counted(view: PeerView) -> str:
+    """rounds: 13 accepted, 3 late, 1 rejected, 2 missed; weight 26 % in the last one"""
+    counts = [(view.accepted, "accepted"), (view.late, "late"), (view.rejected, "rejected"), (view.missed, "missed")]
+    weight = f"; weight {100 * view.weight:.0f} % in the last one" if view.weight is not None else ""
+    return f"rounds: {', '.join(f'{number} {word}' for number, word in counts if number)}{weight}"
+
+
+def _penalty(swarm: Swarm, penalty: Penalised) -> str:
+    """penalty: peer-3 ANOMALY in model.norm, norm 0.11 where 0.02 is usual, counted 0 %, until round 19"""
+    where = f" in {penalty.layer}" if penalty.layer else ""
+    counted = f"counted {100 * penalty.factor:.0f} %, until round {penalty.until_round}"
+    return f"penalty: {swarm.label(penalty.about)} {penalty.code}{where}, {penalty.evidence}, {counted}"
 
 
 def newest_directory(root: Path) -> Path:

@@ -55,7 +55,7 @@ class ChainOnDisk:
         quota_bytes: int = QUOTA_BYTES,
     ) -> None:  # fmt: skip
         self._directory, self._parts, self.codec = directory, parts, codec
-        self._keep_rounds, self._quota_bytes = keep_rounds, quota_bytes
+        self._keep_rounds, self.quota_bytes = keep_rounds, quota_bytes
         self.objects = Objects(directory / "chain" / "objects", executor, call_soon)
         undone_path(directory, 0, b"").parent.mkdir(exist_ok=True)
         found = read_chain_files(directory, genesis)
@@ -76,6 +76,11 @@ class ChainOnDisk:
     def head(self) -> Head:
         """The newest anchor on this disk."""
         return self.heads[-1]
+
+    @property
+    def disk_bytes(self) -> int:
+        """What counts against `quota_bytes`: the blocks, and the bytes that they name."""
+        return self.objects.named_bytes + sum(self._block_bytes)
 
     @property
     def ancestors(self) -> dict[bytes, int]:
@@ -240,11 +245,11 @@ class ChainOnDisk:
 
     def _beyond_quota(self) -> int:
         """How many of the oldest blocks go: no fork leads back to them, nor does anybody who takes a snapshot."""
-        total_bytes = self.objects.named_bytes + sum(self._block_bytes)
+        total_bytes = self.disk_bytes
         taken = [round for round, anchor in snapshots.names(self._directory) if self._rounds.get(anchor) == round]
         last = min(self.head.round - self._keep_rounds, *taken[-2:]) if len(taken) > 1 else 0
         dropped = 0
-        while total_bytes > self._quota_bytes and self.heads[dropped].round < last:
+        while total_bytes > self.quota_bytes and self.heads[dropped].round < last:
             block = self.blocks[dropped]
             total_bytes -= self._block_bytes[dropped] + self.objects.freed_bytes(_means(block.update))
             dropped += 1

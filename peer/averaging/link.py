@@ -35,21 +35,23 @@ from peer.averaging.chain import ChainOnDisk
 from peer.averaging.codec import Codec
 from peer.averaging.donating import Donor
 from peer.averaging.driver import Driver
-from peer.averaging.meeting import find_genesis, find_spec
+from peer.averaging.meeting import LAYERS, find_genesis, find_spec
+from peer.averaging.metering import NetworkMeter
 from peer.averaging.neighbours import Neighbours
-from peer.averaging.notices import Notices
+from peer.averaging.notices import Learning, Notices
 from peer.averaging.pipe import LinkLost, LinkPipe
 from peer.averaging.reducing import Reducer
 from peer.averaging.rules import rules_of
 from peer.averaging.starting import lead, unless_left
 from peer.averaging.syncing import Syncer
 from peer.events import Event as Reported
-from peer.rounds.effects import Applied, Frozen, Leaving, Progressed, Tick
+from peer.rounds.effects import Applied, Frozen, Leaving, Paused, Progressed, Resumed, Tick
 from peer.rounds.layout import Part, cut
 from peer.rounds.machine import TICK_S, begin
 from peer.rounds.messages import HeadSent
+from peer.rounds.names import pack
 from peer.rounds.state import Head, Rules
-from peer.rounds.update import Block
+from peer.rounds.update import Block, Pledge
 from peer.spec import PeerSettings, RunSpec
 
 log = logging.getLogger(__name__)
@@ -78,6 +80,7 @@ async def story(
     if kind != "model":
         raise LinkLost
     layer_sizes, state, at = fields
+    node.serve(LAYERS, lambda: pack(layer_sizes))
     spec = specs.parse(text)
     parts = cut(layer_sizes, spec.codec.part_elements)
     genesis = await find_genesis(notices, pipe, invite.organiser, directory, state)
@@ -122,6 +125,7 @@ class Link:
         self._node, self._pipe, self._notices, self._disk = node, pipe, notices, disk
         self._publish_now = asyncio.Event()
         self._said: HeadSent | None = None
+        self._learning = Learning()
         self._in_step = False
         self._all_here, self._committed, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._lost_why = ""
@@ -148,6 +152,9 @@ class Link:
                 tasks.create_task(self._tick(), name="tick"),
                 tasks.create_task(Neighbours(self._node, self._notices, self._driver).follow(), name="neighbours"),
                 tasks.create_task(self._publish_heads(), name="publish"),
+                tasks.create_task(
+                    NetworkMeter(self._node, self._disk, self._report, self.is_exchanging).follow(), name="network"
+                ),
             ]
             hearing = asyncio.create_task(self._hear_trainer())
             try:
@@ -197,7 +204,7 @@ class Link:
         while True:
             self._publish_now.clear()
             if self._said is not None:
-                await self._notices.publish(self._said)
+                await self._notices.publish(self._said, self._learning)
             try:
                 async with asyncio.timeout(PUBLISH_S):
                     await self._publish_now.wait()
@@ -219,9 +226,19 @@ class Link:
             now = time.monotonic()
             match kind:
                 case "progress":
-                    self._driver.deliver(Progressed(now, fields[0]))
+                    share, loss, tokens_per_s = fields
+                    self._learning = dataclasses.replace(self._learning, loss=loss, tokens_per_s=tokens_per_s)
+                    self._driver.deliver(Progressed(now, share))
+                case "evaluated":
+                    round, loss = fields
+                    self._learning = dataclasses.replace(self._learning, evaluated=loss, evaluated_round=round)
+                    self._publish_now.set()
                 case "frozen":
                     self._frozen(fields[0])
+                case "paused":
+                    self._driver.deliver(Paused(now, self._offered(fields[0])))
+                case "resumed":
+                    self._driver.deliver(Resumed(now))
                 case "applied":
                     self._driver.deliver(Applied(now, fields[0], fields[1]))
                 case "leave" | "finish":
@@ -230,9 +247,14 @@ class Link:
                     raise AssertionError(f"no such message: {kind}")
 
     def _frozen(self, anchor: bytes) -> None:
-        mine = self._disk.contribution(anchor)
-        assert mine is not None, "the trainer writes a contribution before it says so"
-        self._driver.deliver(Frozen(time.monotonic(), mine.pledge(self._node.peer_id)))
+        pledge = self._offered(anchor)
+        assert pledge.root, "the trainer writes a contribution before it says so"
+        self._driver.deliver(Frozen(time.monotonic(), pledge))
+
+    def _offered(self, anchor: bytes) -> Pledge:
+        """What the trainer wrote for this anchor; a pledge that gives nothing if it wrote nothing."""
+        mine, me = self._disk.contribution(anchor), self._node.peer_id
+        return mine.pledge(me) if mine else Pledge(me, anchor, b"", 0, 0, 0, False)
 
     async def _say_goodbye(self, finished: bool) -> None:
         """A peer that has finished stays until the others have too; one that leaves goes as soon as it may."""

@@ -25,6 +25,8 @@ SPEC_TIMEOUT_S = 30.0
 ASK_TIMEOUT_S = 10.0
 ASK_AGAIN_S = 0.5
 MAX_SPEC_BYTES = 1 << 16
+LAYERS = "layers"
+"""Under this name a link gives the sizes of the model's layers, for who checks the chain without a model."""
 OFFER_EVERY_S = 20.0
 LOOK_EVERY_S = 0.5
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 
 from dht import keys as topics
 from dht.board import Board
 from dht.identity import Identity
-from dht.records import Genesis, Record, sign_record, unpack_body
+from dht.records import MAX_RECORD_BYTES, Genesis, Malformed, Record, pack, sign_record, unpack_body
 from dht.records import Head as HeadRecord
 from peer.rounds.messages import HeadSent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """How this peer's training goes: what people who only read the board see of it. Nothing is decided by it."""
+
+    loss: float | None = None
+    """Nats per token, as last said."""
+    tokens_per_s: float | None = None
+    evaluated: float | None = None
+    """The newest held-out loss that this peer measured, and of which anchor."""
+    evaluated_round: int | None = None
+
+
+NOTHING = Learning()
 
 
 @dataclass(frozen=True)
@@ -25,25 +42,39 @@ class Notices:
     addrs: tuple[str, ...] = ()
     """Where it can be dialled."""
 
-    async def publish(self, head: HeadSent) -> None:
+    async def publish(self, head: HeadSent, learning: Learning = NOTHING) -> None:
         """Put a HEAD up, signed; it replaces my last one."""
+        record = self._signed(head, learning)
+        if len(pack(record)) > MAX_RECORD_BYTES:  # a long name and long addresses: others must hear of this peer
+            record = self._signed(head, NOTHING)
+        await self.board.publish(topics.HEAD, record, topics.HEAD_TTL_S)
+
+    def _signed(self, head: HeadSent, learning: Learning) -> Record:
+        # A record with any other value would be refused, and this peer not be seen.
+        figures = {
+            name: value for name, value in asdict(learning).items() if value is not None and 0 <= value < math.inf
+        }
         body = HeadRecord(
             run=self.run, anchor=head.anchor, round=head.round, weight=head.weight, state=head.state,
             ready=head.ready, stuck_s=0.0, tokens=head.tokens, steps=head.steps, bandwidth_bps=0,
-            leaving=head.leaving, reach=0, name=self.name, version="1", addrs=self.addrs,
+            leaving=head.leaving, reach=0, name=self.name, version="1", addrs=self.addrs, **figures,
         )  # fmt: skip
-        expires = time.time() + topics.HEAD_TTL_S
-        record = sign_record(self.identity, self.run, topics.HEAD, body.pack(), expires)
-        await self.board.publish(topics.HEAD, record, topics.HEAD_TTL_S)
+        return sign_record(self.identity, self.run, topics.HEAD, body.pack(), time.time() + topics.HEAD_TTL_S)
+
+    async def read_heads(self) -> dict[str, HeadRecord]:
+        """By peer id what each other peer says of itself; its anchor is empty before it takes part."""
+        heads = {}
+        for author, record in (await self.board.read(topics.HEAD)).items():
+            with suppress(Malformed):
+                body = unpack_body(record)
+                if author != self.identity.peer_id and isinstance(body, HeadRecord):
+                    heads[author] = body
+        return heads
 
     async def read_others(self) -> dict[str, tuple[HeadSent | None, tuple[str, ...]]]:
         """By peer id: the HEAD of each other peer, None before it takes part, and where it says it can be dialled."""
-        others = {}
-        for author, record in (await self.board.read(topics.HEAD)).items():
-            body = unpack_body(record)
-            if author != self.identity.peer_id and isinstance(body, HeadRecord):
-                others[author] = (_said(body) if body.anchor else None, body.addrs)
-        return others
+        heads = await self.read_heads()
+        return {peer: (_said(body) if body.anchor else None, body.addrs) for peer, body in heads.items()}
 
     async def read_genesis(self, organiser: str) -> Record | None:
         """Who founds the run, signed by its organiser; None before he has said it."""

@@ -3,13 +3,15 @@
 Every message is (kind, values…). Large things do not travel here: contributions and means lie in
 files that both sides read.
 
-    trainer → link   model(layer_sizes, initial state, anchor where it stands or empty) · progress(share)
-                     frozen(anchor) · applied(anchor, state) · leave() · finish()
+    trainer → link   model(layer_sizes, initial state, anchor where it stands or empty)
+                     progress(share, training loss, tokens per second) · evaluated(round, held-out loss)
+                     frozen(anchor) · paused(anchor) · resumed() · applied(anchor, state) · leave() · finish()
     link → trainer   spec(toml) · waiting(why) · begin(anchor, members) · replay(block, last round) · resume(anchor)
                      in_step() · behind() · freeze() · commit(block, anchor, sent, received)
                      undo(blocks newest first, anchor, members) · snapshot(round, anchor, members)
                      report(name, fields) · error(name, text)
 
+`paused` instead of `frozen`: no more steps are made; what is on disk for this anchor is offered, or nothing.
 `begin` names the anchor where the trainer stands if that is on the chain, else the first one; what was
 decided since comes as `replay`. Where the trainer stands on a branch that was left, `begin` names that
 anchor all the same, and `undo` comes first; after it the trainer stands at its `anchor`. `snapshot`

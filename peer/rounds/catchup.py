@@ -74,7 +74,7 @@ def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
                 )
             )
         )  # fmt: skip
-    if head.ready and head.anchor == state.head.anchor and sender in state.electorate:
+    if head.ready and head.steps and head.anchor == state.head.anchor and sender in state.electorate:
         turn.set(ready_at={sender: turn.now, **state.ready_at})
     _note_stranger(turn, sender, head, heard_lately=turn.now - before_at < HEARD_S)
     if head.anchor != state.head.anchor:

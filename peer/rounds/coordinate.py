@@ -74,8 +74,10 @@ def _may_lead(turn: Turn, peer: str) -> bool:
 
 
 def _all_ready(turn: Turn) -> bool:
+    """Everybody who is waited for; and somebody has something to give."""
     heard, anchor = turn.state.heard, turn.state.head.anchor
-    return all(
+    others = (said for said, _ in heard.values() if said.ready and said.anchor == anchor)
+    return (turn.my_pledge().tokens > 0 or any(said.tokens for said in others)) and all(
         peer == turn.me or (peer in heard and heard[peer][0].anchor == anchor and heard[peer][0].ready)
         for peer in turn.state.electorate
         if not takeover.has_left(turn, peer)

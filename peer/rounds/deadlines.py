@@ -113,20 +113,33 @@ def at(state: State, ballot: int) -> Deadlines:
 
 
 def asks_at(state: State) -> float:
-    """When the first coordinator asks, though not all are ready.
+    """When the first coordinator asks, though not all are ready; never while all who are sit out.
 
     Counted from the first that was ready, whoever that was: a fast coordinator must not hurry the others. Before a
-    quorum is ready it waits for the cap, which counts from its own freeze.
+    quorum is ready it waits for the cap, which counts from its own freeze. Who sits out is ready before others can
+    be, and hurries nobody.
     """
-    latest = state.frozen_at + state.rules.gather_s
+    first_at = _first_ready_at(state)
+    latest = (first_at if sits_out(state, state.rules.me) else state.frozen_at) + state.rules.gather_s
     learned_s = state.deadlines.gather_s
-    if learned_s >= state.rules.gather_s or 1 + len(state.ready_at) < quorum(state.electorate):
+    ready = {state.rules.me, *state.ready_at, *(peer for peer in state.electorate if sits_out(state, peer))}
+    if learned_s >= state.rules.gather_s or len(ready) < quorum(state.electorate):
         return latest
-    return min(latest, _first_ready_at(state) + learned_s)
+    return min(latest, first_at + learned_s)
+
+
+def sits_out(state: State, peer: str) -> bool:
+    """Whether its owner has paused a peer before it was ready for this anchor: it is whenever the others are."""
+    if peer == state.rules.me:
+        return state.sits_out
+    said, _ = state.heard.get(peer, (None, 0.0))
+    return said is not None and said.anchor == state.head.anchor and said.ready and not said.steps
 
 
 def _first_ready_at(state: State) -> float:
-    return min(state.frozen_at, *state.ready_at.values()) if state.ready_at else state.frozen_at
+    """Of those who do not sit out; infinity if there is none."""
+    mine = () if sits_out(state, state.rules.me) else (state.frozen_at,)
+    return min((*mine, *state.ready_at.values()), default=float("inf"))
 
 
 def answers_s(state: State, ballot: int, now: float, asked: Sequence[str]) -> float:
@@ -166,7 +179,9 @@ def _was_ready(state: State, lead: Lead, peer: str) -> bool:
 
 
 def _ready(state: State, lead: Lead, peer: str) -> int:
-    """From the first that was. Who is new is not waited for."""
+    """From the first that was. Who is new, or sits out, is not waited for."""
+    if sits_out(state, peer):
+        return NOT_AWAITED
     if peer == state.rules.me:
         return _ms(state.frozen_at - _first_ready_at(state))
     if _was_ready(state, lead, peer):

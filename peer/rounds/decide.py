@@ -48,6 +48,20 @@ def on_frozen(turn: Turn, pledge: Pledge) -> None:
         on_prepare(turn, turn.owner(unanswered.place.ballot), unanswered)
 
 
+def on_paused(turn: Turn, pledge: Pledge) -> None:
+    """I make no more steps for this anchor: I keep my vote, hold nobody up and hurry nobody."""
+    if pledge.anchor == turn.state.head.anchor and turn.state.pledge is None:
+        turn.set(sits_out=True)
+        on_frozen(turn, pledge)
+
+
+def on_resumed(turn: Turn) -> None:
+    """I train again. What I gave for this anchor stays; who gave nothing may still give something."""
+    if turn.state.sits_out and turn.state.pledge is not None and not turn.state.pledge.root:
+        turn.set(sits_out=False, pledge=None)
+        turn.say_head()
+
+
 # ---- promise ----
 
 
@@ -391,7 +405,7 @@ def stand_at(turn: Turn, head: Head) -> None:
         pledge=None, progress=0.0, freeze_asked_at=None,
         unanswered=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={}, decided=None,
         deadlines=deadlines.learn([step.block.update for step in state.trail], state.rules), ready_at={},
-        dead_ballots=frozenset(),
+        sits_out=False, dead_ballots=frozenset(),
     )  # fmt: skip
     turn.moved()
 

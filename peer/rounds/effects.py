@@ -49,6 +49,18 @@ class Frozen(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Paused(Event):
+    """The trainer makes no more steps. It gives what it froze for this anchor so far, or nothing: an empty root."""
+
+    pledge: Pledge
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed(Event):
+    """The trainer makes steps again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reduced(Event):
     """The mean of a part is computed, encoded and on disk under this digest."""
 

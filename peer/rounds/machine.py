@@ -53,9 +53,11 @@ from peer.rounds.effects import (
     Held,
     Leaving,
     Measured,
+    Paused,
     Progressed,
     Received,
     Reduced,
+    Resumed,
     SendObjects,
     Tick,
 )
@@ -151,6 +153,11 @@ def _take(turn: Turn, event: Event) -> None:
         case Frozen(_, pledge):
             decide.on_frozen(turn, pledge)
             coordinate.look(turn)
+        case Paused(_, pledge):
+            decide.on_paused(turn, pledge)
+            coordinate.look(turn)
+        case Resumed():
+            decide.on_resumed(turn)
         case Applied(_, anchor, digest):
             _applied(turn, anchor, digest)
         case Leaving():

@@ -360,9 +360,11 @@ class State:
     deadlines: Deadlines
     """How long a first ballot waits, learned from `trail`."""
     ready_at: Mapping[str, float] = field(default_factory=dict)
-    """When I first heard that a peer is ready for the round from this anchor."""
+    """When I first heard that a peer is ready for the round from this anchor; not of those who sit out."""
     pledge: Pledge | None = None
     """What I froze for this anchor; None while training."""
+    sits_out: bool = False
+    """My owner paused me before I was ready for this anchor: I am whenever the others are."""
     progress: float = 0.0
     """Share of this round's inner steps (or time) that is done."""
     freeze_asked_at: float | None = None

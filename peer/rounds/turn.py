@@ -85,9 +85,10 @@ class Turn:
         self.moved()
 
     def stuck_s(self) -> float:
-        """For how long I have been ready for this anchor without a decision."""
+        """For how long I have been ready for this anchor without a decision; who sits out waits for nobody."""
         state = self.state
-        return 0.0 if state.pledge is None or state.decided is not None else self.now - state.frozen_at
+        waits = state.pledge is not None and not state.sits_out and state.decided is None
+        return self.now - state.frozen_at if waits else 0.0
 
     def moved(self) -> None:
         """Something of this instance went on: the next coordinator's patience starts anew."""
@@ -183,11 +184,12 @@ class Turn:
         self.do(Send(tuple(to), self.my_head()))
 
     def my_head(self) -> HeadSent:
-        """Where I am and whether I am ready."""
+        """Where I am and whether I am ready. Ready after 0 steps means that I sit out."""
         state, pledge = self.state, self.state.pledge
+        steps = pledge.steps if pledge and not state.sits_out else 0
         return HeadSent(
             anchor=state.head.anchor, round=state.head.round, weight=state.head.weight, state=state.state_digest,
-            ready=pledge is not None, tokens=pledge.tokens if pledge else 0, steps=pledge.steps if pledge else 0,
+            ready=pledge is not None, tokens=pledge.tokens if pledge else 0, steps=steps,
             leaving=state.leaving, name=self.rules.name, stuck_s=int(self.stuck_s()),
         )  # fmt: skip
 

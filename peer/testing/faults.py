@@ -139,4 +139,23 @@ class Partition(_Strike):
         return self.peers
 
 
-Fault = Crash | Stall | Slow | Corrupt | Loss | Duplicate | Reorder | Cut | Partition
+@dataclass(frozen=True, kw_only=True)
+class Odd(_PeerStrike):
+    """What the peer has learned and not yet given is `factor` times what it should be when it freezes this round.
+
+    `layer` is the name of the layer to which it happens ("0", "1", … among logical peers), or empty for all.
+    The peer itself knows nothing of it, as with memory that is not to be trusted.
+    """
+
+    phase: str = "freeze"
+    factor: float
+    layer: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises BadInput also for a phase in which nothing is frozen."""
+        super().__post_init__()
+        if self.phase != "freeze":
+            raise BadInput(f"{self}: what a peer gives is fixed at the freeze; leave the phase out")
+
+
+Fault = Crash | Stall | Slow | Corrupt | Loss | Duplicate | Reorder | Cut | Partition | Odd

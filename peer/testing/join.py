@@ -1,4 +1,5 @@
-"""`python -m peer.testing.join INVITE --dir DIR …`: `python -m peer join` with a network that can be broken.
+"""`python -m peer.testing.join INVITE --dir DIR …`: `python -m peer join` with a network that can be broken and a
+trainer that can err.
 
 Faults that strike in the trainer's own phases strike when their event has been printed.
 """
@@ -8,13 +9,21 @@ from __future__ import annotations
 import argparse
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
+import peer.session
+from dht.errors import BadInput
 from peer.__main__ import main
 from peer.averaging.child import LinkChild
 from peer.events import PhaseEntered, RoundStarted, parse_line
+from peer.spec import PeerSettings, RunSpec
+from peer.testing.faults import Odd
 from peer.testing.strikes import Striker
+
+if TYPE_CHECKING:
+    from peer.train.trainer import Trainer
 
 TRAINER_PHASES = ("freeze", "apply")
 """Those that the trainer reports; "train" begins with `RoundStarted`. The rest is the link's."""
@@ -27,6 +36,7 @@ class WatchedOutput(io.TextIOBase):
         self._inner, self._directory = inner, directory
         self._striker = Striker(directory, by_link=False)
         self._text = ""
+        self._odd: list[Odd] = []
 
     def write(self, text: str) -> int:
         """Keep the text until `flush`."""
@@ -51,7 +61,35 @@ class WatchedOutput(io.TextIOBase):
 
     def _strike(self, phase: str, round: int) -> None:
         # What breaks the network is passed on to the link by the swarm, which hears of the strike.
-        self._striker.enter(phase, round)
+        self._odd += [fault for fault in self._striker.enter(phase, round) if isinstance(fault, Odd)]
+
+    def take_odd(self) -> list[Odd]:
+        """What is to be odd in the contribution that is frozen now."""
+        odd, self._odd = self._odd, []
+        return odd
+
+
+def let_be_odd(trainer: Trainer, take_odd: Callable[[], list[Odd]]) -> None:
+    """Have what this trainer writes down as its contribution pass through here: the trainer believes that it is so."""
+    write_contribution = trainer._write_contribution
+
+    def write_odd_contribution(anchor: bytes) -> None:
+        for odd in take_odd():
+            _distort(trainer, odd)
+        write_contribution(anchor)
+
+    vars(trainer)["_write_contribution"] = write_odd_contribution
+
+
+def _distort(trainer: Trainer, odd: Odd) -> None:
+    """Raises BadInput for a layer that the model does not have."""
+    if odd.layer and odd.layer not in trainer.layer_names:
+        raise BadInput(f"{odd}: the model has no such layer; it has {', '.join(trainer.layer_names)}")
+    start = 0
+    for name, size in zip(trainer.layer_names, trainer.layer_sizes, strict=True):
+        if odd.layer in ("", name):
+            trainer._balance.flat[start : start + size].mul_(odd.factor)
+        start += size
 
 
 def run() -> int:
@@ -59,8 +97,16 @@ def run() -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--dir", type=Path, required=True)
     directory = parser.parse_known_args()[0].dir
-    sys.stdout = WatchedOutput(sys.stdout, directory)
+    sys.stdout = watched = WatchedOutput(sys.stdout, directory)
     LinkChild.module = "peer.testing.faulty_link"
+    make_trainer = peer.session._make_trainer
+
+    def make_faulty_trainer(spec: RunSpec, settings: PeerSettings, me: str, directory: Path) -> Trainer:
+        trainer = make_trainer(spec, settings, me, directory)
+        let_be_odd(trainer, watched.take_odd)
+        return trainer
+
+    peer.session._make_trainer = make_faulty_trainer
     return main(["join", *sys.argv[1:]])
 
 

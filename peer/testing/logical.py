@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dht.errors import BadInput
-from peer.testing.faults import Corrupt, Crash, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow, Stall
+from peer.testing.faults import Corrupt, Crash, Cut, Duplicate, Fault, Loss, Odd, Partition, Reorder, Slow, Stall
 from peer.testing.logical_peer import Crashed, LogicalPeer
 from peer.testing.swarm import Committed, Swarm
 from peer.testing.world import World
@@ -95,6 +95,8 @@ class LogicalSwarm(Swarm):
                 peer.streams.duplicate(rate, late_s, seconds)
             case Reorder(seconds=seconds, late_s=late_s):
                 peer.streams.reorder(late_s, seconds)
+            case Odd(factor=factor, layer=layer):
+                peer.distort(factor, layer)
             case Cut(other=other, seconds=seconds):
                 peer.streams.cut([self.world.peers[other].name], seconds)
             case Partition(peers=inside, seconds=seconds):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
+from dht.errors import BadInput
 from dht.memory import MemoryNetwork, Scheduler
 from dht.streams import MakeFrame, OnFrame, Streams
 from peer.averaging.driver import Driver
@@ -157,6 +158,21 @@ class LogicalPeer:
         """Nothing in, nothing out, timers late."""
         self.stalled_until = self.world.now + seconds
         self.world.network.stall(self.name, self.stalled_until)
+
+    def distort(self, factor: float, layer: str) -> None:
+        """What it owes is `factor` times as much from now on, in the part called `layer` or, if that is empty, in all.
+
+        Raises BadInput for a part that does not exist.
+        """
+        names = [str(part) for part in range(PARTS)]
+        if layer and layer not in names:
+            raise BadInput(f"there is no layer {layer!r}; a logical peer has {', '.join(names)}")
+        for part in range(PARTS):
+            if layer in ("", str(part)):
+                more = round((factor - 1) * self.ledger.balance[part])
+                self.produced[part] += more
+                self._unsaved[part] += more
+                self.ledger.balance[part] += more
 
     def burn(self) -> None:
         """One more effect; the fuse may have burnt out."""

@@ -29,7 +29,7 @@ from peer.events import AlertRaised, InviteIssued, Line, RoundCommitted, parse_l
 from peer.rounds.names import coordinator
 from peer.spec import RunSpec, dump, from_mapping, read_text
 from peer.testing.children import ORPHAN_S, Child, Printed, assert_no_orphans, processes_of
-from peer.testing.faults import Crash, Fault, Stall
+from peer.testing.faults import Crash, Fault, Odd, Stall
 from peer.testing.strikes import Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
 from peer.testing.swarm import Committed, Swarm
 
@@ -329,6 +329,8 @@ class RealSwarm(Swarm):
                     self._after(fault.back_after_s, lambda: self.restart(peer.index))
             case Stall():
                 self._after(fault.seconds, lambda: self._wake(peer, strike.pid))
+            case Odd():
+                pass  # the peer has struck itself
             case _:
                 for victim in fault.victims:
                     if victim != strike.peer or not strike.by_link:

@@ -58,21 +58,34 @@ class InnerLoop:
         self._parameters = trained(model)
         self._bfloat16 = uses_bfloat16(spec, device)
 
-    def step(self, round: int, step: int) -> Step:
-        """Inner step number `step` (from 0) of round `round`: gradients of all micro-batches, clip, optimizer."""
-        table = self._spec.inner
+    def step(self, round: int, step: int, stop: Callable[[], bool] = lambda: False) -> Step:
+        """Inner step number `step` (from 0) of round `round`: gradients of all micro-batches, clip, optimizer.
+
+        Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all.
+        """
+        table, done = self._spec.inner, 0
         # Read once at the end: each look at a number on a GPU waits for the GPU.
         loss, tokens = torch.zeros((), device=self._device), 0
-        for _ in range(table.accumulation):
+        while done < table.accumulation and not (done and stop()):
             tokens_BT = self._batches.next(table.sequences).to(self._device)
             micro_loss = self._loss(tokens_BT) / table.accumulation
             torch.autograd.backward(micro_loss)
             loss += micro_loss.detach()
             tokens += tokens_BT[:, 1:].numel()
+            done += 1
+        if done < table.accumulation:
+            loss *= self._rescale(table.accumulation / done)
         norm = nn.utils.clip_grad_norm_(self._parameters, table.clip or math.inf)
         rate = learning_rate(self._spec, round, step)
         self._optimizers.step(rate)
         return Step(loss=loss.item(), tokens=tokens, learning_rate=rate, grad_norm=norm.item())
+
+    def _rescale(self, factor: float) -> float:
+        """Make the gradients the mean over the micro-batches that were made; returns `factor`."""
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+        return factor
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """All that the optimizer remembers, by stable names, on the CPU; see `Optimizers.state`."""

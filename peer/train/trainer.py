@@ -7,7 +7,7 @@ and the parameters at which the current stretch of inner steps began.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,13 +85,21 @@ class Trainer:
         """Whether this anchor's contribution is offered."""
         return self._offered is not None
 
+    @property
+    def has_progress(self) -> bool:
+        """Whether inner steps were made since the last contribution."""
+        return self._tokens > 0
+
     def begin_round(self, members: Collection[str]) -> None:
         """Take my shards among the members of the last update, and me. Said twice in a round it changes nothing."""
         self._batches.reassign(sorted({*members, self.me}), self.anchor.cursors)
 
-    def train_step(self) -> Step:
-        """One inner step. Steps beyond H of an overdue round go on at the round's last learning rate."""
-        step = self._inner.step(self.anchor.round, min(self.step_in_round, self.steps_in_round - 1))
+    def train_step(self, stop: Callable[[], bool] = lambda: False) -> Step:
+        """One inner step; one with fewer micro-batches if `stop` says so after one of them.
+
+        Steps beyond H of an overdue round go on at the round's last learning rate.
+        """
+        step = self._inner.step(self.anchor.round, min(self.step_in_round, self.steps_in_round - 1), stop)
         self.step_in_round += 1
         self._age.progressed(self.anchor.round)
         self._tokens += step.tokens

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from tests.benchmarks.rows import Bar, Row, draw_curve, losses, markdown, percent
 
 WORST = 0.021
@@ -76,12 +78,8 @@ def _mean_percent(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):+.2f}{spread} %"
 
 
-def draw(rows: Sequence[Row], path: Path) -> bool:
-    """Held-out loss over tokens, and the last perplexities against no drops, as PNG; False without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Held-out loss over tokens, and the last perplexities against no drops, as PNG."""
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     curves, ratios = figure.subplots(1, 2, width_ratios=(3, 2))
     for variant, name in NAMES.items():
@@ -94,7 +92,6 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
-    return True
 
 
 def _draw_ratios(axes: Any, rows: Sequence[Row]) -> None:

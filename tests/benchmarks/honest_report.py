@@ -8,6 +8,8 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from tests.benchmarks.rows import Bar, Row, draw_curve, losses, markdown
 
 SHARDS = ("iid", "non-iid")
@@ -105,12 +107,8 @@ def _mean(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.4f}{spread}"
 
 
-def draw(rows: Sequence[Row], path: Path, ours: str) -> bool:
-    """Held-out loss over tokens, and the last losses against mean, as PNG; False without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
+def draw(rows: Sequence[Row], path: Path, ours: str) -> None:
+    """Held-out loss over tokens, and the last losses against mean, as PNG."""
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     curves, dots = figure.subplots(1, 2, width_ratios=(3, 2))
     for shards, colour in COLOURS.items():
@@ -125,7 +123,6 @@ def draw(rows: Sequence[Row], path: Path, ours: str) -> bool:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
-    return True
 
 
 def _draw_differences(axes: Any, rows: Sequence[Row], ours: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import torch
@@ -30,11 +30,11 @@ class RandomLabels(InnerLoop):
     rounds: Collection[int] = ()
     _now = False
 
-    def step(self, round: int, step: int) -> Step:
+    def step(self, round: int, step: int, stop: Callable[[], bool] = lambda: False) -> Step:
         """An inner step as always, but for the labels."""
         self._now = round in self.rounds
         self._generator = torch.Generator(self._device).manual_seed((self._spec.run.seed << 32) + (round << 16) + step)
-        return super().step(round, step)
+        return super().step(round, step, stop)
 
     def _loss(self, tokens_BT: Tensor) -> Tensor:
         if not self._now:

@@ -35,8 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         for variant, seed in in_order(chosen, arguments.seeds)
     ]
     rows = rows_of(jobs, out, arguments.jobs)
-    if not quality_report.draw(rows, out / "quality.png"):
-        print("no picture: matplotlib is missing; pip install -e '.[bench]'", flush=True)
+    quality_report.draw(rows, out / "quality.png")
     table, bars = quality_report.table(rows), quality_report.judge(rows)
     return write_results(out / "quality", base, table, bars, rows, code=code, peers=peers, single=list(SINGLE))
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from tests.benchmarks.rows import Bar, Row, draw_curve, losses, markdown, percent
 from tests.benchmarks.variants import CODECS, VARIANTS
 
@@ -99,12 +101,8 @@ COLOURS = {
 }  # fmt: skip
 
 
-def draw(rows: Sequence[Row], path: Path) -> bool:
-    """Held-out loss over tokens, and the codecs beside float32, as PNG; False without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Held-out loss over tokens, and the codecs beside float32, as PNG."""
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     curves, codecs = figure.subplots(1, 2, width_ratios=(3, 2))
     for variant in VARIANTS:
@@ -118,7 +116,6 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
-    return True
 
 
 def _draw_ratios(axes: Any, rows: Sequence[Row]) -> None:

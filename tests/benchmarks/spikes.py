@@ -47,8 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         for reducer in arguments.reducers
     ]
     rows = jobs.rows_of(wanted, out, arguments.jobs)
-    if not spikes_report.draw(rows, out / "spikes.png", BEGINS, SPOILT):
-        print("no picture: matplotlib is missing; pip install -e '.[bench]'", flush=True)
+    spikes_report.draw(rows, out / "spikes.png", BEGINS, SPOILT)
     table, bars = spikes_report.table(rows, BEGINS), spikes_report.judge(rows, BEGINS)
     return write_results(out / "spikes", base, table, bars, rows, code=code, peers=peers, begins=BEGINS, spoilt=SPOILT)
 

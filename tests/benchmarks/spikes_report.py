@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from tests.benchmarks.rows import Bar, Row, draw_curve, losses, markdown
 
 LARGEST = 0.5
@@ -71,12 +73,8 @@ def _mean(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.4f}{spread}"
 
 
-def draw(rows: Sequence[Row], path: Path, begins: int, spoilt: int) -> bool:
-    """Held-out loss over rounds by reducer, with the spoilt rounds marked, as PNG; False without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
+def draw(rows: Sequence[Row], path: Path, begins: int, spoilt: int) -> None:
+    """Held-out loss over rounds by reducer, with the spoilt rounds marked, as PNG."""
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     curves, heights = figure.subplots(1, 2, width_ratios=(3, 2))
     for variant, colour in COLOURS.items():
@@ -90,7 +88,6 @@ def draw(rows: Sequence[Row], path: Path, begins: int, spoilt: int) -> bool:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
-    return True
 
 
 def _mark_spoilt(axes: Any, row: Row, begins: int, spoilt: int) -> None:

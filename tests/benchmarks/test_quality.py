@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -197,10 +196,3 @@ def test_the_table_pairs_by_seed_and_counts_what_is_sent() -> None:
     line = next(line for line in text.splitlines() if line.startswith("| int4"))
     assert line.split(" | ")[1:6] == ["3.1000 ± 1.2728", "2.2000", "4.0000", "+5.00 %", "4"]
     assert "| 0.825 | 3 |" in line
-
-
-def test_without_matplotlib_there_is_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of the results does not need it."""
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert not quality_report.draw([], tmp_path / "quality.png")
-    assert not (tmp_path / "quality.png").exists()

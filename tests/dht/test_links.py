@@ -73,6 +73,34 @@ async def test_a_blocked_write_ends_by_its_deadline_and_delays_nobody() -> None:
             task.cancel()
 
 
+async def test_the_stream_to_a_peer_that_ends_it_is_closed_at_once_and_a_new_one_serves_the_next_frame() -> None:
+    """Visitors come and go: none may leave an open socket behind. What they say on it is thrown away."""
+    daemon: Any = Sockets()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        running: list[asyncio.Task[None]] = []
+
+        def spawn(story: Any) -> asyncio.Task[None]:
+            running.append(tasks.create_task(story))
+            return running[-1]
+
+        streams = PeerStreams(daemon, "/test", spawn, LIMITS)
+        streams.send("carol", b"hello")
+        reader, writer = await asyncio.open_connection(sock=await far_end(daemon, "carol"))
+        assert await read_frame(reader, 2**20, 5.0) == b"hello"
+        writer.write(FRAME)
+        await writer.drain()
+        writer.write_eof()
+        assert await reader.read() == b"", "our end is closed, too"
+        streams.send("carol", b"hello again")
+        again, other = await asyncio.open_connection(sock=await far_end(daemon, "carol"))
+        assert await read_frame(again, 2**20, 5.0) == b"hello again"
+        assert streams.frames_dropped == 0
+        for end in (writer, other):
+            end.close()
+        for task in running:
+            task.cancel()
+
+
 def test_a_stream_that_was_closed_meanwhile_is_an_error_of_the_network() -> None:
     """On uvloop a write to it would be a RuntimeError, which ended the whole link."""
 

@@ -1,5 +1,6 @@
 """One process per directory."""
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -38,3 +39,13 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
         child.wait(timeout=10)
         with hold_directory(tmp_path):
             pass
+
+
+def test_whoever_only_asks_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`homefires status` and the dashboard look at the lock by taking it shared for an instant."""
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run" / "lock").open("w") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        monkeypatch.setattr("time.sleep", lambda seconds: fcntl.flock(asking, fcntl.LOCK_UN))
+        with hold_directory(tmp_path):
+            assert (tmp_path / "run" / "lock").read_text() == str(os.getpid())

@@ -40,6 +40,12 @@ def daemons() -> list[psutil.Process]:
     return [process for process in psutil.Process().children(recursive=True) if process.name() == "p2pd"]
 
 
+def listens(node: Node) -> bool:
+    """Whether the node's daemon has a port that others can connect to."""
+    connections = psutil.Process(node._daemon.p2p._child.pid).net_connections("inet")
+    return any(connection.status == psutil.CONN_LISTEN for connection in connections)
+
+
 async def test_our_peer_id_is_the_transports(tmp_path: Path) -> None:
     identity = Identity.load_or_create(tmp_path / "identity.key")
     async with open_node(config(tmp_path)) as node:
@@ -171,6 +177,56 @@ async def test_a_client_uses_the_dht_and_its_streams_without_serving_the_dht(tmp
             client.serve("name", lambda: b"value")
             assert await client.board.read(HEAD) == {}
             assert await first.ask(client.peer_id, "name", 5) == b"value"
+
+
+async def test_who_listens_nowhere_reaches_others_and_they_answer_through_its_connection(tmp_path: Path) -> None:
+    """A client that only looks: nobody can dial it, and a frame to it comes all the same."""
+    async with open_node(config(tmp_path / "a")) as first:
+        bootstrap = await first.addresses()
+        async with open_node(config(tmp_path / "b", bootstrap=bootstrap, client_mode=True, listen=())) as client:
+            assert await client.addresses() == ()
+            assert (listens(first), listens(client)) == (True, False)
+            arrived = asyncio.Event()
+            client.streams.listen(lambda sender, frame: arrived.set())
+            first.streams.send(client.peer_id, b"x")
+            await asyncio.wait_for(arrived.wait(), 10)
+
+
+async def test_connections_are_named_with_the_address_of_the_other_end(tmp_path: Path) -> None:
+    async with open_node(config(tmp_path / "a")) as first:
+        assert await first.connections() == {}
+        (address,) = await first.addresses()
+        async with open_node(config(tmp_path / "b", bootstrap=(address,))) as second:
+            assert await second.connections() == {first.peer_id: address.split("/p2p/")[0]}
+            assert (await first.connections())[second.peer_id].startswith("/ip4/127.0.0.1/tcp/")
+
+
+async def test_a_round_trip_is_measured_and_who_is_gone_has_none(tmp_path: Path) -> None:
+    async with open_node(config(tmp_path / "a")) as first:
+        async with open_node(config(tmp_path / "b", bootstrap=await first.addresses())) as second:
+            assert 0 < await second.round_trip_s(first.peer_id, 5.0) < 1
+            gone = second.peer_id
+        with pytest.raises(Unreachable):
+            await first.round_trip_s(gone, 2.0)
+
+
+async def test_bytes_are_counted_by_peer(tmp_path: Path) -> None:
+    """Frames with their headers, questions and answers: what one side sent the other received."""
+    async with (
+        open_node(config(tmp_path / "a")) as alice,
+        open_node(config(tmp_path / "b", bootstrap=await alice.addresses())) as bob,
+    ):
+        bob.serve("name", lambda: b"x" * 1000)
+        assert await alice.ask(bob.peer_id, "name", 5.0) == b"x" * 1000
+        arrived = asyncio.Event()
+        bob.streams.listen(lambda sender, frame: arrived.set())
+        alice.streams.send(bob.peer_id, b"y" * 500)
+        await asyncio.wait_for(arrived.wait(), 10)
+        assert alice.tally.peers[bob.peer_id].received == 1000
+        assert bob.tally.peers[alice.peer_id].sent == 1000
+        assert bob.tally.peers[alice.peer_id].received == 504
+        assert 504 <= alice.tally.peers[bob.peer_id].sent < 530, "a frame and a question"
+        assert bob.bytes_received == 504, "a round's bytes are those of its frames"
 
 
 async def test_announced_addresses_are_the_ones_to_dial(tmp_path: Path) -> None:

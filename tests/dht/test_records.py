@@ -163,6 +163,25 @@ def test_types_and_ranges_are_strict(name: str, value: Any) -> None:
         Head.unpack(msgpack.packb(FIELDS | {name: value}))
 
 
+def test_what_is_for_people_may_be_missing_and_is_left_out() -> None:
+    """Records of peers that say nothing of their losses are as they always were."""
+    assert not FIELDS.keys() & {"loss", "tokens_per_s", "evaluated", "evaluated_round"}
+    told = replace(HEAD_BODY, loss=2.5, tokens_per_s=1e4, evaluated=2.25, evaluated_round=6)
+    assert Head.unpack(told.pack()) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("loss", math.nan), ("loss", -1.0), ("loss", "2.5"), ("tokens_per_s", math.inf),
+        ("evaluated", b""), ("evaluated_round", -1), ("evaluated_round", 1.0),
+    ],
+)  # fmt: skip
+def test_and_is_checked_if_it_is_there(name: str, value: Any) -> None:
+    with pytest.raises(Malformed, match=name):
+        Head.unpack(msgpack.packb(FIELDS | {name: value}))
+
+
 def test_before_genesis_there_is_no_anchor_and_perhaps_no_state_yet() -> None:
     body = replace(HEAD_BODY, anchor=b"", round=-1, state=b"")
     assert Head.unpack(body.pack()) == body

@@ -18,13 +18,14 @@ from peer.events import (
     Event,
     RoundStarted,
 )
+from peer.rounds.layout import Part
 from peer.rounds.update import Block, Update
 from peer.session import Peer
 from peer.spec import PeerSettings, RunSpec, from_mapping
 from peer.telling import Session
 from peer.train.checkpoint import Checkpoint
 from peer.train.trainer import Undone
-from tests.peer.rounds.build import HEAD, NAMES, block, update
+from tests.peer.rounds.build import HEAD, NAMES, PARTS, block, update
 
 STEPS = 4
 NEXT = HEAD.after(update()).anchor
@@ -96,8 +97,11 @@ class Trainer:
     steps_in_round: int = STEPS
     step_in_round: int = 0
     layer_sizes: tuple[int, ...] = (5,)
+    parts: tuple[Part, ...] = PARTS
     layer_names: tuple[str, ...] = ("layer",)
     frozen: bool = False
+    has_progress: bool = False
+    """Whether steps were made that no contribution holds."""
     room: bool = True
     too_old: float = 0.0
     """Norm of the work that it gives up with every update."""
@@ -112,8 +116,9 @@ class Trainer:
     def begin_round(self, members: tuple[str, ...]) -> None:
         self.done.append("begin")
 
-    def train_step(self) -> Any:
+    def train_step(self, stop: Callable[[], bool]) -> Any:
         self.done.append("step")
+        self.has_progress = True
         self.step_in_round += 1
         self.clock.now += self.step_s
         return SimpleNamespace(loss=2.0, tokens=64, learning_rate=0.1)
@@ -123,7 +128,7 @@ class Trainer:
         if not self.room:
             raise DiskFull("the disk is full")
         self.done.append("freeze")
-        self.frozen = True
+        self.frozen, self.has_progress = True, False
 
     def apply(self, item: object, load: object) -> float:
         self.done.append("apply")

@@ -13,6 +13,7 @@ from dht.addresses import ALL_INTERFACES
 from dht.errors import BadInput, BadSpec, HomefiresError
 from peer import __main__ as command
 from peer.averaging.child import LinkChild
+from peer.control import Commands
 from peer.spec import PeerSettings, settings_from
 from peer.telling import Session
 
@@ -30,7 +31,9 @@ def _fake_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ending(scene: str, directory: Path) -> tuple[str, int]:
-    return command._ending(scene, "me", PeerSettings(), directory, Session(lambda event: None))
+    session = Session(lambda event: None)
+    commands = Commands(session, "run", "me", "name", lambda: None)
+    return command._ending(scene, "me", PeerSettings(), directory, session, commands)
 
 
 def test_a_peer_listens_on_all_interfaces_unless_told_otherwise() -> None:

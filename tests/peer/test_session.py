@@ -115,6 +115,7 @@ def test_progress_is_told_once_a_second_and_at_the_end(story: Story) -> None:
     story.turns(STEPS)
     progress = [fields[0] for kind, *fields in story.link.told if kind == "progress"]
     assert progress == [0.75, 1.0]
+    assert [tuple(told) for kind, _, *told in story.link.told if kind == "progress"] == [(2.0, 160.0), (2.0, 160.0)]
     assert [event.tokens for event in story.told(InnerProgressed)] == [192, 64]
     assert all(event.loss == 2.0 for event in story.told(InnerProgressed))
 
@@ -162,12 +163,20 @@ def test_a_commit_is_applied_and_told(story: Story) -> None:
     assert story.link.told[-1] == ("applied", NEXT, b"state")
     (event,) = story.told(RoundCommitted)
     assert (event.round, event.group, event.bytes_sent, event.bytes_received) == (1, list(NAMES), 10, 20)
-    assert event.weights == dict(zip(NAMES, update().weights[0], strict=True))
     assert event.tokens == 300
     assert (event.digest, event.state) == (NEXT.hex(), b"state".hex())
     assert (event.round_s, event.exposed_s) == (STEPS + 5.0, 5.0)
     story.turns(1)
     assert story.trainer.done[-2:] == ["begin", "step"]
+
+
+def test_what_came_too_late_weighs_nothing(story: Story) -> None:
+    """Of parts of 2, 2 and 1 elements p1 gave the first two and p2 only the first; nobody weighs more for that."""
+    story.link.queue.append(commit())
+    story.turns(1)
+    (event,) = story.told(RoundCommitted)
+    full = update().weights[0]
+    assert event.weights == dict(zip(NAMES, (full[0], full[1] * 4 // 5, full[2] * 2 // 5), strict=True))
 
 
 def test_the_penalties_of_a_round_are_told(story: Story) -> None:
@@ -365,6 +374,7 @@ def test_exactly_one_member_measures_an_anchor(story: Story, every: int, last: i
     rounds = sorted(round for round, _ in evaluated)
     assert rounds == sorted(set(rounds))
     assert len(rounds) == expected
+    assert story.link.kinds().count("evaluated") == expected, "others read it on the board"
     assert len({me for _, me in evaluated}) == 3 or expected < 6
 
 

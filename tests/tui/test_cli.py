@@ -15,7 +15,7 @@ from dht.invite import issue
 from peer.events import Line, PeerStarted, format_line
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("demo", "bootstrap", "join", "status")
+COMMANDS = ("demo", "bootstrap", "join", "watch", "attach", "status", "pause", "resume", "finish", "leave")
 HELP_S = 0.3
 
 
@@ -62,7 +62,12 @@ def test_help_answers_at_once(command: str) -> None:
         (["demo", "--peers", "many"], ["--peers", "'many'"]),
         (["demo", "--peers", "17"], ["--peers is 17", "1 to 16"]),
         (["demo", "--rounds", "0"], ["--rounds is 0"]),
-        (["demo", "--ui", "tui"], ["--ui", "'tui'", "'plain'"]),
+        (["demo", "--ui", "tui"], ["--ui tui", "stdin is not a terminal", "--ui plain"]),
+        (["attach"], ["needs a terminal", "stdin is not a terminal"]),
+        (["bootstrap", "micro", "--ui", "tui"], ["--ui", "'tui'", "'plain'"]),
+        (["watch", "nowhere.jsonl"], ["nowhere.jsonl is no file, no folder and no invite"]),
+        (["watch", "hf1:rubbish"], ["invite"]),
+        (["pause"], ["no run was joined yet", "--dir"]),
         (["demo", "--spec", "nowhere.toml"], ["nowhere.toml cannot be read", "tiny"]),
         (["bootstrap"], ["SPEC", "homefires bootstrap --help"]),
         (["join", "hf1:rubbish"], ["invite"]),

@@ -13,8 +13,9 @@ from dht.errors import BadInput, BadSpec, PortInUse, RoundsFailed
 from peer.events import InviteIssued, Line, RoundStarted
 from peer.spec import parse
 from tui.demo import Demo, run_demo
+from tui.fold import fold
 from tui.output import JsonOutput, NoOutput, PlainOutput
-from tui.snapshot import Swarm, fold
+from tui.snapshot import Swarm
 
 SPEC = """
 [run]
@@ -79,7 +80,14 @@ def test_a_killed_peer_is_named_and_the_others_go_on(fake_children: Fake, spec_p
     assert str(caught.value) == wanted
     assert "round 3/3" in stream.getvalue()
     assert "peer-2: killed by SIGKILL" in stream.getvalue()
-    assert sorted(path.name for path in folder.iterdir()) == ["bootstrap", "peer-1", "peer-2", "peer-3", "spec.toml"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "bootstrap",
+        "events.jsonl",
+        "peer-1",
+        "peer-2",
+        "peer-3",
+        "spec.toml",
+    ]
     assert parse((folder / "spec.toml").read_text()).run.founders == 3
 
 

@@ -166,3 +166,17 @@ def is_gone(pid: int) -> bool:
         except psutil.NoSuchProcess:
             return True
     return False
+
+
+def test_nothing_that_children_print_is_seen(
+    children: Children, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It would land in the middle of a dashboard: their stderr, and that of their own children, is in the log."""
+    program = "import subprocess, sys; print('NOISE', file=sys.stderr, flush=True); "
+    program += "subprocess.run(['sh', '-c', 'echo NOISE below >&2; echo NOISE'])"
+    child = children.start("child", [sys.executable, "-c", program], tmp_path / "log")
+    while children.running:
+        children.next(timeout_s=DEADLINE_S)
+    assert (tmp_path / "log").read_text() == "NOISE\nNOISE below\n"
+    assert child.bad_lines == 1
+    assert capfd.readouterr() == ("", "")

@@ -19,8 +19,9 @@ from peer.events import (
     RoundCommitted,
     RoundStarted,
     TransferProgressed,
+    printable,
 )
-from tui.plain import PlainOutput, format_elapsed, printable
+from tui.plain import PlainOutput, format_elapsed
 from tui.progress import format_bytes
 
 GOLDEN = """\

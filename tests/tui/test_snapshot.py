@@ -18,7 +18,8 @@ from peer.events import (
     RoundStarted,
     TransferProgressed,
 )
-from tui.snapshot import MAX_ALERTS, Commit, Swarm, fold, to_json
+from tui.fold import MAX_ALERTS, fold
+from tui.snapshot import Commit, Swarm, to_json
 
 
 def line(event: Event, *, peer: str = "QmAlice", t: float = 100.0) -> Line:

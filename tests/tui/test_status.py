@@ -3,11 +3,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from dht.errors import BadInput
+from peer.control import Commands, ControlServer
 from peer.events import (
     AlertRaised,
     Evaluated,
@@ -17,10 +19,13 @@ from peer.events import (
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
+    PenaltyImposed,
     ReportReceived,
+    RoundCommitted,
     TransferProgressed,
     format_line,
 )
+from peer.telling import Session
 from tui.status import describe_directory, newest_directory
 
 STORY: tuple[Event, ...] = (
@@ -98,6 +103,47 @@ def test_a_peer_that_catches_up_says_what_it_received(tmp_path: Path) -> None:
     assert "received 7.1 MB of 23.5 MB of updates from bob" in text
 
 
+def committed(*penalties: PenaltyImposed) -> RoundCommitted:
+    return RoundCommitted(
+        round=4, digest="d4", state="s4", group=["QmAlice", "QmBob"], weights={"QmAlice": 60_000, "QmBob": 5_536},
+        penalties=[asdict(penalty) for penalty in penalties], tokens=1, bytes_sent=1, bytes_received=1, round_s=1.0,
+        exposed_s=1.0,
+    )  # fmt: skip
+
+
+def test_penalties_that_last_are_told_with_their_evidence_and_end(tmp_path: Path) -> None:
+    anomaly = PenaltyImposed(
+        about="QmBob", code="ANOMALY", layer="model.norm", evidence="norm 0.11 where 0.02 is usual", factor=0.25,
+        until_round=5,
+    )  # fmt: skip
+    write(tmp_path / "events.jsonl", *STORY, committed(anomaly), anomaly)
+    text = describe_directory(tmp_path, as_json=False)
+    said = "norm 0.11 where 0.02 is usual, counted 25 %, until round 5"
+    assert f"penalty: bob ANOMALY in model.norm, {said}" in text
+    assert "rounds: 1 accepted; weight 92 % in the last one" in text
+    row = json.loads(describe_directory(tmp_path, as_json=True))
+    assert [(each["about"], each["until_round"]) for each in row["lasting"]] == [("QmBob", 5)]
+    write(tmp_path / "events.jsonl", *STORY, committed(anomaly), anomaly, replace(committed(), round=5))
+    assert "ANOMALY" not in describe_directory(tmp_path, as_json=False)
+
+
+def test_json_has_what_a_peer_gave_and_no_long_histories(tmp_path: Path) -> None:
+    write(tmp_path / "events.jsonl", *STORY, committed())
+    row = json.loads(describe_directory(tmp_path, as_json=True))
+    alice, bob = row["peers"]
+    assert (alice["accepted"], alice["late"], alice["weight"], alice["behind"]) == (1, 0, 60_000 / 65_536, 0)
+    assert bob["name"] == "bob"
+    assert (row["rounds"], row["skipped"]) == (0, 0)
+    assert not {"spans", "losses", "norms", "commits", "speeds"} & set(alice)
+
+
+def test_lines_that_were_skipped_are_counted(tmp_path: Path) -> None:
+    write(tmp_path / "events.jsonl", *STORY)
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write('rubbish\n{"v":9,"type":"PeerStopped"}\n{"v":1,"seq":9,"t":10')
+    assert json.loads(describe_directory(tmp_path, as_json=True))["skipped"] == 3
+
+
 def test_rotated_files_are_read_oldest_first(tmp_path: Path) -> None:
     write(tmp_path / "events.jsonl.2", *STORY[:1])
     write(tmp_path / "events.jsonl.1", PeerStateChanged(state="READY", why="old"))
@@ -121,3 +167,17 @@ def test_the_newest_run_is_the_one_that_reported_last(tmp_path: Path) -> None:
         write(tmp_path / name / "events.jsonl", *STORY)
         os.utime(tmp_path / name / "events.jsonl", (1000.0 - age, 1000.0 - age))
     assert newest_directory(tmp_path).name == "new"
+
+
+def test_a_peer_at_work_says_itself_what_it_does(tmp_path: Path) -> None:
+    """Its file may lag behind, as on a full disk; whoever cannot be asked is told of from the file."""
+    write(tmp_path / "events.jsonl", *STORY)
+    session = Session(lambda event: None, state="PAUSED", why="its owner paused it")
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "TRAINING (round 3 began)" in describe_directory(tmp_path, as_json=False)
+        with ControlServer(tmp_path, Commands(session, "tiny", "QmAlice", "alice", lambda: None)):
+            assert "PAUSED (its owner paused it)" in describe_directory(tmp_path, as_json=False)
+            assert json.loads(describe_directory(tmp_path, as_json=True))["control"]["state"] == "PAUSED"
+    assert json.loads(describe_directory(tmp_path, as_json=True))["control"] is None

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from peer.events import Line, PeerStarted, RoundCommitted
-from tui.snapshot import Swarm, fold
+from tui.fold import fold
+from tui.snapshot import Swarm
 from tui.verdict import find_fault
 
 

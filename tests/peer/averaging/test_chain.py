@@ -444,7 +444,7 @@ def test_within_the_quota_everything_stays(tmp_path: Path) -> None:
     """One byte less and the oldest block goes."""
     disk = chain_of(0)(tmp_path)
     sizes = [0]
-    disk._quota_bytes = 10**9
+    disk.quota_bytes = 10**9
     for number in range(6):
         sizes.append(len(commit_void(disk, number).to_bytes()))
         if disk.head.round in (2, 4):

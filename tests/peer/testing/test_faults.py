@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dht.errors import BadInput
-from peer.testing.faults import PHASES, Corrupt, Crash, Cut, Fault, Loss, Partition, Slow, Stall
+from peer.testing.faults import PHASES, Corrupt, Crash, Cut, Fault, Loss, Odd, Partition, Slow, Stall
 from peer.testing.logical import LogicalSwarm
 
 
@@ -28,6 +28,8 @@ def test_every_phase_is_one_that_peers_report() -> None:
         (lambda: Loss(peer=0, phase="send", round=1, seconds=1, rate=1.5), "a rate above 1; it is a share"),
         (lambda: Cut(peer=2, other=2, phase="send", round=1, seconds=1), "cuts a peer off from itself"),
         (lambda: Partition(peers=(), phase="send", round=1, seconds=1), "about nobody"),
+        (lambda: Odd(peer=0, phase="send", round=1, factor=2), "fixed at the freeze; leave the phase out"),
+        (lambda: Odd(peer=0, round=1, factor=-2), "negative factor"),
         (lambda: LogicalSwarm(peers=0, seed=1), "at least 1"),
     ],
 )

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from peer.testing.children import Child, Printed, assert_no_orphans, processes_of
-from peer.testing.faults import Corrupt, Crash, Fault, Partition, Slow, Stall
+from peer.testing.faults import Corrupt, Crash, Fault, Odd, Partition, Slow, Stall
 from peer.testing.strikes import Orders, Striker, make_fifos, open_struck, open_thrown, parse_strike, read_thrown, throw
 
 DEADLINE_S = 20.0
@@ -26,6 +26,7 @@ KINDS: tuple[Fault, ...] = (
     Slow(peer=1, phase="send", round=3, seconds=2.0, bytes_per_s=1e4),
     Corrupt(peer=1, phase="send", round=3, frames=7),
     Partition(peers=(0, 1), phase="send", round=3, seconds=9.0),
+    Odd(peer=1, round=3, factor=8.0, layer="model.norm"),
 )
 PLAYER = """
 import subprocess, sys
@@ -68,9 +69,10 @@ def test_a_fault_of_the_network_is_told_and_handed_over_once(tmp_path: Path, str
     striker = Striker(tmp_path / "peer-1", by_link=True)
     assert striker.enter("send", 2) == []
     assert striker.enter("judge", 3) == []
-    assert striker.enter("send", 3) == list(KINDS[2:])
-    assert [parse_strike(struck.readline()).number for _ in KINDS[2:]] == [0, 1, 2]
+    assert striker.enter("send", 3) == list(KINDS[2:5])
+    assert [parse_strike(struck.readline()).number for _ in KINDS[2:5]] == [0, 1, 2]
     assert striker.enter("send", 3) == []
+    assert striker.enter("freeze", 3) == [KINDS[5]]
 
 
 def test_a_crash_takes_the_whole_group(tmp_path: Path, struck: TextIO) -> None:

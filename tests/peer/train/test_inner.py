@@ -170,3 +170,25 @@ def test_other_names_are_refused(spec: RunSpec, optimizer: str) -> None:
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_step_that_is_stopped_is_one_of_the_micro_batches_that_were_made(spec: RunSpec) -> None:
+    """The mean over them, and their tokens: a pause need not wait for the rest."""
+    models, losses = [], []
+    for accumulation, stops in ((2, False), (8, True)):
+        wanted, feed = changed(spec, accumulation=accumulation, sequences=2), Repeating(spec.model.context)
+        torch.manual_seed(0)
+        models.append(build(wanted))
+        step = InnerLoop(models[-1], wanted, feed, CPU).step(2, 0, lambda: stops and feed.at >= 4)  # noqa: B023
+        assert step.tokens == 4 * spec.model.context
+        losses.append(step.loss)
+    assert losses[0] == pytest.approx(losses[1])
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_step_has_at_least_one_micro_batch(spec: RunSpec) -> None:
+    """Whatever is wished."""
+    spec = changed(spec, accumulation=4, sequences=2)
+    feed = Repeating(spec.model.context)
+    assert InnerLoop(build(spec), spec, feed, CPU).step(2, 0, lambda: True).tokens == 2 * spec.model.context

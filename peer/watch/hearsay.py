@@ -1,0 +1,42 @@
+"""What peers say of themselves on the board, as news."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from dht.records import Head
+from peer.events import ReportReceived
+
+PEERS_MOST = 256
+"""Peer ids cost nothing: more than so many are not listened to."""
+
+
+class Hearsay:
+    """The board's HEADs, which are signed by those of whom they speak, as they were read last."""
+
+    def __init__(self) -> None:
+        self.heads: Mapping[str, Head] = {}
+        self._told: dict[str, ReportReceived] = {}
+
+    def news(self, heads: Mapping[str, Head]) -> list[ReportReceived]:
+        """Take in what the board says now; returns what is not as it was."""
+        self.heads = {peer: heads[peer] for peer in sorted(heads)[:PEERS_MOST]}
+        reports = {peer: _report(peer, head) for peer, head in self.heads.items()}
+        news = [report for peer, report in reports.items() if self._told.get(peer) != report]
+        self._told = reports
+        return news
+
+    def state_of(self, anchor: bytes) -> bytes:
+        """The hash of the bits that most peers at this anchor say; empty if nobody says any."""
+        said = Counter(head.state for head in self.heads.values() if head.anchor == anchor and head.state)
+        return said.most_common(1)[0][0] if said else b""
+
+
+def _report(peer: str, head: Head) -> ReportReceived:
+    began = bool(head.anchor)  # before the first round a peer waits for the organiser, ready for nothing
+    return ReportReceived(
+        about=peer, round=max(0, head.round), ready=head.ready and began, tokens=head.tokens, steps=head.steps,
+        name=head.name, leaving=head.leaving, loss=head.loss, evaluated=head.evaluated,
+        evaluated_round=head.evaluated_round or 0, tokens_per_s=head.tokens_per_s or 0.0,
+    )  # fmt: skip

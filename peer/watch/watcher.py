@@ -1,0 +1,283 @@
+"""Reads the board again and again, and asks one peer at a time for what follows the last round it knows.
+
+A peer answers as it answers anybody who is behind: once in two seconds, or at once who has got on. A watcher
+never says where it stands, so nobody counts it, tells it anything unasked, or waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from dht.errors import Unreachable
+from dht.records import Head as HeadRecord
+from dht.streams import Streams
+from peer.averaging.downloading import fetch_manifest
+from peer.averaging.meeting import LAYERS
+from peer.averaging.surveying import ASK_MOST, choose, survey
+from peer.events import AlertRaised
+from peer.rounds.frames import decode, encode
+from peer.rounds.messages import ChainSent, Get, HeadSent
+from peer.rounds.state import Head, Rules
+from peer.rounds.update import MAX_PARTS, integer, rows, unpack
+from peer.telling import Session
+from peer.watch.chain import WatchedChain, told
+from peer.watch.hearsay import Hearsay
+
+LOOK_S = 2.0
+BURST_S = 10.0
+"""While it catches up the board is read this often at least."""
+ANSWER_S = 3.0
+SILENT_S = 10.0
+"""Who did not answer, or had nothing, is left alone for so long."""
+DOUBT_S = 60.0
+"""And who gave a block that cannot be."""
+CATCH_UP_BYTES_PER_S = 256 << 10
+"""On the average: volunteers' upload is for rounds."""
+FAR_ROUNDS = 512
+"""Who is further behind begins at a snapshot's round; what a screen shows is not much longer."""
+CUT_OFF_BY = 2
+"""So many peers that are further must know none of the anchors here before the chain is begun elsewhere."""
+LAYERS_FROM = 5
+LAYERS_BYTES = 1 << 20
+ASK_S = 5.0
+LINGER_S = 10.0
+"""After the last round: its evaluation comes a little later."""
+CODE = "WATCH"
+
+
+class Around(Protocol):
+    """How peers are reached; `dht.node.Node` is one."""
+
+    streams: Streams
+
+    async def meet(self, peer_id: str, addresses: Sequence[str]) -> bool: ...
+    async def ask(
+        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = ..., request: bytes = ...
+    ) -> bytes | None: ...
+
+
+class Watcher:
+    """Tells what happens in a run, from the anchor `head` on.
+
+    `rules_of` gives the rules for a model with layers of these sizes; it raises ValueError for impossible ones.
+    """
+
+    def __init__(
+        self, node: Around, read_heads: Callable[[], Awaitable[Mapping[str, HeadRecord]]],
+        rules_of: Callable[[tuple[int, ...]], Rules], run: bytes, head: Head, session: Session,
+        rng: random.Random | None = None,
+    ) -> None:  # fmt: skip
+        self._node, self._read_heads, self._rules_of, self._run, self._session = (
+            node, read_heads, rules_of, run, session
+        )  # fmt: skip
+        self._head = head
+        self._rng = rng or random.Random()
+        self._following: WatchedChain | None = None
+        self._layer_sizes: tuple[int, ...] = ()
+        """Empty until peers have told, and again when a block did not fit them."""
+        self._hearsay = Hearsay()
+        self._left_alone: dict[str, float] = {}
+        """Peers that are not asked, and until when."""
+        self._cut_off: set[str] = set()
+        """Further peers that had nothing that follows."""
+        self._met: set[str] = set()
+        self._awaited: tuple[str, asyncio.Future[tuple[ChainSent | HeadSent, int]]] | None = None
+        self._warned = ""
+
+    @property
+    def head(self) -> Head:
+        """The newest anchor that is verified."""
+        return self._head if self._following is None else self._following.head
+
+    async def follow(self, rounds: int) -> None:
+        """Until this many rounds are made, for ever if that is 0."""
+        self._node.streams.listen(self._on_frame)
+        until = float("inf")
+        while time.monotonic() < until:
+            self._tell(await self._read_heads())
+            await self._catch_up()
+            if rounds and self.head.round >= rounds:
+                until = min(until, time.monotonic() + LINGER_S)
+            await asyncio.sleep(LOOK_S)
+
+    def _tell(self, heads: Mapping[str, HeadRecord]) -> None:
+        for report in self._hearsay.news(heads):
+            self._session.emit(report)
+        if not heads:
+            self._session.say("JOINING", "no peer is on the board of this run")
+
+    # ---- the chain ----
+
+    async def _catch_up(self) -> None:
+        """Ask on and on while somebody is further."""
+        until = time.monotonic() + BURST_S
+        while (source := self._source()) and time.monotonic() < until:
+            if not self._layer_sizes and not await self._start():
+                return
+            assert self._following is not None
+            await self._ask(source, self._following)
+        if self._hearsay.heads and not self._further():
+            self._session.say("READY", "watching: every round is checked as it comes")
+
+    def _further(self) -> list[str]:
+        """Peers that say that they are further; they say which bits they have as soon as they have computed them."""
+        known = {self.head.anchor} if self._following is None else set(self._following.anchors)
+        return [
+            peer
+            for peer, said in self._hearsay.heads.items()
+            if said.anchor and said.state and said.anchor not in known
+            and (said.round > self.head.round or said.weight > self.head.weight)
+        ]  # fmt: skip
+
+    def _source(self) -> str:
+        """Any of them, so that none has all the work; empty if there is nobody to ask."""
+        now = time.monotonic()
+        self._left_alone = {peer: until for peer, until in self._left_alone.items() if now < until}
+        free = [peer for peer in self._further() if peer not in self._left_alone]
+        return self._rng.choice(free) if free else ""
+
+    async def _ask(self, source: str, following: WatchedChain) -> None:
+        """Put GET to this peer, and take what it answers."""
+        if self._newest() - self.head.round > 1:
+            self._session.say("SYNCING", f"round {self.head.round} of {self._newest()} is checked")
+        await self._meet(source)
+        answer: asyncio.Future[tuple[ChainSent | HeadSent, int]] = asyncio.get_running_loop().create_future()
+        self._awaited = (source, answer)
+        self._node.streams.send(source, encode(Get(following.anchors)))
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                message, size_bytes = await answer
+        except TimeoutError:
+            self._met.discard(source)
+            self._leave_alone(source, SILENT_S)
+            return
+        finally:
+            self._awaited = None
+        if isinstance(message, ChainSent):
+            self._take(source, message, following)
+            await asyncio.sleep(size_bytes / CATCH_UP_BYTES_PER_S)
+        else:
+            await self._note_cut_off(source, message)
+
+    def _on_frame(self, sender: str, frame: bytes) -> None:
+        if self._awaited is None or sender != self._awaited[0] or self._awaited[1].done():
+            return
+        try:
+            message = decode(frame)
+        except ValueError:
+            return
+        if isinstance(message, ChainSent | HeadSent):
+            self._awaited[1].set_result((message, len(frame)))
+
+    def _take(self, source: str, chain: ChainSent, following: WatchedChain) -> None:
+        taken = following.take(chain.blocks)
+        if taken.undone:
+            text = f"the peers went on apart and agreed on the heavier side: {taken.undone} rounds are undone"
+            self._session.emit(AlertRaised(level="info", code="FORK", text=text))
+        for step in taken.steps:
+            for event in told(step, following.rules.parts, self._hearsay.state_of):
+                self._session.emit(event)
+        if taken.steps:
+            self._cut_off.clear()
+        if taken.fault:
+            fault = f"round {following.head.round + 1} as {source} gives it cannot be verified: {taken.fault}"
+            self._warn(f"{fault}; others are asked")
+            self._leave_alone(source, DOUBT_S)
+            self._layer_sizes = ()
+        elif not taken.steps:
+            self._leave_alone(source, SILENT_S)
+
+    # ---- where it begins ----
+
+    async def _start(self) -> bool:
+        """Know the model's layers, and where to begin; False if nobody tells."""
+        self._layer_sizes = await self._learn_layers()
+        if not self._layer_sizes:
+            return False
+        if self._following is not None:
+            self._following.rules = self._rules_of(self._layer_sizes)
+            return True
+        self._following = WatchedChain(self._rules_of(self._layer_sizes), self._head)
+        if self._newest() - self.head.round > FAR_ROUNDS:
+            await self._begin_late(f"{self._newest() - self.head.round} rounds are too many to load")
+        return True
+
+    async def _learn_layers(self) -> tuple[int, ...]:
+        """What most of some peers say of the sizes of the layers. A wrong word is found out by the next block."""
+        answers = await asyncio.gather(*(self._ask_layers(peer) for peer in self._some(LAYERS_FROM)))
+        said = Counter(answer for answer in answers if answer)
+        if not said:
+            self._warn("no peer tells how large the model's layers are; without that no round can be checked")
+        return said.most_common(1)[0][0] if said else ()
+
+    async def _ask_layers(self, peer: str) -> tuple[int, ...]:
+        await self._meet(peer)
+        try:
+            answer = await self._node.ask(peer, LAYERS, ASK_S, LAYERS_BYTES)
+            sizes = tuple(integer(size, 1) for size in rows(unpack(answer or b""), MAX_PARTS))
+            self._rules_of(sizes)
+            return sizes
+        except (Unreachable, ValueError):
+            return ()
+
+    async def _note_cut_off(self, source: str, said: HeadSent) -> None:
+        """It says where it is, and has nothing that follows: what it knows begins later, if it is further."""
+        self._leave_alone(source, SILENT_S)
+        if said.round > self.head.round:
+            self._cut_off.add(source)
+        if len(self._cut_off) < min(CUT_OFF_BY, len(self._further())):
+            return
+        why = f"no peer has round {self.head.round + 1} any more"
+        if not await self._begin_late(why):
+            self._warn(f"{why}, and not enough peers offer the same snapshot")
+
+    async def _begin_late(self, why: str) -> bool:
+        """Go on from the round of a snapshot that several peers offer alike; False if that cannot be had."""
+        peers = self._some(ASK_MOST)
+        await asyncio.gather(*(self._meet(peer) for peer in peers))
+        choice = choose(await survey(self._node, peers, ()))
+        if choice is None or choice.offer.round <= self.head.round:
+            return False
+        try:
+            manifest = await fetch_manifest(self._node, choice)
+        except Unreachable:
+            return False
+        if (manifest.run, manifest.anchor) != (self._run, choice.offer.anchor):
+            self._warn(f"the snapshot of round {choice.offer.round} is of another run")
+            return False
+        self._following = WatchedChain(self._rules_of(self._layer_sizes), manifest.base.head)
+        self._left_alone.clear()
+        self._cut_off.clear()
+        self._warn(
+            f"{why}: watching begins at round {manifest.round}, whose snapshot {len(choice.donors)} peers offer alike; "
+            "what led there is not verified, what follows is"
+        )
+        return True
+
+    # ---- peers ----
+
+    def _newest(self) -> int:
+        """The round that somebody says is made."""
+        return max((said.round for said in self._hearsay.heads.values()), default=0)
+
+    async def _meet(self, peer: str) -> None:
+        if peer not in self._met and peer in self._hearsay.heads:
+            await self._node.meet(peer, self._hearsay.heads[peer].addrs)
+            self._met.add(peer)
+
+    def _some(self, most: int) -> list[str]:
+        """Of the peers on the board."""
+        return self._rng.sample(sorted(self._hearsay.heads), min(most, len(self._hearsay.heads)))
+
+    def _leave_alone(self, peer: str, seconds: float) -> None:
+        self._left_alone[peer] = time.monotonic() + seconds
+
+    def _warn(self, text: str) -> None:
+        if text != self._warned:
+            self._warned = text
+            self._session.warn(CODE, text)

@@ -1,0 +1,135 @@
+"""`python -m peer watch INVITE`: what happens in a run, for somebody who takes no part in it.
+
+Read `story` first. A watcher loads no model and no data, serves nothing, and says nothing about itself; its
+lines carry no peer id, for it is nobody in the swarm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from dht.addresses import are_loopback
+from dht.errors import HomefiresError
+from dht.identity import Identity
+from dht.invite import Invite, parse
+from dht.node import NetworkConfig, open_node
+from dht.records import Genesis, unpack_body
+from peer import spec as specs
+from peer.audit.files import Verifier
+from peer.averaging.blocks import first_head
+from peer.averaging.meeting import find_spec
+from peer.averaging.notices import Notices
+from peer.averaging.rules import rules_of
+from peer.events import Event, Line, PeerStarted, PeerStopped, format_line
+from peer.rounds.layout import cut
+from peer.rounds.state import Rules
+from peer.rounds.update import MAX_PARTS
+from peer.spec import RunSpec
+from peer.telling import Session
+from peer.watch.hearsay import Hearsay
+from peer.watch.watcher import LOOK_S, Watcher
+
+SECOND_SIGNAL_CODE = 130
+
+
+async def story(invite: Invite, folder: Path, session: Session) -> None:
+    """Meet the network as a client, learn what the run is and who founded it, then follow its rounds.
+
+    Raises Unreachable. `folder` is for a key and for sockets, and can go afterwards.
+    """
+    session.say("JOINING", "looking for the run")
+    identity = Identity.load_or_create(folder / "identity.key")
+    config = NetworkConfig(
+        run=invite.spec_hash, identity_path=folder / "identity.key", socket_folder=folder / "run", listen=(),
+        bootstrap=invite.addrs, public=not are_loopback(invite.addrs), client_mode=True,
+    )  # fmt: skip
+    async with open_node(config) as node:
+        spec = specs.parse(await find_spec(node, invite, folder))
+        session.emit(PeerStarted(name="watch", version=version("homefires"), rounds=spec.run.rounds))
+        notices = Notices(node.board, identity, invite.spec_hash, name="")
+        genesis = await _founders(notices, invite.organiser, session)
+        watcher = Watcher(
+            node, notices.read_heads, lambda sizes: _rules(spec, invite.spec_hash, sizes), invite.spec_hash,
+            first_head(genesis), session,
+        )  # fmt: skip
+        await watcher.follow(spec.run.rounds)
+
+
+async def _founders(notices: Notices, organiser: str, session: Session) -> Genesis:
+    """Who founded the run; until they are named, tell who waits."""
+    hearsay = Hearsay()
+    while (record := await notices.read_genesis(organiser)) is None:
+        session.say("JOINING", "waiting for the organiser to name the founders")
+        for report in hearsay.news(await notices.read_heads()):
+            session.emit(report)
+        await asyncio.sleep(LOOK_S)
+    genesis = unpack_body(record)
+    assert isinstance(genesis, Genesis)
+    return genesis
+
+
+def _rules(spec: RunSpec, run: bytes, layer_sizes: tuple[int, ...]) -> Rules:
+    """Raises ValueError if no model of the run has such layers."""
+    if not 0 < sum(-(-size // spec.codec.part_elements) for size in layer_sizes) <= MAX_PARTS:
+        raise ValueError("a model has at least one part, and no more than an update may name")
+    return rules_of(spec, cut(layer_sizes, spec.codec.part_elements), Verifier(run))
+
+
+# ---- the process ----
+
+
+def main(text: str) -> int:
+    """Watch until the run is finished or somebody stops this process; returns its exit code. Raises BadInvite."""
+    import uvloop
+
+    invite = parse(text, time.time())
+    emit = Printer(invite.spec_hash.hex()[:16])
+    with tempfile.TemporaryDirectory(prefix="hf-") as folder:
+        why, code = uvloop.run(_until_asked(invite, Path(folder), Session(emit)))
+    emit(PeerStopped(why=why, exit_code=code))
+    return code
+
+
+class Printer:
+    """Prints events, numbered, of nobody."""
+
+    def __init__(self, run: str) -> None:
+        self._run, self._seq = run, 0
+
+    def __call__(self, event: Event) -> None:
+        print(format_line(Line(seq=self._seq, t=time.time(), run=self._run, peer="", event=event)), flush=True)
+        self._seq += 1
+
+
+async def _until_asked(invite: Invite, folder: Path, session: Session) -> tuple[str, int]:
+    """How it ended in words, and the exit code. The second signal ends it at once."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def ask() -> None:
+        if stop.is_set():
+            os._exit(SECOND_SIGNAL_CODE)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask)
+    watching, asked = asyncio.create_task(story(invite, folder, session)), asyncio.create_task(stop.wait())
+    await asyncio.wait({watching, asked}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (watching, asked):
+        task.cancel()
+    try:
+        await watching
+    except asyncio.CancelledError:
+        return "asked to stop", 0
+    except HomefiresError as error:
+        if stop.is_set():  # Ctrl-C ends the daemon in the same moment
+            return "asked to stop", 0
+        print(f"homefires: {error}", file=sys.stderr)
+        return str(error), error.exit_code
+    return "the run is finished", 0

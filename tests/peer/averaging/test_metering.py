@@ -1,0 +1,167 @@
+"""The network panel's figures: what is counted, what is measured, and what is not known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from dht.errors import Unreachable
+from dht.traffic import Tally
+from peer.averaging import metering
+from peer.averaging.metering import NetworkMeter, reach_of
+from peer.events import Line, NetworkMeasured, format_line, parse_line
+
+HERE = "/ip4/127.0.0.1/tcp/4001/p2p/me"
+CIRCUIT = "/ip4/198.51.100.7/tcp/1/p2p/relay/p2p-circuit"
+
+
+@dataclass
+class Network:
+    """Node and disk in one; `silent` answers no question."""
+
+    tally: Tally = field(default_factory=Tally)
+    connected: dict[str, str] = field(default_factory=dict)
+    silent: str = ""
+    asked: list[str] = field(default_factory=list)
+    is_gone: bool = False
+    disk_bytes: int = 300
+    quota_bytes: int = 1000
+
+    async def addresses(self) -> tuple[str, ...]:
+        return (HERE,)
+
+    async def connections(self) -> dict[str, str]:
+        if self.is_gone:
+            raise Unreachable("the daemon is gone")
+        return self.connected
+
+    async def round_trip_s(self, peer_id: str, timeout_s: float) -> float:
+        self.asked.append(peer_id)
+        if peer_id == self.silent:
+            raise Unreachable(peer_id)
+        return 0.0314159
+
+
+def meter(network: Network, is_exchanging: Callable[[], bool] = lambda: False) -> tuple[NetworkMeter, list[Any]]:
+    said: list[Any] = []
+    return NetworkMeter(network, network, said.append, is_exchanging), said
+
+
+async def test_traffic_connections_and_room_are_told() -> None:
+    """Who was active last comes first; a peer that is not connected any more has no address."""
+    network = Network(connected={"bob": "/ip4/10.0.0.2/tcp/1", "carol": CIRCUIT}, silent="carol")
+    network.tally.add("gone", sent=1, received=2)
+    network.tally.add("bob", sent=30, received=40)
+    metered, said = meter(network)
+    await metered.look(100.0)
+    (event,) = said
+    assert event == NetworkMeasured(
+        addresses=[HERE], reach="direct", bytes_sent=31, bytes_received=42,
+        peers=[
+            {
+                "peer": "bob", "address": "/ip4/10.0.0.2/tcp/1", "relayed": False, "bytes_sent": 30,
+                "bytes_received": 40, "rtt_s": 0.0314,
+            },
+            {"peer": "gone", "address": "", "relayed": False, "bytes_sent": 1, "bytes_received": 2, "rtt_s": None},
+            {"peer": "carol", "address": CIRCUIT, "relayed": True, "bytes_sent": 0, "bytes_received": 0, "rtt_s": None},
+        ],
+        disk_bytes=300, disk_quota_bytes=1000,
+    )  # fmt: skip
+    line = Line(seq=1, t=1.0, run="r", peer="p", event=event)
+    assert parse_line(format_line(line)) == line
+
+
+async def test_the_same_is_said_once_a_minute_and_news_at_once() -> None:
+    network = Network()
+    metered, said = meter(network)
+    for now in (100.0, 110.0, 150.0):
+        await metered.look(now)
+    assert len(said) == 1
+    await metered.look(160.0)
+    assert len(said) == 2
+    network.tally.add("bob", sent=1)
+    await metered.look(170.0)
+    assert [event.bytes_sent for event in said] == [0, 0, 1]
+
+
+async def test_round_trips_are_asked_for_a_few_at_a_time_and_once_a_minute() -> None:
+    network = Network(connected={f"p{n}": "/ip4/10.0.0.2/tcp/1" for n in range(6)})
+    metered, said = meter(network)
+    await metered.look(100.0)
+    assert network.asked == ["p0", "p1", "p2", "p3"]
+    for now in (110.0, 120.0, 150.0):
+        await metered.look(now)
+    assert sorted(network.asked) == [f"p{n}" for n in range(6)]
+    assert all(row["rtt_s"] for row in said[-1].peers)
+    await metered.look(161.0)
+    assert sorted(network.asked[6:]) == ["p0", "p1", "p2", "p3"]
+
+
+async def test_nobody_is_asked_while_parts_are_exchanged() -> None:
+    network = Network(connected={"bob": "/ip4/10.0.0.2/tcp/1"})
+    exchanging = True
+    metered, said = meter(network, lambda: exchanging)
+    await metered.look(100.0)
+    assert (network.asked, said[0].peers[0]["rtt_s"]) == ([], None)
+    exchanging = False
+    await metered.look(110.0)
+    assert said[1].peers[0]["rtt_s"] == 0.0314
+
+
+async def test_a_daemon_that_does_not_answer_is_waited_for() -> None:
+    """Its end is noticed elsewhere; until then nothing is said."""
+    network = Network(is_gone=True)
+    metered, said = meter(network)
+    await metered.look(100.0)
+    assert said == []
+    network.is_gone = False
+    await metered.look(110.0)
+    assert len(said) == 1
+
+
+async def test_one_event_holds_so_many_rows_and_no_more() -> None:
+    """The most active ones; strangers that only connected come last."""
+    network = Network(connected={f"stranger{n}": "" for n in range(100)})
+    network.tally.add("bob", sent=1)
+    metered, said = meter(network)
+    await metered.look(100.0)
+    assert len(said[0].peers) == metering.PEERS_MOST
+    assert said[0].peers[0]["peer"] == "bob"
+
+
+async def test_with_many_peers_it_is_looked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows must not fill the volunteer's disk."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        network.connected = {f"p{n}": "" for n in range(40)}
+        if len(pauses) == 2:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(metering.asyncio, "sleep", sleep)
+    network = Network()
+    with pytest.raises(asyncio.CancelledError):
+        await meter(network)[0].follow()
+    assert pauses == [10.0, 40]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "reach"),
+    [
+        ([], ""),
+        ([HERE], "direct"),
+        (["/ip4/192.168.1.7/tcp/1/p2p/me", HERE], ""),
+        (["/ip4/192.168.1.7/tcp/1/p2p/me", "/ip4/8.8.8.8/tcp/1/p2p/me"], "direct"),
+        (["/ip6/fe80::1/tcp/1/p2p/me"], ""),
+        (["/ip6/2a00:1450::1/udp/1/quic-v1/p2p/me"], "direct"),
+        (["/dns4/home.example.org/tcp/1/p2p/me"], "direct"),
+        (["/ip4/192.168.1.7/tcp/1/p2p/me", CIRCUIT], "relayed"),
+    ],
+)
+def test_reach_is_what_the_addresses_tell(addresses: list[str], reach: str) -> None:
+    assert reach_of(addresses) == reach

@@ -1,0 +1,55 @@
+"""The watching process: light to start, and nobody in its own lines. What it sees: tests/swarm/test_watch.py."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dht.errors import BadInvite
+from peer import watching
+from peer.events import AlertRaised, PeerStopped, parse_line
+from peer.spec import load
+from peer.watching import Printer
+
+
+def test_a_watcher_has_no_model_and_no_torch_of_ours() -> None:
+    """hivemind brings torch along when the node starts; nothing of ours does."""
+    code = "import json, sys; import peer.watching; print(json.dumps(sorted(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    loaded = json.loads(ended.stdout)
+    assert "peer.watch.watcher" in loaded
+    heavy = {"torch", "hivemind", "transformers", "datasets", "peer.model", "peer.train"}
+    assert not heavy & {".".join(name.split(".")[:depth]) for name in loaded for depth in (1, 2)}
+
+
+def test_its_lines_are_of_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is no peer of the swarm."""
+    emit = Printer("run")
+    emit(AlertRaised(level="info", code="X", text="first"))
+    emit(AlertRaised(level="info", code="X", text="second"))
+    lines = [parse_line(text) for text in capsys.readouterr().out.splitlines()]
+    assert [(line.seq, line.run, line.peer) for line in lines if line] == [(0, "run", ""), (1, "run", "")]
+
+
+def test_layers_that_no_model_has_are_refused() -> None:
+    """They come from peers: a million million parts must not be cut."""
+    spec = load("micro")
+    for sizes in ((), (1 << 60,)):
+        with pytest.raises(ValueError, match="part"):
+            watching._rules(spec, b"r" * 32, sizes)
+    assert len(watching._rules(spec, b"r" * 32, (spec.codec.part_elements + 1, 5)).parts) == 3
+
+
+def test_an_invite_that_is_none() -> None:
+    """One line on stderr, one event, the code of a wrong invite."""
+    argv = [sys.executable, "-m", "peer", "watch", "nonsense"]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == BadInvite.exit_code
+    assert ended.stderr.splitlines() == ["homefires: 'nonsense' is not an invite; an invite starts with hf1:"]
+    (line,) = map(parse_line, ended.stdout.splitlines())
+    assert line is not None
+    assert isinstance(line.event, PeerStopped)
+    assert line.event.exit_code == BadInvite.exit_code

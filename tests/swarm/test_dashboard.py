@@ -1,0 +1,183 @@
+"""Dashboards and commands beside real peers: what they ask for happens, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from peer.events import InnerProgressed, Line, PeerStateChanged, PhaseEntered, RoundAborted, RoundCommitted
+from peer.testing.children import assert_no_orphans
+from peer.testing.processes import LOOPBACK, RealSwarm
+from tests.tui.terminals import ESCAPE, Terminal
+from tui.control import PeerControl
+from tui.status import is_locked
+
+pytestmark = pytest.mark.swarm
+SHOWN_S = 20.0
+"""A dashboard is on the screen after this long, on a busy machine."""
+PAUSED_S = 5.0
+NOISE_S = 0.5
+"""By so much the exposed time of one round may differ from that of another for no reason at all, at least."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
+    """Three peers; training takes longer than the coordinator waits for peers that are not ready.
+
+    Every test leaves them as it found them.
+    """
+    folder, settings = tmp_path_factory.mktemp("run"), ("min_step_s=0.09",)
+    with closing(RealSwarm(folder, 3, sets=("round.gather_s=2.5",), settings=settings)) as run:
+        run.until_round(3, within_s=90)
+        yield run
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    """Start `homefires` commands, each in a terminal of its own."""
+    opened: list[Terminal] = []
+
+    def start(*words: str, **changes: str) -> Terminal:
+        environment = {name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR")}
+        environment |= {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1", "XDG_DATA_HOME": str(tmp_path / "data")}
+        opened.append(Terminal([sys.executable, "-m", "tui", *words], environment | changes))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+def is_state(state: str, since_t: float) -> Callable[[Line], bool]:
+    return lambda line: isinstance(line.event, PeerStateChanged) and line.event.state == state and line.t >= since_t
+
+
+def commits(run: RealSwarm, peer: int) -> dict[int, RoundCommitted]:
+    return {line.event.round: line.event for line in run.lines(peer) if isinstance(line.event, RoundCommitted)}
+
+
+def newest(run: RealSwarm) -> int:
+    return max(commit.round for commit in run.committed(1))
+
+
+def test_a_paused_peer_gives_what_it_made_and_holds_nobody_up(run: RealSwarm) -> None:
+    """In step and voting all the while; the rounds of the others last as long as before; it goes on at once."""
+    control, me = PeerControl(run.directory_of(0)), run.id_of(0)
+    run.wait_for(
+        0, lambda line: isinstance(line.event, InnerProgressed) and line.event.round == newest(run), within_s=20
+    )
+    asked_t, at = time.time(), newest(run)
+    assert control.request("pause").ok
+    paused = run.wait_for(0, is_state("PAUSED", asked_t), within_s=PAUSED_S)
+    assert paused.t - asked_t < PAUSED_S
+    run.until_round(at + 4, within_s=60)
+    status = control.request("status").fields
+    assert (status["state"], status["paused"]) == ("PAUSED", True)
+    given, full = commits(run, 1)[at + 1], commits(run, 1)[at].tokens
+    assert given.tokens < full
+    assert given.weights[me] > 0
+    for round in range(at + 2, at + 5):
+        told = commits(run, 1)[round]
+        assert me in told.group, "it votes"
+        assert told.weights[me] == 0
+        assert [penalty["code"] for penalty in told.penalties if penalty["about"] != me] == []
+        assert told.tokens == 2 * full // 3, "nobody was hurried"
+        assert commits(run, 0)[round].exposed_s < NOISE_S
+    before, during = (commits(run, 1)[at].round_s, [commits(run, 1)[round].round_s for round in range(at + 2, at + 5)])
+    assert median(during) < before + NOISE_S
+    resumed_t = time.time()
+    assert control.request("resume").ok
+    run.wait_for(0, lambda line: isinstance(line.event, InnerProgressed) and line.t > resumed_t, within_s=PAUSED_S)
+    run.until_round(newest(run) + 2, within_s=60)
+    assert commits(run, 1)[newest(run)].weights[me] > 0
+    run.assert_agreement()
+
+
+def test_a_finished_round_is_whole_and_then_it_pauses(run: RealSwarm) -> None:
+    """All steps of the round that goes on when it is asked for."""
+    run.wait_for(
+        0, lambda line: isinstance(line.event, InnerProgressed) and line.event.round == newest(run), within_s=20
+    )
+    asked_t, at = time.time(), newest(run)
+    assert PeerControl(run.directory_of(0)).request("finish").fields["finishing"]
+    run.wait_for(0, is_state("PAUSED", asked_t), within_s=20)
+    run.until_round(at + 2, within_s=60)
+    assert commits(run, 1)[at + 1].tokens == commits(run, 1)[at].tokens
+    assert commits(run, 1)[at + 2].tokens == 2 * commits(run, 1)[at].tokens // 3
+    assert PeerControl(run.directory_of(0)).request("resume").ok
+    run.until_round(newest(run) + 2, within_s=60)
+
+
+def test_a_killed_dashboard_disturbs_no_round(run: RealSwarm, terminal: Callable[..., Terminal]) -> None:
+    """Same bits for all, no try that failed, nobody late; exposed time within that of the rounds without one."""
+    quiet = range(newest(run) + 1, newest(run) + 4)
+    run.until_round(quiet[-1], within_s=60)
+    where = ("--dir", str(run.directory_of(0)))
+    killed = terminal("attach", *where)
+    killed.wait_for("TRAINING", SHOWN_S)
+    at = newest(run)
+    run.until_round(at, within_s=30)
+    run.wait_for(0, lambda line: isinstance(line.event, PhaseEntered) and line.event.round > at, within_s=30)
+    killed.kill(signal.SIGKILL)
+    assert killed.finish(10) == -signal.SIGKILL
+    last = newest(run) + 2
+    run.until_round(last, within_s=60)
+    run.assert_agreement()
+    told = commits(run, 0)
+    before, after = ([told[round].exposed_s for round in rounds] for rounds in (quiet, range(at + 1, last + 1)))
+    assert max(after) <= max(before) + max(NOISE_S, max(before) - min(before))
+    assert not any(told[round].penalties for round in range(at + 1, last + 1))
+    aborted = [line for line in run.lines(0) if isinstance(line.event, RoundAborted) and line.event.round >= at]
+    assert aborted == []
+
+    screen = terminal("attach", *where)
+    screen.wait_for("TRAINING", SHOWN_S)
+    screen.press("q")
+    assert screen.finish(10) == 0
+    assert f"come back with: homefires attach --dir {run.directory_of(0)}" in screen.text.replace("\r\n", "")
+
+
+def test_a_peer_that_joined_on_a_terminal_stays_when_the_dashboard_goes(
+    run: RealSwarm, terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    """It tells how to come back and how to stop it, and leaves when it is told to."""
+    directory = tmp_path / "guest"
+    words = ("join", run.invite, "--dir", str(directory), "--name", "guest", "--listen", LOOPBACK)
+    joining = terminal(*words)
+    joining.wait_for("q detach", 3 * SHOWN_S)
+    joining.press("q")
+    assert joining.finish(10) == 0
+    assert "homefires leave" in joining.text
+    assert is_locked(directory / "run" / "lock")
+    busy = terminal(*words)
+    assert busy.finish(10) == 6
+    assert "already; look at it with: homefires attach" in busy.text
+
+    again = terminal("attach", "--dir", str(directory))
+    again.wait_for("q detach", SHOWN_S)
+    assert PeerControl(directory).request("leave").ok
+    again.wait_for("asked to leave", 40)
+    again.press("q")
+    assert again.finish(20) == 0
+    assert "the peer has stopped: asked to leave" in again.text
+    assert_no_orphans(directory)
+    run.assert_agreement()
+
+
+def test_a_demo_into_a_pipe_has_no_escape_byte(tmp_path: Path) -> None:
+    """Also with TERM=dumb, and with nothing at all for stdin."""
+    command = f"{sys.executable} -m tui demo --rounds 2 --spec micro --peers 1 <&- | cat"
+    environment = os.environ | {"TERM": "dumb", "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, shell=True, env=environment, capture_output=True, timeout=90, check=False)
+    assert ESCAPE not in done.stdout + done.stderr
+    assert b"2 of 2 rounds committed by all 1 peers" in done.stdout, done.stderr
+    assert done.stderr == b""

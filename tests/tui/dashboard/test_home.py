@@ -1,0 +1,111 @@
+"""The first screen, for a volunteer and for whoever only watches."""
+
+from __future__ import annotations
+
+from peer.events import AlertRaised, DeviceMeasured, InnerProgressed, PeerStateChanged, PenaltyImposed, RoundStarted
+from tests.tui.dashboard.canned import dashboard, penalty, swarm_of
+from tests.tui.dashboard.live import Attached
+from tests.tui.dashboard.screen import opened, text_of
+from tui.dashboard.app import Dashboard
+
+FIGURES = DeviceMeasured(gpu_percent=97.0, vram_used_bytes=7_100_000_000, vram_bytes=8_000_000_000, power_w=181.0)
+
+
+def at_work() -> Attached:
+    """peer-2 in the middle of a round, with everything that a volunteer may see."""
+    source = Attached()
+    now = source.now_s
+    return Attached(
+        events=[
+            RoundStarted(round=source.swarm.round, steps=40),
+            InnerProgressed(
+                round=source.swarm.round, step=10, steps=40, loss=2.345, tokens=1000, tokens_per_s=12_345.0,
+                learning_rate=1e-3,
+            ),
+            PeerStateChanged(state="TRAINING", why="40 steps to make", until=now + 42.0),
+            FIGURES,
+            AlertRaised(level="warning", code="CLOCK", text="the clock of this machine is 1.3 s ahead"),
+            PenaltyImposed(
+                about=source.me, code="LATE", layer="", evidence="12 of 24 parts came in time", factor=0.5,
+                until_round=source.swarm.round + 2,
+            ),
+        ]
+    )  # fmt: skip
+
+
+def shown(source: Attached) -> Dashboard:
+    return Dashboard(source, clock=lambda: source.now_s)
+
+
+async def test_a_volunteer_reads_what_the_peer_does_and_until_when() -> None:
+    app = shown(at_work())
+    async with opened(app):
+        text = text_of(app)
+        assert "40 steps to make" in text
+        assert "0:42 left" in text
+        assert "10 of 40" in text
+        assert "train → wait → average → apply" in text
+        assert "2.345" in text
+        assert "12.3k tokens/s" in text
+
+
+async def test_a_volunteer_reads_what_the_peer_gave_and_what_it_counted_for() -> None:
+    source = at_work()
+    mine = source.swarm.peers[source.me]
+    app = shown(source)
+    async with opened(app):
+        text = text_of(app)
+        assert f"{mine.accepted} accepted · {mine.late} late · {mine.rejected} rejected" in text
+        assert f"{100 * (mine.weight or 0.0):.1f} % of the last round" in text
+
+
+async def test_a_penalty_against_me_is_told_with_code_factor_end_and_evidence() -> None:
+    source = at_work()
+    app = shown(source)
+    async with opened(app):
+        text = text_of(app)
+        until = source.swarm.round + 2
+        assert f"counts 50 % until round {until}, 2 rounds left" in text
+        assert "12 of 24 parts came in time" in text
+
+
+async def test_an_alert_is_on_the_first_screen() -> None:
+    app = shown(at_work())
+    async with opened(app):
+        assert "warning: the clock of this machine" in text_of(app)
+
+
+async def test_a_figure_that_the_machine_does_not_give_is_na() -> None:
+    app = shown(at_work())
+    async with opened(app):
+        text = text_of(app)
+        assert "97 % · 7.1 GB of 8.0 GB" in text
+        assert "N/A · 181 of N/A · fan N/A" in text
+
+
+async def test_nothing_is_said_of_a_gpu_that_nobody_measured() -> None:
+    app = shown(Attached())
+    async with opened(app):
+        assert "GPU" not in text_of(app)
+
+
+async def test_the_smallest_screen_has_the_state_the_penalty_and_the_loss() -> None:
+    app = shown(at_work())
+    async with opened(app, size=(40, 12)):
+        text = text_of(app)
+        for fact in ("TRAINING", "10 of 40", "LATE", "counts 50 %", "2.345"):
+            assert fact in text
+
+
+async def test_who_only_watches_sees_every_peer_and_every_penalty() -> None:
+    app = dashboard(swarm_of(3, penalties=[penalty(until=99)]))
+    async with opened(app):
+        text = text_of(app)
+        for fact in ("peer-1", "peer-2", "peer-3", "6 of 10", "LATE", "until round 99", "12 of 24 parts came in time"):
+            assert fact in text
+
+
+async def test_a_swarm_of_many_says_how_many_more_there_are() -> None:
+    app = dashboard(swarm_of(40))
+    async with opened(app):
+        assert "and 28 more (key 2)" in text_of(app)

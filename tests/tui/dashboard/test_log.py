@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from textual.widgets import RichLog
+
+from tests.tui.dashboard.canned import START, Canned, peer_id, swarm_of
+from tests.tui.dashboard.screen import opened, press, settled, text_of
+from tui.dashboard.app import Dashboard
+from tui.dashboard.log import _appended
+from tui.snapshot import Entry, Swarm
+
+
+def entry(number: int, level: str = "info", code: str = "COMMITTED") -> Entry:
+    return Entry(t=START + number, level=level, peer=peer_id(1), code=code, text=f"happening {number} [b]")
+
+
+def swarm_with(*entries: Entry) -> Swarm:
+    return replace(swarm_of(2), entries=entries)
+
+
+def shown(source: Canned) -> Dashboard:
+    return Dashboard(source, clock=lambda: START)
+
+
+async def test_a_line_has_time_level_peer_and_text() -> None:
+    app = shown(Canned(swarm_with(entry(75, "warning"))))
+    async with opened(app) as pilot:
+        await press(pilot, "6")
+        line = next(line for line in text_of(app).splitlines() if "happening" in line)
+        assert line.split() == ["01:15", "warning", "peer-1", "happening", "75", "[b]"]
+
+
+async def test_levels_kinds_and_texts_narrow_it_and_esc_widens_it() -> None:
+    entries = [entry(1), entry(2, "warning", "CLOCK"), entry(3, "error", "DISK")]
+    app = shown(Canned(swarm_with(*entries)))
+    async with opened(app) as pilot:
+        await press(pilot, "6")
+        assert "3 of 3" in text_of(app)
+        await press(pilot, "l")
+        assert "2 of 3 · alerts" in text_of(app)
+        await press(pilot, "l")
+        assert "1 of 3 · errors" in text_of(app)
+        await press(pilot, "l", "c")
+        assert "1 of 3 · all levels · CLOCK" in text_of(app)
+        await press(pilot, "escape", "slash", *"ing 1", "enter")
+        assert "1 of 3" in text_of(app)
+        await press(pilot, "escape")
+        assert "3 of 3" in text_of(app)
+
+
+async def test_it_follows_until_somebody_goes_up() -> None:
+    source = Canned(swarm_with(*(entry(number) for number in range(200))))
+    app = shown(source)
+    async with opened(app, size=(80, 24)) as pilot:
+        await press(pilot, "6")
+        assert "happening 199" in text_of(app)
+        await press(pilot, "up")
+        assert "stopped; G follows" in text_of(app)
+        source.swarm = swarm_with(*(entry(number) for number in range(210)))
+        app.tick()
+        await settled(pilot)
+        assert "happening 209" not in text_of(app)
+        await press(pilot, "G")
+        assert "happening 209" in text_of(app)
+        await press(pilot, "g")
+        assert "happening 0 " in text_of(app)
+
+
+async def test_only_what_is_new_is_written() -> None:
+    entries = [entry(number) for number in range(100)]
+    source = Canned(swarm_with(*entries))
+    app = shown(source)
+    async with opened(app) as pilot:
+        await press(pilot, "6")
+        written: list[object] = []
+        app.query_one(RichLog).write = lambda text, **_: written.append(text)  # type: ignore[assignment, misc, return-value]
+        source.swarm = swarm_with(*entries, entry(100))
+        app.tick()
+        assert len(written) == 1
+
+
+async def test_lines_that_could_not_be_read_are_counted() -> None:
+    app = shown(Canned(replace(swarm_with(entry(1)), skipped=3)))
+    async with opened(app) as pilot:
+        await press(pilot, "6")
+        assert "3 lines could not be read" in text_of(app)
+
+
+def test_what_is_new_in_a_list_that_dropped_its_oldest() -> None:
+    entries = [entry(number) for number in range(6)]
+    assert _appended(entries[:4], entries[2:]) == entries[4:]
+    assert _appended([], entries) == entries
+    assert _appended(entries, entries) == []
+    assert _appended(entries[:3], entries[4:]) is None
+    assert _appended(entries, entries[:2]) is None

@@ -1,0 +1,122 @@
+"""The Network screen."""
+
+from __future__ import annotations
+
+import pytest
+
+from peer.events import NetworkMeasured, TransferProgressed
+from tests.tui.dashboard.canned import dashboard, peer_id, swarm_of, visit, with_network
+from tests.tui.dashboard.screen import text_of
+from tui.snapshot import Swarm
+
+ME = peer_id(1)
+
+
+def measured(peers: int = 5, *, reach: str = "direct") -> NetworkMeasured:
+    rows = [
+        {
+            "peer": peer_id(number), "address": f"/ip4/10.0.0.{number}/tcp/4001", "relayed": number == 3,
+            "bytes_sent": number * 10**6, "bytes_received": 10**5, "rtt_s": None if number == 4 else 0.021,
+        }
+        for number in range(2, peers + 1)
+    ]  # fmt: skip
+    return NetworkMeasured(
+        addresses=["/ip4/192.168.1.7/tcp/4001"], reach=reach, bytes_sent=123_456_789, bytes_received=98_765_432,
+        peers=rows, disk_bytes=812_000_000, disk_quota_bytes=4_096_000_000,
+    )  # fmt: skip
+
+
+SNAPSHOT = TransferProgressed(what="snapshot", source="peer-2, peer-3", bytes_done=10**8, bytes_total=4 * 10**8)
+
+
+@pytest.mark.parametrize("size", [(40, 12), (60, 24), (80, 24), (120, 40), (200, 60)])
+async def test_every_size_says_how_one_is_reached_and_by_whom(size: tuple[int, int]) -> None:
+    app = dashboard(with_network(swarm_of(5), ME, measured(), SNAPSHOT), me=ME)
+    async with app.run_test(size=size) as pilot:
+        await visit(pilot, "5")
+        text = text_of(app)
+    for fact in ("direct", "/ip4/192.168.1.7/tcp/4001", "D direct", "R relayed", "peer-2", "21 ms", "N/A"):
+        assert fact in text
+    assert max(len(line) for line in text.splitlines()) <= size[0]
+
+
+async def test_traffic_disk_and_what_arrives_from_whom() -> None:
+    app = dashboard(with_network(swarm_of(5), ME, measured(), SNAPSHOT), me=ME)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await visit(pilot, "5")
+        text = text_of(app)
+    for fact in (
+        "↑ 123.5 MB  ↓ 98.8 MB since it started", "↑ 100.0 kB", "of 5 peers", "812.0 MB of 4.1 GB, 20 %",
+        "25 %  snapshot, 100.0 MB of 400.0 MB from peer-2, peer-3", "/ip4/10.0.0.2/tcp/4001", "2.0 MB",
+    ):  # fmt: skip
+        assert fact in text
+
+
+@pytest.mark.parametrize(
+    ("reach", "words"),
+    [
+        ("relayed", "come through a relay"), ("", "not known yet"), ("direct", "dial this machine"),
+        ("teleported", "teleported"),
+    ],
+)  # fmt: skip
+async def test_the_verdict_in_words(reach: str, words: str) -> None:
+    app = dashboard(with_network(swarm_of(2), ME, measured(2, reach=reach)), me=ME)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await visit(pilot, "5")
+        assert words in text_of(app)
+
+
+async def test_a_recording_without_figures_says_what_is_not_known() -> None:
+    app = dashboard(swarm_of(3))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await visit(pilot, "5", "down", "up")
+        text = text_of(app)
+    assert "no figures about the network" in text
+    assert "↑ 100.0 kB" in text
+    assert "peer-3         ? unknown" in text
+
+
+async def test_nobody_known_yet_is_said() -> None:
+    app = dashboard(Swarm())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await visit(pilot, "5", "down")
+        assert "nobody is known yet" in text_of(app)
+
+
+async def test_without_a_peer_of_ones_own_the_measured_one_is_shown_by_name() -> None:
+    app = dashboard(with_network(swarm_of(4), peer_id(3), measured(4)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await visit(pilot, "5")
+        assert "Peer       peer-3" in text_of(app)
+
+
+async def test_the_table_scrolls_and_opens_a_peer() -> None:
+    app = dashboard(with_network(swarm_of(60), ME, measured(60)), me=ME)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await visit(pilot, "5", "j", "k", "pagedown", "pageup", "G")
+        assert "peer-60 " in text_of(app)
+        await visit(pilot, "g")
+        assert "peer-2 " in text_of(app)
+        await visit(pilot, "enter")
+        assert app.query_one("#panels").current == "peer"  # type: ignore[attr-defined]
+        assert app.view().selected == peer_id(2)
+
+
+async def test_rows_of_another_client_that_lack_fields_do_not_break_it() -> None:
+    odd = NetworkMeasured(
+        addresses=[], reach="", bytes_sent=0, bytes_received=0, peers=[{}, {"peer": peer_id(2), "rtt_s": "soon"}]
+    )
+    app = dashboard(with_network(swarm_of(2), ME, odd), me=ME)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await visit(pilot, "5")
+        assert "Peers · 1" in text_of(app)
+        assert "none known" in text_of(app)
+
+
+async def test_ascii_and_transfers_of_others() -> None:
+    app = dashboard(with_network(swarm_of(3), peer_id(2), measured(3), SNAPSHOT), me=ME, ascii_only=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await visit(pilot, "5")
+        text = text_of(app)
+    assert text.isascii()
+    assert "peer-2: snapshot" in text

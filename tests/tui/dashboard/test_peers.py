@@ -1,0 +1,188 @@
+"""The table of peers, and the page of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+from textual.geometry import Region
+from textual.widgets import Input
+
+from tests.tui.dashboard.canned import Canned, dashboard, peer_id, penalty, swarm_of
+from tests.tui.dashboard.screen import opened, press, settled, text_of
+from tui.dashboard.app import Dashboard
+from tui.dashboard.panel import View
+from tui.dashboard.peers import PeersPanel, matches
+from tui.dashboard.table import Table
+from tui.snapshot import PeerView, Swarm
+
+STATES = ("JOINING", "SYNCING", "TRAINING", "READY", "AVERAGING", "LATE", "PAUSED", "PENALISED", "GONE")
+
+
+def names(app: Dashboard) -> list[str]:
+    """Of all rows, from top to bottom."""
+    return [peer.label for peer in app.query_one(PeersPanel).listed]
+
+
+def with_peer(swarm: Swarm, number: int, **changes: object) -> Swarm:
+    view: PeerView = replace(swarm.peers[peer_id(number)], **changes)  # type: ignore[arg-type]
+    return replace(swarm, peers=MappingProxyType({**swarm.peers, view.peer: view}))
+
+
+@pytest.mark.parametrize(
+    ("width", "seen", "hidden"),
+    [
+        (40, ("state", "name", "tok/s", "lag"), ("weight", "penalty")),
+        (60, ("tok/s", "behind"), ("weight", "rtt", "client")),
+        (80, ("weight", "seen", "penalty"), ("rtt", "client")),
+        (120, ("device", "Mbit/s", "rtt", "path", "ok/l/rej"), ("norm", "client")),
+        (160, ("norm", "loss", "client", "id"), ()),
+    ],
+)
+async def test_a_wider_terminal_has_more_columns(width: int, seen: tuple[str, ...], hidden: tuple[str, ...]) -> None:
+    app = dashboard(swarm_of(3))
+    async with opened(app, size=(width, 30)) as pilot:
+        await press(pilot, "2")
+        heading = next(line for line in text_of(app).splitlines() if "tok/s" in line)
+        assert [name for name in seen if name not in heading] == []
+        assert [name for name in hidden if name in heading] == []
+
+
+async def test_every_state_has_its_word_and_a_sign_of_its_own() -> None:
+    swarm = swarm_of(len(STATES))
+    for number, state in enumerate(STATES, start=1):
+        swarm = with_peer(swarm, number, state=state)
+    app = dashboard(swarm)
+    async with opened(app) as pilot:
+        await press(pilot, "2")
+        rows = [line.split() for line in text_of(app).splitlines() if "peer-" in line and line.split()[1] in STATES]
+        assert {row[1] for row in rows} == set(STATES)
+        assert len({row[0] for row in rows}) == len(STATES)
+
+
+async def test_my_peer_stands_on_top_however_it_is_sorted() -> None:
+    app = dashboard(swarm_of(4), me=peer_id(3))
+    async with opened(app) as pilot:
+        await press(pilot, "2")
+        assert names(app)[0] == "peer-3"
+        await press(pilot, "full_stop", "full_stop", "r")
+        assert names(app)[0] == "peer-3"
+
+
+async def test_dot_and_comma_sort_by_another_column_and_r_reverses() -> None:
+    swarm = swarm_of(3)
+    for number, speed in ((1, 200.0), (2, 100.0), (3, 300.0)):
+        swarm = with_peer(swarm, number, tokens_per_s=speed)
+    app = dashboard(swarm)
+    async with opened(app) as pilot:
+        await press(pilot, "2", "full_stop")
+        assert names(app) == ["peer-2", "peer-1", "peer-3"]
+        await press(pilot, "r")
+        assert names(app) == ["peer-3", "peer-1", "peer-2"]
+        await press(pilot, "r", "comma")
+        assert names(app) == ["peer-1", "peer-2", "peer-3"]
+
+
+async def test_a_filter_shows_what_matches_and_with_a_mark_what_does_not() -> None:
+    app = dashboard(swarm_of(12, penalties=[penalty(until=99)]))
+    async with opened(app) as pilot:
+        await press(pilot, "2", "slash", *"late", "enter")
+        assert names(app) == ["peer-2"]
+        assert "1 of 12 peers match" in text_of(app)
+        await press(pilot, "slash", "home", "exclamation_mark", "enter")
+        assert "peer-2" not in names(app)
+        assert len(names(app)) == 11
+        await press(pilot, "escape")
+        assert len(names(app)) == 12
+
+
+async def test_letters_typed_into_the_filter_are_no_commands() -> None:
+    app = dashboard(swarm_of(3))
+    async with opened(app) as pilot:
+        await press(pilot, "2", "slash", *"qa1")
+        assert app.query_one("#peers-filter", Input).value == "qa1"
+        assert app.return_value is None
+        assert app.query_one("#peers").display
+
+
+@pytest.mark.parametrize(
+    ("wanted", "matched"),
+    [("", True), ("PEER-2", True), ("train", True), ("late", True), ("!peer-2", False), ("x9", False)],
+)
+def test_what_a_filter_matches(wanted: str, matched: bool) -> None:
+    swarm = swarm_of(3, penalties=[penalty(until=99)])
+    assert matches(swarm.peers[peer_id(2)], wanted, View(swarm=swarm, now=0.0)) is matched
+
+
+async def test_a_penalty_that_lasts_is_in_the_table_with_the_rounds_left() -> None:
+    app = dashboard(swarm_of(3, penalties=[penalty(until=8), penalty("STALE", about=3, until=4)]))
+    async with opened(app) as pilot:
+        await press(pilot, "2")
+        assert "LATE 2 r" in text_of(app)
+        assert "STALE" not in text_of(app)
+
+
+async def test_only_the_row_that_changed_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Canned(swarm_of(50))
+    app = Dashboard(source, clock=lambda: source.swarm.last_t or 0.0)
+    drawn: list[Region] = []
+    original = Table.refresh
+
+    def refresh(table: Table, *regions: Region, **options: bool) -> Table:
+        drawn.extend(regions)
+        return original(table, *regions, **options)
+
+    async with opened(app) as pilot:
+        await press(pilot, "2")
+        monkeypatch.setattr(Table, "refresh", refresh)
+        source.swarm = with_peer(source.swarm, 12, tokens_per_s=123.0)
+        app.tick()
+        await settled(pilot)
+        row = names(app).index("peer-12")
+        assert [(region.y, region.height) for region in drawn] == [(row, 1)]
+
+
+async def test_the_cursor_stays_on_its_peer_when_the_order_changes() -> None:
+    app = dashboard(swarm_of(5))
+    async with opened(app) as pilot:
+        await press(pilot, "2", "down", "r")
+        table = app.query_one(Table)
+        assert names(app)[table.cursor_row] == "peer-2"
+
+
+async def test_a_peer_that_vanishes_leaves_the_table() -> None:
+    """As when a recording is wound back."""
+    source = Canned(swarm_of(5))
+    app = Dashboard(source, clock=lambda: 0.0)
+    async with opened(app) as pilot:
+        await press(pilot, "2", "down", "down", "down", "down")
+        source.swarm = swarm_of(2)
+        app.tick()
+        await settled(pilot)
+        assert names(app) == ["peer-1", "peer-2"]
+        await press(pilot, "enter")
+        assert app.query_one("#peer").display
+
+
+async def test_enter_tells_all_about_a_peer() -> None:
+    swarm = swarm_of(3, penalties=[penalty(until=4), penalty("ANOMALY", told=5, factor=0.0, until=99)])
+    app = dashboard(with_peer(swarm, 2, version="9.9", device="cuda", accepted=4, late=1))
+    async with opened(app) as pilot:
+        await press(pilot, "2", "down", "enter")
+        text = text_of(app)
+        for fact in (
+            peer_id(2), "4 accepted · 1 late", "homefires 9.9", "cuda", "counts 50 %", "ended at round 4",
+            "counts 0 %", "until round 99, 93 rounds left", "12 of 24 parts came in time",
+            "weighed 33.3 %, by tokens 33.3 %",
+        ):  # fmt: skip
+            assert fact in text
+
+
+async def test_hundreds_of_peers_fit() -> None:
+    app = dashboard(swarm_of(200))
+    async with opened(app) as pilot:
+        await press(pilot, "2")
+        assert len(names(app)) == 200
+        await press(pilot, "G")
+        assert app.query_one(PeersPanel).display

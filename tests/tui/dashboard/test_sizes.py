@@ -1,0 +1,49 @@
+"""Any terminal: from one cell to a wall."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.tui.dashboard.live import RECORDING, Attached
+from tests.tui.dashboard.screen import opened, press, text_of
+from tui.dashboard.app import Dashboard
+from tui.feed.recording import Recording
+
+SIZES = [(1, 1), (2, 3), (8, 4), (20, 5), (40, 12), (59, 24), (60, 24), (80, 23), (80, 24), (120, 40), (200, 60)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
+@pytest.mark.parametrize("live", [True, False], ids=["live", "recording"])
+async def test_every_screen_is_drawn_at_every_size(size: tuple[int, int], live: bool) -> None:
+    source = Attached()
+    app = Dashboard(source if live else Recording(RECORDING), clock=lambda: source.now_s)
+    async with opened(app, size=size) as pilot:
+        await pilot.press(*"1234567", "2", "enter", "question_mark", "escape", "ctrl+p", "escape", "p")
+        lines = text_of(app).split("\n")
+        assert len(lines) == size[1]
+        assert max(len(line) for line in lines) <= size[0]
+
+
+async def test_a_storm_of_resizes_on_every_screen() -> None:
+    source = Attached()
+    app = Dashboard(source, clock=lambda: source.now_s)
+    dice = random.Random(7)
+    async with opened(app) as pilot:
+        for number in range(21):
+            await pilot.press(str(1 + number % 7))
+            await pilot.resize_terminal(dice.randint(1, 220), dice.randint(1, 70))
+        await pilot.resize_terminal(120, 40)
+        await press(pilot, "1")
+        assert "peer-2" in text_of(app)
+        assert len(text_of(app).splitlines()) == 40
+
+
+@pytest.mark.parametrize(("size", "plots"), [((80, 23), False), ((80, 24), True)])
+async def test_a_low_terminal_loses_its_plots_first(size: tuple[int, int], plots: bool) -> None:
+    app = Dashboard(Recording(RECORDING), clock=lambda: 0.0)
+    async with opened(app, size=size):
+        lines = text_of(app).splitlines()
+        held_out = next(number for number, line in enumerate(lines) if "held out" in line)
+        assert ("▁" in lines[held_out + 1] and "training" not in lines[held_out + 1]) is plots

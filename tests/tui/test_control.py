@@ -1,0 +1,120 @@
+"""The commands of a person to the peer of a directory. What a peer answers is in tests/peer/test_control.py."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dht.errors import BadInput, Unreachable
+from peer.events import Line, PeerStarted, format_line
+from tui.cli import main
+from tui.control import PeerControl, command
+
+WAIT_S = 10.0
+OK = {"id": 1, "ok": True, "name": "alice", "round": 4, "state": "TRAINING"}
+Answers = Callable[[bytes], None]
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Iterator[tuple[Answers, list[dict[str, Any]]]]:
+    """answer(raw): what a socket in `tmp_path` says to every request; and the requests that came."""
+    (tmp_path / "run").mkdir()
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "run" / "control"))
+    listening.listen()
+    answers: list[bytes] = []
+    asked: list[dict[str, Any]] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection:
+                asked.append(json.loads(connection.makefile("rb").readline()))
+                connection.sendall(answers[-1])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield answers.append, asked
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
+    thread.join(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("cmd", "said"),
+    [
+        ("pause", "alice pauses: what it has made of round 5 is given"),
+        ("resume", "alice trains again"),
+        ("finish", "alice completes its part of round 5, then pauses"),
+        ("leave", "alice leaves the run"),
+    ],
+)
+def test_a_command_is_answered_with_one_line(
+    peer: tuple[Answers, list[dict[str, Any]]], tmp_path: Path, cmd: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same on the command line, with exit code 0."""
+    answer, asked = peer
+    answer(json.dumps(OK).encode() + b"\n")
+    assert command(tmp_path, cmd).startswith(said)
+    assert asked == [{"v": 1, "id": 1, "cmd": cmd}]
+    assert main([cmd, "--dir", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(said)
+    assert told.count("\n") == 1
+
+
+def test_a_refusal_is_a_mistake(peer: tuple[Answers, list[dict[str, Any]]], tmp_path: Path) -> None:
+    answer, _ = peer
+    answer(b'{"id": 1, "ok": false, "error": "not now"}\n')
+    with pytest.raises(BadInput, match="not now"):
+        PeerControl(tmp_path).require("pause")
+    assert PeerControl(tmp_path).request("pause").error == "not now"
+
+
+@pytest.mark.parametrize("raw", [b"rubbish\n", b"[]\n", b"\xff\n", b""])
+def test_what_is_no_peer_is_told_so(peer: tuple[Answers, list[dict[str, Any]]], tmp_path: Path, raw: bytes) -> None:
+    """One line, whatever listens there."""
+    answer, _ = peer
+    answer(raw)
+    assert not (reply := PeerControl(tmp_path).request("status")).ok
+    assert "\n" not in reply.error
+    with pytest.raises(Unreachable):
+        PeerControl(tmp_path).require("status")
+
+
+def test_a_peer_that_does_not_answer_is_not_waited_for_long(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with closing(socket.socket(socket.AF_UNIX)) as deaf:
+        deaf.bind(str(tmp_path / "run" / "control"))
+        deaf.listen()
+        reply = PeerControl(tmp_path, timeout_s=0.1).request("status")
+    assert reply.error == f"the peer in {tmp_path} did not answer in 0 s"
+
+
+def test_no_peer_is_one_line_and_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For every command, also where the path is longer than a socket's may be."""
+    for directory in (tmp_path, tmp_path / ("d" * 120)):
+        assert main(["pause", "--dir", str(directory)]) == 3
+        told = capsys.readouterr()
+        assert (told.out, told.err.count("\n")) == ("", 1)
+        assert str(directory) in told.err
+
+
+def test_events_are_followed_to_the_peers_end(peer: tuple[Answers, list[dict[str, Any]]], tmp_path: Path) -> None:
+    """What is no event is skipped, and the answer is none."""
+    answer, asked = peer
+    lines = [Line(seq=n, t=1.0, run="r", peer="p", event=PeerStarted(name="x", version="0")) for n in range(3)]
+    texts = [format_line(line) for line in lines]
+    answer("\n".join(['{"id":1,"ok":true}', *texts[:2], "rubbish", texts[2], ""]).encode())
+    assert list(filter(None, PeerControl(tmp_path).events(7))) == lines
+    assert asked[-1]["from"] == 7

@@ -1,0 +1,387 @@
+"""The dashboard: it takes in what has come, twice a second, and shows one screen of it.
+
+It reads event lines from a source and writes commands to a control socket, and does nothing else: it can be
+closed, crash or be killed without any peer noticing. Everything that may wait runs in a thread worker, which
+posts what came of it; only handlers of messages change what is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal
+
+from rich.text import Text
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.filter import LineFilter, Monochrome
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import ContentSwitcher
+
+from dht.errors import HomefiresError
+from tui.dashboard.frame import draw_header, draw_keys, draw_playback, draw_tabs
+from tui.dashboard.glyphs import ASCII, UNICODE, AsciiFilter
+from tui.dashboard.help import Help
+from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS, keys_that_matter
+from tui.dashboard.log import LogPanel
+from tui.dashboard.panel import Block, Panel, PeerOpened, PeerSelected, View
+from tui.dashboard.questions import LEAVE, QUIT, Question
+from tui.dashboard.screens import DETAIL, PANELS, SCREENS
+from tui.dashboard.theme import COLOUR, MONO, MONO_THEME, THEME
+from tui.feed.source import Control, Playback, Reply, Source
+from tui.snapshot import Swarm
+
+Outcome = Literal["detach", "leave", "ended"]
+"""How it was closed: the peer goes on, the peer leaves the run, or there was nothing that could go on."""
+
+EVERY_S = 0.5
+"""A screen is drawn this often."""
+
+
+@dataclass
+class Opened(Message):
+    """The source can be read now, or `error` says why not."""
+
+    error: HomefiresError | None = None
+
+
+@dataclass
+class Answered(Message):
+    """What a peer answered to a command."""
+
+    cmd: str
+    reply: Reply
+
+
+DONE = {
+    "pause": "paused: what was trained in this round still counts",
+    "resume": "training goes on",
+    "finish": "the round is finished, then training pauses",
+}
+"""What a command that was obeyed means."""
+
+
+class Dashboard(App[Outcome]):
+    """Draws a source. `clock` is Unix time; `failure` is the error for which the source could not be opened."""
+
+    CSS_PATH = "dashboard.tcss"
+    TITLE = "homefires"
+    BINDINGS: ClassVar[list[BindingType]] = BINDINGS
+    HORIZONTAL_BREAKPOINTS = [(0, "-mini"), (60, "-narrow"), (80, "-normal"), (120, "-wide"), (160, "-full")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-short"), (24, "-tall")]  # noqa: RUF012
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        clock: Callable[[], float] = time.time,
+        read_only: bool = False,
+        ascii_only: bool = False,
+        mono: bool = False,
+    ) -> None:
+        mono = mono or "NO_COLOR" in os.environ  # Textual takes it out of the environment
+        super().__init__()
+        self.failure: HomefiresError | None = None
+        self._source, self._clock, self._read_only = source, clock, read_only
+        self._glyphs, self._ink = ASCII if ascii_only else UNICODE, MONO if mono else COLOUR
+        self._filters_of_mine: list[LineFilter] = [AsciiFilter()] if ascii_only else []
+        self._filters_of_mine += [Monochrome()] if mono else []
+        self._swarm = Swarm()
+        self._is_open = False
+        self._selected = ""
+        self._came_from = next(iter(SCREENS))
+        self._drawn: tuple[object, ...] = ()
+        """What the last drawing was of: nothing is drawn twice."""
+        self.animation_level = "none"
+        self.register_theme(THEME)
+        self.register_theme(MONO_THEME)
+        self.theme = MONO_THEME.name if mono else THEME.name
+
+    # What is on the screen
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="frame"):
+            yield Block(id="header")
+            yield Block(id="tabs")
+            with ContentSwitcher(id="panels", initial=next(iter(SCREENS))):
+                for name, panel in PANELS.items():
+                    yield panel(id=name)
+            yield Block(id="playback")
+            yield Block(id="keys")
+
+    def on_mount(self) -> None:
+        self.screen.set_class(self._glyphs.ascii, "-ascii")
+        self.screen.set_class(self._source.playback is not None, "-recording")
+        self.query_one("#header", Block).draw(Text(f"reading {self._source.title} {self._glyphs.ellipsis}"))
+        if not self.is_headless:
+            self._end_politely()
+        self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=True)
+        self.set_interval(EVERY_S, self.tick)
+
+    def _end_politely(self) -> None:
+        """Whoever ends this process, or closes its terminal, gets the terminal back as it was."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self.exit, "detach")
+
+    def on_unmount(self) -> None:
+        if self._is_open:
+            self._source.close()
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Those of Textual, and ours: no colour, no character beyond ASCII."""
+        return [*super().get_line_filters(), *self._filters_of_mine]
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """What the palette offers: the screens, and everything that has a key."""
+        for number, (name, panel) in enumerate(SCREENS.items(), start=1):
+            yield SystemCommand(panel.TITLE, f"Show this screen (key {number})", partial(self.action_show, name))
+        yield SystemCommand("Help", "Every key, and what the signs mean (key ?)", self.action_help)
+        yield SystemCommand("Pause or resume", "Training on this machine (key p)", self.action_pause)
+        yield SystemCommand("Finish the round", "Then pause (key f)", self.action_finish)
+        yield SystemCommand("Detach", "Close the dashboard; training goes on (key q)", self.action_detach)
+        yield SystemCommand("Leave the run", "After a question (key Q)", self.action_leave)
+
+    # Time passes
+
+    def _open(self) -> None:
+        try:
+            self._source.open()
+        except HomefiresError as error:
+            self.post_message(Opened(error))
+        else:
+            self.post_message(Opened())
+
+    def on_opened(self, message: Opened) -> None:
+        if message.error is not None:
+            self.failure = message.error
+            self.exit("ended")
+            return
+        self._is_open = True
+        gc.freeze()  # what was read stays: to look through it again and again would hold up the screen
+        self.tick()
+        self._panel.take_focus()
+
+    def tick(self) -> None:
+        """Take in what has come, and draw it."""
+        if not self._is_open:
+            return
+        self._swarm = self._source.advance(self._clock())
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw the frame and the panel that is shown, unless nothing in them changed."""
+        if not self._is_open:
+            return
+        view, shown = self.view(), self._shown
+        drawn = (id(view.swarm), int(view.now), self.size, view.selected, view.ended, shown, self._position())
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
+        self._draw_frame(view, shown)
+        self._panel.show(view)
+
+    def view(self) -> View:
+        """What the screens may draw from, now."""
+        source, size = self._source, self.size
+        return View(
+            swarm=self._swarm,
+            now=source.time(self._clock()),
+            me=source.me,
+            selected=self._selected or source.me or next(iter(self._swarm.peers), ""),
+            width=size.width,
+            height=size.height,
+            glyphs=self._glyphs,
+            ink=self._ink,
+            playback=source.playback,
+            ended=source.ended,
+            title=source.title,
+            refusal=self._refusal(),
+        )
+
+    @property
+    def _shown(self) -> str:
+        return self.query_one("#panels", ContentSwitcher).current or next(iter(SCREENS))
+
+    @property
+    def _panel(self) -> Panel:
+        return self.query_one(f"#{self._shown}", Panel)
+
+    def _position(self) -> tuple[object, ...]:
+        playback = self._source.playback
+        return () if playback is None else (playback.position, playback.playing, playback.speed)
+
+    def _draw_frame(self, view: View, shown: str) -> None:
+        titles = [(name, panel.TITLE) for name, panel in SCREENS.items()]
+        current = self._came_from if shown == DETAIL else shown
+        self.query_one("#header", Block).draw(draw_header(view))
+        self.query_one("#tabs", Block).draw(draw_tabs(titles, current, view))
+        self.query_one("#keys", Block).draw(draw_keys(keys_that_matter(view, shown), view))
+        if view.playback is not None:
+            self.query_one("#playback", Block).draw(draw_playback(view))
+
+    # Where the person goes
+
+    def action_show(self, name: str) -> None:
+        """Go to a screen."""
+        shown = self._shown
+        if name == DETAIL and shown != DETAIL:
+            self._came_from = shown
+        self.query_one("#panels", ContentSwitcher).current = name
+        self.redraw()
+        self._panel.take_focus()
+
+    def action_go_back(self) -> None:
+        """From a peer to where one came from."""
+        if self._shown == DETAIL:
+            self.action_show(self._came_from)
+
+    def action_alerts(self) -> None:
+        """The log, with nothing but warnings and errors."""
+        self.query_one(LogPanel).only_alerts()
+        self.action_show("log")
+
+    def action_help(self) -> None:
+        """Every key, and what the signs mean."""
+        self.push_screen(Help(self.view(), PANELS[self._shown]))
+
+    def action_copy(self) -> None:
+        """The id of the peer that is looked at goes to the clipboard of the terminal."""
+        peer = self.view().selected
+        if not peer:
+            self._say("there is no peer yet")
+            return
+        self.copy_to_clipboard(peer)
+        self._say(f"copied the id of {self._swarm.label(peer)}")
+
+    def on_peer_selected(self, message: PeerSelected) -> None:
+        self._selected = message.peer
+
+    def on_peer_opened(self, message: PeerOpened) -> None:
+        self._selected = message.peer
+        self.action_show(DETAIL)
+
+    # What a peer is told
+
+    def action_pause(self) -> None:
+        """Pause training on this machine, or go on with it."""
+        mine = self.view().mine
+        self._tell("resume" if mine is not None and mine.state == "PAUSED" else "pause")
+
+    def action_finish(self) -> None:
+        """Finish the round, then pause."""
+        self._tell("finish")
+
+    def action_snooze(self) -> None:
+        """Said where a person looks for it."""
+        self._say("snoozing for hours arrives with the volunteer settings; p pauses until you resume", level="warning")
+
+    def action_leave(self) -> None:
+        """Leave the run for good, if the person means it."""
+        if refusal := self._refusal():
+            self._say(refusal, level="warning")
+            return
+        self.push_screen(Question(LEAVE), self._on_quit_answer)
+
+    def action_detach(self) -> None:
+        """Close the dashboard. Nothing else ends."""
+        self.exit("ended" if self._source.control is None or self._source.ended else "detach")
+
+    def action_ask_quit(self) -> None:
+        """Ctrl-C: detach or leave? Pressed again, it detaches."""
+        if isinstance(self.screen, Question) or self._refusal():
+            self.action_detach()
+            return
+        self.push_screen(Question(QUIT), self._on_quit_answer)
+
+    def _on_quit_answer(self, answer: str | None) -> None:
+        if answer == "detach":
+            self.action_detach()
+        elif answer == "leave":
+            self._tell("leave")
+
+    def _refusal(self) -> str:
+        """Why no peer can be told anything from here."""
+        if self._source.playback is not None:
+            return "this is a recording: there is no peer to command"
+        if self._source.control is None:
+            return "watching only: there is no peer of yours here to command"
+        if self._read_only:
+            return "read-only: start without --read-only to command the peer"
+        return f"the peer is gone: {self._source.ended}" if self._source.ended else ""
+
+    def _tell(self, cmd: str) -> None:
+        if refusal := self._refusal():
+            self._say(refusal, level="warning")
+            return
+        control = self._source.control
+        assert control is not None
+        self.run_worker(lambda: self._request(control, cmd), thread=True, group="control", exit_on_error=True)
+
+    def _request(self, control: Control, cmd: str) -> None:
+        self.post_message(Answered(cmd, control.request(cmd)))
+
+    def on_answered(self, message: Answered) -> None:
+        if not message.reply.ok:
+            self._say(f"{message.cmd}: {message.reply.error}", level="error")
+        elif message.cmd == "leave":
+            self.exit("leave")
+        else:
+            self._say(DONE[message.cmd])
+
+    def _say(self, text: str, *, level: Literal["information", "warning", "error"] = "information") -> None:
+        self.notify(text, severity=level, markup=False, timeout=4 if level == "information" else 8)
+
+    # A recording
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The keys of a recording are off for what is live."""
+        return action not in PLAYBACK_ACTIONS or (self._is_open and self._source.playback is not None)
+
+    def action_play(self) -> None:
+        """Play or pause the recording."""
+        self._playback.toggle()
+        self.tick()
+
+    def action_step(self, events: int) -> None:
+        """So many events on, or back."""
+        self._playback.step(events)
+        self.tick()
+
+    def action_seek(self, end: str) -> None:
+        """To the beginning or to the end."""
+        self._playback.seek(0 if end == "start" else self._playback.count)
+        self.tick()
+
+    def action_speed(self, direction: str) -> None:
+        """Twice or half as fast."""
+        if direction == "faster":
+            self._playback.faster()
+        else:
+            self._playback.slower()
+        self.tick()
+
+    @property
+    def _playback(self) -> Playback:
+        playback = self._source.playback
+        assert playback is not None
+        return playback
+
+
+def run_dashboard(source: Source, *, read_only: bool = False, ascii_only: bool = False, mono: bool = False) -> Outcome:
+    """Show `source` on this terminal until it is closed; how it was. Raises what opening the source raised."""
+    app = Dashboard(source, read_only=read_only, ascii_only=ascii_only, mono=mono)
+    outcome = app.run()
+    if app.failure is not None:
+        raise app.failure
+    if app.return_code:
+        raise RuntimeError("the dashboard ended with an error")
+    return outcome or "detach"

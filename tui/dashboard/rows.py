@@ -1,0 +1,56 @@
+"""Lines of styled text that are drawn again only where they changed, for what is large and changes in a few places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+Pieces = list[tuple[str, str]]
+"""(text, Rich style), one after the other on one line."""
+
+
+class Rows(Widget):
+    """Shows lines from its top. A line that is longer than the widget is wide is cut."""
+
+    DEFAULT_CSS = "Rows { width: 1fr; height: 1fr; }"
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._lines: list[Pieces] = []
+        self._base: Style | None = None
+
+    def draw(self, lines: Sequence[Pieces]) -> None:
+        """Show these lines, none of which is changed afterwards."""
+        before, self._lines = self._lines, list(lines)
+        width = self.size.width
+        changed = [
+            Region(0, y, width, 1)
+            for y in range(max(len(before), len(self._lines)))
+            if y >= len(before) or y >= len(self._lines) or before[y] != self._lines[y]
+        ]
+        if changed:
+            self.refresh(*changed)
+
+    def render_line(self, y: int) -> Strip:
+        """Line `y` of what is visible."""
+        pieces = self._lines[y] if y < len(self._lines) else []
+        segments = [Segment(text, Style.parse(style)) for text, style in pieces if text]
+        cells = sum(cell_len(text) for text, _ in pieces)
+        return Strip(segments, cells).adjust_cell_length(self.size.width).apply_style(self.line_style(y))
+
+    def line_style(self, y: int) -> Style:
+        """What is beneath the pieces of line `y`."""
+        if self._base is None:
+            self._base = self.rich_style  # costs more than the rest of a line
+        return self._base
+
+    def notify_style_update(self) -> None:
+        """The theme or a class changed."""
+        self._base = None
+        super().notify_style_update()

@@ -1,0 +1,127 @@
+"""Numbers and states in words, as every screen writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.text import Text
+
+from tui.dashboard.panel import View
+from tui.dashboard.theme import Ink
+from tui.plain import format_elapsed
+from tui.progress import count
+from tui.snapshot import PeerView, Penalised
+
+MISSING = "N/A"
+"""A figure that is not known."""
+
+_STATE_INK = {
+    "JOINING": "muted", "SYNCING": "busy", "TRAINING": "good", "READY": "good", "AVERAGING": "busy",
+    "LATE": "warn", "PAUSED": "muted", "PENALISED": "warn", "GONE": "bad",
+}  # fmt: skip
+
+URGENCY = {"LATE": 3, "PENALISED": 3, "GONE": 2, "SYNCING": 1, "JOINING": 1, "PAUSED": 1}
+"""How much a state asks for a look; what is not named is in order."""
+
+_PHASE_INK = {
+    "idle": "track", "train": "good", "freeze": "busy", "group": "busy", "send": "busy", "judge": "busy",
+    "reduce": "busy", "commit": "busy", "apply": "busy", "late": "warn", "failed": "bad", "paused": "muted",
+    "sync": "busy", "gone": "bad",
+}  # fmt: skip
+
+
+def state_style(state: str, ink: Ink) -> str:
+    """Rich style of a peer's state."""
+    return str(getattr(ink, _STATE_INK.get(state, "text")))
+
+
+def phase_style(phase: str, ink: Ink) -> str:
+    """Rich style of a phase in a lane."""
+    return str(getattr(ink, _PHASE_INK.get(phase, "text")))
+
+
+def state_of(peer: PeerView, view: View) -> Text:
+    """Glyph and word of what a peer does; one that left in good order needs no look."""
+    left = peer.state == "GONE" and peer.stopped and peer.exit_code == 0
+    style = view.ink.muted if left else state_style(peer.state, view.ink)
+    return Text(f"{view.glyphs.state(peer.state)} {peer.state or 'UNKNOWN'}", style=style)
+
+
+def format_count(number: float) -> str:
+    """Three digits and a unit: 950, 12.3k, 4.56M, 1.20B."""
+    for unit, scale in (("", 1.0), ("k", 1e3), ("M", 1e6), ("B", 1e9), ("T", 1e12)):
+        size = number / scale
+        if abs(size) < 999.5 or unit == "T":
+            digits = 0 if not unit or size >= 99.95 else 1 if size >= 9.995 else 2
+            return f"{size:.{digits}f}{unit}"
+    raise AssertionError("unreachable")
+
+
+def format_percent(share: float | None) -> str:
+    """33.4 % of 0.334."""
+    return MISSING if share is None else f"{100 * share:.1f} %"
+
+
+def format_ago(seconds: float | None) -> str:
+    """How long ago, coarse enough that it changes rarely: now, 20 s, 4 min, 3 h."""
+    if seconds is None:
+        return "never"
+    if seconds < 10:
+        return "now"
+    if seconds < 60:
+        return f"{10 * int(seconds / 10)} s"
+    if seconds < 3600:
+        return f"{int(seconds / 60)} min"
+    return f"{int(seconds / 3600)} h"
+
+
+def format_left(seconds: float) -> str:
+    """Time until something: 0:42, 1:02:03; never below zero."""
+    return format_elapsed(seconds).removeprefix("0")
+
+
+def clip(text: str, width: int, view: View) -> str:
+    """`text` in at most `width` characters, with an ellipsis where it was cut."""
+    if len(text) <= width:
+        return text
+    ellipsis = view.glyphs.ellipsis[: max(0, width)]
+    return text[: max(0, width - len(ellipsis))] + ellipsis
+
+
+def round_of(view: View) -> str:
+    """How many rounds are committed: 7 of 40 rounds, or 7 rounds in a run without end."""
+    swarm = view.swarm
+    return f"{swarm.round} of {count(swarm.rounds, 'round')}" if swarm.rounds else count(swarm.round, "round")
+
+
+def level_style(level: str, ink: Ink) -> str:
+    """Rich style of a log line's level."""
+    return {"error": ink.bad, "warning": ink.warn}.get(level, ink.muted)
+
+
+def rounds_left(until_round: int, view: View) -> str:
+    """Until when a penalty lasts: until round 13, 1 round left; or that it is over."""
+    left = until_round - view.swarm.round
+    return f"until round {until_round}, {count(left, 'round')} left" if left > 0 else f"ended at round {until_round}"
+
+
+def sort_peers(peers: Iterable[PeerView]) -> list[PeerView]:
+    """Those that need a look first; alike ones by name."""
+    return sorted(peers, key=lambda peer: (-URGENCY.get(peer.state, 0), peer.label))
+
+
+def lasting_of(peer: str, view: View) -> list[Penalised]:
+    """The penalties of a peer that last now."""
+    return [penalty for penalty in view.swarm.lasting if penalty.about == peer]
+
+
+def format_rtt(seconds: float) -> str:
+    """A round trip: 12 ms, 1.20 s."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def format_uptime(seconds: float) -> str:
+    """5 min, 3.2 h, 4.1 d."""
+    if seconds < 5400:
+        return f"{int(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} d"

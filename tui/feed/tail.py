@@ -1,0 +1,110 @@
+"""The lines that are added to a file while its writer rotates it, cuts it, or is in the middle of a line."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from pathlib import Path
+from typing import BinaryIO
+
+from peer.events import MAX_LINE_BYTES, Line, read_line
+
+READ_BYTES = 1 << 18
+OLD_FILES = 16
+"""`path.1` to `path.16` are looked for."""
+_CUT = b"a line that is too long"
+
+
+class Tail:
+    """Follows `path` and what came before it: `path.3`, `path.2`, `path.1`. None of them need exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._whole: deque[bytes] = deque()
+        """Lines that were not taken yet."""
+        self._begun = b""
+        """A line whose end is not written yet."""
+        self._too_long = False
+        """The rest of the line that is being written is thrown away."""
+
+    def take(self, limit: int) -> list[Line | None]:
+        """At most `limit` lines of those that came since the last call; None for each that cannot be read.
+
+        Fewer, only if there are no more now. Raises OSError.
+        """
+        taken: list[Line | None] = []
+        while len(taken) < limit and (self._whole or self._read_on()):
+            if self._whole:
+                taken.append(read_line(self._whole.popleft()))
+        return taken
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _read_on(self) -> bool:
+        """Read some more; False if there is nothing more now."""
+        if self._file is not None and (raw := self._file.read(READ_BYTES)):
+            self._split(raw)
+            return True
+        if self._file is not None and os.fstat(self._file.fileno()).st_size < self._file.tell():
+            self._file.seek(0)
+            self._end_line()
+            return True
+        following = self._following()
+        if following is None:
+            return False
+        if self._file is not None and (raw := self._file.read(READ_BYTES)):  # written just before it was renamed
+            self._split(raw)
+            return True
+        return self._open(*following)
+
+    def _split(self, raw: bytes) -> None:
+        whole, newline, begun = raw.rpartition(b"\n")
+        if newline:
+            first, *others = (self._begun + whole).split(b"\n")
+            texts = [_CUT if self._too_long else first, *others]
+            self._whole.extend(text for text in texts if text.strip())
+            self._begun, self._too_long = b"", False
+        if not self._too_long:
+            self._begun += begun
+        if len(self._begun) > MAX_LINE_BYTES:
+            self._begun, self._too_long = b"", True
+
+    def _end_line(self) -> None:
+        """Its writer was killed within it."""
+        if self._begun.strip():
+            self._whole.append(self._begun)
+        self._begun, self._too_long = b"", False
+
+    def _following(self) -> tuple[Path, os.stat_result] | None:
+        """The file that was begun after this one, or the oldest one."""
+        mine = os.fstat(self._file.fileno()) if self._file is not None else None
+        newer: tuple[Path, os.stat_result] | None = None
+        for age in range(OLD_FILES + 1):
+            path = self._path.with_name(f"{self._path.name}.{age}") if age else self._path
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            if mine is not None and os.path.samestat(mine, status):
+                break
+            newer = path, status
+        return newer
+
+    def _open(self, path: Path, status: os.stat_result) -> bool:
+        """Go over to a file, unless it was renamed since it was found: False, it is looked for the next time."""
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            return False
+        if not os.path.samestat(os.fstat(file.fileno()), status):
+            file.close()
+            return False
+        self.close()
+        self._end_line()
+        self._file = file
+        return True

@@ -1,0 +1,321 @@
+"""The reducer behind every screen: event lines into an immutable snapshot.
+
+No clock, no files, and no order assumed between the lines of different peers. One function per type of event:
+what the line says of the peer that told it. What it says of the swarm as a whole is in `tui.rounds`.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable
+from types import MappingProxyType
+from typing import Any
+
+from peer.events import (
+    AlertRaised,
+    CheckpointWritten,
+    DeviceMeasured,
+    Evaluated,
+    Event,
+    InnerProgressed,
+    InviteIssued,
+    Line,
+    NetworkMeasured,
+    PeerStarted,
+    PeerStateChanged,
+    PeerStopped,
+    PenaltyImposed,
+    PhaseEntered,
+    ReportReceived,
+    RoundAborted,
+    RoundCommitted,
+    RoundStarted,
+    TransferProgressed,
+)
+from tui.drafts import PeerDraft, SwarmDraft
+from tui.history import PEER_POINTS, add_point, add_span, is_exchanging, training_began
+from tui.rounds import commit, impose, note_abort, note_evaluation
+from tui.snapshot import Point, Swarm
+
+MAX_ALERTS = 16
+"""Alerts of one peer that are kept, the newest last."""
+NAME_CELLS = 32
+"""A longer name is cut."""
+TRAFFIC_POINTS = 64
+MAX_TRANSFERS = 8
+LONG_S = 1.0
+"""Over a shorter time no speed is computed."""
+
+_CYCLE = frozenset({"TRAINING", "READY", "AVERAGING"})
+"""Each round goes through these: their changes are not in the log."""
+_PHASE_OF_STATE = {
+    "JOINING": "idle", "SYNCING": "sync", "TRAINING": "train", "LATE": "late", "PAUSED": "paused", "GONE": "gone",
+}  # fmt: skip
+
+
+def fold(swarm: Swarm, line: Line) -> Swarm:
+    """The swarm after one more line."""
+    return fold_all(swarm, (line,))
+
+
+def fold_all(swarm: Swarm, lines: Iterable[Line | None]) -> Swarm:
+    """The swarm after these lines; None stands for one that could not be read."""
+    draft = SwarmDraft(swarm)
+    for line in lines:
+        if line is None:
+            draft.skipped += 1
+        else:
+            _take(draft, line)
+    return draft.freeze()
+
+
+def _take(draft: SwarmDraft, line: Line) -> None:
+    t = line.t
+    draft.run = draft.run or line.run
+    draft.started_t = t if draft.started_t is None else min(draft.started_t, t)
+    draft.last_t = t if draft.last_t is None else max(draft.last_t, t)
+    event = line.event
+    if isinstance(event, ReportReceived):
+        _take_hearsay(draft, draft.peer(event.about), t, event)
+    elif isinstance(event, InviteIssued):
+        draft.invite = event.invite
+        draft.note(t, "info", line.peer, "INVITE", "an invite was issued")
+    elif not line.peer:
+        _take_nameless(draft, t, event)
+    else:
+        peer = draft.peer(line.peer)
+        peer.reports = True
+        peer.seen_t = t if peer.seen_t is None else max(peer.seen_t, t)
+        if (take := _TAKERS.get(type(event))) is not None:
+            take(draft, peer, t, event)
+
+
+def _take_nameless(draft: SwarmDraft, t: float, event: Event) -> None:
+    """A process that never got as far as to have an identity says why."""
+    match event:
+        case AlertRaised(level=level, code=code, text=text):
+            draft.note(t, level, "", code, text)
+        case PeerStopped(why=why, exit_code=exit_code):
+            draft.note(t, "error" if exit_code else "info", "", "STOPPED", why)
+
+
+# ---- what others received of a peer ----
+
+
+def _take_hearsay(draft: SwarmDraft, peer: PeerDraft, t: float, event: ReportReceived) -> None:
+    """What another peer says of itself; nothing but a sign of life if its own lines are read."""
+    peer.seen_t = t if peer.seen_t is None else max(peer.seen_t, t)
+    if event.evaluated is not None:
+        note_evaluation(draft, t, event.about, event.evaluated_round, event.evaluated)
+    if peer.reports:
+        return
+    peer.started_t = t if peer.started_t is None else peer.started_t
+    peer.name = short_name(event.name) or peer.name
+    phase, peer.state = _stage(event)
+    peer.why = "sits this round out" if event.ready and not event.steps else ""
+    peer.round, peer.step = event.round, event.steps
+    add_span(peer.spans, t, phase, event.round + 1)
+    if event.ready and event.tokens:
+        peer.tokens_now = event.tokens
+    speed = event.tokens_per_s or _estimate_speed(peer, t, event)
+    if speed:
+        peer.tokens_per_s = speed
+        _plot(draft, peer.speeds, t, event.round, speed)
+    if event.loss is not None:
+        peer.loss = event.loss
+        _plot(draft, peer.losses, t, event.round, event.loss)
+
+
+def _stage(event: ReportReceived) -> tuple[str, str]:
+    """Phase and state of a peer that is known by hearsay."""
+    if event.leaving:
+        return "gone", "GONE"
+    return ("group", "READY") if event.ready else ("train", "TRAINING")
+
+
+def _estimate_speed(peer: PeerDraft, t: float, event: ReportReceived) -> float:
+    """Tokens per second since it was first heard to train in this round; 0 if that is not known."""
+    began_t = training_began(peer.spans, event.round + 1)
+    if not event.ready or began_t is None or t - began_t < LONG_S:
+        return 0.0
+    return event.tokens / (t - began_t)
+
+
+# ---- what a peer says of itself ----
+
+
+def _take_started(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStarted) -> None:
+    """A new process: nothing that the one before did holds any more, but what it gave."""
+    peer.name, peer.version, peer.device = short_name(event.name), event.version, event.device
+    peer.parameters, peer.directory = event.parameters, event.directory
+    peer.settings = MappingProxyType(event.settings)
+    peer.state, peer.why, peer.until, peer.phase = "JOINING", "", None, ""
+    peer.step = peer.steps = peer.bytes_sent = peer.bytes_received = peer.exit_code = peer.tokens_now = 0
+    peer.loss, peer.tokens_per_s = None, 0.0
+    peer.commits, peer.alerts, peer.stopped = [], [], False
+    peer.transfer, peer.transfers, peer.network = None, MappingProxyType({}), None
+    peer.started_t = t
+    draft.rounds = event.rounds or draft.rounds
+    add_span(peer.spans, t, "idle", peer.round + 1)
+    draft.note(t, "info", peer.peer, "STARTED", " · ".join(filter(None, ("started", event.version, event.device))))
+
+
+def _take_state(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStateChanged) -> None:
+    if (
+        event.state != "GONE"
+        and {peer.state, event.state} - _CYCLE
+        and (peer.state, peer.why) != (event.state, event.why)
+    ):
+        level = "warning" if event.state in ("LATE", "PAUSED", "PENALISED") else "info"
+        draft.note(t, level, peer.peer, event.state, event.why)
+    peer.state, peer.why, peer.until = event.state, event.why, event.until
+    if event.state != "SYNCING":
+        peer.transfer = None
+    if (phase := _PHASE_OF_STATE.get(event.state)) is not None:
+        add_span(peer.spans, t, phase, peer.round + 1)
+
+
+def _take_round_start(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundStarted) -> None:
+    peer.round, peer.step, peer.steps = event.round, 0, event.steps
+    peer.phase, peer.deadline = "", None
+    peer.tokens_now = 0
+    _return(peer)
+    add_span(peer.spans, t, "train", event.round + 1)
+
+
+def _take_progress(draft: SwarmDraft, peer: PeerDraft, t: float, event: InnerProgressed) -> None:
+    if event.loss is None and peer.loss is not None:
+        draft.note(t, "error", peer.peer, "NONFINITE", "the training loss is not a number")
+    peer.round, peer.step, peer.steps = event.round, event.step, event.steps
+    peer.loss, peer.learning_rate, peer.tokens_per_s = event.loss, event.learning_rate, event.tokens_per_s
+    peer.tokens_now += event.tokens
+    _return(peer)
+    if event.loss is not None:
+        _plot(draft, peer.losses, t, event.round, event.loss)
+    _plot(draft, peer.speeds, t, event.round, event.tokens_per_s)
+    _plot(draft, peer.learning_rates, t, event.round, event.learning_rate)
+    if not is_exchanging(peer.spans):
+        add_span(peer.spans, t, "train", event.round + 1)
+
+
+def _take_phase(draft: SwarmDraft, peer: PeerDraft, t: float, event: PhaseEntered) -> None:
+    peer.phase, peer.deadline, peer.ballot = event.phase, event.deadline, event.ballot
+    peer.coordinator = event.coordinator or peer.coordinator
+    if peer.state != "SYNCING":
+        add_span(peer.spans, t, event.phase, event.round + 1)
+
+
+def _take_commit(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
+    peer.round = event.round
+    peer.phase, peer.deadline, peer.ballot = "", None, 0
+    peer.bytes_sent += event.bytes_sent
+    peer.bytes_received += event.bytes_received
+    if peer.state != "SYNCING":
+        add_span(peer.spans, t, "idle", event.round + 1)
+    commit(draft, peer, t, event)
+
+
+def _take_abort(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundAborted) -> None:
+    note_abort(draft, event)
+    add_span(peer.spans, t, "failed", event.round + 1)
+    draft.note(t, "warning", peer.peer, "ABORTED", f"round {event.round + 1} is tried again: {event.why}")
+
+
+def _take_penalty(draft: SwarmDraft, peer: PeerDraft, t: float, event: PenaltyImposed) -> None:
+    if event.until_round > draft.round and event not in draft.penalties:
+        draft.penalties = (*draft.penalties, event)
+    impose(draft, t, event, min(event.until_round - 1, peer.round + 1))
+
+
+def _take_evaluation(draft: SwarmDraft, peer: PeerDraft, t: float, event: Evaluated) -> None:
+    if event.loss is None:
+        draft.note(t, "error", peer.peer, "NONFINITE", f"the held-out loss at round {event.round} is not a number")
+        return
+    note_evaluation(draft, t, peer.peer, event.round, event.loss)
+
+
+def _take_transfer(draft: SwarmDraft, peer: PeerDraft, t: float, event: TransferProgressed) -> None:
+    peer.transfer = event
+    others = [(what, known) for what, known in peer.transfers.items() if what != event.what]
+    peer.transfers = MappingProxyType(dict((*others, (event.what, event))[-MAX_TRANSFERS:]))
+
+
+def _take_network(draft: SwarmDraft, peer: PeerDraft, t: float, event: NetworkMeasured) -> None:
+    before, before_t = peer.network, peer.network_t
+    if before is not None and before_t is not None and t - before_t >= LONG_S:
+        sent_bps = max(0, event.bytes_sent - before.bytes_sent) / (t - before_t)
+        received_bps = max(0, event.bytes_received - before.bytes_received) / (t - before_t)
+        _plot(draft, peer.ups, t, peer.round, sent_bps, TRAFFIC_POINTS)
+        _plot(draft, peer.downs, t, peer.round, received_bps, TRAFFIC_POINTS)
+    peer.network, peer.network_t = event, t
+
+
+def _take_device(draft: SwarmDraft, peer: PeerDraft, t: float, event: DeviceMeasured) -> None:
+    peer.device_figures = event
+
+
+def _take_checkpoint(draft: SwarmDraft, peer: PeerDraft, t: float, event: CheckpointWritten) -> None:
+    draft.note(t, "info", peer.peer, "CHECKPOINT", f"checkpoint of round {event.round} written")
+
+
+def _take_alert(draft: SwarmDraft, peer: PeerDraft, t: float, event: AlertRaised) -> None:
+    peer.alerts = [*peer.alerts, f"{event.level}: {event.text}"][-MAX_ALERTS:]
+    level = event.level if event.level in ("info", "warning", "error") else "warning"
+    draft.note(t, level, peer.peer, event.code, event.text)
+
+
+def _take_stop(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStopped) -> None:
+    peer.state, peer.why, peer.until, peer.phase = "GONE", event.why, None, ""
+    peer.stopped, peer.exit_code = True, event.exit_code
+    add_span(peer.spans, t, "gone", peer.round + 1)
+    draft.note(t, "error" if event.exit_code else "info", peer.peer, "STOPPED", f"stopped: {event.why}")
+
+
+_TAKERS: dict[type[Event], Callable[[SwarmDraft, PeerDraft, float, Any], None]] = {
+    PeerStarted: _take_started,
+    PeerStateChanged: _take_state,
+    RoundStarted: _take_round_start,
+    InnerProgressed: _take_progress,
+    PhaseEntered: _take_phase,
+    RoundCommitted: _take_commit,
+    RoundAborted: _take_abort,
+    PenaltyImposed: _take_penalty,
+    Evaluated: _take_evaluation,
+    TransferProgressed: _take_transfer,
+    NetworkMeasured: _take_network,
+    DeviceMeasured: _take_device,
+    CheckpointWritten: _take_checkpoint,
+    AlertRaised: _take_alert,
+    PeerStopped: _take_stop,
+}
+
+
+def _return(peer: PeerDraft) -> None:
+    """Others took it for gone, and it trains."""
+    if peer.state == "GONE":
+        peer.state, peer.why = "TRAINING", ""
+
+
+def _plot(draft: SwarmDraft, points: list[Point], t: float, round: int, value: float, limit: int = PEER_POINTS) -> None:
+    add_point(points, Point(t=t, round=round, tokens=draft.tokens, value=value), limit)
+
+
+def short_name(name: str) -> str:
+    """A name of at most `NAME_CELLS` columns, cut with an ellipsis; marks that pile up without width are cut, too."""
+    if len(name) <= NAME_CELLS and name.isascii():
+        return name
+    if len(name) <= 2 * NAME_CELLS and sum(map(_cells, name)) <= NAME_CELLS:
+        return name
+    kept, cells = "", 0
+    for char in name[: 2 * NAME_CELLS]:
+        cells += _cells(char)
+        if cells >= NAME_CELLS:
+            break
+        kept += char
+    return f"{kept}…"
+
+
+def _cells(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -1,0 +1,149 @@
+"""A lane per peer: what each did when, and what it was penalised for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from tui.progress import count
+from tui.report.names import shorten
+from tui.report.palette import BLUE, GREEN, INK, ORANGE, PINK, RED, SKY
+from tui.snapshot import PeerView, Swarm
+
+MOST = 48
+"""Lanes that a chart has room for."""
+FINEST = 1500
+"""Spans shorter than the whole time divided by this are not seen, and are taken as part of the one before."""
+MOST_BARS = 20_000
+"""In all lanes together: of many lanes each is coarser."""
+UNITS = (("hours", 3600.0, 4 * 3600.0), ("minutes", 60.0, 600.0), ("seconds", 1.0, 0.0))
+"""(Name, seconds, from which length of the chart on)."""
+LETTERS = {
+    "ABSENT": "X", "ANOMALY": "A", "CLIPPED": "C", "LATE": "L", "MISDECLARED": "M", "NONFINITE": "N", "STALE": "S",
+}  # fmt: skip
+MOST_LETTERS = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """How a kind of span is drawn: told apart by height and hatch as well."""
+
+    name: str
+    colour: str
+    height: float
+    hatch: str = ""
+
+
+TRAIN = Kind(name="trains", colour=GREEN, height=0.7)
+AVERAGE = Kind(name="averages", colour=BLUE, height=0.4)
+SYNC = Kind(name="catches up", colour=SKY, height=0.7, hatch="////")
+LATE = Kind(name="late or failed", colour=ORANGE, height=0.7, hatch="xxxx")
+PAUSED = Kind(name="paused", colour=PINK, height=0.25, hatch="||||")
+GONE = Kind(name="gone", colour=RED, height=0.08)
+KINDS = {
+    "train": TRAIN, "sync": SYNC, "late": LATE, "failed": LATE, "paused": PAUSED, "gone": GONE,
+    **dict.fromkeys(("freeze", "group", "send", "judge", "reduce", "commit", "apply"), AVERAGE),
+}  # fmt: skip
+"""By phase. A peer that is idle leaves its lane empty."""
+
+
+def draw_lanes(swarm: Swarm, labels: Mapping[str, str]) -> tuple[Figure, str] | None:
+    """The chart and its caption; None if no peer said what it did."""
+    views = [view for view in swarm.peers.values() if any(span.phase in KINDS for span in view.spans)]
+    if not views or swarm.started_t is None or swarm.last_t is None:
+        return None
+    penalised = {penalty.about for penalty in swarm.penalty_log}
+    shown = sorted(views, key=lambda view: view.peer not in penalised)[:MOST]
+    shown.sort(key=lambda view: labels[view.peer])
+    figure = Figure(figsize=(11.0, 1.4 + 0.42 * len(shown)))
+    axes = figure.subplots()
+    time = _time_of(shown, swarm.started_t, swarm.last_t)
+    least_s = time.length_s / min(FINEST, MOST_BARS // len(shown))
+    for row, view in enumerate(shown):
+        _draw_lane(axes, row, view, time, least_s)
+    _draw_letters(axes, swarm, {view.peer: row for row, view in enumerate(shown)}, time)
+    axes.set(xlabel=f"{time.unit} since the run began", xlim=(time.x(time.first_t), time.x(time.last_t)))
+    axes.set(ylim=(len(shown) - 0.4, -0.7))
+    axes.set_yticks(range(len(shown)), [shorten(labels[view.peer]) for view in shown])
+    axes.grid(axis="y", visible=False)
+    handles = [
+        Patch(facecolor=kind.colour, edgecolor=INK, linewidth=0, hatch=kind.hatch, label=kind.name)
+        for kind in (TRAIN, AVERAGE, SYNC, LATE, PAUSED, GONE)
+    ]
+    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(handles), fontsize="small")
+    return figure, _caption(swarm, len(views) - len(shown))
+
+
+def _caption(swarm: Swarm, left_out: int) -> str:
+    codes = sorted({penalty.code for penalty in swarm.penalty_log} & set(LETTERS))
+    letters = ", ".join(f"{LETTERS[code]} {code}" for code in codes)
+    parts = [
+        "What each peer did when; where a lane is empty it waited.",
+        f"Letters are penalties: {letters}." if letters else "",
+        f"{count(left_out, 'more peer')} without a lane here." if left_out else "",
+    ]
+    return " ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Time:
+    """The horizontal axis: from `first_t` to `last_t` (Unix seconds), counted from `began_t` in `unit`s."""
+
+    began_t: float
+    first_t: float
+    last_t: float
+    unit: str
+    unit_s: float
+
+    @property
+    def length_s(self) -> float:
+        return self.last_t - self.first_t
+
+    def x(self, t: float) -> float:
+        return round((t - self.began_t) / self.unit_s, 4)
+
+
+def _time_of(views: Sequence[PeerView], began_t: float, last_t: float) -> _Time:
+    """Of a long run only the newest spans are known: the axis begins with the first of them."""
+    first_t = min(view.spans[0].t for view in views)
+    last_t = max(last_t, first_t + 1.0)
+    unit, unit_s = next((name, size_s) for name, size_s, from_s in UNITS if last_t - first_t >= from_s)
+    return _Time(began_t=began_t, first_t=first_t, last_t=last_t, unit=unit, unit_s=unit_s)
+
+
+def _draw_lane(axes: Axes, row: int, view: PeerView, time: _Time, least_s: float) -> None:
+    bars: dict[Kind, list[tuple[float, float]]] = {}
+    for kind, start_t, end_t in _bars(view, time.last_t, least_s):
+        bars.setdefault(kind, []).append((time.x(start_t), time.x(end_t) - time.x(start_t)))
+    for kind, spans in bars.items():
+        axes.broken_barh(
+            spans, (row - kind.height / 2, kind.height), facecolor=kind.colour, edgecolor=INK, linewidth=0,
+            hatch=kind.hatch or None,
+        )  # fmt: skip
+
+
+def _bars(view: PeerView, ended_t: float, least_s: float) -> Iterator[tuple[Kind, float, float]]:
+    """(Kind, start, end), one after the other; neighbours of a kind are one, and so are those too short to be seen."""
+    starts: list[tuple[float, Kind | None]] = []
+    for span in view.spans:
+        kind = KINDS.get(span.phase)
+        if len(starts) > 1 and span.t - starts[-1][0] < least_s:
+            starts.pop()
+        if not starts or starts[-1][1] is not kind:
+            starts.append((span.t, kind))
+    ends = [start_t for start_t, _ in starts[1:]] + [ended_t]
+    for (start_t, kind), end_t in zip(starts, ends, strict=True):
+        if kind is not None and end_t > start_t:
+            yield kind, start_t, end_t
+
+
+def _draw_letters(axes: Axes, swarm: Swarm, rows: Mapping[str, int], time: _Time) -> None:
+    shown = [each for each in swarm.penalty_log if each.about in rows and each.t >= time.first_t][-MOST_LETTERS:]
+    for penalty in shown:
+        place = (time.x(penalty.t), rows[penalty.about] - 0.36)
+        letter = LETTERS.get(penalty.code, "?")
+        axes.annotate(letter, place, ha="center", va="bottom", fontsize=9, fontweight="bold")

@@ -1,0 +1,87 @@
+"""Whether a dashboard can be shown here. Textual does not ask: it draws into pipes and on dumb terminals, too."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from dht.errors import BadInput
+
+UI_CHOICES = ("auto", "tui", "plain", "json", "none")
+
+_MODES = (1049, 1000, 1002, 1003, 1004, 1006, 1015, 2004)
+RESTORE = "".join(f"\x1b[?{mode}l" for mode in _MODES) + "\x1b[?25h\x1b[<u\x1b[0m"
+"""Leaves the other screen, shows the cursor, and ends reports of mouse, focus, paste and keys."""
+
+
+def choose_ui(ui: str) -> str:
+    """What `--ui` comes to on this process's own streams: tui, plain, json or none. Raises BadInput."""
+    return decide(ui, os.environ, sys.stdin, sys.stdout, sys.stderr)
+
+
+def require_terminal() -> None:
+    """Raises BadInput if no dashboard can be shown here."""
+    if fault := _fault_of(os.environ, sys.stdin, sys.stderr):
+        raise BadInput(f"a dashboard needs a terminal: {fault}; for lines: homefires status, or watch DIR --ui plain")
+
+
+def decide(
+    ui: str, environ: Mapping[str, str], stdin: TextIO | None, stdout: TextIO | None, stderr: TextIO | None
+) -> str:
+    """`auto` is the dashboard if a person sits there, else plain lines. Raises BadInput for a `tui` that cannot be."""
+    if ui not in ("auto", "tui"):
+        return ui
+    fault = _fault_of(environ, stdin, stderr)
+    if ui == "tui":
+        if fault:
+            raise BadInput(f"--ui tui: {fault}; use --ui plain")
+        return "tui"
+    return "plain" if fault or environ.get("CI") or not _is_terminal(stdout) else "tui"
+
+
+def _fault_of(environ: Mapping[str, str], stdin: TextIO | None, stderr: TextIO | None) -> str:
+    """Why nothing can be drawn here; empty if it can."""
+    if not _is_terminal(stdin):
+        return "stdin is not a terminal"
+    if not _is_terminal(stderr):
+        return "stderr is not a terminal"
+    term = environ.get("TERM", "")
+    return f"TERM is {term!r}, which can show no dashboard" if term in ("", "dumb") else ""
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+def hold_standard_streams() -> None:
+    """Put nothing in place of a closed stdin, stdout or stderr, so that no file and no pipe gets its number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 (it lasts as long as the process)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
+class Tap(io.TextIOBase):
+    """A stream that can be shut: what is written meanwhile is gone."""
+
+    def __init__(self, inner: TextIO) -> None:
+        self._inner = inner
+        self.is_open = True
+
+    def write(self, text: str) -> int:
+        """Pass it on, if open."""
+        if self.is_open:
+            self._inner.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        if self.is_open:
+            self._inner.flush()

@@ -1,0 +1,163 @@
+"""`homefires watch`: a recording, a run directory while its peer works, or a run that one takes no part in."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from dht.errors import BadInput
+from dht.invite import parse as parse_invite
+from peer.events import Line, read_events, read_lines
+from tui.attach import Look
+from tui.control import PeerControl
+from tui.feed.source import Reply, Source
+from tui.launch import error_of, python_module
+from tui.output import Output
+from tui.single import follow
+from tui.snapshot import Swarm
+from tui.status import is_locked
+
+if TYPE_CHECKING:
+    from tui.dashboard.app import Outcome
+
+INVITE_MARK = "hf1:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What the command line of `watch` asked for."""
+
+    what: str
+    """A file of event lines, a run directory or a folder of them, or an invite."""
+    live: bool = False
+    """Somebody still writes the file."""
+    viewer: bool = False
+    """A demo stands behind it and may be asked to stop; the exit code tells how the dashboard was closed."""
+
+    @property
+    def is_invite(self) -> bool:
+        return self.what.startswith(INVITE_MARK)
+
+    @property
+    def path(self) -> Path:
+        """Raises BadInput if nothing is there."""
+        path = Path(self.what)
+        if not path.exists():
+            raise BadInput(f"{self.what} is no file, no folder and no invite; name one of them")
+        return path
+
+
+def watch_in_lines(watch: Watch, output: Output) -> int:
+    """Give every event line to `output`; the exit code."""
+    if watch.is_invite:
+        parse_invite(watch.what, time.time())
+        with TemporaryDirectory(prefix="hf-") as folder:
+            return follow("watch", _argv(watch.what), Path(folder) / "watch.log", output)
+    found = False
+    for line in _lines(watch.path):
+        found = found or line is not None
+        if line is not None:
+            output.show(line)
+        output.tick(line.t if line is not None else time.time())
+    output.close()
+    if not found:
+        raise BadInput(f"{watch.what} holds no events; name a file that a peer or a demo has written, or its folder")
+    return 0
+
+
+def watch_in_dashboard(watch: Watch, look: Look, output: Output) -> Outcome:
+    """Show the dashboard until it is closed; how it was. `output` tells how a run is found.
+
+    Raises what a child that watches failed with.
+    """
+    if not watch.is_invite:
+        return _show(_feed_of(watch), look)
+    from tui.feed.child import ChildFeed
+
+    invite = parse_invite(watch.what, time.time())
+    output.say(f"looking for {invite.run} of organiser {invite.organiser}")
+    with TemporaryDirectory(prefix="hf-") as folder:
+        feed = ChildFeed(f"run {invite.run}, watching", _argv(watch.what), Path(folder) / "watch.log")
+        with closing(feed):
+            feed.wait_until_started()
+            outcome: Outcome = "ended" if feed.ended else _show(feed, look)
+        if feed.ended and feed.child.exit_code != 0:
+            raise error_of(feed.child)
+        return outcome
+
+
+def _show(feed: Source, look: Look) -> Outcome:
+    from tui.dashboard.app import run_dashboard
+
+    return run_dashboard(feed, read_only=look.read_only, ascii_only=look.ascii_only, mono=look.mono)
+
+
+def _feed_of(watch: Watch) -> Source:
+    from tui.feed.live import Live
+    from tui.feed.recording import Recording
+
+    path = watch.path
+    if watch.viewer:
+        return DemoFeed(Live.of_file(path))
+    if path.is_dir():
+        return Live(path)
+    return Live.of_file(path) if watch.live else Recording(path)
+
+
+def _lines(path: Path) -> Iterator[Line | None]:
+    """What is written there; of a peer at work also what will be, until it ends; None while there is none."""
+    if not path.is_dir():
+        return read_lines(path)
+    if is_locked(path / "run" / "lock"):
+        return PeerControl(path).events()
+    return read_events(path)
+
+
+def _argv(invite: str) -> list[str]:
+    return python_module("peer", "watch", invite)
+
+
+class DemoControl:
+    """A demo can be stopped from its dashboard; its peers take commands one by one."""
+
+    def request(self, cmd: str, **fields: Any) -> Reply:
+        """Whether this can be asked of a demo; that it shall stop is told by the exit code."""
+        if cmd in ("leave", "status"):
+            return Reply(ok=True)
+        return Reply(ok=False, error=f"a demo has several peers; for one of them: homefires {cmd} --dir DIR/peer-1")
+
+
+class DemoFeed:
+    """What a demo writes, until its launcher ends."""
+
+    title = "the demo"
+    me = ""
+    playback = None
+
+    def __init__(self, inner: Source) -> None:
+        self._inner = inner
+        self.control = DemoControl()
+        self._launcher = os.getppid()
+
+    @property
+    def ended(self) -> str:
+        """Also once nobody writes any more."""
+        return self._inner.ended or ("the demo is gone" if os.getppid() != self._launcher else "")
+
+    def open(self) -> None:
+        self._inner.open()
+
+    def advance(self, now_s: float) -> Swarm:
+        return self._inner.advance(now_s)
+
+    def time(self, now_s: float) -> float:
+        return now_s
+
+    def close(self) -> None:
+        self._inner.close()
