@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
-from tui.codes import MEANINGS
+from tui.codes import ADVICE
 from tui.dashboard.keys import EVERYWHERE, PEER_KEYS, RECORDING_KEYS
 from tui.dashboard.panel import Block, Lines, Panel, View
 from tui.dashboard.words import phase_style, state_style
@@ -89,5 +89,5 @@ def _phases(lines: Lines, view: View) -> None:
 def _codes(lines: Lines, view: View) -> None:
     lines.line()
     lines.line(("Penalties: a contribution counts less", view.ink.strong))
-    for code, meaning in MEANINGS.items():
-        lines.line((f"  {code:<12} ", view.ink.warn), (meaning, view.ink.text))
+    for code, advice in sorted(ADVICE.items()):
+        lines.line((f"  {code:<12} ", view.ink.warn), (advice.short, view.ink.text))

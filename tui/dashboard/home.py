@@ -6,7 +6,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 
 from peer.events import DeviceMeasured
-from tui.codes import MEANINGS
+from tui.codes import ADVICE
 from tui.dashboard.glyphs import draw_bar
 from tui.dashboard.overview import add_peers, add_rounds, add_swarm
 from tui.dashboard.panel import Block, Panel, View
@@ -153,7 +153,7 @@ def add_penalties(sheet: Sheet, view: View) -> None:
 
 def add_alerts(sheet: Sheet, view: View) -> None:
     """The last three warnings and errors; penalties have their own place."""
-    alerts = [entry for entry in view.swarm.entries if entry.level != "info" and entry.code not in MEANINGS][-3:]
+    alerts = [entry for entry in view.swarm.entries if entry.level != "info" and entry.code not in ADVICE][-3:]
     sheet.heading("Alerts", "a shows all" if alerts else "")
     if not alerts and not view.mini:
         sheet.nothing("alerts", "none")

@@ -84,7 +84,7 @@ def keys_that_matter(view: View, shown: str) -> Sequence[tuple[str, str]]:
 
 def _of_screen(shown: str) -> list[tuple[str, str]]:
     if shown == "peers":
-        return [("enter", "details"), ("/", "filter"), (", .", "sort")]
+        return [("enter", "details"), ("/", "filter"), (", .", "sort"), ("w", "columns")]
     if shown == "peer":
         return [("esc", "back"), ("y", "copy id")]
     return [("/", "search"), ("l", "level")] if shown == "log" else []

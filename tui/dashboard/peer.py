@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from tui.codes import MEANINGS
+from tui.codes import ADVICE
 from tui.dashboard.home import device_facts, traffic_facts
 from tui.dashboard.panel import Block, Panel, View
 from tui.dashboard.penalties import cost_words, layer_words, told_in
@@ -120,8 +120,8 @@ def _add_penalty(sheet: Sheet, view: View, penalty: Penalised, *, explain: bool)
     sheet.prose("", f"{layer_words(penalty.layer)}: {penalty.evidence}", ink.text)
     if cost := cost_words(penalty, told_in(view.swarm, penalty)):
         sheet.prose("", cost, ink.text)
-    if explain and not view.mini and penalty.code in MEANINGS:
-        sheet.prose("", MEANINGS[penalty.code], ink.muted)
+    if explain and not view.mini and penalty.code in ADVICE:
+        sheet.prose("", ADVICE[penalty.code].short, ink.muted)
 
 
 def share_in(done: RoundView, peer: str) -> float:

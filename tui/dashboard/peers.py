@@ -165,6 +165,7 @@ class PeersPanel(Panel):
         ("/", "filter; !word hides what has the word"),
         (", .", "sort by another column"),
         ("r", "reverse the order"),
+        ("w", "the columns that had no room"),
         ("g G", "first, last"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -172,17 +173,21 @@ class PeersPanel(Panel):
         Binding("comma", "sort(-1)", "sort by the column before", show=False),
         Binding("full_stop", "sort(1)", "sort by the next column", show=False),
         Binding("r", "reverse", "reverse", show=False),
+        Binding("w", "columns", "more columns", show=False),
         Binding("escape", "unfilter", "no filter", show=False),
     ]
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._view: View | None = None
-        self._columns: tuple[Column, ...] = ()
+        self.columns: tuple[Column, ...] = ()
+        """Those that are shown."""
         self._chosen = Chosen()
         self.listed: list[PeerView] = []
         """The peer of each row."""
         self._sort, self._reversed = "name", False
+        self._page = 0
+        """Which of the pages of columns is shown."""
 
     def compose(self) -> ComposeResult:
         yield Block(id="peers-line")
@@ -198,7 +203,8 @@ class PeersPanel(Panel):
     def show(self, view: View) -> None:
         self._view = view
         self._chosen.take(view.selected)
-        self._columns = MINI_COLUMNS if view.mini else tuple(each for each in COLUMNS if each.least_width <= view.width)
+        pages = pages_of_columns(view)
+        self.columns = pages[self._page % len(pages)]
         self.listed = self._arrange(view)
         at = next((row for row, peer in enumerate(self.listed) if peer.peer == self._chosen.peer), None)
         self.query_one(Table).show(len(self.listed), self._row, at)
@@ -218,10 +224,16 @@ class PeersPanel(Panel):
 
     def action_sort(self, step: int) -> None:
         """By the column before or after."""
-        names = [column.name for column in self._columns]
+        names = [column.name for column in self.columns]
         if names:
             place = names.index(self._sort) if self._sort in names else 0
             self._sort = names[(place + step) % len(names)]
+            self._again()
+
+    def action_columns(self) -> None:
+        """The columns that had no room, and at last the first ones again."""
+        if self._view is not None:
+            self._page = (self._page + 1) % len(pages_of_columns(self._view))
             self._again()
 
     def action_reverse(self) -> None:
@@ -259,12 +271,12 @@ class PeersPanel(Panel):
 
     def _row(self, row: int) -> Pieces:
         assert self._view is not None
-        return [_cell(column, self.listed[row], self._view) for column in self._columns]
+        return [_cell(column, self.listed[row], self._view) for column in self.columns]
 
     def _line(self, view: View, shown: int) -> Text:
         """How many there are, and the names of the columns; the one that sorts has an arrow."""
         heading = Text()
-        for column in self._columns:
+        for column in self.columns:
             arrow = (view.glyphs.down if self._reversed else view.glyphs.up) if column.name == self._sort else ""
             style = view.ink.strong if arrow else view.ink.muted
             title = "lag" if len(column.name) > column.width else column.name
@@ -275,6 +287,19 @@ class PeersPanel(Panel):
             return heading
         total = len(view.swarm.peers)
         return Text.assemble((f" {shown} of {count(total, 'peer')} match\n", view.ink.warn), heading)
+
+
+def pages_of_columns(view: View) -> list[tuple[Column, ...]]:
+    """The columns that fit; then those that do not, page by page, each with state and name before them."""
+    first = MINI_COLUMNS if view.mini else tuple(each for each in COLUMNS if each.least_width <= view.width)
+    pages, rest = [first], list(COLUMNS[len(first) :])
+    while rest:
+        page, room = list(first[:2]), view.width - sum(column.width + 2 for column in first[:2])
+        while rest and (rest[0].width + 2 <= room or len(page) == 2):
+            room -= rest[0].width + 2
+            page.append(rest.pop(0))
+        pages.append(tuple(page))
+    return pages
 
 
 def _cell(column: Column, peer: PeerView, view: View) -> tuple[str, str]:

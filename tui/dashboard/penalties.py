@@ -6,13 +6,13 @@ Everybody computes the penalties of a round alike, and the update carries them; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
 
+from tui.codes import advice_of
 from tui.dashboard.panel import PeerSelected, View
 from tui.dashboard.rows import Pieces, Rows
 from tui.snapshot import WEIGHT_ONE, Penalised, RoundView, Swarm
@@ -22,61 +22,6 @@ UNCUT = 100
 
 ONE_LINE = 170
 """Cells from which on a penalty takes one line; below, two."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """What a code means, and what a volunteer can do about it."""
-
-    category: str
-    """errors, late or judge."""
-    meaning: str
-    remedy: str
-
-
-ADVICE = {
-    "LATE": Advice(
-        category="late",
-        meaning="Its work, or part of it, was not there when the round closed. Only what came in time counts.",
-        remedy="Nothing is lost: the rest is offered again next round. If it happens often, the upload or the machine "
-        "is too slow for this run: free the line, or raise the upload limit.",
-    ),
-    "STALE": Advice(
-        category="late",
-        meaning="What it offers was measured from an older anchor, or was offered before, so it counts less.",
-        remedy="It fades by itself once the peer has caught up with the others.",
-    ),
-    "ABSENT": Advice(
-        category="late",
-        meaning="It belongs to those whose vote is needed, and did not answer in this round.",
-        remedy="Look whether it runs and is connected. Who leaves with Q is not missed.",
-    ),
-    "ANOMALY": Advice(
-        category="judge",
-        meaning="The size or direction of its update in this layer is not like its own before, or like the others'.",
-        remedy="Once means little: hard data does this. Again and again points to bad memory or an overclocked GPU: "
-        "test the memory, lower the clocks.",
-    ),
-    "CLIPPED": Advice(
-        category="judge",
-        meaning="Its update was larger than what counts in full, so it was shortened. Its direction still counts.",
-        remedy="Nothing needs to be done. Often, together with ANOMALY: look at the machine.",
-    ),
-    "NONFINITE": Advice(
-        category="errors",
-        meaning="Its update held values that are not numbers. Such a contribution counts nothing.",
-        remedy="The peer goes on from the next anchor. Again: lower clocks, update the driver, or test the memory.",
-    ),
-    "MISDECLARED": Advice(
-        category="errors",
-        meaning="What it signed did not agree with what the others measured from its bytes, and most of them say so.",
-        remedy="It counts nothing and reduces nothing until the penalty ends. Use an unchanged client; "
-        "if it is one, report a bug.",
-    ),
-}  # fmt: skip
-"""By code."""
-
-UNKNOWN = Advice(category="errors", meaning="This client does not know the code; a newer one may.", remedy="Update.")
 
 CATEGORIES = ("all", "errors", "late", "judge")
 """What the list can be narrowed to."""
@@ -117,11 +62,6 @@ def cost_words(penalty: Penalised, told: RoundView | None) -> str:
 def layer_words(layer: str) -> str:
     """The layer's name, or whole model."""
     return f"layer {layer}" if layer.isdigit() else layer or "whole model"
-
-
-def advice_of(code: str) -> Advice:
-    """What a code means; an unknown one is an error that a newer client explains."""
-    return ADVICE.get(code, UNKNOWN)
 
 
 def narrowed(penalties: Sequence[Penalised], category: str) -> list[Penalised]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from tui.codes import MEANINGS
+from tui.codes import ADVICE
 from tui.plain import format_elapsed
 from tui.progress import format_bytes
 from tui.report.charts import Chart
@@ -171,7 +171,7 @@ def _penalties(swarm: Swarm, labels: Mapping[str, str]) -> str:
         for penalty in swarm.penalty_log
     ]  # fmt: skip
     codes = {penalty.code for penalty in swarm.penalty_log}
-    meanings = "; ".join(f"{code}: {meaning}" for code, meaning in MEANINGS.items() if code in codes)
+    meanings = "; ".join(f"{code}: {advice.short}" for code, advice in sorted(ADVICE.items()) if code in codes)
     return _table("Who counted less, why, by how much and until when", heads, rows) + f"\n<p>{escape(meanings)}.</p>"
 
 

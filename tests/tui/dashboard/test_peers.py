@@ -13,7 +13,7 @@ from tests.tui.dashboard.canned import Canned, dashboard, peer_id, penalty, swar
 from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import Dashboard
 from tui.dashboard.panel import View
-from tui.dashboard.peers import PeersPanel, matches
+from tui.dashboard.peers import COLUMNS, PeersPanel, matches, pages_of_columns
 from tui.dashboard.table import Table
 from tui.snapshot import PeerView, Swarm
 
@@ -82,6 +82,22 @@ async def test_dot_and_comma_sort_by_another_column_and_r_reverses() -> None:
         assert names(app) == ["peer-3", "peer-1", "peer-2"]
         await press(pilot, "r", "comma")
         assert names(app) == ["peer-1", "peer-2", "peer-3"]
+
+
+@pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40), (200, 60)])
+async def test_w_shows_the_columns_that_had_no_room(size: tuple[int, int]) -> None:
+    """Page by page, every column once, each page with state and name, and at last the first page again."""
+    app = dashboard(swarm_of(3))
+    async with opened(app, size=size) as pilot:
+        await press(pilot, "2")
+        panel = app.query_one(PeersPanel)
+        pages = pages_of_columns(app.view())
+        for page in (*pages, pages[0]):
+            assert panel.columns == page
+            assert all(column.name[: column.width] in text_of(app) for column in page if column.name != "behind")
+            await press(pilot, "w")
+        told = [column.name for column in pages[0]] + [column.name for page in pages[1:] for column in page[2:]]
+        assert told == [column.name for column in COLUMNS]
 
 
 async def test_a_filter_shows_what_matches_and_with_a_mark_what_does_not() -> None:

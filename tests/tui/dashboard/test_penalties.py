@@ -8,11 +8,10 @@ from peer.judge import findings
 from peer.rounds import penalties as imposed
 from tests.tui.dashboard.canned import dashboard, peer_id, penalty, round_view, swarm_of, visit
 from tests.tui.dashboard.screen import text_of
+from tui.codes import ADVICE, advice_of
 from tui.dashboard.penalties import (
-    ADVICE,
     CATEGORIES,
     Penalties,
-    advice_of,
     cost_words,
     factor_words,
     layer_words,
