@@ -228,7 +228,10 @@ class Peer:
             return
         if self.progress.losses:
             self.session.emit(self.progress.event(self.trainer, self.learning_rate))
-        self._write_contribution()
+        try:
+            self._write_contribution()
+        except DiskFull as error:  # the others must hear of the pause all the same
+            return self.session.warn("DISK", f"{error}; what was learned stays in memory and is given later")
         self.write_checkpoint()
 
     def _go_on(self) -> None:
@@ -279,6 +282,7 @@ class Peer:
         self.freeze_asked = False
         self.session.emit(PhaseEntered(round=self.trainer.anchor.round, phase="freeze"))
         self.trainer.freeze(self.anchor)
+        self.session.wishes.round_is_given()
 
     def write_checkpoint(self, *, last: bool = False) -> None:
         """Have all of this peer on disk. Without room for it the one before stays, and training goes on.
@@ -428,7 +432,7 @@ class Peer:
         self.link.send("applied", anchor, state)
         if self.in_step and self.snapshotter.due(update.round):
             self.snapshotter.start(self.trainer.anchor, anchor, state)
-        if self._my_turn_to_evaluate(update):
+        if not self.session.wishes.pausing and self._my_turn_to_evaluate(update):
             self._evaluate()
 
     def _begin_anew(self) -> None:

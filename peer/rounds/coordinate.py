@@ -51,6 +51,8 @@ def _begin_if_due(turn: Turn) -> None:
     state = turn.state
     if state.pledge is None or state.decided is not None or turn.me not in state.electorate:
         return
+    if not _is_something_given(turn):
+        return
     if turn.now + turn.rules.wall_offset_s < state.head.time + turn.rules.min_round_s:
         return
     ranked = order(state.head.anchor, state.electorate)
@@ -74,14 +76,27 @@ def _may_lead(turn: Turn, peer: str) -> bool:
 
 
 def _all_ready(turn: Turn) -> bool:
-    """Everybody who is waited for; and somebody has something to give."""
     heard, anchor = turn.state.heard, turn.state.head.anchor
-    others = (said for said, _ in heard.values() if said.ready and said.anchor == anchor)
-    return (turn.my_pledge().tokens > 0 or any(said.tokens for said in others)) and all(
+    return all(
         peer == turn.me or (peer in heard and heard[peer][0].anchor == anchor and heard[peer][0].ready)
         for peer in turn.state.electorate
         if not takeover.has_left(turn, peer)
     )
+
+
+def _is_something_given(turn: Turn) -> bool:
+    """Whether a ballot can come to anything: while all who are there sit out, none begins.
+
+    I give something, I have accepted an update that must be finished, or somebody who was heard lately gives something.
+    """
+    state = turn.state
+    if turn.my_pledge().root or state.acceptor.accepted is not None:
+        return True
+    return any(
+        head.ready and head.tokens and head.anchor == state.head.anchor and turn.now - at < HEARD_S
+        and (peer in state.electorate or _same_bits(turn, head)) and not takeover.has_left(turn, peer)
+        for peer, (head, at) in state.heard.items()
+    )  # fmt: skip
 
 
 def _begin(turn: Turn, ballot: int) -> None:

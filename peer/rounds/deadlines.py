@@ -117,10 +117,11 @@ def asks_at(state: State) -> float:
 
     Counted from the first that was ready, whoever that was: a fast coordinator must not hurry the others. Before a
     quorum is ready it waits for the cap, which counts from its own freeze. Who sits out is ready before others can
-    be, and hurries nobody.
+    be, and hurries nobody; once it trains again the cap counts for it as well, since the others may be gone.
     """
     first_at = _first_ready_at(state)
-    latest = (first_at if sits_out(state, state.rules.me) else state.frozen_at) + state.rules.gather_s
+    mine_at = min(first_at, state.resumed_at) if sits_out(state, state.rules.me) else state.frozen_at
+    latest = mine_at + state.rules.gather_s
     learned_s = state.deadlines.gather_s
     ready = {state.rules.me, *state.ready_at, *(peer for peer in state.electorate if sits_out(state, peer))}
     if learned_s >= state.rules.gather_s or len(ready) < quorum(state.electorate):

@@ -50,16 +50,24 @@ def on_frozen(turn: Turn, pledge: Pledge) -> None:
 
 def on_paused(turn: Turn, pledge: Pledge) -> None:
     """I make no more steps for this anchor: I keep my vote, hold nobody up and hurry nobody."""
-    if pledge.anchor == turn.state.head.anchor and turn.state.pledge is None:
+    if pledge.anchor != turn.state.head.anchor:
+        return
+    turn.set(resumed_at=float("inf"))
+    if turn.state.pledge is None:
         turn.set(sits_out=True)
         on_frozen(turn, pledge)
 
 
 def on_resumed(turn: Turn) -> None:
     """I train again. What I gave for this anchor stays; who gave nothing may still give something."""
-    if turn.state.sits_out and turn.state.pledge is not None and not turn.state.pledge.root:
-        turn.set(sits_out=False, pledge=None)
-        turn.say_head()
+    state = turn.state
+    if not state.sits_out or state.pledge is None:
+        return
+    if state.pledge.root:
+        turn.set(resumed_at=turn.now)
+        return
+    turn.set(sits_out=False, pledge=None, frozen_at=turn.now)  # a ballot of mine that goes on measures from here
+    turn.say_head()
 
 
 # ---- promise ----
@@ -405,7 +413,7 @@ def stand_at(turn: Turn, head: Head) -> None:
         pledge=None, progress=0.0, freeze_asked_at=None,
         unanswered=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={}, decided=None,
         deadlines=deadlines.learn([step.block.update for step in state.trail], state.rules), ready_at={},
-        sits_out=False, dead_ballots=frozenset(),
+        sits_out=False, resumed_at=float("inf"), dead_ballots=frozenset(),
     )  # fmt: skip
     turn.moved()
 

@@ -365,6 +365,8 @@ class State:
     """What I froze for this anchor; None while training."""
     sits_out: bool = False
     """My owner paused me before I was ready for this anchor: I am whenever the others are."""
+    resumed_at: float = float("inf")
+    """When I trained again after a pause in which I gave what I had: from then on I wait like anybody."""
     progress: float = 0.0
     """Share of this round's inner steps (or time) that is done."""
     freeze_asked_at: float | None = None

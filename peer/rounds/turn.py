@@ -87,8 +87,9 @@ class Turn:
     def stuck_s(self) -> float:
         """For how long I have been ready for this anchor without a decision; who sits out waits for nobody."""
         state = self.state
-        waits = state.pledge is not None and not state.sits_out and state.decided is None
-        return self.now - state.frozen_at if waits else 0.0
+        if state.pledge is None or state.decided is not None:
+            return 0.0
+        return max(0.0, self.now - (state.resumed_at if state.sits_out else state.frozen_at))
 
     def moved(self) -> None:
         """Something of this instance went on: the next coordinator's patience starts anew."""

@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from dht.errors import Unreachable
@@ -85,6 +85,8 @@ class Watcher:
         """Peers that are not asked, and until when."""
         self._cut_off: set[str] = set()
         """Further peers that had nothing that follows."""
+        self._elected: frozenset[str] = frozenset()
+        """Whom the verified blocks elected. Others, whose names cost nothing, cannot lead away from these blocks."""
         self._met: set[str] = set()
         self._awaited: tuple[str, asyncio.Future[tuple[ChainSent | HeadSent, int]]] | None = None
         self._warned = ""
@@ -184,6 +186,7 @@ class Watcher:
                 self._session.emit(event)
         if taken.steps:
             self._cut_off.clear()
+            self._elected |= frozenset(following.head.electorate)
         if taken.fault:
             fault = f"round {following.head.round + 1} as {source} gives it cannot be verified: {taken.fault}"
             self._warn(f"{fault}; others are asked")
@@ -230,7 +233,8 @@ class Watcher:
         self._leave_alone(source, SILENT_S)
         if said.round > self.head.round:
             self._cut_off.add(source)
-        if len(self._cut_off) < min(CUT_OFF_BY, len(self._further())):
+        counted = self._trusted(self._cut_off)
+        if not counted or len(counted) < min(CUT_OFF_BY, len(self._trusted(self._further()))):
             return
         why = f"no peer has round {self.head.round + 1} any more"
         if not await self._begin_late(why):
@@ -238,7 +242,7 @@ class Watcher:
 
     async def _begin_late(self, why: str) -> bool:
         """Go on from the round of a snapshot that several peers offer alike; False if that cannot be had."""
-        peers = self._some(ASK_MOST)
+        peers = self._trusted(self._some(ASK_MOST))
         await asyncio.gather(*(self._meet(peer) for peer in peers))
         choice = choose(await survey(self._node, peers, ()))
         if choice is None or choice.offer.round <= self.head.round:
@@ -260,6 +264,10 @@ class Watcher:
         return True
 
     # ---- peers ----
+
+    def _trusted(self, peers: Iterable[str]) -> list[str]:
+        """Of these, whoever the verified blocks elected; all of them before there is one."""
+        return [peer for peer in peers if not self._elected or peer in self._elected]
 
     def _newest(self) -> int:
         """The round that somebody says is made."""

@@ -133,8 +133,10 @@ def test_a_norm_that_is_not_a_number_is_left_out() -> None:
     assert line.event.norms == {"B": 0.5}
 
 
-def test_a_number_that_overflows_is_not_taken() -> None:
-    assert read_line(written(COMMITTED).replace("8.5", "1e999").encode()) is None
+@pytest.mark.parametrize("number", ["1e999", "1e101", "-1e308"])
+def test_a_number_whose_sums_overflow_is_not_taken(number: str) -> None:
+    """A screen adds, averages and squares what it finds; what comes of that must be finite, too."""
+    assert read_line(written(COMMITTED).replace("8.5", number).encode()) is None
 
 
 @pytest.mark.parametrize(

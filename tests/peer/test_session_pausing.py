@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peer.events import InnerProgressed, PeerStateChanged, RoundCommitted
+from dht.errors import DiskFull
+from peer.events import AlertRaised, Evaluated, InnerProgressed, PeerStateChanged, RoundCommitted
 from peer.session import PAUSED_WHY, POLL_S
 from peer.wishes import Wish
 from tests.peer.rounds.build import HEAD, block, update
@@ -181,3 +182,43 @@ def test_leaving_while_paused(paused: Story) -> None:
     paused.peer.met = True
     paused.peer.take_part()
     assert paused.trainer.done.count("step") == 1
+
+
+def test_a_full_disk_does_not_keep_the_pause_from_the_others(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they would wait for it in every round; its work stays in memory and is given at the next anchor."""
+    story.turns(1)
+    freeze = story.trainer.freeze
+
+    def fail(anchor: bytes) -> None:
+        raise DiskFull("the disk is full")
+
+    monkeypatch.setattr(story.trainer, "freeze", fail)
+    story.session.wishes.wish(Wish.PAUSE)
+    story.link.on_wait = story.clock.sleep
+    story.turns(4)
+    assert story.link.kinds().count("paused") == 1
+    (alert,) = story.told(AlertRaised)
+    assert "stays in memory" in alert.text
+    monkeypatch.setattr(story.trainer, "freeze", freeze)
+    story.link.queue.append(commit())
+    story.turns(3)
+    assert story.trainer.done[-1] == "freeze"
+
+
+def test_finishing_is_done_with_the_freeze(story: Story) -> None:
+    """Also if the round is decided before the next turn: no step of another round follows."""
+    story.session.wishes.wish(Wish.FINISH)
+    story.turns(STEPS)
+    story.link.queue.append(commit())
+    assert story.session.wishes.pausing
+    story.turns(3)
+    assert story.trainer.done.count("step") == STEPS
+
+
+def test_a_paused_peer_measures_nothing(paused: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner wants the device."""
+    monkeypatch.setattr(paused.peer, "_my_turn_to_evaluate", lambda update: True)
+    paused.link.queue.append(commit())
+    paused.turns(2)
+    assert "evaluate" not in paused.trainer.done
+    assert paused.told(Evaluated) == []

@@ -136,6 +136,37 @@ def test_what_was_given_before_a_pause_stays_given() -> None:
     assert state.pledge is not None
 
 
+def test_who_trains_again_after_it_gave_waits_like_anybody() -> None:
+    """The others may be gone: from the resume on the cap counts, and so does the time until a takeover."""
+    first, _ = after(state_of(FIRST), Paused(0.0, pledge(FIRST)), Tick(WAIT_S), Resumed(WAIT_S))
+    due = WAIT_S + first.rules.gather_s
+    assert asks_at(first) == due
+    assert after(first, Tick(due - 0.1))[0].lead is None
+    assert after(first, Tick(due))[0].lead is not None
+    second, _ = after(state_of(SECOND), Paused(0.0, pledge(SECOND)), Resumed(WAIT_S))
+    assert [head.stuck_s for head in heads(after(second, Tick(WAIT_S + 50.0))[1])][-1:] == [50]
+    again, _ = after(second, Paused(WAIT_S + 60.0, pledge(SECOND)))
+    assert heads(after(again, Tick(2 * WAIT_S))[1])[-1].stuck_s == 0
+
+
+def test_with_nothing_given_no_ballot_follows_another() -> None:
+    """One who had something asked, and is gone: those who sit out do not ask each other again and again."""
+    gone = says(FIRST, 1.0, tokens=100, steps=10)
+    state, _ = after(state_of(SECOND), says(THIRD, 0.0), Paused(0.0, nothing(SECOND)), gone)
+    state, _ = after(state, Received(2.0, FIRST, Prepare(place(0))))
+    assert state.acceptor.promised == 0
+    for at_s in range(3, 4000):
+        state, _ = after(state, says(THIRD, at_s), Tick(at_s + 0.5))
+    assert state.acceptor.promised < 10
+    stranger = says("stranger", 4000.0, tokens=5)
+    assert after(state, stranger, Tick(4001.0))[0].acceptor.promised == state.acceptor.promised
+
+
+def test_a_ballot_of_somebody_who_just_trains_again_measures_nothing_of_the_pause() -> None:
+    state, _ = after(state_of(FIRST), Paused(0.0, nothing(FIRST)), Tick(WAIT_S), Resumed(WAIT_S))
+    assert state.frozen_at == WAIT_S
+
+
 def test_a_pause_after_the_freeze_changes_nothing() -> None:
     """The others heard that it is ready, with its steps."""
     frozen, _ = after(state_of(SECOND), Frozen(1.0, pledge(SECOND)))

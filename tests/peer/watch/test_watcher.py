@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -340,3 +341,45 @@ async def test_an_empty_board_is_said() -> None:
 def test_it_starts_at_the_head_it_was_given() -> None:
     head: Head = at_round(1).genesis
     assert watch(at_round(1)).watcher.head == head
+
+
+async def test_strangers_do_not_lead_away_from_what_is_verified() -> None:
+    """Two ids that nobody elected claim to be far ahead and offer the same invented snapshot."""
+    world = at_round(5)
+    watching = watch(world, looks=40)
+    seat, fakes = watching.seat, ("p90", "p91")
+    invented = replace(
+        snapshot_of(world, 3),
+        base=Base.after([replace(world.peers[0].disk.blocks[4].update, round=105, elect=fakes, weight=10**6)]),
+    )
+    honest_heads, honest_send, honest_ask = seat.read_heads, seat.send, seat.ask
+
+    async def read_heads() -> dict[str, HeadRecord]:
+        heads = dict(await honest_heads())
+        if len(watching.rounds()) >= 5:
+            heads |= {fake: replace(next(iter(heads.values())), anchor=b"F" * 32, round=106) for fake in fakes}
+        return heads
+
+    def send(to: str, frame: bytes) -> None:
+        if to not in fakes:
+            honest_send(to, frame)
+            return
+        said = HeadSent(b"F" * 32, 106, 10**6, b"s" * 32, False, 0, 0, False, "x", 0)
+        asyncio.get_running_loop().call_soon(watching.watcher._on_frame, to, encode(said))
+
+    async def ask(peer: str, name: str, timeout_s: float, max_bytes: int = 0, request: bytes = b"") -> bytes | None:
+        if peer not in fakes or name not in (STANDING, MANIFEST):
+            return await honest_ask(peer, name, timeout_s, max_bytes, request)
+        packed = invented.to_bytes()
+        if name == MANIFEST:
+            return packed
+        offer = Offer(round=invented.round, anchor=invented.anchor, manifest=digest_of(packed), vector_bytes=8)
+        return Standing(round=106, weight=10**6, shared=-1, offers=(offer,)).to_bytes()
+
+    watching.watcher._read_heads = read_heads
+    seat.send, seat.ask = send, ask
+    with contextlib.suppress(Enough):
+        await watching.watcher.follow(10**9)
+    assert watching.watcher.head.electorate == world.peers[0].disk.head.electorate
+    assert watching.rounds() == list(range(1, watching.watcher.head.round + 1))
+    assert watching.warnings() == []
