@@ -20,6 +20,8 @@ from dht.keys import GENESIS, HEAD, MAX_TTL_S, VERSION
 MAX_RECORD_BYTES = 1024
 MAX_FOUNDERS = 16
 MAX_ADDRESSES = 4
+MAX_MEASURE = 1e9
+"""A larger figure is no loss, speed or duration, and its sums would overflow at whoever shows it."""
 CLOCK_SKEW_S = 5.0
 """How much later than MAX_TTL_S a record may expire on our clock: the author's may be ahead."""
 
@@ -111,7 +113,7 @@ def _printable(value: str) -> str:
 Digest = Annotated[bytes, Field(strict=True), AfterValidator(_digest)]
 DigestOrEmpty = Annotated[bytes, Field(strict=True), AfterValidator(_digest_or_empty)]
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
-Measure = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Measure = Annotated[float, Field(strict=True, ge=0, le=MAX_MEASURE, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
 Address = Annotated[str, Field(strict=True, max_length=128), AfterValidator(_printable)]
 Label = Annotated[str, Field(strict=True, max_length=32), AfterValidator(_printable)]

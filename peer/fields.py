@@ -5,7 +5,6 @@ Much of what a line says was said by other peers, and files are cut, edited and 
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +17,8 @@ MAX_TEXT = 8192
 """A longer text is cut."""
 _INTERNED = 64
 _LARGEST = 2**63
+LARGEST_NUMBER = 1e100
+"""No figure of ours comes near. Sums, means and squares of what is below it stay finite."""
 _LAST_T = 253_000_000_000.0
 """In the year 9987."""
 
@@ -82,11 +83,11 @@ def read_count(value: Any) -> int:
 
 
 def read_number(value: Any) -> float:
-    """A finite number."""
+    """A number that is finite, also when it is added to others or squared."""
     if type(value) is not float:
         return float(read_integer(value))
-    if not math.isfinite(value):  # 1e999
-        raise TypeError(f"{value} is not finite")
+    if not abs(value) <= LARGEST_NUMBER:  # nor inf, as 1e999 is read
+        raise TypeError(f"{value} is too large")
     return value
 
 

@@ -77,20 +77,23 @@ def join_and_attach(join: Join, look: Look, output: Output) -> int:
     invite = parse_invite(join.invite, time.time())
     output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}")
     log = directory / "peer.log"
-    process = start_lasting([*join.argv(directory), "--stay"], log)
-    try:
-        _follow_start(process, directory, output)
-    except KeyboardInterrupt:
-        _stop(process)
-        return INTERRUPTED
+    with closing(Tail(directory / "events.jsonl")) as tail:
+        tail.skip_to_end()  # of lives before
+        process = start_lasting([*join.argv(directory), "--stay"], log)
+        try:
+            _load_dashboard()
+            _follow_start(process, tail, output)
+        except KeyboardInterrupt:
+            _stop(process)
+            output.say("the peer is stopped: its dashboard was not open yet")
+            return INTERRUPTED
     try:
         outcome = show_peer(directory, look) if process.poll() is None else "ended"
-    except RuntimeError:
-        output.say(how_to_come_back(directory))
+    except (HomefiresError, RuntimeError, KeyboardInterrupt):
+        _let_go(process, directory, output)
         raise
     if outcome == "detach" and is_locked(directory / "run" / "lock"):  # it is let go before the process has ended
-        process.returncode = 0  # not ours any more: it is not waited for
-        output.say(how_to_come_back(directory))
+        _let_go(process, directory, output)
         return 0
     return _tell_end(process, directory, log, output)
 
@@ -107,34 +110,48 @@ def how_to_come_back(directory: Path) -> str:
     return f"training goes on; come back with: homefires attach{where}; stop with: homefires leave{where}"
 
 
-def _follow_start(process: subprocess.Popen[bytes], directory: Path, output: Output) -> None:
+def _load_dashboard() -> None:
+    """While the peer starts, which takes longer: an interrupt from then on finds the dashboard."""
+    import tui.dashboard.app  # noqa: F401
+
+
+def _follow_start(process: subprocess.Popen[bytes], tail: Tail, output: Output) -> None:
     """Show what the peer says until it has started, or ended."""
-    began_t = time.time()
-    with closing(Tail(directory / "events.jsonl")) as tail:
-        while process.poll() is None:
-            for line in tail.take(SLICE):
-                if line is None or line.t < began_t:
-                    continue  # of a life before
-                output.show(line)
-                if isinstance(line.event, PeerStarted):
-                    return
-            output.tick(time.time())
-            time.sleep(POLL_S)
+    while process.poll() is None:
+        for line in tail.take(SLICE):
+            if line is None:
+                continue
+            output.show(line)
+            if isinstance(line.event, PeerStarted):
+                return
+        output.tick(time.time())
+        time.sleep(POLL_S)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to end; if it does not, or the person interrupts once more, end it."""
     process.terminate()
     try:
         process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
         process.kill()
         process.wait(STOP_S)
+
+
+def _let_go(process: subprocess.Popen[bytes], directory: Path, output: Output) -> None:
+    """The peer is not ours any more: it is not waited for, and the person is told how to find it."""
+    process.returncode = 0
+    output.say(how_to_come_back(directory))
 
 
 def _tell_end(process: subprocess.Popen[bytes], directory: Path, log: Path, output: Output) -> int:
     """The exit code of a peer that ends. Raises what it failed with."""
     try:
         code = process.wait(STOP_S)
+    except KeyboardInterrupt:
+        process.returncode = 0
+        output.say(f"the peer is about to end and is not waited for; look with: homefires status{_dir(directory)}")
+        return INTERRUPTED
     except subprocess.TimeoutExpired as error:
         again = f"homefires attach{_dir(directory)}"
         raise HomefiresError(f"the peer was asked to leave and is still there; look with: {again}") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import sys
 import traceback
@@ -33,7 +34,7 @@ COMMANDS_TO_A_PEER = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code (see `dht.errors`)."""
-    from tui.terminal import hold_standard_streams
+    from tui.terminal import hold_standard_streams, is_gone
 
     hold_standard_streams()
     with contextlib.suppress(AttributeError):
@@ -49,10 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output is gone: nothing is left to say, not even at interpreter exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _end_in_silence()
     except OSError as error:
+        if error.errno == errno.EIO and is_gone(sys.stdout):
+            return _end_in_silence()
         if error.filename is None:
             return _fail(_describe_bug(error), 1, debug="--debug" in arguments)
         return _fail(_describe_folder(error), BadInput.exit_code, debug="--debug" in arguments)
@@ -354,6 +355,12 @@ class _Version(argparse.Action):
 
         print(f"homefires {version('homefires')}")
         parser.exit()
+
+
+def _end_in_silence() -> int:
+    """The exit code when whoever read our output is gone: nothing is left to say, not even at interpreter exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _describe_folder(error: OSError) -> str:

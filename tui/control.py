@@ -35,6 +35,8 @@ SAID = {
 class PeerControl:
     """Sends one command per connection; implements `tui.feed.source.Control`."""
 
+    takes = frozenset({"status", *SAID})
+
     def __init__(self, directory: Path, *, timeout_s: float = REPLY_S) -> None:
         self._directory, self._timeout_s = directory, timeout_s
 

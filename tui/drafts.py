@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
@@ -62,6 +62,7 @@ class PeerDraft:
     learning_rates: list[Point]
     spans: list[Span]
     started_t: float | None
+    evaluated: Point | None
     seen_t: float | None
     alerts: list[str]
     transfer: TransferProgressed | None
@@ -99,6 +100,7 @@ class SwarmDraft:
     def __init__(self, swarm: Swarm) -> None:
         self._before = swarm
         self.peers: dict[str, PeerView | PeerDraft] = dict(swarm.peers)
+        self._narrator: PeerView | PeerDraft | None = swarm.narrator
         self.run, self.round, self.rounds = swarm.run, swarm.round, swarm.rounds
         self.tokens, self.skipped, self.invite = swarm.tokens, swarm.skipped, swarm.invite
         self.started_t, self.last_t = swarm.started_t, swarm.last_t
@@ -110,7 +112,7 @@ class SwarmDraft:
         self.evaluations, self.training = list(swarm.evaluations), list(swarm.training)
         self.speeds = list(swarm.speeds)
         self.entries = list(swarm.entries)
-        self._told: set[tuple[str, str, str, int]] | None = None
+        self._told: dict[tuple[str, str, str, int], Penalised] | None = None
         self._commits: dict[tuple[int, str, str], Commit] = {}
 
     def peer(self, peer: str) -> PeerDraft:
@@ -121,19 +123,40 @@ class SwarmDraft:
         draft = self.peers[peer] = thaw_peer(known or PeerView(peer=peer))
         return draft
 
+    @property
+    def narrator(self) -> PeerDraft:
+        """Who tells of the swarm and is nobody in it; it has no id."""
+        if not isinstance(self._narrator, PeerDraft):
+            self._narrator = thaw_peer(self._narrator or PeerView(peer=""))
+        return self._narrator
+
+    @property
+    def chains(self) -> list[PeerView | PeerDraft]:
+        """Whoever may have told of anchors."""
+        return [*self.peers.values(), *([self._narrator] if self._narrator is not None else [])]
+
     def commit(self, round: int, digest: str, state: str) -> Commit:
         """One object for what all peers say alike."""
         key = (round, digest, state)
         return self._commits.setdefault(key, Commit(round=round, digest=digest, state=state))
 
-    def is_new(self, penalty: Penalised) -> bool:
-        """Whether nobody has told this penalty; it is told now."""
+    def tell(self, penalty: Penalised) -> Penalised:
+        """Add it to the log of penalties; returns the one that is there already if somebody has told it before."""
         if self._told is None:
-            self._told = {_key(known) for known in self.penalty_log}
-        if (key := _key(penalty)) in self._told:
-            return False
-        self._told.add(key)
-        return True
+            self._told = {penalty_key(known): known for known in self.penalty_log}
+        known = self._told.setdefault(penalty_key(penalty), penalty)
+        if known is penalty:
+            self.penalty_log.append(penalty)
+        return known
+
+    def take_back(self, penalties: Collection[Penalised]) -> None:
+        """As if nobody had told these: the rounds that imposed them were undone."""
+        if not penalties:
+            return
+        keys = {penalty_key(penalty) for penalty in penalties}
+        self.penalty_log = [known for known in self.penalty_log if penalty_key(known) not in keys]
+        self.penalties = tuple(known for known in self.penalties if penalty_key(known) not in keys)
+        self._told = None
 
     def note(self, t: float, level: str, peer: str, code: str, text: str) -> None:
         """One more line of the log."""
@@ -145,8 +168,9 @@ class SwarmDraft:
         if len(self.peers) > MAX_PEERS:
             self._forget_peers()
         peers = {key: known.freeze() if isinstance(known, PeerDraft) else known for key, known in self.peers.items()}
+        narrator = self._narrator.freeze() if isinstance(self._narrator, PeerDraft) else self._narrator
         return replace(
-            self._before,
+            self._before, narrator=narrator,
             run=self.run, peers=MappingProxyType(peers), round=self.round, rounds=self.rounds, tokens=self.tokens,
             losses=tuple(sorted(self.losses.items())[-MAX_LOSSES:]), penalties=self.penalties,
             penalty_log=tuple(self.penalty_log[-MAX_PENALTIES:]),
@@ -162,5 +186,6 @@ class SwarmDraft:
             del self.peers[key]
 
 
-def _key(penalty: Penalised) -> tuple[str, str, str, int]:
+def penalty_key(penalty: Penalised | PenaltyImposed) -> tuple[str, str, str, int]:
+    """What makes a penalty one, however many peers tell it."""
     return penalty.about, penalty.code, penalty.layer, penalty.until_round

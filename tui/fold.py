@@ -34,7 +34,7 @@ from peer.events import (
 )
 from tui.drafts import PeerDraft, SwarmDraft
 from tui.history import PEER_POINTS, add_point, add_span, is_exchanging, training_began
-from tui.rounds import commit, impose, note_abort, note_evaluation
+from tui.rounds import commit, impose, is_excused, note_abort, note_evaluation, note_heard
 from tui.snapshot import Point, Swarm
 
 MAX_ALERTS = 16
@@ -48,6 +48,8 @@ LONG_S = 1.0
 
 _CYCLE = frozenset({"TRAINING", "READY", "AVERAGING"})
 """Each round goes through these: their changes are not in the log."""
+_STANDING = frozenset({"SYNCING", "PAUSED"})
+"""In these a lane shows the state, whatever phase the round is in."""
 _PHASE_OF_STATE = {
     "JOINING": "idle", "SYNCING": "sync", "TRAINING": "train", "LATE": "late", "PAUSED": "paused", "GONE": "gone",
 }  # fmt: skip
@@ -91,10 +93,10 @@ def _take(draft: SwarmDraft, line: Line) -> None:
 
 
 def _take_nameless(draft: SwarmDraft, t: float, event: Event) -> None:
-    """A process that never got as far as to have an identity says why."""
+    """A watcher, who is nobody in the swarm, or a process that never got as far as to have an identity."""
     match event:
-        case AlertRaised(level=level, code=code, text=text):
-            draft.note(t, level, "", code, text)
+        case PeerStarted() | PeerStateChanged() | RoundCommitted() | PenaltyImposed() | AlertRaised():
+            _TAKERS[type(event)](draft, draft.narrator, t, event)
         case PeerStopped(why=why, exit_code=exit_code):
             draft.note(t, "error" if exit_code else "info", "", "STOPPED", why)
 
@@ -106,7 +108,7 @@ def _take_hearsay(draft: SwarmDraft, peer: PeerDraft, t: float, event: ReportRec
     """What another peer says of itself; nothing but a sign of life if its own lines are read."""
     peer.seen_t = t if peer.seen_t is None else max(peer.seen_t, t)
     if event.evaluated is not None:
-        note_evaluation(draft, t, event.about, event.evaluated_round, event.evaluated)
+        note_heard(draft, t, peer, event.evaluated_round, event.evaluated)
     if peer.reports:
         return
     peer.started_t = t if peer.started_t is None else peer.started_t
@@ -130,6 +132,8 @@ def _stage(event: ReportReceived) -> tuple[str, str]:
     """Phase and state of a peer that is known by hearsay."""
     if event.leaving:
         return "gone", "GONE"
+    if event.ready and not event.steps and event.round >= 0:
+        return "paused", "PAUSED"
     return ("group", "READY") if event.ready else ("train", "TRAINING")
 
 
@@ -201,7 +205,7 @@ def _take_progress(draft: SwarmDraft, peer: PeerDraft, t: float, event: InnerPro
 def _take_phase(draft: SwarmDraft, peer: PeerDraft, t: float, event: PhaseEntered) -> None:
     peer.phase, peer.deadline, peer.ballot = event.phase, event.deadline, event.ballot
     peer.coordinator = event.coordinator or peer.coordinator
-    if peer.state != "SYNCING":
+    if peer.state not in _STANDING:
         add_span(peer.spans, t, event.phase, event.round + 1)
 
 
@@ -211,20 +215,24 @@ def _take_commit(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommi
     peer.bytes_sent += event.bytes_sent
     peer.bytes_received += event.bytes_received
     if peer.state != "SYNCING":
-        add_span(peer.spans, t, "idle", event.round + 1)
+        add_span(peer.spans, t, "paused" if peer.state == "PAUSED" else "idle", event.round + 1)
     commit(draft, peer, t, event)
 
 
 def _take_abort(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundAborted) -> None:
     note_abort(draft, event)
-    add_span(peer.spans, t, "failed", event.round + 1)
+    if peer.state not in _STANDING:
+        add_span(peer.spans, t, "failed", event.round + 1)
     draft.note(t, "warning", peer.peer, "ABORTED", f"round {event.round + 1} is tried again: {event.why}")
 
 
 def _take_penalty(draft: SwarmDraft, peer: PeerDraft, t: float, event: PenaltyImposed) -> None:
+    told_round = min(event.until_round - 1, peer.round + 1)
+    if is_excused(draft, event, told_round):
+        return
     if event.until_round > draft.round and event not in draft.penalties:
         draft.penalties = (*draft.penalties, event)
-    impose(draft, t, event, min(event.until_round - 1, peer.round + 1))
+    impose(draft, t, event, told_round)
 
 
 def _take_evaluation(draft: SwarmDraft, peer: PeerDraft, t: float, event: Evaluated) -> None:

@@ -24,7 +24,7 @@ from peer.events import (
 )
 from tui.fold import fold
 from tui.progress import Bar, count, format_bytes, format_transfer
-from tui.snapshot import Swarm
+from tui.snapshot import PeerView, Swarm
 
 HEARTBEAT_S = 60.0
 """A line is printed after this long without one."""
@@ -35,6 +35,9 @@ SYNCING_EVERY_S = 5.0
 EVALUATION_WAIT_S = 5.0
 """The line of a round waits this long for its held-out loss."""
 
+WATCHER = "watch"
+"""The name of who tells of a swarm and is nobody in it."""
+
 _CYCLE = frozenset({"TRAINING", "READY", "AVERAGING"})
 
 
@@ -44,6 +47,8 @@ class _Pending(NamedTuple):
     t: float
     event: RoundCommitted
     training_loss: float | None
+    is_measured: bool
+    """Whether the teller took part, and knows what the round cost it."""
 
 
 class PlainOutput:
@@ -72,11 +77,12 @@ class PlainOutput:
         match line.event:
             case RoundCommitted() as event if _is_news(before, event) and not _is_syncing(before, line):
                 self._flush_round(line.t)
-                self._pending = _Pending(line.t, event, self._training_loss())
+                self._pending = _Pending(line.t, event, self._training_loss(), bool(line.peer))
             case Evaluated() as event if event.loss is not None and event.round not in dict(before.losses):
                 self._show_evaluation(line.t, event)
             case PenaltyImposed() as event if event in self._swarm.penalties and event not in before.penalties:
-                self._print(line.t, self._penalty(event))
+                if line.peer or not _is_syncing(before, line):  # a watcher that catches up tells of old rounds
+                    self._print(line.t, self._penalty(event))
             case RoundAborted() as event:
                 self._print(line.t, f"{self._who(line)}: round {event.round + 1} is tried again: {event.why}")
             case AlertRaised() as event:
@@ -109,7 +115,7 @@ class PlainOutput:
             self._flush_round(self._pending.t)
 
     def _show_state(self, before: Swarm, line: Line, event: PeerStateChanged) -> None:
-        old = before.peers.get(line.peer)
+        old = _teller(before, line)
         if old is not None and (old.state, old.why) == (event.state, event.why):
             return
         if self._terse and old is not None and {old.state, event.state} <= _CYCLE:
@@ -117,7 +123,7 @@ class PlainOutput:
         if self._terse_sync(before, line):
             return
         why = f": {event.why}" if event.why else ""
-        self._print(line.t, f"{self._who(line)}: {event.state}{why}{self._received(line.peer)}")
+        self._print(line.t, f"{self._who(line)}: {event.state}{why}{self._received(line)}")
 
     def _show_snapshot(self, line: Line, event: TransferProgressed) -> None:
         bar = self._bars.get(line.peer)
@@ -136,9 +142,9 @@ class PlainOutput:
         self._synced_t[line.peer] = line.t
         return False
 
-    def _received(self, peer: str) -> str:
-        transfer = self._swarm.peers[peer].transfer
-        return f" · {format_transfer(transfer)}" if transfer is not None else ""
+    def _received(self, line: Line) -> str:
+        view = _teller(self._swarm, line)
+        return f" · {format_transfer(view.transfer)}" if view is not None and view.transfer is not None else ""
 
     def _show_evaluation(self, t: float, event: Evaluated) -> None:
         if self._pending is not None and self._pending.event.round == event.round:
@@ -150,19 +156,24 @@ class PlainOutput:
         """Print the line of the last committed round, with its held-out loss if that is known by now."""
         if self._pending is None:
             return
-        (_, event, training), self._pending = self._pending, None
+        (_, event, training, is_measured), self._pending = self._pending, None
+        round_s = event.round_s if is_measured else self._seconds_of(event.round)
         held_out = dict(self._swarm.losses).get(event.round)
         parts = [
             self._round(event.round),
             count(len(event.group), "peer"),
             f"held-out loss {held_out:.3f}" if held_out is not None else "",
             f"training loss {training:.3f}" if training is not None else "",
-            f"{event.round_s:.1f} s",
-            f"{format_bytes(event.bytes_sent)} up",
+            f"{round_s:.1f} s" if is_measured or round_s else "",
+            f"{format_bytes(event.bytes_sent)} up" if is_measured else "",
             count(event.void, "void part") if event.void else "",
             f"digest {event.digest[:8]}",
         ]
         self._print(t, " · ".join(part for part in parts if part))
+
+    def _seconds_of(self, round: int) -> float:
+        """As told by when the rounds came; 0 if that is not known."""
+        return next((view.round_s for view in reversed(self._swarm.history) if view.round == round), 0.0)
 
     def _penalty(self, event: PenaltyImposed) -> str:
         """round 12: peer-3 LATE, 12 of 24 parts came in time, counted 50 %, until round 13."""
@@ -172,7 +183,8 @@ class PlainOutput:
 
     def _heartbeat(self) -> str:
         swarm = self._swarm
-        alive = [view for view in swarm.reporting if not view.stopped]
+        known = swarm.reporting or [view for view in swarm.peers.values() if view.state != "GONE"]
+        alive = [view for view in known if not view.stopped]
         parts = [count(len(alive), "peer"), self._round(swarm.round)]
         training = [view for view in alive if view.steps]
         if training:
@@ -189,7 +201,7 @@ class PlainOutput:
         return f"round {round}/{self._rounds}" if self._rounds else f"round {round}"
 
     def _who(self, line: Line) -> str:
-        return self._swarm.label(line.peer)
+        return self._swarm.label(line.peer) or WATCHER
 
     def _print(self, t: float, text: str) -> None:
         self._said_t = max(t, self._said_t)
@@ -202,11 +214,16 @@ class PlainOutput:
 
 def _is_news(swarm: Swarm, event: RoundCommitted) -> bool:
     """Whether nobody has reported this anchor: the next one, or one of another branch."""
-    return not any(view.has_committed(event) for view in swarm.reporting)
+    tellers = [*swarm.reporting, *([swarm.narrator] if swarm.narrator is not None else [])]
+    return not any(view.has_committed(event) for view in tellers)
+
+
+def _teller(swarm: Swarm, line: Line) -> PeerView | None:
+    return swarm.peers.get(line.peer) if line.peer else swarm.narrator
 
 
 def _is_syncing(swarm: Swarm, line: Line) -> bool:
-    view = swarm.peers.get(line.peer)
+    view = _teller(swarm, line)
     return view is not None and view.state == "SYNCING"
 
 

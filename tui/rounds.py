@@ -23,6 +23,8 @@ from tui.snapshot import WEIGHT_ONE, PeerView, Penalised, Point, RoundView
 MAX_COMMITS = 4096
 """Of one peer that are kept, the newest last."""
 MAX_ABORTED = 64
+NOTHING_READY = "had nothing ready"
+"""Evidence of a LATE that says that a member gave nothing at all."""
 SILENT_S = 5.0
 """Who did not answer the others, and was not heard of for this long, is gone."""
 
@@ -41,7 +43,7 @@ def commit(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted) 
     if len(peer.commits) > MAX_COMMITS:
         del peer.commits[0]
     if changed_over:
-        draft.round = max(known.commits[-1].round for known in draft.peers.values() if known.commits)
+        draft.round = max(known.commits[-1].round for known in draft.chains if known.commits)
         _undo_abandoned(draft, event.round)
     else:
         draft.round = max(draft.round, event.round)
@@ -57,9 +59,8 @@ def impose(draft: SwarmDraft, t: float, event: PenaltyImposed, told_round: int) 
         t=t, told_round=told_round, about=event.about, code=event.code, layer=event.layer, evidence=event.evidence,
         factor=event.factor, until_round=event.until_round,
     )  # fmt: skip
-    if not draft.is_new(penalty):
-        return penalty
-    draft.penalty_log.append(penalty)
+    if (known := draft.tell(penalty)) is not penalty:
+        return known
     where = f"in {event.layer}: " if event.layer else ""
     text = f"{where}{event.evidence}; counted {event.factor:.0%}, until round {event.until_round}"
     draft.note(t, "error" if event.code == "MISDECLARED" else "warning", event.about, event.code, text)
@@ -71,11 +72,40 @@ def impose(draft: SwarmDraft, t: float, event: PenaltyImposed, told_round: int) 
     return penalty
 
 
+def is_excused(draft: SwarmDraft, event: PenaltyImposed, told_round: int) -> bool:
+    """Whether this only says that somebody who had paused gave nothing. It counts for nothing, and is no fault."""
+    if event.code != "LATE" or event.evidence != NOTHING_READY:
+        return False
+    peer = draft.peers.get(event.about)
+    if peer is None:
+        return False
+    return peer.state == "PAUSED" or any(
+        span.phase == "paused" and span.round == told_round for span in reversed(peer.spans)
+    )
+
+
 def note_abort(draft: SwarmDraft, event: RoundAborted) -> None:
     """A try ended without a decision; its round may yet be committed."""
     tried = (event.round + 1, event.ballot)
     if tried not in draft.aborted:
         draft.aborted = (*draft.aborted, tried)[-MAX_ABORTED:]
+
+
+def note_heard(draft: SwarmDraft, t: float, peer: PeerDraft, round: int, loss: float) -> None:
+    """A held-out loss that a peer says it measured, as another heard it: it never replaces what is known."""
+    if round > draft.round:
+        peer.evaluated = Point(t=t, round=round, tokens=draft.tokens, value=loss)
+    elif round not in draft.losses:
+        note_evaluation(draft, t, peer.peer, round, loss)
+
+
+def _take_heard(draft: SwarmDraft, t: float, round: int) -> None:
+    """What was heard of this round before it was committed here."""
+    for known in list(draft.peers.values()):
+        if known.evaluated is not None and known.evaluated.round <= round:
+            peer = draft.peer(known.peer)
+            heard, peer.evaluated = known.evaluated, None
+            note_heard(draft, t, peer, heard.round, heard.value)
 
 
 def note_evaluation(draft: SwarmDraft, t: float, peer: str, round: int, loss: float) -> None:
@@ -98,8 +128,9 @@ def note_evaluation(draft: SwarmDraft, t: float, peer: str, round: int, loss: fl
 def _count_round(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
     known = draft.history.get(event.round)
     if known is not None and known.digest == event.digest:
-        draft.history[event.round] = _with_report(known, event)
-        _plot_round(draft, peer, t, draft.history[event.round])
+        if not _is_narrator(peer):
+            draft.history[event.round] = _with_report(known, event)
+        _plot_training(draft, peer, t, draft.history[event.round])
         return
     if known is None and len(draft.history) >= MAX_ROUNDS and event.round < min(draft.history):
         return
@@ -123,13 +154,19 @@ def _with_report(view: RoundView, event: RoundCommitted) -> RoundView:
 
 
 def _add_round(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
-    before = draft.history.get(event.round - 1)
-    round_s = t - before.t if before is not None and t > before.t else event.round_s
+    measured_s = _measure(draft, peer, t, event.round)
+    round_s = event.round_s if measured_s is None else measured_s
     members = f"{len(event.group)} peer{'s' * (len(event.group) != 1)}"
-    text = f"round {event.round}: {members}, {round_s:.1f} s, digest {event.digest[:8]}"
+    took = f"{round_s:.1f} s, " if round_s else ""
+    text = f"round {event.round}: {members}, {took}digest {event.digest[:8]}"
     draft.note(t, "info", peer.peer, "COMMITTED", text)
-    penalties = tuple(impose(draft, t, PenaltyImposed(**row), event.round) for row in event.penalties)
-    told = outcomes(event, penalties)
+    imposed = [PenaltyImposed(**row) for row in event.penalties]
+    excused = {each.about for each in imposed if is_excused(draft, each, event.round)}
+    penalties = tuple(
+        impose(draft, t, each, event.round) for each in imposed if not is_excused(draft, each, event.round)
+    )
+    excused -= {each.about for each in penalties}
+    told = {who: outcome for who, outcome in outcomes(event, penalties).items() if who not in excused}
     given = {who: draft.peer(who).tokens_now for who in told}
     draft.history[event.round] = RoundView(
         round=event.round, t=t, digest=event.digest, group=tuple(event.group),
@@ -137,18 +174,43 @@ def _add_round(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitt
         round_s=round_s, exposed_s=event.exposed_s, void=event.void, bytes_sent=event.bytes_sent,
         bytes_received=event.bytes_received, penalties=penalties,
         aborted=sum(round == event.round for round, _ in draft.aborted),
-        given=MappingProxyType(given), outcomes=MappingProxyType(told), reporters=1,
+        given=MappingProxyType(given), outcomes=MappingProxyType(told),
+        reporters=0 if _is_narrator(peer) else 1, live=_is_live(peer),
     )  # fmt: skip
     draft.aborted = tuple(tried for tried in draft.aborted if tried[0] > event.round)
     if len(draft.history) > MAX_ROUNDS:
         del draft.history[min(draft.history)]
     draft.tokens += event.tokens
     for who, outcome in told.items():
-        _count_for_peer(draft, draft.peer(who), t, event, outcome)
-    _plot_round(draft, peer, t, draft.history[event.round])
+        _count_for_peer(draft, draft.peer(who), t, event, outcome, live=_is_live(peer))
+    _plot_training(draft, peer, t, draft.history[event.round])
+    if measured_s is not None or (event.round == 1 and _is_live(peer)):
+        _plot_speed(draft, t, draft.history[event.round])
+    _take_heard(draft, t, event.round)
 
 
-def _count_for_peer(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted, outcome: str) -> None:
+def _measure(draft: SwarmDraft, peer: PeerDraft, t: float, round: int) -> float | None:
+    """Seconds since the round before was told; None if either was not told as it happened, in one go."""
+    before = draft.history.get(round - 1)
+    if before is None or not before.live or not _is_live(peer) or t <= before.t:
+        return None
+    if peer.started_t is not None and before.t < peer.started_t:  # by the process before, perhaps yesterday
+        return None
+    return t - before.t
+
+
+def _is_live(peer: PeerDraft) -> bool:
+    """Whether it tells of rounds as they happen."""
+    return peer.state == "READY" if _is_narrator(peer) else peer.state != "SYNCING"
+
+
+def _is_narrator(peer: PeerDraft) -> bool:
+    return not peer.peer
+
+
+def _count_for_peer(
+    draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted, outcome: str, *, live: bool
+) -> None:
     setattr(peer, outcome, getattr(peer, outcome) + 1)
     if outcome in (ACCEPTED, LATE):
         peer.tokens += peer.tokens_now
@@ -161,13 +223,15 @@ def _count_for_peer(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCo
         add_point(peer.norms, Point(t=t, round=event.round, tokens=draft.tokens, value=norm), PEER_POINTS)
     if not peer.reports and peer.peer in event.group:
         peer.round = max(peer.round, event.round)  # until it says otherwise
+        if live and event.weights.get(peer.peer):
+            peer.seen_t = max(peer.seen_t or t, t)
         if peer.spans and peer.spans[-1].phase == "group":
             add_span(peer.spans, t, "idle", event.round + 1)
 
 
-def _plot_round(draft: SwarmDraft, peer: PeerDraft, t: float, view: RoundView) -> None:
-    """One more point of the swarm's curves, when the first peer tells the round that did not just catch up."""
-    if peer.state == "SYNCING" or (draft.speeds and draft.speeds[-1].round >= view.round):
+def _plot_training(draft: SwarmDraft, peer: PeerDraft, t: float, view: RoundView) -> None:
+    """The mean training loss, when the first peer tells the round that did not just catch up."""
+    if not _is_live(peer) or (draft.training and draft.training[-1].round >= view.round):
         return
     losses = [
         known.loss for known in draft.peers.values() if known.reports and known.loss is not None and not known.stopped
@@ -175,7 +239,13 @@ def _plot_round(draft: SwarmDraft, peer: PeerDraft, t: float, view: RoundView) -
     if losses:
         value = sum(losses) / len(losses)
         add_point(draft.training, Point(t=t, round=view.round, tokens=draft.tokens, value=value), SWARM_POINTS)
-    speed = view.tokens / view.round_s if view.round_s else 0.0
+
+
+def _plot_speed(draft: SwarmDraft, t: float, view: RoundView) -> None:
+    """Of a round whose time is known: catching up belongs to none."""
+    if not view.round_s or (draft.speeds and draft.speeds[-1].round >= view.round):
+        return
+    speed = view.tokens / view.round_s
     add_point(draft.speeds, Point(t=t, round=view.round, tokens=draft.tokens, value=speed), SWARM_POINTS)
 
 
@@ -183,8 +253,8 @@ def _plot_round(draft: SwarmDraft, peer: PeerDraft, t: float, view: RoundView) -
 
 
 def _standing_on(draft: SwarmDraft, round: int, digest: str) -> int:
-    """How many peers have this anchor on their chain."""
-    return sum(_stands(known, round, digest) for known in draft.peers.values())
+    """How many have this anchor on their chain."""
+    return sum(_stands(known, round, digest) for known in draft.chains)
 
 
 def _stands(peer: PeerDraft | PeerView, round: int, digest: str) -> bool:
@@ -202,6 +272,8 @@ def _undo(draft: SwarmDraft, view: RoundView) -> None:
     """As if the round had not been: its counts are taken back, and its points in the curves."""
     del draft.history[view.round]
     draft.tokens -= view.tokens
+    kept = {penalty for other in draft.history.values() for penalty in other.penalties}
+    draft.take_back(set(view.penalties) - kept)
     for points in (draft.training, draft.speeds):
         drop_rounds(points, view.round)
     for who, outcome in view.outcomes.items():

@@ -7,8 +7,10 @@ plain log, the demo's verdict and `status --json` read the same snapshot.
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +18,8 @@ from peer.events import DeviceMeasured, NetworkMeasured, PenaltyImposed, RoundCo
 
 WEIGHT_ONE = 65_536
 """The weight of a member who is all of a round."""
+USUAL_ROUNDS = 16
+"""So many of the newest rounds say how long a round takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,9 +63,10 @@ class RoundView:
     """A committed round, once for all peers that report it.
 
     `weights` are over 65,536 by member, `norms` the measured L2 norm of each member's pseudo-gradient, `given` the
-    tokens that each member trained, as far as it said. `round_s` lasts from when the round before was first told,
-    `exposed_s` is the mean of all `reporters`, bytes are their sum. `aborted` counts the tries that ended without a
-    decision, `outcomes` says what it counted for each peer: accepted, late, rejected or missed.
+    tokens that each member trained, as far as it said. `round_s` lasts from when the round before was first told, or
+    is what the teller measured; 0 if that is not known. `exposed_s` is the mean of all `reporters`, bytes are their
+    sum; a watcher knows neither, and is none. `aborted` counts the tries that ended without a decision, `outcomes`
+    says what it counted for each peer: accepted, late, rejected or missed.
     """
 
     round: int
@@ -81,6 +86,8 @@ class RoundView:
     given: Mapping[str, int]
     outcomes: Mapping[str, str]
     reporters: int
+    live: bool = True
+    """Told when it happened, not by a peer that was catching up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,6 +168,8 @@ class PeerView:
     spans: tuple[Span, ...] = ()
     """What it did when, the newest last."""
     started_t: float | None = None
+    evaluated: Point | None = None
+    """The held-out loss that others heard it tell last, which counts once its round is committed."""
     seen_t: float | None = None
     """Its last sign of life: its own line, or what another received of it."""
     alerts: tuple[str, ...] = ()
@@ -203,6 +212,8 @@ class Swarm:
 
     run: str = ""
     peers: Mapping[str, PeerView] = field(default_factory=lambda: MappingProxyType({}))
+    narrator: PeerView | None = None
+    """Who tells of the swarm and is nobody in it, as a watcher is; its chain counts."""
     round: int = 0
     rounds: int = 0
     """The length of the run, 0 if it has none or nobody said."""
@@ -247,10 +258,24 @@ class Swarm:
         """From the first line to the last."""
         return (self.last_t or 0.0) - (self.started_t or 0.0)
 
-    @property
+    @cached_property
     def lasting(self) -> tuple[Penalised, ...]:
         """The penalties that last now, whoever told them."""
         return tuple(penalty for penalty in self.penalty_log if penalty.until_round > self.round)
+
+    @cached_property
+    def lasting_of(self) -> Mapping[str, tuple[Penalised, ...]]:
+        """The same by whom they are about."""
+        told: dict[str, list[Penalised]] = {}
+        for penalty in self.lasting:
+            told.setdefault(penalty.about, []).append(penalty)
+        return MappingProxyType({about: tuple(penalties) for about, penalties in told.items()})
+
+    @cached_property
+    def usual_round_s(self) -> float:
+        """Median of the last rounds whose time is known; 0 without one."""
+        known = [view.round_s for view in self.history[-USUAL_ROUNDS:] if view.round_s > 0]
+        return statistics.median(known) if known else 0.0
 
     def label(self, peer: str) -> str:
         """A short name for a peer id."""
@@ -281,7 +306,7 @@ def to_json(swarm: Swarm) -> dict[str, Any]:
     }
 
 
-_HISTORIES = frozenset({"commits", "norms", "losses", "speeds", "learning_rates", "spans", "ups", "downs"})
+_HISTORIES = frozenset({"commits", "norms", "losses", "speeds", "learning_rates", "spans", "ups", "downs", "evaluated"})
 
 
 def _peer_to_json(swarm: Swarm, view: PeerView) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
+import termios
 from collections.abc import Mapping
 from typing import TextIO
 
@@ -26,6 +28,15 @@ def require_terminal() -> None:
     """Raises BadInput if no dashboard can be shown here."""
     if fault := _fault_of(os.environ, sys.stdin, sys.stderr):
         raise BadInput(f"a dashboard needs a terminal: {fault}; for lines: homefires status, or watch DIR --ui plain")
+
+
+def is_gone(stream: TextIO) -> bool:
+    """Whether `stream` is a terminal that somebody closed; what is written there fails with EIO."""
+    try:
+        termios.tcgetattr(stream.fileno())
+    except (termios.error, OSError) as error:
+        return bool(error.args[0] == errno.EIO)
+    return False
 
 
 def decide(

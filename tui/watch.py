@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -126,15 +127,17 @@ def _argv(invite: str) -> list[str]:
 class DemoControl:
     """A demo can be stopped from its dashboard; its peers take commands one by one."""
 
+    takes = frozenset({"status", "leave"})
+
     def request(self, cmd: str, **fields: Any) -> Reply:
         """Whether this can be asked of a demo; that it shall stop is told by the exit code."""
-        if cmd in ("leave", "status"):
+        if cmd in self.takes:
             return Reply(ok=True)
         return Reply(ok=False, error=f"a demo has several peers; for one of them: homefires {cmd} --dir DIR/peer-1")
 
 
 class DemoFeed:
-    """What a demo writes, until its launcher ends."""
+    """What a demo writes, until its launcher ends. Without one this process is asked to end, too."""
 
     title = "the demo"
     me = ""
@@ -154,6 +157,8 @@ class DemoFeed:
         self._inner.open()
 
     def advance(self, now_s: float) -> Swarm:
+        if os.getppid() != self._launcher:  # killed: the terminal is the shell's again
+            signal.raise_signal(signal.SIGTERM)
         return self._inner.advance(now_s)
 
     def time(self, now_s: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -10,7 +9,7 @@ from dataclasses import asdict, dataclass
 from dht import keys as topics
 from dht.board import Board
 from dht.identity import Identity
-from dht.records import MAX_RECORD_BYTES, Genesis, Malformed, Record, pack, sign_record, unpack_body
+from dht.records import MAX_MEASURE, MAX_RECORD_BYTES, Genesis, Malformed, Record, pack, sign_record, unpack_body
 from dht.records import Head as HeadRecord
 from peer.rounds.messages import HeadSent
 
@@ -52,7 +51,7 @@ class Notices:
     def _signed(self, head: HeadSent, learning: Learning) -> Record:
         # A record with any other value would be refused, and this peer not be seen.
         figures = {
-            name: value for name, value in asdict(learning).items() if value is not None and 0 <= value < math.inf
+            name: value for name, value in asdict(learning).items() if value is not None and 0 <= value <= MAX_MEASURE
         }
         body = HeadRecord(
             run=self.run, anchor=head.anchor, round=head.round, weight=head.weight, state=head.state,

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dht.records import Head
 from peer.events import ReportReceived
 
 PEERS_MOST = 256
 """Peer ids cost nothing: more than so many are not listened to."""
+AGAIN_S = 30.0
+"""Who says the same for this long is told of again: it is still there."""
 
 
 class Hearsay:
     """The board's HEADs, which are signed by those of whom they speak, as they were read last."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.heads: Mapping[str, Head] = {}
-        self._told: dict[str, ReportReceived] = {}
+        self._clock = clock
+        self._told: dict[str, tuple[ReportReceived, float]] = {}
+        """By peer: what was told of it, and when."""
 
     def news(self, heads: Mapping[str, Head]) -> list[ReportReceived]:
-        """Take in what the board says now; returns what is not as it was."""
+        """Take in what the board says now; returns what is not as it was, and now and then what still is."""
+        now = self._clock()
         self.heads = {peer: heads[peer] for peer in sorted(heads)[:PEERS_MOST]}
         reports = {peer: _report(peer, head) for peer, head in self.heads.items()}
-        news = [report for peer, report in reports.items() if self._told.get(peer) != report]
-        self._told = reports
-        return news
+        fresh = {peer: report for peer, report in reports.items() if self._is_due(peer, report, now)}
+        kept = {peer: told for peer, told in self._told.items() if peer in reports}
+        self._told = kept | {peer: (report, now) for peer, report in fresh.items()}
+        return list(fresh.values())
+
+    def _is_due(self, peer: str, report: ReportReceived, now: float) -> bool:
+        before, told_at = self._told.get(peer, (None, now))
+        return report != before or now - told_at >= AGAIN_S
 
     def state_of(self, anchor: bytes) -> bytes:
         """The hash of the bits that most peers at this anchor say; empty if nobody says any."""

@@ -38,6 +38,8 @@ DOUBT_S = 60.0
 """And who gave a block that cannot be."""
 CATCH_UP_BYTES_PER_S = 256 << 10
 """On the average: volunteers' upload is for rounds."""
+FEW_ROUNDS = 4
+"""No more than may be made between two looks where rounds are short: that is not being behind."""
 FAR_ROUNDS = 512
 """Who is further behind begins at a snapshot's round; what a screen shows is not much longer."""
 CUT_OFF_BY = 2
@@ -145,7 +147,7 @@ class Watcher:
 
     async def _ask(self, source: str, following: WatchedChain) -> None:
         """Put GET to this peer, and take what it answers."""
-        if self._newest() - self.head.round > 1:
+        if self._newest() - self.head.round > FEW_ROUNDS:
             self._session.say("SYNCING", f"round {self.head.round} of {self._newest()} is checked")
         await self._meet(source)
         answer: asyncio.Future[tuple[ChainSent | HeadSent, int]] = asyncio.get_running_loop().create_future()

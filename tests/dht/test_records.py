@@ -150,6 +150,7 @@ def test_every_field_is_needed(name: str) -> None:
         ("stuck_s", -1.0),
         ("stuck_s", math.nan),
         ("stuck_s", math.inf),
+        ("stuck_s", 1e10),
         ("tokens", -1),
         ("reach", 2**16),
         ("name", "x" * 33),
@@ -174,6 +175,7 @@ def test_what_is_for_people_may_be_missing_and_is_left_out() -> None:
     ("name", "value"),
     [
         ("loss", math.nan), ("loss", -1.0), ("loss", "2.5"), ("tokens_per_s", math.inf),
+        ("loss", 1e308), ("evaluated", 1.1e9), ("tokens_per_s", 1e12),
         ("evaluated", b""), ("evaluated_round", -1), ("evaluated_round", 1.0),
     ],
 )  # fmt: skip

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 
+from dht.lifetime import die_with_parent
 from peer.events import (
     AlertRaised,
     Event,
@@ -107,4 +108,5 @@ def main(behaviour: str, module: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
+    die_with_parent()  # as the real ones do
     main(*sys.argv[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -172,6 +173,43 @@ def test_an_interrupt_while_it_starts_stops_it(bench: Bench, monkeypatch: pytest
     bench.output = Impatient(bench.stream)
     assert bench.run("stays") == 130
     assert bench.processes() == []
+    assert "the peer is stopped: its dashboard was not open yet" in bench.text
+
+
+def test_an_interrupt_while_the_dashboard_opens_tells_that_the_peer_goes_on(bench: Bench) -> None:
+    """It trains by then, and nobody sees it."""
+
+    def interrupt() -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.run("stays", interrupt)
+    assert "training goes on; come back with: homefires attach" in bench.text
+    assert len(bench.processes()) == 1
+    bench.stop_peer()
+
+
+def test_an_interrupt_while_it_leaves_says_where_to_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Slow)
+    assert bench.run("stays", lambda: "leave") == 130
+    assert "not waited for; look with: homefires status" in bench.text
+    bench.stop_peer()
+
+
+def test_what_was_written_before_is_not_read_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer of long standing has megabytes of events: its dashboard must not wait for them."""
+    bench.directory.mkdir()
+    line = Line(seq=0, t=time.time() + 3600.0, run="fake", peer="id-old", event=PeerStarted(name="old", version="0"))
+    (bench.directory / "events.jsonl").write_text((format_line(line) + "\n") * 20_000)
+    monkeypatch.setattr(tui.attach, "SLICE", 1)
+    assert bench.run("stays") == 0
+    assert "old" not in bench.text
+    assert "alice: started" in bench.text
+    bench.stop_peer()
 
 
 def test_attaching_where_no_peer_runs_says_what_to_do(tmp_path: Path) -> None:

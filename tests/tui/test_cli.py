@@ -144,3 +144,18 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = homefires("demo", "--spec", "micro", "--dir", str(tmp_path / "file" / "below"))
     assert_one_line(done, 2, "file", "--dir")
+
+
+def test_a_terminal_that_is_closed_is_no_bug(tmp_path: Path) -> None:
+    """Whoever closes the window wants no more words, and no log of an error."""
+    ours, theirs = os.openpty()
+    os.close(ours)
+    recording = ROOT / "tests" / "tui" / "recordings" / "demo.jsonl"
+    argv = [sys.executable, "-m", "tui", "watch", str(recording), "--ui", "plain"]
+    own = os.environ | {"XDG_DATA_HOME": str(tmp_path)}
+    done = subprocess.run(
+        argv, cwd=ROOT, env=own, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, timeout=60
+    )
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert not list(tmp_path.rglob("error.log"))

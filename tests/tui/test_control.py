@@ -14,8 +14,10 @@ import pytest
 
 from dht.errors import BadInput, Unreachable
 from peer.events import Line, PeerStarted, format_line
+from peer.session import PAUSED_WHY
 from tui.cli import main
 from tui.control import PeerControl, command
+from tui.dashboard.keys import OWNER_PAUSED
 
 WAIT_S = 10.0
 OK = {"id": 1, "ok": True, "name": "alice", "round": 4, "state": "TRAINING"}
@@ -118,3 +120,8 @@ def test_events_are_followed_to_the_peers_end(peer: tuple[Answers, list[dict[str
     answer("\n".join(['{"id":1,"ok":true}', *texts[:2], "rubbish", texts[2], ""]).encode())
     assert list(filter(None, PeerControl(tmp_path).events(7))) == lines
     assert asked[-1]["from"] == 7
+
+
+def test_the_pause_that_an_owner_asked_for_is_told_from_others_by_its_reason() -> None:
+    """`p` of the dashboard resumes that one only."""
+    assert OWNER_PAUSED in PAUSED_WHY

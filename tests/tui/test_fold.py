@@ -374,7 +374,7 @@ def test_what_the_board_says_of_a_peer_is_taken_too() -> None:
         evaluated=2.5,
         evaluated_round=3,
     )
-    swarm = folded(line(report))
+    swarm = folded(line(committed(3)), line(report))
     bob = swarm.peers["B"]
     assert (bob.loss, bob.tokens_per_s, swarm.losses) == (2.25, 70.0, ((3, 2.5),))
 

@@ -68,6 +68,18 @@ def path(tmp_path: Path) -> Path:
 # ---- following a file ----
 
 
+def test_what_was_there_before_can_be_skipped(path: Path) -> None:
+    """Also where there is nothing yet, or only older files."""
+    new, old, mine = tail_of(path), tail_of(path), tail_of(path)
+    new.skip_to_end()
+    append(path.with_name("events.jsonl.1"), text(0))
+    old.skip_to_end()
+    append(path, text(1))
+    mine.skip_to_end()
+    append(path, text(2))
+    assert (numbers(new), numbers(old), numbers(mine)) == ([0, 1, 2], [1, 2], [2])
+
+
 def test_a_file_that_appears_later_is_followed(path: Path) -> None:
     tail = tail_of(path)
     assert numbers(tail) == []

@@ -231,6 +231,27 @@ def test_a_folder_of_peers_is_read_as_one_run(tmp_path: Path) -> None:
     assert "equal on all peers" in page.text
 
 
+@pytest.mark.parametrize(
+    ("reporting", "bits", "sent"),
+    [
+        (1, "one peer reports: nothing to compare", "sent by the peer that reports"),
+        (2, "equal on the 2 peers that report in every round", "sent by the 2 peers that report"),
+    ],
+)
+def test_of_peers_that_do_not_report_nothing_is_claimed(tmp_path: Path, reporting: int, bits: str, sent: str) -> None:
+    """As in the folder of one peer: the others are known only by what it received of them."""
+    whole = write_run(tmp_path / "run.jsonl", peers=3, rounds=2).read_text().splitlines(keepends=True)
+    kept = [text for text in whole if any(f'"peer":"id-{number + 1}"' in text for number in range(reporting))]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(kept))
+    page = report(path, tmp_path)
+    assert f"3, {reporting} of them reporting" in page.text
+    assert bits in page.text
+    assert sent in page.text
+    assert "equal on all peers" not in page.text
+    assert "sent by all peers" not in page.text
+
+
 def test_lines_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.jsonl", peers=2, rounds=3)
     path.write_text(f"{path.read_text()}not an event\n")

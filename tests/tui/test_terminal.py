@@ -12,7 +12,7 @@ import pytest
 
 from dht.errors import BadInput
 from tests.tui.terminals import ESCAPE
-from tui.terminal import Tap, decide
+from tui.terminal import Tap, decide, is_gone
 
 ROOT = Path(__file__).parents[2]
 GOOD = {"TERM": "xterm-256color"}
@@ -89,3 +89,15 @@ def test_streams_that_are_closed_are_no_bug(closed: str, command: str) -> None:
     assert ESCAPE not in done.stdout + done.stderr
     assert b"Traceback" not in done.stderr
     assert b"bug" not in done.stderr
+
+
+def test_a_terminal_that_was_closed_is_gone() -> None:
+    """And a file is none."""
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w") as stream:
+        assert not is_gone(stream)
+        os.close(ours)
+        assert is_gone(stream)
+    with open(os.devnull, "w") as file:
+        assert not is_gone(file)
+    assert not is_gone(io.StringIO())

@@ -125,6 +125,16 @@ def test_a_demo_restores_the_terminal_of_a_dashboard_that_was_killed(demo: Termi
     assert demo.finish(SHOWN_S) == 130
 
 
+def test_a_dashboard_whose_demo_was_killed_gives_the_terminal_back(demo: Terminal) -> None:
+    """The launcher cannot: somebody else's prompt is there by now."""
+    viewer, drawn = viewer_of(demo), len(demo.taken)
+    demo.kill()
+    assert demo.finish(SHOWN_S) == -signal.SIGKILL
+    assert psutil.wait_procs([viewer], timeout=GONE_S)[1] == []
+    demo.read()
+    assert b"\x1b[?1049l" in demo.taken[drawn:]
+
+
 def test_a_demo_stops_when_its_person_leaves(demo: Terminal) -> None:
     demo.press("Q")
     demo.wait_for("Leave the run?", SHOWN_S)

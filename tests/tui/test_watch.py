@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -165,6 +166,10 @@ def test_a_demo_whose_launcher_is_gone_has_ended(tmp_path: Path, monkeypatch: py
     parent = os.getppid()
     monkeypatch.setattr(os, "getppid", lambda: parent + 1)
     assert feed.ended == "the demo is gone"
+    asked: list[int] = []
+    monkeypatch.setattr(signal, "raise_signal", asked.append)
+    feed.advance(201.0)
+    assert asked == [signal.SIGTERM], "the dashboard gives the terminal back"
     feed.close()
 
 

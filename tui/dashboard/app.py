@@ -30,7 +30,7 @@ from dht.errors import HomefiresError
 from tui.dashboard.frame import draw_header, draw_keys, draw_playback, draw_tabs
 from tui.dashboard.glyphs import ASCII, UNICODE, AsciiFilter
 from tui.dashboard.help import Help
-from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS, keys_that_matter
+from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS, is_paused_by_owner, keys_that_matter
 from tui.dashboard.log import LogPanel
 from tui.dashboard.panel import Block, Panel, PeerOpened, PeerSelected, View
 from tui.dashboard.questions import LEAVE, QUIT, Question
@@ -172,14 +172,14 @@ class Dashboard(App[Outcome]):
 
     def tick(self) -> None:
         """Take in what has come, and draw it."""
-        if not self._is_open:
+        if not self._is_open or not self.is_running:
             return
         self._swarm = self._source.advance(self._clock())
         self.redraw()
 
     def redraw(self) -> None:
         """Draw the frame and the panel that is shown, unless nothing in them changed."""
-        if not self._is_open:
+        if not self._is_open or not self.is_running:  # while it closes, its widgets go one by one
             return
         view, shown = self.view(), self._shown
         drawn = (id(view.swarm), int(view.now), self.size, view.selected, view.ended, shown, self._position())
@@ -204,6 +204,7 @@ class Dashboard(App[Outcome]):
             playback=source.playback,
             ended=source.ended,
             title=source.title,
+            takes=source.control.takes if source.control is not None else frozenset(),
             refusal=self._refusal(),
         )
 
@@ -273,8 +274,7 @@ class Dashboard(App[Outcome]):
 
     def action_pause(self) -> None:
         """Pause training on this machine, or go on with it."""
-        mine = self.view().mine
-        self._tell("resume" if mine is not None and mine.state == "PAUSED" else "pause")
+        self._tell("resume" if is_paused_by_owner(self.view()) else "pause")
 
     def action_finish(self) -> None:
         """Finish the round, then pause."""

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from tui.dashboard.glyphs import draw_bar
 from tui.dashboard.panel import View
-from tui.dashboard.words import clip, format_left, round_of, state_of, state_style
+from tui.dashboard.words import clip, format_left, round_of, shown_state, state_of, state_style
 from tui.plain import format_elapsed
+from tui.snapshot import PeerView
 
 STATES = ("TRAINING", "READY", "AVERAGING", "SYNCING", "JOINING", "LATE", "PENALISED", "PAUSED", "GONE")
 """In the order in which an overview counts them."""
@@ -86,19 +87,23 @@ def _state_line(view: View) -> Text:
         return _counts_line(view)
     text = state_of(view.mine, view)
     text.append(f"  {view.mine.why}" if view.mine.why else "", style=view.ink.text)
-    until = view.mine.until
-    right = Text(f"{format_left(until - view.now)} left" if until and until > view.now else "", style=view.ink.muted)
-    return _sides(text, right, view)
+    return _sides(text, Text(_countdown(view.mine, view), style=view.ink.muted), view)
+
+
+def _countdown(mine: PeerView, view: View) -> str:
+    """0:42 left of my state, if it said so, or of the phase of the round."""
+    until = mine.until or mine.deadline
+    return f"{format_left(until - view.now)} left" if until and until > view.now else ""
 
 
 def _counts_line(view: View) -> Text:
     """▒ 3 training  ✗ 1 gone"""
     text = Text()
     peers = view.swarm.peers.values()
-    counts = Counter(peer.state for peer in peers)
+    counts = Counter(shown_state(peer, view) for peer in peers)
     for state in STATES:
         if counts[state]:
-            ended_well = state == "GONE" and all(peer.stopped for peer in peers if peer.state == "GONE")
+            ended_well = state == "GONE" and all(peer.stopped for peer in peers if shown_state(peer, view) == "GONE")
             style = view.ink.muted if ended_well else state_style(state, view.ink)
             text.append(f"{view.glyphs.state(state)} {counts[state]} {state.lower()}  ", style=style)
     text.truncate(room_of(view))

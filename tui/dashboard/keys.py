@@ -64,6 +64,15 @@ RECORDING_KEYS = (
 )
 
 
+OWNER_PAUSED = "homefires resume"
+"""Of a pause that its owner asked for the reason says how it is ended; another one ends by itself."""
+
+
+def is_paused_by_owner(view: View) -> bool:
+    """Whether my peer can be resumed. One whose disk is full cannot."""
+    return view.mine is not None and view.mine.state == "PAUSED" and OWNER_PAUSED in view.mine.why
+
+
 def keys_that_matter(view: View, shown: str) -> Sequence[tuple[str, str]]:
     """(key, what it does) for the last line, the most important first."""
     first = _of_screen(shown)
@@ -74,10 +83,11 @@ def keys_that_matter(view: View, shown: str) -> Sequence[tuple[str, str]]:
     elif view.refusal:
         keys = [("q", "close"), *first, ("?", "help"), ("1-7", "screens")]
     else:
-        paused = view.mine is not None and view.mine.state == "PAUSED"
+        pause = [("p", "resume" if is_paused_by_owner(view) else "pause")] if "pause" in view.takes else []
+        finish = [("f", "finish round")] if "finish" in view.takes else []
         keys = [
-            ("q", "detach, training goes on"), ("p", "resume" if paused else "pause"), *first, ("?", "help"),
-            ("f", "finish round"), ("Q", "leave"), ("ctrl+c", "asks which"),
+            ("q", "detach, training goes on"), *pause, *first, ("?", "help"), *finish, ("Q", "leave"),
+            ("ctrl+c", "asks which"),
         ]  # fmt: skip
     return [*keys, ("ctrl+p", "commands")]
 

@@ -22,6 +22,9 @@ LEVELS = {"all": ("info", "warning", "error"), "alerts": ("warning", "error"), "
 MAX_LINES = 500
 """Of what is wanted, the newest: a screen full is written before a person notices."""
 
+WITH_CODES, CODE_CELLS = 80, 12
+"""Cells from which on what kind an entry is has a column of its own, and those of the column."""
+
 
 class LogPanel(Panel):
     """A line that says what is filtered, and the log below it."""
@@ -158,12 +161,16 @@ class LogPanel(Panel):
         who = self._who(entry)
         style = level_style(entry.level, ink)
         head = [(f"{time:>7}  ", ink.muted)]
+        coded = f"{entry.code}: {entry.text}" if entry.code else entry.text
         if view.mini:
-            head, texts = [(f"{time} ", ink.muted)], textwrap.wrap(f"{who}: {entry.text}" if who else entry.text, 30)
+            head, texts = [(f"{time} ", ink.muted)], textwrap.wrap(f"{who} {coded}" if who else coded, 30)
         else:
             name = (f"{who[:12]:<13}", ink.mine if entry.peer == view.me else ink.strong)
             head += [(f"{entry.level:<8} ", style), name]
-            texts = textwrap.wrap(entry.text, max(20, view.width - 5 - sum(len(text) for text, _ in head)))
+            if view.width >= WITH_CODES:
+                head.append((f"{entry.code[:CODE_CELLS]:<{CODE_CELLS}} ", style))
+                coded = entry.text
+            texts = textwrap.wrap(coded, max(20, view.width - 5 - sum(len(text) for text, _ in head)))
         text_style = ink.text if entry.level == "info" or not view.mini else style
         indent = "\n" + " " * sum(len(text) for text, _ in head)
         return Text.assemble(*head, (indent.join(texts), text_style))

@@ -25,6 +25,9 @@ REACH = {
 }
 """The verdict in words."""
 
+NO_MEMBER = "not a member"
+"""A node that is connected and was never heard of as a peer: the bootstrap node, a relay, somebody who watches."""
+
 LABEL_CELLS = 11
 BAR_CELLS = 24
 WITH_ADDRESS = 90
@@ -154,7 +157,8 @@ def _rates(owner: PeerView | None, view: View, width: int) -> list[Pieces]:
 
 
 def _per_round(history: Sequence[RoundView], view: View, width: int) -> list[Pieces]:
-    """Bytes of all peers that reported, in each committed round."""
+    """Bytes of all peers that reported, in each committed round that any peer reported."""
+    history = [told for told in history if told.reporters]
     if not history:
         return []
     up, down = [float(told.bytes_sent) for told in history], [float(told.bytes_received) for told in history]
@@ -211,7 +215,7 @@ def _transfer(peer: PeerView, transfer: TransferProgressed, view: View, *, first
 
 
 def _rows_of(owner: PeerView | None, view: View) -> list[Mapping[str, Any]]:
-    """The rows of the table, by name. A row of another client that lacks its peer is left out.
+    """The rows of the table, by name, who is no member last. A row of another client that lacks its peer is left out.
 
     Where nobody measured connections, they are the peers that reported with the bytes of their rounds.
     """
@@ -224,12 +228,15 @@ def _rows_of(owner: PeerView | None, view: View) -> list[Mapping[str, Any]]:
             for peer in view.swarm.reporting
         ]
     known = [row for row in rows if isinstance(row.get("peer"), str)]
-    return sorted(known, key=lambda row: (natural(view.swarm.label(row["peer"])), row["peer"]))
+    peers = view.swarm.peers
+    return sorted(
+        known, key=lambda row: (row["peer"] not in peers, natural(view.swarm.label(row["peer"])), row["peer"])
+    )
 
 
 def _columns(width: int) -> tuple[int, int]:
     """Cells of the names and of the addresses."""
-    name = 9 if width < 60 else 16
+    name = 14 if width < 60 else 16
     return name, width - name - 47 if width >= WITH_ADDRESS else 0
 
 
@@ -255,12 +262,14 @@ _PATHS: Mapping[object, tuple[str, str]] = {
 def _row(row: Mapping[str, Any], view: View, width: int, *, at: bool) -> Pieces:
     ink, glyphs = view.ink, view.glyphs
     name_cells, address_cells = _columns(width)
-    name = fit(f"{glyphs.mark if at else ' '} {view.swarm.label(row['peer'])}", name_cells, glyphs.ellipsis)
+    is_peer = row["peer"] in view.swarm.peers
+    label = view.swarm.label(row["peer"]) if is_peer else NO_MEMBER
+    name = fit(f"{glyphs.mark if at else ' '} {label}", name_cells, glyphs.ellipsis)
     path, path_style = _PATHS.get(row.get("relayed"), _PATHS[None])
     rtt_s = row.get("rtt_s")
     rtt = f"{1000 * rtt_s:.0f} ms" if isinstance(rtt_s, int | float) else "N/A"
     pieces: Pieces = [
-        (name, f"{ink.text} reverse" if at else ink.text),
+        (name, f"{ink.text} reverse" if at else ink.text if is_peer else ink.muted),
         (f" {path:<9}", str(getattr(ink, path_style))),
     ]  # fmt: skip
     if address_cells:

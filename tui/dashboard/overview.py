@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tui.dashboard.glyphs import draw_bar
 from tui.dashboard.panel import View
+from tui.dashboard.penalties import fit
 from tui.dashboard.sheet import Sheet
 from tui.dashboard.words import MISSING, format_count, format_percent, sort_peers, state_of
 from tui.progress import count, format_bytes
@@ -11,6 +12,9 @@ from tui.snapshot import WEIGHT_ONE
 
 MOST_PEERS, MOST_ROUNDS = 12, 8
 """Rows of the first screen; the Peers and the Rounds screen have all of them."""
+
+STATE_CELLS, OTHER_CELLS = 12, 43
+"""Of a peer's row: its state, and all but its name, as in `99 behind`."""
 
 
 def add_swarm(sheet: Sheet, view: View) -> None:
@@ -45,16 +49,17 @@ def add_peers(sheet: Sheet, view: View) -> None:
     """One line per peer, those that need a look first."""
     swarm = view.swarm
     sheet.heading("Peers", f"{len(swarm.peers)}")
-    shown = sort_peers(swarm.peers.values())[:MOST_PEERS]
+    shown = sort_peers(swarm.peers.values(), view)[:MOST_PEERS]
+    name = min(15, max(8, sheet.width - OTHER_CELLS))
     for peer in shown:
-        behind = swarm.behind(peer.peer)
+        behind, state = swarm.behind(peer.peer), state_of(peer, view)
         sheet.line(
-            state_of(peer, view).append(" " * max(1, 13 - len(peer.state) - 2)),
-            (f"{peer.label[:14]:<15}", view.ink.text),
+            state, " " * max(1, STATE_CELLS - state.cell_len),
+            (fit(peer.label, name, view.glyphs.ellipsis), view.ink.text),
             (f"{format_percent(peer.weight):>8}", view.ink.text),
-            (f"{format_count(peer.tokens_per_s):>7} tok/s", view.ink.muted),
-            (f"   {behind} behind" if behind else "", view.ink.warn),
-        )
+            (f"{format_count(peer.tokens_per_s):>6} tok/s", view.ink.muted),
+            (f"  {behind} behind" if behind else "", view.ink.warn),
+        )  # fmt: skip
     if len(swarm.peers) > len(shown):
         sheet.line((f"and {len(swarm.peers) - len(shown)} more (key 2)", view.ink.muted))
 

@@ -42,6 +42,8 @@ class View:
     """Why nothing more will come, or empty."""
     title: str = ""
     """Where the lines come from."""
+    takes: frozenset[str] = frozenset()
+    """The commands that the peer takes."""
     refusal: str = ""
     """Why no peer can be told anything from here, or empty."""
 

@@ -16,6 +16,7 @@ from tui.dashboard.words import (
     format_percent,
     format_uptime,
     rounds_left,
+    shown_why,
     state_of,
 )
 from tui.progress import format_transfer
@@ -50,7 +51,7 @@ def draw_peer(sheet: Sheet, view: View, peer: PeerView) -> None:
                (f"  {peer.peer}", view.ink.muted))  # fmt: skip
     seen = format_ago(None if peer.seen_t is None else view.now - peer.seen_t)
     ago = f"seen {seen}{'' if seen in ('now', 'never') else ' ago'}"
-    sheet.row("state", state_of(peer, view), peer.why, (ago, view.ink.muted))
+    sheet.row("state", state_of(peer, view), shown_why(peer, view), (ago, view.ink.muted))
     _add_rounds(sheet, view, peer)
     _add_work(sheet, view, peer)
     _add_machine(sheet, view, peer)

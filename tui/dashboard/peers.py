@@ -28,6 +28,7 @@ from tui.dashboard.words import (
     format_rtt,
     format_uptime,
     lasting_of,
+    shown_state,
     state_of,
 )
 from tui.progress import count
@@ -113,7 +114,7 @@ def _uptime(peer: PeerView, view: View) -> float:
 
 COLUMNS = (
     Column(name="state", width=11, least_width=0, cell=lambda peer, view: state_of(peer, view),
-           order=lambda peer, view: peer.state),
+           order=lambda peer, view: shown_state(peer, view)),
     Column(name="name", width=12, least_width=0, cell=_name, order=lambda peer, view: peer.label),
     Column(name="tok/s", width=6, least_width=0, right=True,
            cell=lambda peer, view: format_count(peer.tokens_per_s) if peer.tokens_per_s else "",
@@ -317,5 +318,5 @@ def matches(peer: PeerView, wanted: str, view: View) -> bool:
     if not word:
         return True
     codes = " ".join(penalty.code for penalty in lasting_of(peer.peer, view))
-    held = word in f"{peer.label} {peer.state} {codes} {peer.peer} {peer.device}".lower()
+    held = word in f"{peer.label} {peer.state} {shown_state(peer, view)} {codes} {peer.peer} {peer.device}".lower()
     return held != wanted.startswith("!")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ from tui.dashboard.lanes import Axis
 from tui.dashboard.panel import Panel, PeerOpened, PeerSelected, View
 from tui.dashboard.penalties import Penalties, factor_words, fit
 from tui.dashboard.rows import Pieces, Rows
-from tui.dashboard.words import phase_style, state_style
+from tui.dashboard.words import phase_style, shown_state, state_style
 from tui.plain import format_elapsed
 from tui.snapshot import PeerView
 
@@ -285,7 +284,8 @@ class Waterfall(Rows, can_focus=True):
             glyph = view.glyphs.phase(phase) if phase else " "
             pieces.append((glyph * (end - begin), f"{style} reverse" if begin == cursor else style))
         if self._state_width:
-            pieces.append((f" {view.glyphs.state(peer.state)} {peer.state:<10}", state_style(peer.state, ink)))
+            state = shown_state(peer, view)
+            pieces.append((f" {view.glyphs.state(state)} {state:<10}", state_style(state, ink)))
         return pieces
 
     def _told(self, view: View, peer: PeerView, axis: Axis) -> Pieces:
@@ -328,8 +328,8 @@ def share_rows(height: int, lanes_want: int, penalties_want: int, focused: bool)
 
 def _usual_step(view: View) -> float:
     """The width of a column that suits the last rounds."""
-    durations = [told.round_s for told in view.swarm.history[-16:] if told.round_s > 0]
-    return lanes.choose_step(statistics.median(durations)) if durations else 1.0
+    usual_s = view.swarm.usual_round_s
+    return lanes.choose_step(usual_s) if usual_s else 1.0
 
 
 def _heading(view: View, axis: Axis, width: int, *, following: bool) -> Pieces:

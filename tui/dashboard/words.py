@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
@@ -11,6 +11,13 @@ from tui.dashboard.theme import Ink
 from tui.plain import format_elapsed
 from tui.progress import count
 from tui.snapshot import PeerView, Penalised
+
+SILENT_S = 60.0
+"""Who is known by hearsay only, and was not heard of for longer than this and two rounds, is gone."""
+
+_OUTSIDE = frozenset({"GONE", "PAUSED", "SYNCING", "JOINING"})
+"""In these a peer takes no part in rounds: a penalty is not what it does now."""
+_TARDY = frozenset({"LATE", "STALE", "ABSENT"})
 
 MISSING = "N/A"
 """A figure that is not known."""
@@ -42,9 +49,43 @@ def phase_style(phase: str, ink: Ink) -> str:
 
 def state_of(peer: PeerView, view: View) -> Text:
     """Glyph and word of what a peer does; one that left in good order needs no look."""
-    left = peer.state == "GONE" and peer.stopped and peer.exit_code == 0
-    style = view.ink.muted if left else state_style(peer.state, view.ink)
-    return Text(f"{view.glyphs.state(peer.state)} {peer.state or 'UNKNOWN'}", style=style)
+    state = shown_state(peer, view)
+    left = state == "GONE" and peer.stopped and peer.exit_code == 0
+    style = view.ink.muted if left else state_style(state, view.ink)
+    return Text(f"{view.glyphs.state(state)} {state or 'UNKNOWN'}", style=style)
+
+
+def shown_state(peer: PeerView, view: View) -> str:
+    """What a screen calls a peer's state.
+
+    Its own word, but: who is known by hearsay only and was not heard of for long is GONE, and who takes part under
+    a penalty that lasts is LATE or, for what was measured of its work, PENALISED.
+    """
+    if _silent_since(peer, view) is not None:
+        return "GONE"
+    lasting = view.swarm.lasting_of.get(peer.peer, ())
+    if not lasting or peer.state in _OUTSIDE:
+        return peer.state
+    return "LATE" if all(penalty.code in _TARDY for penalty in lasting) else "PENALISED"
+
+
+def shown_why(peer: PeerView, view: View) -> str:
+    """Why it is in that state, in words."""
+    since_t = _silent_since(peer, view)
+    if since_t is None:
+        return peer.why
+    return f"not heard of since {format_elapsed(since_t - (view.swarm.started_t or since_t))}"
+
+
+def _silent_since(peer: PeerView, view: View) -> float | None:
+    """Since when nothing is heard of who left without a word; None if it left with one, or is there.
+
+    Before the first round nobody has anything to say.
+    """
+    if peer.reports or peer.state == "GONE" or peer.seen_t is None or not view.swarm.history:
+        return None
+    silent_s = max(SILENT_S, 2 * view.swarm.usual_round_s)
+    return peer.seen_t if view.now - peer.seen_t > silent_s else None
 
 
 def format_count(number: float) -> str:
@@ -105,14 +146,18 @@ def rounds_left(until_round: int, view: View) -> str:
     return f"until round {until_round}, {count(left, 'round')} left" if left > 0 else f"ended at round {until_round}"
 
 
-def sort_peers(peers: Iterable[PeerView]) -> list[PeerView]:
-    """Those that need a look first; alike ones by name."""
-    return sorted(peers, key=lambda peer: (-URGENCY.get(peer.state, 0), peer.label))
+def sort_peers(peers: Iterable[PeerView], view: View | None = None) -> list[PeerView]:
+    """Those that need a look first, in a view by the state that it shows; alike ones by name."""
+
+    def urgency(peer: PeerView) -> int:
+        return URGENCY.get(shown_state(peer, view) if view is not None else peer.state, 0)
+
+    return sorted(peers, key=lambda peer: (-urgency(peer), peer.label))
 
 
-def lasting_of(peer: str, view: View) -> list[Penalised]:
+def lasting_of(peer: str, view: View) -> Sequence[Penalised]:
     """The penalties of a peer that last now."""
-    return [penalty for penalty in view.swarm.lasting if penalty.about == peer]
+    return view.swarm.lasting_of.get(peer, ())
 
 
 def format_rtt(seconds: float) -> str:

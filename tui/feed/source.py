@@ -22,6 +22,10 @@ class Reply:
 class Control(Protocol):
     """The control socket of a peer."""
 
+    @property
+    def takes(self) -> frozenset[str]:
+        """The commands that it does not always refuse."""
+
     def request(self, cmd: str, **fields: Any) -> Reply:
         """Send `status`, `pause`, `resume`, `finish` or `leave` and wait for the answer.
 

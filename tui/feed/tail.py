@@ -39,6 +39,17 @@ class Tail:
                 taken.append(read_line(self._whole.popleft()))
         return taken
 
+    def skip_to_end(self) -> None:
+        """Take nothing of what is there now, however much it is. Raises OSError."""
+        self.close()
+        for age in range(OLD_FILES + 1):
+            try:
+                self._file = self._of_age(age).open("rb")
+            except FileNotFoundError:
+                continue
+            self._file.seek(0, os.SEEK_END)
+            return
+
     def close(self) -> None:
         """Let go of the file."""
         if self._file is not None:
@@ -85,7 +96,7 @@ class Tail:
         mine = os.fstat(self._file.fileno()) if self._file is not None else None
         newer: tuple[Path, os.stat_result] | None = None
         for age in range(OLD_FILES + 1):
-            path = self._path.with_name(f"{self._path.name}.{age}") if age else self._path
+            path = self._of_age(age)
             try:
                 status = path.stat()
             except FileNotFoundError:
@@ -94,6 +105,10 @@ class Tail:
                 break
             newer = path, status
         return newer
+
+    def _of_age(self, age: int) -> Path:
+        """The file that was begun so many files ago."""
+        return self._path.with_name(f"{self._path.name}.{age}") if age else self._path
 
     def _open(self, path: Path, status: os.stat_result) -> bool:
         """Go over to a file, unless it was renamed since it was found: False, it is looked for the next time."""

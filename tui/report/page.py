@@ -83,7 +83,7 @@ def _facts(swarm: Swarm, labels: Mapping[str, str]) -> str:
         "rounds committed": f"{swarm.round} of {swarm.rounds}" if swarm.rounds else str(swarm.round),
         "peers": _peer_count(swarm),
         "tokens": f"{swarm.tokens:,}",
-        "sent by all peers": format_bytes(swarm.bytes_sent),
+        _sent_by(swarm): format_bytes(swarm.bytes_sent),
         "time": format_elapsed(swarm.seconds),
         "held-out loss": _loss(swarm),
         "penalties": str(len(swarm.penalty_log)),
@@ -96,7 +96,10 @@ def _facts(swarm: Swarm, labels: Mapping[str, str]) -> str:
 
 
 def agreement(swarm: Swarm, labels: Mapping[str, str]) -> str:
-    """Whether all who report a round report the same digest and the same state; else the first round that differs."""
+    """Whether all who report a round report the same digest and the same state; else the first round that differs.
+
+    That one peer agrees with itself says nothing.
+    """
     seen: dict[int, tuple[str, str, str]] = {}
     commits = sorted(
         (commit.round, view.peer, commit.digest, commit.state) for view in swarm.reporting for commit in view.commits
@@ -108,7 +111,19 @@ def agreement(swarm: Swarm, labels: Mapping[str, str]) -> str:
     if not seen:
         return "nothing was committed"
     _, digest, _ = seen[max(seen)]
-    return f"equal on all peers in every round (digest {digest[:12]})"
+    reporting = len({peer for _, peer, _, _ in commits})
+    if reporting < 2:
+        return f"one peer reports: nothing to compare (digest {digest[:12]})"
+    whose = "all peers" if reporting == len(swarm.peers) else f"the {reporting} peers that report"
+    return f"equal on {whose} in every round (digest {digest[:12]})"
+
+
+def _sent_by(swarm: Swarm) -> str:
+    """Whose bytes are known: nobody counts those of others."""
+    reporting = len(swarm.reporting)
+    if reporting == len(swarm.peers):
+        return "sent by all peers"
+    return f"sent by the {reporting} peers that report" if reporting != 1 else "sent by the peer that reports"
 
 
 def _peer_count(swarm: Swarm) -> str:

@@ -38,7 +38,7 @@ async def test_others_hear_how_training_goes(board: MemoryBoard) -> None:
     assert await zoe.read_heads() == {}, "a peer is no other of itself"
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf, -1.0, None])
+@pytest.mark.parametrize("loss", [math.nan, math.inf, 1e12, -1.0, None])
 async def test_a_loss_that_is_none_does_not_hide_the_peer(board: MemoryBoard, loss: float | None) -> None:
     """A run may diverge: its records must be valid all the same."""
     await of(board).publish(SAID, Learning(loss=loss, evaluated=2.25, evaluated_round=2))

@@ -54,3 +54,13 @@ def test_identities_without_number_fill_nothing() -> None:
     hearsay = Hearsay()
     assert len(hearsay.news({f"p{n}": HEAD for n in range(PEERS_MOST + 50)})) == PEERS_MOST
     assert len(hearsay.heads) == PEERS_MOST
+
+
+def test_who_says_the_same_is_told_of_again_now_and_then() -> None:
+    """A paused peer, or one of a run that stands still, is there as long as its record is."""
+    now = [0.0]
+    hearsay = Hearsay(lambda: now[0])
+    told = []
+    for now[0] in range(0, 65, 5):
+        told.append((now[0], len(hearsay.news({"zoe": HEAD}))))
+    assert [at for at, count in told if count] == [0, 30, 60]

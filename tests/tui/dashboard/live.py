@@ -19,6 +19,7 @@ class Remembering:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.takes = frozenset({"status", "pause", "resume", "finish", "leave"})
         self.reply = Reply(ok=True)
 
     def request(self, cmd: str, **fields: object) -> Reply:

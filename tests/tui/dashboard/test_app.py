@@ -13,6 +13,7 @@ from tests.tui.dashboard.live import RECORDING, Attached
 from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import Dashboard
 from tui.dashboard.screens import SCREENS
+from tui.dashboard.words import shown_state
 from tui.feed.recording import Recording
 from tui.feed.source import Reply
 from tui.snapshot import Swarm
@@ -42,7 +43,7 @@ async def test_the_header_tells_run_rounds_my_state_and_why() -> None:
         first, second = text_of(app).splitlines()[:2]
         assert f"{source.swarm.round} of 20 rounds" in first
         assert "peer-2" in first
-        assert mine.state in second
+        assert shown_state(mine, app.view()) in second
         assert mine.why in second
 
 
@@ -126,12 +127,37 @@ async def test_a_command_goes_to_the_peer_and_its_answer_is_shown(key: str, cmd:
 
 
 async def test_p_resumes_a_paused_peer() -> None:
-    source = Attached(events=[PeerStateChanged(state="PAUSED", why="you asked")])
+    why = "its owner paused it; resume with: homefires resume"
+    source = Attached(events=[PeerStateChanged(state="PAUSED", why=why)])
     app = attached(source)
     async with opened(app) as pilot:
         assert "p resume" in text_of(app)
         await press(pilot, "p")
     assert source.remembering.asked == ["resume"]
+
+
+async def test_p_does_not_resume_what_its_owner_did_not_pause() -> None:
+    """It would not train: its disk is full. It can be told to stay paused, though."""
+    why = "the disk is full; make room, training goes on by itself"
+    source = Attached(events=[PeerStateChanged(state="PAUSED", why=why)])
+    app = attached(source)
+    async with opened(app) as pilot:
+        assert "p pause" in text_of(app)
+        await press(pilot, "p")
+    assert source.remembering.asked == ["pause"]
+
+
+async def test_the_last_line_names_only_what_can_be_commanded() -> None:
+    """A demo can be stopped, and nothing else."""
+    source = Attached()
+    source.remembering.takes = frozenset({"status", "leave"})
+    app = attached(source)
+    async with opened(app, size=(140, 40)):
+        last = text_of(app).splitlines()[-1]
+        assert "q detach" in last
+        assert "Q leave" in last
+        assert "pause" not in last
+        assert "finish" not in last
 
 
 async def test_a_refused_command_is_one_line() -> None:

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from peer.events import AlertRaised, DeviceMeasured, InnerProgressed, PeerStateChanged, PenaltyImposed, RoundStarted
-from tests.tui.dashboard.canned import dashboard, penalty, swarm_of
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+
+from peer.events import (
+    AlertRaised,
+    DeviceMeasured,
+    InnerProgressed,
+    PeerStateChanged,
+    PenaltyImposed,
+    PhaseEntered,
+    RoundStarted,
+)
+from tests.tui.dashboard.canned import dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.live import Attached
 from tests.tui.dashboard.screen import opened, text_of
 from tui.dashboard.app import Dashboard
@@ -47,6 +60,17 @@ async def test_a_volunteer_reads_what_the_peer_does_and_until_when() -> None:
         assert "train → wait → average → apply" in text
         assert "2.345" in text
         assert "12.3k tokens/s" in text
+
+
+@pytest.mark.parametrize(("after_s", "told"), [(42.0, "0:42 left"), (-1.0, "")])
+async def test_the_end_of_the_phase_is_counted_down_to(after_s: float, told: str) -> None:
+    """Where the state itself has no end; what is over is not counted."""
+    now = Attached().now_s
+    entered = PhaseEntered(round=3, phase="send", deadline=now + after_s)
+    app = shown(Attached(events=[PeerStateChanged(state="AVERAGING", why="sending"), entered]))
+    async with opened(app):
+        second = text_of(app).splitlines()[1]
+        assert second.split("sending")[1].strip() == told
 
 
 async def test_a_volunteer_reads_what_the_peer_gave_and_what_it_counted_for() -> None:
@@ -93,7 +117,7 @@ async def test_the_smallest_screen_has_the_state_the_penalty_and_the_loss() -> N
     app = shown(at_work())
     async with opened(app, size=(40, 12)):
         text = text_of(app)
-        for fact in ("TRAINING", "10 of 40", "LATE", "counts 50 %", "2.345"):
+        for fact in ("! LATE  40 steps to make", "10 of 40", "counts 50 %", "2.345"):
             assert fact in text
 
 
@@ -109,3 +133,17 @@ async def test_a_swarm_of_many_says_how_many_more_there_are() -> None:
     app = dashboard(swarm_of(40))
     async with opened(app):
         assert "and 28 more (key 2)" in text_of(app)
+
+
+async def test_the_row_of_a_peer_that_is_far_behind_fits_beside_the_run() -> None:
+    """With the longest words that a row can have, on the narrowest page of two columns."""
+    swarm = swarm_of(2)
+    slow = replace(
+        swarm.peers[peer_id(2)], name="a-volunteer-with-a-name", state="PENALISED", weight=1.0, tokens_per_s=99_900.0,
+        round=7,
+    )  # fmt: skip
+    far = replace(swarm, round=99, peers=MappingProxyType({**swarm.peers, slow.peer: slow}))
+    app = dashboard(far)
+    async with opened(app, size=(120, 40)):
+        row = next(line for line in text_of(app).splitlines() if "PENALISED" in line)
+        assert "100.0 % 99.9k tok/s  92 behind" in row

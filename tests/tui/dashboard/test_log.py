@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from textual.widgets import RichLog
 
 from tests.tui.dashboard.canned import START, Canned, peer_id, swarm_of
@@ -23,12 +24,27 @@ def shown(source: Canned) -> Dashboard:
     return Dashboard(source, clock=lambda: START)
 
 
-async def test_a_line_has_time_level_peer_and_text() -> None:
-    app = shown(Canned(swarm_with(entry(75, "warning"))))
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (120, "01:15 warning peer-1 STALE happening 75 [b]"), (80, "01:15 warning peer-1 STALE happening 75 [b]"),
+        (79, "01:15 warning peer-1 STALE: happening 75 [b]"), (40, "01:15 peer-1 STALE: happening 75 [b]"),
+    ],
+)  # fmt: skip
+async def test_a_line_has_time_level_peer_kind_and_text(width: int, words: str) -> None:
+    app = shown(Canned(swarm_with(entry(75, "warning", "STALE"))))
+    async with opened(app, size=(width, 24)) as pilot:
+        await press(pilot, "6")
+        lines = text_of(app).splitlines()
+        first = next(number for number, line in enumerate(lines) if "01:15" in line)
+        assert " ".join(" ".join(lines[first : first + 2]).split()).startswith(words)
+
+
+async def test_a_change_of_state_without_a_reason_says_its_state() -> None:
+    app = shown(Canned(swarm_with(replace(entry(75, code="TRAINING"), text=""))))
     async with opened(app) as pilot:
         await press(pilot, "6")
-        line = next(line for line in text_of(app).splitlines() if "happening" in line)
-        assert line.split() == ["01:15", "warning", "peer-1", "happening", "75", "[b]"]
+        assert next(line.split() for line in text_of(app).splitlines() if "01:15" in line)[-1] == "TRAINING"
 
 
 async def test_levels_kinds_and_texts_narrow_it_and_esc_widens_it() -> None:

@@ -76,6 +76,16 @@ async def test_a_recording_without_figures_says_what_is_not_known() -> None:
     assert "peer-3         ? unknown" in text
 
 
+@pytest.mark.parametrize("width", [40, 80, 120])
+async def test_a_node_that_is_no_member_is_said_to_be_none(width: int) -> None:
+    """Every peer is connected with the bootstrap node, of which nobody hears as a peer. It comes last."""
+    app = dashboard(with_network(swarm_of(3), ME, measured(4)), me=ME)
+    async with app.run_test(size=(width, 40)) as pilot:
+        await visit(pilot, "5")
+        lines = [line for line in text_of(app).splitlines() if " D direct" in line or " R relayed" in line]
+    assert ["not a member" in line for line in lines] == [False, False, True]
+
+
 async def test_nobody_known_yet_is_said() -> None:
     app = dashboard(Swarm())
     async with app.run_test(size=(80, 24)) as pilot:

@@ -1,0 +1,106 @@
+"""What a screen calls a peer's state, where that is not the peer's own word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+
+from tests.tui.dashboard.canned import ROUND_S, START, dashboard, peer_id, penalty, swarm_of
+from tests.tui.dashboard.screen import opened, press, text_of
+from tui.dashboard.panel import View
+from tui.dashboard.words import shown_state, shown_why, sort_peers, state_of
+from tui.snapshot import PeerView, Penalised, Swarm
+
+HEARD_T = START + 60.0
+
+
+def swarm_with(*penalties: Penalised, rounds: int = 6, **changes: object) -> Swarm:
+    """Three peers; peer-2 is changed."""
+    swarm = swarm_of(3, rounds, penalties=penalties)
+    changed = replace(swarm.peers[peer_id(2)], **changes)  # type: ignore[arg-type]
+    return replace(swarm, peers=MappingProxyType({**swarm.peers, peer_id(2): changed}))
+
+
+def shown(swarm: Swarm, now: float = HEARD_T) -> tuple[str, str]:
+    view = View(swarm=swarm, now=now)
+    peer = swarm.peers[peer_id(2)]
+    return shown_state(peer, view), shown_why(peer, view)
+
+
+# ---- who left without a word ----
+
+
+def test_who_was_not_heard_of_for_a_minute_is_gone() -> None:
+    swarm = swarm_with(reports=False, seen_t=HEARD_T, why="trains")
+    assert shown(swarm, HEARD_T + 60.0) == ("TRAINING", "trains")
+    assert shown(swarm, HEARD_T + 60.1) == ("GONE", "not heard of since 01:00")
+
+
+def test_where_rounds_take_long_silence_may_too() -> None:
+    swarm = swarm_with(reports=False, seen_t=HEARD_T)
+    slow = replace(swarm, history=tuple(replace(view, round_s=100.0) for view in swarm.history))
+    assert shown(slow, HEARD_T + 200.0)[0] == "TRAINING"
+    assert shown(slow, HEARD_T + 200.1)[0] == "GONE"
+    assert slow.usual_round_s == 100.0
+    assert swarm.usual_round_s == ROUND_S
+
+
+def test_whose_own_lines_are_read_says_itself_that_it_goes() -> None:
+    assert shown(swarm_with(seen_t=HEARD_T), HEARD_T + 1000.0)[0] == "TRAINING"
+
+
+def test_before_the_first_round_there_is_nothing_to_be_heard() -> None:
+    assert shown(swarm_with(rounds=0, reports=False, seen_t=HEARD_T), HEARD_T + 1000.0)[0] == "TRAINING"
+
+
+def test_who_left_with_a_word_keeps_it() -> None:
+    swarm = swarm_with(reports=False, seen_t=HEARD_T, state="GONE", why="asked to leave")
+    assert shown(swarm, HEARD_T + 1000.0) == ("GONE", "asked to leave")
+
+
+# ---- who takes part under a penalty ----
+
+
+@pytest.mark.parametrize(
+    ("codes", "state", "expected"),
+    [
+        (("LATE",), "TRAINING", "LATE"),
+        (("STALE", "ABSENT"), "AVERAGING", "LATE"),
+        (("ANOMALY",), "READY", "PENALISED"),
+        (("LATE", "MISDECLARED"), "TRAINING", "PENALISED"),
+        (("LATE",), "GONE", "GONE"),
+        (("LATE",), "PAUSED", "PAUSED"),
+        (("ANOMALY",), "SYNCING", "SYNCING"),
+        (("ANOMALY",), "JOINING", "JOINING"),
+        ((), "TRAINING", "TRAINING"),
+    ],
+)
+def test_a_penalty_that_lasts_is_a_state(codes: tuple[str, ...], state: str, expected: str) -> None:
+    swarm = swarm_with(*(penalty(code, told=6, until=7) for code in codes), state=state)
+    assert shown(swarm)[0] == expected
+    assert expected in state_of(swarm.peers[peer_id(2)], View(swarm=swarm, now=HEARD_T)).plain
+
+
+def test_a_penalty_that_is_over_is_none() -> None:
+    assert shown(swarm_with(penalty(told=5, until=6)))[0] == "TRAINING"
+
+
+def test_who_needs_a_look_comes_first() -> None:
+    swarm = swarm_with(penalty("ANOMALY", told=6, until=7))
+    view = View(swarm=swarm, now=HEARD_T)
+
+    def order(peers: list[PeerView]) -> list[str]:
+        return [peer.label for peer in peers]
+
+    assert order(sort_peers(swarm.peers.values(), view)) == ["peer-2", "peer-1", "peer-3"]
+    assert order(sort_peers(swarm.peers.values())) == ["peer-1", "peer-2", "peer-3"]
+
+
+async def test_the_screens_with_peers_show_it() -> None:
+    app = dashboard(swarm_with(penalty("ANOMALY", told=6, until=7)))
+    async with opened(app) as pilot:
+        for key in "23":
+            await press(pilot, key)
+            assert "PENALISED" in text_of(app)
