@@ -5,9 +5,8 @@ Much of what a line says was said by other peers, and files are cut, edited and 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
@@ -15,7 +14,8 @@ Reader = Callable[[Any], Any]
 
 MAX_TEXT = 8192
 """A longer text is cut."""
-_INTERNED = 64
+_SHARED = 64
+"""Texts of at most so many characters are kept once."""
 _LARGEST = 2**63
 LARGEST_NUMBER = 1e100
 """No figure of ours comes near. Sums, means and squares of what is below it stay finite."""
@@ -64,8 +64,16 @@ def read_text(value: Any) -> str:
         raise TypeError(f"{value!r:.80} is no text")
     if not value.isprintable():
         value = printable(value)
-    # Ids, digests, names and words come again and again.
-    return sys.intern(value) if len(value) <= _INTERNED else value[:MAX_TEXT]
+    return _shared(value) if len(value) <= _SHARED else value[:MAX_TEXT]
+
+
+@lru_cache(maxsize=8192)
+def _shared(text: str) -> str:
+    """The equal text that was read before: ids, digests, names and words come again and again.
+
+    Not `sys.intern`, which on Python 3.12 keeps a text for ever.
+    """
+    return text
 
 
 def read_integer(value: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tui.rounds import MAX_COMMITS
 from tui.snapshot import PeerView, Swarm
 
 
@@ -37,7 +38,9 @@ def _differing_round(views: list[PeerView]) -> str | None:
 def _missing_round(views: list[PeerView], rounds: int, ends: Mapping[str, str]) -> str | None:
     for view in views:
         committed = {commit.round for commit in view.commits}
-        missing = next((round for round in range(1, rounds + 1) if round not in committed), None)
+        # Of a longer demo the oldest commits are no longer known.
+        looked_at = range(max(1, rounds + 1 - MAX_COMMITS), rounds + 1)
+        missing = next((round for round in looked_at if round not in committed), None)
         if missing is not None:
             last = max(committed, default=0)
             why = _because(ends.get(view.name, view.why))

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from peer.events import Line, PeerStarted, RoundCommitted
-from tui.fold import fold
+from tui.fold import fold, fold_all
+from tui.rounds import MAX_COMMITS
 from tui.snapshot import Swarm
 from tui.verdict import find_fault
 
@@ -69,3 +70,18 @@ def test_a_difference_is_told_before_a_missing_round() -> None:
     fault = find_fault(swarm, ["a", "b"], rounds=2, ends={})
     assert fault is not None
     assert fault.startswith("round 1: b has digest dX")
+
+
+def test_a_demo_longer_than_what_is_remembered() -> None:
+    """Only the newest commits of a peer are kept; the oldest rounds are not called missing."""
+    rounds = MAX_COMMITS + 3
+    committed = {round: (f"d{round}", f"s{round}") for round in range(1, rounds + 1)}
+    lines = [
+        Line(seq=0, t=0.0, run="r", peer="id-a", event=event)
+        for event in (PeerStarted(name="a", version="0"), *(commit(r, *pair) for r, pair in committed.items()))
+    ]
+    swarm = fold_all(Swarm(), lines)
+    assert find_fault(swarm, ["a"], rounds=rounds, ends={}) is None
+    assert find_fault(swarm, ["a"], rounds=rounds + 1, ends={}) == (
+        f"a did not commit round {rounds + 1} of {rounds + 1}, its last is {rounds}"
+    )

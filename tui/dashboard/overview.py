@@ -6,7 +6,7 @@ from tui.dashboard.glyphs import draw_bar
 from tui.dashboard.panel import View
 from tui.dashboard.penalties import fit
 from tui.dashboard.sheet import Sheet
-from tui.dashboard.words import MISSING, format_count, format_percent, sort_peers, state_of
+from tui.dashboard.words import MISSING, format_count, format_percent, format_round, sort_peers, state_of
 from tui.progress import count, format_bytes
 from tui.snapshot import WEIGHT_ONE
 
@@ -29,7 +29,7 @@ def add_swarm(sheet: Sheet, view: View) -> None:
     if last is not None:
         void = (count(last.void, "void part"), ink.warn) if last.void else ""
         tokens = f"{format_count(last.tokens)} tokens"
-        sheet.row("last", f"{last.round_s:.1f} s", count(len(last.group), "peer"), tokens, void)
+        sheet.row("last", format_round(last.round_s), count(len(last.group), "peer"), tokens, void)
         sheet.row("anchor", last.digest[:12], f"{last.aborted} tries aborted" if last.aborted else "")
     sheet.heading("Learning")
     held_out = f"{swarm.losses[-1][1]:.3f}" if swarm.losses else MISSING
@@ -76,7 +76,7 @@ def add_rounds(sheet: Sheet, view: View) -> None:
         if view.mine is None:
             loss = f"{losses[done.round]:>9.3f}" if done.round in losses else " " * 9
             sheet.line(number, f"{count(len(done.group), 'peer'):<9}", f"{format_count(done.tokens):>6} tokens",
-                       f"{done.round_s:>8.1f} s", (loss, view.ink.strong))  # fmt: skip
+                       f"{format_round(done.round_s):>10}", (loss, view.ink.strong))  # fmt: skip
             continue
         if view.me not in done.weights:
             sheet.line(number, ("not in the group", view.ink.warn))
@@ -85,6 +85,6 @@ def add_rounds(sheet: Sheet, view: View) -> None:
         codes = ", ".join(f"{penalty.code} counts {100 * penalty.factor:.0f} %" for penalty in mine)
         share = (f"{format_percent(done.weights[view.me] / WEIGHT_ONE):>7}", view.ink.strong)
         tokens = f"{format_count(done.given.get(view.me, 0)):>8} tokens"
-        sheet.line(number, share, tokens, f"{done.round_s:>8.1f} s", (f"  {codes}", view.ink.warn))
+        sheet.line(number, share, tokens, f"{format_round(done.round_s):>10}", (f"  {codes}", view.ink.warn))
     if not view.swarm.history:
         sheet.nothing("rounds", "none is committed yet")

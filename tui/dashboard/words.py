@@ -116,6 +116,11 @@ def format_ago(seconds: float | None) -> str:
     return f"{int(seconds / 3600)} h"
 
 
+def format_round(seconds: float) -> str:
+    """How long a round took, as `12.3 s`; N/A if nobody told when it began."""
+    return f"{seconds:.1f} s" if seconds > 0 else MISSING
+
+
 def format_left(seconds: float) -> str:
     """Time until something: 0:42, 1:02:03; never below zero."""
     return format_elapsed(seconds).removeprefix("0")

@@ -224,7 +224,8 @@ def _rounds(swarm: Swarm, labels: Mapping[str, str]) -> str:
     rows = [
         (
             str(round.round), format_elapsed(round.t - (swarm.started_t or 0.0)), str(len(round.group)),
-            f"{round.tokens:,}", f"{round.round_s:.1f}", f"{round.exposed_s:.1f}", format_bytes(round.bytes_sent),
+            f"{round.tokens:,}", f"{round.round_s:.1f}" if round.round_s else "", f"{round.exposed_s:.1f}",
+            format_bytes(round.bytes_sent),
             str(round.void), str(round.aborted),
             ", ".join(f"{labels.get(each.about, each.about)} {each.code}" for each in round.penalties),
             round.digest[:12],
