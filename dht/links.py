@@ -1,8 +1,9 @@
-"""`Streams` over libp2p: one outgoing stream per peer, a bounded queue each, nobody waits for another.
+"""`Streams` over libp2p: two outgoing streams per peer, a bounded queue each, nobody waits for another.
 
 A frame on the wire is 4 bytes of length (big endian, capped before anything is allocated) and the
 frame. The sender of an incoming stream is the peer id that the transport authenticated. Whatever
-cannot be delivered in time is dropped and counted; the protocol above repeats what matters.
+cannot be delivered in time is dropped and counted; the protocol above repeats what matters. Large
+frames have a stream of their own, so that a small one never waits for a part that is half written.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
+from dht.bucket import Lane
 from dht.daemon import Daemon
 from dht.errors import Unreachable
+from dht.line import CHUNK_BYTES, Line
 from dht.streams import MAX_FRAME_BYTES, MakeFrame, OnFrame
 from dht.traffic import Tally
 
@@ -36,37 +40,45 @@ class LinkLimits:
     """Frames still to be made for one peer; what comes on top is dropped."""
     dial_timeout_s: float = 15.0
     progress_timeout_s: float = 20.0
-    """A peer that takes, or in the middle of a frame gives, no CHUNK_BYTES in this time is cut off."""
+    """A peer that takes no CHUNK_BYTES, or in the middle of a frame gives no PROGRESS_BYTES, in this time is cut off.
+    What waits for this peer's own cap is not counted."""
     retry_s: tuple[float, float] = (0.25, 8.0)
     """First and largest pause after a peer could not be reached."""
-    incoming_streams: int = 256
+    incoming_streams: int = 512
 
 
-CHUNK_BYTES = 256 * 2**10
+PROGRESS_BYTES = 4 * 2**10
+"""Least that keeps a stream alive: a sender whose line is slow and shared by many is not cut off."""
 
 
 class PeerStreams:
     """The contract of `dht.streams.Streams` for one peer. `spawn` starts a task in the node's task group."""
 
-    def __init__(self, daemon: Daemon, protocol: str, spawn: Spawn, limits: LinkLimits) -> None:
+    def __init__(
+        self, daemon: Daemon, protocol: str, spawn: Spawn, limits: LinkLimits, *,
+        upload: Line | None = None, download: Line | None = None,
+    ) -> None:  # fmt: skip
         self.bytes_sent = 0
         """Handed to the daemon, headers included."""
         self.bytes_received = 0
         self.frames_dropped = 0
         self.tally = Tally()
         """Of all streams with each peer; whoever opens other streams adds theirs."""
+        self.upload, self.download = upload or Line(), download or Line()
+        """Whoever opens other streams has its bytes pass here, too."""
         self._daemon = daemon
-        self._protocol = protocol
+        self._protocols = {Lane.CONTROL: protocol, Lane.BULK: f"{protocol}/bulk"}
         self._spawn = spawn
         self.limits = limits
         self._on_frame: OnFrame | None = None
-        self._outgoing: dict[str, tuple[_Outgoing, asyncio.Task[None]]] = {}
-        self._incoming: dict[str, asyncio.Task[None]] = {}
+        self._outgoing: dict[tuple[Lane, str], tuple[_Outgoing, asyncio.Task[None]]] = {}
+        self._incoming: dict[tuple[Lane, str], asyncio.Task[None]] = {}
         self._is_finished = False
 
     async def start(self) -> None:
         """Accept streams from now on."""
-        await self._daemon.handle(self._protocol, self._accept)
+        for lane, protocol in self._protocols.items():
+            await self._daemon.handle(protocol, partial(self._accept, lane))
 
     def listen(self, on_frame: OnFrame) -> None:
         """Set the listener. Frames that arrive before are dropped. An error it raises ends the node."""
@@ -76,23 +88,23 @@ class PeerStreams:
         """Queue a frame of at most MAX_FRAME_BYTES."""
         assert len(frame) <= MAX_FRAME_BYTES, len(frame)
         if not self._is_finished:
-            self._link_to(to).put(frame)
+            self._link_to(Lane.CONTROL, to).put(frame)
 
     def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
         """Queue a frame that is made when everything before it has been written."""
         if not self._is_finished:
-            self._link_to(to).put_later(make_frame)
+            self._link_to(Lane.BULK, to).put_later(make_frame)
 
-    def _link_to(self, to: str) -> _Outgoing:
+    def _link_to(self, lane: Lane, to: str) -> _Outgoing:
         assert to != self._daemon.peer_id, "a peer does not send to itself"
-        if to not in self._outgoing:
-            link = _Outgoing(self, to)
-            self._outgoing[to] = (link, self._spawn(link.run()))
-        return self._outgoing[to][0]
+        if (lane, to) not in self._outgoing:
+            link = _Outgoing(self, lane, to)
+            self._outgoing[lane, to] = (link, self._spawn(link.run()))
+        return self._outgoing[lane, to][0]
 
-    async def dial(self, to: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def dial(self, to: str, lane: Lane = Lane.CONTROL) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A new stream to a peer; raises Unreachable."""
-        return await self._daemon.open_stream(to, self._protocol, self.limits.dial_timeout_s)
+        return await self._daemon.open_stream(to, self._protocols[lane], self.limits.dial_timeout_s)
 
     async def finish(self, timeout_s: float) -> None:
         """Send what waits for the peers that are connected, then nothing more; gives up after the time-out."""
@@ -103,26 +115,29 @@ class PeerStreams:
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
 
-    async def _accept(self, sender: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One stream per sender: a new one replaces the last, which the sender has given up."""
-        last = self._incoming.pop(sender, None)
+    async def _accept(
+        self, lane: Lane, sender: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """One stream per lane and sender: a new one replaces the last, which the sender has given up."""
+        last = self._incoming.pop((lane, sender), None)
         if last is not None:
             last.cancel()
         if self._is_finished or len(self._incoming) >= self.limits.incoming_streams:
             log.warning("refused a stream of %s: %d are open", sender, len(self._incoming))
             return
-        task = self._incoming[sender] = self._spawn(self._read_frames(sender, reader))
+        task = self._incoming[lane, sender] = self._spawn(self._read_frames(lane, sender, reader))
         try:
             await asyncio.wait([task])
         finally:
             task.cancel()
-            if self._incoming.get(sender) is task:
-                del self._incoming[sender]
+            if self._incoming.get((lane, sender)) is task:
+                del self._incoming[lane, sender]
 
-    async def _read_frames(self, sender: str, reader: asyncio.StreamReader) -> None:
+    async def _read_frames(self, lane: Lane, sender: str, reader: asyncio.StreamReader) -> None:
+        take = partial(self.download.take, lane, sender)
         while True:
             try:
-                frame = await read_frame(reader, MAX_FRAME_BYTES, self.limits.progress_timeout_s)
+                frame = await read_frame(reader, MAX_FRAME_BYTES, self.limits.progress_timeout_s, take)
             except (EOFError, TimeoutError, OSError):
                 return
             except OversizeError as error:
@@ -135,13 +150,13 @@ class PeerStreams:
 
 
 class _Outgoing:
-    """The queue to one peer and the task that empties it."""
+    """The queue of one lane to one peer, and the task that empties it."""
 
-    def __init__(self, streams: PeerStreams, to: str) -> None:
+    def __init__(self, streams: PeerStreams, lane: Lane, to: str) -> None:
         self.is_connected = False
         self._streams = streams
         self._limits = streams.limits
-        self._to = to
+        self._lane, self._to = lane, to
         self._frames: deque[bytes] = deque()
         self._later: deque[MakeFrame] = deque()
         self._queued_bytes = 0
@@ -195,7 +210,7 @@ class _Outgoing:
 
     async def _send_while_connected(self) -> None:
         """Dial and send until the other side ends the stream, or we do."""
-        reader, writer = await self._streams.dial(self._to)
+        reader, writer = await self._streams.dial(self._to, self._lane)
         self.is_connected = True
         # Else the stream to a peer that is gone would stay open until something is sent to it again.
         ended = asyncio.create_task(_read_to_end(reader))
@@ -203,13 +218,11 @@ class _Outgoing:
         try:
             while not ended.done():
                 if self._frames:
-                    frame = self._frames.popleft()
-                    self._queued_bytes -= len(frame)
-                    await self._write(writer, frame)
+                    await self._write(writer, self._pop_frames())
                 elif self._later:
                     made = self._later.popleft()()
                     if made is not None:
-                        await self._write(writer, made)
+                        await self._write(writer, [made])
                 elif self._is_finishing:
                     require_open(writer)
                     writer.write_eof()
@@ -222,24 +235,45 @@ class _Outgoing:
             writer.transport.abort()
             ended.cancel()
 
-    async def _write(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
-        view = memoryview(frame)
-        require_open(writer)
-        writer.write(len(frame).to_bytes(HEADER_BYTES, "big"))
-        for offset in range(0, len(frame), CHUNK_BYTES):
+    def _pop_frames(self) -> list[bytes]:
+        """The next frame, and those behind it that fit into one write with it."""
+        frames = [self._frames.popleft()]
+        size = HEADER_BYTES + len(frames[0])
+        while self._frames and (size := size + HEADER_BYTES + len(self._frames[0])) <= self._streams.upload.chunk_bytes:
+            frames.append(self._frames.popleft())
+        self._queued_bytes -= sum(map(len, frames))
+        return frames
+
+    async def _write(self, writer: asyncio.StreamWriter, frames: list[bytes]) -> None:
+        """Several small frames, or one of any size in chunks."""
+        size = sum(HEADER_BYTES + len(frame) for frame in frames)
+        for pieces in _chunks(frames, size, self._streams.upload.chunk_bytes):
+            await self._streams.upload.take(self._lane, self._to, sum(map(len, pieces)))
             require_open(writer)
-            writer.write(view[offset : offset + CHUNK_BYTES])
+            writer.writelines(pieces)
             async with asyncio.timeout(self._limits.progress_timeout_s):
                 await writer.drain()
-        self._frames_sent += 1
-        self._streams.bytes_sent += HEADER_BYTES + len(frame)
-        self._streams.tally.add(self._to, sent=HEADER_BYTES + len(frame))
+        self._frames_sent += len(frames)
+        self._streams.bytes_sent += size
+        self._streams.tally.add(self._to, sent=size)
 
     def _drop_queue(self) -> None:
         self._streams.frames_dropped += len(self._frames) + len(self._later)
         self._frames.clear()
         self._later.clear()
         self._queued_bytes = 0
+
+
+def _chunks(frames: list[bytes], size: int, chunk_bytes: int) -> Iterator[list[bytes | memoryview]]:
+    """What is written at a time: frames that fit together, or the only one piece by piece, without copying it."""
+    if size <= chunk_bytes:
+        yield [b"".join(part for frame in frames for part in (len(frame).to_bytes(HEADER_BYTES, "big"), frame))]
+        return
+    (frame,) = frames
+    view, start = memoryview(frame), chunk_bytes - HEADER_BYTES
+    yield [len(frame).to_bytes(HEADER_BYTES, "big"), view[:start]]
+    for offset in range(start, len(frame), chunk_bytes):
+        yield [view[offset : offset + chunk_bytes]]
 
 
 async def _read_to_end(reader: asyncio.StreamReader) -> None:
@@ -259,7 +293,17 @@ class OversizeError(ValueError):
     """A header announced more bytes than the cap."""
 
 
-async def read_frame(reader: asyncio.StreamReader, cap_bytes: int, progress_timeout_s: float) -> bytes:
+Take = Callable[[int], Awaitable[None]]
+"""Called with a number of bytes; returns when they may pass."""
+
+
+async def pass_all(size_bytes: int) -> None:
+    """`Take` of a line without a cap."""
+
+
+async def read_frame(
+    reader: asyncio.StreamReader, cap_bytes: int, progress_timeout_s: float, take: Take = pass_all
+) -> bytes:
     """The next frame; waits for its header without limit, for its bytes as long as they keep coming.
 
     Raises EOFError, TimeoutError, OSError, or OversizeError before anything is allocated.
@@ -267,8 +311,28 @@ async def read_frame(reader: asyncio.StreamReader, cap_bytes: int, progress_time
     size = int.from_bytes(await reader.readexactly(HEADER_BYTES), "big")
     if size > cap_bytes:
         raise OversizeError(f"a frame of {size} bytes; at most {cap_bytes} are allowed")
-    frame = bytearray()
-    while len(frame) < size:
-        async with asyncio.timeout(progress_timeout_s):
-            frame += await reader.readexactly(min(CHUNK_BYTES, size - len(frame)))
-    return bytes(frame)
+    pieces: list[bytes] = []
+    missing, unpaid = size, HEADER_BYTES
+    while missing:
+        some = await _read_some(reader, missing, progress_timeout_s)
+        pieces += some
+        got = sum(map(len, some))
+        missing -= got
+        await take(unpaid + got)
+        unpaid = 0
+    await take(unpaid)
+    return b"".join(pieces)
+
+
+async def _read_some(reader: asyncio.StreamReader, missing: int, progress_timeout_s: float) -> list[bytes]:
+    """What has arrived of a frame, as soon as it is enough to be progress."""
+    pieces: list[bytes] = []
+    got = 0
+    async with asyncio.timeout(progress_timeout_s):
+        while got < min(missing, PROGRESS_BYTES):
+            piece = await reader.read(min(missing - got, CHUNK_BYTES))
+            if not piece:
+                raise EOFError("the stream ended within a frame")
+            pieces.append(piece)
+            got += len(piece)
+    return pieces

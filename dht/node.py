@@ -8,15 +8,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dht.addresses import check_announce, check_dial, check_listen, peer_id_in
 from dht.board import Board
+from dht.bucket import Lane
 from dht.daemon import Daemon, DaemonConfig, open_daemon
 from dht.errors import BadAddress, Unreachable
 from dht.keys import MAX_TTL_S, dht_key
-from dht.links import LinkLimits, OversizeError, PeerStreams, read_frame
+from dht.line import Line
+from dht.links import HEADER_BYTES, LinkLimits, OversizeError, PeerStreams, read_frame, require_open
 from dht.records import Malformed, Record, acceptable, pack, unpack
 from dht.schema import make_validator
 from dht.streams import MAX_FRAME_BYTES, Streams
@@ -36,6 +39,8 @@ _BOARD_TIMEOUT_S = 15.0
 _MAX_NAME_BYTES = 64
 _MAX_REQUEST_BYTES = 4096
 _MAX_ANSWERS = 64
+SLOWEST_BYTES_PER_S = 4096
+"""An answer that comes more slowly is given up."""
 _HAS_IT = b"\x01"
 _HAS_NOTHING = b"\x00"
 _NO_NAME = ""
@@ -63,6 +68,10 @@ class NetworkConfig:
     start_timeout_s: float = 15.0
     dial_timeout_s: float = 15.0
     limits: LinkLimits = field(default_factory=LinkLimits)
+    upload_bps: float = 0.0
+    """Bits per second that leave this node by streams, questions and answers, at most; 0 means no cap."""
+    download_bps: float = 0.0
+    """Likewise what it takes in."""
 
 
 class Node:
@@ -115,7 +124,7 @@ class Node:
         try:
             async with asyncio.timeout(timeout_s), self._asking(peer_id, timeout_s) as (reader, writer):
                 asked_at = time.perf_counter()
-                await _write_question(writer, _NO_NAME, b"")
+                await self._put_question(peer_id, writer, _NO_NAME, b"")
                 await reader.readexactly(1)
                 return time.perf_counter() - asked_at
         except (TimeoutError, EOFError, OSError) as error:
@@ -151,24 +160,36 @@ class Node:
     async def ask(
         self, peer_id: str, name: str, timeout_s: float, max_bytes: int = MAX_FRAME_BYTES, request: bytes = b""
     ) -> bytes | None:
-        """What `peer_id` has under `name` for this request; None if that is nothing (yet). Raises Unreachable."""
+        """What `peer_id` has under `name` for this request; None if that is nothing (yet). Raises Unreachable.
+
+        The answer must begin within `timeout_s`, and come at SLOWEST_BYTES_PER_S at least.
+        """
         assert len(request) <= _MAX_REQUEST_BYTES
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self._ask(peer_id, name, timeout_s, max_bytes, request)
+            return await self._ask(peer_id, name, timeout_s, max_bytes, request)
         except TimeoutError as error:
             raise Unreachable(f"peer {peer_id} did not send {name} within {timeout_s:g} s") from error
         except (EOFError, OSError, OversizeError) as error:
             raise Unreachable(f"peer {peer_id} did not send {name}: {error or type(error).__name__}") from error
 
     async def _ask(self, peer_id: str, name: str, timeout_s: float, max_bytes: int, request: bytes) -> bytes | None:
-        async with self._asking(peer_id, timeout_s) as (reader, writer):
-            self.tally.add(peer_id, sent=await _write_question(writer, name, request))
+        async with asyncio.timeout(timeout_s) as limit, self._asking(peer_id, timeout_s) as (reader, writer):
+            self.tally.add(peer_id, sent=await self._put_question(peer_id, writer, name, request))
             if await reader.readexactly(1) != _HAS_IT:
                 return None
-            answer = await read_frame(reader, max_bytes, timeout_s)
+            limit.reschedule(asyncio.get_running_loop().time() + timeout_s + max_bytes / SLOWEST_BYTES_PER_S)
+            take = partial(self._links.download.take, Lane.TRANSFER, peer_id)
+            answer = await read_frame(reader, max_bytes, timeout_s, take)
             self.tally.add(peer_id, received=len(answer))
             return answer
+
+    async def _put_question(self, peer_id: str, writer: asyncio.StreamWriter, name: str, request: bytes) -> int:
+        """Returns its size."""
+        question = len(name.encode()).to_bytes(1, "big") + name.encode() + len(request).to_bytes(2, "big") + request
+        await self._links.upload.take(Lane.CONTROL, peer_id, len(question))
+        writer.write(question)
+        await writer.drain()
+        return len(question)
 
     @asynccontextmanager
     async def _asking(
@@ -204,10 +225,16 @@ class Node:
                 return
             request = await reader.readexactly(request_bytes)
         answer = self._providers.get(name)
+        await self._links.download.take(Lane.CONTROL, peer_id, 3 + size + request_bytes)
         data = await answer(peer_id, request) if answer is not None else None
-        writer.write(_HAS_NOTHING if data is None else _HAS_IT + len(data).to_bytes(4, "big"))
-        for offset in range(0, len(data or b""), 2**18):
-            writer.write(memoryview(data or b"")[offset : offset + 2**18])
+        writer.write(_HAS_NOTHING if data is None else _HAS_IT + len(data).to_bytes(HEADER_BYTES, "big"))
+        upload = self._links.upload
+        view = memoryview(data or b"")
+        for offset in range(0, len(view), upload.chunk_bytes):
+            piece = view[offset : offset + upload.chunk_bytes]
+            await upload.take(Lane.TRANSFER, peer_id, len(piece))
+            require_open(writer)
+            writer.write(piece)
             async with asyncio.timeout(limit_s):
                 await writer.drain()
         self.tally.add(peer_id, sent=len(data or b""), received=len(request))
@@ -265,7 +292,10 @@ async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
         async with open_daemon(_daemon_config(config)) as daemon, _task_scope() as spawn:
             met = await _dial_bootstrap(daemon, config)
             dht_node = await _start_dht(daemon, config, met)
-            streams = PeerStreams(daemon, _protocol(config.run, "frames"), spawn, config.limits)
+            streams = PeerStreams(
+                daemon, _protocol(config.run, "frames"), spawn, config.limits,
+                upload=Line(config.upload_bps), download=Line(config.download_bps),
+            )  # fmt: skip
             node = Node(config, daemon, DhtBoard(dht_node, config.run), streams)
             await node.start()
             spawn(_watch(daemon))
@@ -392,14 +422,6 @@ async def _stay_in_touch(daemon: Daemon, dht_node: Any, config: NetworkConfig) -
             with suppress(Unreachable):
                 await daemon.connect(address, config.dial_timeout_s)
                 await dht_node.protocol.call_ping(PeerID.from_base58(peer_id_in(address)))
-
-
-async def _write_question(writer: asyncio.StreamWriter, name: str, request: bytes) -> int:
-    """Returns its size."""
-    question = len(name.encode()).to_bytes(1, "big") + name.encode() + len(request).to_bytes(2, "big") + request
-    writer.write(question)
-    await writer.drain()
-    return len(question)
 
 
 def _protocol(run: bytes, name: str) -> str:

@@ -149,7 +149,8 @@ class Head:
     addrs: Annotated[tuple[Address, ...], Field(max_length=MAX_ADDRESSES)] = ()
     """Where the peer can be dialled, each with /p2p/ and its own id; a reader checks them before it dials."""
     loss: Measure | None = None
-    """Its last training loss in nats per token. This and what follows is for people: nothing is decided by it."""
+    """Its last training loss in nats per token. This and what follows is for people: nothing is decided by it, but by
+    `tokens_per_s` how many steps others make in a round where the run's pace is by speed."""
     tokens_per_s: Measure | None = None
     evaluated: Measure | None = None
     """The newest held-out loss that it measured, in nats per token, and of which anchor."""

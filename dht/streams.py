@@ -14,7 +14,7 @@ OnFrame = Callable[[str, bytes], None]
 
 
 class Streams(Protocol):
-    """Sends frames; delivers what arrives to one listener, in order per sender.
+    """Sends frames; delivers what arrives to one listener: in order per sender, for each way of sending by itself.
 
     Delivery is best effort: a frame to a peer that cannot be reached, or that stopped reading,
     is dropped after a time-out. The protocol above repeats what matters.

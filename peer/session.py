@@ -7,8 +7,10 @@ loads torch. Everything this process has to say is an event.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,21 +18,15 @@ from typing import TYPE_CHECKING
 from dht.errors import DiskFull, HomefiresError, RunMismatch
 from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import LinkLost
-from peer.averaging.replaying import Replaying
-from peer.averaging.snapshots import drop_after
 from peer.events import (
-    CheckpointWritten,
-    Evaluated,
-    Event,
+    InnerProgressed,
     PeerStarted,
     PhaseEntered,
-    RoundCommitted,
     RoundStarted,
 )  # fmt: skip
-from peer.rounds.names import next_anchor
-from peer.rounds.update import Block, Update
 from peer.spec import PeerSettings, RunSpec, parse
-from peer.telling import Progress, Session, norms_of, penalties_of, weights_of
+from peer.standing import Standing
+from peer.telling import Progress, Session
 
 if TYPE_CHECKING:
     from peer.train.checkpoint import Checkpoints
@@ -69,48 +65,29 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
         with suppress(LinkLost):  # whoever asked this peer to leave may have asked its link, too
             link.send("finish" if peer.finished else "leave")
     peer.write_checkpoint(last=True)
-    peer.finish_snapshot()
+    peer.keeper.finish_snapshot()
 
 
 @dataclass
-class Peer:
+class Peer(Standing):
     """A peer in a run: one trainer, one link, one round after the other."""
 
-    link: LinkChild
-    trainer: Trainer
-    checkpoints: Checkpoints
-    snapshotter: Snapshotter
-    spec: RunSpec
-    session: Session
-    first_state: bytes
-    """State digest of the initial parameters, which all peers of a run must share."""
-    anchor: bytes
-    """The chain's name of where the trainer stands; empty before the first round."""
-    members: tuple[str, ...] = ()
-    """Of the update that led here, less those who left."""
     min_step_s: float = 0.0
     """What `settings.min_step_s` says."""
     met: bool = False
     """Whether a link has said where the chain on this disk stands."""
-    in_step: bool = False
-    freeze_asked: bool = False
-    round_begun: bool = False
-    said_paused: bool = False
-    """Whether the link knows that no more steps are made for this anchor."""
-    went_on: bool = False
-    """Whether this peer was paused and trains again, at this anchor."""
-    checkpoint_failed: bool = False
     links_lost_at: list[float] = field(default_factory=list)
-    round_began_at: float = field(default_factory=time.monotonic)
-    """When this anchor came to be here."""
-    training_since: float = field(default_factory=time.monotonic)
-    idle_since: float | None = None
-    """Since when this peer can make no inner step; None while it trains."""
-    exposed_s: float = 0.0
+    stepped_at: float = 0.0
+    """When the newest inner step ended."""
+    rests_until: float = 0.0
+    """No inner step begins before that."""
     learning_rate: float = 0.0
     """Of the newest inner step."""
-    progress: Progress = field(default_factory=lambda: Progress())
-    replaying: Replaying = field(default_factory=Replaying)
+    progress: Progress = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.progress = Progress(self.exposure)
 
     @property
     def finished(self) -> bool:
@@ -150,6 +127,8 @@ class Peer:
         """A new link in place of one that has ended; the trainer stays as it is."""
         self.session.say("JOINING", "connecting again")
         self.in_step = self.said_paused = False
+        if self.giving:
+            self._finish_freeze()  # the new link finds it on disk
         self.link.restart()
         self.link.expect("spec", SPEC_TIMEOUT_S)
         self.meet()
@@ -179,29 +158,79 @@ class Peer:
 
     def catch_up_or_train(self) -> None:
         """One turn: hear the link, then do what this peer's state asks for."""
+        if self.applying is not None and self.trainer.is_applied:
+            self._finish_apply()
+        self.keeper.tell()
+        if self.giving and self.trainer.is_frozen_on_disk:
+            self._finish_giving()
         if self.trainer.frozen:
             self.session.wishes.round_is_given()
         if not self.in_step:
+            self._finish_apply()
+            self.exposure.begin()
             self.session.say("SYNCING", "catching up with the others")
             self._hear(POLL_S)
         elif self.session.wishes.pausing:
             self._sit_out()
-        elif self.trainer.frozen and not self._overdue():
-            self.session.say("AVERAGING", f"round {self.trainer.anchor.round + 1} is being agreed")
-            self._hear(POLL_S)
         else:
             self._go_on()
-            self.session.say("TRAINING", self._why_it_trains())
-            began_at, stands = time.monotonic(), self._stands()
-            self._train_step()
-            self._hear(0.0)
-            while (left_s := began_at + self.min_step_s - time.monotonic()) > 0 and self._stands() == stands:
-                self._hear(min(left_s, POLL_S))
+            self._wait_or_train()
 
-    def _stands(self) -> tuple[object, ...]:
-        """What must not change while this peer rests after an inner step."""
-        asked = self.freeze_asked, self.session.wishes.pausing, self.session.stopping
-        return self.anchor, self.trainer.frozen, self.in_step, *asked
+    def _wait_or_train(self) -> None:
+        if self._held():
+            self.exposure.begin()
+            self.session.say("AVERAGING", f"round {self.trainer.anchor.round + 1} is being agreed")
+            self._hear(POLL_S)
+            return
+        self.session.say("TRAINING", self._why_it_trains())
+        if not self._is_done():
+            self._rest_or_step()
+        if self._is_done():
+            self._give()
+
+    def _held(self) -> bool:
+        """Whether this peer has given its part and must wait before it makes another step.
+
+        A round that takes longer than every deadline together holds nobody: training goes on.
+        """
+        table = self.spec.round
+        if not self.trainer.frozen or self.went_on or self.overdue:
+            return False
+        if table.overlap == "streaming" and self.trainer.step_in_round < table.delay:
+            return False
+        if self.held_since is None:
+            self.held_since = time.monotonic()
+        longest_s = table.gather_s + 2 * (table.silence_s + table.exchange_s)
+        self.overdue = time.monotonic() - self.held_since >= longest_s
+        return not self.overdue
+
+    def _is_done(self) -> bool:
+        """Whether this peer's part of the round is to be given now: it is made, or the others ask for what there is."""
+        if self.trainer.frozen or not self.trainer.has_progress:
+            return False
+        return self.freeze_asked or self._share() >= 1
+
+    def _share(self) -> float:
+        """How much of its part of the round this peer has made: of its steps, or of the time that it has for them."""
+        return self.pace.share(self.trainer.round_in_training, self.trainer.step_in_round, self._elapsed_s())
+
+    def _elapsed_s(self) -> float:
+        """Of the round that is in training: since the anchor was agreed to which it will be offered, 0 before that.
+
+        Without the rest since the newest step: it is a part of the next one, which is foreseen in its whole length.
+        """
+        if self.trainer.round_in_training != self.trainer.anchor.round:
+            return 0.0
+        now = time.monotonic()
+        rested_s = max(0.0, min(now, self.rests_until) - self.stepped_at)
+        return max(0.0, now - rested_s - self.agreed_at)
+
+    def _rest_or_step(self) -> None:
+        """A new anchor does not shorten a rest: a gentle peer is no faster with others than alone."""
+        left_s = self.rests_until - time.monotonic()
+        if left_s <= 0:
+            self._train_step()
+        self._hear(min(max(left_s, 0.0), POLL_S))
 
     def _why_it_trains(self) -> str:
         round = self.trainer.anchor.round + 1
@@ -209,13 +238,16 @@ class Peer:
             return f"towards round {round}"
         if self.went_on:
             return f"towards round {round + 1}, since its part of round {round} is given"
-        return f"round {round} is overdue; training goes on"
+        if self.overdue:
+            return f"round {round} is overdue; training goes on"
+        return f"towards round {round + 1}, while round {round} is being agreed"
 
     # ---- paused by its owner ----
 
     def _sit_out(self) -> None:
         """Give what was learned so far, make no inner step, hold nobody up; such time is not exposed."""
-        self._end_idling()
+        self._finish_apply()
+        self.exposure.end()
         if not self.said_paused:
             self._give_before_pause()
             self.link.send("paused", self.anchor)
@@ -224,238 +256,100 @@ class Peer:
         self._hear(POLL_S)
 
     def _give_before_pause(self) -> None:
-        if self.trainer.frozen or not self.trainer.has_progress:
+        if not self.giving and (self.trainer.frozen or not self.trainer.has_progress):
             return
         if self.progress.losses:
-            self.session.emit(self.progress.event(self.trainer, self.learning_rate))
+            self.session.emit(self._progressed())
         try:
-            self._write_contribution()
+            self._finish_freeze() if self.giving else self._freeze()
         except DiskFull as error:  # the others must hear of the pause all the same
-            return self.session.warn("DISK", f"{error}; what was learned stays in memory and is given later")
-        self.write_checkpoint()
+            self.session.warn("DISK", f"{error}; what was learned stays in memory and is given later")
+        else:
+            self.write_checkpoint()
 
     def _go_on(self) -> None:
         """Train again after a pause: whoever gave nothing for this anchor may still do so."""
         if not self.said_paused:
             return
-        self.said_paused, self.freeze_asked, self.went_on = False, False, True
-        self.idle_since = None
-        self.training_since = time.monotonic()
-        self.progress = Progress(since=time.monotonic())
+        self.said_paused, self.freeze_asked, self.went_on = False, False, self.trainer.frozen
+        self.exposure.end()
+        if self._elapsed_s() >= self.spec.round.max_train_s:
+            self.agreed_at = time.monotonic()  # the others may be gone: it is as if the round began now
+        self.progress.restart()
         self.link.send("resumed")
 
     # ---- train and freeze ----
 
     def _train_step(self) -> None:
-        trainer = self.trainer
         if not self.round_begun:
             self._begin_round()
-        step = trainer.train_step(lambda: self.session.wishes.pausing)
+        self.exposure.end()
+        now = time.monotonic()
+        self.rests_until = now + self.min_step_s
+        self.exposure.rest(self.rests_until)
+        position = self.pace.position(
+            self.trainer.round_in_training, self.trainer.step_in_round, self._elapsed_s()
+        )  # fmt: skip
+        waited_before_s = self._waited_for_layers_s()
+        step = self.trainer.train_step(lambda: self.session.wishes.pausing, position)
+        waited_s = self._waited_for_layers_s() - waited_before_s
+        self.exposure.add(waited_s)
+        self.stepped_at = time.monotonic()
+        self.pace.stepped(max(self.stepped_at - now - waited_s, self.min_step_s), step.tokens)
         self.learning_rate = step.learning_rate
         self.progress.add(step.loss, step.tokens)
-        time_share = (time.monotonic() - self.training_since) / self.spec.round.max_train_s
-        share = max(trainer.step_in_round / trainer.steps_in_round, time_share)
-        freezing = not trainer.frozen and (share >= 1 or self.freeze_asked)
-        if freezing or self.progress.due():
-            progress = self.progress.event(trainer, step.learning_rate)
-            self.session.emit(progress)
-            self.link.send("progress", share, progress.loss, progress.tokens_per_s)
-        if freezing:
-            self._freeze()
-        if self.checkpoints.due(round_ends=freezing):
+        if self.progress.due():
+            self._tell_progress()
+        if not self.giving and self.keeper.due(round_ends=False):
             self.write_checkpoint()
 
     def _begin_round(self) -> None:
         self.trainer.begin_round(self.members)
-        self._end_idling()
-        self.training_since = time.monotonic()
         round = self.trainer.anchor.round
-        self.session.emit(RoundStarted(round=round, steps=self.trainer.steps_in_round))
+        self.session.emit(RoundStarted(round=round, steps=self.pace.expected(round)))
         self.round_begun = True
 
+    def _progressed(self) -> InnerProgressed:
+        steps = self.pace.expected(self.trainer.round_in_training)
+        return self.progress.event(self.trainer, self.learning_rate, steps)
+
+    def _tell_progress(self) -> None:
+        if self.progress.losses:
+            progress = self._progressed()
+            self.session.emit(progress)
+            self.link.send("progress", self._share(), progress.loss, self.pace.tokens_per_s or progress.tokens_per_s)
+
+    def _give(self) -> None:
+        """Offer what was learned to the others. Whoever streams trains on while it is being written."""
+        if not self.round_begun:
+            self._begin_round()
+        self._tell_progress()
+        self.exposure.begin()
+        # The others wait for it, and this peer may be in the middle of a long step when it is written.
+        self._begin_freeze(partial(self.link.announce, "frozen", self.anchor))
+        if self._held():
+            self._finish_giving()
+
+    def _finish_giving(self) -> None:
+        self._finish_freeze()
+        if self.keeper.due(round_ends=True):
+            self.write_checkpoint()
+
     def _freeze(self) -> None:
-        self.idle_since = time.monotonic()
-        self._write_contribution()
-        self.link.send("frozen", self.anchor)
+        self._begin_freeze()
+        self._finish_freeze()
 
-    def _write_contribution(self) -> None:
-        self.freeze_asked = False
+    def _begin_freeze(self, announce: Callable[[], None] = lambda: None) -> None:
+        self._finish_apply()
         self.session.emit(PhaseEntered(round=self.trainer.anchor.round, phase="freeze"))
-        self.trainer.freeze(self.anchor)
+        self.trainer.begin_freeze(self.anchor, announce)
+        self.giving = True
+
+    def _finish_freeze(self) -> None:
+        self.giving = False
+        self.trainer.finish_freeze()
+        self.freeze_asked = False
         self.session.wishes.round_is_given()
-
-    def write_checkpoint(self, *, last: bool = False) -> None:
-        """Have all of this peer on disk. Without room for it the one before stays, and training goes on.
-
-        The `last` one of a life is followed by nothing. Before the first round there is nothing to keep.
-        """
-        if not self.anchor:
-            return
-        checkpoint = self.trainer.checkpoint(self.anchor)
-        try:
-            path = self.checkpoints.write(checkpoint)
-        except DiskFull as error:
-            if last:
-                self.session.warn("CHECKPOINT", f"{error}; inner steps since the one before are lost")
-            elif not self.checkpoint_failed:
-                self.session.warn("CHECKPOINT", str(error))
-            self.checkpoint_failed = True
-            return
-        self.checkpoint_failed = False
-        self.session.emit(
-            CheckpointWritten(round=self.trainer.anchor.round, path=str(path), bytes=checkpoint.size_bytes)
-        )
-
-    def _overdue(self) -> bool:
-        """A round that takes longer than every deadline together holds nobody: training goes on."""
-        table = self.spec.round
-        longest_s = table.gather_s + 2 * (table.silence_s + table.exchange_s)
-        if self.idle_since is None or time.monotonic() - self.idle_since < longest_s:
-            return self.idle_since is None
-        self._end_idling()
-        return True
-
-    def _end_idling(self) -> None:
-        if self.idle_since is not None:
-            self.exposed_s += time.monotonic() - self.idle_since
-            self.idle_since = None
-            self.progress = Progress(since=time.monotonic())
-
-    # ---- what the link says ----
-
-    def _hear(self, timeout_s: float) -> None:
-        message = self.link.receive(timeout_s)
-        while message is not None:
-            kind, *fields = message
-            match kind:
-                case "commit":
-                    self._apply(*fields)
-                case "replay":
-                    self._replay(*fields)
-                case "undo":
-                    self._undo(*fields)
-                case "snapshot":
-                    self._jump(*fields)
-                case "resume":
-                    self._resume(fields[0])
-                case "freeze":
-                    self.freeze_asked = not self.trainer.frozen
-                case "in_step":
-                    self.in_step = True
-                case "behind":
-                    self.in_step = False
-                case "report":
-                    name, values = fields
-                    self.session.emit(Event.registry[name](**values))
-                case _:
-                    raise AssertionError(f"no such message: {kind}")
-            message = None if self.session.stopping else self.link.receive(0.0)
-
-    def _replay(self, packed: bytes, last_round: int) -> None:
-        """Apply an update of the chain on this disk again."""
-        update = Block.from_bytes(packed).update
-        self.finish_snapshot()
-        self.session.say_given_up(self.trainer.replay(update, self.link.load_object), update.round)
-        self.anchor, self.members = next_anchor(update.parent, update.digest), update.staying
-        for event in self.replaying.after(update.round, last_round):
-            self.session.emit(event)
-
-    def _undo(self, packed: tuple[bytes, ...], anchor: bytes, members: tuple[str, ...]) -> None:
-        """Stand at an earlier anchor again, since the others' branch won; its updates follow as usual."""
-        from peer.train.rewind import restore_at
-
-        updates = [Block.from_bytes(block).update for block in packed]
-        self.finish_snapshot()
-        restored = restore_at(self.link.directory, self.spec, anchor, updates[-1].round - 1)
-        undone = self.trainer.undo(updates, restored)
-        self.anchor, self.members = anchor, members
-        self._begin_anew()
-        if self.idle_since is None:
-            self.idle_since = time.monotonic()
-        self.session.say_undone(updates, undone)
-        # Before anything else happens: what was counted on the other branch is in the balance of no older checkpoint.
-        self.write_checkpoint()
-        drop_after(self.link.directory, self.trainer.anchor.round)
-        self.link.send("applied", anchor, self.trainer.anchor.state_digest())
-
-    def _jump(self, round: int, anchor: bytes, members: tuple[str, ...]) -> None:
-        """Stand where a snapshot was taken, since no chain leads there from here; updates follow as usual."""
-        from peer.train.snapshotter import read_anchor
-
-        self.finish_snapshot()
-        given_up = self.trainer.jump(self.anchor, read_anchor(self.link.directory, round, anchor))
-        self.anchor, self.members = anchor, members
-        self._begin_anew()
-        self.session.say_left_behind(given_up, round)
-        # Before anything else happens: an older checkpoint stands where no chain leads on.
-        self.write_checkpoint()
-
-    def _resume(self, anchor: bytes) -> None:
-        """Stand where the chain on this disk ends; at the very start the first founder measures it."""
-        self.anchor = anchor
-        self.trainer.resume(anchor)
-        self._begin_anew()
-        self.round_began_at = self.idle_since = time.monotonic()
-        self.link.send("applied", anchor, self.trainer.anchor.state_digest())
-        if self.trainer.anchor.round == 0 and min(self.members) == self.trainer.me:
-            self._evaluate()
-
-    def _apply(self, packed: bytes, anchor: bytes, bytes_sent: int, bytes_received: int) -> None:
-        update = Block.from_bytes(packed).update
-        if self.idle_since is None:
-            self.idle_since = time.monotonic()
-        self.finish_snapshot()
-        self.session.emit(PhaseEntered(round=update.round - 1, phase="apply"))
-        self.session.say_given_up(self.trainer.apply(update, self.link.load_object), update.round)
-        state = self.trainer.anchor.state_digest()
-        self.anchor, self.members = anchor, update.staying
-        self._begin_anew()
-        self._end_idling()
-        group, imposed = [pledge.peer for pledge in update.members], penalties_of(update, self.trainer.layer_names)
-        self.session.emit(
-            RoundCommitted(
-                round=update.round, digest=anchor.hex(), state=state.hex(), group=group,
-                weights=weights_of(update, self.trainer.parts),
-                penalties=[asdict(penalty) for penalty in imposed],
-                tokens=sum(pledge.tokens for pledge in update.members), bytes_sent=bytes_sent,
-                bytes_received=bytes_received, round_s=round(time.monotonic() - self.round_began_at, 3),
-                exposed_s=round(self.exposed_s, 3), void=sum(part == b"" for part in update.parts),
-                norms=norms_of(update),
-            )
-        )  # fmt: skip
-        for penalty in imposed:
-            if self.in_step or penalty.about == self.trainer.me:  # a newcomer need not tell what was long ago
-                self.session.emit(penalty)
-        self.round_began_at = self.idle_since = time.monotonic()
-        self.exposed_s = 0.0
-        # Last: it may raise LinkLost, and the round is told to people once.
-        self.link.send("applied", anchor, state)
-        if self.in_step and self.snapshotter.due(update.round):
-            self.snapshotter.start(self.trainer.anchor, anchor, state)
-        if not self.session.wishes.pausing and self._my_turn_to_evaluate(update):
-            self._evaluate()
-
-    def _begin_anew(self) -> None:
-        """This peer stands at another anchor, or with another link: nothing has been said here yet."""
-        self.freeze_asked = self.round_begun = self.said_paused = self.went_on = False
-
-    def finish_snapshot(self) -> None:
-        """It is written beside training, until the anchor is about to change."""
-        why = self.snapshotter.wait()
-        if why:
-            self.session.warn("SNAPSHOT", why)
-
-    def _my_turn_to_evaluate(self, update: Update) -> bool:
-        """All anchors are alike, so one member measures each; they take turns."""
-        every, last = self.spec.data.eval_every, self.spec.run.rounds
-        if not self.members or (update.round % every and update.round != last):
-            return False
-        return self.members[(update.round // every) % len(self.members)] == self.trainer.me
-
-    def _evaluate(self) -> None:
-        loss, tokens = self.trainer.evaluate()
-        self.session.emit(Evaluated(round=self.trainer.anchor.round, loss=loss, tokens=tokens))
-        self.link.send("evaluated", self.trainer.anchor.round, loss)
 
 
 def _make_trainer(spec: RunSpec, settings: PeerSettings, me: str, directory: Path) -> Trainer:

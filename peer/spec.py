@@ -24,6 +24,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from dht.errors import BadSpec
 
 SHIPPED = ("micro", "tiny", "gpt2-small", "llama-1b")
+UNLIMITED = 1_000_000
+"""Inner steps: more than any round has."""
+LEAST_MBPS, MOST_MBPS = 0.5, 1e6
+"""A line below the first holds every round up; one beyond the last is a mistake in the unit."""
 MAX_NAME = 32
 """Characters of a peer's name: what a head record takes."""
 
@@ -165,10 +169,27 @@ class RoundTable(_Table):
     """First rounds with H = 1 (EDiT's synchronous warm-up, arXiv:2412.07210)."""
     ramp_rounds: int = 0
     """Rounds after those over which H grows linearly from 1 to `steps`."""
+    pace: Literal["steps", "speed", "time"] = "steps"
+    """When a peer's part of a round is done. `steps`: after H inner steps. `speed`: after its share of H, which nearly
+    the fastest makes (DyLU, arXiv:2401.09135). `time`: when `max_train_s` are over (A-EDiT, arXiv:2412.07210), and H is
+    what the learning rate takes for a round. Twice H at most: more counts nothing."""
     max_train_s: float = 3600.0
-    """A peer freezes after this time even if it has not made all steps."""
-    overlap: Literal["none"] = "none"
-    """What inner steps do while the round runs."""
+    """And not after this time, counted from when its anchor was agreed, even if it has not made all steps."""
+    min_steps: int = 0
+    """A coordinator waits for others until those who are ready have made so many inner steps together, but no longer
+    than `gather_s`."""
+    overlap: Literal["none", "layerwise", "streaming"] = "none"
+    """What a peer does while its round is agreed. `none`: it waits. `layerwise`: it waits, but makes the next inner
+    step while the update is applied layer by layer (arXiv:2412.07210). `streaming`: it makes the inner steps of the
+    next round, and keeps them when the new anchor comes (arXiv:2501.18512, with the whole model as one fragment)."""
+    delay: int = UNLIMITED
+    """With `streaming`, inner steps at most before the new anchor comes; then the peer waits. 0 is as `none`."""
+    merge: Literal["rebase", "interpolate"] = "rebase"
+    """What a peer that streams goes on from. `rebase`: the new anchor less all that no update has counted.
+    `interpolate`: a point between that anchor and its own parameters, which drops a part of its work and repeats
+    another."""
+    alpha: float = 0.5
+    """With `interpolate`, the share of its own parameters: 0 drops the steps of the delay, 1 never merges."""
     gather_s: float = 60.0
     """The first coordinator waits this long after its own freeze for the rest of the electorate, at most."""
     ack_s: float = 8.0
@@ -200,6 +221,9 @@ class RoundTable(_Table):
         _require(self.steps, "round.steps", low=1)
         _require(self.sync_rounds, "round.sync_rounds", low=0)
         _require(self.ramp_rounds, "round.ramp_rounds", low=0)
+        _require(self.delay, "round.delay", low=0)
+        _require(self.alpha, "round.alpha", low=0, high=1)
+        _require(self.min_steps, "round.min_steps", low=0)
         _require(self.keep_rounds, "round.keep_rounds", low=1)
         _require(self.gamma, "round.gamma", low=0, high=1)
         _require(self.max_staleness, "round.max_staleness", low=1)
@@ -323,8 +347,13 @@ class PeerSettings(_Table):
     """Addresses to listen on; port 0 takes a free one."""
     chain_mb: int = 4096
     """Room on disk for updates that others may need; what no fork and no newcomer can need any more goes first."""
-    upload_mbps: float = 100.0
-    """Megabits per second that newcomers get from this peer for a snapshot, between rounds; 0 gives none."""
+    upload_mbps: float = 0.0
+    """Megabits per second that this peer sends at most, to all others together; 0 means no cap. A little less than the
+    line carries leaves room for whoever else uses it."""
+    download_mbps: float = 0.0
+    """Likewise what it takes in."""
+    newcomers_mbps: float = 100.0
+    """Of what it sends, newcomers get at most so much for a snapshot, between rounds; 0 gives none."""
 
     def __post_init__(self) -> None:
         if len(self.name) > MAX_NAME or not self.name.isprintable():
@@ -332,7 +361,12 @@ class PeerSettings(_Table):
         _require(self.threads, "threads", low=0)
         _require(self.min_step_s, "min_step_s", low=0, high=3600)
         _require(self.chain_mb, "chain_mb", low=0)
-        _require(self.upload_mbps, "upload_mbps", low=0)
+        for name in ("upload_mbps", "download_mbps"):
+            cap = getattr(self, name)
+            if cap != 0 and not LEAST_MBPS <= cap <= MOST_MBPS:
+                range = f"between {LEAST_MBPS:g} and {MOST_MBPS:g} (megabits per second)"
+                raise BadSpec(f"{name} is {cap:g}; it must be 0 (no cap) or {range}")
+        _require(self.newcomers_mbps, "newcomers_mbps", low=0, high=MOST_MBPS)
 
 
 def parse(text: str, source: str = "spec") -> RunSpec:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged, PenaltyImposed
+from peer.exposure import Exposure
 from peer.rounds.judging import float_of, row_for
 from peer.rounds.layout import Part
 from peer.rounds.update import WEIGHT_ONE, Update
@@ -117,28 +118,34 @@ def layer_name(layer: int, layers: Sequence[str]) -> str:
     return layers[layer] if layer < len(layers) else str(layer)
 
 
-@dataclass
 class Progress:
-    """Training loss and speed since the last report."""
+    """Training loss since the last report, and speed in the time that was not exposed."""
 
-    losses: list[float] = field(default_factory=list)
-    tokens: int = 0
-    since: float = field(default_factory=time.monotonic)
+    def __init__(self, exposure: Exposure) -> None:
+        self._exposure = exposure
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what is not reported."""
+        self.losses: list[float] = []
+        self.tokens = 0
+        self._since, self._exposed_s = time.monotonic(), self._exposure.seconds
 
     def add(self, loss: float, tokens: int) -> None:
         self.losses.append(loss)
         self.tokens += tokens
 
     def due(self) -> bool:
-        return time.monotonic() - self.since >= PROGRESS_S
+        return time.monotonic() - self._since >= PROGRESS_S
 
-    def event(self, trainer: Trainer, learning_rate: float) -> InnerProgressed:
-        """What happened since the last call; starts anew."""
-        seconds = max(time.monotonic() - self.since, 1e-6)
+    def event(self, trainer: Trainer, learning_rate: float, steps: int) -> InnerProgressed:
+        """What happened since the last call, of `steps` in the round; starts anew."""
+        exposed_s = self._exposure.seconds - self._exposed_s
+        seconds = max(time.monotonic() - self._since - exposed_s, 1e-6)
         event = InnerProgressed(
-            round=trainer.anchor.round, step=trainer.step_in_round, steps=trainer.steps_in_round,
+            round=trainer.round_in_training, step=trainer.step_in_round, steps=steps,
             loss=sum(self.losses) / len(self.losses), tokens=self.tokens,
             tokens_per_s=round(self.tokens / seconds, 1), learning_rate=learning_rate,
         )  # fmt: skip
-        self.losses, self.tokens, self.since = [], 0, time.monotonic()
+        self.restart()
         return event

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dht.streams import MakeFrame, OnFrame, Streams
-from peer.averaging.contribution import Contribution
+from peer.averaging.contribution import Contribution, Effort
 from peer.averaging.driver import Arithmetic, Disk
 from peer.averaging.link import RunKeys
 from peer.rounds import merkle
@@ -51,10 +51,10 @@ class Forger(Trainer):
         starts = [sum(self.layer_sizes[:index]) for index in range(len(self.layer_sizes))]
         return [slice(start, start + size) for start, size in zip(starts, self.layer_sizes, strict=True)]
 
-    def _write_contribution(self, anchor: bytes) -> None:
+    def _write_contribution(self, anchor: bytes, effort: Effort) -> None:
         learned = self._balance.flat.clone()
         self._balance.flat.copy_(self._forge(self, learned))
-        super()._write_contribution(anchor)
+        super()._write_contribution(anchor, effort)
         self._balance.flat.copy_(learned)
 
     def _settle(self, *_: Any) -> None:

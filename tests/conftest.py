@@ -1,6 +1,53 @@
-"""Read before any test imports torch."""
+"""How the tests share the machine. Read before any test imports torch."""
+
+from __future__ import annotations
 
 import os
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from peer.testing.children import HANG_S
+
+pytest_plugins = ["tests.pictures"]
+
+SWARM = "tests/swarm/"
+"""Each of these tests starts several processes that train and keep deadlines: after all others, two at a time."""
+PACED = ("test_catch_up", "test_chaos", "test_dashboard", "test_fork", "test_join_by_snapshot")
+"""Peers that sleep between their steps and wait for those who were struck: another swarm has room beside them."""
+HUNG_S = 3 * HANG_S
+"""The longest of them takes some minutes, and what hangs in it is told by what waits for it."""
 
 # The tests' models are small: a second thread waits for the first one, and for whatever else the machine does.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+class ByFile(LoadScopeScheduling):
+    """A worker takes a whole file of tests at a time; those of `SWARM` are as two files."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        if not path.startswith(SWARM):
+            return path
+        return f"{SWARM} paced" if Path(path).stem in PACED else SWARM
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A worker for each core. None where single files are named: one of them is seen at work, and can be debugged."""
+    if any(".py" in argument for argument in config.args):
+        return 0
+    return len(os.sched_getaffinity(0))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
+    """Files in the order of collection: without `--no-loadscope-reorder` the longest lists would come first."""
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The swarms come last, when nothing else keeps the cores busy any more."""
+    for item in items:
+        if item.nodeid.startswith(SWARM):
+            item.add_marker(pytest.mark.timeout(HUNG_S), append=False)
+    items.sort(key=lambda item: item.nodeid.startswith(SWARM))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
+from dht.errors import DiskFull
 from peer.averaging.codec import Codec
 from peer.averaging.contribution import Contribution
 from peer.averaging.reducing import Reducer
@@ -178,5 +179,8 @@ class AtOnce(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """`fn` is done already."""
         done: Future[Any] = Future()
-        done.set_result(fn(*args, **kwargs))
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except DiskFull as error:
+            done.set_exception(error)
         return done

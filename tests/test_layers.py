@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from peer.testing.children import HANG_S
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("bootstrap", "dht", "peer", "tui")
 LAYERS = {"tui": {"tui", "peer", "dht"}, "peer": {"peer", "dht"}, "bootstrap": {"bootstrap", "dht"}, "dht": {"dht"}}
@@ -70,7 +72,8 @@ def test_the_round_and_the_planner_are_pure(path: Path) -> None:
 )
 def test_a_fresh_interpreter_loads_nothing_heavy(module: str, forbidden: set[str]) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=HANG_S)
     assert set(run.stdout.split()) & forbidden == set()
 
 

@@ -56,6 +56,7 @@ class PeerDraft:
     norm: float | None
     tokens: int
     tokens_now: int
+    tokens_ahead: int
     norms: list[Point]
     losses: list[Point]
     speeds: list[Point]

@@ -154,7 +154,8 @@ def _take_started(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStart
     peer.parameters, peer.directory = event.parameters, event.directory
     peer.settings = MappingProxyType(event.settings)
     peer.state, peer.why, peer.until, peer.phase = "JOINING", "", None, ""
-    peer.step = peer.steps = peer.bytes_sent = peer.bytes_received = peer.exit_code = peer.tokens_now = 0
+    peer.step = peer.steps = peer.bytes_sent = peer.bytes_received = peer.exit_code = 0
+    peer.tokens_now = peer.tokens_ahead = 0
     peer.loss, peer.tokens_per_s = None, 0.0
     peer.commits, peer.alerts, peer.stopped = [], [], False
     peer.transfer, peer.transfers, peer.network = None, MappingProxyType({}), None
@@ -180,9 +181,10 @@ def _take_state(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStateCh
 
 
 def _take_round_start(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundStarted) -> None:
-    peer.round, peer.step, peer.steps = event.round, 0, event.steps
+    if event.round != peer.round:
+        peer.step = peer.tokens_now = peer.tokens_ahead = 0
+    peer.round, peer.steps = event.round, event.steps
     peer.phase, peer.deadline = "", None
-    peer.tokens_now = 0
     _return(peer)
     add_span(peer.spans, t, "train", event.round + 1)
 
@@ -190,9 +192,12 @@ def _take_round_start(draft: SwarmDraft, peer: PeerDraft, t: float, event: Round
 def _take_progress(draft: SwarmDraft, peer: PeerDraft, t: float, event: InnerProgressed) -> None:
     if event.loss is None and peer.loss is not None:
         draft.note(t, "error", peer.peer, "NONFINITE", "the training loss is not a number")
-    peer.round, peer.step, peer.steps = event.round, event.step, event.steps
+    peer.step, peer.steps = event.step, event.steps
+    if peer.phase and event.round == peer.round + 1:
+        peer.tokens_ahead += event.tokens  # made while the round is agreed, for the one after it
+    else:
+        peer.round, peer.tokens_now = event.round, peer.tokens_now + event.tokens
     peer.loss, peer.learning_rate, peer.tokens_per_s = event.loss, event.learning_rate, event.tokens_per_s
-    peer.tokens_now += event.tokens
     _return(peer)
     if event.loss is not None:
         _plot(draft, peer.losses, t, event.round, event.loss)
@@ -211,6 +216,7 @@ def _take_phase(draft: SwarmDraft, peer: PeerDraft, t: float, event: PhaseEntere
 
 def _take_commit(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
     peer.round = event.round
+    peer.step = peer.step if peer.tokens_ahead else 0
     peer.phase, peer.deadline, peer.ballot = "", None, 0
     peer.bytes_sent += event.bytes_sent
     peer.bytes_received += event.bytes_received

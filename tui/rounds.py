@@ -214,7 +214,7 @@ def _count_for_peer(
     setattr(peer, outcome, getattr(peer, outcome) + 1)
     if outcome in (ACCEPTED, LATE):
         peer.tokens += peer.tokens_now
-    peer.tokens_now = 0
+    peer.tokens_now, peer.tokens_ahead = peer.tokens_ahead, 0
     weight, norm = event.weights.get(peer.peer), event.norms.get(peer.peer)
     if weight is not None:
         peer.weight = weight / WEIGHT_ONE

@@ -159,7 +159,9 @@ class PeerView:
     tokens: int = 0
     """Trained by it in committed rounds, as far as it said."""
     tokens_now: int = 0
-    """Trained by it since the last anchor that it was a member of."""
+    """Trained by it since the last anchor that it was a member of, for the next one."""
+    tokens_ahead: int = 0
+    """Trained by it for the anchor after that, while the round is being agreed."""
     norms: tuple[Point, ...] = ()
     losses: tuple[Point, ...] = ()
     speeds: tuple[Point, ...] = ()

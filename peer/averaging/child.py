@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -42,7 +43,8 @@ class LinkChild:
     ) -> None:
         self.directory, self._on_report, self._left = directory, on_report, left
         self._arguments = ["--dir", str(directory), "--invite", invite, "--name", settings.name]
-        self._arguments += ["--chain-mb", str(settings.chain_mb), "--upload-mbps", str(settings.upload_mbps)]
+        self._arguments += ["--chain-mb", str(settings.chain_mb), "--newcomers-mbps", str(settings.newcomers_mbps)]
+        self._arguments += ["--upload-mbps", str(settings.upload_mbps), "--download-mbps", str(settings.download_mbps)]
         self._arguments += [word for address in settings.listen for word in ("--listen", address)]
         self._start()
 
@@ -92,6 +94,11 @@ class LinkChild:
             while self.receive(0.0) is not None:
                 continue
             raise
+
+    def announce(self, kind: str, *fields: Any) -> None:
+        """`send` for another thread than the one that receives, which is told if the link is lost."""
+        with suppress(LinkLost):
+            self._pipe.send(kind, *fields)
 
     def receive(self, timeout_s: float) -> Fields | None:
         """The next message or None. Raises what the link failed with, or LinkLost; then it `has_ended`."""

@@ -4,12 +4,15 @@
 its range is float32's, and the product of its 8 significant bits with a small integer is exact in
 float32, so every processor decodes to the same bits. What rounding loses stays in the balance of
 whoever encoded (error feedback, Seide et al. 2014); the error of the mean is the same for all.
+
+All of it goes over a part in tiles that stay in the processor's cache, which makes it several times
+faster than the same operations over whole parts, and gives the same bits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +30,14 @@ BLOCK = 64
 SCALE_BYTES = 2
 LEVELS = {"int8": 127, "int4": 7}
 """Largest integer of a block; the smallest is its negative."""
+PER_BYTE = {"int8": 1, "int4": 2}
+TILE = 256 * BLOCK
+"""Elements that are worked on at a time."""
+
+
+def tiles(elements: int) -> list[slice]:
+    """A part of so many elements, tile by tile."""
+    return [slice(start, min(start + TILE, elements)) for start in range(0, elements, TILE)]
 
 
 @dataclass(frozen=True)
@@ -43,18 +54,37 @@ class Codec:
         """Encoded size of a part."""
         if self.wire in FLOAT_TYPES:
             return elements * int(FLOAT_TYPES[self.wire].itemsize)
-        return _blocks(elements) * (SCALE_BYTES + BLOCK // (1 if self.wire == "int8" else 2))
+        return _blocks(elements) * (SCALE_BYTES + BLOCK // PER_BYTE[self.wire])
+
+    def elements(self, payload: bytes | memoryview) -> int:
+        """How many a payload decodes to: whole blocks with int8 and int4."""
+        if self.wire in FLOAT_TYPES:
+            return len(payload) // FLOAT_TYPES[self.wire].itemsize
+        return len(payload) // self.part_bytes(BLOCK) * BLOCK
 
     def encode(self, values: Floats) -> bytes:
         """The bytes of a part."""
-        if self.wire == "float16":
-            values = np.clip(values, -FLOAT16_MAX, FLOAT16_MAX)
+        return self.encode_tiles(values.size, values.__getitem__)
+
+    def encode_tiles(self, elements: int, values_of: Callable[[slice], Floats]) -> bytes:
+        """The bytes of a part whose values are asked for tile by tile."""
         if self.wire in FLOAT_TYPES:
-            encoded: bytes = values.astype(FLOAT_TYPES[self.wire]).tobytes()
-            return encoded
-        scales, levels = _quantised(values, LEVELS[self.wire])
-        packed = levels.tobytes() if self.wire == "int8" else _in_nibbles(levels).tobytes()
-        return scales.astype("<u2").tobytes() + packed
+            floats: npt.NDArray[Any] = np.empty(elements, FLOAT_TYPES[self.wire])
+            for tile in tiles(elements):
+                values = values_of(tile)
+                floats[tile] = np.clip(values, -FLOAT16_MAX, FLOAT16_MAX) if self.wire == "float16" else values
+            return floats.tobytes()
+        payload = bytearray(self.part_bytes(elements))
+        split, per_byte = self._scale_bytes(payload), PER_BYTE[self.wire]
+        scales, packed = np.frombuffer(payload, "<u2", split // SCALE_BYTES), np.frombuffer(payload, np.uint8)[split:]
+        for tile in tiles(elements):
+            tile_scales, levels = _quantised(values_of(tile), LEVELS[self.wire])
+            first, start = tile.start // BLOCK, tile.start // per_byte
+            scales[first : first + tile_scales.size] = tile_scales
+            packed[start : start + levels.size // per_byte] = (
+                _in_nibbles(levels) if per_byte == 2 else levels.reshape(-1).view(np.uint8)
+            )
+        return bytes(payload)
 
     def is_finite(self, payload: bytes) -> bool:
         """Whether it decodes to finite numbers alone; of blocks, whether it would with any integers."""
@@ -64,11 +94,12 @@ class Codec:
             largest = self._scales(payload) * np.float32(LEVELS[self.wire] + 1)
         return bool(np.isfinite(largest).all())
 
-    def _scales(self, payload: bytes | memoryview) -> Floats:
-        scales = np.frombuffer(payload[: self._scale_bytes(payload)], "<u2").astype(np.uint32)
+    def _scales(self, payload: bytes | memoryview, first: int = 0, count: int = -1) -> Floats:
+        count = self._scale_bytes(payload) // SCALE_BYTES if count < 0 else count
+        scales = np.frombuffer(payload, "<u2", count, first * SCALE_BYTES).astype(np.uint32)
         return (scales << 16).view(np.float32)
 
-    def _scale_bytes(self, payload: bytes | memoryview) -> int:
+    def _scale_bytes(self, payload: bytes | bytearray | memoryview) -> int:
         return len(payload) * SCALE_BYTES // self.part_bytes(BLOCK)
 
     def decode(self, payload: bytes | memoryview) -> Floats:
@@ -76,15 +107,25 @@ class Codec:
 
         int8 and int4 give whole blocks: behind the part's end are zeros.
         """
+        values = np.empty(self.elements(payload), np.float32)
+        for tile in tiles(values.size):
+            values[tile] = self.decode_tile(payload, tile)
+        return values
+
+    def decode_tile(self, payload: bytes | memoryview, tile: slice) -> Floats:
+        """Those values of `decode` that are in this tile of it."""
         if self.wire in FLOAT_TYPES:
-            floats: npt.NDArray[Any] = np.frombuffer(payload, FLOAT_TYPES[self.wire])
+            floats: npt.NDArray[Any] = np.frombuffer(payload, FLOAT_TYPES[self.wire])[tile]
             return floats.astype(np.float32)
-        split = self._scale_bytes(payload)
-        levels = _from_nibbles(payload[split:]) if self.wire == "int4" else np.frombuffer(payload[split:], np.int8)
-        values = levels.reshape(-1, BLOCK).astype(np.float32)
+        count, per_byte = tile.stop - tile.start, PER_BYTE[self.wire]
+        packed = np.frombuffer(
+            payload, np.uint8, count // per_byte, self._scale_bytes(payload) + tile.start // per_byte
+        )
+        values = _PAIRS.take(packed).view(np.float32) if per_byte == 2 else packed.view(np.int8).astype(np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # nobody says that these bytes came from `encode`
-            values *= self._scales(payload)[:, None]
-        return values.reshape(-1)
+            rows = values.reshape(-1, BLOCK)
+            rows *= self._scales(payload, tile.start // BLOCK, count // BLOCK)[:, None]
+        return values
 
 
 def weighted_mean(
@@ -125,22 +166,32 @@ def _blocks(elements: int) -> int:
 
 def _quantised(values: Floats, most: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int8]]:
     """(the upper halves of float32 scales, one per block; integers from −`most` to `most`, a block per row)."""
-    padded = np.zeros(_blocks(values.size) * BLOCK, np.float32)
-    padded[: values.size] = values
+    padded = np.ascontiguousarray(values, np.float32)
+    if values.size % BLOCK:
+        padded = np.zeros(_blocks(values.size) * BLOCK, np.float32)
+        padded[: values.size] = values
+    # Without their signs floats are ordered as their bits are, NaN and infinity behind all others.
+    magnitudes = padded.view(np.uint32) & np.uint32(0x7FFFFFFF)
+    largest = np.maximum.reduceat(magnitudes, np.arange(0, padded.size, BLOCK)).view(np.float32)
     rows = padded.reshape(-1, BLOCK)
-    finite = np.isfinite(rows).all(axis=1)
-    rows = np.clip(rows, -BLOCK_MAX, BLOCK_MAX)
-    largest = np.abs(rows).max(axis=1)
-    # Rounded up, so that the largest magnitude never falls outside the levels.
-    exact = np.where(finite, largest, 0).astype(np.float32) / np.float32(most)
-    scales = ((exact.view(np.uint32) + 0xFFFF) >> 16).astype(np.uint16)
-    steps = (scales.astype(np.uint32) << 16).view(np.float32)
-    usable = finite & (steps > 0)
-    divided = np.divide(rows, steps[:, None], out=np.zeros_like(rows), where=usable[:, None])
-    levels = np.clip(np.rint(divided), -most, most).astype(np.int8)
+    if largest.max() <= BLOCK_MAX:  # False for NaN
+        scales, steps = _scales_of(largest, most)
+        levels = rows / np.where(steps > 0, steps, np.float32(1))[:, None]
+        return scales, np.rint(levels, out=levels).astype(np.int8)
+    finite = np.isfinite(largest)
+    rows = np.where(finite[:, None], np.clip(rows, -BLOCK_MAX, BLOCK_MAX), 0)
+    scales, steps = _scales_of(np.where(finite, np.minimum(largest, np.float32(BLOCK_MAX)), 0), most)
+    levels = np.clip(np.rint(rows / np.where(steps > 0, steps, np.float32(1))[:, None]), -most, most)
     levels[~finite] = 1
     scales[~finite] = NAN_SCALE
-    return scales, levels
+    return scales, levels.astype(np.int8)
+
+
+def _scales_of(largest: npt.NDArray[Any], most: int) -> tuple[npt.NDArray[np.uint16], Floats]:
+    """(the upper halves, the scales themselves): rounded up, so that no magnitude falls outside the levels."""
+    exact = largest.astype(np.float32) / np.float32(most)
+    scales = ((exact.view(np.uint32) + 0xFFFF) >> 16).astype(np.uint16)
+    return scales, (scales.astype(np.uint32) << 16).view(np.float32)
 
 
 NAN_SCALE = 0x7FC0
@@ -149,14 +200,12 @@ NAN_SCALE = 0x7FC0
 
 def _in_nibbles(levels: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:
     """Two integers from −7 to 7 in a byte, the first in its lower half."""
-    shifted = (levels.reshape(-1) + 8).astype(np.uint8)
-    packed: npt.NDArray[np.uint8] = shifted[::2] | (shifted[1::2] << np.uint8(4))
+    pairs = (levels.reshape(-1) + np.int8(8)).view("<u2")
+    packed: npt.NDArray[np.uint8] = (pairs | (pairs >> np.uint16(4))).astype(np.uint8)
     return packed
 
 
-def _from_nibbles(payload: bytes | memoryview) -> npt.NDArray[np.int8]:
-    packed: npt.NDArray[np.uint8] = np.frombuffer(payload, np.uint8)
-    levels = np.empty(2 * packed.size, np.int8)
-    levels[::2] = (packed & 0x0F).astype(np.int8) - 8
-    levels[1::2] = (packed >> 4).astype(np.int8) - 8
-    return levels
+_PAIRS: npt.NDArray[np.uint64] = np.array(
+    [((byte & 0x0F) - 8, (byte >> 4) - 8) for byte in range(256)], np.float32
+).reshape(-1).view(np.uint64)  # fmt: skip
+"""The two integers of each byte, as float32 side by side."""

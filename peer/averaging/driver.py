@@ -172,9 +172,7 @@ class Driver:
             case SendObjects(one, digests):
                 self._send_objects(one, digests)
             case SendChain(one, after):
-                blocks = self._disk.blocks_after(after)
-                # The machine remembers anchors longer than the disk has room for blocks: HEAD says that there is more.
-                self._send((one,), ChainSent(blocks) if blocks else Turn(self.state, self.clock()).my_head())
+                self._send_chain(one, after)
             case Persist(acceptor, update):
                 if update is not None:
                     self._disk.save_object(update.digest, update.to_bytes())
@@ -258,6 +256,13 @@ class Driver:
         payload = self._disk.load(mean.digest)
         return None if payload is None else encode(replace(mean, payload=payload))
 
+    def _send_chain(self, to: str, after: bytes) -> None:
+        blocks = self._disk.blocks_after(after)
+        if blocks:
+            self._streams.send_when_free(to, partial(encode, ChainSent(blocks)))
+        else:  # the machine remembers anchors longer than the disk has room for blocks: HEAD says that there is more
+            self._send((to,), Turn(self.state, self.clock()).my_head())
+
     def _send_objects(self, to: str, digests: tuple[bytes, ...]) -> None:
         sent_bytes = 0
         for digest in dict.fromkeys(digests):
@@ -267,4 +272,4 @@ class Driver:
             sent_bytes += len(payload)
             if sent_bytes > max(FETCH_BYTES, len(payload)):
                 return
-            self._streams.send(to, encode(BytesSent(digest, payload)))
+            self._streams.send_when_free(to, partial(encode, BytesSent(digest, payload)))

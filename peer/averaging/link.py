@@ -1,7 +1,7 @@
 """The link process: finds the others, runs the round machine, talks to the trainer. No torch of ours, no CUDA.
 
     python -m peer.averaging.link --fd N --dir DIR --invite INVITE [--name NAME] [--listen ADDR …]
-        [--chain-mb MB] [--upload-mbps MBPS]
+        [--chain-mb MB] [--upload-mbps MBPS] [--download-mbps MBPS] [--newcomers-mbps MBPS]
 
 Read `story` first.
 """
@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -86,7 +86,7 @@ async def story(
     genesis = await find_genesis(notices, pipe, invite.organiser, directory, state)
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="bytes") as executor:
         chains = Chains(directory, first_head(genesis), parts, spec, executor, settings)
-        with closing(Donor(directory, executor, round(settings.upload_mbps * 1e6))) as donor:
+        with closing(Donor(directory, executor, _newcomers_bps(settings))) as donor:
             donor.listen(node)
             await _follow_chain(node, pipe, notices, chains, donor, _rules(spec, parts, notices), at)
 
@@ -150,7 +150,9 @@ class Link:
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(self._tick(), name="tick"),
-                tasks.create_task(Neighbours(self._node, self._notices, self._driver).follow(), name="neighbours"),
+                tasks.create_task(
+                    Neighbours(self._node, self._notices, self._driver, self._hear_speeds).follow(), name="neighbours"
+                ),
                 tasks.create_task(self._publish_heads(), name="publish"),
                 tasks.create_task(
                     NetworkMeter(self._node, self._disk, self._report, self.is_exchanging).follow(), name="network"
@@ -286,11 +288,14 @@ class Link:
         received = self._node.bytes_received - self._counted_received
         self._counted_sent += sent
         self._counted_received += received
-        self._pipe.send("commit", block.to_bytes(), head.anchor, sent, received)
+        self._pipe.send("commit", block.to_bytes(), head.anchor, sent, received, time.monotonic())
 
     def undone(self, blocks: tuple[Block, ...], head: Head) -> None:
         """Have the trainer stand at `head` again; these blocks, newest first, no longer count."""
         self._pipe.send("undo", tuple(block.to_bytes() for block in blocks), head.anchor, head.members)
+
+    def _hear_speeds(self, speeds: Mapping[str, float]) -> None:
+        self._pipe.send("speeds", speeds)
 
     def freeze(self) -> None:
         """Ask the trainer to freeze at its next inner step."""
@@ -349,6 +354,11 @@ def _report(pipe: LinkPipe, event: Reported) -> None:
     pipe.send("report", type(event).__name__, dataclasses.asdict(event))
 
 
+def _newcomers_bps(settings: PeerSettings) -> int:
+    """No more than the line may carry: who is told to come again later loses less than who waits in a long queue."""
+    return round(1e6 * min(settings.newcomers_mbps, settings.upload_mbps or settings.newcomers_mbps))
+
+
 def _rules(spec: RunSpec, parts: Sequence[Part], notices: Notices) -> Rules:
     return rules_of(
         spec, parts, RunKeys(notices.identity, notices.run), me=notices.identity.peer_id, name=notices.name,
@@ -378,10 +388,14 @@ async def _join(args: argparse.Namespace, pipe: LinkPipe, tell: Story) -> None:
     config = NetworkConfig(
         run=invite.spec_hash, identity_path=args.dir / "identity.key", socket_folder=args.dir / "run",
         listen=tuple(args.listen), bootstrap=invite.addrs, public=not are_loopback(args.listen),
+        upload_bps=1e6 * args.upload_mbps, download_bps=1e6 * args.download_mbps,
     )  # fmt: skip
     async with open_node(config) as node:
         notices = Notices(node.board, identity, invite.spec_hash, args.name, await _dialable(node))
-        settings = PeerSettings(name=args.name, chain_mb=args.chain_mb, upload_mbps=args.upload_mbps)
+        settings = PeerSettings(
+            name=args.name, chain_mb=args.chain_mb, upload_mbps=args.upload_mbps, download_mbps=args.download_mbps,
+            newcomers_mbps=args.newcomers_mbps,
+        )  # fmt: skip
         await tell(node, pipe, args.dir, invite, notices, settings)
 
 
@@ -428,7 +442,8 @@ def main(tell: Story = story) -> int:
     parser.add_argument("--name", default="")
     parser.add_argument("--listen", action="append", default=[])
     parser.add_argument("--chain-mb", type=int, default=PeerSettings.chain_mb)
-    parser.add_argument("--upload-mbps", type=float, default=PeerSettings.upload_mbps)
+    for name in ("upload_mbps", "download_mbps", "newcomers_mbps"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(PeerSettings, name))
     die_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s link %(name)s %(message)s")
     # Ctrl-C on a terminal goes to every process of the group; the trainer decides what it means.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Mapping
 
 from dht.node import Node
+from dht.records import Head as HeadRecord
 from peer.averaging.driver import Driver
-from peer.averaging.notices import Notices
+from peer.averaging.notices import Notices, said_by
 from peer.rounds.effects import Received
 from peer.rounds.messages import HeadSent
 
@@ -18,10 +20,16 @@ DIALS = 4
 
 
 class Neighbours:
-    """Finds who is there and connects to whoever is not heard."""
+    """Finds who is there and connects to whoever is not heard.
 
-    def __init__(self, node: Node, notices: Notices, driver: Driver) -> None:
-        self._node, self._notices, self._driver = node, notices, driver
+    `hear_speeds` is told how many tokens per second the others of the electorate say to make; anybody else may
+    write on the board what he likes.
+    """
+
+    def __init__(
+        self, node: Node, notices: Notices, driver: Driver, hear_speeds: Callable[[Mapping[str, float]], None]
+    ) -> None:
+        self._node, self._notices, self._driver, self._hear_speeds = node, notices, driver, hear_speeds
         self._met_at: dict[str, float] = {}
         self._dials = asyncio.Semaphore(DIALS)
 
@@ -29,13 +37,19 @@ class Neighbours:
         """Read the board again and again. A dial that hangs holds nobody else up."""
         async with asyncio.TaskGroup() as dialling:
             while True:
-                for peer, (head, addresses) in (await self._notices.read_others()).items():
+                heads = await self._notices.read_heads()
+                self._hear_speeds(self._speeds(heads))
+                for peer, (head, addresses) in said_by(heads).items():
                     if head is not None and self._is_news(peer, head):
                         self._driver.deliver(Received(time.monotonic(), peer, head))
                     if self._is_due(peer):
                         self._met_at[peer] = time.monotonic()
                         dialling.create_task(self._meet(peer, addresses))
                 await asyncio.sleep(READ_BOARD_S)
+
+    def _speeds(self, heads: Mapping[str, HeadRecord]) -> dict[str, float]:
+        voters = (peer for peer in self._driver.state.electorate if peer in heads)
+        return {peer: speed for peer in voters if (speed := heads[peer].tokens_per_s)}
 
     def _is_news(self, peer: str, head: HeadSent) -> bool:
         """Of a peer that says nothing to me itself: it may be in another part of a network that was split."""

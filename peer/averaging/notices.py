@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
@@ -16,7 +17,10 @@ from peer.rounds.messages import HeadSent
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """How this peer's training goes: what people who only read the board see of it. Nothing is decided by it."""
+    """How this peer's training goes: what people who only read the board see of it.
+
+    Nothing is decided by it but how many steps the others make, where `round.pace` is `speed`.
+    """
 
     loss: float | None = None
     """Nats per token, as last said."""
@@ -72,13 +76,17 @@ class Notices:
 
     async def read_others(self) -> dict[str, tuple[HeadSent | None, tuple[str, ...]]]:
         """By peer id: the HEAD of each other peer, None before it takes part, and where it says it can be dialled."""
-        heads = await self.read_heads()
-        return {peer: (_said(body) if body.anchor else None, body.addrs) for peer, body in heads.items()}
+        return said_by(await self.read_heads())
 
     async def read_genesis(self, organiser: str) -> Record | None:
         """Who founds the run, signed by its organiser; None before he has said it."""
         record = (await self.board.read(topics.GENESIS)).get(organiser)
         return record if record is not None and isinstance(unpack_body(record), Genesis) else None
+
+
+def said_by(heads: Mapping[str, HeadRecord]) -> dict[str, tuple[HeadSent | None, tuple[str, ...]]]:
+    """By peer id what `Notices.read_others` says of these records."""
+    return {peer: (_said(body) if body.anchor else None, body.addrs) for peer, body in heads.items()}
 
 
 def _said(body: HeadRecord) -> HeadSent:

@@ -1,13 +1,14 @@
 """The line between a peer's trainer and its link: length-prefixed msgpack over a socket pair.
 
-Every message is (kind, values…). Large things do not travel here: contributions and means lie in
-files that both sides read.
+Every message is (kind, values…). Times are those of the monotonic clock, which all processes of a machine
+share. Large things do not travel here: contributions and means lie in files that both sides read.
 
     trainer → link   model(layer_sizes, initial state, anchor where it stands or empty)
                      progress(share, training loss, tokens per second) · evaluated(round, held-out loss)
                      frozen(anchor) · paused(anchor) · resumed() · applied(anchor, state) · leave() · finish()
     link → trainer   spec(toml) · waiting(why) · begin(anchor, members) · replay(block, last round) · resume(anchor)
-                     in_step() · behind() · freeze() · commit(block, anchor, sent, received)
+                     in_step() · behind() · freeze() · commit(block, anchor, sent, received, when)
+                     speeds(what each other peer of the electorate says of its tokens per second)
                      undo(blocks newest first, anchor, members) · snapshot(round, anchor, members)
                      report(name, fields) · error(name, text)
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -44,11 +46,13 @@ class TrainerPipe:
         end.settimeout(SEND_TIMEOUT_S)
         self._socket = end
         self._buffer = bytearray()
+        self._sending = threading.Lock()
 
     def send(self, kind: str, *fields: Any) -> None:
-        """Raises LinkLost, also when the link has not read for SEND_TIMEOUT_S."""
+        """From any thread. Raises LinkLost, also when the link has not read for SEND_TIMEOUT_S."""
         try:
-            self._socket.sendall(_framed(kind, fields))
+            with self._sending:
+                self._socket.sendall(_framed(kind, fields))
         except OSError as error:
             raise LinkLost from error
 

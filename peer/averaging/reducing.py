@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from peer.averaging.codec import Codec, Floats, weighted_mean
+from peer.averaging.codec import Codec, Floats, tiles, weighted_mean
 from peer.rounds.effects import Keep, Reduce
 from peer.rounds.messages import Place
 from peer.rounds.names import digest_of
@@ -58,13 +58,12 @@ class Reducer:
         if not effect.attempt:  # what is reduced again may be needed as evidence
             for key in keys:
                 del self._kept[key]
-        working = self._executor.submit(self._mean, payloads, effect)
+        working = self._executor.submit(self._named_mean, payloads, effect)
 
         def finish() -> None:
-            mean = working.result()
-            if mean is not None:
-                digest = digest_of(mean)
-                self._objects.store(digest, mean, lambda: done(digest))
+            named = working.result()
+            if named is not None:
+                self._objects.store(*named, lambda: done(named[0]))
 
         working.add_done_callback(lambda _: self._call_soon(finish))
 
@@ -73,26 +72,43 @@ class Reducer:
         self._lasts.clear()
 
     def _figures(self, payload: bytes, direction: bytes) -> Figures:
-        values = self._codec.decode(payload)
         last = self._last(direction)
-        if last is None:
-            return Figures(_dot(values, values))
-        return Figures(_dot(values, values), _dot(values, last), _dot(last, last))
+        square = dot = last_square = 0.0
+        for tile in tiles(self._codec.elements(payload)):
+            values = self._codec.decode_tile(payload, tile)
+            square += _dot(values, values)
+            if last is not None:
+                dot += _dot(values, last[tile])
+                last_square += _dot(last[tile], last[tile])
+        return Figures(square) if last is None else Figures(square, dot, last_square)
+
+    def _named_mean(self, payloads: list[bytes], effect: Reduce) -> tuple[bytes, bytes] | None:
+        """(digest, encoded mean), if there is one."""
+        mean = self._mean(payloads, effect)
+        return None if mean is None else (digest_of(mean), mean)
 
     def _mean(self, payloads: list[bytes], effect: Reduce) -> bytes | None:
         """The encoded mean of what is finite; None if there is nothing to say."""
         last = self._last(effect.direction) if effect.pull else None
         if effect.pull and last is None and effect.direction != VOID:
             return None
-        decoded = [self._codec.decode(payload) for payload in payloads]
-        pairs = [pair for pair in zip(decoded, effect.weights, strict=True) if np.isfinite(pair[0]).all()]
+        pairs = [pair for pair in zip(payloads, effect.weights, strict=True) if self._is_finite(pair[0])]
         if not pairs:
             return None
-        values, weights = zip(*pairs, strict=True)
-        mean = weighted_mean(
-            values, weights, effect.missing, scale=effect.scale, pull=effect.pull, last=last
-        )  # fmt: skip
-        return self._codec.encode(mean)
+        finite, weights = zip(*pairs, strict=True)
+
+        def mean_of(tile: slice) -> Floats:
+            values = [self._codec.decode_tile(payload, tile) for payload in finite]
+            return weighted_mean(
+                values, weights, effect.missing, scale=effect.scale, pull=effect.pull,
+                last=None if last is None else last[tile],
+            )  # fmt: skip
+
+        return self._codec.encode_tiles(self._codec.elements(finite[0]), mean_of)
+
+    def _is_finite(self, payload: bytes) -> bool:
+        """Whether it decodes to finite numbers alone."""
+        return self._codec.is_finite(payload) or bool(np.isfinite(self._codec.decode(payload)).all())
 
     def _last(self, direction: bytes) -> Floats | None:
         """The decoded last committed mean of a part; None without one. Called in the executor's threads."""

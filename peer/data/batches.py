@@ -6,7 +6,7 @@ committed cursors; a peer that owns a shard reads on from its own position, whic
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,12 @@ class Batches:
         """Begin a new list of ranges."""
         self._ranges = []
 
+    def put_back(self, ranges: Iterable[Range]) -> None:
+        """What was read before `mark` belongs to this list after all."""
+        later, self._ranges = self._ranges, list(ranges)
+        for shard, start, end in later:
+            self._note(shard, start, end)
+
     def ranges(self) -> tuple[Range, ...]:
         """What was read since `mark`, sorted; a shard appears twice only if the run jumped ahead in between."""
         return tuple(sorted(self._ranges))
@@ -86,12 +92,12 @@ class Batches:
         position = self._positions[shard]
         self._positions[shard] += 1
         self._passes[shard] += 1 / self._source.windows[shard]
-        self._note(shard, position)
+        self._note(shard, position, position + 1)
         return self._source.window(shard, position)
 
-    def _note(self, shard: int, position: int) -> None:
-        for index, (known, start, end) in enumerate(self._ranges):
-            if known == shard and end == position:
-                self._ranges[index] = (shard, start, position + 1)
+    def _note(self, shard: int, start: int, end: int) -> None:
+        for index, (known, known_start, known_end) in enumerate(self._ranges):
+            if known == shard and known_end == start:
+                self._ranges[index] = (shard, known_start, end)
                 return
-        self._ranges.append((shard, position, position + 1))
+        self._ranges.append((shard, start, end))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,8 @@ class FlatParameters:
         by_layer: dict[str, list[Tensor]] = {}
         for name, parameter in named:
             by_layer.setdefault(layer_name(name), []).append(parameter)
-        self._parameters = [parameter for members in by_layer.values() for parameter in members]
+        self.members = tuple(tuple(members) for members in by_layer.values())
+        """The parameters of each layer, in their order in the vector."""
         layers: list[Layer] = []
         start = 0
         for name, members in by_layer.items():
@@ -59,12 +61,30 @@ class FlatParameters:
         for parameter, part in self._parts(flat):
             parameter.view(-1).copy_(part)
 
+    def new_layer(self, number: int) -> Tensor:
+        """A float32 vector of the present values of one layer's parameters."""
+        values = torch.empty(self.layers[number].size, dtype=torch.float32)
+        with torch.no_grad():
+            for parameter, part in _side_by_side(self.members[number], values):
+                part.copy_(parameter.view(-1))
+        return values
+
+    @torch.no_grad()
+    def copy_layer_from(self, number: int, values: Tensor) -> None:
+        """Set one layer's parameters to these values, rounded to their dtype."""
+        for parameter, part in _side_by_side(self.members[number], values):
+            parameter.view(-1).copy_(part)
+
     def _parts(self, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         assert flat.shape == (self.size,), f"flat vector has shape {tuple(flat.shape)}, the model {self.size} elements"
-        start = 0
-        for parameter in self._parameters:
-            yield parameter, flat[start : start + parameter.numel()]
-            start += parameter.numel()
+        return _side_by_side(chain.from_iterable(self.members), flat)
+
+
+def _side_by_side(parameters: Iterable[Tensor], values: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    start = 0
+    for parameter in parameters:
+        yield parameter, values[start : start + parameter.numel()]
+        start += parameter.numel()
 
 
 def layer_name(parameter_name: str) -> str:

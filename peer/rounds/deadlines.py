@@ -97,6 +97,14 @@ def _arrivals(update: Update, wait: int) -> list[float]:
     return [missed_s if ms == NEVER else ms / 1000 for ms in times if ms != NOT_AWAITED]
 
 
+def ready_after_s(update: Update, peer: str) -> float:
+    """How much later than the first a member was ready, as the coordinator measured it; 0.0 if that is not known."""
+    for member, row in zip(update.members, update.took, strict=False):
+        if member.peer == peer and row[0] not in (NEVER, NOT_AWAITED):
+            return row[0] / 1000
+    return 0.0
+
+
 # ---- what a peer waits for now ----
 
 
@@ -116,7 +124,8 @@ def asks_at(state: State) -> float:
     """When the first coordinator asks, though not all are ready; never while all who are sit out.
 
     Counted from the first that was ready, whoever that was: a fast coordinator must not hurry the others. Before a
-    quorum is ready it waits for the cap, which counts from its own freeze. Who sits out is ready before others can
+    quorum is ready, or while they have made too few steps together, it waits for the cap, which counts from its own
+    freeze: too few steps stop nothing. Who sits out is ready before others can
     be, and hurries nobody; once it trains again the cap counts for it as well, since the others may be gone.
     """
     first_at = _first_ready_at(state)
@@ -126,7 +135,20 @@ def asks_at(state: State) -> float:
     ready = {state.rules.me, *state.ready_at, *(peer for peer in state.electorate if sits_out(state, peer))}
     if learned_s >= state.rules.gather_s or len(ready) < quorum(state.electorate):
         return latest
+    if steps_ready(state) < state.rules.min_steps:
+        return latest
     return min(latest, first_at + learned_s)
+
+
+def steps_ready(state: State) -> int:
+    """Inner steps that those who are ready for this anchor have made together, as they say; of each what counts."""
+    mine = state.pledge.steps if state.pledge is not None else 0
+    others = (
+        said.steps
+        for peer, (said, _) in state.heard.items()
+        if peer != state.rules.me and said.anchor == state.head.anchor and said.ready
+    )
+    return sum(min(steps, state.rules.steps_cap) for steps in (mine, *others))
 
 
 def sits_out(state: State, peer: str) -> bool:

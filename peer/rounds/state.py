@@ -41,6 +41,8 @@ class Rules:
     stagger_s: float
     patience: float = 4.0
     """How many deviations later than usual a peer may be before the round goes on without it."""
+    min_steps: int = 0
+    """Inner steps of all that are ready before a round goes on without somebody who still trains."""
     takeover_s: float = 0.0
     """0: never go on without a majority of the electorate."""
     min_round_s: int = 0

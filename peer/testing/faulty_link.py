@@ -18,7 +18,7 @@ from peer.averaging.notices import Notices
 from peer.averaging.pipe import LinkPipe
 from peer.spec import PeerSettings
 from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow
-from peer.testing.faulty_streams import FaultyStreams
+from peer.testing.faulty_streams import DELAY, FaultyStreams
 from peer.testing.strikes import Orders, Striker, open_thrown, read_thrown
 
 
@@ -88,6 +88,18 @@ def let_lie(node: Node, directory: Path) -> None:
     vars(node)["answer"] = listen_to_liar
 
 
+def lengthen(node: Node, streams: FaultyStreams, delay_s: float) -> None:
+    """Have all that this node hears come so much later, and answers after the way there and back."""
+    streams.delay(delay_s)
+    ask = node.ask
+
+    async def ask_far(*args: Any, **more: Any) -> bytes | None:
+        await asyncio.sleep(2 * delay_s)
+        return await ask(*args, **more)
+
+    vars(node)["ask"] = ask_far
+
+
 async def faulty_story(
     node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, settings: PeerSettings
 ) -> None:
@@ -95,6 +107,8 @@ async def faulty_story(
     loop = asyncio.get_running_loop()
     streams = node.streams = FaultyStreams(node.streams, time.monotonic, loop.call_later, Random(node.peer_id))
     let_lie(node, directory)
+    if (directory / DELAY).exists():
+        lengthen(node, streams, float((directory / DELAY).read_text()))
     breaker = Breaker(directory, streams)
     thrown = open_thrown(directory)
 

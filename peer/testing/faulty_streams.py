@@ -9,6 +9,8 @@ from random import Random
 
 from dht.streams import MAX_FRAME_BYTES, MakeFrame, OnFrame, Streams
 
+DELAY = "delay_s"
+"""A peer in whose directory a file of this name holds a number of seconds hears everything so much later."""
 FLIPS = 3
 """Bytes that are flipped in a corrupt frame, at random places."""
 
@@ -36,6 +38,9 @@ class FaultyStreams:
         self._doubles, self._doubles_late_s, self._doubles_until = 0.0, 0.0, 0.0
         self._late_s, self._late_until = 0.0, 0.0
         self._cut: dict[str, float] = {}
+        self._delay_s = 0.0
+        self._on_frame: OnFrame = lambda sender, frame: None
+        self._flying: deque[tuple[str, bytes]] = deque()
         self._small: deque[tuple[str, bytes]] = deque()
         self._large: deque[tuple[str, MakeFrame]] = deque()
         self._busy = False
@@ -67,6 +72,10 @@ class FaultyStreams:
         until = self._clock() + seconds
         self._cut.update(dict.fromkeys(peers, until))
 
+    def delay(self, seconds: float) -> None:
+        """From now on every frame that arrives is heard so much later, in the same order: a line of that length."""
+        self._delay_s = seconds
+
     def is_cut(self, peer: str) -> bool:
         """Whether nothing passes to or from this peer now."""
         return bool(self._cut) and self._clock() < self._cut.get(peer, 0.0)
@@ -92,18 +101,31 @@ class FaultyStreams:
 
     def listen(self, on_frame: OnFrame) -> None:
         """Set the listener."""
-
-        def arrive(sender: str, frame: bytes) -> None:
-            if not self._is_lost(sender):
-                on_frame(sender, frame)
-
-        self._inner.listen(arrive)
+        self._on_frame = on_frame
+        self._inner.listen(self._arrive)
 
     def reconnect(self, inner: Streams) -> None:
         """The peer restarted with new streams: what waited is gone, the switches stay as they are."""
         self._inner, self._busy = inner, False
         self._small.clear()
         self._large.clear()
+        self._flying.clear()
+
+    # ---- how frames arrive ----
+
+    def _arrive(self, sender: str, frame: bytes) -> None:
+        if self._is_lost(sender):
+            return
+        if not self._delay_s:
+            self._on_frame(sender, frame)
+            return
+        self._flying.append((sender, frame))
+        self._call_later(self._delay_s, partial(self._land, self._inner))
+
+    def _land(self, inner: Streams) -> None:
+        """The next frame is heard. Those whose times are equal to the clock's last digit keep their order."""
+        if inner is self._inner:
+            self._on_frame(*self._flying.popleft())
 
     # ---- how frames leave ----
 

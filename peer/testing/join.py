@@ -17,9 +17,11 @@ import peer.session
 from dht.errors import BadInput
 from peer.__main__ import main
 from peer.averaging.child import LinkChild
+from peer.averaging.contribution import Effort
 from peer.events import PhaseEntered, RoundStarted, parse_line
 from peer.spec import PeerSettings, RunSpec
 from peer.testing.faults import Odd
+from peer.testing.pacing import is_paced, slow_down
 from peer.testing.strikes import Striker
 
 if TYPE_CHECKING:
@@ -73,10 +75,10 @@ def let_be_odd(trainer: Trainer, take_odd: Callable[[], list[Odd]]) -> None:
     """Have what this trainer writes down as its contribution pass through here: the trainer believes that it is so."""
     write_contribution = trainer._write_contribution
 
-    def write_odd_contribution(anchor: bytes) -> None:
+    def write_odd_contribution(anchor: bytes, effort: Effort) -> None:
         for odd in take_odd():
             _distort(trainer, odd)
-        write_contribution(anchor)
+        write_contribution(anchor, effort)
 
     vars(trainer)["_write_contribution"] = write_odd_contribution
 
@@ -104,6 +106,8 @@ def run() -> int:
     def make_faulty_trainer(spec: RunSpec, settings: PeerSettings, me: str, directory: Path) -> Trainer:
         trainer = make_trainer(spec, settings, me, directory)
         let_be_odd(trainer, watched.take_odd)
+        if is_paced(directory):
+            slow_down(trainer, settings.min_step_s)
         return trainer
 
     peer.session._make_trainer = make_faulty_trainer

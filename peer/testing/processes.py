@@ -1,7 +1,7 @@
 """Real peers on loopback: a bootstrap node and as many `python -m peer join` as one asks for, with the fault kit.
 
     with closing(RealSwarm(tmp_path, peers=3)) as run:
-        run.until_round(3, within_s=120)
+        run.until_round(3)
 
 One thread: lines of children and strikes of faults arrive in one inbox, which is read while one waits.
 """
@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,16 +28,16 @@ from dht.identity import Identity
 from peer.events import AlertRaised, InviteIssued, Line, RoundCommitted, parse_line
 from peer.rounds.names import coordinator
 from peer.spec import RunSpec, dump, from_mapping, read_text
-from peer.testing.children import ORPHAN_S, Child, Printed, assert_no_orphans, processes_of
+from peer.testing.children import BUSY, HANG_S, ORPHAN_S, Child, Printed, assert_no_orphans, processes_of
 from peer.testing.faults import Crash, Fault, Odd, Stall
+from peer.testing.faulty_streams import DELAY
+from peer.testing.pacing import PACED
 from peer.testing.strikes import Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
 from peer.testing.swarm import Committed, Swarm
 
 LINK_MODULE = "peer.testing.faulty_link"
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
-BOOTSTRAP_S = 60.0
-"""The bootstrap node must have issued its invite after this long."""
-STOP_S = 20.0
+STOP_S = 20.0 * BUSY
 """A process that was asked to stop must have ended after this long."""
 ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
@@ -51,7 +51,7 @@ ENVIRONMENT = {
 LOOK_S = 0.25
 """A process that ended without a word is noticed after this long."""
 WAKE_AGAIN_S = 0.05
-EXPLAIN_S = 1.0
+EXPLAIN_S = 1.0 * BUSY
 LOG_TAIL = 600
 """Characters of a log that an error shows."""
 ENDLESS = ("run.rounds=0", "inner.schedule_rounds=50")
@@ -86,8 +86,9 @@ class RealSwarm(Swarm):
     """A run of real processes below `directory`: a bootstrap node and `peers` founders, started at once.
 
     `sets` are TOML assignments to keys of the spec, such as `round.steps=60`, `settings` to those of every
-    peer, such as `min_step_s=0.5`. An `endless` run has no last round. A peer that ends though nobody asked
-    it to is an AssertionError in whatever waits.
+    peer, such as `min_step_s=0.5`, `own` to those of one, by its index. The devices of a `paced` swarm are busy for as
+    long as each peer's `min_step_s` says (`peer.testing.pacing`). Every frame is `delay_s` longer on its way. An
+    `endless` run has no last round. A peer that ends though nobody asked it to is an AssertionError in whatever waits.
     """
 
     def __init__(
@@ -98,6 +99,9 @@ class RealSwarm(Swarm):
         sets: Sequence[str] = (),
         settings: Sequence[str] = (),
         *,
+        own: Mapping[int, Sequence[str]] | None = None,
+        paced: bool = False,
+        delay_s: float = 0.0,
         endless: bool = True,
     ) -> None:
         super().__init__()
@@ -111,13 +115,14 @@ class RealSwarm(Swarm):
         self._later: list[tuple[float, Callable[[], None]]] = []
         threads = max(1, (len(os.sched_getaffinity(0)) - 1) // peers)
         self._settings = (f"threads={threads}", *settings)
+        self._own, self._paced, self._delay_s = own or {}, paced, delay_s
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._temporary = tempfile.TemporaryDirectory(prefix="hf-")
         self._hear_strikes()
         self.invite = ""
         self._bootstrap = self._start_bootstrap()
         try:
-            self._await(lambda: self.invite, BOOTSTRAP_S, "the bootstrap node issued no invite")
+            self._await(lambda: self.invite, HANG_S, "the bootstrap node issued no invite")
             for _ in range(peers):
                 self.join()
         except BaseException:
@@ -172,7 +177,7 @@ class RealSwarm(Swarm):
 
     # ---- waiting ----
 
-    def until_round(self, round: int, *, within_s: float, by: Collection[int] = ()) -> None:
+    def until_round(self, round: int, *, within_s: float = HANG_S, by: Collection[int] = ()) -> None:
         """As `Swarm` says; or, until each peer in `by` has committed it, whatever the others do."""
 
         def all_there() -> bool:
@@ -183,13 +188,13 @@ class RealSwarm(Swarm):
         who = f"of peers {sorted(by)}" if by else "live peers"
         self._await(all_there, within_s, f"not all {who} have committed round {round}")
 
-    def until_first(self, round: int, *, within_s: float) -> None:
+    def until_first(self, round: int, *, within_s: float = HANG_S) -> None:
         """Wait until somebody has committed anchor `round`: nobody is far in the round that starts from there."""
         self._await(
             lambda: any(round in peer.commits for peer in self._peers), within_s, f"nobody has committed round {round}"
         )
 
-    def wait_for(self, peer: int, wanted: Callable[[Line], bool], *, within_s: float) -> Line:
+    def wait_for(self, peer: int, wanted: Callable[[Line], bool], *, within_s: float = HANG_S) -> Line:
         """The first line that is `wanted`, of those that the peer printed since it was last started.
 
         Of a peer that is not live, those that it prints once it is back. Raises AssertionError if there
@@ -209,11 +214,11 @@ class RealSwarm(Swarm):
 
         return self._await(find, within_s, f"peer {peer} has not reported what was awaited")
 
-    def until(self, reached: Callable[[], object], what: str, *, within_s: float) -> None:
+    def until(self, reached: Callable[[], object], what: str, *, within_s: float = HANG_S) -> None:
         """Wait until `reached` gives something true. Raises AssertionError that says `what` has not happened."""
         self._await(reached, within_s, what)
 
-    def until_struck(self, fault: Fault, *, within_s: float) -> None:
+    def until_struck(self, fault: Fault, *, within_s: float = HANG_S) -> None:
         """Wait until this fault has struck."""
         self._await(lambda: fault in self._struck, within_s, f"{fault} has not struck")
 
@@ -224,6 +229,10 @@ class RealSwarm(Swarm):
         index = len(self._peers)
         directory = self.directory / f"peer-{index}"
         make_fifos(directory)
+        if self._paced:
+            (directory / PACED).touch()
+        if self._delay_s:
+            (directory / DELAY).write_text(str(self._delay_s))
         identity = Identity.load_or_create(directory / "identity.key")
         self._peers.append(_Peer(index=index, directory=directory, id=identity.peer_id))
         self._write_orders()
@@ -359,7 +368,10 @@ class RealSwarm(Swarm):
         return self._child_of(argv, folder / "bootstrap.log")
 
     def _start(self, peer: _Peer) -> None:
-        settings = [f"settings.{setting}" for setting in (f"name=peer-{peer.index}", *self._settings)]
+        settings = [
+            f"settings.{setting}"
+            for setting in (f"name=peer-{peer.index}", *self._settings, *self._own.get(peer.index, ()))
+        ]
         argv = [sys.executable, "-m", "peer.testing.join", self.invite, "--dir", str(peer.directory)]
         argv += ["--listen", LOOPBACK, *(word for setting in settings for word in ("--set", setting))]
         self._drain()

@@ -64,6 +64,10 @@ class Anchor:
                 outer_step(self.theta[where], self.momentum[where], mean, learning_rate, momentum)
             covered = where.stop
         assert covered == self.theta.numel(), f"parts cover {covered} of {self.theta.numel()} elements"
+        self.arrive(ranges)
+
+    def arrive(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Advance the cursors past `ranges`; this is the next round's anchor."""
         for shard, _, end in ranges:
             self.cursors[shard] = max(self.cursors.get(shard, 0), end)
         self.round += 1

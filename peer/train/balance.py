@@ -1,6 +1,7 @@
 """What a peer has produced minus what decided updates counted (the protocol, §8).
 
-Four operations change it in a running peer, no others; a restart restores it from what was offered.
+Four operations change it in a running peer, and a fifth if the spec says `interpolate`; a restart restores it from
+what was offered.
 Never sending, never voting: only a decided update moves work out, so that a missed commit, a void
 part, a crash and a fork all end with the right amount owed.
 """
@@ -53,6 +54,18 @@ class Balance:
     def returned(self, part: slice, decoded: Tensor) -> None:
         """An update that counted `decoded` was undone by fork choice: it is owed again."""
         self.flat[part].add_(decoded)
+
+    @torch.no_grad()
+    def interpolated(self, theta: Tensor, now: Tensor, own: float) -> None:
+        """Owe what lies between the new anchor θ and a point `own` of the way from θ − balance to the parameters `now`.
+
+        That point, (1 − α) (θ − balance) + α now, is streaming DiLoCo's merge (arXiv:2501.18512). The ledger is not
+        exact any more: progress since the freeze counts α of itself, and so does what `now` has not followed of θ.
+        """
+        for first in range(0, self.flat.numel(), CHUNK):
+            part = slice(first, min(first + CHUNK, self.flat.numel()))
+            apart = theta[part].sub(self.flat[part]).sub_(now[part]).mul_(own)
+            self.flat[part].add_(apart)
 
     @torch.no_grad()
     def restored(self, part: slice, decoded: Tensor) -> None:

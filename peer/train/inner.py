@@ -58,8 +58,8 @@ class InnerLoop:
         self._parameters = trained(model)
         self._bfloat16 = uses_bfloat16(spec, device)
 
-    def step(self, round: int, step: int, stop: Callable[[], bool] = lambda: False) -> Step:
-        """Inner step number `step` (from 0) of round `round`: gradients of all micro-batches, clip, optimizer.
+    def step(self, round: int, step: float, stop: Callable[[], bool] = lambda: False) -> Step:
+        """Inner step `step` (from 0) of round `round`, see `learning_rate`: all micro-batches, clip, optimizer.
 
         Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all.
         """

@@ -16,8 +16,8 @@ def steps_before(spec: RunSpec, round: int) -> int:
     return first_synchronous + ramp + max(0, round - ramp_end) * table.steps
 
 
-def learning_rate(spec: RunSpec, round: int, step: int) -> float:
-    """Inner learning rate of inner step `step` (from 0) of round `round`.
+def learning_rate(spec: RunSpec, round: int, step: float) -> float:
+    """Inner learning rate of inner step `step` (from 0) of round `round`; between two of them at another pace than H.
 
     Linear warm-up over `inner.warmup_steps`, then a cosine that reaches `inner.final_fraction` of
     the peak at the end of the schedule. A run without an end keeps the peak.

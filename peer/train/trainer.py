@@ -6,14 +6,18 @@ and the parameters at which the current stretch of inner steps began.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from dht.errors import DiskFull
 from peer.averaging.codec import Codec
 from peer.averaging.contribution import Contribution, Effort, is_written, keep_newest, write_contribution
 from peer.data.batches import Batches
@@ -22,7 +26,7 @@ from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.rounds.layout import cut
 from peer.rounds.settlement import Settlement, settle
-from peer.rounds.update import Update
+from peer.rounds.update import VOID, Update
 from peer.spec import RunSpec
 from peer.train.age import Age
 from peer.train.anchor import Anchor, LoadObject, advance
@@ -31,6 +35,17 @@ from peer.train.checkpoint import VERSION, Checkpoint
 from peer.train.evaluate import held_out_loss
 from peer.train.generators import generator_states, set_generator_states
 from peer.train.inner import InnerLoop, Step
+from peer.train.layerwise import Layerwise, Move
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Freeze:
+    """A contribution that is being written, and what its trainer counted as its own before."""
+
+    effort: Effort
+    age: Age
+    step_in_round: int
+    written: Future[None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +77,14 @@ class Trainer:
         self._start = self.anchor.theta.clone()
         self._batches = Batches(self._source, spec, me, (me,), {})
         self._inner = InnerLoop(self._model, spec, self._batches, device)
+        self._layerwise = Layerwise(self._model, self._flat, device) if self.layerwise else None
         self._held_out: Tensor | None = None
         self.step_in_round = 0
         self._tokens = self._steps = 0
         self._age = Age()
         self._offered: bytes | None = None
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="freeze")
+        self._freezing: _Freeze | None = None
         self._covered: set[bytes] = set()
         """Anchors whose contribution, still on disk, is in the balance or was counted out of it."""
 
@@ -76,9 +94,24 @@ class Trainer:
         return self._flat.size
 
     @property
+    def streams(self) -> bool:
+        """Whether inner steps that follow a contribution belong to the next round."""
+        return self.spec.round.overlap == "streaming"
+
+    @property
+    def layerwise(self) -> bool:
+        """Whether updates may be applied beside the next inner steps."""
+        return self.spec.round.overlap == "layerwise"
+
+    @property
+    def round_in_training(self) -> int:
+        """The anchor to which the steps that are made now will be offered, by its number."""
+        return self.anchor.round + (self.streams and self.frozen)
+
+    @property
     def steps_in_round(self) -> int:
-        """H of the round that leads to the next anchor."""
-        return self.spec.steps_in(self.anchor.round)
+        """H of `round_in_training`."""
+        return self.spec.steps_in(self.round_in_training)
 
     @property
     def frozen(self) -> bool:
@@ -94,14 +127,18 @@ class Trainer:
         """Take my shards among the members of the last update, and me. Said twice in a round it changes nothing."""
         self._batches.reassign(sorted({*members, self.me}), self.anchor.cursors)
 
-    def train_step(self, stop: Callable[[], bool] = lambda: False) -> Step:
+    def train_step(self, stop: Callable[[], bool] = lambda: False, position: float | None = None) -> Step:
         """One inner step; one with fewer micro-batches if `stop` says so after one of them.
 
-        Steps beyond H of an overdue round go on at the round's last learning rate.
+        `position` says where between step 0 and step H of the round its learning rate is taken, if the round's pace
+        is not one step after the other. Steps beyond H, while a round is overdue, go on at the last learning rate.
         """
-        step = self._inner.step(self.anchor.round, min(self.step_in_round, self.steps_in_round - 1), stop)
+        if position is None:
+            position = min(self.step_in_round, self.steps_in_round - 1)
+        with self._reading():
+            step = self._inner.step(self.round_in_training, position, stop)
         self.step_in_round += 1
-        self._age.progressed(self.anchor.round)
+        self._age.progressed(self.anchor.round + self.frozen)
         self._tokens += step.tokens
         self._steps += 1
         return step
@@ -112,39 +149,163 @@ class Trainer:
         A peer that stood here before others' branch won, and has come back, offers again what it offered then.
         Raises DiskFull, and then it may be tried again.
         """
+        self.begin_freeze(anchor)
+        self.finish_freeze()
+
+    def begin_freeze(self, anchor: bytes, announce: Callable[[], None] = lambda: None) -> None:
+        """`freeze`, but encoding and writing go on beside the next inner steps: they do not change the balance.
+
+        `announce` is called when all is on disk, by the thread that wrote it, and not at all without room.
+        """
         assert self._offered is None, "one contribution per anchor"
+        self._wait_for_layers()
         self._collect_progress()
         if self._find_mine(anchor) is None:
-            self._write_contribution(anchor)
-        self._offered = anchor
+            effort = Effort(self._tokens, self._steps, self._batches.ranges(), self._age.staleness(self.anchor.round))
+            self._freezing = _Freeze(
+                effort=effort, age=dataclasses.replace(self._age), step_in_round=self.step_in_round,
+                written=self._writer.submit(self._write_and_announce, anchor, effort, announce),
+            )  # fmt: skip
+            self._age.froze()
+            self._batches.mark()
+            self._tokens = self._steps = 0
+        else:
+            announce()
+        self._offer(anchor)
 
-    def _write_contribution(self, anchor: bytes) -> None:
-        staleness = self._age.staleness(self.anchor.round)
-        effort = Effort(self._tokens, self._steps, self._batches.ranges(), staleness)
+    @property
+    def is_frozen_on_disk(self) -> bool:
+        """Whether `finish_freeze` would not wait."""
+        return self._freezing is None or self._freezing.written.done()
+
+    def finish_freeze(self) -> None:
+        """Wait until what is offered is on disk. Raises DiskFull, and then nothing is offered and nothing is lost."""
+        if self._freezing is None:
+            return
+        freezing, self._freezing = self._freezing, None
+        try:
+            freezing.written.result()
+        except BaseException:
+            self._take_back_offer(freezing)
+            raise
+        self._covered = {
+            known for known in (*self._covered, self._offered) if known and is_written(self._folder, known)
+        }
+
+    def _take_back_offer(self, freezing: _Freeze) -> None:
+        """As if no freeze had begun: what was made since belongs to the contribution that is still to be made."""
+        self._offered = None
+        self._tokens += freezing.effort.tokens
+        self._steps += freezing.effort.steps
+        self._batches.put_back(freezing.effort.ranges)
+        self._age = freezing.age
+        if self.streams:
+            self.step_in_round += freezing.step_in_round
+
+    def _wait_for_contribution(self) -> None:
+        """Before the balance changes. Without room on the disk nothing is offered."""
+        with suppress(DiskFull):
+            self.finish_freeze()
+
+    def _offer(self, anchor: bytes) -> None:
+        self._offered = anchor
+        if self.streams:
+            self.step_in_round = 0
+
+    def _write_and_announce(self, anchor: bytes, effort: Effort, announce: Callable[[], None]) -> None:
+        self._write_contribution(anchor, effort)
+        announce()
+
+    def _write_contribution(self, anchor: bytes, effort: Effort) -> None:
         write_contribution(self._folder, anchor, self._balance.flat.numpy(), self.parts, self._codec, effort)
         # Of two branches, since a peer may change over to the other one and back.
         keep_newest(self._folder, 2 * self.spec.round.keep_rounds, anchor)
-        self._covered = {known for known in self._covered | {anchor} if is_written(self._folder, known)}
-        self._age.froze()
-        self._batches.mark()
-        self._tokens = self._steps = 0
 
     def apply(self, update: Update, load: LoadObject) -> float:
         """Move to the next anchor: the outer step on the agreed bytes, the balance less what was counted.
 
         The local parameters become the new anchor less the balance: what was learned and not yet
-        counted is kept, and measured from where this peer now stands. Returns the norm of what was
-        given up because it is older than the run takes; 0.0 if nothing was.
+        counted is kept, and measured from where this peer now stands. What was offered is settled before
+        what came after it is added, which nobody was offered and no age discounts. Returns the norm of
+        what was given up because it is older than the run takes; 0.0 if nothing was.
         """
+        self._wait_for_layers()
+        self._wait_for_contribution()
         mine = self._find_mine(update.parent)
-        self._collect_progress()
         self._step_anchor(update, load)
         self._settle(update, mine)
         given_up = self._give_up_if_too_old()
-        self._offered = None
-        self.step_in_round = 0
+        self._merge()
+        self._begin_anew()
         self._start_from_anchor()
         return given_up
+
+    def begin_apply(self, update: Update, load: LoadObject) -> float:
+        """`apply`, but all that goes over the whole model follows layer by layer, beside the next inner steps.
+
+        At return every byte was checked, and round, cursors and what is offered are the next anchor's. Inner steps
+        wait for each layer as they come to it; everything else waits for all. Then say `finish_apply`. Returns what
+        `apply` returns. Raises BadInput, and then nothing has changed.
+        """
+        assert self._layerwise is not None
+        assert not self._layerwise.busy, "the update before is finished"
+        self._wait_for_contribution()
+        mine = self._find_mine(update.parent)
+        means = {name: load(name) for name in update.parts if name != VOID}
+        outcomes = settle(update, self.me, mine is not None)
+        age = dataclasses.replace(self._age)
+        if self._all_counted(outcomes):
+            age.counted()
+        too_old = age.staleness(update.round) > self.spec.round.max_staleness
+        if too_old or (self.frozen and self.spec.round.merge == "interpolate"):
+            given_up = self.apply(update, means.__getitem__)  # rare, and not the sum of what layers give
+            self._layerwise.begin(lambda layer: None, self.anchor.state_digest)
+            return given_up
+        move = Move(
+            spec=self.spec, update=update, means=means, mine=mine, outcomes=outcomes, parts=self.parts,
+            anchor=self.anchor, balance=self._balance, start=self._start, flat=self._flat,
+        )  # fmt: skip
+        self._age = age
+        self.anchor.arrive([item for member in update.members for item in member.ranges])
+        self._begin_anew()
+        self._layerwise.begin(move.apply_layer, self.anchor.state_digest)
+        return 0.0
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether `finish_apply` would not wait."""
+        return self._layerwise is None or self._layerwise.done
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that inner steps have waited for layers of the newest update."""
+        return 0.0 if self._layerwise is None else self._layerwise.waited_s
+
+    def finish_apply(self) -> bytes:
+        """Wait until the update is applied; returns the anchor's state digest. Raises what went wrong meanwhile."""
+        assert self._layerwise is not None
+        return self._layerwise.finish()
+
+    def _reading(self) -> AbstractContextManager[None]:
+        """Forward and backward passes are made inside."""
+        return nullcontext() if self._layerwise is None else self._layerwise.reading()
+
+    def _wait_for_layers(self) -> None:
+        """Before anything looks at whole vectors."""
+        if self._layerwise is not None:
+            self._layerwise.wait()
+
+    def _begin_anew(self) -> None:
+        if not (self.streams and self.frozen):
+            self.step_in_round = 0
+        self._offered = None
+
+    def _merge(self) -> None:
+        """Take what was made since the freeze along to the new anchor."""
+        if self.frozen and self.spec.round.merge == "interpolate":
+            self._balance.interpolated(self.anchor.theta, self._flat.new(), self.spec.round.alpha)
+        else:
+            self._collect_progress()
 
     def undo(self, updates: Sequence[Update], restored: Anchor) -> Undone:
         """Stand at the earlier anchor `restored` again: these updates, newest first, no longer count.
@@ -153,6 +314,8 @@ class Trainer:
         BadInput for a damaged contribution, and then nothing has changed.
         """
         assert updates[-1].round == restored.round + 1, "the updates lead back to the anchor"
+        self._wait_for_layers()
+        self._wait_for_contribution()
         mine = [self._find_mine(update.parent) for update in updates]
         self._collect_progress()
         done = self._return(zip(updates, mine, strict=True))
@@ -170,7 +333,6 @@ class Trainer:
         have counted it, and nothing counts twice. Returns the norm of all that is given up.
         """
         self.resume(name)
-        self._collect_progress()
         given_up = 0.0
         if self._offered is not None and (mine := self._find_mine(self._offered)) is not None:
             for part, where in enumerate(self._slices()):
@@ -181,6 +343,7 @@ class Trainer:
         self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
         self._age.went_back(restored.round)
         given_up = math.sqrt(given_up) + self._give_up_if_too_old()
+        self._collect_progress()
         self._offered = None
         self.step_in_round = 0
         self._start_from_anchor()
@@ -193,17 +356,24 @@ class Trainer:
 
     def resume(self, anchor: bytes) -> None:
         """Stand at `anchor` again: what was offered to it before a crash, and is not remembered, is offered again."""
+        self._wait_for_layers()
+        self._wait_for_contribution()
         if self._offered == anchor or (mine := self._find_mine(anchor)) is None:
             return
         if anchor not in self._covered:
             self._take_back(mine)
-        self._offered = anchor
+        self._offer(anchor)
 
     def _step_anchor(self, update: Update, load: LoadObject) -> None:
         advance(self.anchor, update, self.spec, self.parts, load)
 
     def checkpoint(self, anchor: bytes) -> Checkpoint:
-        """All that this peer is now; `anchor` is the chain's name of where it stands. Changes nothing."""
+        """All that this peer is now; `anchor` is the chain's name of where it stands. Changes nothing.
+
+        Waits for what is being written; without room for it nothing is offered.
+        """
+        self._wait_for_layers()
+        self._wait_for_contribution()
         state = {
             "version": VERSION, "run": self.spec.digest().hex(), "peer": self.me, "anchor": anchor.hex(),
             "round": self.anchor.round, "cursors": sorted(self.anchor.cursors.items()),
@@ -224,6 +394,7 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Be what `checkpoint` says, to the bit. The model must be the one it was taken of."""
+        self._wait_for_layers()
         state, mine = checkpoint.state, checkpoint.tensors["peer"]
         self.anchor.become(**checkpoint.tensors["anchor"], round=state["round"], cursors=state["cursors"])
         self._balance.flat.copy_(mine["balance"])
@@ -239,11 +410,13 @@ class Trainer:
 
     def evaluate(self) -> tuple[float, int]:
         """Held-out loss of the anchor in nats per token, and the tokens it was measured on."""
+        self._wait_for_layers()
         if self._held_out is None:
             self._held_out = held_out(self._source)
         local = self._flat.new()
         self._flat.copy_from(self.anchor.theta)
-        loss = held_out_loss(self._model, self._held_out, self.device)
+        with self._reading():
+            loss = held_out_loss(self._model, self._held_out, self.device)
         self._flat.copy_from(local)
         return loss, self._held_out[:, 1:].numel()
 
@@ -260,17 +433,25 @@ class Trainer:
                 self._balance.counted(where, self._decoded(mine.payload(part), where))
             elif what is Settlement.MISSED:
                 self._balance.missed(where, self.spec.round.gamma)
-        kept = Settlement.MISSED in outcomes and self.spec.round.gamma > 0
-        if mine is not None and not kept:
+        if self._all_counted(outcomes):
             self._age.counted()
 
+    def _all_counted(self, outcomes: Sequence[Settlement]) -> bool:
+        """Whether nothing of what was offered is still owed."""
+        kept = Settlement.MISSED in outcomes and self.spec.round.gamma > 0
+        return Settlement.UNTOUCHED not in outcomes and not kept
+
     def _give_up_if_too_old(self) -> float:
-        """Work beyond the age limit would count nothing: start afresh. Returns its norm."""
+        """Work beyond the age limit would count nothing; what came after the freeze is younger. Returns its norm."""
         if self._age.staleness(self.anchor.round) <= self.spec.round.max_staleness:
             return 0.0
-        self._age = Age()
-        self._batches.mark()
-        self._tokens = self._steps = 0
+        if self._age.unoffered == self.anchor.round:
+            self._age.counted()
+        else:
+            self._collect_progress()
+            self._age = Age()
+            self._batches.mark()
+            self._tokens = self._steps = 0
         return self._balance.missed(slice(None), 0.0)
 
     def _return(self, undone: Iterable[tuple[Update, Contribution | None]]) -> Undone:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tests.benchmarks import attacks, chaos, dashboard, drops, honest, join, quality, spikes
+from tests.benchmarks import attacks, chaos, dashboard, drops, honest, join, overlap, parity, quality, spikes
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -19,6 +19,8 @@ def main(words: Sequence[str] | None = None) -> int:
     attacks.add_command(commands)
     spikes.add_command(commands)
     honest.add_command(commands)
+    overlap.add_command(commands)
+    parity.add_command(commands)
     dashboard.add_command(commands)
     arguments = parser.parse_args(words)
     code: int = arguments.run(arguments)

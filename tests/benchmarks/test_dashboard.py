@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from peer.events import parse_line
+from peer.testing.children import HANG_S
 from tests.benchmarks import dashboard
 from tests.benchmarks.dashboard import MARKS, QUICK, Figures
 from tests.benchmarks.dashboard_stream import Stream
@@ -45,7 +46,6 @@ def test_each_bar_can_be_missed(change: dict[str, object], bar: str) -> None:
     assert [item.name for item in dashboard.judge(figures(**change)) if not item.met] == [bar]
 
 
-@pytest.mark.timeout(300)
 def test_a_small_load_gives_figures_of_every_screen(tmp_path: Path) -> None:
     measured = dashboard.measure(QUICK, tmp_path)
     assert set(measured.cpu_share_of) == set(MARKS)
@@ -70,16 +70,16 @@ def test_the_stream_is_the_same_every_time_and_all_of_it_is_understood() -> None
 def test_a_terminal_shows_what_is_typed_and_knows_what_it_takes() -> None:
     program = "sum(range(10**7)); print('here is', input('say: '))"
     with Terminal([sys.executable, "-c", program], columns=40, rows=10) as terminal:
-        terminal.wait_for("say:", 20.0)
+        terminal.wait_for("say:", HANG_S)
         assert terminal.cpu_s() > 0
         assert terminal.peak_bytes() > 2**20
         terminal.press("it\r")
-        terminal.wait_for("here is it", 20.0)
+        terminal.wait_for("here is it", HANG_S)
 
 
 def test_text_that_is_not_drawn_in_time_is_an_error_that_tells_what_was() -> None:
     program = "print('\\x1b[31mred\\x1b[0m herring'); input()"
     with Terminal([sys.executable, "-c", program], columns=40, rows=10) as terminal:
-        terminal.wait_for("red herring", 20.0)
+        terminal.wait_for("red herring", HANG_S)
         with pytest.raises(TimeoutError, match="red herring"):
             terminal.wait_for("whale", 0.1)

@@ -25,6 +25,7 @@ from peer.rounds.messages import Place
 from peer.rounds.names import digest_of, genesis_anchor
 from peer.rounds.update import Update
 from peer.spec import RunSpec
+from peer.testing.children import HANG_S
 from peer.train.schedule import learning_rate
 from peer.train.trainer import Trainer
 from tests.benchmarks import quality, quality_report
@@ -142,7 +143,7 @@ def reduced(trainers: list[Trainer], update: Update) -> dict[bytes, bytes]:
                 reducer.keep(Keep(where, name, part, offer.payload(part)))
             weights = row_for(update.weights, piece.layer)
             reducer.reduce(Reduce(where, part, (1 << len(names)) - 1, names, weights), lambda digest: None)
-            calls.get(timeout=10.0)()
+            calls.get(timeout=HANG_S)()
     return objects.means
 
 

@@ -118,7 +118,7 @@ def train_diloco(spec: RunSpec, report: Report, left_out: LeftOut = nobody, make
     with tempfile.TemporaryDirectory(prefix="homefires-") as folder:
         trainers = [make(spec, name, Path(folder) / name) for name in names]
         first, tokens = trainers[0], 0
-        points = [_measured(report, 0, 0, lambda: first.evaluate()[0])]
+        points = [measured(report, 0, 0, lambda: first.evaluate()[0])]
         anchor = genesis_anchor(spec.digest(), names, first.anchor.state_digest())
         for round in range(spec.run.rounds):
             began_at = time.process_time()
@@ -130,7 +130,7 @@ def train_diloco(spec: RunSpec, report: Report, left_out: LeftOut = nobody, make
             anchor = decided.next_anchor
             rounds.seconds += time.process_time() - began_at
             if is_measured(spec, round + 1):
-                points.append(_measured(report, round + 1, tokens, lambda: first.evaluate()[0]))
+                points.append(measured(report, round + 1, tokens, lambda: first.evaluate()[0]))
         states = {trainer.anchor.state_digest() for trainer in trainers}
     assert len(states) == 1, "trainers with the same updates hold other bits"
     wire_bytes = sum(Codec(spec.codec.wire).part_bytes(part.size) for part in first.parts)
@@ -193,11 +193,11 @@ def train_synchronously(spec: RunSpec, report: Report) -> Outcome:
     inner = dataclasses.replace(spec.inner, accumulation=spec.inner.accumulation * len(names))
     loop = InnerLoop(model, dataclasses.replace(spec, inner=inner), feed, CPU)
     held_out_BT, tokens = held_out(source), 0
-    points = [_measured(report, 0, 0, lambda: held_out_loss(model, held_out_BT, CPU))]
+    points = [measured(report, 0, 0, lambda: held_out_loss(model, held_out_BT, CPU))]
     for round in range(spec.run.rounds):
         tokens += sum(loop.step(round, step).tokens for step in range(spec.steps_in(round)))
         if is_measured(spec, round + 1):
-            points.append(_measured(report, round + 1, tokens, lambda: held_out_loss(model, held_out_BT, CPU)))
+            points.append(measured(report, round + 1, tokens, lambda: held_out_loss(model, held_out_BT, CPU)))
     flat = FlatParameters(model)
     return Outcome(
         points=points, state=digest_of(flat.new().numpy().tobytes()).hex(), wire_bytes=4 * flat.size,
@@ -215,7 +215,8 @@ def steps_of(spec: RunSpec) -> int:
     return steps_before(spec, spec.run.rounds)
 
 
-def _measured(report: Report, round: int, tokens: int, measure: Callable[[], float]) -> Point:
+def measured(report: Report, round: int, tokens: int, measure: Callable[[], float]) -> Point:
+    """A point of a run, told to `report`."""
     point = Point(round=round, tokens=tokens, loss=measure())
     report(point)
     return point

@@ -24,12 +24,12 @@ from dht.keys import GENESIS, HEAD, HEAD_TTL_S
 from dht.node import NetworkConfig, Node, open_node
 from dht.records import Genesis, Head, Record, sign_record, unpack, unpack_body, verify_record
 from peer.events import AlertRaised, Event, InviteIssued, PeerStarted, PeerStopped, parse_line
+from peer.testing.children import HANG_S
 
 pytestmark = pytest.mark.swarm
 
 RUN = b"h" * 32
 SPEC = b'[run]\nname = "test"\nfounders = 2\n'
-DEADLINE_S = 30.0
 
 
 class Bootstrap:
@@ -41,7 +41,7 @@ class Bootstrap:
     async def wait_for(self, kind: type[Event], **fields: Any) -> Any:
         """The next event of that type whose fields are these."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HANG_S):
             while text := await self.process.stdout.readline():
                 line = parse_line(text.decode())
                 assert line is not None
@@ -51,7 +51,7 @@ class Bootstrap:
 
     async def ended(self) -> tuple[int, str]:
         """Its exit code and what it wrote on stderr."""
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HANG_S):
             _, stderr = await self.process.communicate()
         assert self.process.returncode is not None
         return self.process.returncode, stderr.decode()
@@ -124,7 +124,7 @@ async def test_from_the_invite_to_genesis_and_through_a_restart(tmp_path: Path) 
     async with bootstrap(tmp_path) as second:
         text = (await second.wait_for(InviteIssued)).invite
         async with joined(tmp_path / "c", text) as (_, late):
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(HANG_S):
                 found: dict[str, Record] = {}
                 while not found:
                     found = await late.board.read(GENESIS)

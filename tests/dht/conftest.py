@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -19,10 +19,10 @@ from dht.board import Board
 from dht.identity import Identity
 from dht.memory import LinkModel, MemoryBoard, MemoryNetwork, Scheduler
 from dht.streams import Streams
+from peer.testing.children import HANG_S
 from peer.testing.faulty_streams import FaultyStreams
 
 RUN = b"r" * 32
-DEADLINE_S = 20.0
 
 
 class Inbox:
@@ -40,7 +40,7 @@ class Inbox:
     async def wait_for(self, count: int, meanwhile: Callable[[], None] | None = None) -> list[tuple[str, bytes]]:
         """The frames, once there are `count`; calls `meanwhile` now and twice a second until then."""
         self._run_network()
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HANG_S):
             while len(self.frames) < count:
                 self._arrived.clear()
                 if meanwhile is not None:
@@ -55,11 +55,14 @@ class MemoryWorld:
 
     def __init__(self) -> None:
         self._scheduler = Scheduler()
-        self._network = MemoryNetwork(self._scheduler, Random(1), LinkModel(delay_s=(0.01, 0.3)))
+        self._caps: dict[str, dict[str, float]] = {"upload_bps": {}, "download_bps": {}}
+        self._network = MemoryNetwork(self._scheduler, Random(1), LinkModel(delay_s=(0.01, 0.3), **self._caps))
         self._board = MemoryBoard(RUN, time.time)
 
-    async def add_peer(self, **limits: Any) -> tuple[Identity, Board, Streams]:
+    async def add_peer(self, caps: Mapping[str, float] | None = None, **limits: Any) -> tuple[Identity, Board, Streams]:
         identity = Identity.generate()
+        for name, bps in (caps or {}).items():
+            self._caps[name][identity.peer_id] = bps
         return identity, self._board, self._network.connect(identity.peer_id)
 
     def inbox(self) -> Inbox:
@@ -75,8 +78,8 @@ class MemoryWorld:
 class FaultyWorld(MemoryWorld):
     """The same peers behind switches; one is thrown, which at this rate must not be noticed."""
 
-    async def add_peer(self, **limits: Any) -> tuple[Identity, Board, Streams]:
-        identity, board, inner = await super().add_peer(**limits)
+    async def add_peer(self, caps: Mapping[str, float] | None = None, **limits: Any) -> tuple[Identity, Board, Streams]:
+        identity, board, inner = await super().add_peer(caps, **limits)
         streams = FaultyStreams(inner, lambda: self._scheduler.now, self._scheduler.call_in, Random(1))
         streams.throttle(bytes_per_s=1e9, seconds=5)
         return identity, board, streams
@@ -93,7 +96,7 @@ class RealWorld:
         self._stacks: dict[str, AsyncExitStack] = {}
         self._stopped: list[int] = []
 
-    async def add_peer(self, **limits: Any) -> tuple[Identity, Board, Streams]:
+    async def add_peer(self, caps: Mapping[str, float] | None = None, **limits: Any) -> tuple[Identity, Board, Streams]:
         from dht.links import LinkLimits
         from dht.node import NetworkConfig, open_node
 
@@ -106,6 +109,7 @@ class RealWorld:
             listen=LOOPBACK,
             bootstrap=self._first,
             limits=LinkLimits(**limits),
+            **(caps or {}),
         )
         stack = await self._stack.enter_async_context(AsyncExitStack())
         node = await stack.enter_async_context(open_node(config))
@@ -126,7 +130,7 @@ class RealWorld:
 
     async def until(self, happened: Callable[[], bool]) -> None:
         """Wait for what nothing reports."""
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HANG_S):
             while not happened():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from dht.lifetime import parent_gone
+from peer.testing.children import HANG_S
 
 PARENT = """
 import subprocess, sys
@@ -17,7 +18,7 @@ child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.
 print(child.pid, child.stdout.readline().decode().strip(), flush=True)
 sys.stdin.read()
 """
-TIED = "import dht.lifetime, time; dht.lifetime.die_with_parent(); print('up', flush=True); time.sleep(60)"
+TIED = "import dht.lifetime, time; dht.lifetime.die_with_parent(); print('up', flush=True); time.sleep(3600)"
 WATCHING = """
 import asyncio, os, dht.lifetime
 parent = os.getppid()
@@ -37,8 +38,8 @@ def test_a_child_ends_when_its_parent_is_killed(child: str) -> None:
         assert up == b"up"
         process = psutil.Process(int(pid))
         parent.send_signal(signal.SIGKILL)
-        parent.wait(timeout=10)
-        gone, _ = psutil.wait_procs([process], timeout=10)
+        parent.wait(timeout=HANG_S)
+        gone, _ = psutil.wait_procs([process], timeout=HANG_S)
         assert gone
 
 
@@ -46,5 +47,5 @@ async def test_parent_gone_waits_for_a_living_parent() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await parent_gone(poll_s=0.01)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         await parent_gone(parent_pid=os.getpid(), poll_s=0.01)

@@ -11,6 +11,7 @@ import pytest
 
 from dht.errors import DirectoryBusy
 from dht.lock import hold_directory
+from peer.testing.children import HANG_S
 
 
 def test_a_second_holder_is_told_who_is_first(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
         with pytest.raises(DirectoryBusy, match=f"process {child.pid}"), hold_directory(tmp_path):
             pass
         child.kill()
-        child.wait(timeout=10)
+        child.wait(timeout=HANG_S)
         with hold_directory(tmp_path):
             pass
 

@@ -7,6 +7,7 @@ import pytest
 
 from dht.identity import Identity
 from dht.streams import MAX_FRAME_BYTES
+from peer.testing.children import HANG_S
 
 
 async def test_frames_arrive_whole_in_order_and_with_their_sender(world: Any) -> None:
@@ -53,6 +54,21 @@ async def test_large_frames_are_made_when_the_stream_is_free(world: Any) -> None
     frames = await inbox.wait_for(6)
     assert [frame[0] for _, frame in frames] == [1, 3, 5, 7, 9, 11]
     assert all(len(frame) == 2**20 for _, frame in frames)
+
+
+@pytest.mark.parametrize("capped", ["upload", "download"])
+async def test_on_a_capped_line_a_small_frame_overtakes_parts_of_its_own_sender(world: Any, capped: str) -> None:
+    """The parts take seconds and come whole, in order and after it."""
+    caps = {f"{capped}_bps": 4e6}
+    _, _, alice_streams = await world.add_peer(caps=caps if capped == "upload" else None)
+    bob, _, bob_streams = await world.add_peer(caps=caps if capped == "download" else None)
+    inbox = world.inbox()
+    bob_streams.listen(inbox)
+    for number in range(3):
+        alice_streams.send_when_free(bob.peer_id, lambda number=number: bytes([number]) * 500_000)
+    alice_streams.send(bob.peer_id, b"small")
+    frames = [frame for _, frame in await inbox.wait_for(4)]
+    assert frames == [b"small", *(bytes([number]) * 500_000 for number in range(3))]
 
 
 async def test_unreachable_and_silent_peers_do_not_hold_up_others(world: Any) -> None:
@@ -109,7 +125,7 @@ async def test_a_header_beyond_the_cap_is_cut_off_before_its_bytes(real_world: A
     bob_streams.listen(inbox)
     reader, writer = await real_world.nodes[mallory.peer_id]._links.dial(bob.peer_id)
     writer.write((MAX_FRAME_BYTES + 1).to_bytes(4, "big") + bytes(100))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         assert await reader.read() == b""
     writer.close()
     assert inbox.frames == []
@@ -139,7 +155,7 @@ async def test_what_waits_for_a_silent_peer_is_bounded_in_bytes_and_time(real_wo
     """Memory does not grow with what is sent; the stream is given up, and a new one serves when the peer wakes."""
     queue_bytes = 4 * 2**20
     _, _, alice_streams = await real_world.add_peer(
-        queue_bytes=queue_bytes, progress_timeout_s=0.5, retry_s=(0.05, 0.1)
+        queue_bytes=queue_bytes, progress_timeout_s=2.0, retry_s=(0.05, 0.1)
     )
     bob, _, bob_streams = await real_world.add_peer()
     inbox = real_world.inbox()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from peer import exposure, keeping, standing, telling
 from peer import session as sessions
-from peer import telling
 from peer.session import Peer
-from peer.telling import Progress, Session
+from peer.telling import Session
+from tests.decided import AtOnce
 from tests.peer.rounds.build import HEAD, NAMES
 from tests.peer.story import Clock, Link, NoSnapshots, Shelf, Story, Trainer, spec
 
@@ -18,6 +19,9 @@ def story(monkeypatch: pytest.MonkeyPatch) -> Story:
     clock, link, events = Clock(), Link(), []
     monkeypatch.setattr(sessions, "time", clock)
     monkeypatch.setattr(telling, "time", clock)
+    monkeypatch.setattr(standing, "time", clock)
+    monkeypatch.setattr(keeping, "ThreadPoolExecutor", lambda **named: AtOnce())
+    monkeypatch.setattr(exposure, "time", clock)
     link.load_object = lambda digest: b""  # type: ignore[attr-defined]
     trainer = Trainer(clock=clock)
     session = Session(events.append)
@@ -26,5 +30,6 @@ def story(monkeypatch: pytest.MonkeyPatch) -> Story:
         link, trainer, shelf, NoSnapshots(), spec(), session, b"state", HEAD.anchor, NAMES,  # type: ignore[arg-type]
         in_step=True,
     )  # fmt: skip
-    peer.round_began_at, peer.progress = clock.now, Progress(since=clock.now)
+    peer.round_began_at = clock.now
+    peer.progress.restart()
     return Story(clock, link, trainer, shelf, events, session, peer)

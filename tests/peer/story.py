@@ -74,6 +74,8 @@ class Link:
         if not self.queue:
             self.on_wait(timeout_s)
         message = self.queue.popleft() if self.queue else None
+        if message is not None and message[0] == "commit" and len(message) == 5:
+            message = (*message, sessions.time.monotonic())
         if message is not None and message[0] == "ends with":
             self.has_ended = True
             raise message[1]
@@ -84,6 +86,8 @@ class Link:
 
     def send(self, kind: str, *fields: Any) -> None:
         self.told.append((kind, *fields))
+
+    announce = send
 
     def kinds(self) -> list[str]:
         return [kind for kind, *_ in self.told]
@@ -103,37 +107,73 @@ class Trainer:
     has_progress: bool = False
     """Whether steps were made that no contribution holds."""
     room: bool = True
+    is_frozen_on_disk: bool = True
+    """Whether what is begun is there at once; else when it is waited for."""
+    announce: Callable[[], None] | None = None
     too_old: float = 0.0
     """Norm of the work that it gives up with every update."""
     lost: int = 0
     """Of the updates that are undone, how many held work that is not on its disk any more."""
     step_s: float = 1.0
     evaluate_s: float = 0.0
+    apply_s: float = 0.0
+    begin_freeze_s: float = 0.0
+    streams: bool = False
+    steps_given: int = 0
+    """In what is being written."""
     clock: Clock = field(default_factory=Clock)
     done: list[str] = field(default_factory=list)
+    positions: list[float] = field(default_factory=list)
+    """Where in the round each step took its learning rate."""
     anchor: Any = field(default_factory=lambda: SimpleNamespace(round=0, state_digest=lambda: b"state"))
+
+    @property
+    def round_in_training(self) -> int:
+        return int(self.anchor.round) + (self.streams and self.frozen)
 
     def begin_round(self, members: tuple[str, ...]) -> None:
         self.done.append("begin")
 
-    def train_step(self, stop: Callable[[], bool]) -> Any:
+    def train_step(self, stop: Callable[[], bool], position: float) -> Any:
         self.done.append("step")
+        self.positions.append(position)
         self.has_progress = True
         self.step_in_round += 1
         self.clock.now += self.step_s
         return SimpleNamespace(loss=2.0, tokens=64, learning_rate=0.1)
 
-    def freeze(self, anchor: bytes) -> None:
+    def begin_freeze(self, anchor: bytes, announce: Callable[[], None]) -> None:
         assert not self.frozen
-        if not self.room:
+        self.clock.now += self.begin_freeze_s
+        self.announce = announce if self.room else None
+        if self.is_frozen_on_disk:
+            self.written()
+        self.frozen, self.has_progress = True, False
+        if self.streams:
+            self.steps_given, self.step_in_round = self.step_in_round, 0
+
+    def written(self) -> None:
+        """It is on disk, if there is room."""
+        self.is_frozen_on_disk = True
+        if self.announce is not None:
+            self.announce()
+            self.announce = None
+
+    def finish_freeze(self) -> None:
+        if self.room:
+            self.written()
+        else:
+            self.frozen, self.has_progress = False, True
+            self.step_in_round += self.steps_given
             raise DiskFull("the disk is full")
         self.done.append("freeze")
-        self.frozen, self.has_progress = True, False
 
     def apply(self, item: object, load: object) -> float:
         self.done.append("apply")
+        self.clock.now += self.apply_s
+        if not (self.streams and self.frozen):
+            self.step_in_round = 0
         self.frozen = False
-        self.step_in_round = 0
         self.anchor.round += 1
         return self.too_old
 
@@ -159,7 +199,7 @@ class Trainer:
         return self.too_old
 
     def checkpoint(self, anchor: bytes) -> Checkpoint:
-        return Checkpoint(state={"anchor": anchor.hex()}, tensors={})
+        return Checkpoint(state={"anchor": anchor.hex(), "round": self.anchor.round}, tensors={})
 
     def evaluate(self) -> tuple[float, int]:
         self.done.append("evaluate")
@@ -213,12 +253,22 @@ class Story:
         for _ in range(count):
             self.peer.catch_up_or_train()
 
+    def until(self, reached: Callable[[], object]) -> None:
+        """Turn by turn; AssertionError if a hundred thousand are not enough."""
+        for _ in range(100_000):
+            if reached():
+                return
+            self.peer.catch_up_or_train()
+        raise AssertionError("it is not reached")
+
     def told(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def commit(item: Block | None = None) -> tuple[Any, ...]:
-    return ("commit", (item or block()).to_bytes(), NEXT, 10, 20)
+def commit(item: Block | None = None, agreed_at: float | None = None) -> tuple[Any, ...]:
+    """The link heard of it when the trainer does, unless it says when."""
+    when = () if agreed_at is None else (agreed_at,)
+    return ("commit", (item or block()).to_bytes(), NEXT, 10, 20, *when)
 
 
 @dataclass

@@ -28,6 +28,7 @@ from peer.events import RoundCommitted, read_events
 from peer.model.build import build
 from peer.rounds.state import Acceptor, Head
 from peer.rounds.update import WEIGHT_ONE, Block, Update
+from peer.testing.children import HANG_S
 from peer.train.checkpoint import Checkpoints
 from peer.train.rewind import restore_at
 from tests.peer.export.run_on_disk import RunOnDisk, certify, judged, make_run, small_spec, write_corpus
@@ -396,7 +397,7 @@ def test_a_person_asks_for_an_audit(copied: Path) -> None:
 
     def homefires(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tui", "audit", str(copied), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
 
     told = homefires()
     assert (told.returncode, told.stdout.count("\n")) == (0, 1)

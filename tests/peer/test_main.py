@@ -16,6 +16,7 @@ from peer.averaging.child import LinkChild
 from peer.control import Commands
 from peer.spec import PeerSettings, settings_from
 from peer.telling import Session
+from peer.testing.children import BUSY, HANG_S
 
 FAKE = Path(__file__).parent / "averaging" / "fake_link.py"
 
@@ -60,7 +61,7 @@ def test_a_mistake_that_the_trainer_finds_is_told_at_once(
     monkeypatch.setattr(command, "join", fail)
     before, others = time.monotonic(), set(psutil.Process().children())
     assert ending("echo", tmp_path) == ("settings.device is 'cuda'", BadInput.exit_code)
-    assert time.monotonic() - before < 10
+    assert time.monotonic() - before < 10 * BUSY
     assert capfd.readouterr().err == "homefires: settings.device is 'cuda'\n"
     assert set(psutil.Process().children()) <= others
 
@@ -69,7 +70,7 @@ def test_a_link_that_dies_is_a_bug_not_a_mistake(tmp_path: Path, monkeypatch: py
     """Exit code 1, so that whoever started the peer points to the log."""
 
     def listen(link: LinkChild, *args: object) -> None:
-        link.receive(30.0)
+        link.receive(HANG_S)
 
     monkeypatch.setattr(command, "join", listen)
     assert ending("dies", tmp_path) == ("the link ended unexpectedly", HomefiresError.exit_code)

@@ -17,6 +17,7 @@ import pytest
 from peer import measuring as measurings
 from peer.events import DeviceMeasured, Event, Line, format_line, parse_line
 from peer.measuring import Gpu, Tree, measuring, one_at_a_time
+from peer.testing.children import HANG_S
 
 
 class Nvml:
@@ -169,7 +170,7 @@ def test_measuring_goes_on_beside_the_work_until_its_end(monkeypatch: pytest.Mon
             three.set()
 
     with measuring(emit):
-        assert three.wait(10)
+        assert three.wait(HANG_S)
     count = len(said)
     assert not any(thread.name == "measuring" for thread in threading.enumerate())
     last = said[-1]

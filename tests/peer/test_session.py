@@ -74,38 +74,56 @@ def test_a_gentle_peer_rests_after_each_step_and_hears_the_link_meanwhile(story:
     """A step and its rest take `min_step_s`, and the last step of a round is followed by the freeze at once."""
     story.peer.min_step_s, story.link.on_wait = 5.0, story.clock.sleep
     began_at = story.clock.now
-    story.turns(STEPS - 1)
-    assert story.clock.now - began_at == pytest.approx((STEPS - 1) * story.peer.min_step_s)
-    assert 0 < max(story.link.waits) <= sessions.POLL_S
-    story.turns(1)
+    story.until(lambda: story.trainer.frozen)
     assert story.clock.now - began_at == pytest.approx((STEPS - 1) * story.peer.min_step_s + story.trainer.step_s)
-    assert story.trainer.done[-1] == "freeze"
+    assert story.trainer.done == ["begin", *["step"] * STEPS, "freeze"]
+    assert 0 < max(story.link.waits) <= sessions.POLL_S
 
 
-@pytest.mark.parametrize("said", [("freeze",), ("behind",), commit()])
-def test_a_gentle_peer_ends_its_rest_when_the_link_wants_something(story: Story, said: tuple[object, ...]) -> None:
-    """It answers within a moment, not after the rest."""
-    story.peer.min_step_s = 1000.0
+@pytest.mark.parametrize(("said", "done"), [(("freeze",), "freeze"), (commit(), "apply")])
+def test_a_gentle_peer_does_in_its_rest_what_the_link_wants(story: Story, said: tuple[object, ...], done: str) -> None:
+    """It answers within a moment, but its next step is made no sooner for that."""
+    story.peer.min_step_s, story.link.on_wait = 1000.0, story.clock.sleep
+    story.turns(3)
+    story.link.queue.append(said)
+    story.turns(2)
+    assert story.trainer.done == ["begin", "step", done]
+    assert story.clock.now - 1000.0 < story.trainer.step_s + 5 * sessions.POLL_S
+    if said[0] == "freeze":
+        story.link.queue.append(commit())
+    story.until(lambda: story.trainer.done.count("step") == 2)
+    assert story.clock.now - 1000.0 == 1000.0 + story.trainer.step_s
 
-    def wait(seconds: float) -> None:
-        story.clock.sleep(seconds)
-        if len(story.link.waits) == 4:
-            story.link.queue.append(said)
 
-    story.link.on_wait = wait
+def test_what_is_done_within_a_rest_is_not_exposed(story: Story) -> None:
+    """The wait for the others is, from the end of the rest on."""
+    story.peer.min_step_s, story.link.on_wait = 10.0, story.clock.sleep
+    story.until(lambda: story.trainer.frozen)
+    story.clock.now = story.peer.rests_until + 3.0
+    story.link.queue.append(commit())
     story.turns(1)
-    assert story.clock.now - 1000.0 < story.trainer.step_s + 4 * sessions.POLL_S
+    (event,) = story.told(RoundCommitted)
+    assert event.exposed_s == 3.0
+
+
+def test_a_gentle_peer_that_falls_behind_does_not_finish_its_rest(story: Story) -> None:
+    """What it would rest for is long past."""
+    story.peer.min_step_s, story.link.on_wait = 1000.0, story.clock.sleep
+    story.turns(3)
+    story.link.queue.append(("behind",))
+    story.turns(2)
+    assert story.session.state == "SYNCING"
 
 
 def test_a_gentle_peer_that_is_asked_to_leave_does_not_finish_its_rest(story: Story) -> None:
-    story.peer.min_step_s = 1000.0
+    story.peer.min_step_s, story.peer.met = 1000.0, True
 
     def wait(seconds: float) -> None:
         story.clock.sleep(seconds)
         story.session.stopping = len(story.link.waits) == 4
 
     story.link.on_wait = wait
-    story.turns(1)
+    story.peer.take_part()
     assert len(story.link.waits) == 4
 
 
@@ -127,12 +145,19 @@ def test_a_slow_peer_freezes_when_the_time_is_over(story: Story) -> None:
     assert story.trainer.done == ["begin", "step", "step", "freeze"]
 
 
-def test_a_freeze_is_made_at_the_next_step(story: Story) -> None:
+def test_a_freeze_is_made_after_the_step_that_is_being_made(story: Story) -> None:
     """The others are done; half a contribution is better than none."""
     story.turns(1)
     story.link.queue.append(("freeze",))
     story.turns(2)
-    assert story.trainer.done == ["begin", "step", "step", "step", "freeze"]
+    assert story.trainer.done == ["begin", "step", "step", "freeze"]
+
+
+def test_who_has_made_nothing_makes_a_step_before_it_freezes(story: Story) -> None:
+    story.link.queue.append(("freeze",))
+    story.peer._hear(0.0)
+    story.turns(1)
+    assert story.trainer.done == ["begin", "step", "freeze"]
 
 
 def test_a_freeze_that_comes_too_late_is_ignored(story: Story) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dht.errors import DiskFull
 from peer.events import AlertRaised, Evaluated, InnerProgressed, PeerStateChanged, RoundCommitted
 from peer.session import PAUSED_WHY, POLL_S
 from peer.wishes import Wish
@@ -184,22 +183,17 @@ def test_leaving_while_paused(paused: Story) -> None:
     assert paused.trainer.done.count("step") == 1
 
 
-def test_a_full_disk_does_not_keep_the_pause_from_the_others(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_keep_the_pause_from_the_others(story: Story) -> None:
     """Else they would wait for it in every round; its work stays in memory and is given at the next anchor."""
     story.turns(1)
-    freeze = story.trainer.freeze
-
-    def fail(anchor: bytes) -> None:
-        raise DiskFull("the disk is full")
-
-    monkeypatch.setattr(story.trainer, "freeze", fail)
+    story.trainer.room = False
     story.session.wishes.wish(Wish.PAUSE)
     story.link.on_wait = story.clock.sleep
     story.turns(4)
     assert story.link.kinds().count("paused") == 1
     (alert,) = story.told(AlertRaised)
     assert "stays in memory" in alert.text
-    monkeypatch.setattr(story.trainer, "freeze", freeze)
+    story.trainer.room = True
     story.link.queue.append(commit())
     story.turns(3)
     assert story.trainer.done[-1] == "freeze"

@@ -100,3 +100,19 @@ def test_a_file_that_is_no_text_is_no_spec(tmp_path: Path) -> None:
     path.write_bytes("[run]".encode("utf-16"))
     with pytest.raises(BadSpec, match="not UTF-8 text"):
         load(str(path))
+
+
+@pytest.mark.parametrize("key", ["upload_mbps", "download_mbps"])
+def test_a_cap_is_none_or_one_that_a_round_can_live_with(key: str) -> None:
+    """Bits per second instead of megabits, less than a line carries, or nothing at all: refused with what to write."""
+    assert getattr(settings_from([]), key) == 0
+    assert [getattr(settings_from([f"settings.{key}={value}"]), key) for value in ("0", "0.5", "20")] == [0, 0.5, 20]
+    for value in ("-1", "0.1", "20000000", "inf", "nan"):
+        with pytest.raises(BadSpec, match=f"{key} is .*it must be 0 \\(no cap\\) or between 0.5 and"):
+            settings_from([f"settings.{key}={value}"])
+
+
+def test_newcomers_may_get_nothing() -> None:
+    assert settings_from(["settings.newcomers_mbps=0"]).newcomers_mbps == 0
+    with pytest.raises(BadSpec, match="newcomers_mbps"):
+        settings_from(["settings.newcomers_mbps=-1"])

@@ -12,13 +12,14 @@ from dht.errors import BadInvite
 from peer import watching
 from peer.events import AlertRaised, PeerStopped, parse_line
 from peer.spec import load
+from peer.testing.children import HANG_S
 from peer.watching import Printer
 
 
 def test_a_watcher_has_no_model_and_no_torch_of_ours() -> None:
     """hivemind brings torch along when the node starts; nothing of ours does."""
     code = "import json, sys; import peer.watching; print(json.dumps(sorted(sys.modules)))"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=HANG_S)
     loaded = json.loads(ended.stdout)
     assert "peer.watch.watcher" in loaded
     heavy = {"torch", "hivemind", "transformers", "datasets", "peer.model", "peer.train"}
@@ -46,7 +47,7 @@ def test_layers_that_no_model_has_are_refused() -> None:
 def test_an_invite_that_is_none() -> None:
     """One line on stderr, one event, the code of a wrong invite."""
     argv = [sys.executable, "-m", "peer", "watch", "nonsense"]
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S)
     assert ended.returncode == BadInvite.exit_code
     assert ended.stderr.splitlines() == ["homefires: 'nonsense' is not an invite; an invite starts with hf1:"]
     (line,) = map(parse_line, ended.stdout.splitlines())

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from peer.events import Line, parse_line
-from peer.testing.children import ORPHAN_S, Child, Printed, processes_of
+from peer.testing.children import HANG_S, ORPHAN_S, Child, Printed, processes_of
 
 
 class Homefires:
@@ -34,7 +34,7 @@ class Homefires:
         """What it wrote on stderr so far."""
         return self._child.err
 
-    def text(self, timeout_s: float) -> str | None:
+    def text(self, timeout_s: float = HANG_S) -> str | None:
         """The next line on stdout; None at its end. Fails after `timeout_s`."""
         try:
             text = self._queue.get(timeout=timeout_s).text
@@ -44,15 +44,15 @@ class Homefires:
             self.out.append(text)
         return text
 
-    def wait_for_text(self, part: str, timeout_s: float) -> str:
+    def wait_for_text(self, part: str, timeout_s: float = HANG_S) -> str:
         """Read on until a line contains `part`."""
         deadline = time.monotonic() + timeout_s
-        while (text := self.text(deadline - time.monotonic())) is not None:
+        while (text := self.text(max(0.1, deadline - time.monotonic()))) is not None:
             if part in text:
                 return text
         pytest.fail(f"ended without {part!r}; stderr: {self.err[-800:]}")
 
-    def wait_for(self, wanted: Callable[[Line], bool], timeout_s: float) -> Line:
+    def wait_for(self, wanted: Callable[[Line], bool], timeout_s: float = HANG_S) -> Line:
         """Read on until an event that is `wanted`; for commands with `--ui json`."""
         deadline = time.monotonic() + timeout_s
         while (text := self.text(max(0.1, deadline - time.monotonic()))) is not None:
@@ -63,7 +63,7 @@ class Homefires:
                 return line
         pytest.fail(f"ended without the awaited event; stderr: {self.err[-800:]}")
 
-    def finish(self, timeout_s: float) -> int:
+    def finish(self, timeout_s: float = HANG_S) -> int:
         """Read to the end and return the exit code."""
         deadline = time.monotonic() + timeout_s
         while (text := self.text(max(0.1, deadline - time.monotonic()))) is not None:

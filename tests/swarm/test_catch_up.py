@@ -16,8 +16,6 @@ SETS = (
 )  # fmt: skip
 GENTLE = ("min_step_s=0.2",)
 """Rounds of four seconds, and cores for who comes back."""
-BEGIN_S = 150.0
-ROUND_S = 60.0
 MISSED = 3
 VICTIM = 2
 OTHERS = (0, 1)
@@ -25,17 +23,16 @@ BYTES_PER_PARAMETER = 0.6
 """The bar for one round: int4 takes 0.53, the rest is for certificates, what peers say of themselves, and frames."""
 
 
-@pytest.mark.timeout(400)
 def test_a_peer_that_missed_three_rounds_fetches_three_updates(swarm: StartSwarm) -> None:
     """It stands still while the others make three rounds: all that its link receives until it is in step is at most
     0.6 bytes per parameter and round, counted with those that are made while it catches up. What it had learned is
     taken, and discounted by age for all to see. Then it is killed, and the same holds until it is back."""
     run = swarm(peers=3, real=True, spec="tiny", sets=SETS, settings=GENTLE)
-    run.until_round(2, within_s=BEGIN_S)
+    run.until_round(2)
 
     stopped_at = let_it_train(run)
     run.halt(VICTIM)
-    run.until_round(stopped_at + MISSED, by=OTHERS, within_s=MISSED * ROUND_S)
+    run.until_round(stopped_at + MISSED, by=OTHERS)
     run.go_on(VICTIM)
     missed = rounds_without_the_victim(run, stopped_at)
     assert_cheap(run, missed)
@@ -43,7 +40,7 @@ def test_a_peer_that_missed_three_rounds_fetches_three_updates(swarm: StartSwarm
 
     stopped_at = let_it_train(run)
     run.kill(VICTIM)
-    run.until_round(stopped_at + MISSED, by=OTHERS, within_s=MISSED * ROUND_S)
+    run.until_round(stopped_at + MISSED, by=OTHERS)
     run.restart(VICTIM)
     missed = rounds_without_the_victim(run, stopped_at)
     assert_cheap(run, missed)
@@ -53,7 +50,7 @@ def test_a_peer_that_missed_three_rounds_fetches_three_updates(swarm: StartSwarm
 def let_it_train(run: RealSwarm) -> int:
     """Wait until the victim has learned something in a new round; the anchor from which it trains."""
     round = run.committed(VICTIM)[-1].round + 1
-    run.wait_for(VICTIM, lambda line: trains_from(line, round), within_s=2 * ROUND_S)
+    run.wait_for(VICTIM, lambda line: trains_from(line, round))
     return round
 
 
@@ -64,7 +61,7 @@ def rounds_without_the_victim(run: RealSwarm, stopped_at: int) -> list[int]:
         event = line.event
         return isinstance(event, RoundCommitted) and event.round > stopped_at and run.id_of(VICTIM) in event.group
 
-    line = run.wait_for(VICTIM, takes_part, within_s=4 * ROUND_S)
+    line = run.wait_for(VICTIM, takes_part)
     assert isinstance(line.event, RoundCommitted)
     return list(range(stopped_at + 1, line.event.round))
 
@@ -86,10 +83,10 @@ def assert_taken_as_stale(run: RealSwarm, round: int) -> None:
     """In the update that made this anchor the victim counts, and everybody is told that it counts for less."""
     victim = run.id_of(VICTIM)
     for peer in OTHERS:
-        commit = run.wait_for(peer, lambda line: is_commit(line, round), within_s=ROUND_S).event
+        commit = run.wait_for(peer, lambda line: is_commit(line, round)).event
         assert isinstance(commit, RoundCommitted)
         assert commit.weights[victim] > 0
-        said = run.wait_for(peer, lambda line: is_stale(line, victim), within_s=ROUND_S).event
+        said = run.wait_for(peer, lambda line: is_stale(line, victim)).event
         assert isinstance(said, PenaltyImposed)
         assert 0 < said.factor < 1
         assert said.until_round >= round

@@ -2,60 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+
 import pytest
 
 from peer.events import AlertRaised, Line, PeerStateChanged, TransferProgressed
 from peer.testing.faulty_link import LIES
-from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
 
 pytestmark = pytest.mark.swarm
 
+SNAPSHOT_ROUNDS, KEEP_ROUNDS = 6, 3
 SETS = (
-    "round.snapshot_rounds=6", "round.keep_rounds=3", "round.steps=4", "round.sync_rounds=0", "round.ramp_rounds=0",
+    f"round.snapshot_rounds={SNAPSHOT_ROUNDS}", f"round.keep_rounds={KEEP_ROUNDS}", "round.steps=4",
+    "round.sync_rounds=0", "round.ramp_rounds=0",
     "round.max_train_s=20", "round.gather_s=6", "round.exchange_s=6", "round.ack_s=3", "data.eval_every=1000",
     "inner.sequences=2",
     "model.config={hidden_size=256, intermediate_size=640, num_hidden_layers=2, num_attention_heads=2, "
     "tie_word_embeddings=true}",
 )  # fmt: skip
-SETTINGS = ("chain_mb=0", "upload_mbps=8", "min_step_s=0.5")
+SETTINGS = ("chain_mb=0", "newcomers_mbps=8", "min_step_s=0.5")
 """Nothing is kept longer than it must be, and 12 MB take some seconds."""
 LIAR, VICTIM = 1, 2
 
 
-@pytest.mark.timeout(500)
-def test_a_newcomer_takes_a_snapshot_though_one_donor_dies_and_one_lies(swarm: StartSwarm) -> None:
-    """It is told who lied and who stopped, is in step with the rest, and what it gives counts."""
-    run = swarm(peers=3, real=True, sets=SETS, settings=SETTINGS)
-    run.until_round(9, within_s=200)
-    run.until(lambda: all(first_block(run, founder) > 1 for founder in range(3)), "all prune", within_s=120)
-    (run.directory_of(LIAR) / LIES).touch()
-    late = run.join()
-    run.wait_for(late, is_transfer, within_s=120)
-    run.kill(VICTIM)
-    run.wait_for(late, is_ready, within_s=120)
-    newest = run.committed(0)[-1].round
-    run.until_round(newest + 3, within_s=120, by=(0, LIAR, late))
-    assert any(late in run.group(round) for round in range(newest + 1, newest + 4))
-    assert run.committed(late)[0].round > 6, "it did not replay from the beginning"
-    run.assert_agreement()
-    told = [text for line in run.lines(late) if (text := text_of(line, "DONOR"))]
-    assert any(run.id_of(LIAR) in text and "wrong bytes" in text for text in told)
-    assert all(run.id_of(0) not in text for text in told)
-    assert not any(text_of(line, "LINK") for peer in (0, LIAR, late) for line in run.lines(peer))
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
+    """Three peers in the first rounds. The second test leaves one of them dead."""
+    with closing(RealSwarm(tmp_path_factory.mktemp("run"), 3, sets=SETS, settings=SETTINGS)) as run:
+        run.until_round(2)
+        yield run
 
 
-@pytest.mark.timeout(500)
-def test_a_peer_that_was_away_too_long_says_so_and_goes_on_from_a_snapshot(swarm: StartSwarm) -> None:
+def test_a_peer_that_was_away_too_long_says_so_and_goes_on_from_a_snapshot(run: RealSwarm) -> None:
     """Nobody has any more what follows its chain, and those who are asked for it are not troubled by that."""
-    run = swarm(peers=3, real=True, sets=SETS, settings=SETTINGS)
-    run.until_round(2, within_s=150)
     away = 2
     assert run.stop(away) == 0
     stood_at = run.committed(away)[-1].round
-    run.until(lambda: all(first_block(run, peer) > stood_at + 1 for peer in (0, 1)), "both prune", within_s=150)
+    run.until(lambda: all(first_block(run, peer) > stood_at + 1 for peer in (0, 1)), "both prune")
     run.restart(away)
-    line = run.wait_for(away, lambda line: bool(text_of(line, "RESYNC")), within_s=60)
+    line = run.wait_for(away, lambda line: bool(text_of(line, "RESYNC")))
     assert f"no longer have what follows round {stood_at} here" in text_of(line, "RESYNC")
     until_in_group(run, away)
     run.assert_agreement()
@@ -63,13 +50,32 @@ def test_a_peer_that_was_away_too_long_says_so_and_goes_on_from_a_snapshot(swarm
     assert sum("no longer have" in text_of(line, "RESYNC") for line in run.lines(away)) == 1
 
 
+def test_a_newcomer_takes_a_snapshot_though_one_donor_dies_and_one_lies(run: RealSwarm) -> None:
+    """It is told who lied and who stopped, is in step with the rest, and what it gives counts."""
+    run.until_round((run.committed(0)[-1].round // SNAPSHOT_ROUNDS + 1) * SNAPSHOT_ROUNDS + KEEP_ROUNDS)
+    run.until(lambda: all(first_block(run, founder) > 1 for founder in range(3)), "all prune")
+    (run.directory_of(LIAR) / LIES).touch()
+    late = run.join()
+    run.wait_for(late, is_transfer)
+    run.kill(VICTIM)
+    run.wait_for(late, is_ready)
+    newest = run.committed(0)[-1].round
+    run.until_round(newest + 3, by=(0, LIAR, late))
+    assert any(late in run.group(round) for round in range(newest + 1, newest + 4))
+    assert run.committed(late)[0].round > SNAPSHOT_ROUNDS, "it did not replay from the beginning"
+    run.assert_agreement()
+    told = [text for line in run.lines(late) if (text := text_of(line, "DONOR"))]
+    assert any(run.id_of(LIAR) in text and "wrong bytes" in text for text in told)
+    assert all(run.id_of(0) not in text for text in told)
+    assert not any(text_of(line, "LINK") for peer in (0, LIAR, late) for line in run.lines(peer))
+
+
 def until_in_group(run: RealSwarm, peer: int) -> None:
     """Wait until the group of a round that is not committed yet has this peer in it."""
     newest = run.committed(0)[-1].round
     run.until(
-        lambda: any(peer in commit.group for commit in run.committed(0) if commit.round > newest), "in the group",
-        within_s=120,
-    )  # fmt: skip
+        lambda: any(peer in commit.group for commit in run.committed(0) if commit.round > newest), "not in the group"
+    )
 
 
 def first_block(run: RealSwarm, peer: int) -> int:

@@ -15,12 +15,11 @@ LAYER = "model.layers.1"
 ROUND, VICTIM = 4, 2
 
 
-@pytest.mark.timeout(300)
 def test_an_odd_layer_is_named_by_everybody_and_the_run_goes_on(swarm: StartSwarm) -> None:
     """Of eight times as much in one layer that layer counts nothing; in the next round nobody is accused."""
     run = swarm(peers=3, real=True, sets=SETS)
     run.inject(Odd(peer=VICTIM, round=ROUND, factor=8.0, layer=LAYER))
-    run.until_round(ROUND + 2, within_s=150)
+    run.until_round(ROUND + 2)
     run.assert_agreement()
     told = {
         line.event.round: [row for row in line.event.penalties if row["code"] == "ANOMALY"]

@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from peer.testing.children import HANG_S
+
 ESCAPE = 0x1B
 _SEQUENCES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[P_^].*?\x1b\\|\x1b[@-Z\\-_=>78]", re.S
@@ -49,7 +51,7 @@ class Terminal:
             if select.select([self._fd], [], [], seconds)[0]:
                 self.taken += os.read(self._fd, 1 << 16)
 
-    def wait_for(self, words: str, timeout_s: float, *, since: int = 0) -> float:
+    def wait_for(self, words: str, timeout_s: float = HANG_S, *, since: int = 0) -> float:
         """Until `words` are drawn after the first `since` bytes; seconds that it took. AssertionError with what was."""
         began_at = time.monotonic()
         while words not in self._since(since):
@@ -88,7 +90,7 @@ class Terminal:
                 self._code = os.waitstatus_to_exitcode(status)
         return self._code
 
-    def finish(self, timeout_s: float) -> int:
+    def finish(self, timeout_s: float = HANG_S) -> int:
         """Wait for its end, reading what it draws; the exit code."""
         deadline = time.monotonic() + timeout_s
         while (code := self.code) is None:

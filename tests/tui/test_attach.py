@@ -19,13 +19,13 @@ from dht.errors import BadInvite, DirectoryBusy, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
 from peer.events import Line, PeerStarted, format_line
+from peer.testing.children import HANG_S
 from tui.attach import Look, attach, how_to_come_back, join_and_attach
 from tui.output import PlainOutput
 from tui.single import Join
 from tui.status import is_locked
 
 FAKE_PEER = Path(__file__).with_name("fake_peer.py")
-WAIT_S = 10.0
 LOOK = Look()
 
 
@@ -72,7 +72,7 @@ class Bench:
     def stop_peer(self) -> None:
         for process in self.processes():
             process.terminate()
-            process.wait(WAIT_S)
+            process.wait(HANG_S)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_leaving_waits_for_the_end(bench: Bench) -> None:
 
 def test_a_peer_that_crashes_under_the_dashboard_is_an_error_that_names_its_log(bench: Bench) -> None:
     def watch() -> str:
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + HANG_S
         while is_locked(bench.directory / "run" / "lock") and time.monotonic() < deadline:
             time.sleep(0.05)
         return "ended"

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from dht.errors import RoundsFailed
 from dht.identity import Identity
 from dht.invite import issue
 from peer.events import Line, PeerStarted, format_line
+from peer.testing.children import HANG_S
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("demo", "bootstrap", "join", "watch", "attach", "status", "pause", "resume", "finish", "leave")
@@ -26,7 +27,7 @@ def homefires(*arguments: str) -> subprocess.CompletedProcess[str]:
         env=os.environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         stdin=subprocess.DEVNULL,
     )
 
@@ -43,15 +44,21 @@ def assert_one_line(done: subprocess.CompletedProcess[str], exit_code: int, *wor
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_answers_at_once(command: str) -> None:
-    """Below 0.3 s, best of five: nothing heavy is imported."""
+    """Below 0.3 s of processor time, best of five: nothing heavy is imported."""
     best_s = float("inf")
     for _ in range(5):
-        begun = time.perf_counter()
+        begun_s = children_s()
         done = homefires(*filter(None, [command]), "--help")
-        best_s = min(best_s, time.perf_counter() - begun)
+        best_s = min(best_s, children_s() - begun_s)
         assert done.returncode == 0
         assert done.stdout.startswith(f"usage: homefires {command}".rstrip())
     assert best_s < HELP_S
+
+
+def children_s() -> float:
+    """Processor time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @pytest.mark.parametrize(
@@ -134,7 +141,7 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "tui", "status", "--dir", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=HANG_S)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
 
@@ -154,7 +161,7 @@ def test_a_terminal_that_is_closed_is_no_bug(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tui", "watch", str(recording), "--ui", "plain"]
     own = os.environ | {"XDG_DATA_HOME": str(tmp_path)}
     done = subprocess.run(
-        argv, cwd=ROOT, env=own, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, timeout=60
+        argv, cwd=ROOT, env=own, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, timeout=HANG_S
     )
     os.close(theirs)
     assert (done.returncode, done.stderr) == (1, b"")

@@ -246,6 +246,23 @@ def test_tokens_of_a_peer_are_those_of_rounds_that_counted() -> None:
     assert swarm.history[0].given == {"A": 500, "B": 400}
 
 
+def test_what_is_trained_while_a_round_is_agreed_counts_for_the_next() -> None:
+    """A streaming peer goes on after it gave its part; its step and its tokens outlast the commit."""
+    begun = [
+        line(RoundStarted(round=0, steps=9)),
+        line(progressed(0, tokens=500)),
+        line(PhaseEntered(round=0, phase="freeze")),
+        line(progressed(1, tokens=40)),
+    ]
+    ahead = folded(*begun).peers["A"]
+    assert (ahead.round, ahead.step, ahead.tokens_now, ahead.tokens_ahead) == (0, 1, 500, 40)
+    swarm = folded(*begun, line(committed(1)), line(RoundStarted(round=1, steps=9)))
+    after = swarm.peers["A"]
+    assert swarm.history[0].given["A"] == 500
+    assert (after.round, after.step, after.tokens, after.tokens_now, after.tokens_ahead) == (1, 1, 500, 40, 0)
+    assert swarm.behind("A") == 0
+
+
 def test_a_fork_undoes_what_the_rounds_before_it_counted() -> None:
     """One peer tells the same rounds again, with another digest: nothing counts twice."""
     first = [

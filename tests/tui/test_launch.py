@@ -12,10 +12,11 @@ import pytest
 
 from dht.errors import HomefiresError, PortInUse
 from peer.events import AlertRaised, InviteIssued, PeerStarted
+from peer.testing.children import HANG_S, ORPHAN_S
 from tui.launch import Child, Children, Ended, Interrupted, Said, error_of
 
+STOP_S = 20.0
 FAKE_CHILD = str(Path(__file__).with_name("fake_child.py"))
-DEADLINE_S = 20.0
 
 GRANDCHILD = """
 import subprocess, sys
@@ -28,7 +29,7 @@ print(format_line(Line(seq=0, t=0.0, run="r", peer="p", event=event)))
 
 @pytest.fixture
 def children() -> Iterator[Children]:
-    with Children(stop_s=DEADLINE_S) as group:
+    with Children(stop_s=STOP_S) as group:
         yield group
     assert group.running == []
 
@@ -53,9 +54,9 @@ def stubborn_peer(children: Children, log: Path) -> Child:
 
 
 def until(children: Children, wanted: object) -> object:
-    """The first thing that happens for which `wanted` holds; fails after DEADLINE_S."""
+    """The first thing that happens for which `wanted` holds; fails after HANG_S."""
     assert callable(wanted)
-    for _ in range(int(DEADLINE_S / 0.1)):
+    for _ in range(int(HANG_S / 0.1)):
         happened = children.next(timeout_s=0.1)
         if happened is not None and wanted(happened):
             return happened
@@ -70,7 +71,7 @@ def test_events_arrive_in_order_and_before_the_end(children: Children, tmp_path:
     start(children, tmp_path / "log", "well", "peer", "settings.name=peer-1")
     happened = []
     while children.running:
-        happened.append(children.next(timeout_s=DEADLINE_S))
+        happened.append(children.next(timeout_s=HANG_S))
     assert isinstance(happened[-1], Ended)
     lines = [each.line for each in happened if isinstance(each, Said)]
     assert [line.seq for line in lines] == list(range(len(lines)))
@@ -157,8 +158,8 @@ def test_a_crash_names_the_log(children: Children, tmp_path: Path) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Dead within five seconds; a corpse that its new parent has yet to collect counts."""
-    deadline = time.monotonic() + 5
+    """Dead within seconds; a corpse that its new parent has yet to collect counts."""
+    deadline = time.monotonic() + ORPHAN_S
     while time.monotonic() < deadline:
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
@@ -176,7 +177,7 @@ def test_nothing_that_children_print_is_seen(
     program += "subprocess.run(['sh', '-c', 'echo NOISE below >&2; echo NOISE'])"
     child = children.start("child", [sys.executable, "-c", program], tmp_path / "log")
     while children.running:
-        children.next(timeout_s=DEADLINE_S)
+        children.next(timeout_s=HANG_S)
     assert (tmp_path / "log").read_text() == "NOISE\nNOISE below\n"
     assert child.bad_lines == 1
     assert capfd.readouterr() == ("", "")

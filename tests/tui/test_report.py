@@ -12,6 +12,7 @@ import pytest
 
 from dht.errors import BadInput
 from peer.events import Evaluated, Event, Line, PeerStarted, PhaseEntered, RoundCommitted, RoundStarted, format_line
+from peer.testing.children import HANG_S
 from tui.cli import main
 from tui.report.write import default_target, write_report
 
@@ -128,7 +129,8 @@ def test_the_same_events_give_the_same_bytes(written: Path, tmp_path: Path) -> N
     code = "import sys; from pathlib import Path; from tui.report.write import write_report; "
     code += "write_report(Path(sys.argv[1]), Path(sys.argv[2]))"
     there = tmp_path / "there.html"
-    subprocess.run([sys.executable, "-c", code, str(RECORDING), str(there)], check=True, env=environment(), timeout=60)
+    command = [sys.executable, "-c", code, str(RECORDING), str(there)]
+    subprocess.run(command, check=True, env=environment(), timeout=HANG_S)
     assert written.read_bytes() == there.read_bytes()
 
 
@@ -297,4 +299,5 @@ def test_a_source_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.C
 def test_only_a_report_loads_what_draws() -> None:
     """Every other command would be a second slower."""
     code = "import sys; from tui.cli import main; main(['report', '--help']); sys.exit('matplotlib' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment(), timeout=60, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-c", code]
+    subprocess.run(command, check=True, env=environment(), timeout=HANG_S, stdout=subprocess.DEVNULL)

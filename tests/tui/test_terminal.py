@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
+from peer.testing.children import HANG_S
 from tests.tui.terminals import ESCAPE
 from tui.terminal import Tap, decide, is_gone
 
@@ -84,7 +85,7 @@ def test_streams_that_are_closed_are_no_bug(closed: str, command: str) -> None:
     """Whatever goes to them is gone; exit codes are as ever, and what is left of the output is what it was."""
     line = f"{sys.executable} -m tui {command} {closed}"
     environment = os.environ | {"TERM": "dumb"}
-    done = subprocess.run(line, shell=True, cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(line, shell=True, cwd=ROOT, env=environment, capture_output=True, timeout=HANG_S, check=False)
     assert done.returncode == (2 if "nowhere" in command else 0), done.stderr
     assert ESCAPE not in done.stdout + done.stderr
     assert b"Traceback" not in done.stderr

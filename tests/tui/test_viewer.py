@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from peer.testing.children import BUSY, HANG_S
 from tests.tui.terminals import Terminal
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SHOWN_S = 20.0
-GONE_S = 5.0
+GONE_S = 5.0 * BUSY
 SPEC = '[run]\nname = "fake"\nrounds = 3\n[model]\narchitecture = "llama"\ncontext = 64\n'
 DEMO = f"""
 import sys
@@ -55,7 +55,7 @@ def peer(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         [sys.executable, str(HERE / "fake_peer.py"), "stays", str(tmp_path)], env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
-    deadline = time.monotonic() + SHOWN_S
+    deadline = time.monotonic() + HANG_S
     while not (tmp_path / "events.jsonl").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -69,7 +69,7 @@ def demo(terminal: Open, tmp_path: Path) -> Terminal:
     """A demo with its dashboard on the screen."""
     (tmp_path / "spec.toml").write_text(SPEC)
     demo = terminal("-c", DEMO, "demo", "--peers", "2", "--spec", str(tmp_path / "spec.toml"))
-    demo.wait_for("peer-2", SHOWN_S)
+    demo.wait_for("peer-2")
     return demo
 
 
@@ -81,12 +81,12 @@ def viewer_of(demo: Terminal) -> psutil.Process:
 def test_a_killed_peer_is_shown_as_such(terminal: Open, peer: subprocess.Popen[bytes], tmp_path: Path) -> None:
     """Within seconds, though it could not say so."""
     screen = terminal("-m", "tui", "attach", "--dir", str(tmp_path))
-    screen.wait_for("q detach", SHOWN_S)
+    screen.wait_for("q detach")
     drawn = len(screen.taken)
     peer.kill()
-    assert screen.wait_for("ended without a word", GONE_S, since=drawn) < GONE_S
+    assert screen.wait_for("ended without a word", since=drawn) < GONE_S
     screen.press("q")
-    assert screen.finish(SHOWN_S) == 0
+    assert screen.finish() == 0
     assert "the peer has ended without a word; its log is" in screen.text
 
 
@@ -94,42 +94,42 @@ def test_a_killed_dashboard_is_no_matter_for_the_peer(
     terminal: Open, peer: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     screen = terminal("-m", "tui", "attach", "--dir", str(tmp_path))
-    screen.wait_for("q detach", SHOWN_S)
+    screen.wait_for("q detach")
     screen.kill()
-    assert screen.finish(SHOWN_S) == -signal.SIGKILL
+    assert screen.finish() == -signal.SIGKILL
     assert peer.poll() is None
     again = terminal("-m", "tui", "attach", "--dir", str(tmp_path), "--ascii", "--mono", "--read-only")
-    again.wait_for("alice", SHOWN_S)
+    again.wait_for("alice")
     again.press("q")
-    assert again.finish(SHOWN_S) == 0
+    assert again.finish() == 0
     assert "come back with: homefires attach" in again.text
 
 
 def test_a_demo_goes_on_with_lines_when_its_dashboard_is_closed(demo: Terminal) -> None:
     """And Ctrl-C means again what it means there."""
     demo.press("q")
-    demo.wait_for("the dashboard is closed; the demo goes on", SHOWN_S)
+    demo.wait_for("the dashboard is closed; the demo goes on")
     demo.press("\x03")
-    demo.wait_for("stopping; once more to stop at once", SHOWN_S)
-    assert demo.finish(SHOWN_S) == 130
+    demo.wait_for("stopping; once more to stop at once")
+    assert demo.finish() == 130
 
 
 def test_a_demo_restores_the_terminal_of_a_dashboard_that_was_killed(demo: Terminal) -> None:
     """The cursor is back, and so is the other screen."""
     drawn = len(demo.taken)
     viewer_of(demo).kill()
-    demo.wait_for("the dashboard ended unexpectedly (exit code -9); the demo goes on", SHOWN_S, since=drawn)
+    demo.wait_for("the dashboard ended unexpectedly (exit code -9); the demo goes on", since=drawn)
     assert b"\x1b[?1049l" in demo.taken[drawn:]
     assert b"\x1b[?25h" in demo.taken[drawn:]
     demo.press("\x03")
-    assert demo.finish(SHOWN_S) == 130
+    assert demo.finish() == 130
 
 
 def test_a_dashboard_whose_demo_was_killed_gives_the_terminal_back(demo: Terminal) -> None:
     """The launcher cannot: somebody else's prompt is there by now."""
     viewer, drawn = viewer_of(demo), len(demo.taken)
     demo.kill()
-    assert demo.finish(SHOWN_S) == -signal.SIGKILL
+    assert demo.finish() == -signal.SIGKILL
     assert psutil.wait_procs([viewer], timeout=GONE_S)[1] == []
     demo.read()
     assert b"\x1b[?1049l" in demo.taken[drawn:]
@@ -137,9 +137,9 @@ def test_a_dashboard_whose_demo_was_killed_gives_the_terminal_back(demo: Termina
 
 def test_a_demo_stops_when_its_person_leaves(demo: Terminal) -> None:
     demo.press("Q")
-    demo.wait_for("Leave the run?", SHOWN_S)
+    demo.wait_for("Leave the run?")
     demo.press("y")
-    assert demo.finish(SHOWN_S) == 130
+    assert demo.finish() == 130
     assert "stopping; once more to stop at once" in demo.text
 
 
@@ -147,5 +147,5 @@ def test_a_demo_that_is_asked_to_stop_takes_its_dashboard_along(demo: Terminal) 
     """By a service manager, say."""
     viewer = viewer_of(demo)
     os.kill(demo.pid, signal.SIGTERM)
-    assert demo.finish(SHOWN_S) == 130
+    assert demo.finish() == 130
     assert not viewer.is_running() or viewer.status() == psutil.STATUS_ZOMBIE

@@ -19,6 +19,7 @@ from dht.errors import BadInput, BadInvite, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
 from peer.events import Line, PeerStarted, PeerStateChanged, format_line
+from peer.testing.children import HANG_S
 from tui.attach import Look
 from tui.cli import main
 from tui.feed.child import ChildFeed
@@ -28,7 +29,6 @@ from tui.viewer import VIEWER_CODES
 from tui.watch import DemoControl, DemoFeed, Watch, watch_in_dashboard, watch_in_lines
 
 RECORDING = Path(__file__).with_name("recordings") / "demo.jsonl"
-WAIT_S = 10.0
 LINES = [
     Line(seq=0, t=100.0, run="r", peer="p", event=PeerStarted(name="alice", version="0")),
     Line(seq=1, t=101.0, run="r", peer="p", event=PeerStateChanged(state="TRAINING", why="towards round 1")),
@@ -125,7 +125,7 @@ def test_a_run_from_outside_in_a_dashboard(invite: str, monkeypatch: pytest.Monk
 
     def show(feed: ChildFeed, look: Look) -> str:
         feeds.append(feed)
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + HANG_S
         while (swarm := feed.advance(time.time())).skipped == 0:
             assert time.monotonic() < deadline
         assert swarm.peers["p"].state == "TRAINING"
@@ -142,7 +142,7 @@ def test_a_watch_that_ends_is_shown_as_such(tmp_path: Path) -> None:
     """With how it ended."""
     with closing(ChildFeed("x", [sys.executable, "-c", PRINTING], tmp_path / "watch.log")) as feed:
         feed.wait_until_started()
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + HANG_S
         while not feed.ended:
             feed.advance(time.time())
             assert time.monotonic() < deadline

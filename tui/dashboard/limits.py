@@ -20,7 +20,9 @@ MEANINGS = {
     "min_step_s": "an inner step takes at least this many seconds, so that the machine stays usable; 0 means no pause",
     "listen": "addresses it listens on",
     "chain_mb": "room on disk for updates that others may need",
-    "upload_mbps": "megabits per second that newcomers get for a snapshot, between rounds; 0 gives none",
+    "upload_mbps": "megabits per second that it sends at most, to all others together; 0 means no cap",
+    "download_mbps": "megabits per second that it takes in at most; 0 means no cap",
+    "newcomers_mbps": "of what it sends, newcomers get at most so much for a snapshot, between rounds; 0 gives none",
 }
 """What each setting is for."""
 

@@ -15,6 +15,7 @@ from peer.averaging import child
 from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import Fields, LinkLost
 from peer.spec import PeerSettings
+from peer.testing.children import HANG_S
 
 Start = Callable[..., LinkChild]
 FAKE = Path(__file__).with_name("fake_link.py")
@@ -47,7 +48,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: list[Fields]) 
     yield start_one
     for link in started:
         link.kill()
-        link._process.wait(5.0)
+        link._process.wait(HANG_S)
         link._pipe.close()
 
 
@@ -55,13 +56,13 @@ def test_what_the_link_failed_with_is_raised(start: Start) -> None:
     """As the same kind of error, with its one line."""
     link = start("error")
     with pytest.raises(RunMismatch, match="other parameters"):
-        link.expect("spec", 30.0)
+        link.expect("spec", HANG_S)
 
 
 def test_an_error_is_raised_while_sending_too(start: Start) -> None:
     """The link said why before it went; whoever writes into its closed pipe learns that, not a broken pipe."""
     link = start("error")
-    link._process.wait(30.0)
+    link._process.wait(HANG_S)
     with pytest.raises(RunMismatch, match="other parameters"):
         link.send("progress", 0.5)
 
@@ -70,7 +71,7 @@ def test_a_link_that_dies_without_a_word_is_lost(start: Start) -> None:
     """Both when listening and when sending."""
     link = start("dies")
     with pytest.raises(LinkLost):
-        link.receive(30.0)
+        link.receive(HANG_S)
     with pytest.raises(LinkLost):
         link.send("progress", 0.5)
 
@@ -78,7 +79,7 @@ def test_a_link_that_dies_without_a_word_is_lost(start: Start) -> None:
 def test_expecting_passes_on_what_comes_before(start: Start, heard: list[Fields]) -> None:
     """Reports of the time before the first round."""
     link = start("tells")
-    assert link.expect("spec", 30.0) == ("text of the spec",)
+    assert link.expect("spec", HANG_S) == ("text of the spec",)
     assert [kind for kind, *_ in heard] == ["waiting", "report"]
 
 
@@ -86,7 +87,7 @@ def test_expecting_ends_when_asked_to_leave(start: Start) -> None:
     """A link that says nothing does not hold a person."""
     link = start("hangs", lambda: True)
     with pytest.raises(Left):
-        link.expect("spec", 30.0)
+        link.expect("spec", HANG_S)
 
 
 def test_expecting_in_vain_is_unreachable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,13 +102,13 @@ def test_messages_go_both_ways(start: Start) -> None:
     """Numbers, text, bytes and rows."""
     link = start("echo")
     link.send("frozen", b"a" * 32, 0.5, ("p0", "p1"))
-    assert link.receive(30.0) == ("frozen", b"a" * 32, 0.5, ("p0", "p1"))
+    assert link.receive(HANG_S) == ("frozen", b"a" * 32, 0.5, ("p0", "p1"))
 
 
 def test_a_polite_end_waits_for_the_last_words(start: Start) -> None:
     """The link ends by itself once it was told to leave."""
     with start("tells") as link:
-        assert link.expect("spec", 30.0)
+        assert link.expect("spec", HANG_S)
         link.send("leave")
     assert link._process.returncode == 0
 
@@ -127,7 +128,7 @@ def test_who_is_asked_to_leave_waits_no_longer_than_a_goodbye(start: Start, monk
     before = time.monotonic()
     with start("hangs", lambda: True) as link:
         pass
-    assert time.monotonic() - before < child.STOP_S / 2
+    assert time.monotonic() - before < child.STOP_S
     assert link._process.returncode is not None
 
 
@@ -142,5 +143,5 @@ def test_killing_leaves_no_process(start: Start) -> None:
     """At once."""
     link = start("hangs")
     link.kill()
-    link._process.wait(5.0)
+    link._process.wait(HANG_S)
     assert not psutil.pid_exists(link._process.pid)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dht.records import Head as HeadRecord
 from peer.averaging import neighbours
 from peer.averaging.neighbours import Neighbours
 from peer.rounds.effects import Received
 from peer.rounds.messages import HeadSent
+from peer.testing.children import HANG_S
 
 HEAD = HeadSent(b"a" * 32, 3, 9, b"", True, 1, 1, False)
 NOWHERE = ("/ip4/10.0.0.1/tcp/1",)
@@ -26,15 +29,17 @@ class Around:
     hanging: str = ""
     met: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    speeds: dict[str, float] = field(default_factory=dict)
+    heard: list[Mapping[str, float]] = field(default_factory=list)
     reads: int = 0
-    state: Any = field(default_factory=lambda: SimpleNamespace(heard={}))
+    state: Any = field(default_factory=lambda: SimpleNamespace(heard={}, electorate=("p1", "p2")))
     read_again: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def read_others(self) -> dict[str, tuple[HeadSent | None, tuple[str, ...]]]:
+    async def read_heads(self) -> dict[str, HeadRecord]:
         self.reads += 1
         if self.reads == 3:
             self.read_again.set()
-        return self.others
+        return {peer: record(head, addresses, self.speeds.get(peer)) for peer, (head, addresses) in self.others.items()}
 
     async def meet(self, peer: str, addresses: tuple[str, ...]) -> bool:
         self.met.append(peer)
@@ -47,11 +52,20 @@ class Around:
         self.state.heard[event.sender] = (event.message, event.now)
 
 
+def record(head: HeadSent | None, addresses: tuple[str, ...], tokens_per_s: float | None) -> HeadRecord:
+    said = HEAD if head is None else head
+    return HeadRecord(
+        run=b"r" * 32, anchor=b"" if head is None else head.anchor, round=said.round, weight=said.weight, state=b"",
+        ready=said.ready, stuck_s=0.0, tokens=said.tokens, steps=said.steps, bandwidth_bps=0, leaving=False, reach=0,
+        name="", version="1", addrs=addresses, tokens_per_s=tokens_per_s,
+    )  # fmt: skip
+
+
 async def follow(around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three looks at the board."""
     monkeypatch.setattr(neighbours, "READ_BOARD_S", 0.0)
-    task = asyncio.create_task(Neighbours(around, around, around).follow())  # type: ignore[arg-type]
-    async with asyncio.timeout(10):
+    task = asyncio.create_task(Neighbours(around, around, around, around.heard.append).follow())  # type: ignore[arg-type]
+    async with asyncio.timeout(HANG_S):
         await around.read_again.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -79,3 +93,11 @@ async def test_a_dial_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch
     around = Around({"p1": (HEAD, NOWHERE), "p2": (HEAD, NOWHERE)}, hanging="p1")
     await follow(around, monkeypatch)
     assert set(around.met) == {"p1", "p2"}
+
+
+async def test_speeds_are_told_of_those_who_say_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time, since they change; and of the electorate alone, for anybody may write on the board."""
+    everybody = {peer: (HEAD, NOWHERE) for peer in ("p1", "p2", "stranger")}
+    around = Around(everybody, speeds={"p1": 1500.0, "stranger": 1e9})
+    await follow(around, monkeypatch)
+    assert around.heard[:2] == [{"p1": 1500.0}] * 2

@@ -16,6 +16,7 @@ from peer.rounds.messages import Place
 from peer.rounds.names import digest_of
 from peer.rounds.state import Figures
 from peer.rounds.update import VOID, WEIGHT_ONE
+from peer.testing.children import HANG_S
 from tests.peer.rounds.build import place
 
 CODEC = Codec("float16")
@@ -52,7 +53,7 @@ def test_the_mean_is_stored_under_its_digest_and_told_on_the_loop() -> None:
         keep(reducer, "p1", encoded(3, 6))
         reducer.reduce(Reduce(place(), 0, 0b11, ("p0", "p1"), (3, 1)), done.append)
         assert done == []
-        calls.get(timeout=10.0)()
+        calls.get(timeout=HANG_S)()
     mean: Floats = np.array([1.5, 3.0], np.float32)
     assert objects.stored == {digest_of(CODEC.encode(mean)): CODEC.encode(mean)}
     assert done == list(objects.stored)
@@ -87,7 +88,7 @@ def test_a_second_reduction_gives_the_same_bytes(wire: str, weights: tuple[int, 
             for name in arrival:
                 keep(reducer, name, payloads[name])
             reducer.reduce(Reduce(place(), 0, 0b111, names, weights, attempt), digests.append)
-            calls.get(timeout=10.0)()
+            calls.get(timeout=HANG_S)()
     assert digests[0] == digests[1]
 
 
@@ -99,7 +100,7 @@ def test_what_is_reduced_a_second_time_stays_as_evidence() -> None:
         for attempt, left in ((1, ((b"path",), encoded(1))), (0, None)):
             reducer.keep(Keep(place(), "p0", 0, encoded(1), (b"path",)))
             reducer.reduce(Reduce(place(), 0, 1, ("p0",), (1,), attempt), lambda digest: None)
-            calls.get(timeout=10.0)()
+            calls.get(timeout=HANG_S)()
             assert reducer.kept(place(), "p0", 0) == left
 
 
@@ -119,7 +120,7 @@ def measured(codec: Codec, objects: Objects, payload: bytes, direction: bytes = 
     with ThreadPoolExecutor(1) as executor:
         Reducer(codec, objects, executor, calls.put).measure(payload, direction, found.append)
         assert found == []
-        calls.get(timeout=10.0)()
+        calls.get(timeout=HANG_S)()
     (figures,) = found
     return figures
 
@@ -153,7 +154,7 @@ def mean_of(effect: Reduce, objects: Objects, **parts: bytes) -> list[bytes]:
         for name, payload in parts.items():
             keep(reducer, name, payload)
         reducer.reduce(effect, done.append)
-        calls.get(timeout=10.0)()
+        calls.get(timeout=HANG_S)()
     return [objects.stored[digest] for digest in done]
 
 
@@ -197,7 +198,7 @@ def test_a_last_mean_is_decoded_once_and_forgotten_with_its_round() -> None:
         for forgotten in (False, True):
             for _ in range(3):
                 reducer.measure(encoded(1, 1), last, found.append)
-                calls.get(timeout=10.0)()
+                calls.get(timeout=HANG_S)()
             assert len(loads) == 1 + forgotten
             reducer.forget()
     assert found == [Figures(2.0, 3.0, 5.0)] * 6

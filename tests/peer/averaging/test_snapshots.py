@@ -18,6 +18,7 @@ from peer.averaging.donating import BUSY, CHUNK, MANIFEST
 from peer.averaging.downloading import Download, fetch_manifest
 from peer.averaging.snapshots import CHUNK_BYTES, Manifest
 from peer.events import AlertRaised, Event, TransferProgressed
+from peer.testing.children import HANG_S
 from tests.peer.averaging.donors import (
     CURSORS,
     ELEMENTS,
@@ -248,7 +249,7 @@ async def test_a_donor_that_is_silent_holds_nobody_up(tmp_path: Path) -> None:
         return None
 
     taking.network.answers["silent"][CHUNK] = hang
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         assert taking.whole(await taking.run())
     assert asked.is_set()
 

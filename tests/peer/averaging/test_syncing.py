@@ -16,6 +16,7 @@ from peer.averaging.chain import ChainOnDisk
 from peer.averaging.syncing import Syncer
 from peer.events import AlertRaised, Event, PeerStateChanged
 from peer.rounds.messages import HeadSent
+from peer.testing.children import HANG_S
 from tests.peer.averaging.donors import ELEMENTS, OPEN, RUN, AtOnce, Network, anchor_at, chain_of, same, write_snapshot
 from tests.peer.rounds.build import NAMES
 
@@ -158,7 +159,7 @@ async def test_it_tries_until_somebody_gives_one(tmp_path: Path, monkeypatch: py
         await asyncio.sleep(0)
     assert not bringing.done()
     me.add("b", 6, 4)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         manifest = await bringing
     assert manifest.state == anchor_at(4).state_digest()
     assert "looking for peers that give a snapshot" in {
@@ -193,6 +194,6 @@ async def test_a_silent_donor_is_left_out_of_the_next_try(tmp_path: Path, monkey
         return None if len(calls) <= 2 else await manifest_answer(peer, request)
 
     me.node.answers["a"]["chunk"] = recover
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         assert (await me.syncer.bring(me.disk, "cut off")).round == 4
     assert len(calls) > 2

@@ -27,6 +27,7 @@ from peer.data.source import spread
 from peer.export.folder import export
 from peer.model.build import build
 from peer.model.flat import FlatParameters
+from peer.testing.children import HANG_S
 from tests.peer.export.run_on_disk import ROUNDS, STEPS, RunOnDisk, make_run, small_spec, write_corpus
 
 
@@ -269,7 +270,7 @@ def test_the_command_works_offline_and_fails_in_one_line(run: RunOnDisk, tmp_pat
 
     def homefires(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tui", "export", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
 
     told = homefires(str(run.directory), "--to", str(tmp_path / "out"))
     assert (told.returncode, told.stderr) == (0, "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from peer.testing.children import HANG_S
 from tests import chaos
 from tests.plans import run_all, summary
 
@@ -15,7 +16,7 @@ SCHEDULES = 11 * chaos.CASES
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(4 * HANG_S)
 def test_the_chaos_matrix(capsys: pytest.CaptureFixture[str]) -> None:
     """Each phase × each fault × 2 to 7 peers × 11 seeds. None is skipped, none is tried twice."""
     results = list(run_all(("matrix", number) for number in range(SCHEDULES)))

@@ -33,6 +33,19 @@ def pair() -> Pair:
     return Pair()
 
 
+def test_a_long_line_delays_everything_that_arrives_alike(pair: Pair) -> None:
+    """In order, whoever sends, and what others hear is not later for it."""
+    pair.alice.delay(0.03)
+    for number in range(3):
+        pair.scheduler.call_at(0.01 * number, pair.bob.send, "alice", bytes([number]))
+    pair.alice.send("bob", b"at once")
+    heard: list[tuple[float, bytes]] = []
+    pair.alice.listen(lambda sender, frame: heard.append((round(pair.scheduler.now, 6), frame)))
+    pair.scheduler.run_until(1.0)
+    assert heard == [(0.03, b"\x00"), (0.04, b"\x01"), (0.05, b"\x02")]
+    assert pair.at_bob == [(0.0, b"at once")]
+
+
 def test_a_throttled_peer_sends_one_frame_after_the_other(pair: Pair) -> None:
     """Each arrives when its last byte has left."""
     pair.alice.throttle(bytes_per_s=10, seconds=60)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from peer.testing.children import HANG_S
+
 pytest_plugins = ("pytester",)
 
 ROOT = Path(__file__).parents[3]
@@ -17,7 +19,7 @@ def run_tests(pytester: pytest.Pytester, source: str) -> pytest.RunResult:
     """Run one test file as strictly as pytest can."""
     pytester.makepyfile(source)
     pytester.makeini("[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\n")
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=60)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=HANG_S)
 
 
 def test_the_test_in_the_readme_passes_word_for_word(pytester: pytest.Pytester) -> None:
@@ -84,12 +86,12 @@ def test_others_keep_their_fixture_of_that_name(pytester: pytest.Pytester) -> No
 def test_the_plugin_costs_others_nothing() -> None:
     """Whoever has homefires installed loads this module in each of their test runs."""
     code = "import sys, pytest; had = set(sys.modules); import peer.testing.plugin; print(*set(sys.modules) - had)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANG_S)
     assert set(run.stdout.split()) == {"peer", "peer.testing", "peer.testing.plugin"}
 
 
 def test_a_logical_swarm_loads_neither_torch_nor_hivemind() -> None:
     """It starts in less than a second."""
     code = "import sys, peer.testing.logical; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANG_S)
     assert set(run.stdout.split()) & {"torch", "hivemind", "transformers", "datasets", "pytest"} == set()

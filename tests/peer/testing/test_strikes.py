@@ -14,11 +14,10 @@ from typing import TextIO
 import psutil
 import pytest
 
-from peer.testing.children import Child, Printed, assert_no_orphans, processes_of
+from peer.testing.children import HANG_S, Child, Printed, assert_no_orphans, processes_of
 from peer.testing.faults import Corrupt, Crash, Fault, Odd, Partition, Slow, Stall
 from peer.testing.strikes import Orders, Striker, make_fifos, open_struck, open_thrown, parse_strike, read_thrown, throw
 
-DEADLINE_S = 20.0
 IDS = ("alice", "bob", "carol")
 KINDS: tuple[Fault, ...] = (
     Crash(peer=1, phase="commit", round=3, back_after_s=2.5),
@@ -80,7 +79,7 @@ def test_a_crash_takes_the_whole_group(tmp_path: Path, struck: TextIO) -> None:
     write_orders(tmp_path, Crash(peer=1, phase="send", round=3))
     with subprocess.Popen(play(tmp_path), stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         told = parse_strike(struck.readline())
-        out, _ = process.communicate(timeout=DEADLINE_S)
+        out, _ = process.communicate(timeout=HANG_S)
     assert (told.peer, told.pid, told.by_link) == (1, process.pid, True)
     assert process.returncode == -signal.SIGKILL
     assert out == "entering\n"
@@ -92,14 +91,14 @@ def test_a_stall_stops_the_whole_group_until_it_is_woken(tmp_path: Path, struck:
     write_orders(tmp_path, Stall(peer=1, phase="send", round=3, seconds=1))
     inbox: queue.SimpleQueue[Printed] = queue.SimpleQueue()
     child = Child(play(tmp_path), tmp_path / "log", {}, inbox.put)
-    assert inbox.get(timeout=DEADLINE_S).text == "entering"
+    assert inbox.get(timeout=HANG_S).text == "entering"
     parse_strike(struck.readline())
     group = processes_of(tmp_path)
     assert len(group) == 2
     _until_stopped(group)
     child.signal_group(signal.SIGCONT)
-    assert inbox.get(timeout=DEADLINE_S).text == "went on"
-    child.end(DEADLINE_S)
+    assert inbox.get(timeout=HANG_S).text == "went on"
+    child.end()
     child.signal_group(signal.SIGKILL)
     assert_no_orphans(tmp_path)
 
@@ -120,13 +119,13 @@ def test_orphans_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     # Before its first line a process may still be on the way from fork to exec, without a command line.
     code = "import signal; print('up', flush=True); signal.pause()"
     child = Child([sys.executable, "-c", code, str(tmp_path / "x")], tmp_path / "log", {}, inbox.put)
-    assert inbox.get(timeout=DEADLINE_S).text == "up"
+    assert inbox.get(timeout=HANG_S).text == "up"
     try:
         with pytest.raises(AssertionError, match="still running"):
             assert_no_orphans(tmp_path)
     finally:
         child.signal(signal.SIGKILL)
-        child.end(DEADLINE_S)
+        child.end()
     assert_no_orphans(tmp_path)
 
 
@@ -134,12 +133,12 @@ def test_half_a_line_is_not_handed_out(tmp_path: Path) -> None:
     """What a process was killed over is no line."""
     inbox: queue.SimpleQueue[Printed] = queue.SimpleQueue()
     child = Child([sys.executable, "-c", "print('whole\\nhal', end='')"], tmp_path / "log", {}, inbox.put)
-    child.end(DEADLINE_S)
-    assert [inbox.get(timeout=DEADLINE_S).text for _ in range(2)] == ["whole", None]
+    child.end()
+    assert [inbox.get(timeout=HANG_S).text for _ in range(2)] == ["whole", None]
 
 
 def _until_stopped(group: list[psutil.Process]) -> None:
     """The kernel stops the members of a group one after the other."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + HANG_S
     while any(process.status() != psutil.STATUS_STOPPED for process in group):
         assert time.monotonic() < deadline

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ Make = Callable[..., RunSpec]
 def make_spec(corpus: Path) -> Make:
     """The micro spec, shrunk further."""
 
-    def make(architecture: str = "llama", optimizer: str = "adamw", wire: str = "int4") -> RunSpec:
+    def make(architecture: str = "llama", optimizer: str = "adamw", wire: str = "int4", **round: Any) -> RunSpec:
         micro = specs.load("micro")
         return dataclasses.replace(
             micro,
@@ -44,6 +45,7 @@ def make_spec(corpus: Path) -> Make:
             data=dataclasses.replace(micro.data, source="files", path=str(corpus), held_out_every=4, eval_sequences=4),
             inner=dataclasses.replace(micro.inner, sequences=2, optimizer=optimizer),  # type: ignore[arg-type]
             codec=dataclasses.replace(micro.codec, wire=wire, part_elements=512),  # type: ignore[arg-type]
+            round=dataclasses.replace(micro.round, **round),
         )
 
     return make
@@ -68,9 +70,10 @@ class Life:
                 yield "step"
             self.trainer.freeze(self.anchor)
             yield "freeze"
-            # The round takes long: a step that belongs to the next contribution.
-            self.step()
-            yield "overdue step"
+            # The round takes long: steps that belong to the next contribution.
+            for _ in range(2):
+                self.step()
+                yield "step meanwhile"
             self.commit()
             yield "commit"
 
@@ -114,15 +117,23 @@ def expect_equal(one: Checkpoint, other: Checkpoint, after: str) -> None:
             assert tensor.numpy().tobytes() == other.tensors[name][key].numpy().tobytes(), f"{name}.{key} after {after}"
 
 
+WAITING: dict[str, Any] = {}
+STREAMING = {"overlap": "streaming"}
+MERGING = {"overlap": "streaming", "merge": "interpolate", "alpha": 0.25}
+
+
 @pytest.mark.parametrize(
-    ("architecture", "optimizer", "wire"),
-    [("llama", "adamw", "int4"), ("llama", "muon", "float16"), ("gpt2", "adamw", "int4"), ("gpt2", "muon", "int8")],
-)
+    ("architecture", "optimizer", "wire", "round"),
+    [
+        ("llama", "adamw", "int4", WAITING), ("llama", "muon", "float16", WAITING), ("gpt2", "adamw", "int4", WAITING),
+        ("gpt2", "muon", "int8", WAITING), ("gpt2", "adamw", "int4", STREAMING), ("llama", "adamw", "int8", MERGING),
+    ],
+)  # fmt: skip
 def test_stopping_after_any_action_changes_no_bit(
-    make_spec: Make, tmp_path: Path, architecture: str, optimizer: str, wire: str
+    make_spec: Make, tmp_path: Path, architecture: str, optimizer: str, wire: str, round: dict[str, Any]
 ) -> None:
     """Parameters, momentum, balance, inner optimizer, random generators, data: as in the life without a stop."""
-    spec = make_spec(architecture, optimizer, wire)
+    spec = make_spec(architecture, optimizer, wire, **round)
     whole = Life(spec, tmp_path / "whole")
     expected = [(name, clone(whole.everything())) for name in whole.actions()]
     stopped = Life(spec, tmp_path / "stopped")
@@ -154,6 +165,39 @@ def test_a_crash_in_a_round_begins_that_round_again(make_spec: Make, tmp_path: P
     expect_equal(crashed.everything(), after_commit, "starting again")
     run(crashed, 2)
     expect_equal(crashed.everything(), two_steps_later, "two steps later")
+
+
+def test_a_crash_with_steps_on_top_of_an_offer_makes_them_again(make_spec: Make, tmp_path: Path) -> None:
+    """The checkpoint has one of them, the round is decided without this peer's process: then all are made as before."""
+    spec = make_spec("gpt2", **STREAMING)
+    whole, crashed = Life(spec, tmp_path / "whole"), Life(spec, tmp_path / "crashed")
+    for life in (whole, crashed):
+        torch.manual_seed(7)
+        run(life, STEPS)
+        life.trainer.freeze(life.anchor)
+        run(life, 1)
+        if life is crashed:
+            life.checkpoint()
+        life.commit()
+        if life is crashed:
+            run(life, 1)
+            life.start_again()
+        run(life, 2)
+        life.trainer.freeze(life.anchor)
+    assert whole.trainer.step_in_round == 0
+    expect_equal(crashed.everything(), clone(whole.everything()), "the next freeze")
+
+
+def test_an_offer_that_only_the_disk_remembers_is_where_the_next_round_begins(make_spec: Make, tmp_path: Path) -> None:
+    """Killed between a contribution and the checkpoint behind it: steps that follow count from the first again."""
+    life = Life(make_spec(**STREAMING), tmp_path)
+    run(life, 2)
+    life.checkpoint()
+    life.trainer.freeze(life.anchor)
+    run(life, 1)
+    life.start_again()
+    assert life.trainer.frozen
+    assert (life.trainer.round_in_training, life.trainer.step_in_round) == (1, 0)
 
 
 def test_a_contribution_after_the_checkpoint_is_the_balance(make_spec: Make, tmp_path: Path) -> None:

@@ -184,26 +184,35 @@ class Books:
     produced: Exact | float = 0.0
     counted: Exact | float = 0.0
     discounted: Exact | float = 0.0
+    newest: Exact | float = 0.0
+    """Of what was produced: since the last offer, update or change of branches. No update discounts it."""
 
     @property
     def owed(self) -> Exact:
         return self.produced - self.counted - self.discounted  # type: ignore[return-value]
 
+    def produces(self, numbers: np.random.Generator) -> None:
+        movement = produce(self.trainer, numbers)
+        self.produced, self.newest = self.produced + movement, self.newest + movement
+
     def froze(self, anchor: bytes) -> None:
+        self.newest = 0.0
         values = offered_values(self.trainer, anchor)
         assert np.array_equal(self.offers.setdefault(anchor, values), values)
 
     def settled(self, decided: DecidedRound) -> None:
         offer, counts = self.offers.get(decided.update.parent), self.counts(decided)
         if offer is not None:
-            owed = self.owed
+            old = self.owed - self.newest
             self.counted = self.counted + offer * counts
-            self.discounted = self.discounted + owed * (1 - GAMMA) * ~counts
+            self.discounted = self.discounted + old * (1 - GAMMA) * ~counts
+        self.newest = 0.0
 
     def undone(self, decided: DecidedRound) -> None:
         offer = self.offers.get(decided.update.parent)
         if offer is not None:
             self.counted = self.counted - offer * self.counts(decided)
+        self.newest = 0.0
 
     def counts(self, decided: DecidedRound) -> npt.NDArray[np.bool_]:
         """Per element, whether the update counted this peer."""
@@ -220,6 +229,7 @@ class Pair:
 
     def __init__(self, make: Make, wire: str, seed: int) -> None:
         self.choose, self.numbers = random.Random(seed), np.random.default_rng(seed)
+        self.meanwhile = random.Random(f"{seed} meanwhile")
         self.trainers = [on_grid(make("p0", wire)), on_grid(make("p1", wire))]
         self.first = Anchor.initial(torch.zeros(self.trainers[0].parameters))
         self.books = [Books(trainer) for trainer in self.trainers]
@@ -234,7 +244,7 @@ class Pair:
     def act(self) -> None:
         """Something that may happen to a peer."""
         for books in self.books:
-            books.produced = books.produced + produce(books.trainer, self.numbers)
+            books.produces(self.numbers)
         undoes = len(self.chain) > 1 and self.choose.random() < 0.4
         self.go_back() if undoes else self.go_on()
         for books in self.books:
@@ -250,6 +260,9 @@ class Pair:
         parts = len(self.trainers[0].parts)
         void = frozenset(self.choose.sample(range(parts), self.choose.choice([0, 0, 2])))
         left_out = frozenset({"p0"} if takes_part and self.choose.random() < 0.3 else ())
+        if self.meanwhile.random() < 0.5:  # inner steps while the round is agreed
+            for books in self.books:
+                books.produces(self.numbers)
         self.apply(DecidedRound(members, self.anchor, left_out=left_out, void=void))
 
     def go_back(self) -> None:

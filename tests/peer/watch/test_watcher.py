@@ -25,6 +25,7 @@ from peer.rounds.messages import ChainSent, Get, HeadSent
 from peer.rounds.names import digest_of, pack
 from peer.rounds.state import Head
 from peer.telling import Session
+from peer.testing.children import HANG_S
 from peer.testing.world import RUN, World
 from peer.watch import watcher as watchers
 from peer.watch.watcher import Watcher
@@ -134,7 +135,7 @@ class Watched:
 
     async def follow(self, rounds: int) -> None:
         """Until it has told so many."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S):
             await self.watcher.follow(rounds)
 
     def of(self, kind: type) -> list[Any]:

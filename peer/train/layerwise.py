@@ -1,0 +1,206 @@
+"""Overlap `layerwise`: an update is applied layer by layer beside the next inner step, whose layers wait for it.
+
+As EDiT synchronises (arXiv:2412.07210): the decision is taken once, for the whole model, and each layer's
+pre-forward waits for that layer alone while threads prepare the next ones, in model order. θ, momentum and balance
+stay in main memory; what arrives at the device is one layer's new local parameters at a time.
+
+What is hidden is the application, not the transfer: an update is committed only when all its bytes are here. Every
+byte is checked before the first layer is touched, so that a damaged one changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from peer.averaging.codec import Codec
+from peer.averaging.contribution import Contribution
+from peer.model.flat import FlatParameters
+from peer.rounds.layout import Part
+from peer.rounds.settlement import Settlement
+from peer.rounds.update import VOID, Update
+from peer.spec import RunSpec
+from peer.train.anchor import Anchor
+from peer.train.balance import Balance
+from peer.train.gates import Gates
+from peer.train.outer import momentum_at, outer_step
+from peer.train.ready import Guard
+
+MAX_WORKERS = 4
+"""Layers in work at the same time, at most: the work is bound by memory."""
+APPLY_S = 600.0
+"""An update that is not applied by then never will be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """An update, every byte of it in memory and checked: what it does to one layer after the other.
+
+    The same operations on slices as the whole vectors would see, so that the bits are the same.
+    """
+
+    spec: RunSpec
+    update: Update
+    means: Mapping[bytes, bytes]
+    """Encoded means by digest."""
+    mine: Contribution | None
+    outcomes: Sequence[Settlement]
+    """By part."""
+    parts: Sequence[Part]
+    anchor: Anchor
+    balance: Balance
+    start: Tensor
+    flat: FlatParameters
+
+    def apply_layer(self, number: int) -> None:
+        """Outer step, settlement and new local parameters of one layer."""
+        for part, piece in enumerate(self.parts):
+            if piece.layer == number:
+                self._apply_part(part, slice(piece.start, piece.start + piece.size))
+        layer = self.flat.layers[number]
+        where = slice(layer.start, layer.start + layer.size)
+        balance, start = self.balance.flat[where], self.start[where]
+        Balance(balance).add_progress(start, self.flat.new_layer(number))
+        torch.sub(self.anchor.theta[where], balance, out=start)
+        self.flat.copy_layer_from(number, start)
+
+    def _apply_part(self, part: int, where: slice) -> None:
+        if not self.update.rolled_back(part):
+            name, outer = self.update.parts[part], self.spec.outer
+            mean = None if name == VOID else self._decoded(self.means[name], where)
+            momentum = momentum_at(self.spec, self.update.round - 1)
+            outer_step(self.anchor.theta[where], self.anchor.momentum[where], mean, outer.learning_rate, momentum)
+        if self.outcomes[part] is Settlement.COUNTED:
+            assert self.mine is not None
+            self.balance.counted(where, self._decoded(self.mine.payload(part), where))
+        elif self.outcomes[part] is Settlement.MISSED:
+            self.balance.missed(where, self.spec.round.gamma)
+
+    def _decoded(self, payload: bytes, where: slice) -> Tensor:
+        return torch.from_numpy(Codec(self.spec.codec.wire).decode(payload)[: where.stop - where.start])
+
+
+class Layerwise:
+    """Applies moves in threads, and keeps every layer's modules from running before the layer is there."""
+
+    def __init__(self, model: nn.Module, flat: FlatParameters, device: torch.device) -> None:
+        self._device = device
+        self._layers = range(len(flat.layers))
+        self.guard = Guard(len(self._layers))
+        self._copies = _Copies(device)
+        self._version = 0
+        """Of the layers that the present forward pass reads."""
+        self._running: Future[bytes] | None = None
+        workers = min(MAX_WORKERS, torch.get_num_threads())
+        self._executor = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="apply")
+        self.gates = Gates(model, flat, device, self._enter)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an application was begun and nobody has heard how it ended."""
+        return self._running is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether `finish` would return or raise at once."""
+        return self._running is None or self._running.done()
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that inner steps have waited for layers since the newest `begin`."""
+        return self.guard.waited_s
+
+    def begin(self, apply_layer: Callable[[int], None], finish: Callable[[], bytes]) -> None:
+        """Do `apply_layer` for each layer in order, then `finish`, beside whatever the caller does next."""
+        assert not self.busy, "the one before is finished"
+        version = self.guard.begin()
+        self._copies.begin()
+        layers = [self._executor.submit(self._apply, layer, version, apply_layer) for layer in self._layers]
+        self._running = self._executor.submit(self._finish, layers, finish)
+        self._running.add_done_callback(self._note_failure)
+        for layer in layers:
+            layer.add_done_callback(self._note_failure)
+        if self._device.type not in ("cpu", "cuda"):
+            self._running.result(APPLY_S)  # such a device has one queue for all threads
+
+    def finish(self) -> bytes:
+        """Wait for the end; returns what the `finish` of `begin` gave. Raises what either raised, or TimeoutError."""
+        assert self._running is not None
+        self.wait()
+        state, self._running = self._running.result(), None
+        return state
+
+    def wait(self) -> None:
+        """Until no layer is on its way. Raises what `finish` raises."""
+        if self._running is not None:
+            self._running.result(APPLY_S)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Forward and backward passes inside read one version of the model."""
+        with self.guard.reading() as self._version:
+            yield
+
+    def _apply(self, layer: int, version: int, apply_layer: Callable[[int], None]) -> None:
+        with self._copies.aside():
+            apply_layer(layer)
+            self._copies.note(layer)
+        self.guard.publish(layer, version)
+
+    def _finish(self, layers: Sequence[Future[None]], finish: Callable[[], bytes]) -> bytes:
+        for layer in layers:  # the queue is in order: each has ended or is at work
+            layer.result(APPLY_S)
+        self._copies.end()
+        return finish()
+
+    def _note_failure(self, running: Future[Any]) -> None:
+        error = running.exception()
+        if error is not None:
+            self.guard.fail(error)
+
+    def _enter(self, layers: Collection[int]) -> None:
+        """A module that reads these layers is about to run."""
+        for layer in sorted(layers):
+            self.guard.wait(layer, self._version, APPLY_S)
+            self._copies.meet(layer)
+
+
+class _Copies:
+    """Copies to a GPU have a stream of their own, and an event at their end; on the CPU they end before they return."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._ends: dict[int, torch.cuda.Event] = {}
+
+    def begin(self) -> None:
+        """What the present stream does with the parameters comes first."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+
+    def aside(self) -> AbstractContextManager[object]:
+        """The thread that copies is in here."""
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def note(self, layer: int) -> None:
+        """The copies of this layer are under way."""
+        if self._stream is not None:
+            self._ends[layer] = self._stream.record_event()
+
+    def meet(self, layer: int) -> None:
+        """What the present stream does next comes after the copies of this layer."""
+        end = self._ends.get(layer)
+        if end is not None:
+            torch.cuda.current_stream(self._device).wait_event(end)
+
+    def end(self) -> None:
+        """All copies have ended."""
+        if self._stream is not None:
+            self._stream.synchronize()
+            self._ends.clear()

@@ -1,0 +1,183 @@
+"""`parity`: what it costs, in held-out loss, that nobody waits: streaming, rounds by time and int4 to plain DiLoCo.
+
+All variants of a seed start from the same parameters, read the same shards and train on as many tokens.
+Plain DiLoCo trains H steps, averages float32 and waits for the new anchor. The others do what a peer of
+a running swarm does, with the product's trainers, contribution files, codec, mean and outer step; only the
+network is missing, and what would take time in it is a number of inner steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from peer.averaging.codec import Codec
+from peer.rounds.names import genesis_anchor
+from peer.spec import RunSpec
+from peer.train.trainer import Trainer
+from tests.benchmarks import jobs, parity_report
+from tests.benchmarks.asynchronous import train_delayed
+from tests.benchmarks.options import add_options, base_spec
+from tests.benchmarks.record import write_results
+from tests.benchmarks.variants import Outcome, Report, Rounds, is_measured, measured, names_of, nobody, plain, steps_of
+
+CODE = (*jobs.CODE, "tests/benchmarks/parity.py", "tests/benchmarks/asynchronous.py")
+ROUNDS, QUICK_ROUNDS = 24, 3
+SEQUENCES, EVERY = 512, 4
+"""Evaluated, and the rounds between evaluations: with few sequences the differences would be those of the text."""
+SLOWER = (1, 1, 2, 4)
+"""How many times slower than the first each peer is, in turn, where speeds are unequal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How a run differs from plain DiLoCo."""
+
+    wire: Literal["float32", "float16", "int4"] = "float32"
+    ahead: float = 0.0
+    """The share of a round's steps that are made while the round before it is agreed."""
+    alpha: float | None = None
+    """How much of its own place a peer keeps when the anchor arrives; None: it goes to the anchor, and what it learned
+    meanwhile goes along."""
+    slower: tuple[int, ...] = (1,)
+    """Peer i makes a step in the time in which the fastest makes `slower[i]`; repeated for more peers."""
+    delayed: bool = False
+    """No rounds: delayed Nesterov (`tests.benchmarks.asynchronous`)."""
+
+
+AHEAD = {"25": 0.25, "50": 0.5, "10": 0.1}
+WAYS = {
+    "plain": Way(),
+    "int4": Way(wire="int4"),
+    "by-time": Way(slower=SLOWER),
+    **{f"rebase-{name}": Way(ahead=ahead) for name, ahead in AHEAD.items()},
+    "all": Way(wire="int4", ahead=0.25, slower=SLOWER),
+    "float16": Way(wire="float16"),
+    **{f"interpolate-{name}": Way(ahead=ahead, alpha=0.5) for name, ahead in AHEAD.items()},
+    "delayed": Way(slower=SLOWER, delayed=True),
+}
+"""In the order in which they are run, seed by seed."""
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `parity` and its options to the command line."""
+    parser = commands.add_parser("parity", help=__doc__.splitlines()[0], description=__doc__)
+    add_options(parser, out="parity", seeds=5)
+    parser.add_argument("--variants", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--quick", action="store_true", help="one seed, few rounds: shows only that it works")
+    parser.set_defaults(run=run, spec="micro", rounds=ROUNDS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the missing rows, then the table, parity.json and parity.png. 0 if all bars are met, or with `--quick`."""
+    if arguments.quick:
+        arguments.seeds, arguments.rounds = arguments.seeds[:1], QUICK_ROUNDS
+    base, peers, out = base_spec(arguments), arguments.peers, arguments.out
+    code = jobs.code_digest(CODE)
+    chosen = [name for name in WAYS if name in {"plain", *arguments.variants}]
+    wanted = [
+        jobs.Job(variant=variant, seed=seed, spec=spec_of(variant, base, seed, peers), code=code, train=train)
+        for seed in arguments.seeds
+        for variant in chosen
+    ]
+    rows = jobs.rows_of(wanted, out, arguments.jobs)
+    parity_report.draw(rows, out / "parity.png")
+    table, bars = parity_report.table(rows), parity_report.judge(rows)
+    ways = {variant: dataclasses.asdict(WAYS[variant]) for variant in chosen}
+    code_of_exit = write_results(out / "parity", base, table, bars, rows, code=code, peers=peers, ways=ways)
+    return 0 if arguments.quick else code_of_exit
+
+
+def spec_of(variant: str, base: RunSpec, seed: int, peers: int) -> RunSpec:
+    """The spec of a variant, evaluated on more text than others."""
+    way = WAYS[variant]
+    wire: Any = way.wire
+    sequences = max(SEQUENCES, base.data.eval_sequences)
+    slower = [way.slower[index % len(way.slower)] for index in range(peers)]
+    fastest = round(base.round.steps * peers / sum(1 / times for times in slower))
+    return dataclasses.replace(
+        base,
+        run=dataclasses.replace(base.run, seed=seed, founders=peers),
+        data=dataclasses.replace(base.data, eval_sequences=sequences, eval_every=EVERY),
+        round=dataclasses.replace(
+            base.round,
+            steps=fastest,
+            overlap="streaming" if way.ahead else "none",
+            merge="rebase" if way.alpha is None else "interpolate",
+            alpha=way.alpha or 0.0,
+        ),
+        codec=dataclasses.replace(base.codec, wire=wire),
+    )
+
+
+def train(variant: str, spec: RunSpec, report: Report) -> Outcome:
+    """Train `spec`, as `spec_of` gave it, to its last round as the variant says."""
+    way, names, rounds = WAYS[variant], names_of(spec), Rounds()
+    if way.delayed:
+        return train_delayed(spec, way.slower, report)
+    with tempfile.TemporaryDirectory(prefix="homefires-") as folder:
+        peers = [Paced(plain(spec, name, Path(folder) / name), names, way, i) for i, name in enumerate(names)]
+        trainers = [peer.trainer for peer in peers]
+        first, tokens = trainers[0], 0
+        points = [measured(report, 0, 0, lambda: first.evaluate()[0])]
+        anchor = genesis_anchor(spec.digest(), names, first.anchor.state_digest())
+        for number in range(spec.run.rounds):
+            began_at = time.process_time()
+            for peer in peers:
+                tokens += peer.train_and_freeze(anchor)
+            decided = rounds.decide(trainers, anchor, nobody(number))
+            if number + 1 < spec.run.rounds:
+                for peer in peers:
+                    tokens += peer.train_ahead()
+            decided.apply_to(*trainers)
+            anchor = decided.next_anchor
+            rounds.seconds += time.process_time() - began_at
+            if is_measured(spec, number + 1):
+                points.append(measured(report, number + 1, tokens, lambda: first.evaluate()[0]))
+        states = {trainer.anchor.state_digest() for trainer in trainers}
+    assert len(states) == 1, "trainers with the same updates hold other bits"
+    wire_bytes = sum(Codec(spec.codec.wire).part_bytes(part.size) for part in first.parts)
+    return Outcome(
+        points=points, state=states.pop().hex(), wire_bytes=wire_bytes, exchanges=spec.run.rounds,
+        parameters=first.parameters, steps=steps_of(spec), findings=rounds.findings, rounds_s=rounds.seconds,
+        measuring_s=rounds.measuring_s, judging_s=rounds.judging_s,
+    )  # fmt: skip
+
+
+class Paced:
+    """A trainer that makes as many steps as its speed allows in the time of a round, some of them ahead."""
+
+    def __init__(self, trainer: Trainer, names: tuple[str, ...], way: Way, index: int) -> None:
+        self.trainer, self._names, self._way = trainer, names, way
+        self._slower = way.slower[index % len(way.slower)]
+
+    def train_and_freeze(self, anchor: bytes) -> int:
+        """The steps of the round that were not made ahead; returns the tokens."""
+        self.trainer.begin_round(self._names)
+        tokens = self._train_to(self._part)
+        self.trainer.freeze(anchor)
+        return tokens
+
+    def train_ahead(self) -> int:
+        """What is made of the next round's steps while this one is agreed; returns the tokens."""
+        return self._train_to(int(self._way.ahead * self._part)) if self._way.ahead else 0
+
+    @property
+    def _part(self) -> int:
+        """Its steps in the round that is in training. Halves are rounded up, so that unequal peers together make as
+        many as equal ones."""
+        return max(1, int(self.trainer.steps_in_round / self._slower + 0.5))
+
+    def _train_to(self, steps: int) -> int:
+        """Whoever makes fewer steps walks through the same learning rates, as in `peer.train.pace`."""
+        trainer, tokens = self.trainer, 0
+        while trainer.step_in_round < steps:
+            whole = trainer.steps_in_round
+            position = min(whole - 1.0, trainer.step_in_round * whole / self._part)
+            tokens += trainer.train_step(position=position).tokens
+        return tokens

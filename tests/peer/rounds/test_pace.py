@@ -1,0 +1,284 @@
+"""Unequal peers at one pace: the slow one holds nobody up, and counts in every round with what it has made.
+
+The product's own machine, driver and pace on a virtual clock, so that seconds are exact. And the least number of steps
+that a round waits for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from peer.rounds.deadlines import Deadlines, asks_at, steps_ready
+from peer.rounds.effects import Frozen, Progressed, Received, Tick
+from peer.rounds.machine import step
+from peer.rounds.messages import HeadSent
+from peer.rounds.names import order
+from peer.rounds.state import Head, Rules, State
+from peer.rounds.update import Block, Pledge
+from peer.spec import RunSpec, from_mapping
+from peer.testing.faults import Crash, Fault, Partition, Stall
+from peer.testing.logical import LogicalSwarm
+from peer.testing.logical_peer import LogicalPeer
+from peer.testing.world import World
+from peer.train.pace import Pace
+from tests.peer.rounds.build import HEAD, pledge, rules, state_of
+
+STEPS, TOKENS = 20, 64
+FIRST, SECOND, THIRD = order(HEAD.anchor, HEAD.electorate)
+
+
+def spec(**round: Any) -> RunSpec:
+    return from_mapping(
+        {
+            "run": {"name": "paced"},
+            "model": {"architecture": "llama", "context": 8},
+            "round": {"steps": STEPS, "max_train_s": 3600.0, **round},
+        }
+    )
+
+
+class PacedPeer(LogicalPeer):
+    """Makes one inner step after the other, each of `step_s`, and asks its pace when its part is done.
+
+    As a peer does it (`peer.session`): a freeze that is asked for comes after the step that is being made.
+    """
+
+    def __init__(self, world: PacedWorld, name: str, step_s: float) -> None:
+        self.step_s, self.pace = step_s, Pace(world.spec)
+        self.steps = self.unoffered = 0
+        self.agreed_at = 0.0
+        self.asked = False
+        self.paced = world
+        super().__init__(world, name)
+
+    def committed(self, block: Block, head: Head) -> None:
+        self.agreed_at = self.world.now
+        super().committed(block, head)
+
+    def _train(self) -> None:
+        self.steps, self.asked = 0, False
+        self.later(self.step_s, self._stepped, self.driver.state.head.anchor)
+
+    def _stepped(self, anchor: bytes) -> None:
+        state = self.driver.state
+        if state.head.anchor != anchor or state.pledge is not None:
+            return
+        self.steps, self.unoffered = self.steps + 1, self.unoffered + 1
+        self.pace.stepped(self.step_s, TOKENS)
+        self.paced.speeds[self.name] = self.pace.tokens_per_s
+        others = (peer for peer in state.electorate if peer != self.name)
+        self.pace.heard({peer: self.paced.speeds.get(peer, 0.0) for peer in others})
+        share = self.pace.share(state.head.round, self.steps, self.world.now - self.agreed_at)
+        self.driver.deliver(Progressed(self.world.now, share))
+        if share >= 1 or self.asked:
+            self._freeze(anchor)
+        else:
+            self.later(self.step_s, self._stepped, anchor)
+
+    def freeze(self) -> None:
+        """Asked by the driver."""
+        self.asked = True
+
+    def _offer(self, anchor: bytes) -> Pledge:
+        offered = super()._offer(anchor)
+        made, self.unoffered = self.unoffered, 0
+        return replace(offered, tokens=TOKENS * made, steps=made).signed(self.driver.state.rules.keys)
+
+
+class PacedWorld(World):
+    """Peers with these seconds per step."""
+
+    def __init__(self, step_s: Sequence[float], seed: int, **round: Any) -> None:
+        self.step_s, self.spec = step_s, spec(**round)
+        self.speeds: dict[str, float] = {}
+        """What the board says."""
+        super().__init__(seed, len(step_s))
+
+    def join(self) -> LogicalPeer:
+        name = f"p{len(self.peers)}"
+        self.index[name] = len(self.peers)
+        self.history.append([])
+        self.peers.append(PacedPeer(self, name, self.step_s[len(self.peers)]))
+        return self.peers[-1]
+
+    def rules(self, name: str) -> Rules:
+        """With caps that leave something to learn."""
+        return replace(super().rules(name), gather_s=60.0, ack_s=8.0, exchange_s=40.0)
+
+    def run(self, rounds: int) -> list[Block]:
+        """The updates up to this round, as the first peer has them."""
+        first = self.peers[0].disk
+        while len(first.blocks) < rounds:
+            assert self.now < 500.0 * rounds
+            self.scheduler.run_until(self.now + 0.25)
+        self.check()
+        return first.blocks[:rounds]
+
+
+WARM = 4
+"""Rounds after which speeds and deadlines are known."""
+ROUNDS = 14
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What became of a run after the first rounds."""
+
+    round_s: float
+    """How long one of its rounds took, on average."""
+    blocks: tuple[Block, ...]
+
+    def penalties(self, peer: str) -> list[str]:
+        return [code for block in self.blocks for about, code, *_ in block.update.penalties if about == peer]
+
+    def share(self, peer: str, block: Block) -> float:
+        """Of its tokens in what all of them came to."""
+        tokens = {pledge.peer: pledge.tokens for pledge in block.update.members}
+        return tokens[peer] / sum(tokens.values())
+
+
+@cache
+def outcome(slow: float, seed: int, pace: str, max_train_s: float = 3600.0) -> Run:
+    """Four peers whose steps take 1 s, but for p3's."""
+    world = PacedWorld((1.0, 1.0, 1.0, slow), seed, pace=pace, max_train_s=max_train_s)
+    blocks = world.run(ROUNDS)
+    at_s = world.committed_at["p0"]
+    return Run((at_s[ROUNDS - 1] - at_s[WARM - 1]) / (ROUNDS - WARM), tuple(blocks[WARM:]))
+
+
+PACES = {"speed": ("speed", 3600.0), "time": ("time", 20.5)}
+
+
+@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize(("slow", "seed"), [(3.0, 0), (4.0, 1)])
+def test_a_slow_peer_costs_the_others_nothing_and_counts_in_every_round(seed: int, slow: float, pace: str) -> None:
+    """Rounds are no longer than without it, to 1 %; it is never late; it weighs what it made."""
+    alike, unequal = outcome(1.0, seed, *PACES[pace]), outcome(slow, seed, *PACES[pace])
+    print(f"{pace}, {slow:g} times slower: {unequal.round_s:.2f} s per round, {alike.round_s:.2f} s without")
+    assert unequal.round_s <= 1.01 * alike.round_s
+    assert all(unequal.penalties(peer) == [] for peer in ("p0", "p1", "p2", "p3"))
+    for block in unequal.blocks:
+        update = block.update
+        made = {pledge.peer: pledge.steps for pledge in update.members}
+        assert made["p3"] == int(STEPS / slow)
+        assert made["p0"] == STEPS
+        assert all(update.contributed("p3", part) for part in range(len(update.parts)))
+        index = [pledge.peer for pledge in update.members].index("p3")
+        for row in update.weights:
+            assert row[index] / sum(row) == pytest.approx(unequal.share("p3", block), abs=1e-4)
+
+
+def test_where_all_make_the_same_steps_the_slow_one_is_late_or_holds_everybody_up() -> None:
+    """What paces are for, and what the test before would see without them."""
+    alike, unequal = outcome(1.0, 0, "steps"), outcome(4.0, 0, "steps")
+    late = len(unequal.penalties("p3")) / len(unequal.blocks)
+    print(f"all steps: {unequal.round_s:.2f} s per round, {alike.round_s:.2f} s without; late in {late:.0%}")
+    assert unequal.round_s > 1.05 * alike.round_s or late > 0.5
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_by_the_time_all_are_ready_within_a_step(seed: int) -> None:
+    """And the group waits for nobody, whatever the speeds, with steps that do not divide the time."""
+    world = PacedWorld((0.58, 0.75, 1.51, 3.33), seed, pace="time", max_train_s=15.0)
+    blocks = world.run(10)
+    for block in blocks[WARM:]:
+        ready_ms = [row[0] for row in block.update.took]
+        assert max(ready_ms) < 3330 + 500
+        assert [code for _, code, *_ in block.update.penalties] == []
+    steps = {pledge.peer: pledge.steps for pledge in blocks[-1].update.members}
+    assert steps == {"p0": 25, "p1": 19, "p2": 9, "p3": 4}
+
+
+def test_a_peer_that_gets_slower_in_the_middle_of_a_run_is_late_once_at_most() -> None:
+    """Its owner begins to use the machine: the others hear it, and so does its own part."""
+    world = PacedWorld((1.0, 1.0, 1.0, 1.0), 7, pace="speed")
+    world.run(8)
+    world.peers[3].step_s = 4.0  # type: ignore[attr-defined]
+    blocks = world.run(20)
+    late = [block.update.round for block in blocks for about, *_ in block.update.penalties if about == "p3"]
+    assert len(late) <= 1
+    at_s = world.committed_at["p0"]
+    assert (at_s[19] - at_s[11]) / 8 <= 1.01 * (at_s[7] - at_s[3]) / 4
+
+
+def test_one_that_lies_about_its_speed_shrinks_nobodys_part() -> None:
+    """A thousand times as fast, so it says: the others go on making their steps."""
+    world = PacedWorld((1.0, 1.0, 1.0, 1.0), 8, pace="speed")
+    liar = world.peers[3]
+    liar.pace = type("Boaster", (Pace,), {"tokens_per_s": property(lambda self: 1e6)})(world.spec)  # type: ignore[attr-defined]
+    for block in world.run(10)[WARM:]:
+        assert {pledge.steps for pledge in block.update.members if pledge.peer != "p3"} == {STEPS}
+
+
+# ---- the least number of steps ----
+
+
+def says(peer: str, steps: int, *, ready: bool = True) -> Received:
+    head = HeadSent(HEAD.anchor, HEAD.round, HEAD.weight, b"", ready, 64 * steps, steps, False, peer, 0)
+    return Received(10.0, peer, head)
+
+
+def waiting(min_steps: int, *others: tuple[str, int], mine: int = 10) -> State:
+    """The first coordinator, ready after 5 s in a round that waits 10 s for the late ones and 60 s at most."""
+    table = replace(rules(FIRST), gather_s=60.0, ack_s=8.0, exchange_s=120.0, min_steps=min_steps)
+    state = state_of(FIRST, rules=table, deadlines=Deadlines(10.0, 2.0, 3.0, 3.0))
+    state, _ = step(state, Frozen(5.0, replace(pledge(FIRST), steps=mine)))
+    for peer, steps in others:
+        state, _ = step(state, says(peer, steps))
+    return state
+
+
+def test_a_round_waits_for_more_while_too_few_steps_are_made() -> None:
+    """Two of three are ready, with 30 steps together."""
+    assert steps_ready(waiting(0, (SECOND, 20))) == 30
+    assert asks_at(waiting(0, (SECOND, 20))) == asks_at(waiting(30, (SECOND, 20))) == 15.0
+    assert asks_at(waiting(31, (SECOND, 20))) == 65.0
+
+
+def test_too_few_steps_stop_nothing() -> None:
+    """The longest wait that there is in any case ends this one, too."""
+    state, _ = step(waiting(1000, (SECOND, 20)), Tick(64.9))
+    assert state.lead is None
+    state, _ = step(state, Tick(65.0))
+    assert state.lead is not None
+
+
+def test_where_all_are_ready_nobody_can_add_a_step() -> None:
+    """So the round begins."""
+    assert waiting(1000, (SECOND, 20), (THIRD, 20)).lead is not None
+
+
+def test_what_one_peer_says_counts_no_more_than_a_round_may_hold() -> None:
+    """And steps of one that still trains not at all."""
+    state = waiting(0, (SECOND, 10**9))
+    state = replace(state, rules=replace(state.rules, steps_cap=40))
+    assert steps_ready(state) == 50
+    state, _ = step(state, says(THIRD, 15, ready=False))
+    assert steps_ready(state) == 50
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Crash(peer=1, phase="send", round=1, back_after_s=5.0),
+        Stall(peer=0, phase="group", round=1, seconds=7.0),
+        Partition(peers=(1,), phase="train", round=1, seconds=10.0),
+    ],
+    ids=("crash", "stall", "partition"),
+)
+def test_a_run_in_which_the_steps_never_suffice_goes_on_under_faults(
+    monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    """And its books balance."""
+    usual = World.rules
+    monkeypatch.setattr(World, "rules", lambda world, name: replace(usual(world, name), min_steps=10**9))
+    run = LogicalSwarm(peers=4, seed=5)
+    run.inject(fault)
+    run.until_round(6, within_s=120)
+    run.assert_agreement()

@@ -1,0 +1,49 @@
+"""A device that is as slow as one declares."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.testing import pacing
+from peer.testing.pacing import PACED, is_paced, slow_down
+
+
+class Machine:
+    """A clock, and a trainer whose steps take `arithmetic_s` and wait `waits_s` for layers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, arithmetic_s: float, waits_s: float = 0.0) -> None:
+        self.now, self.waited_s = 100.0, 3.0
+        self._arithmetic_s, self._waits_s = arithmetic_s, waits_s
+        clock = types.SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep)
+        monkeypatch.setattr(pacing, "time", clock)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def train_step(self, stop: str, position: float) -> tuple[str, float]:
+        """What it was given."""
+        self.now += self._arithmetic_s + self._waits_s
+        self.waited_s += self._waits_s
+        return stop, position
+
+
+@pytest.mark.parametrize(
+    ("arithmetic_s", "waits_s", "takes_s"),
+    [(0.1, 0.0, 0.9), (1.5, 0.0, 1.5), (0.1, 0.5, 1.4)],
+    ids=["as declared", "longer than declared", "what it waited for layers comes on top"],
+)
+def test_a_step_takes(monkeypatch: pytest.MonkeyPatch, arithmetic_s: float, waits_s: float, takes_s: float) -> None:
+    machine: Any = Machine(monkeypatch, arithmetic_s, waits_s)
+    slow_down(machine, 0.9)
+    assert machine.train_step("stop", position=1.5) == ("stop", 1.5)
+    assert machine.now - 100.0 == pytest.approx(takes_s)
+
+
+def test_who_is_paced_has_a_mark(tmp_path: Path) -> None:
+    assert not is_paced(tmp_path)
+    (tmp_path / PACED).touch()
+    assert is_paced(tmp_path)

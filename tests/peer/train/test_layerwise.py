@@ -1,0 +1,317 @@
+"""An update that is applied layer by layer beside the next inner step: the bits of one that is applied at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dht.errors import BadInput
+from peer import spec as specs
+from peer.rounds.names import digest
+from peer.rounds.update import VOID, Update
+from peer.train import layerwise
+from peer.train.trainer import Trainer
+from tests.decided import DecidedRound, contribution
+
+CPU = torch.device("cpu")
+FIRST = digest("anchor", 0)
+NAMES = ("p0", "p1")
+TIMEOUT_S = 60.0
+SMALL: dict[str, dict[str, Any]] = {
+    "llama": {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2},
+    # Dropout draws from torch's generator, which must be where it would be.
+    "gpt2": {"n_embd": 16, "n_layer": 3, "n_head": 2, "resid_pdrop": 0.2, "embd_pdrop": 0.2, "attn_pdrop": 0.2},
+}
+
+Make = Callable[..., Trainer]
+
+
+@pytest.fixture
+def make(corpus: Path, tmp_path: Path) -> Make:
+    """A trainer that applies updates by layers, or one that does not; the same name is the same folder."""
+
+    def make_one(
+        me: str = "p0", overlap: str = "layerwise", wire: str = "int4", architecture: str = "llama", **round: Any
+    ) -> Trainer:
+        micro = specs.load("micro")
+        spec = dataclasses.replace(
+            micro,
+            model=dataclasses.replace(micro.model, architecture=architecture, context=16, config=SMALL[architecture]),
+            data=dataclasses.replace(micro.data, source="files", path=str(corpus), held_out_every=4, eval_sequences=4),
+            inner=dataclasses.replace(micro.inner, sequences=2),
+            codec=dataclasses.replace(micro.codec, wire=wire, part_elements=512),  # type: ignore[arg-type]
+            round=dataclasses.replace(micro.round, overlap=overlap, **round),  # type: ignore[arg-type]
+        )
+        (tmp_path / f"{me}-{overlap}").mkdir(exist_ok=True)
+        return Trainer(spec, me, tmp_path / f"{me}-{overlap}" / "x", CPU)
+
+    return make_one
+
+
+class Twins:
+    """The same peer twice: one applies updates at once, the other layer by layer. Whatever they do is compared."""
+
+    def __init__(self, make: Make, me: str, **how: Any) -> None:
+        self.blocking, self.layered = make(me, "none", **how), make(me, "layerwise", **how)
+        self.generator = torch.get_rng_state()
+
+    def train(self, steps: int) -> None:
+        """Each draws what it would draw alone."""
+        losses = []
+        for trainer in (self.blocking, self.layered):
+            torch.set_rng_state(self.generator)
+            trainer.begin_round(NAMES)
+            losses.append([trainer.train_step().loss for _ in range(steps)])
+            after = torch.get_rng_state()
+        self.generator = after
+        assert losses[0] == losses[1]
+
+    def freeze(self, anchor: bytes) -> None:
+        self.blocking.freeze(anchor)
+        self.layered.freeze(anchor)
+        assert contribution(self.blocking, anchor).leaves == contribution(self.layered, anchor).leaves
+
+    def apply(self, update: Update, objects: dict[bytes, bytes]) -> None:
+        """The layered one is not waited for."""
+        given_up = self.blocking.apply(update, objects.__getitem__)
+        assert self.layered.begin_apply(update, objects.__getitem__) == given_up
+
+    def finish(self, anchor: bytes) -> None:
+        assert self.layered.finish_apply() == self.blocking.anchor.state_digest()
+        assert everything(self.layered, anchor) == everything(self.blocking, anchor)
+
+
+def everything(trainer: Trainer, anchor: bytes = FIRST) -> dict[str, Any]:
+    """All that a peer is, its bits included."""
+    checkpoint = trainer.checkpoint(anchor)
+    bits = {
+        f"{file}/{name}": tensor.numpy().tobytes()
+        for file, tensors in checkpoint.tensors.items()
+        for name, tensor in tensors.items()
+        if not name.startswith("generator")  # of the process, not the peer
+    }
+    return bits | {key: value for key, value in checkpoint.state.items() if key != "run"}
+
+
+def refused(decided: DecidedRound, parts: Sequence[int]) -> Update:
+    """The same, but all that came for these parts was refused."""
+    means = tuple(VOID if part in parts else mean for part, mean in enumerate(decided.update.parts))
+    return dataclasses.replace(decided.update, parts=means)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "wire", "threads"), [("llama", "int4", 1), ("llama", "float32", 4), ("gpt2", "int4", 4)]
+)
+def test_round_after_round_every_bit_is_the_same(
+    make: Make, monkeypatch: pytest.MonkeyPatch, architecture: str, wire: str, threads: int
+) -> None:
+    """Losses, checkpoints and digests; with parts that are void or refused, a missed round, and an overdue one.
+
+    With one layer in work at a time, and with all of them.
+    """
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    first, second = (Twins(make, me, wire=wire, architecture=architecture) for me in NAMES)
+    last = len(first.blocking.parts) - 1
+    anchor = FIRST
+    rounds: list[dict[str, Any]] = [
+        {}, {"void": {0, last}}, {"left_out": {"p1"}}, {"refused": {1, 2}}, {"late": True}, {"overdue": 2}, {},
+    ]  # fmt: skip
+    for kind in rounds:
+        for twins in (first, second):
+            twins.train(2)
+        first.freeze(anchor)
+        frozen = [first.blocking]
+        if not kind.get("late"):
+            second.freeze(anchor)
+            frozen.append(second.blocking)
+        if kind.get("overdue"):
+            second.train(kind["overdue"])
+        decided = DecidedRound(frozen, anchor, left_out=kind.get("left_out", ()), void=kind.get("void", ()))
+        update = refused(decided, kind.get("refused", ()))
+        for twins in (first, second):
+            twins.apply(update, decided.objects)
+            twins.train(1)
+            twins.finish(anchor)
+        assert first.layered.anchor.state_digest() == second.layered.anchor.state_digest()
+        anchor = decided.next_anchor
+    assert first.layered.anchor.round == len(rounds)
+
+
+def test_work_that_is_too_old_is_given_up_all_the_same(make: Make) -> None:
+    """Its norm is told, too."""
+    steady, away = make("p0"), Twins(make, "p1", max_staleness=1)
+    away.train(1)
+    anchor = FIRST
+    for _ in range(2):
+        steady.begin_round(NAMES)
+        steady.train_step()
+        steady.freeze(anchor)
+        decided = DecidedRound([steady], anchor)
+        decided.apply_to(steady)
+        away.apply(decided.update, decided.objects)
+        away.finish(anchor)
+        anchor = decided.next_anchor
+    assert not away.layered._balance.flat.any()
+    away.train(1)
+
+
+def decide(trainer: Trainer) -> DecidedRound:
+    """A round of this trainer alone."""
+    trainer.begin_round(NAMES)
+    trainer.train_step()
+    trainer.freeze(FIRST)
+    return DecidedRound([trainer], FIRST)
+
+
+class Held:
+    """The thread that applies stands still before the outer step of the last part, until it is released."""
+
+    def __init__(self, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.released = threading.Event()
+        self.in_time = True
+        self._steps = layerwise.outer_step
+        self._last = trainer.anchor.theta[trainer.parts[-1].start :].data_ptr()
+        monkeypatch.setattr(layerwise, "outer_step", self._outer_step)
+
+    def _outer_step(self, theta: torch.Tensor, *others: Any) -> None:
+        if theta.data_ptr() == self._last:
+            self.in_time &= self.released.wait(TIMEOUT_S)
+        self._steps(theta, *others)
+
+
+def test_the_next_step_begins_while_later_layers_are_on_their_way(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The final norm is not there before all blocks have run forward: a peer that waited for it would wait for ever."""
+    trainer = make()
+    decided = decide(trainer)
+    held = Held(trainer, monkeypatch)
+    trainer._model.get_submodule("model.layers.2").register_forward_hook(lambda *_: held.released.set())
+    trainer.begin_apply(decided.update, decided.objects.__getitem__)
+    assert not trainer.is_applied
+    trainer.begin_round(NAMES)
+    trainer.train_step()
+    trainer.finish_apply()
+    assert held.in_time
+    assert trainer.is_applied
+
+
+def test_a_step_that_does_not_wait_for_its_layers_learns_from_a_mix(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the twins above would show without gates: other losses than a peer that waits."""
+    twins = Twins(make, "p0")
+    twins.train(2)
+    twins.freeze(FIRST)
+    decided = DecidedRound([twins.blocking], FIRST)
+    held = Held(twins.layered, monkeypatch)
+    assert twins.layered._layerwise is not None
+    twins.layered._layerwise.gates._enter = lambda layers: None
+    twins.apply(decided.update, decided.objects)
+    assert twins.blocking.train_step().loss != twins.layered.train_step().loss
+    held.released.set()
+    twins.layered.finish_apply()
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda trainer: trainer.freeze(digest("anchor", 1)),
+        lambda trainer: trainer.checkpoint(FIRST),
+        lambda trainer: trainer.evaluate(),
+        lambda trainer: trainer.resume(digest("anchor", 1)),
+        lambda trainer: trainer.finish_apply(),
+    ],
+    ids=["freeze", "checkpoint", "evaluate", "resume", "finish"],
+)  # fmt: skip
+def test_who_looks_at_the_whole_waits_for_the_last_layer(
+    make: Make, monkeypatch: pytest.MonkeyPatch, look: Callable[[Trainer], object]
+) -> None:
+    """It is released only when somebody waits for all layers; each of these does, and then all are there."""
+    twins = Twins(make, "p0")
+    twins.train(1)
+    twins.freeze(FIRST)
+    decided = DecidedRound([twins.blocking], FIRST)
+    held = Held(twins.layered, monkeypatch)
+    layers = twins.layered._layerwise
+    assert layers is not None
+    wait = layers.wait
+
+    def release_and_wait() -> None:
+        held.released.set()
+        wait()
+
+    monkeypatch.setattr(layers, "wait", release_and_wait)
+    twins.apply(decided.update, decided.objects)
+    look(twins.layered)
+    assert held.released.is_set()
+    assert twins.layered.is_applied
+    assert held.in_time
+    assert twins.layered.anchor.state_digest() == twins.blocking.anchor.state_digest()
+
+
+@pytest.mark.parametrize("damaged", ["mean", "contribution"])
+def test_a_damaged_byte_changes_nothing(make: Make, damaged: str) -> None:
+    """Not even in layers before it: every byte is looked at first. With the right bytes it goes on."""
+    trainer = make()
+    decided = decide(trainer)
+    before = everything(trainer)
+    last = decided.update.parts[-1]
+    path = trainer._folder / f"{FIRST.hex()}.parts"
+    mine = path.read_bytes()
+
+    def load(name: bytes) -> bytes:
+        if damaged == "mean" and name == last:
+            raise BadInput("its bytes are not those that were agreed")
+        return decided.objects[name]
+
+    if damaged == "contribution":
+        path.write_bytes(mine[:-1] + bytes([mine[-1] ^ 1]))
+    with pytest.raises(BadInput):
+        trainer.begin_apply(decided.update, load)
+    path.write_bytes(mine)
+    assert everything(trainer) == before
+    trainer.begin_apply(decided.update, decided.objects.__getitem__)
+    trainer.train_step()
+    trainer.finish_apply()
+    assert trainer.anchor.round == 1
+
+
+def test_what_fails_beside_training_ends_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step that comes to the layer gets the error, and so does whoever wants to keep what is half applied."""
+    trainer = make()
+    decided = decide(trainer)
+
+    def fail(*args: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(layerwise, "outer_step", fail)
+    trainer.begin_apply(decided.update, decided.objects.__getitem__)
+    for look in (trainer.train_step, lambda: trainer.checkpoint(FIRST), trainer.evaluate, trainer.finish_apply):
+        with pytest.raises(MemoryError, match="no room"):
+            look()
+
+
+def test_what_steps_waited_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts as exposed. The last layer comes once somebody has begun to wait."""
+    trainer = make()
+    decided = decide(trainer)
+    held = Held(trainer, monkeypatch)
+    seconds = itertools.count()
+
+    def clock() -> float:
+        held.released.set()
+        return float(next(seconds))
+
+    assert trainer._layerwise is not None
+    monkeypatch.setattr(trainer._layerwise.guard, "_clock", clock)
+    trainer.begin_apply(decided.update, decided.objects.__getitem__)
+    trainer.train_step()
+    assert trainer.waited_s >= 1.0
+    trainer.finish_apply()
+    assert held.in_time

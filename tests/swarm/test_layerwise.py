@@ -1,0 +1,29 @@
+"""Real peers that apply each update layer by layer, beside their next inner step."""
+
+from __future__ import annotations
+
+import pytest
+
+from peer.events import RoundCommitted
+from peer.testing.plugin import StartSwarm
+
+pytestmark = pytest.mark.swarm
+
+ROUNDS = 4
+PEERS = 3
+SETS = ('round.overlap="layerwise"', "round.steps=20", "round.ramp_rounds=0", "round.sync_rounds=0")
+
+
+def test_every_round_has_one_state(swarm: StartSwarm) -> None:
+    """Peers agree to the bit, and tell each round once, in order; one that is killed comes back to the same states."""
+    run = swarm(peers=PEERS, real=True, sets=SETS)
+    run.until_round(ROUNDS)
+    run.kill(0)
+    run.restart(0)
+    run.until_round(ROUNDS + 2)
+    for round in range(1, ROUNDS + 3):
+        states = {commit.state for peer in range(PEERS) for commit in run.committed(peer) if commit.round == round}
+        assert len(states) == 1, f"round {round}"
+    for peer in range(1, PEERS):
+        told = [line.event.round for line in run.lines(peer) if isinstance(line.event, RoundCommitted)]
+        assert told == list(range(1, told[-1] + 1))
