@@ -45,6 +45,13 @@ class LinkLimits:
     retry_s: tuple[float, float] = (0.25, 8.0)
     """First and largest pause after a peer could not be reached."""
     incoming_streams: int = 512
+    slowest_bytes_per_s: float = 4096.0
+    """A frame must be here in the time that it takes at this rate: a line of 0.5 Mbit/s that fifteen share."""
+    unfinished_bytes: int = 512 * 2**20
+    """Of frames that have not come whole, from all senders together; the one that began first gives way."""
+
+    def __post_init__(self) -> None:
+        assert self.unfinished_bytes >= MAX_FRAME_BYTES, "no large frame would ever come whole"
 
 
 PROGRESS_BYTES = 4 * 2**10
@@ -73,6 +80,7 @@ class PeerStreams:
         self._on_frame: OnFrame | None = None
         self._outgoing: dict[tuple[Lane, str], tuple[_Outgoing, asyncio.Task[None]]] = {}
         self._incoming: dict[tuple[Lane, str], asyncio.Task[None]] = {}
+        self._unfinished = Unfinished(limits.unfinished_bytes)
         self._is_finished = False
 
     async def start(self) -> None:
@@ -134,19 +142,67 @@ class PeerStreams:
                 del self._incoming[lane, sender]
 
     async def _read_frames(self, lane: Lane, sender: str, reader: asyncio.StreamReader) -> None:
-        take = partial(self.download.take, lane, sender)
-        while True:
-            try:
-                frame = await read_frame(reader, MAX_FRAME_BYTES, self.limits.progress_timeout_s, take)
-            except (EOFError, TimeoutError, OSError):
-                return
-            except OversizeError as error:
-                log.warning("cut off %s: %s", sender, error)
-                return
-            self.bytes_received += HEADER_BYTES + len(frame)
-            self.tally.add(sender, received=HEADER_BYTES + len(frame))
-            if self._on_frame is not None:
-                self._on_frame(sender, frame)
+        me = asyncio.current_task()
+        assert me is not None
+
+        async def take(size_bytes: int) -> None:
+            self._unfinished.grow(me, size_bytes)
+            await self.download.take(lane, sender, size_bytes)
+
+        try:
+            while True:
+                frame = await self._next_frame(sender, reader, take)
+                if frame is None:
+                    return
+                self._unfinished.end(me)
+                self.bytes_received += HEADER_BYTES + len(frame)
+                self.tally.add(sender, received=HEADER_BYTES + len(frame))
+                if self._on_frame is not None:
+                    self._on_frame(sender, frame)
+                del frame  # else it would be kept until the next one is here
+        finally:
+            self._unfinished.end(me)
+
+    async def _next_frame(self, sender: str, reader: asyncio.StreamReader, take: Take) -> bytes | None:
+        """None when the stream has ended, or must."""
+        limits = self.limits
+        try:
+            return await read_frame(
+                reader, MAX_FRAME_BYTES, limits.progress_timeout_s, take, limits.slowest_bytes_per_s
+            )  # fmt: skip
+        except (EOFError, TimeoutError, OSError):
+            return None
+        except OversizeError as error:
+            log.warning("cut off %s: %s", sender, error)
+            return None
+
+
+class Unfinished:
+    """The bytes of frames that are still arriving, of all senders together: bounded, whatever strangers do.
+
+    The frame that began first gives way, not the largest: whoever sends slowly to fill the memory would
+    only have to send less than others do, but cannot help taking longer.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.total_bytes = 0
+        self._most_bytes = most_bytes
+        self._frames: dict[asyncio.Task[None], int] = {}
+        """Bytes by who reads them, the frame that began first at first."""
+
+    def grow(self, reader: asyncio.Task[None], size_bytes: int) -> None:
+        """So many bytes more of the frame that this task reads are here. Cancels readers whose frames give way."""
+        self._frames[reader] = self._frames.get(reader, 0) + size_bytes
+        self.total_bytes += size_bytes
+        while self.total_bytes > self._most_bytes:
+            oldest = next(iter(self._frames))
+            log.warning("cut off a frame of which %d bytes were here: too many are on their way", self._frames[oldest])
+            self.end(oldest)
+            oldest.cancel()
+
+    def end(self, reader: asyncio.Task[None]) -> None:
+        """The frame is whole, or given up."""
+        self.total_bytes -= self._frames.pop(reader, 0)
 
 
 class _Outgoing:
@@ -220,9 +276,7 @@ class _Outgoing:
                 if self._frames:
                     await self._write(writer, self._pop_frames())
                 elif self._later:
-                    made = self._later.popleft()()
-                    if made is not None:
-                        await self._write(writer, [made])
+                    await self._write_made(writer, self._later.popleft())
                 elif self._is_finishing:
                     require_open(writer)
                     writer.write_eof()
@@ -234,6 +288,13 @@ class _Outgoing:
             # No flush: a peer that stopped reading would keep the buffer alive.
             writer.transport.abort()
             ended.cancel()
+
+    async def _write_made(self, writer: asyncio.StreamWriter, make_frame: MakeFrame) -> None:
+        """The frame, if it is still wanted."""
+        made = make_frame()
+        del make_frame  # what only the queue held is free while the frame is written
+        if made is not None:
+            await self._write(writer, [made])
 
     def _pop_frames(self) -> list[bytes]:
         """The next frame, and those behind it that fit into one write with it."""
@@ -302,37 +363,59 @@ async def pass_all(size_bytes: int) -> None:
 
 
 async def read_frame(
-    reader: asyncio.StreamReader, cap_bytes: int, progress_timeout_s: float, take: Take = pass_all
+    reader: asyncio.StreamReader,
+    cap_bytes: int,
+    progress_timeout_s: float,
+    take: Take = pass_all,
+    slowest_bytes_per_s: float = LinkLimits.slowest_bytes_per_s,
 ) -> bytes:
-    """The next frame; waits for its header without limit, for its bytes as long as they keep coming.
+    """The next frame; waits for its header without limit, for its bytes as `read_content` does.
 
     Raises EOFError, TimeoutError, OSError, or OversizeError before anything is allocated.
     """
+    size = await read_size(reader, cap_bytes)
+    return await read_content(reader, size, progress_timeout_s, take, slowest_bytes_per_s)
+
+
+async def read_size(reader: asyncio.StreamReader, cap_bytes: int) -> int:
+    """The header of a frame. Raises EOFError, OSError, or OversizeError."""
     size = int.from_bytes(await reader.readexactly(HEADER_BYTES), "big")
     if size > cap_bytes:
         raise OversizeError(f"a frame of {size} bytes; at most {cap_bytes} are allowed")
-    pieces: list[bytes] = []
-    missing, unpaid = size, HEADER_BYTES
-    while missing:
-        some = await _read_some(reader, missing, progress_timeout_s)
-        pieces += some
-        got = sum(map(len, some))
-        missing -= got
-        await take(unpaid + got)
+    return size
+
+
+async def read_content(
+    reader: asyncio.StreamReader,
+    size: int,
+    progress_timeout_s: float,
+    take: Take = pass_all,
+    slowest_bytes_per_s: float = LinkLimits.slowest_bytes_per_s,
+) -> bytes:
+    """The bytes of a frame, as long as they keep coming and as fast as they must.
+
+    Time spent in `take` does not count: then it is we who do not read. Raises EOFError, TimeoutError, OSError.
+    """
+    now = asyncio.get_running_loop().time
+    content = bytearray()  # pieces would cost more than what is in them, if they are small
+    left_s = progress_timeout_s + size / slowest_bytes_per_s
+    unpaid = HEADER_BYTES
+    while len(content) < size:
+        before, began = len(content), now()
+        await _read_some(reader, content, size, min(progress_timeout_s, left_s))
+        left_s -= now() - began
+        await take(unpaid + len(content) - before)
         unpaid = 0
     await take(unpaid)
-    return b"".join(pieces)
+    return bytes(content)
 
 
-async def _read_some(reader: asyncio.StreamReader, missing: int, progress_timeout_s: float) -> list[bytes]:
-    """What has arrived of a frame, as soon as it is enough to be progress."""
-    pieces: list[bytes] = []
-    got = 0
-    async with asyncio.timeout(progress_timeout_s):
-        while got < min(missing, PROGRESS_BYTES):
-            piece = await reader.read(min(missing - got, CHUNK_BYTES))
+async def _read_some(reader: asyncio.StreamReader, content: bytearray, size: int, timeout_s: float) -> None:
+    """Add what has arrived of a frame, as soon as it is enough to be progress."""
+    enough = min(size, len(content) + PROGRESS_BYTES)
+    async with asyncio.timeout(timeout_s):
+        while len(content) < enough:
+            piece = await reader.read(min(size - len(content), CHUNK_BYTES))
             if not piece:
                 raise EOFError("the stream ended within a frame")
-            pieces.append(piece)
-            got += len(piece)
-    return pieces
+            content += piece

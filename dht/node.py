@@ -19,7 +19,7 @@ from dht.daemon import Daemon, DaemonConfig, open_daemon
 from dht.errors import BadAddress, Unreachable
 from dht.keys import MAX_TTL_S, dht_key
 from dht.line import Line
-from dht.links import HEADER_BYTES, LinkLimits, OversizeError, PeerStreams, read_frame, require_open
+from dht.links import HEADER_BYTES, LinkLimits, OversizeError, PeerStreams, read_content, read_size, require_open
 from dht.records import Malformed, Record, acceptable, pack, unpack
 from dht.schema import make_validator
 from dht.streams import MAX_FRAME_BYTES, Streams
@@ -39,8 +39,6 @@ _BOARD_TIMEOUT_S = 15.0
 _MAX_NAME_BYTES = 64
 _MAX_REQUEST_BYTES = 4096
 _MAX_ANSWERS = 64
-SLOWEST_BYTES_PER_S = 4096
-"""An answer that comes more slowly is given up."""
 _HAS_IT = b"\x01"
 _HAS_NOTHING = b"\x00"
 _NO_NAME = ""
@@ -162,7 +160,7 @@ class Node:
     ) -> bytes | None:
         """What `peer_id` has under `name` for this request; None if that is nothing (yet). Raises Unreachable.
 
-        The answer must begin within `timeout_s`, and come at SLOWEST_BYTES_PER_S at least.
+        The answer must begin within `timeout_s`, and then come as fast as a frame must.
         """
         assert len(request) <= _MAX_REQUEST_BYTES
         try:
@@ -177,9 +175,10 @@ class Node:
             self.tally.add(peer_id, sent=await self._put_question(peer_id, writer, name, request))
             if await reader.readexactly(1) != _HAS_IT:
                 return None
-            limit.reschedule(asyncio.get_running_loop().time() + timeout_s + max_bytes / SLOWEST_BYTES_PER_S)
+            size = await read_size(reader, max_bytes)
+            limit.reschedule(None)
             take = partial(self._links.download.take, Lane.TRANSFER, peer_id)
-            answer = await read_frame(reader, max_bytes, timeout_s, take)
+            answer = await read_content(reader, size, timeout_s, take, self._config.limits.slowest_bytes_per_s)
             self.tally.add(peer_id, received=len(answer))
             return answer
 

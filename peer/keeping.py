@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dht.errors import DiskFull
 from peer.events import CheckpointWritten
+from peer.measuring import available_bytes
 from peer.telling import Session
 
 if TYPE_CHECKING:
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from peer.train.checkpoint import Checkpoint, Checkpoints
     from peer.train.snapshotter import Snapshotter
 
-COPIED_BYTES = 8 << 30
-"""A checkpoint up to this size is copied and written beside training; a larger one is written while training waits."""
+SPARE = 3
+"""A checkpoint is copied and written beside training where so many times its size is available in memory; else training
+waits until it is written."""
 
 
 class Keeper:
@@ -39,7 +41,7 @@ class Keeper:
         It returns when that is done if one asks it to `wait`. The `last` one of a life is followed by nothing.
         """
         self._finish_checkpoint()
-        waits = wait or last or checkpoint.size_bytes > COPIED_BYTES
+        waits = wait or last or available_bytes() < SPARE * checkpoint.size_bytes
         if not waits:
             copied = {
                 file: {name: tensor.clone() for name, tensor in tensors.items()}

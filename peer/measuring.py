@@ -35,6 +35,15 @@ _CPU_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
+def available_bytes() -> int:
+    """Memory that can be had without pushing anything else out; 0 where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)
+
+
 @contextmanager
 def measuring(emit: Callable[[Event], None]) -> Iterator[None]:
     """Have `emit` called with a DeviceMeasured every EVERY_S, from another thread, until the block ends."""

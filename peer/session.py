@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,7 +127,7 @@ class Peer(Standing):
         self.session.say("JOINING", "connecting again")
         self.in_step = self.said_paused = False
         if self.giving:
-            self._finish_freeze()  # the new link finds it on disk
+            self._finish_freeze()  # the new link finds on disk what was told to nobody
         self.link.restart()
         self.link.expect("spec", SPEC_TIMEOUT_S)
         self.meet()
@@ -206,7 +205,7 @@ class Peer(Standing):
 
     def _is_done(self) -> bool:
         """Whether this peer's part of the round is to be given now: it is made, or the others ask for what there is."""
-        if self.trainer.frozen or not self.trainer.has_progress:
+        if self.finished or self.trainer.frozen or not self.trainer.has_progress:
             return False
         return self.freeze_asked or self._share() >= 1
 
@@ -326,7 +325,7 @@ class Peer(Standing):
         self._tell_progress()
         self.exposure.begin()
         # The others wait for it, and this peer may be in the middle of a long step when it is written.
-        self._begin_freeze(partial(self.link.announce, "frozen", self.anchor))
+        self._begin_freeze(self.link.announcer("frozen", self.anchor))
         if self._held():
             self._finish_giving()
 

@@ -53,7 +53,7 @@ class Standing:
     in_step: bool = False
     freeze_asked: bool = False
     giving: bool = False
-    """Whether this peer's contribution is being written, and the link has not heard of it."""
+    """Whether this peer's contribution is being written; the link hears of it from the thread that writes."""
     round_begun: bool = False
     said_paused: bool = False
     """Whether the link knows that no more steps are made for this anchor."""

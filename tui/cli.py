@@ -125,6 +125,9 @@ def _add_join(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument("--name", default="", help="what the others call your peer (default: the end of its id)")
     parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
+    for word, what in (("upload", "sends"), ("download", "takes in")):
+        text = f"megabits per second that your peer {what} at most (default: no cap)"
+        parser.add_argument(f"--{word}", default="", metavar="MBPS", help=text)
     _add_addresses(parser, "--listen", "listen on this multiaddr (default: all interfaces, a free port); repeatable")
     _add_ui(parser)
     _add_look(parser)
@@ -260,6 +263,8 @@ def _join(options: argparse.Namespace) -> int:
         directory=options.dir,
         name=options.name,
         device=options.device,
+        upload=options.upload,
+        download=options.download,
         listen=tuple(options.listen),
     )
     ui = choose_ui(options.ui)

@@ -50,6 +50,9 @@ class Join:
     directory: Path | None = None
     name: str = ""
     device: str = ""
+    upload: str = ""
+    """Megabits per second; the peer says what is wrong with them."""
+    download: str = ""
     listen: tuple[str, ...] = ()
 
     def place(self) -> Path:
@@ -60,6 +63,7 @@ class Join:
     def argv(self, directory: Path) -> list[str]:
         """The command line of the peer."""
         chosen = [("name", self.name), ("device", self.device)]
+        chosen += [("upload_mbps", self.upload), ("download_mbps", self.download)]
         settings = [part for key, value in chosen if value for part in ("--set", f"settings.{key}={value}")]
         return python_module("peer", "join", self.invite, "--dir", str(directory), *_listen(self.listen), *settings)
 

@@ -95,10 +95,18 @@ class LinkChild:
                 continue
             raise
 
-    def announce(self, kind: str, *fields: Any) -> None:
-        """`send` for another thread than the one that receives, which is told if the link is lost."""
-        with suppress(LinkLost):
-            self._pipe.send(kind, *fields)
+    def announcer(self, kind: str, *fields: Any) -> Callable[[], None]:
+        """What tells this very link, from any thread, and no other that takes its place.
+
+        If the link is lost the next `receive` says so.
+        """
+        pipe = self._pipe
+
+        def announce() -> None:
+            with suppress(LinkLost):
+                pipe.send(kind, *fields)
+
+        return announce
 
     def receive(self, timeout_s: float) -> Fields | None:
         """The next message or None. Raises what the link failed with, or LinkLost; then it `has_ended`."""

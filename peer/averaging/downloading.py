@@ -28,7 +28,10 @@ DONORS = 4
 LANES = 2
 """Chunks that one donor is asked for at a time."""
 CHUNK_TIMEOUT_S = 30.0
-MANIFEST_TIMEOUT_S = 60.0
+MANIFEST_TIMEOUT_S = 120.0
+"""For all donors together."""
+MANIFEST_NEXT_S = 10.0
+"""A donor that has not given the manifest in this time is not the only one to be asked."""
 BUSY_S = 0.5
 """A donor that is busy is asked again after so long."""
 FAILURES = 2
@@ -37,15 +40,39 @@ SAY_EVERY_S = 1.0
 
 
 async def fetch_manifest(asker: Asker, choice: Choice) -> Manifest:
-    """The manifest of the chosen snapshot, from the first donor that has it. Raises Unreachable."""
-    for donor in choice.donors:
-        try:
-            packed = await asker.ask(donor, MANIFEST, MANIFEST_TIMEOUT_S, MANIFEST_BYTES, choice.offer.manifest)
-            if packed is not None and digest_of(packed) == choice.offer.manifest:
-                return Manifest.from_bytes(packed)
-        except (Unreachable, ValueError):
-            continue
+    """The manifest of the chosen snapshot, from the first donor that gives it. Raises Unreachable.
+
+    One after the other is asked: the next as soon as the last one has nothing, or is slow.
+    """
+    waiting = deque(choice.donors)
+    asked: set[asyncio.Task[Manifest | None]] = set()
+    try:
+        async with asyncio.timeout(MANIFEST_TIMEOUT_S):
+            while waiting or asked:
+                if waiting:
+                    asked.add(asyncio.create_task(_ask_manifest(asker, waiting.popleft(), choice)))
+                patience_s = MANIFEST_NEXT_S if waiting else None
+                done, asked = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                for manifest in [task.result() for task in done]:
+                    if manifest is not None:
+                        return manifest
+    except TimeoutError:
+        pass  # those that are still at it are too slow
+    finally:
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
     raise Unreachable(f"no peer gave the manifest of the snapshot of round {choice.offer.round}")
+
+
+async def _ask_manifest(asker: Asker, donor: str, choice: Choice) -> Manifest | None:
+    try:
+        packed = await asker.ask(donor, MANIFEST, MANIFEST_TIMEOUT_S, MANIFEST_BYTES, choice.offer.manifest)
+        if packed is None or digest_of(packed) != choice.offer.manifest:
+            return None
+        return Manifest.from_bytes(packed)
+    except (Unreachable, ValueError):
+        return None
 
 
 class Download:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from dht.streams import Streams
+from peer.averaging.answering import Answerer
 from peer.events import Event as Reported
 from peer.rounds.effects import (
     Commit,
@@ -41,7 +42,7 @@ from peer.rounds.effects import (
 )
 from peer.rounds.frames import decode, encode
 from peer.rounds.machine import step
-from peer.rounds.messages import FETCH_BYTES, BytesSent, ChainSent, HeadSent, MeanSent, Message, PartSent, Place
+from peer.rounds.messages import ChainSent, HeadSent, MeanSent, Message, PartSent, Place
 from peer.rounds.state import Acceptor, Figures, Head, State
 from peer.rounds.turn import Turn
 from peer.rounds.update import Block
@@ -120,6 +121,7 @@ class Driver:
         self.clock = clock
         self.bad_frames = 0
         self._streams, self._disk, self._arithmetic, self._trainer = streams, disk, arithmetic, trainer
+        self._answerer = Answerer(disk, streams)
         self._report, self._publish = report, publish
         self._events: deque[Event] = deque()
         self._busy = self._broken = False
@@ -170,7 +172,7 @@ class Driver:
                 for peer in to:
                     self._streams.send_when_free(peer, partial(self._mean_frame, mean))
             case SendObjects(one, digests):
-                self._send_objects(one, digests)
+                self._answerer.answer(one, digests)
             case SendChain(one, after):
                 self._send_chain(one, after)
             case Persist(acceptor, update):
@@ -262,14 +264,3 @@ class Driver:
             self._streams.send_when_free(to, partial(encode, ChainSent(blocks)))
         else:  # the machine remembers anchors longer than the disk has room for blocks: HEAD says that there is more
             self._send((to,), Turn(self.state, self.clock()).my_head())
-
-    def _send_objects(self, to: str, digests: tuple[bytes, ...]) -> None:
-        sent_bytes = 0
-        for digest in dict.fromkeys(digests):
-            payload = self._disk.load(digest)
-            if payload is None:
-                continue
-            sent_bytes += len(payload)
-            if sent_bytes > max(FETCH_BYTES, len(payload)):
-                return
-            self._streams.send_when_free(to, partial(encode, BytesSent(digest, payload)))

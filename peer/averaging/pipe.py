@@ -47,19 +47,26 @@ class TrainerPipe:
         self._socket = end
         self._buffer = bytearray()
         self._sending = threading.Lock()
+        self._is_cut = False
+        """Whether a message may have gone out in part: nothing that followed could be read."""
 
     def send(self, kind: str, *fields: Any) -> None:
         """From any thread. Raises LinkLost, also when the link has not read for SEND_TIMEOUT_S."""
-        try:
-            with self._sending:
+        with self._sending:
+            if self._is_cut:
+                raise LinkLost
+            try:
                 self._socket.sendall(_framed(kind, fields))
-        except OSError as error:
-            raise LinkLost from error
+            except OSError as error:
+                self._is_cut = True
+                raise LinkLost from error
 
     def receive(self, timeout_s: float) -> Fields | None:
         """The next message, or None if there is none within `timeout_s`. Raises LinkLost."""
         while (message := self._next()) is None:
             readable, _, _ = select.select([self._socket], [], [], timeout_s)
+            if not readable and self._is_cut:
+                raise LinkLost
             if not readable:
                 return None
             received = self._read()

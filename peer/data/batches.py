@@ -69,6 +69,14 @@ class Batches:
         for shard, start, end in later:
             self._note(shard, start, end)
 
+    def pass_over(self, ranges: Iterable[Range]) -> None:
+        """These were read in a life before this one: go on behind them."""
+        for shard, _, end in ranges:
+            ahead = end - self._positions.get(shard, end)
+            if ahead > 0:
+                self._positions[shard] = end
+                self._passes[shard] += ahead / self._source.windows[shard]
+
     def ranges(self) -> tuple[Range, ...]:
         """What was read since `mark`, sorted; a shard appears twice only if the run jumped ahead in between."""
         return tuple(sorted(self._ranges))

@@ -20,6 +20,8 @@ from peer.spec import RunSpec
 
 MOST = 2
 """Times H: tokens beyond that count nothing (`RunSpec.tokens_cap`), so no more steps are made."""
+LEAST = 16
+"""H over this is the smallest part: what others say of their speed makes nobody's part smaller."""
 KNOWN = 3
 """Steps after which this peer knows its speed."""
 LEAST_MEASURED, MOST_MEASURED, MEASURED_S = 8, 128, 20.0
@@ -43,13 +45,13 @@ def reference(speeds: Collection[int]) -> int:
 
 
 def steps_at(speed: int, reference: int, steps: int) -> int:
-    """⌊speed / reference · H⌋, one at least and `MOST` · H at most; H while a speed is not known (0).
+    """⌊speed / reference · H⌋, H / `LEAST` at least and `MOST` · H at most; H while a speed is not known (0).
 
     Between the bounds it takes no longer than H steps at the reference speed, and less than one step less.
     """
     if speed <= 0 or reference <= 0:
         return steps
-    return min(max(1, speed * steps // reference), MOST * steps)
+    return min(max(1, steps // LEAST, speed * steps // reference), MOST * steps)
 
 
 class Speed:
@@ -107,8 +109,8 @@ class Pace:
         """How many inner steps this peer will probably make towards the round from anchor `round`; for people."""
         if not self._speed.step_s:
             return min(self._spec.steps_in(round), self.steps(round))
-        in_time = max(1, int(self._spec.round.max_train_s / self._speed.step_s))
-        return min(in_time, self.steps(round))
+        in_time = self._spec.round.max_train_s / self._speed.step_s
+        return max(1, int(min(in_time, self.steps(round))))
 
     def steps(self, round: int) -> int:
         """How many inner steps are my part of the round from anchor `round`, if the time suffices."""

@@ -478,6 +478,7 @@ class Trainer:
             self._balance.restored(where, self._decoded(mine.payload(part), where))
         self._covered.add(mine.anchor)
         self._age = Age(self.anchor.round - mine.effort.staleness)
+        self._batches.pass_over(mine.effort.ranges)
         self._batches.mark()
         self._tokens = self._steps = 0
         self._start_from_anchor()

@@ -148,7 +148,7 @@ async def test_one_bootstrap_address_that_answers_is_enough(tmp_path: Path) -> N
         bootstrap = (dead, *await first.addresses())
         async with open_node(config(tmp_path / "b", bootstrap=bootstrap)) as second:
             first.serve("name", lambda: b"value")
-            assert await second.ask(first.peer_id, "name", 5) == b"value"
+            assert await second.ask(first.peer_id, "name", HANG_S) == b"value"
 
 
 async def test_an_address_with_the_wrong_peer_id_is_not_believed(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_peers_that_met_the_same_bootstrap_node_reach_each_other(tmp_path:
             open_node(config(tmp_path / "c", bootstrap=bootstrap)) as third,
         ):
             third.serve("name", lambda: b"value")
-            assert await second.ask(third.peer_id, "name", 5) == b"value"
+            assert await second.ask(third.peer_id, "name", HANG_S) == b"value"
 
 
 async def test_a_client_uses_the_dht_and_its_streams_without_serving_the_dht(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_a_client_uses_the_dht_and_its_streams_without_serving_the_dht(tmp
         async with open_node(config(tmp_path / "b", bootstrap=bootstrap, client_mode=True)) as client:
             client.serve("name", lambda: b"value")
             assert await client.board.read(HEAD) == {}
-            assert await first.ask(client.peer_id, "name", 5) == b"value"
+            assert await first.ask(client.peer_id, "name", HANG_S) == b"value"
 
 
 async def test_who_listens_nowhere_reaches_others_and_they_answer_through_its_connection(tmp_path: Path) -> None:
@@ -244,12 +244,12 @@ async def test_asking(tmp_path: Path) -> None:
         server.serve("large", lambda: b"x" * 3_000_000)
         server.serve("empty", lambda: b"")
         server.serve("not yet", lambda: None)
-        assert await client.ask(server.peer_id, "large", 10) == b"x" * 3_000_000
-        assert await client.ask(server.peer_id, "empty", 10) == b""
-        assert await client.ask(server.peer_id, "not yet", 10) is None
-        assert await client.ask(server.peer_id, "unknown", 10) is None
+        assert await client.ask(server.peer_id, "large", HANG_S) == b"x" * 3_000_000
+        assert await client.ask(server.peer_id, "empty", HANG_S) == b""
+        assert await client.ask(server.peer_id, "not yet", HANG_S) is None
+        assert await client.ask(server.peer_id, "unknown", HANG_S) is None
         with pytest.raises(Unreachable, match="did not send large"):
-            await client.ask(server.peer_id, "large", 10, max_bytes=1000)
+            await client.ask(server.peer_id, "large", HANG_S, max_bytes=1000)
         with pytest.raises(Unreachable):
             await client.ask(Identity.generate().peer_id, "large", 2)
 
@@ -266,9 +266,9 @@ async def test_a_question_can_carry_a_request(tmp_path: Path) -> None:
             return peer_id.encode() + b" asks " + request if request else None
 
         server.answer("echo", echo)
-        answered = await client.ask(server.peer_id, "echo", 10, request=b"x" * 4096)
+        answered = await client.ask(server.peer_id, "echo", HANG_S, request=b"x" * 4096)
         assert answered == client.peer_id.encode() + b" asks " + b"x" * 4096
-        assert await client.ask(server.peer_id, "echo", 10) is None
+        assert await client.ask(server.peer_id, "echo", HANG_S) is None
 
 
 async def test_an_error_in_the_block_comes_out_as_it_is(tmp_path: Path) -> None:

@@ -87,7 +87,8 @@ class Link:
     def send(self, kind: str, *fields: Any) -> None:
         self.told.append((kind, *fields))
 
-    announce = send
+    def announcer(self, kind: str, *fields: Any) -> Callable[[], None]:
+        return lambda: self.send(kind, *fields)
 
     def kinds(self) -> list[str]:
         return [kind for kind, *_ in self.told]

@@ -97,7 +97,7 @@ def test_a_large_one_is_not_copied(
     keeper: Keeper, shelf: SlowShelf, events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There may be no room for it in memory: training waits."""
-    monkeypatch.setattr(keeping, "COPIED_BYTES", 15)
+    monkeypatch.setattr(keeping, "available_bytes", lambda: 3 * 16 - 1)
     shelf.goes.set()
     keeper.write(checkpoint(torch.ones(4)))
     assert len(events) == 1

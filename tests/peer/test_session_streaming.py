@@ -165,3 +165,17 @@ def test_no_checkpoint_is_taken_of_what_is_being_written(streams: Story) -> None
     streams.shelf.every_s = 1.0
     streams.turns(2)
     assert streams.shelf.written == []
+
+
+def test_nothing_is_given_after_the_last_round(streams: Story) -> None:
+    """Steps that were made while it was agreed lead nowhere, however many they are."""
+    streams.turns(STEPS)
+    for number in (1, 2):
+        streams.link.queue.append(commit(block(update(round=number))))
+        streams.turns(STEPS + 1)
+    streams.turns(3 * STEPS)
+    told = len(streams.link.told)
+    streams.link.queue.append(commit(block(update(round=3))))
+    streams.turns(1)
+    assert streams.peer.finished
+    assert "frozen" not in [kind for kind, *_ in streams.link.told[told:]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.events import RoundCommitted
+from peer.events import Line, RoundCommitted, RoundStarted
 from peer.testing.plugin import StartSwarm
 
 pytestmark = pytest.mark.swarm
@@ -27,3 +27,14 @@ def test_every_round_has_one_state(swarm: StartSwarm) -> None:
     for peer in range(1, PEERS):
         told = [line.event.round for line in run.lines(peer) if isinstance(line.event, RoundCommitted)]
         assert told == list(range(1, told[-1] + 1))
+        assert any(begins_before_it_is_told(run.lines(peer), round) for round in told)
+
+
+def begins_before_it_is_told(lines: list[Line], round: int) -> bool:
+    """Whether the inner steps on an anchor began before the peer could tell the anchor's state."""
+    kinds = [
+        type(line.event)
+        for line in lines
+        if isinstance(line.event, RoundStarted | RoundCommitted) and line.event.round == round
+    ]
+    return kinds[:1] == [RoundStarted]

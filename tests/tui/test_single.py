@@ -56,10 +56,17 @@ def test_what_the_person_chose_reaches_the_peer(invite: str, tmp_path: Path, mon
 
     monkeypatch.setattr(tui.single, "python_module", command)
     join = Join(
-        invite=invite, directory=tmp_path, name="al", device="cpu", listen=("/ip4/0.0.0.0/tcp/1", "/ip6/::/tcp/1")
+        invite=invite,
+        directory=tmp_path,
+        name="al",
+        device="cpu",
+        upload="8",
+        download="50.5",
+        listen=("/ip4/0.0.0.0/tcp/1", "/ip6/::/tcp/1"),
     )
     run_join(join, NoOutput())
     chosen = ["--set", "settings.name=al", "--set", "settings.device=cpu"]
+    chosen += ["--set", "settings.upload_mbps=8", "--set", "settings.download_mbps=50.5"]
     assert seen[:5] == ["peer", "join", invite, "--dir", str(tmp_path)]
     assert seen[5:] == ["--listen", "/ip4/0.0.0.0/tcp/1", "--listen", "/ip6/::/tcp/1", *chosen]
 

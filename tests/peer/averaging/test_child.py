@@ -105,6 +105,22 @@ def test_messages_go_both_ways(start: Start) -> None:
     assert link.receive(HANG_S) == ("frozen", b"a" * 32, 0.5, ("p0", "p1"))
 
 
+def test_what_one_link_is_told_reaches_no_other(start: Start) -> None:
+    """A thread that has something to tell a link that ended meanwhile tells nobody."""
+    link = start("echo")
+    announce = link.announcer("frozen", b"a" * 32)
+    link.restart()
+    announce()
+    link.send("model", 1)
+    assert link.receive(HANG_S) == ("model", 1)
+
+
+def test_a_thread_tells_the_link_that_is_there(start: Start) -> None:
+    link = start("echo")
+    link.announcer("frozen", b"a" * 32)()
+    assert link.receive(HANG_S) == ("frozen", b"a" * 32)
+
+
 def test_a_polite_end_waits_for_the_last_words(start: Start) -> None:
     """The link ends by itself once it was told to leave."""
     with start("tells") as link:

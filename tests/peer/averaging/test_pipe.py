@@ -91,3 +91,20 @@ def test_a_link_that_does_not_read_is_given_up(
     trainer = TrainerPipe(ends[0])
     with pytest.raises(LinkLost):
         trainer.send("progress", b"x" * 10_000_000)
+
+
+def test_after_half_a_message_nothing_more_is_said(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that does not read is lost, also for whoever only listens: what followed could not be understood."""
+    monkeypatch.setattr(pipe, "SEND_TIMEOUT_S", 0.05)
+    trainer = TrainerPipe(ends[0])
+    with pytest.raises(LinkLost):
+        trainer.send("progress", b"x" * 10_000_000)
+    ends[1].setblocking(False)
+    while len(ends[1].recv(1 << 16)) == 1 << 16:
+        continue
+    with pytest.raises(LinkLost):
+        trainer.send("progress", 0.5)
+    with pytest.raises(LinkLost):
+        trainer.receive(0.0)

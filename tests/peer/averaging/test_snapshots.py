@@ -374,3 +374,38 @@ async def test_the_manifest_is_taken_from_whoever_has_it(tmp_path: Path) -> None
     assert await fetch_manifest(taking.network, choice_of(taking.manifest, "gone", "liar", "honest")) == taking.manifest
     with pytest.raises(Unreachable, match="no peer gave the manifest"):
         await fetch_manifest(taking.network, choice_of(taking.manifest, "gone", "liar"))
+
+
+async def dawdle(peer: str, request: bytes) -> bytes | None:
+    """An answer that never comes to its end."""
+    await asyncio.Event().wait()
+    return None
+
+
+async def test_a_donor_that_dawdles_does_not_keep_the_manifest_of_another_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is asked meanwhile, and who is still at it is left alone."""
+    taking = Taking(tmp_path, "slow", "honest")
+    await taking.survey()
+    taking.network.answers["slow"][MANIFEST] = dawdle
+    monkeypatch.setattr(downloading, "MANIFEST_NEXT_S", 0.01)
+    others = asyncio.all_tasks()
+    assert await fetch_manifest(taking.network, choice_of(taking.manifest, "slow", "honest")) == taking.manifest
+    assert asyncio.all_tasks() == others
+
+
+async def test_nobody_waits_long_for_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many donors dawdle, it is two minutes for all of them."""
+    assert downloading.MANIFEST_TIMEOUT_S <= 120.0
+    names = [f"slow-{number}" for number in range(5)]
+    taking = Taking(tmp_path, *names)
+    await taking.survey()
+    for name in names:
+        taking.network.answers[name][MANIFEST] = dawdle
+    monkeypatch.setattr(downloading, "MANIFEST_NEXT_S", 0.01)
+    monkeypatch.setattr(downloading, "MANIFEST_TIMEOUT_S", 1.0)
+    async with asyncio.timeout(HANG_S):
+        with pytest.raises(Unreachable, match="no peer gave the manifest"):
+            await fetch_manifest(taking.network, choice_of(taking.manifest, *names))
+    assert taking.network.asked.count(("slow-4", MANIFEST)) == 1, "all were asked"

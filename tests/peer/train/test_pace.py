@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from peer import spec as specs
 from peer.spec import RunSpec
-from peer.train.pace import KNOWN, MEASURED_S, MOST, MOST_MEASURED, OUTLIER, Pace, Speed, reference, steps_at
+from peer.train.pace import KNOWN, LEAST, MEASURED_S, MOST, MOST_MEASURED, OUTLIER, Pace, Speed, reference, steps_at
 from peer.train.schedule import learning_rate
 from tests.peer.train.conftest import Make
 
@@ -80,10 +80,11 @@ def test_parts_of_the_cluster_of_the_paper(step_s: float, expected: int) -> None
 
 @given(speed=SPEEDS, reference=SPEEDS, steps=st.integers(1, 5000))
 def test_a_part_takes_as_long_as_h_steps_at_the_reference_speed(speed: int, reference: int, steps: int) -> None:
-    """To less than one step less, in integers; but one step is made, and no more than twice H."""
+    """To less than one step less, in integers; but a sixteenth of H is made, and no more than twice H."""
     mine = steps_at(speed, reference, steps)
-    assert 1 <= mine <= MOST * steps
-    if 1 < mine < MOST * steps:
+    least = max(1, steps // LEAST)
+    assert least <= mine <= MOST * steps
+    if least < mine < MOST * steps:
         assert mine * reference <= steps * speed < (mine + 1) * reference
 
 
@@ -250,6 +251,10 @@ def test_the_time_may_end_a_share_of_the_steps_and_its_rates_too() -> None:
 def test_people_are_told_how_many_steps_a_round_will_probably_have(step_s: float, pace: str, expected: int) -> None:
     """H while nothing is known; then what fits into its 100 s."""
     assert make_pace(step_s, pace=pace).expected(0) == expected
+
+
+def test_a_round_without_a_limit_of_time_has_all_its_steps() -> None:
+    assert make_pace(4.0, max_train_s=float("inf")).expected(0) == 20
 
 
 def test_a_ramp_counts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -385,3 +385,29 @@ def test_an_update_waits_for_what_is_being_written(make: Make, monkeypatch: pyte
     decided.apply_to(trainer)
     assert torch.equal(trainer._balance.flat, produced)
     assert trainer._tokens == 2 * 2 * trainer.spec.model.context
+
+
+def test_who_was_killed_after_its_contribution_reads_on_behind_it(make: Make) -> None:
+    """Its checkpoint is older; steps go on at once, and no window is in two contributions."""
+    trainer = make(overlap="streaming")
+    trainer.begin_round(["p0"])
+    checkpoint = trainer.checkpoint(ANCHORS[0])
+    for _ in range(5):
+        trainer.train_step()
+    trainer.freeze(ANCHORS[0])
+    offered = windows(contribution(trainer, ANCHORS[0]).effort.ranges)
+
+    again = make(overlap="streaming")
+    again.restore(checkpoint)
+    again.resume(ANCHORS[0])
+    again.begin_round(["p0"])
+    for _ in range(3):
+        again.train_step()
+    read = windows(again._batches.ranges())
+    assert len(read) == 6
+    assert not read & offered
+
+
+def windows(ranges: Iterable[tuple[int, int, int]]) -> set[tuple[int, int]]:
+    """(shard, window) of each."""
+    return {(shard, window) for shard, start, end in ranges for window in range(start, end)}
