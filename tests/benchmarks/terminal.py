@@ -28,6 +28,8 @@ class Terminal:
     def __init__(self, argv: Sequence[str], *, columns: int, rows: int) -> None:
         self._argv, self._size = list(argv), (columns, rows)
         self._drawn = bytearray()
+        self._has_ended = False
+        """Whether all that was ever drawn has been read."""
         self._news = threading.Condition()
 
     def __enter__(self) -> Self:
@@ -71,7 +73,7 @@ class Terminal:
         with self._news:
             while wanted not in _ESCAPES.sub(b"", bytes(self._drawn)):
                 left_s = deadline_s - time.perf_counter()
-                if left_s <= 0 or self._child.poll() is not None:
+                if left_s <= 0 or self._has_ended:
                     shown = _ESCAPES.sub(b"", bytes(self._drawn))[-2000:].decode(errors="replace")
                     raise TimeoutError(f"{text!r} was not drawn; the last of what was: {shown}")
                 self._news.wait(min(left_s, 1.0))
@@ -92,11 +94,12 @@ class Terminal:
         while True:
             try:
                 raw = os.read(self._mine, 1 << 16)
-            except OSError:
-                return  # the other side is closed
-            if not raw:
-                return
+            except OSError:  # the other side is closed
+                raw = b""
             with self._news:
+                self._has_ended = not raw
                 self._drawn += raw
                 del self._drawn[: -(1 << 20)]
                 self._news.notify_all()
+            if not raw:
+                return
