@@ -174,7 +174,7 @@ class Held:
     """The thread that applies stands still before the outer step of the last part, until it is released."""
 
     def __init__(self, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.released = threading.Event()
+        self.reached, self.released = threading.Event(), threading.Event()
         self.in_time = True
         self._steps = layerwise.outer_step
         self._last = trainer.anchor.theta[trainer.parts[-1].start :].data_ptr()
@@ -182,6 +182,7 @@ class Held:
 
     def _outer_step(self, theta: torch.Tensor, *others: Any) -> None:
         if theta.data_ptr() == self._last:
+            self.reached.set()
             self.in_time &= self.released.wait(TIMEOUT_S)
         self._steps(theta, *others)
 
@@ -204,7 +205,11 @@ def test_the_next_step_begins_while_later_layers_are_on_their_way(make: Make, mo
 def test_a_step_that_does_not_wait_for_its_layers_learns_from_a_mix(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the twins above would show without gates: other losses than a peer that waits."""
+    """What the twins above would show without gates: other losses than a peer that waits.
+
+    All layers but the last are there: torch itself notices one that changes within a step.
+    """
+    monkeypatch.setattr(layerwise, "MAX_WORKERS", 1)
     twins = Twins(make, "p0")
     twins.train(2)
     twins.freeze(FIRST)
@@ -213,6 +218,7 @@ def test_a_step_that_does_not_wait_for_its_layers_learns_from_a_mix(
     assert twins.layered._layerwise is not None
     twins.layered._layerwise.gates._enter = lambda layers: None
     twins.apply(decided.update, decided.objects)
+    assert held.reached.wait(TIMEOUT_S)
     assert twins.blocking.train_step().loss != twins.layered.train_step().loss
     held.released.set()
     twins.layered.finish_apply()
