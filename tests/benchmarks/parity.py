@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from peer.averaging.codec import Codec
 from peer.rounds.names import genesis_anchor
 from peer.spec import RunSpec
 from peer.train.trainer import Trainer
@@ -24,7 +23,17 @@ from tests.benchmarks import jobs, parity_report
 from tests.benchmarks.asynchronous import train_delayed
 from tests.benchmarks.options import add_options, base_spec
 from tests.benchmarks.record import write_results
-from tests.benchmarks.variants import Outcome, Report, Rounds, is_measured, measured, names_of, nobody, plain, steps_of
+from tests.benchmarks.variants import (
+    Outcome,
+    Report,
+    Rounds,
+    is_measured,
+    measured,
+    names_of,
+    nobody,
+    outcome_of,
+    plain,
+)
 
 CODE = (*jobs.CODE, "tests/benchmarks/parity.py", "tests/benchmarks/asynchronous.py")
 ROUNDS, QUICK_ROUNDS = 24, 3
@@ -139,14 +148,7 @@ def train(variant: str, spec: RunSpec, report: Report) -> Outcome:
             rounds.seconds += time.process_time() - began_at
             if is_measured(spec, number + 1):
                 points.append(measured(report, number + 1, tokens, lambda: first.evaluate()[0]))
-        states = {trainer.anchor.state_digest() for trainer in trainers}
-    assert len(states) == 1, "trainers with the same updates hold other bits"
-    wire_bytes = sum(Codec(spec.codec.wire).part_bytes(part.size) for part in first.parts)
-    return Outcome(
-        points=points, state=states.pop().hex(), wire_bytes=wire_bytes, exchanges=spec.run.rounds,
-        parameters=first.parameters, steps=steps_of(spec), findings=rounds.findings, rounds_s=rounds.seconds,
-        measuring_s=rounds.measuring_s, judging_s=rounds.judging_s,
-    )  # fmt: skip
+        return outcome_of(spec, trainers, points, rounds)
 
 
 class Paced:

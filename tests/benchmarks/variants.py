@@ -131,14 +131,7 @@ def train_diloco(spec: RunSpec, report: Report, left_out: LeftOut = nobody, make
             rounds.seconds += time.process_time() - began_at
             if is_measured(spec, round + 1):
                 points.append(measured(report, round + 1, tokens, lambda: first.evaluate()[0]))
-        states = {trainer.anchor.state_digest() for trainer in trainers}
-    assert len(states) == 1, "trainers with the same updates hold other bits"
-    wire_bytes = sum(Codec(spec.codec.wire).part_bytes(part.size) for part in first.parts)
-    return Outcome(
-        points=points, state=states.pop().hex(), wire_bytes=wire_bytes, exchanges=spec.run.rounds,
-        parameters=first.parameters, steps=steps_of(spec), findings=rounds.findings, rounds_s=rounds.seconds,
-        measuring_s=rounds.measuring_s, judging_s=rounds.judging_s,
-    )  # fmt: skip
+        return outcome_of(spec, trainers, points, rounds)
 
 
 def _train_round(trainer: Trainer, names: tuple[str, ...]) -> int:
@@ -167,6 +160,18 @@ class Rounds:
         self.measuring_s += decided.measuring_s
         self.judging_s += decided.judging_s
         return decided
+
+
+def outcome_of(spec: RunSpec, trainers: list[Trainer], points: list[Point], rounds: Rounds) -> Outcome:
+    """What a run gave that these trainers made together, who must hold the same bits."""
+    states, first = {trainer.anchor.state_digest() for trainer in trainers}, trainers[0]
+    assert len(states) == 1, "trainers with the same updates hold other bits"
+    wire_bytes = sum(Codec(spec.codec.wire).part_bytes(part.size) for part in first.parts)
+    return Outcome(
+        points=points, state=states.pop().hex(), wire_bytes=wire_bytes, exchanges=spec.run.rounds,
+        parameters=first.parameters, steps=steps_of(spec), findings=rounds.findings, rounds_s=rounds.seconds,
+        measuring_s=rounds.measuring_s, judging_s=rounds.judging_s,
+    )  # fmt: skip
 
 
 class Together:
