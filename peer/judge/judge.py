@@ -17,7 +17,7 @@ from peer.judge.agreement import agreements
 from peer.judge.detector import swarm_history
 from peer.judge.evidence import Claim, LayerNorms
 from peer.judge.findings import Fault, Finding, findings_of
-from peer.judge.records import Record
+from peer.judge.records import MAX_ROOTS, Record
 from peer.judge.screening import Screened, screen
 from peer.judge.standards import Standards
 
@@ -41,12 +41,16 @@ class Judgement:
 
 
 def judge(
-    standards: Standards, round: int, records: Sequence[Record], claims: Sequence[Claim], layers: Sequence[LayerNorms]
-) -> Judgement:
-    """Judges what the members of `round` gave, by the records of the round before. Norms may be any float."""
+    standards: Standards, round: int, records: Sequence[Record], claims: Sequence[Claim], layers: Sequence[LayerNorms],
+    roots: int = MAX_ROOTS,
+) -> Judgement:  # fmt: skip
+    """Judges what the members of `round` gave, by the records of the round before. Norms may be any float.
+
+    Of each member the newest `roots` contributions are remembered, to know a replay.
+    """
     if standards.reducer == "mean":
-        return replace(_judged(_lenient(standards), round, (), claims, layers), records=())
-    return _judged(standards, round, records, claims, layers)
+        return replace(_judged(_lenient(standards), round, (), claims, layers, roots), records=())
+    return _judged(standards, round, records, claims, layers, roots)
 
 
 def _lenient(standards: Standards) -> Standards:
@@ -55,8 +59,9 @@ def _lenient(standards: Standards) -> Standards:
 
 
 def _judged(
-    standards: Standards, round: int, records: Sequence[Record], claims: Sequence[Claim], layers: Sequence[LayerNorms]
-) -> Judgement:
+    standards: Standards, round: int, records: Sequence[Record], claims: Sequence[Claim], layers: Sequence[LayerNorms],
+    roots: int,
+) -> Judgement:  # fmt: skip
     replays = memory.replays(records, claims)
     replayed = {fault.member for fault in replays}
     counted = frozenset(
@@ -79,7 +84,7 @@ def _judged(
         scales=tuple(weighing.scale(standards, item, weights) for item, weights in zip(left, weighed, strict=True)),
         pulls=tuple(item.pull for item in weighed),
         findings=findings_of(faults, [claim.peer for claim in claims], len(layers)),
-        records=memory.after(standards, round, records, claims, screened, refused),
+        records=memory.after(standards, round, records, claims, screened, refused, roots),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from peer.judge import detector
 from peer.judge.evidence import Claim
 from peer.judge.findings import NONFINITE, STALE, WHOLE_MODEL, Fault
-from peer.judge.records import MAX_ROOTS, NOTHING, ROOT_BYTES, Record, Stat
+from peer.judge.records import NOTHING, ROOT_BYTES, Record, Stat
 from peer.judge.screening import Screened
 from peer.judge.standards import Standards
 
@@ -34,7 +34,7 @@ def own_stats(records: Sequence[Record], claims: Sequence[Claim], layers: int) -
 
 def after(
     standards: Standards, round: int, records: Sequence[Record], claims: Sequence[Claim], screened: Sequence[Screened],
-    refused: Collection[int],
+    refused: Collection[int], roots: int,
 ) -> tuple[Record, ...]:  # fmt: skip
     """The records after `round`. `refused` are members that were refused for their direction, whatever their norms.
 
@@ -49,8 +49,8 @@ def after(
             stat if member in refused else _stat_after(standards, member, stat, layer)
             for stat, layer in zip(before[member], screened, strict=True)
         )
-        roots = kept[claim.peer].roots if claim.peer in kept else b""
-        kept[claim.peer] = Record(claim.peer, round, stats, _with_root(roots, claim.root))
+        known = kept[claim.peer].roots if claim.peer in kept else b""
+        kept[claim.peer] = Record(claim.peer, round, stats, _with_root(known, claim.root, roots))
     newest = sorted(kept.values(), key=lambda record: (-record.seen, record.peer))[:MAX_RECORDS]
     return tuple(sorted(newest, key=lambda record: record.peer))
 
@@ -68,10 +68,10 @@ def _stat_after(standards: Standards, member: int, own: Stat, screened: Screened
     return own
 
 
-def _with_root(roots: bytes, root: bytes) -> bytes:
-    """`root` first, and no longer where it was."""
+def _with_root(roots: bytes, root: bytes, most: int) -> bytes:
+    """`root` first, and no longer where it was; `most` in all."""
     newest = root[:ROOT_BYTES]
-    return b"".join([newest, *(old for old in _roots(roots) if old != newest)][:MAX_ROOTS])
+    return b"".join([newest, *(old for old in _roots(roots) if old != newest)][:most])
 
 
 def _roots(blob: bytes) -> list[bytes]:

@@ -14,6 +14,9 @@ from typing import Any, Self
 ROOT_BYTES = 8
 """Of a Merkle root: enough to know it again."""
 MAX_ROOTS = 8
+"""Roots that are remembered of one peer, unless the run is averaged in many fragments."""
+MOST_ROOTS = 64
+"""In any run."""
 MAX_PEER = 64
 """Characters of a peer's id."""
 MAX_LAYERS = 65_536
@@ -71,8 +74,8 @@ class Record:
             raise ValueError(f"expected a peer id of at most {MAX_PEER} characters")
         if type(seen) is not int or not 0 <= seen < 1 << 63:
             raise ValueError("expected a round")
-        if type(roots) is not bytes or len(roots) % ROOT_BYTES or len(roots) > MAX_ROOTS * ROOT_BYTES:
-            raise ValueError(f"expected at most {MAX_ROOTS} roots of {ROOT_BYTES} bytes")
+        if type(roots) is not bytes or len(roots) % ROOT_BYTES or len(roots) > MOST_ROOTS * ROOT_BYTES:
+            raise ValueError(f"expected at most {MOST_ROOTS} roots of {ROOT_BYTES} bytes")
         return cls(peer, seen, _stats(stats), roots)
 
 

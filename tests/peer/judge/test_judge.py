@@ -248,6 +248,21 @@ def test_roots_are_kept_newest_first() -> None:
     assert late.records == records
 
 
+@pytest.mark.parametrize("roots", [3, 8, 20])
+def test_a_replay_is_known_as_long_as_it_is_to_be_remembered(roots: int) -> None:
+    """What a peer gave `roots` rounds ago, and not what it gave before."""
+    records: tuple[Record, ...] = ()
+    given = [b"%08d" % round + bytes(24) for round in range(roots + 1)]
+    for round, root in enumerate(given, 1):
+        records = judge(EDIT, round, records, claims(1, roots=[root]), norms([1.0]), roots).records
+    oldest, next_oldest = (
+        judge(EDIT, roots + 2, records, claims(1, roots=[root]), norms([1.0]), roots).findings for root in given[:2]
+    )
+    assert not oldest
+    assert [finding.code for finding in next_oldest] == ["STALE"]
+    assert Record.unpacked(records[0].packed()) == records[0]
+
+
 def test_a_replay_that_counts_nothing_anyway_is_not_mentioned() -> None:
     """It was discounted to nothing, by its age say."""
     first = judge(EDIT, 1, (), claims(1), norms([1.0]))

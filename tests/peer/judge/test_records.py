@@ -58,7 +58,7 @@ GOOD = ("p", 3, bytes(11), b"")
     [
         list(GOOD), (*GOOD, 0), (b"p", *GOOD[1:]), ("p" * 65, *GOOD[1:]), ("p", -1, *GOOD[2:]), ("p", True, *GOOD[2:]),
         ("p", 1 << 63, *GOOD[2:]), ("p", 3, bytes(10), b""), ("p", 3, "", b""), ("p", 3, bytes(11), bytes(7)),
-        ("p", 3, bytes(11), bytes(72)), ("p", 3, b"\x00\x00\xc0\x7f" + bytes(7), b""),
+        ("p", 3, bytes(11), bytes(8 * 65)), ("p", 3, b"\x00\x00\xc0\x7f" + bytes(7), b""),
         ("p", 3, b"\x00\x00\x80\x7f" + bytes(7), b""), ("p", 3, b"\x00\x00\x80\xbf" + bytes(7), b""),
     ],
 )  # fmt: skip
