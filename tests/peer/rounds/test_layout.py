@@ -1,13 +1,14 @@
-"""How a model is cut into parts, and who reduces them."""
+"""How a model is cut into parts, which of them a round averages, and who reduces them."""
 
 from __future__ import annotations
 
 from itertools import groupby
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.rounds.layout import Part, assign, cut
+from peer.rounds.layout import Part, assign, cut, divide, share_out, turns
 from peer.rounds.names import digest
 
 sizes = st.lists(st.integers(1, 5000), min_size=1, max_size=12)
@@ -71,3 +72,60 @@ def test_runs_rotate_with_anchor_and_ballot() -> None:
     assert all(first.count(name) > 60 for name in "abc")
     ballots = {assign(parts, ("a", "b", "c"), (0, 0, 0), b"a" * 32, ballot) for ballot in range(20)}
     assert len(ballots) == 3
+
+
+# ---- fragments ----
+
+
+@given(layer_sizes=sizes, fragments=st.integers(1, 12))
+def test_every_part_is_in_one_fragment_with_all_of_its_layer(layer_sizes: list[int], fragments: int) -> None:
+    """Fragments are sets of whole layers, none of them empty, and keep the order and the names of the model."""
+    fragments = min(fragments, len(layer_sizes))
+    parts = cut(layer_sizes, 700)
+    divided = divide(parts, fragments)
+    assert sorted(number for fragment in divided for number in fragment.numbers) == list(range(len(parts)))
+    assert sorted(layer for fragment in divided for layer in fragment.layers) == list(range(len(layer_sizes)))
+    for fragment in divided:
+        assert fragment.parts
+        assert fragment.parts == tuple(parts[number] for number in fragment.numbers)
+        assert [fragment.layers[row] for row in fragment.rows] == [part.layer for part in fragment.parts]
+        assert list(fragment.numbers) == sorted(fragment.numbers)
+        assert list(fragment.layers) == sorted(fragment.layers)
+
+
+@given(layer_sizes=sizes, fragments=st.integers(1, 12))
+def test_fragments_are_about_equally_large(layer_sizes: list[int], fragments: int) -> None:
+    """No round carries more than its share and what one layer cannot be cut into."""
+    fragments = min(fragments, len(layer_sizes))
+    loads = [sum(part.size for part in each.parts) for each in divide(cut(layer_sizes, 700), fragments)]
+    assert max(loads) <= sum(layer_sizes) / fragments + max(layer_sizes) * (1 - 1 / fragments)
+    assert max(loads) - min(loads) <= max(layer_sizes)
+
+
+def test_equal_blocks_go_around() -> None:
+    """So that each fragment is spread over the depth of the model; the embedding weighs against blocks."""
+    assert share_out([5] * 7, 3) == (0, 1, 2, 0, 1, 2, 0)
+    assert share_out([10, 4, 4, 4, 4, 4, 4, 1], 2) == (0, 1, 1, 1, 0, 1, 0, 1)
+
+
+def test_one_fragment_is_the_model() -> None:
+    """Whoever averages the whole model has the numbers of the model."""
+    parts = cut([100, 3000, 5], 700)
+    (whole,) = divide(parts, 1)
+    assert whole.parts == parts
+    assert whole.numbers == tuple(range(len(parts)))
+    assert whole.rows == tuple(part.layer for part in parts)
+
+
+def test_no_more_fragments_than_layers() -> None:
+    """A layer is never cut between fragments."""
+    with pytest.raises(ValueError, match="a model of 2 layers cannot be averaged in 3 fragments"):
+        divide(cut([5, 5], 64), 3)
+
+
+@given(fragments=st.integers(1, 9), round=st.integers(0, 60))
+def test_turns_are_the_rounds_of_a_fragment(fragments: int, round: int) -> None:
+    """Counted by going through them."""
+    for fragment in range(fragments):
+        before = sum(earlier % fragments == fragment for earlier in range(round))
+        assert turns(fragment, fragments, round) == before
