@@ -28,6 +28,7 @@ UNLIMITED = 1_000_000
 """Inner steps: more than any round has."""
 LEAST_MBPS, MOST_MBPS = 0.5, 1e6
 """A line below the first holds every round up; one beyond the last is a mistake in the unit."""
+MAX_FRAGMENTS = 32
 MAX_NAME = 32
 """Characters of a peer's name: what a head record takes."""
 
@@ -165,6 +166,9 @@ class OuterTable(_Table):
 class RoundTable(_Table):
     steps: int = 500
     """Inner steps per round once the ramp is over (H)."""
+    fragments: int = 1
+    """Into how many sets of layers the model is divided. Round r averages set r mod `fragments` alone, so that a round
+    sends so much less; the others train on, and each of them is averaged every `fragments` rounds."""
     sync_rounds: int = 0
     """First rounds with H = 1 (EDiT's synchronous warm-up, arXiv:2412.07210)."""
     ramp_rounds: int = 0
@@ -225,6 +229,12 @@ class RoundTable(_Table):
         _require(self.alpha, "round.alpha", low=0, high=1)
         _require(self.min_steps, "round.min_steps", low=0)
         _require(self.keep_rounds, "round.keep_rounds", low=1)
+        _require(self.fragments, "round.fragments", low=1, high=MAX_FRAGMENTS)
+        if self.fragments > self.keep_rounds:
+            raise BadSpec(
+                f"round.fragments is {self.fragments} and round.keep_rounds {self.keep_rounds}: a peer keeps the last "
+                f"round of every fragment; set keep_rounds to at least {self.fragments}"
+            )
         _require(self.gamma, "round.gamma", low=0, high=1)
         _require(self.max_staleness, "round.max_staleness", low=1)
         _require(self.takeover_s, "round.takeover_s", low=0)
@@ -316,9 +326,12 @@ class RunSpec(_Table):
 
     @property
     def tokens_cap(self) -> int:
-        """Tokens of one peer and round that count at most: twice what H steps read."""
+        """Tokens of one peer and round that count at most: twice what is read from one round of a fragment to its next.
+
+        Those are H steps for each fragment.
+        """
         inner = self.inner
-        return 2 * self.round.steps * inner.accumulation * inner.sequences * self.model.context
+        return 2 * self.round.fragments * self.round.steps * inner.accumulation * inner.sequences * self.model.context
 
     def steps_in(self, round: int) -> int:
         """Inner steps (H) from anchor `round` to the next."""

@@ -72,10 +72,12 @@ def case(number: int) -> Case:
     return Case(seed=seed, phase=PHASES[phase], kind=KINDS[kind], peers=PEERS[peers])
 
 
-def run(case: Case) -> Counter[str]:
+def run(case: Case, fragments: int = 1) -> Counter[str]:
     """Run a schedule; returns what happened in it. Raises AssertionError that says what did not hold."""
     dice = Random(f"{case}")
-    swarm = LogicalSwarm(peers=case.peers, seed=dice.randrange(1 << 30), takeover_s=case.takeover_s)
+    swarm = LogicalSwarm(
+        peers=case.peers, seed=dice.randrange(1 << 30), takeover_s=case.takeover_s, fragments=fragments
+    )
     fault = _fault(case, dice)
     victim = fault.victims[0]
     swarm.inject(fault)

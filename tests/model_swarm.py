@@ -63,7 +63,7 @@ class FaultyWorld(World):
 
 def run_schedule(
     seed: int, kind: str, *, takeover_s: float = 0.0, peers: int | None = None, watched: bool = False,
-    judge: Standards = PLAIN,
+    judge: Standards = PLAIN, fragments: int = 1,
 ) -> FaultyWorld:  # fmt: skip
     """One schedule with 1 to 5 founders, or as many as asked. `kind` is "random", "targeted" or "forks".
 
@@ -75,7 +75,9 @@ def run_schedule(
         delay_s=(0.01, 0.3), loss=dice.choice((0.0, 0.05, 0.2)), duplication=0.05, old=0.03, old_s=20.0
     )  # fmt: skip
     longer_s = 2 * takeover_s
-    world = FaultyWorld(seed, peers or dice.randrange(1, 6), link, takeover_s=takeover_s, judge=judge)
+    world = FaultyWorld(
+        seed, peers or dice.randrange(1, 6), link, takeover_s=takeover_s, judge=judge, fragments=fragments
+    )  # fmt: skip
     if dice.random() < LATECOMERS:
         for _ in range(dice.randrange(1, 3)):
             world.scheduler.call_at(dice.uniform(0.0, FAULT_S), world.join)

@@ -97,7 +97,7 @@ def on_redo(turn: Turn, sender: str, message: Redo) -> bool:
 
 def _new_orders(turn: Turn, exchange: Exchange, message: Redo) -> dict[int, str]:
     """Each part once in a ballot, and to another member than before; to me no more than there is room for."""
-    again, sizes = exchange.again, turn.rules.part_bytes
+    again, sizes = exchange.again, turn.part_bytes
     names = {pledge.peer for pledge in exchange.members}
     room_bytes = max(ROOM_BYTES, 2 * sum(sizes))
     room_bytes -= len(names) * sum(sizes[part] for part, reducer in again.redo.items() if reducer == turn.me)
@@ -212,7 +212,7 @@ def compare(turn: Turn, part: int) -> None:
 def misdeclared(turn: Turn, mean: MeanSent, own: MeanSent) -> None:
     """A reducer signed a mean that its contributors' bytes do not give."""
     evidence = f"its mean of part {mean.part} is {mean.digest.hex()[:12]}, counted again it is {own.digest.hex()[:12]}"
-    reports.catch(turn, mean.reducer, turn.rules.parts[mean.part].layer, evidence)
+    reports.catch(turn, mean.reducer, turn.fragment.parts[mean.part].layer, evidence)
 
 
 def on_show(turn: Turn, sender: str, message: Show) -> None:

@@ -285,7 +285,7 @@ def _fetch_ahead(turn: Turn) -> None:
     missing: dict[bytes, None] = {}
     size_bytes = 0
     for block in state.blocks:
-        for part, part_bytes in zip(block.update.parts, turn.rules.part_bytes, strict=True):
+        for part, part_bytes in zip(block.update.parts, decide.part_bytes(turn.rules, block.update), strict=True):
             if part != VOID and part not in state.held and part not in missing:
                 missing[part] = None
                 size_bytes += part_bytes

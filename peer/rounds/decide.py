@@ -223,8 +223,13 @@ def missing_parts(state: State, update: Update) -> list[bytes]:
 
 def fits(state: State, update: Update) -> bool:
     """Whether the bytes that are here have the sizes of the parts they are to stand for."""
-    sizes = zip(update.parts, state.rules.part_bytes, strict=True)
+    sizes = zip(update.parts, part_bytes(state.rules, update), strict=True)
     return all(state.held.get(part, size) == size for part, size in sizes if part != VOID)
+
+
+def part_bytes(rules: Rules, update: Update) -> tuple[int, ...]:
+    """Encoded sizes of the parts that an update averages."""
+    return rules.bytes_in(update.round - 1)
 
 
 def valid(state: State, update: Update) -> bool:
@@ -254,7 +259,9 @@ def _fault_of_place(state: State, update: Update) -> str:
     forged = [pledge.peer for pledge in update.members if not pledged(state, pledge)]
     if forged:
         return f"the pledge of {forged[0]} is not signed by it for this anchor, or names data that the run has not"
-    if not len(update.parts) == len(update.contributors) == len(rules.parts) or not any(update.contributors):
+    if not len(update.parts) == len(update.contributors) == len(part_bytes(rules, update)) or not any(
+        update.contributors
+    ):
         return "its parts are not those of the model"
     return ""
 
@@ -296,8 +303,9 @@ def _majority_of(voters: tuple[str, ...], names: list[str]) -> bool:
 def _contributors_valid(update: Update, rules: Rules) -> bool:
     """Members gave what is in a mean, and it counts; a part is rolled back only if nothing of its layer counts."""
     gave, listed = givers(update.members), judging.listed(update.measured)
+    rows = rules.fragment(update.round - 1).rows
     for part, (name, bits) in enumerate(zip(update.parts, update.contributors, strict=True)):
-        row = judging.row_for(update.weights, rules.parts[part].layer)
+        row = judging.row_for(update.weights, rows[part])
         counted = any(weight for index, weight in enumerate(row) if bits >> index & 1)
         refused = 0 if any(row) else listed.get(part, 0)
         if bits & ~gave or (bits != refused if name == VOID else not counted):

@@ -47,7 +47,7 @@ def look_at_rows(turn: Turn) -> None:
             if _direction_is_wrong(turn, exchange, item, row):
                 catch(turn, item.reducer, row.layer, "it compares with another mean than the last committed one")
                 return
-            mine = _parts_behind(turn, item, row.layer, index)
+            mine = _parts_behind(turn, exchange, item, row.layer, index)
             if mine and agrees(row, index, _sum(exchange.mine, mine), CERTAIN) is False:
                 _object(turn, exchange, item, row, mine)
                 return
@@ -64,7 +64,8 @@ def _object(turn: Turn, exchange: Exchange, item: Measurements, row: Row, mine: 
 
 def _direction_is_wrong(turn: Turn, exchange: Exchange, item: Measurements, row: Row) -> bool:
     """The last mean is the same for all: no bytes need be shown."""
-    behind = [part for part, bits in item.received if bits and turn.rules.parts[part].layer == row.layer]
+    parts = turn.fragment.parts
+    behind = [part for part, bits in item.received if bits and parts[part].layer == row.layer]
     known = [exchange.mine[part].direction for part in behind]
     if not row.dots or any(square is None for square in known):
         return False
@@ -82,7 +83,7 @@ def on_objection(turn: Turn, sender: str, message: Objection) -> None:
     row = next((row for row in item.rows if row.layer == message.layer), None)
     if index is None or row is None or len(row.squares) != len(exchange.members):
         return
-    behind = _parts_behind(turn, item, row.layer, index)
+    behind = _parts_behind(turn, exchange, item, row.layer, index)
     place = exchange.place
     if not behind or not item.genuine(turn.rules.keys, place.anchor, place.ballot, exchange.members):
         return
@@ -138,25 +139,25 @@ def agrees(row: Row, index: int, found: Figures, tolerances: float = 1.0) -> boo
     return abs(float_of(row.dots[index]) - found.dot) <= tolerance * largest + 1e-30
 
 
-def _parts_behind(turn: Turn, item: Measurements, layer: int, index: int) -> tuple[int, ...]:
+def _parts_behind(
+    turn: Turn, exchange: Exchange, item: Measurements, layer: int, index: int
+) -> tuple[int, ...]:  # fmt: skip
     """The parts of a layer that this reducer says it holds of a member."""
-    layers = turn.rules.parts
+    parts = turn.rules.fragment(exchange.round).parts
     return tuple(
         part for part, bits in item.received
-        if part < len(layers) and layers[part].layer == layer and bits >> index & 1
+        if part < len(parts) and parts[part].layer == layer and bits >> index & 1
     )  # fmt: skip
 
 
 def _direction(turn: Turn, exchange: Exchange, part: int) -> bytes:
-    """The last committed mean as it was in that exchange."""
+    """The last committed mean as it was in that exchange: of the round before that averaged the same fragment."""
+    if exchange.place.anchor not in turn.state.ancestors:
+        return b""
     for step in reversed(turn.state.trail):
-        if step.block.update.round == _round_of(turn, exchange):
+        if step.block.update.round == exchange.round + 1 - turn.rules.fragments:
             return step.block.update.parts[part]
     return b""
-
-
-def _round_of(turn: Turn, exchange: Exchange) -> int:
-    return turn.state.ancestors.get(exchange.place.anchor, -1)
 
 
 def _sum(figures: Mapping[int, Figures], parts: Iterable[int]) -> Figures:

@@ -43,8 +43,8 @@ def on_start(turn: Turn, sender: str, message: Start) -> None:
     auditors = again.draw_auditors(turn, place, names, reducers)
     closes_at = turn.now + deadlines.at(state, place.ballot).exchange_s
     exchange = Exchange(
-        place=place, members=message.pledges, reducers=reducers, closes_at=closes_at, repeat_at=closes_at,
-        began_at=turn.now,
+        place=place, round=state.head.round, members=message.pledges, reducers=reducers, closes_at=closes_at,
+        repeat_at=closes_at, began_at=turn.now,
         received={part: 0 for part, reducer in enumerate(reducers) if reducer == turn.me},
         again=Again(auditors=auditors, received={part: 0 for part, peer in auditors.items() if peer == turn.me}),
     )  # fmt: skip
@@ -207,8 +207,10 @@ def _countable(turn: Turn, exchange: Exchange, table: Table) -> bool:
 
 
 def on_reduced(turn: Turn, event: Reduced) -> None:
-    exchange = turn.state.exchange
-    turn.set(held={**turn.state.held, event.digest: turn.rules.part_bytes[event.part]})
+    exchange, round = turn.state.exchange, turn.state.ancestors.get(event.place.anchor)
+    if round is None:
+        return  # its branch was left meanwhile
+    turn.set(held={**turn.state.held, event.digest: turn.rules.bytes_in(round)[event.part]})
     if exchange is None or exchange.place != event.place:
         return
     if event.attempt:
@@ -238,7 +240,7 @@ def on_mean(turn: Turn, sender: str, message: MeanSent) -> None:
     reducer = exchange.again.redo[part] if message.attempt else exchange.reducers[part]
     if reducer != message.reducer or not message.genuine(turn.rules.keys) or not _agrees(exchange, message):
         return
-    if len(message.payload) != turn.rules.part_bytes[part] or digest_of(message.payload) != message.digest:
+    if len(message.payload) != turn.part_bytes[part] or digest_of(message.payload) != message.digest:
         return
     if not turn.rules.finite(message.payload):
         _refuse_mean(turn, message)
@@ -254,7 +256,7 @@ def on_mean(turn: Turn, sender: str, message: MeanSent) -> None:
 def _refuse_mean(turn: Turn, mean: MeanSent) -> None:
     """An honest reducer leaves out what is not finite; without this one the part is reduced again."""
     if mean.reducer not in turn.state.seen_lying:
-        layer = turn.rules.parts[mean.part].layer
+        layer = turn.fragment.parts[mean.part].layer
         reports.catch(turn, mean.reducer, layer, f"its mean of part {mean.part} has numbers that are not finite")
 
 

@@ -138,7 +138,11 @@ def _say(turn: Turn, why: str) -> None:
     turn.set(catch_up=replace(found, said=why, said_at=turn.now))
     if found.received_bytes:
         rounds = _goal(turn) - found.first_round
-        _report_bytes(turn, found.received_bytes, max(found.received_bytes, rounds * sum(turn.rules.part_bytes)))
+        _report_bytes(
+            turn,
+            found.received_bytes,
+            max(found.received_bytes, rounds * sum(turn.rules.part_bytes) // turn.rules.fragments),
+        )
     turn.do(Report(PeerStateChanged(state="SYNCING", why=why)))
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from peer.judge.evidence import Claim, LayerNorms
 from peer.judge.judge import Judgement, judge
-from peer.rounds.layout import Part, assign
+from peer.judge.records import MAX_ROOTS, NOTHING, Record
+from peer.rounds.layout import Fragment, Part, assign
 from peer.rounds.names import digest
 from peer.rounds.state import Exchange, Figures, Head, Rules
 from peer.rounds.update import WEIGHT_ONE, Measurements, Pledge, Row, givers, token_share
@@ -25,10 +28,32 @@ INFINITY, NOT_A_NUMBER, SIGN = 0x7F800000, 0x7FC00000, 1 << 31
 
 def judgement_of(rules: Rules, head: Head, members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> Judgement:
     """What becomes of the contributions to `head`."""
-    layers = _layers(rules, members, measured)
+    fragment = rules.fragment(head.round)
+    layers = _layers(fragment, members, measured)
     # Where a newcomer begins it takes the records on trust.
-    records = [record for record in head.records if len(record.stats) == len(layers)]
-    return judge(rules.judge, head.round, records, _claims(rules, head, members), layers)
+    known = [record for record in head.records if len(record.stats) == rules.layers]
+    records = [replace(record, stats=tuple(record.stats[layer] for layer in fragment.layers)) for record in known]
+    # A replay is known as long as it could come again: two rounds of each fragment at least.
+    roots = max(MAX_ROOTS, 2 * rules.fragments)
+    found = judge(rules.judge, head.round, records, _claims(rules, head, members), layers, roots)
+    findings = (
+        replace(item, layer=fragment.layers[item.layer] if item.layer >= 0 else item.layer) for item in found.findings
+    )
+    return replace(found, findings=tuple(findings), records=_in_model(rules, fragment, known, found.records))
+
+
+def _in_model(
+    rules: Rules, fragment: Fragment, before: Sequence[Record], after: Sequence[Record]
+) -> tuple[Record, ...]:
+    """Records of the whole model: what is known of layers that a round does not average stays as it was."""
+    known = {record.peer: record.stats for record in before}
+    records = []
+    for record in after:
+        stats = list(known.get(record.peer, (NOTHING,) * rules.layers))
+        for layer, stat in zip(fragment.layers, record.stats, strict=True):
+            stats[layer] = stat
+        records.append(replace(record, stats=tuple(stats)))
+    return tuple(records)
 
 
 def caught(head: Head, members: Sequence[Pledge]) -> dict[str, int]:
@@ -55,7 +80,7 @@ def reducers_of(rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: i
     # Nobody measures it yet: who says that it can take everything gets twice the usual share.
     most = max(1, 2 * declared[(len(declared) - 1) // 2])
     shares = [0 if pledge.peer in guilty else min(max(1, pledge.bandwidth_bps), most) for pledge in members]
-    return assign(rules.parts, [pledge.peer for pledge in members], shares, head.anchor, ballot)
+    return assign(rules.fragment(head.round).parts, [pledge.peer for pledge in members], shares, head.anchor, ballot)
 
 
 def _claims(rules: Rules, head: Head, members: tuple[Pledge, ...]) -> list[Claim]:
@@ -76,12 +101,12 @@ def _claims(rules: Rules, head: Head, members: tuple[Pledge, ...]) -> list[Claim
 
 def measurements(rules: Rules, exchange: Exchange) -> Measurements:
     """The unsigned measurements of what this reducer received."""
-    by_layer: dict[int, list[int]] = {}
+    parts, by_layer = rules.fragment(exchange.round).parts, dict[int, list[int]]()
     for part in sorted(exchange.received):
-        by_layer.setdefault(rules.parts[part].layer, []).append(part)
+        by_layer.setdefault(parts[part].layer, []).append(part)
     rows = tuple(
-        _row(layer, [exchange.figures.get(part, {}) for part in parts], len(exchange.members))
-        for layer, parts in sorted(by_layer.items())
+        _row(layer, [exchange.figures.get(part, {}) for part in behind], len(exchange.members))
+        for layer, behind in sorted(by_layer.items())
     )
     return Measurements(rules.me, tuple(sorted(exchange.received.items())), rows)
 
@@ -130,16 +155,16 @@ def fault_of_measurements(
 ) -> str:
     """The first reason why these measurements of a ballot cannot be counted, in words; empty if they can."""
     reducers = reducers_of(rules, head, members, ballot)
-    gave = givers(members)
+    fragment, gave = rules.fragment(head.round), givers(members)
     names = []
     for item in measured:
         parts = [part for part, reducer in enumerate(reducers) if reducer == item.reducer]
-        layers = sorted({rules.parts[part].layer for part in parts})
+        layers = sorted({fragment.parts[part].layer for part in parts})
         if not parts or [part for part, _ in item.received] != parts or any(bits & ~gave for _, bits in item.received):
             return f"{item.reducer} does not list the parts that it reduces"
         if [row.layer for row in item.rows] != layers or not all(_fits(row, len(members)) for row in item.rows):
             return f"{item.reducer} does not list the layers that it reduces"
-        if not _measured_what_it_holds(rules, item):
+        if not _measured_what_it_holds(fragment, item):
             return f"{item.reducer} measured what it does not hold"
         if not item.genuine(rules.keys, head.anchor, ballot, members):
             return f"{item.reducer} has not signed its measurements"
@@ -151,11 +176,11 @@ def _fits(row: Row, members: int) -> bool:
     return len(row.squares) == members and len(row.dots) in (0, members)
 
 
-def _measured_what_it_holds(rules: Rules, item: Measurements) -> bool:
+def _measured_what_it_holds(fragment: Fragment, item: Measurements) -> bool:
     """Whether there is nothing but 0 of members of whom it holds no part of a layer."""
     held: dict[int, int] = {}
     for part, bits in item.received:
-        layer = rules.parts[part].layer
+        layer = fragment.parts[part].layer
         held[layer] = held.get(layer, 0) | bits
     return all(
         held[row.layer] >> index & 1
@@ -174,12 +199,14 @@ def listed(measured: Iterable[Measurements]) -> dict[int, int]:
 # ---- what it comes to ----
 
 
-def _layers(rules: Rules, members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> list[LayerNorms]:
-    """Norms of whole layers. What was not measured of a layer is taken to be like what was."""
-    sizes, rows = _sizes(rules.parts), _rows_by_layer(measured)
-    covered = _covered(rules.parts, len(members), measured)
+def _layers(fragment: Fragment, members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> list[LayerNorms]:
+    """Norms of the fragment's layers. What was not measured of a layer is taken to be like what was."""
+    sizes, rows = _sizes(fragment.parts), _rows_by_layer(measured)
+    covered = _covered(fragment.parts, len(members), measured)
     nothing = [0] * (len(members) + 1)
-    return [_layer_norms(rows.get(layer, []), covered.get(layer, nothing), size) for layer, size in enumerate(sizes)]
+    return [
+        _layer_norms(rows.get(layer, []), covered.get(layer, nothing), sizes[layer]) for layer in fragment.layers
+    ]  # fmt: skip
 
 
 def _rows_by_layer(measured: Sequence[Measurements]) -> dict[int, list[Row]]:
@@ -190,9 +217,9 @@ def _rows_by_layer(measured: Sequence[Measurements]) -> dict[int, list[Row]]:
     return found
 
 
-def _sizes(parts: Sequence[Part]) -> list[int]:
+def _sizes(parts: Sequence[Part]) -> Counter[int]:
     """Elements of each layer."""
-    sizes = [0] * (parts[-1].layer + 1)
+    sizes: Counter[int] = Counter()
     for part in parts:
         sizes[part.layer] += part.size
     return sizes
@@ -242,6 +269,6 @@ def table_of(judgement: Judgement) -> tuple[tuple[tuple[int, ...], ...], tuple[i
     return weights, scales, judgement.pulls if any(judgement.pulls) else ()
 
 
-def row_for(weights: Sequence[tuple[int, ...]], layer: int) -> tuple[int, ...]:
-    """The weights of one layer in such a table."""
-    return weights[0] if len(weights) == 1 else weights[layer]
+def row_for(weights: Sequence[tuple[int, ...]], row: int) -> tuple[int, ...]:
+    """The weights of one layer in such a table: of number `row` among the layers that the round averages."""
+    return weights[0] if len(weights) == 1 else weights[row]

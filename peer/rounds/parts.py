@@ -13,14 +13,15 @@ from peer.rounds.update import MAX_SKIPPED, VOID
 
 def giver_of(turn: Turn, exchange: Exchange, sender: str, message: PartSent) -> int | None:
     """Index of the member that pledged these bytes as this part; None if nobody did."""
-    if message.part >= len(turn.rules.parts) or len(message.payload) != turn.rules.part_bytes[message.part]:
+    sizes = turn.rules.bytes_in(exchange.round)
+    if message.part >= len(sizes) or len(message.payload) != sizes[message.part]:
         return None
     giver = message.giver or sender
     index = next((i for i, pledge in enumerate(exchange.members) if pledge.peer == giver), None)
     if index is None or not exchange.members[index].root:
         return None
     root, leaf = exchange.members[index].root, digest_of(message.payload)
-    return index if merkle.proves(root, leaf, message.part, message.path, len(turn.rules.parts)) else None
+    return index if merkle.proves(root, leaf, message.part, message.path, len(sizes)) else None
 
 
 def weights(turn: Turn, exchange: Exchange, part: int, contributors: int) -> tuple[int, ...]:
@@ -31,13 +32,16 @@ def weights(turn: Turn, exchange: Exchange, part: int, contributors: int) -> tup
 
 def _row(turn: Turn, exchange: Exchange, part: int) -> tuple[int, ...]:
     assert exchange.judgement is not None, "parts are reduced after TABLE"
-    return exchange.judgement.weights[turn.rules.parts[part].layer]
+    return exchange.judgement.weights[turn.fragment.rows[part]]
 
 
 def direction(turn: Turn, part: int) -> bytes:
-    """Digest of the last committed mean of a part; void if there is none, or I came later."""
-    trail = turn.state.trail
-    return trail[-1].block.update.parts[part] if trail else VOID
+    """Digest of the last committed mean of a part; void if there is none, or I came later.
+
+    It is that of the newest round that averaged the same fragment.
+    """
+    trail, fragments = turn.state.trail, turn.rules.fragments
+    return trail[-fragments].block.update.parts[part] if len(trail) >= fragments else VOID
 
 
 def reduce(turn: Turn, exchange: Exchange, part: int, contributors: int, attempt: int = 0) -> None:
@@ -46,8 +50,8 @@ def reduce(turn: Turn, exchange: Exchange, part: int, contributors: int, attempt
     if not any(table):
         return
     assert exchange.judgement is not None
-    layer = turn.rules.parts[part].layer
-    if exchange.judgement.pulls[layer] and not turn.state.trail and turn.state.head.round:
+    row, fragments = turn.fragment.rows[part], turn.rules.fragments
+    if exchange.judgement.pulls[row] and len(turn.state.trail) < fragments <= turn.state.head.round:
         return  # the last committed mean is needed, and I joined after it
     chosen = [index for index, weight in enumerate(table) if weight]
     names = tuple(exchange.members[index].peer for index in chosen)
@@ -56,7 +60,7 @@ def reduce(turn: Turn, exchange: Exchange, part: int, contributors: int, attempt
     turn.do(
         Reduce(
             exchange.place, part, contributors, names, shares, attempt, missing,
-            exchange.judgement.scales[layer], exchange.judgement.pulls[layer], direction(turn, part),
+            exchange.judgement.scales[row], exchange.judgement.pulls[row], direction(turn, part),
         )
     )  # fmt: skip
 
@@ -66,7 +70,7 @@ def keep_early(turn: Turn, sender: str, message: PartSent | MeanSent) -> None:
 
     What is kept is bounded by the bytes of two contributions, whoever sends it.
     """
-    state, sizes = turn.state, turn.rules.part_bytes
+    state, sizes = turn.state, turn.part_bytes
     known = sender in state.electorate or sender in state.heard
     fits = message.part < len(sizes) and len(message.payload) == sizes[message.part]
     if not known or not fits or not 0 <= message.place.ballot - state.acceptor.promised <= MAX_SKIPPED:

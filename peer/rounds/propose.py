@@ -75,7 +75,7 @@ def make_update(turn: Turn, lead: Lead, exchange: Exchange) -> Update:
 def _refused(turn: Turn, exchange: Exchange, part: int) -> int:
     """Contributors of a part that is rolled back: all of them were judged, and none counts."""
     assert exchange.judgement is not None
-    row = exchange.judgement.weights[turn.rules.parts[part].layer]
+    row = exchange.judgement.weights[turn.fragment.rows[part]]
     return 0 if any(row) else exchange.listed.get(part, 0)
 
 

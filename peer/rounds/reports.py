@@ -86,7 +86,7 @@ def on_conflict(turn: Turn, sender: str, message: Conflict) -> None:
     if theirs.reducer in exchange.told_of or not theirs.genuine(turn.rules.keys):
         return
     _note(turn, exchange, theirs.reducer)
-    layer = turn.rules.parts[mine.part].layer
+    layer = turn.rules.fragment(exchange.round).parts[mine.part].layer
     catch(turn, mine.reducer, layer, f"two means of part {mine.part}: {_short(mine)} and {_short(theirs)}")
     turn.send((sender,), Conflict(message.place, mine))
 

@@ -14,7 +14,7 @@ from peer.judge.judge import Judgement
 from peer.judge.records import Record
 from peer.judge.standards import PLAIN, Standards
 from peer.rounds.deadlines import Deadlines
-from peer.rounds.layout import Part
+from peer.rounds.layout import Fragment, Part, divide
 from peer.rounds.messages import HeadSent, MeanSent, PartSent, Place, Prepare, Promise
 from peer.rounds.names import Keys, instance_of, next_anchor
 from peer.rounds.update import Block, Measurements, Penalty, Pledge, Row, Update, Vote
@@ -33,8 +33,11 @@ class Rules:
     """What people call this peer."""
     keys: Keys
     parts: tuple[Part, ...]
+    """Of the whole model."""
     part_bytes: tuple[int, ...]
     """Encoded size of each part; payloads of another size are refused."""
+    fragments: int = 1
+    """Into how many the layers are divided: round r averages number r mod `fragments` alone."""
     gather_s: float
     ack_s: float
     exchange_s: float
@@ -59,6 +62,28 @@ class Rules:
     """Into how many the run's data is cut."""
     wall_offset_s: float = 0.0
     """Unix time minus the clock of the events, at the newest tick: that clock stands still while a laptop sleeps."""
+    divided: tuple[Fragment, ...] = field(init=False, repr=False, compare=False)
+    sizes: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    """Of each fragment the encoded sizes of its parts."""
+
+    def __post_init__(self) -> None:
+        divided = divide(self.parts, self.fragments)
+        object.__setattr__(self, "divided", divided)
+        sizes = tuple(tuple(self.part_bytes[number] for number in fragment.numbers) for fragment in divided)
+        object.__setattr__(self, "sizes", sizes)
+
+    @property
+    def layers(self) -> int:
+        """Of the whole model."""
+        return self.parts[-1].layer + 1
+
+    def fragment(self, round: int) -> Fragment:
+        """What the round from anchor `round` averages."""
+        return self.divided[round % self.fragments]
+
+    def bytes_in(self, round: int) -> tuple[int, ...]:
+        """Encoded sizes of the parts that the round from anchor `round` averages."""
+        return self.sizes[round % self.fragments]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +241,8 @@ class Exchange:
     """A member's side of a ballot: who is in, who reduces what, what has arrived."""
 
     place: Place
+    round: int = 0
+    """Of the anchor: it says which fragment is averaged."""
     members: tuple[Pledge, ...]
     reducers: tuple[str, ...]
     received: Mapping[int, int]

@@ -10,6 +10,7 @@ from typing import Any
 
 from peer.events import AlertRaised, PhaseEntered
 from peer.rounds.effects import Effect, Report, Send
+from peer.rounds.layout import Fragment
 from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, Fetch, HeadSent, Message, Place
 from peer.rounds.names import coordinator, instance_of
 from peer.rounds.state import Acceptor, Asked, Proposal, Rules, State, Wanted
@@ -62,6 +63,16 @@ class Turn:
 
     def place(self, ballot: int) -> Place:
         return Place(self.state.head.anchor, self.state.instance, ballot)
+
+    @property
+    def fragment(self) -> Fragment:
+        """What the round from my head averages."""
+        return self.rules.fragment(self.state.head.round)
+
+    @property
+    def part_bytes(self) -> tuple[int, ...]:
+        """Encoded sizes of the parts of that."""
+        return self.rules.bytes_in(self.state.head.round)
 
     def owner(self, ballot: int) -> str:
         """The only peer that may lead `ballot` of the instance in which I take part."""

@@ -157,10 +157,10 @@ class Update:
     """The result of a round. Its digest names the bytes of every part.
 
     `contributors` holds per part one bit per member; `weights` has one row for all layers, or one
-    per layer, of integers over 65,536 in the order of `members`; `weight` is the chain's W. A void part with
-    contributors is rolled back: all that came for its layer was refused. `scales` and `pulls` are per layer what
-    `peer.judge` says of them, `measured` is what it was computed from, and `records` what is known of every peer
-    afterwards.
+    per layer that the round averages, of integers over 65,536 in the order of `members`; `weight` is the
+    chain's W. A void part with contributors is rolled back: all that came for its layer was refused. `scales`
+    and `pulls` are per layer what `peer.judge` says of them, `measured` is what it was computed from, and
+    `records` what is known of every peer afterwards.
     Neither the instance nor the deciding ballot stands in it, so a value that is proposed again
     in a later ballot is the same update. `waited` and `took` are what its coordinator measured:
     the deadlines, and for each member when it came (`peer.rounds.deadlines`).

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from peer.rounds import merkle
 from peer.rounds.effects import Keep, Reduce
+from peer.rounds.layout import Part, divide
 from peer.rounds.names import digest_of, next_anchor
 from peer.rounds.settlement import Settlement, settle
 from peer.rounds.state import Acceptor, Figures, Head, Step
@@ -24,6 +25,8 @@ PARTS = 3
 STEP = 8
 """Encoding rounds to multiples of this."""
 PART_BYTES = 8
+MODEL = tuple(Part(layer, layer, 1) for layer in range(PARTS))
+"""Each part is a layer of its own."""
 
 
 class Owner(Protocol):
@@ -65,6 +68,11 @@ def decoded(payload: bytes) -> int:
     return int.from_bytes(payload, "big", signed=True)
 
 
+def averaged(round: int, fragments: int) -> tuple[int, ...]:
+    """The parts of the model that the round from anchor `round` averages."""
+    return divide(MODEL, fragments)[round % fragments].numbers
+
+
 @dataclass
 class Ledger:
     """A peer's tensors and its books: balance + counted + discounted is what it produced and did not lose.
@@ -80,45 +88,51 @@ class Ledger:
     discounted: list[int] = field(default_factory=lambda: [0] * PARTS)
     forgotten: frozenset[bytes] = frozenset()
     """Anchors for which the chain says that this peer gave something it no longer has; it was written off."""
+    fragments: int = 1
 
     def copy(self) -> Ledger:
         """The same numbers, to be kept elsewhere."""
         return Ledger(
             self.anchor, self.round, list(self.theta), list(self.balance), list(self.counted), list(self.discounted),
-            self.forgotten,
+            self.forgotten, self.fragments,
         )  # fmt: skip
 
+    def averaged(self) -> tuple[int, ...]:
+        """The parts of the model that the round from `anchor` averages, in the order of its update."""
+        return averaged(self.round, self.fragments)
+
     def encoded_balance(self) -> list[bytes]:
-        """What a contribution offers: the balance, rounded."""
-        return [encoded(balance // STEP * STEP) for balance in self.balance]
+        """What a contribution offers: the balance of what the round averages, rounded."""
+        return [encoded(self.balance[part] // STEP * STEP) for part in self.averaged()]
 
     def apply(self, me: str, update: Update, mine: list[bytes] | None, objects: dict[bytes, bytes]) -> None:
         """The outer step, and what the update means for the balance of `me`, who had offered the bytes `mine`."""
-        for part, what in enumerate(settle(update, me, mine is not None)):
-            if update.parts[part] != VOID:
-                self.theta[part] += decoded(objects[update.parts[part]])
+        outcomes = settle(update, me, mine is not None)
+        for at, (part, what) in enumerate(zip(self.averaged(), outcomes, strict=True)):
+            if update.parts[at] != VOID:
+                self.theta[part] += decoded(objects[update.parts[at]])
             if what is Settlement.COUNTED:
                 assert mine is not None
-                self.balance[part] -= decoded(mine[part])
-                self.counted[part] += decoded(mine[part])
+                self.balance[part] -= decoded(mine[at])
+                self.counted[part] += decoded(mine[at])
             elif what is Settlement.MISSED:
                 kept = self.balance[part] * 3 // 4
                 self.discounted[part] += self.balance[part] - kept
                 self.balance[part] = kept
-        if mine is None and any(update.contributed(me, part) for part in range(PARTS)):
+        if mine is None and any(update.contributed(me, at) for at in range(len(outcomes))):
             self.forgotten |= {update.parent}
         self.anchor, self.round = next_anchor(self.anchor, update.digest), update.round
 
     def undo(self, me: str, update: Update, mine: list[bytes] | None, objects: dict[bytes, bytes]) -> None:
         """The newest update is not on my chain any more: what it counted is owed again. Discounts stay."""
-        for part in range(PARTS):
-            if update.parts[part] != VOID:
-                self.theta[part] -= decoded(objects[update.parts[part]])
-            if update.contributed(me, part) and update.parent not in self.forgotten:
-                assert mine is not None, f"{me} has forgotten what it gave for round {update.round}"
-                self.balance[part] += decoded(mine[part])
-                self.counted[part] -= decoded(mine[part])
         self.anchor, self.round = update.parent, update.round - 1
+        for at, part in enumerate(self.averaged()):
+            if update.parts[at] != VOID:
+                self.theta[part] -= decoded(objects[update.parts[at]])
+            if update.contributed(me, at) and update.parent not in self.forgotten:
+                assert mine is not None, f"{me} has forgotten what it gave for round {update.round}"
+                self.balance[part] += decoded(mine[at])
+                self.counted[part] -= decoded(mine[at])
 
 
 @dataclass

@@ -23,13 +23,14 @@ class LogicalSwarm(Swarm):
     """Logical peers with the fault kit. `world` is open to tests that want more than this.
 
     With `takeover_s` peers that have lost the majority go on after so many seconds; by default they wait for it.
+    With `fragments` (3 at most) a round averages only some of the model's parts.
     """
 
-    def __init__(self, *, peers: int, seed: int, takeover_s: float = 0.0) -> None:
+    def __init__(self, *, peers: int, seed: int, takeover_s: float = 0.0, fragments: int = 1) -> None:
         super().__init__()
         if peers < 1:
             raise BadInput(f"a swarm of {peers} peers: give at least 1")
-        self.world = World(seed, peers, takeover_s=takeover_s)
+        self.world = World(seed, peers, takeover_s=takeover_s, fragments=fragments)
         self.world.on_phase = self._enter
 
     @property

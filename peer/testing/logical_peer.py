@@ -46,6 +46,7 @@ class Surroundings(Protocol):
     network: MemoryNetwork
     genesis: Head
     board: dict[str, HeadSent]
+    fragments: int
 
     @property
     def now(self) -> float:
@@ -88,7 +89,7 @@ class LogicalPeer:
             self, world.genesis, world.rules(name).keep_rounds,
             on_commit=lambda block, head: world.committing(self, block, head),
             on_undo=lambda blocks, head: world.undoing(self, blocks, head),
-            ledger=Ledger(world.genesis.anchor),
+            ledger=Ledger(world.genesis.anchor, fragments=world.fragments),
         )  # fmt: skip
         self.produced = [0] * PARTS
         self.lost = [0] * PARTS
@@ -318,7 +319,8 @@ class LogicalPeer:
         for part in range(PARTS):
             self.lost[part] += self.ledger.counted[part]
         self.ledger = Ledger(
-            self.disk.genesis.anchor, balance=self.ledger.balance, discounted=self.ledger.discounted
+            self.disk.genesis.anchor, balance=self.ledger.balance, discounted=self.ledger.discounted,
+            fragments=self.world.fragments,
         )  # fmt: skip
         self.disk.start_anew(donor)
         self.world.resynced(self)

@@ -9,12 +9,11 @@ from random import Random
 from dht.memory import LinkModel, MemoryNetwork, Scheduler
 from peer.events import AlertRaised
 from peer.judge.standards import PLAIN, Standards
-from peer.rounds.layout import Part
 from peer.rounds.messages import HeadSent
 from peer.rounds.names import genesis_anchor, next_anchor
 from peer.rounds.state import Head, Rules
 from peer.rounds.update import VOID, Block
-from peer.testing.integers import PART_BYTES, PARTS, IntegerDisk, Ledger, ModelKeys, decoded
+from peer.testing.integers import MODEL, PART_BYTES, PARTS, IntegerDisk, Ledger, ModelKeys, averaged, decoded
 from peer.testing.logical_peer import LogicalPeer
 from peer.testing.swarm import Committed
 
@@ -34,9 +33,10 @@ class World:
 
     def __init__(
         self, seed: int, peers: int, link: LinkModel | None = None, *, takeover_s: float = 0.0,
-        audit: float = 0.0, judge: Standards = PLAIN,
+        audit: float = 0.0, judge: Standards = PLAIN, fragments: int = 1,
     ) -> None:  # fmt: skip
         self.takeover_s, self.audit, self.judge = takeover_s, audit, judge
+        self.fragments = fragments
         self.rng = Random(seed)
         self.scheduler = Scheduler()
         self.network = MemoryNetwork(self.scheduler, Random(seed + 1), link)
@@ -96,8 +96,8 @@ class World:
     def rules(self, name: str) -> Rules:
         """The rules of a peer: a round takes some 8 s."""
         return Rules(
-            me=name, keys=ModelKeys(name), parts=tuple(Part(i, i, 1) for i in range(PARTS)),
-            part_bytes=(PART_BYTES,) * PARTS, gather_s=3.0, ack_s=1.0, exchange_s=2.0, stagger_s=1.0,
+            me=name, keys=ModelKeys(name), parts=MODEL, part_bytes=(PART_BYTES,) * PARTS, fragments=self.fragments,
+            gather_s=3.0, ack_s=1.0, exchange_s=2.0, stagger_s=1.0,
             takeover_s=self.takeover_s, audit=self.audit, tokens_cap=10**9, judge=self.judge,
         )  # fmt: skip
 
@@ -130,7 +130,7 @@ class World:
         self.counts["later ballot"] += decided > 0
         self.counts["proposed again"] += decided > block.update.ballot
         self.counts["void parts"] += block.update.parts.count(VOID)
-        self.counts["rolled back"] += sum(map(block.update.rolled_back, range(PARTS)))
+        self.counts["rolled back"] += sum(map(block.update.rolled_back, range(len(block.update.parts))))
         self.counts["refused"] += sum(row.count(0) for row in block.update.weights)
 
     def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: Head) -> None:
@@ -208,10 +208,12 @@ class World:
         """What a peer booked as counted is what the chain up to where its ledger stands says it gave."""
         for part in range(PARTS):
             on_chain = sum(
-                decoded(self.contributions[peer.name, block.update.parent][part])
+                decoded(self.contributions[peer.name, block.update.parent][at])
                 for block in self._chain_to(peer.disk, ledger.anchor)
-                if (peer.name, block.update.parent) not in self.written_off
-                and block.update.contributed(peer.name, part)
+                for at, averages in enumerate(averaged(block.update.round - 1, self.fragments))
+                if averages == part
+                and (peer.name, block.update.parent) not in self.written_off
+                and block.update.contributed(peer.name, at)
             )
             assert on_chain == ledger.counted[part], f"{peer.name} part {part}: counted twice or not at all"
 
