@@ -67,7 +67,12 @@ def learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
     most = caps(rules)
     if len(known) < KNOWN:
         return most
-    arrivals = [[_arrivals(update, wait) for update in known] for wait in range(4)]
+    # What carries bytes takes longer for a larger fragment than those that were averaged before it.
+    larger = [_larger(rules, updates[-1].round, update) for update in known]
+    arrivals = [
+        [_arrivals(update, wait, factor if wait > 1 else 1.0) for update, factor in zip(known, larger, strict=True)]
+        for wait in range(4)
+    ]
     return Deadlines(
         _deadline(arrivals[0], DATA_FLOOR_S, most.gather_s, rules.patience),
         _deadline(arrivals[1], CONTROL_FLOOR_S, most.ack_s, rules.patience),
@@ -88,13 +93,19 @@ def _deadline(rounds: list[list[float]], floor_s: float, cap_s: float, patience:
     return min(cap_s, max(floor_s, MARGIN * max(majority, middle + patience * spread)))
 
 
-def _arrivals(update: Update, wait: int) -> list[float]:
-    """Seconds after which each peer came in one round; who did not answer at all missed the wait for answers."""
+def _larger(rules: Rules, round: int, update: Update) -> float:
+    """How many times more bytes the round from anchor `round` carries than an earlier one; 1 if it carries fewer."""
+    return max(1.0, sum(rules.bytes_in(round)) / sum(rules.bytes_in(update.round - 1)))
+
+
+def _arrivals(update: Update, wait: int, factor: float) -> list[float]:
+    """Seconds after which each peer came in one round, times `factor`; who did not answer at all missed the wait for
+    answers."""
     times = [row[wait] for row in update.took]
     if wait == 1:
         times += [NEVER] * sum(code == "ABSENT" for _, code, *_ in update.penalties)
     missed_s = MISSED * update.waited[wait] / 1000
-    return [missed_s if ms == NEVER else ms / 1000 for ms in times if ms != NOT_AWAITED]
+    return [factor * (missed_s if ms == NEVER else ms / 1000) for ms in times if ms != NOT_AWAITED]
 
 
 def ready_after_s(update: Update, peer: str) -> float:

@@ -63,6 +63,16 @@ def test_deadlines_of_known_arrivals() -> None:
     assert alone == Deadlines(50.0, 8.0, 50.0, 50.0), "of two peers both are the quorum"
 
 
+def test_a_larger_fragment_is_given_longer() -> None:
+    """After rounds that carried 8 bytes one that carries 12 waits half as long again for parts and for means, no longer
+    for answers; after larger ones it waits as long."""
+    two = replace(RULES, fragments=2)
+    assert [sum(two.bytes_in(round)) for round in (0, 1)] == [12, 8]
+    took = all_alike(0, 4000, 6000, 20_000)
+    assert learn([replace(took, round=2)] * 3, two) == Deadlines(21.25, 8.0, 1.5 * 21.25, 1.5 * 21.25)
+    assert learn([replace(took, round=1)] * 3, two) == learn([took] * 3, RULES)
+
+
 def test_only_the_last_eight_rounds_count() -> None:
     """Fast ones before and after."""
     slow, fast = all_alike(0, 30_000, 40_000), all_alike(0, 4000, 4000)
