@@ -85,14 +85,20 @@ def penalties_of(update: Update, layers: Sequence[str] = ()) -> list[PenaltyImpo
     ]  # fmt: skip
 
 
+def tokens_of(update: Update, fragments: int) -> int:
+    """Tokens of one round behind an update: a pledge counts those since the turn of its fragment before."""
+    return sum(pledge.tokens for pledge in update.members) // fragments
+
+
 def weights_of(update: Update, parts: Sequence[Part]) -> dict[str, int]:
-    """What each member weighed in the whole model, over 65,536: parts count by their elements.
+    """What each member weighed in all that the round averages, over 65,536: its `parts` count by their elements.
 
     A part that came too late weighs nothing for whoever gave it, and nobody weighs more for that.
     """
     sums = [0] * len(update.members)
+    rows = {layer: row for row, layer in enumerate(sorted({part.layer for part in parts}))}
     for part, contributors in zip(parts, update.contributors, strict=True):
-        row = row_for(update.weights, part.layer)
+        row = row_for(update.weights, rows[part.layer])
         for index, weight in enumerate(row):
             sums[index] += part.size * weight * (contributors >> index & 1)
     whole = sum(part.size for part in parts)
@@ -100,7 +106,7 @@ def weights_of(update: Update, parts: Sequence[Part]) -> dict[str, int]:
 
 
 def norms_of(update: Update) -> dict[str, float]:
-    """The L2 norm of each member's pseudo-gradient over the whole model, as the reducers measured it.
+    """The L2 norm of each member's pseudo-gradient over all that the round averages, as the reducers measured it.
 
     Empty if nobody measured.
     """

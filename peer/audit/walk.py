@@ -15,7 +15,7 @@ from peer.averaging.blocks import base_path, block_files, block_path, undone_pat
 from peer.averaging.rules import rules_of
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.rounds.decide import fault_of_block
+from peer.rounds.decide import fault_of_block, part_bytes
 from peer.rounds.layout import cut
 from peer.rounds.machine import begin
 from peer.rounds.names import next_anchor
@@ -149,14 +149,15 @@ class _Audit:
 
     def _check_parts(self, update: Update) -> None:
         """Every part's bytes; they make the outer step on the way."""
-        sizes = dict(zip(update.parts, self._rules_at.rules.part_bytes, strict=True))
+        expected = part_bytes(self._rules_at.rules, update)
+        sizes = dict(zip(update.parts, expected, strict=True))
 
         def load(name: bytes) -> bytes:
             self._parts_checked.add(name)
             return self._files.part(update.round, name, sizes[name])
 
         with blaming(update.round, block_path(self._files.directory, update.round)):
-            pairs = zip(update.parts, self._rules_at.rules.part_bytes, strict=True)
+            pairs = zip(update.parts, expected, strict=True)
             require(all(sizes[name] == size for name, size in pairs if name != VOID), "its parts are of other sizes")
         agreed = [name for name in update.parts if name != VOID]
         if self._states.known:

@@ -32,7 +32,7 @@ from peer.averaging.blocks import (
 from peer.averaging.codec import Codec
 from peer.averaging.contribution import Contribution
 from peer.averaging.objects import Objects, load_object
-from peer.rounds.layout import Part
+from peer.rounds.layout import Part, divide
 from peer.rounds.names import DIGEST_BYTES, digest_of, pack
 from peer.rounds.state import Acceptor, Head, Step
 from peer.rounds.update import VOID, Block, Update
@@ -51,10 +51,10 @@ class ChainOnDisk:
 
     def __init__(
         self, directory: Path, genesis: Head, parts: tuple[Part, ...], codec: Codec, executor: Executor,
-        call_soon: Callable[[Callable[[], None]], object], *, keep_rounds: int = KEEP_ROUNDS,
+        call_soon: Callable[[Callable[[], None]], object], *, fragments: int = 1, keep_rounds: int = KEEP_ROUNDS,
         quota_bytes: int = QUOTA_BYTES,
     ) -> None:  # fmt: skip
-        self._directory, self._parts, self.codec = directory, parts, codec
+        self._directory, self._divided, self.codec = directory, divide(parts, fragments), codec
         self._keep_rounds, self.quota_bytes = keep_rounds, quota_bytes
         self.objects = Objects(directory / "chain" / "objects", executor, call_soon)
         undone_path(directory, 0, b"").parent.mkdir(exist_ok=True)
@@ -284,10 +284,21 @@ class ChainOnDisk:
     # ---- my contribution ----
 
     def contribution(self, anchor: bytes) -> Contribution | None:
-        """What the trainer froze for `anchor`."""
-        if self._contribution is None or self._contribution.anchor != anchor:
-            self._contribution = Contribution.find(self._directory / "x", anchor, self._parts, self.codec)
+        """What the trainer froze for `anchor`; None also if that is on no branch that is known here."""
+        if self._contribution is not None and self._contribution.anchor == anchor:
+            return self._contribution
+        round = self._round_of(anchor)
+        if round is None:
+            return None
+        parts = self._divided[round % len(self._divided)].parts
+        self._contribution = Contribution.find(self._directory / "x", anchor, parts, self.codec)
         return self._contribution
+
+    def _round_of(self, anchor: bytes) -> int | None:
+        """Also of an anchor on a branch that was left."""
+        if anchor in self._undone:
+            return self._undone[anchor].update.round
+        return self._rounds.get(anchor)
 
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         mine = self.contribution(anchor)

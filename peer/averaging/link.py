@@ -96,8 +96,9 @@ async def _follow_chain(
 ) -> None:
     """Take part from where the chain on this disk ends; where that leads nowhere any more, from a snapshot."""
     syncer = Syncer(
-        node, notices, chains.directory, sum(part.size for part in rules.parts), sum(rules.part_bytes),
-        rules.keep_rounds, chains.executor, lambda event: _report(pipe, event),
+        node, notices, chains.directory, sum(part.size for part in rules.parts),
+        sum(rules.part_bytes) // rules.fragments, rules.keep_rounds, chains.executor,
+        lambda event: _report(pipe, event),
     )  # fmt: skip
     disk = chains.open()
     why = "" if lead(pipe, disk, chains.directory, chains.genesis, at) else "no snapshot is on this disk"
@@ -345,8 +346,8 @@ class Chains:
         """Raises BadInput for damaged files."""
         return ChainOnDisk(
             self.directory, self.genesis, self.parts, Codec(self.spec.codec.wire), self.executor,
-            asyncio.get_running_loop().call_soon_threadsafe, keep_rounds=self.spec.round.keep_rounds,
-            quota_bytes=self.settings.chain_mb << 20,
+            asyncio.get_running_loop().call_soon_threadsafe, fragments=self.spec.round.fragments,
+            keep_rounds=self.spec.round.keep_rounds, quota_bytes=self.settings.chain_mb << 20,
         )  # fmt: skip
 
 

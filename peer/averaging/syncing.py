@@ -48,7 +48,7 @@ class Syncer:
     elements: int
     """Parameters of the model."""
     round_bytes: int
-    """Encoded size of an update."""
+    """Encoded size of an update, on the average."""
     keep_rounds: int
     executor: Executor
     say: Callable[[Event], None]

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import nn
+
+from dht.errors import BadSpec
 from peer.averaging.codec import Codec
 from peer.model.build import build_config, build_meta
+from peer.model.flat import FlatParameters
+from peer.rounds.layout import share_out
 from peer.spec import RunSpec
 from peer.train.optimizers import hidden_matrices
 
@@ -24,7 +29,7 @@ class Size:
     anchor_bytes: int
     """In main memory: θ, outer momentum, balance, and where the inner steps began, float32."""
     encoded_bytes: int
-    """In main memory: own encoded contribution, parts received to reduce, and the encoded mean."""
+    """In main memory: own encoded contribution, parts received to reduce, and the encoded mean, of one fragment."""
 
     @property
     def total_bytes(self) -> int:
@@ -43,8 +48,18 @@ def size_of(spec: RunSpec) -> Size:
         activation_bytes=_activation_bytes(spec),
         anchor_bytes=4 * FLOAT32_BYTES * parameters,
         # Reducing is shared out: of n peers each averages 1/n of the model for n contributors.
-        encoded_bytes=3 * Codec(spec.codec.wire).part_bytes(parameters),
+        encoded_bytes=3 * Codec(spec.codec.wire).part_bytes(_largest_fragment(model, spec)),
     )
+
+
+def _largest_fragment(model: nn.Module, spec: RunSpec) -> int:
+    """Elements that one round averages at most. Raises BadSpec for more fragments than layers."""
+    sizes = [layer.size for layer in FlatParameters(model).layers]
+    try:
+        owners = share_out(sizes, spec.round.fragments)
+    except ValueError as error:
+        raise BadSpec(f"round.fragments is {spec.round.fragments}: {error}") from error
+    return max(sum(size for size, owner in zip(sizes, owners, strict=True) if owner == each) for each in set(owners))
 
 
 def describe(spec: RunSpec) -> str:

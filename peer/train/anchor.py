@@ -11,6 +11,7 @@ from torch import Tensor
 
 from peer.averaging.codec import Codec
 from peer.rounds.layout import Part as Piece
+from peer.rounds.layout import divide
 from peer.rounds.update import VOID, Update
 from peer.spec import RunSpec
 from peer.train.outer import momentum_at, outer_step
@@ -55,15 +56,15 @@ class Anchor:
     ) -> None:
         """Make the outer step to the next anchor in place, and advance the cursors past `ranges`.
 
-        `parts` come in order and cover the vector; those whose numbers are in `rolled_back` stay as they are.
+        `parts` come in order; those whose numbers are in `rolled_back`, and what is in none, stay as they are.
         """
         covered = 0
         for number, (where, mean) in enumerate(parts):
-            assert where.start == covered, f"a part starts at {where.start}, the one before ended at {covered}"
+            assert where.start >= covered, f"a part starts at {where.start}, the one before ended at {covered}"
             if number not in rolled_back:
                 outer_step(self.theta[where], self.momentum[where], mean, learning_rate, momentum)
             covered = where.stop
-        assert covered == self.theta.numel(), f"parts cover {covered} of {self.theta.numel()} elements"
+        assert covered <= self.theta.numel(), f"parts end at {covered}, there are {self.theta.numel()} elements"
         self.arrive(ranges)
 
     def arrive(self, ranges: Iterable[tuple[int, int, int]]) -> None:
@@ -82,11 +83,15 @@ class Anchor:
 
 
 def advance(anchor: Anchor, update: Update, spec: RunSpec, layout: Sequence[Piece], load: LoadObject) -> None:
-    """Move `anchor` in place to the next one, as `update` decided; `load` gives the means that it names."""
+    """Move `anchor` in place to the next one, as `update` decided; `load` gives the means that it names.
+
+    `layout` are all parts of the model, of which the update averages one fragment.
+    """
     assert update.round == anchor.round + 1, f"update {update.round} does not follow round {anchor.round}"
     codec = Codec(spec.codec.wire)
     means: list[Part] = []
-    for piece, name in zip(layout, update.parts, strict=True):
+    pieces = divide(layout, spec.round.fragments)[anchor.round % spec.round.fragments].parts
+    for piece, name in zip(pieces, update.parts, strict=True):
         where = slice(piece.start, piece.start + piece.size)
         mean = None if name == VOID else torch.from_numpy(codec.decode(load(name))[: piece.size])
         means.append((where, mean))
@@ -95,5 +100,5 @@ def advance(anchor: Anchor, update: Update, spec: RunSpec, layout: Sequence[Piec
         learning_rate=spec.outer.learning_rate,
         momentum=momentum_at(spec, anchor.round),
         ranges=[item for member in update.members for item in member.ranges],
-        rolled_back={part for part in range(len(layout)) if update.rolled_back(part)},
+        rolled_back={part for part in range(len(pieces)) if update.rolled_back(part)},
     )

@@ -39,8 +39,11 @@ def outer_step(theta: Tensor, momentum: Tensor, mean: Tensor | None, learning_ra
 
 
 def momentum_at(spec: RunSpec, round: int) -> float:
-    """Outer momentum of the step from anchor `round`: it grows linearly from 0 over the warm-up."""
-    table = spec.outer
-    if round >= table.momentum_warmup_rounds:
+    """Outer momentum of the step from anchor `round`: it grows linearly from 0 over the warm-up.
+
+    A fragment that was averaged n times before is as far as the whole model is after n rounds.
+    """
+    table, done = spec.outer, round // spec.round.fragments
+    if done >= table.momentum_warmup_rounds:
         return table.momentum
-    return table.momentum * round / table.momentum_warmup_rounds
+    return table.momentum * done / table.momentum_warmup_rounds

@@ -16,7 +16,7 @@ from peer.rounds.messages import GET_MOST
 from peer.rounds.names import next_anchor
 from peer.rounds.state import Head, Rules, Step
 from peer.rounds.update import VOID, Block
-from peer.telling import norms_of, penalties_of, weights_of
+from peer.telling import norms_of, penalties_of, tokens_of, weights_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +78,10 @@ class WatchedChain:
         return None
 
 
-def told(step: Step, parts: Sequence[Part], state_of: Callable[[bytes], bytes]) -> Iterator[Event]:
+def told(step: Step, parts: Sequence[Part], state_of: Callable[[bytes], bytes], fragments: int = 1) -> Iterator[Event]:
     """What people hear of a block: the round, and the penalties that it imposed, layers by their numbers.
 
+    `parts` are those that the round averages, of a model in so many fragments.
     `state_of` is what peers say of the bits of an anchor, empty if none does. What a round cost a peer in bytes and
     seconds is not in the chain.
     """
@@ -90,7 +91,7 @@ def told(step: Step, parts: Sequence[Part], state_of: Callable[[bytes], bytes]) 
     yield RoundCommitted(
         round=update.round, digest=anchor.hex(), state=state_of(anchor).hex(),
         group=[pledge.peer for pledge in update.members], weights=weights_of(update, parts),
-        penalties=[asdict(penalty) for penalty in imposed], tokens=sum(pledge.tokens for pledge in update.members),
+        penalties=[asdict(penalty) for penalty in imposed], tokens=tokens_of(update, fragments),
         bytes_sent=0, bytes_received=0, round_s=0.0, exposed_s=0.0,
         void=sum(part == VOID for part in update.parts), norms=norms_of(update),
     )  # fmt: skip

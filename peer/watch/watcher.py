@@ -184,7 +184,9 @@ class Watcher:
             text = f"the peers went on apart and agreed on the heavier side: {taken.undone} rounds are undone"
             self._session.emit(AlertRaised(level="info", code="FORK", text=text))
         for step in taken.steps:
-            for event in told(step, following.rules.parts, self._hearsay.state_of):
+            rules = following.rules
+            averaged = rules.fragment(step.before.round).parts
+            for event in told(step, averaged, self._hearsay.state_of, rules.fragments):
                 self._session.emit(event)
         if taken.steps:
             self._cut_off.clear()

@@ -102,9 +102,9 @@ def test_one_layer_is_rolled_back_beside_others_that_move(spec: RunSpec) -> None
     assert not torch.equal(anchor.momentum[6:], before.momentum[6:])
 
 
-@pytest.mark.parametrize("cuts", [[(0, 5)], [(0, 5), (6, 10)], [(5, 10), (0, 5)]])
-def test_parts_must_cover_the_vector_in_order(cuts: list[tuple[int, int]]) -> None:
-    """A hole would silently leave parameters behind."""
+@pytest.mark.parametrize("cuts", [[(0, 6), (5, 10)], [(5, 10), (0, 5)]])
+def test_parts_come_in_order(cuts: list[tuple[int, int]]) -> None:
+    """No element moves twice."""
     parts = [(slice(start, end), torch.zeros(end - start)) for start, end in cuts]
     with pytest.raises(AssertionError, match="part"):
         make_anchor().apply(parts, learning_rate=1.0, momentum=0.0)
