@@ -22,7 +22,7 @@ from peer.rounds.deadlines import ready_after_s
 from peer.rounds.names import next_anchor
 from peer.rounds.update import Block, Update
 from peer.spec import RunSpec
-from peer.telling import Session, norms_of, penalties_of, weights_of
+from peer.telling import Session, norms_of, penalties_of, tokens_of, weights_of
 from peer.train.pace import Pace
 
 if TYPE_CHECKING:
@@ -203,9 +203,9 @@ class Standing:
         self.session.emit(
             RoundCommitted(
                 round=update.round, digest=self.anchor.hex(), state=state.hex(), group=group,
-                weights=weights_of(update, self.trainer.parts),
+                weights=weights_of(update, self.trainer.turns.parts(update.round - 1)),
                 penalties=[asdict(penalty) for penalty in imposed],
-                tokens=sum(pledge.tokens for pledge in update.members), bytes_sent=bytes_sent,
+                tokens=tokens_of(update, self.spec.round.fragments), bytes_sent=bytes_sent,
                 bytes_received=bytes_received, round_s=round(round_s, 3),
                 exposed_s=round(exposed_s, 3), void=sum(part == b"" for part in update.parts),
                 norms=norms_of(update),

@@ -60,7 +60,7 @@ class Forger(Trainer):
     def _settle(self, *_: Any) -> None:
         """Nothing is owed to it: neither what it learned nor what it offered comes back."""
         self._balance.flat.zero_()
-        self._age.counted()
+        self.turns.work(self.anchor.round - 1).age.counted()
 
 
 def times_100(trainer: Forger, learned: Tensor) -> Tensor:

@@ -23,9 +23,10 @@ from peer.testing.integers import ModelKeys
 from peer.train.trainer import Trainer
 
 
-def contribution(trainer: Trainer, anchor: bytes) -> Contribution:
-    """What the trainer froze for `anchor`, from its disk."""
-    mine = Contribution.find(trainer._folder, anchor, trainer.parts, trainer._codec)
+def contribution(trainer: Trainer, anchor: bytes, round: int | None = None) -> Contribution:
+    """What the trainer froze for `anchor`, from its disk; `round` of that, if the trainer is not there any more."""
+    parts = trainer.turns.parts(trainer.anchor.round if round is None else round)
+    mine = Contribution.find(trainer._folder, anchor, parts, trainer._codec)
     assert mine is not None
     return mine
 
@@ -66,7 +67,8 @@ class DecidedRound:
         )  # fmt: skip
         present = sum(1 << index for index, name in enumerate(names) if name not in left_out)
         rules = rules_of(first.spec, first.parts, ModelKeys(first.me), me=first.me)
-        bench = Bench(rules, Codec(first.spec.codec.wire), head, members, offers, present, before)
+        self.before = before
+        bench = Bench(rules, Codec(first.spec.codec.wire), head, members, offers, present, self._last(rules.fragments))
 
         began_at = time.process_time()
         measured = bench.measure()
@@ -74,16 +76,24 @@ class DecidedRound:
         self.judgement = judging.judgement_of(rules, head, members, (measured,))
         self.judging_s = time.process_time() - began_at - self.measuring_s
 
-        means = {part: bench.mean(part, self.judgement) for part in range(len(first.parts)) if part not in void}
+        parts = range(len(rules.fragment(head.round).parts))
+        means = {part: bench.mean(part, self.judgement) for part in parts if part not in void}
         weights, scales, pulls = judging.table_of(self.judgement)
         self.objects = bench.objects.stored
         self.update = Update(
             parent=anchor, round=head.round + 1, time=0, members=members, elect=names,
-            parts=tuple(means[part][0] if part in means else VOID for part in range(len(first.parts))),
-            contributors=tuple(means[part][1] if part in means else 0 for part in range(len(first.parts))),
+            parts=tuple(means[part][0] if part in means else VOID for part in parts),
+            contributors=tuple(means[part][1] if part in means else 0 for part in parts),
             weights=weights, penalties=(), weight=len(members), ballot=0, coordinator=names[0], scales=scales,
             pulls=pulls, measured=(measured,), records=self.judgement.records,
         )  # fmt: skip
+
+    def _last(self, fragments: int) -> DecidedRound | None:
+        """The round before that averaged the same fragment."""
+        last = self.before
+        for _ in range(fragments - 1):
+            last = last.before if last else None
+        return last
 
     @property
     def next_anchor(self) -> bytes:
@@ -107,20 +117,21 @@ class Bench:
         members: tuple[Pledge, ...],
         offers: Sequence[Contribution],
         present: int,
-        before: DecidedRound | None,
+        last: DecidedRound | None,
     ) -> None:
+        self._round, self._fragment = head.round, rules.fragment(head.round)
         self._rules, self._members, self._offers, self._present = rules, members, offers, present
         self._chosen = [index for index in range(len(members)) if present >> index & 1]
         self._place = Place(head.anchor, head.instance, 0)
-        self._directions = before.update.parts if before else (VOID,) * len(rules.parts)
-        self.objects = Memory(before.objects if before else {})
+        self._directions = last.update.parts if last else (VOID,) * len(self._fragment.parts)
+        self.objects = Memory(last.objects if last else {})
         self._reducer = Reducer(codec, self.objects, AtOnce(), lambda call: call())
 
     def measure(self) -> Measurements:
         """What it signs of all that it holds."""
-        parts = range(len(self._rules.parts))
+        parts = range(len(self._fragment.parts))
         exchange = Exchange(
-            place=self._place, members=self._members, reducers=(self._rules.me,) * len(parts),
+            place=self._place, round=self._round, members=self._members, reducers=(self._rules.me,) * len(parts),
             received=dict.fromkeys(parts, self._present), closes_at=0.0, repeat_at=0.0,
             figures={part: {index: self._figures(part, index) for index in self._chosen} for part in parts},
         )  # fmt: skip
@@ -136,7 +147,7 @@ class Bench:
 
         If nobody counts, those who are here were judged all the same; but not if others, who are not here, do count.
         """
-        layer = self._rules.parts[part].layer
+        layer = self._fragment.rows[part]
         row = judgement.weights[layer]
         counting = [index for index in self._chosen if row[index]]
         if not counting:
@@ -157,7 +168,7 @@ class Bench:
 
 
 class Memory:
-    """A disk that is never slow: the means of this round are written, those of the one before can be read."""
+    """A disk that is never slow: the means of this round are written, the last ones of the fragment can be read."""
 
     def __init__(self, before: dict[bytes, bytes]) -> None:
         self.stored: dict[bytes, bytes] = {}

@@ -118,7 +118,7 @@ class TrainingPeer:
         swarm, spec, codec = self._swarm, self._swarm.spec, Codec(self._swarm.spec.codec.wire)
         self.disk = ChainOnDisk(
             self._folder, genesis, self.trainer.parts, codec, Immediately(), self._soon,
-            keep_rounds=spec.round.keep_rounds,
+            fragments=spec.round.fragments, keep_rounds=spec.round.keep_rounds,
         )  # fmt: skip
         hands = self.role.hands(
             Hands(

@@ -31,7 +31,7 @@ from torch import Tensor
 from dht.errors import DiskFull
 from dht.files import sync_folder, telling_full_disk
 
-VERSION = 2
+VERSION = 3
 KEPT = 2
 SUMS = "B2SUMS"
 STATE = "state.json"

@@ -59,7 +59,9 @@ class Move:
     flat: FlatParameters
 
     def apply_layer(self, number: int) -> None:
-        """Outer step, settlement and new local parameters of one layer."""
+        """Outer step, settlement and new local parameters of one layer, if the round averages it."""
+        if all(piece.layer != number for piece in self.parts):
+            return
         for part, piece in enumerate(self.parts):
             if piece.layer == number:
                 self._apply_part(part, slice(piece.start, piece.start + piece.size))

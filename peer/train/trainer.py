@@ -6,9 +6,8 @@ and the parameters at which the current stretch of inner steps began.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dht.errors import DiskFull
+from dht.errors import BadSpec, DiskFull
 from peer.averaging.codec import Codec
 from peer.averaging.contribution import Contribution, Effort, is_written, keep_newest, write_contribution
 from peer.data.batches import Batches
@@ -36,6 +35,7 @@ from peer.train.evaluate import held_out_loss
 from peer.train.generators import generator_states, set_generator_states
 from peer.train.inner import InnerLoop, Step
 from peer.train.layerwise import Layerwise, Move
+from peer.train.turns import Turns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,11 @@ class Trainer:
         self.layer_sizes = tuple(layer.size for layer in self._flat.layers)
         self.layer_names = tuple(layer.name for layer in self._flat.layers)
         self.parts = cut(self.layer_sizes, spec.codec.part_elements)
+        """Of the whole model."""
+        try:
+            self.turns = Turns(self.parts, spec.round.fragments)
+        except ValueError as error:
+            raise BadSpec(f"round.fragments is {spec.round.fragments}: {error}") from error
         self.anchor = Anchor.initial(self._flat.new())
         self._balance = Balance.empty(self._flat.size)
         self._start = self.anchor.theta.clone()
@@ -80,8 +85,6 @@ class Trainer:
         self._layerwise = Layerwise(self._model, self._flat, device) if self.layerwise else None
         self._held_out: Tensor | None = None
         self.step_in_round = 0
-        self._tokens = self._steps = 0
-        self._age = Age()
         self._offered: bytes | None = None
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="freeze")
         self._freezing: _Freeze | None = None
@@ -120,8 +123,8 @@ class Trainer:
 
     @property
     def has_progress(self) -> bool:
-        """Whether inner steps were made since the last contribution."""
-        return self._tokens > 0
+        """Whether inner steps were made that the next contribution would offer first."""
+        return self.turns.work(self.anchor.round).tokens > 0
 
     def begin_round(self, members: Collection[str]) -> None:
         """Take my shards among the members of the last update, and me. Said twice in a round it changes nothing."""
@@ -138,9 +141,7 @@ class Trainer:
         with self._reading():
             step = self._inner.step(self.round_in_training, position, stop)
         self.step_in_round += 1
-        self._age.progressed(self.anchor.round + self.frozen)
-        self._tokens += step.tokens
-        self._steps += 1
+        self.turns.progressed(self.anchor.round + self.frozen, step.tokens)
         return step
 
     def freeze(self, anchor: bytes) -> None:
@@ -160,15 +161,15 @@ class Trainer:
         assert self._offered is None, "one contribution per anchor"
         self._wait_for_layers()
         self._collect_progress()
-        if self._find_mine(anchor) is None:
-            effort = Effort(self._tokens, self._steps, self._batches.ranges(), self._age.staleness(self.anchor.round))
+        round = self.anchor.round
+        if self._find_mine(anchor, round) is None:
+            age = self.turns.work(round).copy().age
+            effort = self.turns.offer(round, self._batches.ranges())
             self._freezing = _Freeze(
-                effort=effort, age=dataclasses.replace(self._age), step_in_round=self.step_in_round,
+                effort=effort, age=age, step_in_round=self.step_in_round,
                 written=self._writer.submit(self._write_and_announce, anchor, effort, announce),
             )  # fmt: skip
-            self._age.froze()
             self._batches.mark()
-            self._tokens = self._steps = 0
         else:
             announce()
         self._offer(anchor)
@@ -195,10 +196,8 @@ class Trainer:
     def _take_back_offer(self, freezing: _Freeze) -> None:
         """As if no freeze had begun: what was made since belongs to the contribution that is still to be made."""
         self._offered = None
-        self._tokens += freezing.effort.tokens
-        self._steps += freezing.effort.steps
+        self.turns.take_back(self.anchor.round, freezing.effort, freezing.age)
         self._batches.put_back(freezing.effort.ranges)
-        self._age = freezing.age
         if self.streams:
             self.step_in_round += freezing.step_in_round
 
@@ -217,7 +216,8 @@ class Trainer:
         announce()
 
     def _write_contribution(self, anchor: bytes, effort: Effort) -> None:
-        write_contribution(self._folder, anchor, self._balance.flat.numpy(), self.parts, self._codec, effort)
+        parts = self.turns.parts(self.anchor.round)
+        write_contribution(self._folder, anchor, self._balance.flat.numpy(), parts, self._codec, effort)
         # Of two branches, since a peer may change over to the other one and back.
         keep_newest(self._folder, 2 * self.spec.round.keep_rounds, anchor)
 
@@ -225,19 +225,21 @@ class Trainer:
         """Move to the next anchor: the outer step on the agreed bytes, the balance less what was counted.
 
         The local parameters become the new anchor less the balance: what was learned and not yet
-        counted is kept, and measured from where this peer now stands. What was offered is settled before
-        what came after it is added, which nobody was offered and no age discounts. Returns the norm of
-        what was given up because it is older than the run takes; 0.0 if nothing was.
+        counted is kept, and measured from where this peer now stands. What the round does not average stays
+        as it is, to the bit. What was offered is settled before what came after it is added, which nobody
+        was offered and no age discounts. Returns the norm of what was given up because it is older than the
+        run takes; 0.0 if nothing was.
         """
         self._wait_for_layers()
         self._wait_for_contribution()
-        mine = self._find_mine(update.parent)
+        averaged = self.anchor.round
+        mine = self._find_mine(update.parent, averaged)
         self._step_anchor(update, load)
         self._settle(update, mine)
         given_up = self._give_up_if_too_old()
-        self._merge()
+        self._merge(averaged)
         self._begin_anew()
-        self._start_from_anchor()
+        self._start_from_anchor((averaged,))
         return given_up
 
     def begin_apply(self, update: Update, load: LoadObject) -> float:
@@ -250,22 +252,23 @@ class Trainer:
         assert self._layerwise is not None
         assert not self._layerwise.busy, "the update before is finished"
         self._wait_for_contribution()
-        mine = self._find_mine(update.parent)
+        averaged = self.anchor.round
+        mine = self._find_mine(update.parent, averaged)
         means = {name: load(name) for name in update.parts if name != VOID}
         outcomes = settle(update, self.me, mine is not None)
-        age = dataclasses.replace(self._age)
+        work = self.turns.work(averaged).copy()
         if self._all_counted(outcomes):
-            age.counted()
-        too_old = age.staleness(update.round) > self.spec.round.max_staleness
+            work.age.counted()
+        too_old = work.age.staleness(self.turns.turn(averaged, update.round)) > self.spec.round.max_staleness
         if too_old or (self.frozen and self.spec.round.merge == "interpolate"):
             given_up = self.apply(update, means.__getitem__)  # rare, and not the sum of what layers give
             self._layerwise.begin(lambda layer: None, self.anchor.state_digest)
             return given_up
         move = Move(
-            spec=self.spec, update=update, means=means, mine=mine, outcomes=outcomes, parts=self.parts,
+            spec=self.spec, update=update, means=means, mine=mine, outcomes=outcomes, parts=self.turns.parts(averaged),
             anchor=self.anchor, balance=self._balance, start=self._start, flat=self._flat,
         )  # fmt: skip
-        self._age = age
+        self.turns.work(averaged).age = work.age
         self.anchor.arrive([item for member in update.members for item in member.ranges])
         self._begin_anew()
         self._layerwise.begin(move.apply_layer, self.anchor.state_digest)
@@ -300,12 +303,15 @@ class Trainer:
             self.step_in_round = 0
         self._offered = None
 
-    def _merge(self) -> None:
-        """Take what was made since the freeze along to the new anchor."""
+    def _merge(self, averaged: int) -> None:
+        """Take what was made since the freeze along to the new anchor, for what round `averaged` has averaged."""
         if self.frozen and self.spec.round.merge == "interpolate":
-            self._balance.interpolated(self.anchor.theta, self._flat.new(), self.spec.round.alpha)
-        else:
-            self._collect_progress()
+            now = self._flat.new()
+            for where in self.turns.slices((averaged,)):
+                owed = Balance(self._balance.flat[where])
+                owed.interpolated(self.anchor.theta[where], now[where], self.spec.round.alpha)
+                self._start[where] = now[where]  # nothing of it is progress besides
+        self._collect_progress()
 
     def undo(self, updates: Sequence[Update], restored: Anchor) -> Undone:
         """Stand at the earlier anchor `restored` again: these updates, newest first, no longer count.
@@ -316,14 +322,14 @@ class Trainer:
         assert updates[-1].round == restored.round + 1, "the updates lead back to the anchor"
         self._wait_for_layers()
         self._wait_for_contribution()
-        mine = [self._find_mine(update.parent) for update in updates]
+        mine = [self._find_mine(update.parent, update.round - 1) for update in updates]
         self._collect_progress()
         done = self._return(zip(updates, mine, strict=True))
         self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
-        self._age.went_back(restored.round)
+        self.turns.went_back(restored.round)
         self._offered = None
         self.step_in_round = 0
-        self._start_from_anchor()
+        self._start_from_anchor(update.round - 1 for update in updates)
         return done
 
     def jump(self, name: bytes, restored: Anchor) -> float:
@@ -333,20 +339,20 @@ class Trainer:
         have counted it, and nothing counts twice. Returns the norm of all that is given up.
         """
         self.resume(name)
-        given_up = 0.0
-        if self._offered is not None and (mine := self._find_mine(self._offered)) is not None:
-            for part, where in enumerate(self._slices()):
+        given_up, round = 0.0, self.anchor.round
+        if self._offered is not None and (mine := self._find_mine(self._offered, round)) is not None:
+            for part, where in enumerate(self.turns.slices((round,))):
                 decoded = self._decoded(mine.payload(part), where)
                 self._balance.counted(where, decoded)
                 given_up += float(torch.linalg.vector_norm(decoded, dtype=torch.float64)) ** 2
-            self._age.counted()
+            self.turns.work(round).age.counted()
         self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
-        self._age.went_back(restored.round)
+        self.turns.went_back(restored.round)
         given_up = math.sqrt(given_up) + self._give_up_if_too_old()
         self._collect_progress()
         self._offered = None
         self.step_in_round = 0
-        self._start_from_anchor()
+        self._start_from_anchor(self.turns.everything)
         return given_up
 
     def replay(self, update: Update, load: LoadObject) -> float:
@@ -358,7 +364,7 @@ class Trainer:
         """Stand at `anchor` again: what was offered to it before a crash, and is not remembered, is offered again."""
         self._wait_for_layers()
         self._wait_for_contribution()
-        if self._offered == anchor or (mine := self._find_mine(anchor)) is None:
+        if self._offered == anchor or (mine := self._find_mine(anchor, self.anchor.round)) is None:
             return
         if anchor not in self._covered:
             self._take_back(mine)
@@ -377,10 +383,8 @@ class Trainer:
         state = {
             "version": VERSION, "run": self.spec.digest().hex(), "peer": self.me, "anchor": anchor.hex(),
             "round": self.anchor.round, "cursors": sorted(self.anchor.cursors.items()),
-            "offered": self._offered is not None, "step_in_round": self.step_in_round, "tokens": self._tokens,
-            "steps": self._steps, "batches": self._batches.state(),
-            "covered": sorted(anchor.hex() for anchor in self._covered),
-            "age": (self._age.oldest, self._age.unoffered),
+            "offered": self._offered is not None, "step_in_round": self.step_in_round, "batches": self._batches.state(),
+            "covered": sorted(anchor.hex() for anchor in self._covered), "turns": self.turns.state(),
         }  # fmt: skip
         mine = {"balance": self._balance.flat, "start": self._start, "local": self._flat.new()}
         return Checkpoint(
@@ -404,8 +408,8 @@ class Trainer:
         set_generator_states(mine, self.device)
         self._offered = bytes.fromhex(state["anchor"]) if state["offered"] else None
         self._covered = {bytes.fromhex(anchor) for anchor in state["covered"]}
-        self._age = Age(*state["age"])
-        self.step_in_round, self._tokens, self._steps = state["step_in_round"], state["tokens"], state["steps"]
+        self.turns.restore(state["turns"])
+        self.step_in_round = state["step_in_round"]
         self._batches.restore(state["batches"])
 
     def evaluate(self) -> tuple[float, int]:
@@ -426,15 +430,15 @@ class Trainer:
         self._start = now
 
     def _settle(self, update: Update, mine: Contribution | None) -> None:
-        outcomes = settle(update, self.me, mine is not None)
-        for part, (where, what) in enumerate(zip(self._slices(), outcomes, strict=True)):
+        averaged, outcomes = update.round - 1, settle(update, self.me, mine is not None)
+        for part, (where, what) in enumerate(zip(self.turns.slices((averaged,)), outcomes, strict=True)):
             if what is Settlement.COUNTED:
                 assert mine is not None
                 self._balance.counted(where, self._decoded(mine.payload(part), where))
             elif what is Settlement.MISSED:
                 self._balance.missed(where, self.spec.round.gamma)
         if self._all_counted(outcomes):
-            self._age.counted()
+            self.turns.work(averaged).age.counted()
 
     def _all_counted(self, outcomes: Sequence[Settlement]) -> bool:
         """Whether nothing of what was offered is still owed."""
@@ -443,16 +447,17 @@ class Trainer:
 
     def _give_up_if_too_old(self) -> float:
         """Work beyond the age limit would count nothing; what came after the freeze is younger. Returns its norm."""
-        if self._age.staleness(self.anchor.round) <= self.spec.round.max_staleness:
-            return 0.0
-        if self._age.unoffered == self.anchor.round:
-            self._age.counted()
-        else:
+        round = self.anchor.round
+        too_old = self.turns.too_old(round, self.spec.round.max_staleness)
+        dropped = [fragment for fragment in too_old if not self.turns.drop_offered(fragment, round)]
+        if dropped:
             self._collect_progress()
-            self._age = Age()
+        for fragment in dropped:
+            self.turns.drop(fragment)
+        if len(dropped) == len(self.turns.everything):
             self._batches.mark()
-            self._tokens = self._steps = 0
-        return self._balance.missed(slice(None), 0.0)
+        slices = self.turns.slices(too_old)
+        return math.hypot(*(self._balance.missed(where, 0.0) for where in slices))
 
     def _return(self, undone: Iterable[tuple[Update, Contribution | None]]) -> Undone:
         """Owe again what these updates counted of this peer's contributions to them."""
@@ -466,36 +471,38 @@ class Trainer:
                 lost += 1
                 continue
             returned += 1
-            self._age.returned(update.round - 1 - mine.effort.staleness)
-            slices = tuple(self._slices())
+            self.turns.returned(update.round - 1, mine.effort.staleness)
+            slices = self.turns.slices((update.round - 1,))
             for part in counted:
                 self._balance.returned(slices[part], self._decoded(mine.payload(part), slices[part]))
         return Undone(returned=returned, lost=lost)
 
     def _take_back(self, mine: Contribution) -> None:
         """Make the balance what was frozen; all but the encoding residue of it was written."""
-        for part, where in enumerate(self._slices()):
+        self._collect_progress()
+        for part, where in enumerate(self.turns.slices((self.anchor.round,))):
             self._balance.restored(where, self._decoded(mine.payload(part), where))
         self._covered.add(mine.anchor)
-        self._age = Age(self.anchor.round - mine.effort.staleness)
+        self.turns.restored(self.anchor.round, mine.effort.staleness)
         self._batches.pass_over(mine.effort.ranges)
         self._batches.mark()
-        self._tokens = self._steps = 0
-        self._start_from_anchor()
+        self._start_from_anchor((self.anchor.round,))
 
-    def _find_mine(self, anchor: bytes) -> Contribution | None:
-        """What this peer offered for `anchor`, every byte as it was; None if nothing. Raises BadInput."""
-        mine = Contribution.find(self._folder, anchor, self.parts, self._codec)
+    def _find_mine(self, anchor: bytes, round: int) -> Contribution | None:
+        """What this peer offered for `anchor` of this round, every byte as it was; None if nothing. Raises BadInput."""
+        mine = Contribution.find(self._folder, anchor, self.turns.parts(round), self._codec)
         if mine is not None:
             mine.check()
         return mine
 
-    def _start_from_anchor(self) -> None:
-        self._start = torch.sub(self.anchor.theta, self._balance.flat, out=self._start)
-        self._flat.copy_from(self._start)
+    def _start_from_anchor(self, rounds: Iterable[int]) -> None:
+        """Have as local parameters what the anchor less the balance is, where these rounds have averaged.
 
-    def _slices(self) -> Iterator[slice]:
-        return (slice(part.start, part.start + part.size) for part in self.parts)
+        All else stays as it is: there, that difference would round. All progress is in the balance before.
+        """
+        for where in self.turns.slices(rounds):
+            torch.sub(self.anchor.theta[where], self._balance.flat[where], out=self._start[where])
+        self._flat.copy_from(self._start)
 
     def _decoded(self, payload: bytes, where: slice) -> Tensor:
         return torch.from_numpy(self._codec.decode(payload)[: where.stop - where.start])

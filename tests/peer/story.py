@@ -18,13 +18,13 @@ from peer.events import (
     Event,
     RoundStarted,
 )
-from peer.rounds.layout import Part
 from peer.rounds.update import Block, Update
 from peer.session import Peer
 from peer.spec import PeerSettings, RunSpec, from_mapping
 from peer.telling import Session
 from peer.train.checkpoint import Checkpoint
 from peer.train.trainer import Undone
+from peer.train.turns import Turns
 from tests.peer.rounds.build import HEAD, NAMES, PARTS, block, update
 
 STEPS = 4
@@ -102,7 +102,7 @@ class Trainer:
     steps_in_round: int = STEPS
     step_in_round: int = 0
     layer_sizes: tuple[int, ...] = (5,)
-    parts: tuple[Part, ...] = PARTS
+    turns: Turns = field(default_factory=lambda: Turns(PARTS, 1))
     layer_names: tuple[str, ...] = ("layer",)
     frozen: bool = False
     has_progress: bool = False

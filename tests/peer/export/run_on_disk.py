@@ -90,8 +90,9 @@ def make_run(root: Path, spec: RunSpec, rounds: int = ROUNDS) -> RunOnDisk:
     events: list[Event] = []
     with ThreadPoolExecutor(max_workers=1) as executor:
         disk = ChainOnDisk(
-            directory, first_head(genesis), trainers[0].parts, Codec(spec.codec.wire), executor, lambda call: call()
-        )
+            directory, first_head(genesis), trainers[0].parts, Codec(spec.codec.wire), executor, lambda call: call(),
+            fragments=spec.round.fragments,
+        )  # fmt: skip
         for _ in range(rounds):
             events += _one_round(disk, trainers, identities)
     lines = [format_line(Line(seq=n, t=n, run="r", peer=peers[0], event=event)) for n, event in enumerate(events)]
@@ -148,8 +149,8 @@ def _measured(
             for part in mine
         }
         exchange = Exchange(
-            place=Place(head.anchor, head.instance, 0), members=members, reducers=reducers, figures=figures,
-            received=dict.fromkeys(mine, (1 << len(members)) - 1), closes_at=0.0, repeat_at=0.0,
+            place=Place(head.anchor, head.instance, 0), round=head.round, members=members, reducers=reducers,
+            figures=figures, received=dict.fromkeys(mine, (1 << len(members)) - 1), closes_at=0.0, repeat_at=0.0,
         )  # fmt: skip
         plain = judging.measurements(dataclasses.replace(rules, me=identity.peer_id), exchange)
         found.append(plain.signed(RunKeys(identity, spec.digest()), head.anchor, 0, members))

@@ -247,7 +247,7 @@ def test_progress_made_meanwhile_is_kept_whole(make: Make, left_out: frozenset[s
     owed = offered * GAMMA if left_out else torch.zeros_like(offered)
     assert torch.equal(second._balance.flat, owed + since)
     assert torch.equal(local(second), second.anchor.theta - second._balance.flat)
-    assert second._age.staleness(1) == bool(left_out)
+    assert second.turns.work(0).age.staleness(1) == bool(left_out)
 
 
 def test_what_is_given_up_for_its_age_is_what_was_offered(make: Make) -> None:
@@ -384,7 +384,7 @@ def test_an_update_waits_for_what_is_being_written(make: Make, monkeypatch: pyte
     trainer.begin_freeze(ANCHORS[0])
     decided.apply_to(trainer)
     assert torch.equal(trainer._balance.flat, produced)
-    assert trainer._tokens == 2 * 2 * trainer.spec.model.context
+    assert trainer.turns.work(0).tokens == 2 * 2 * trainer.spec.model.context
 
 
 def test_who_was_killed_after_its_contribution_reads_on_behind_it(make: Make) -> None:

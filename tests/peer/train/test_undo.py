@@ -36,7 +36,7 @@ Exact = npt.NDArray[np.float64]
 def make(corpus: Path, tmp_path: Path) -> Make:
     """A trainer of its own folder; the same name is the same folder."""
 
-    def make_one(me: str, wire: str = "int4", optimizer: str = "adamw") -> Trainer:
+    def make_one(me: str, wire: str = "int4", optimizer: str = "adamw", fragments: int = 1) -> Trainer:
         micro = specs.load("micro")
         spec = dataclasses.replace(
             micro,
@@ -44,6 +44,7 @@ def make(corpus: Path, tmp_path: Path) -> Make:
             data=dataclasses.replace(micro.data, source="files", path=str(corpus), held_out_every=4, eval_sequences=4),
             inner=dataclasses.replace(micro.inner, sequences=2, optimizer=optimizer),  # type: ignore[arg-type]
             codec=dataclasses.replace(micro.codec, wire=wire, part_elements=512),  # type: ignore[arg-type]
+            round=dataclasses.replace(micro.round, fragments=fragments),
         )
         (tmp_path / me).mkdir(exist_ok=True)
         return Trainer(spec, me, tmp_path / me / "x", CPU)
@@ -143,14 +144,15 @@ def test_work_that_is_not_on_disk_any_more_is_named(make: Make) -> None:
 
 def offered(trainer: Trainer, anchor: bytes) -> list[bytes]:
     mine = contribution(trainer, anchor)
-    return [mine.payload(part) for part in range(len(trainer.parts))]
+    return [mine.payload(part) for part in range(len(mine.leaves))]
 
 
 def offered_values(trainer: Trainer, anchor: bytes) -> Exact:
-    sizes = (part.size for part in trainer.parts)
-    parts = zip(offered(trainer, anchor), sizes, strict=True)
-    decoded = [trainer._codec.decode(payload)[:size] for payload, size in parts]
-    return np.concatenate(decoded).astype(np.float64)
+    """Zero in what the round does not average."""
+    values = np.zeros(trainer.parameters)
+    for where, payload in zip(trainer.turns.slices((trainer.anchor.round,)), offered(trainer, anchor), strict=True):
+        values[where] = trainer._codec.decode(payload)[: where.stop - where.start]
+    return values
 
 
 def on_grid(trainer: Trainer) -> Trainer:
@@ -162,7 +164,7 @@ def on_grid(trainer: Trainer) -> Trainer:
         round=dataclasses.replace(spec.round, gamma=GAMMA, max_staleness=64),
     )
     trainer.anchor.theta.zero_()
-    trainer._start_from_anchor()
+    trainer._start_from_anchor(trainer.turns.everything)
     return trainer
 
 
@@ -170,8 +172,9 @@ def produce(trainer: Trainer, numbers: np.random.Generator) -> Exact:
     """As inner steps would: the parameters move, by eighths."""
     movement = numbers.choice([-3, -2, -1, 1, 2, 3], size=trainer.parameters) / 8
     trainer._flat.copy_from(trainer._flat.new() - torch.from_numpy(movement).float())
-    trainer._tokens += 64
-    trainer._steps += 1
+    for fragment in trainer.turns.everything:
+        trainer.turns.work(fragment).tokens += 64
+        trainer.turns.work(fragment).steps += 1
     return movement
 
 
@@ -205,7 +208,7 @@ class Books:
         if offer is not None:
             old = self.owed - self.newest
             self.counted = self.counted + offer * counts
-            self.discounted = self.discounted + old * (1 - GAMMA) * ~counts
+            self.discounted = self.discounted + old * (1 - GAMMA) * (self.averaged(decided) & ~counts)
         self.newest = 0.0
 
     def undone(self, decided: DecidedRound) -> None:
@@ -216,8 +219,17 @@ class Books:
 
     def counts(self, decided: DecidedRound) -> npt.NDArray[np.bool_]:
         """Per element, whether the update counted this peer."""
-        peer, parts = self.trainer.me, enumerate(self.trainer.parts)
-        return np.concatenate([np.full(part.size, decided.update.contributed(peer, at)) for at, part in parts])
+        counted = np.zeros(self.trainer.parameters, dtype=np.bool_)
+        for at, where in enumerate(self.trainer.turns.slices((decided.update.round - 1,))):
+            counted[where] = decided.update.contributed(self.trainer.me, at)
+        return counted
+
+    def averaged(self, decided: DecidedRound) -> npt.NDArray[np.bool_]:
+        """Per element, whether the round averaged it."""
+        found = np.zeros(self.trainer.parameters, dtype=np.bool_)
+        for where in self.trainer.turns.slices((decided.update.round - 1,)):
+            found[where] = True
+        return found
 
     def check(self) -> None:
         """Nothing was lost, nothing counted twice."""
@@ -227,10 +239,10 @@ class Books:
 class Pair:
     """Two peers that go from branch to branch together; the second one is in every round."""
 
-    def __init__(self, make: Make, wire: str, seed: int) -> None:
+    def __init__(self, make: Make, wire: str, seed: int, fragments: int = 1) -> None:
         self.choose, self.numbers = random.Random(seed), np.random.default_rng(seed)
         self.meanwhile = random.Random(f"{seed} meanwhile")
-        self.trainers = [on_grid(make("p0", wire)), on_grid(make("p1", wire))]
+        self.trainers = [on_grid(make(name, wire, fragments=fragments)) for name in ("p0", "p1")]
         self.first = Anchor.initial(torch.zeros(self.trainers[0].parameters))
         self.books = [Books(trainer) for trainer in self.trainers]
         self.chain: list[DecidedRound] = []
@@ -257,8 +269,8 @@ class Pair:
         for books in self.books[0 if takes_part else 1 :]:
             books.trainer.freeze(self.anchor)
             books.froze(self.anchor)
-        parts = len(self.trainers[0].parts)
-        void = frozenset(self.choose.sample(range(parts), self.choose.choice([0, 0, 2])))
+        parts = len(self.trainers[0].turns.parts(len(self.chain)))
+        void = frozenset(self.choose.sample(range(parts), min(parts, self.choose.choice([0, 0, 2]))))
         left_out = frozenset({"p0"} if takes_part and self.choose.random() < 0.3 else ())
         if self.meanwhile.random() < 0.5:  # inner steps while the round is agreed
             for books in self.books:
@@ -299,6 +311,19 @@ def test_from_branch_to_branch_nothing_is_lost_or_counted_twice(make: Make, wire
     assert first.anchor.state_digest() == second.anchor.state_digest()
     assert pair.left
     assert np.any(pair.books[0].counted)
+
+
+@pytest.mark.parametrize("fragments", [2, 3])
+@pytest.mark.parametrize("wire", ["float32", "int4"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_of_every_fragment(make: Make, wire: str, fragments: int, seed: int) -> None:
+    """Also where a branch that is left has averaged several of them."""
+    pair = Pair(make, wire, seed, fragments)
+    for _ in range(12):
+        pair.act()
+    first, second = pair.trainers
+    assert first.anchor.state_digest() == second.anchor.state_digest()
+    assert any(len(undone) > 1 for undone in pair.left)
 
 
 class Healing:
