@@ -181,7 +181,7 @@ class Standing:
 
     def _applies_beside_training(self, update: Update) -> bool:
         """Whether an inner step follows at once, whose layers wait for theirs."""
-        if self.spec.round.overlap != "layerwise" or update.round == self.spec.run.rounds:
+        if self.spec.round.overlap == "none" or update.round == self.spec.run.rounds:
             return False
         return self.in_step and not self.session.wishes.pausing
 

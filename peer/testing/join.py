@@ -107,7 +107,7 @@ def run() -> int:
         trainer = make_trainer(spec, settings, me, directory)
         let_be_odd(trainer, watched.take_odd)
         if is_paced(directory):
-            slow_down(trainer, settings.min_step_s)
+            slow_down(trainer, settings.min_step_s, spec.inner.accumulation)
         return trainer
 
     peer.session._make_trainer = make_faulty_trainer

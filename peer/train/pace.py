@@ -22,6 +22,8 @@ MOST = 2
 """Times H: tokens beyond that count nothing (`RunSpec.tokens_cap`), so no more steps are made."""
 LEAST = 16
 """H over this is the smallest part: what others say of their speed makes nobody's part smaller."""
+SLACK = 100
+"""One in so many."""
 KNOWN = 3
 """Steps after which this peer knows its speed."""
 LEAST_MEASURED, MOST_MEASURED, MEASURED_S = 8, 128, 20.0
@@ -47,11 +49,16 @@ def reference(speeds: Collection[int]) -> int:
 def steps_at(speed: int, reference: int, steps: int) -> int:
     """⌊speed / reference · H⌋, H / `LEAST` at least and `MOST` · H at most; H while a speed is not known (0).
 
-    Between the bounds it takes no longer than H steps at the reference speed, and less than one step less.
+    Between the bounds it takes no longer than H steps at the reference speed, and less than one step less. Only what
+    lacks no more than a hundredth of its length (`SLACK`) to one step more is given it: that is how far two measures of
+    the same speed differ, and who makes a step less for it stands still for a whole one.
     """
     if speed <= 0 or reference <= 0:
         return steps
-    return min(max(1, steps // LEAST, speed * steps // reference), MOST * steps)
+    whole, rest = divmod(speed * steps, reference)
+    if rest and (whole + 1) * reference * SLACK <= speed * steps * (SLACK + 1):
+        whole += 1
+    return min(max(1, steps // LEAST, whole), MOST * steps)
 
 
 class Speed:

@@ -82,7 +82,8 @@ class Trainer:
         self._start = self.anchor.theta.clone()
         self._batches = Batches(self._source, spec, me, (me,), {})
         self._inner = InnerLoop(self._model, spec, self._batches, device)
-        self._layerwise = Layerwise(self._model, self._flat, device) if self.layerwise else None
+        waits = spec.round.overlap == "none"
+        self._layerwise = None if waits else Layerwise(self._model, self._flat, device)
         self._held_out: Tensor | None = None
         self.step_in_round = 0
         self._offered: bytes | None = None
@@ -100,11 +101,6 @@ class Trainer:
     def streams(self) -> bool:
         """Whether inner steps that follow a contribution belong to the next round."""
         return self.spec.round.overlap == "streaming"
-
-    @property
-    def layerwise(self) -> bool:
-        """Whether updates may be applied beside the next inner steps."""
-        return self.spec.round.overlap == "layerwise"
 
     @property
     def round_in_training(self) -> int:

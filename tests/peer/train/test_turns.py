@@ -180,7 +180,7 @@ def test_layer_by_layer_gives_the_same_bits(spec: RunSpec, tmp_path: Path) -> No
             decided = DecidedRound(trainers, anchor)
             anchor = decided.next_anchor
             for trainer in trainers:
-                if trainer.layerwise:
+                if overlap == "layerwise":
                     trainer.begin_apply(decided.update, decided.objects.__getitem__)
                     trainer.finish_apply()
                 else:
