@@ -1,0 +1,92 @@
+"""Held-out losses of parameters that a run left on disk, measured when nothing else is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peer.averaging.objects import load_object
+from peer.data.batches import Batches
+from peer.data.open import held_out, open_source
+from peer.model.build import build
+from peer.model.flat import FlatParameters
+from peer.rounds.layout import cut
+from peer.spec import RunSpec
+from peer.train.anchor import Anchor, advance
+from peer.train.evaluate import held_out_loss
+from peer.train.inner import InnerLoop
+from peer.train.restore import read_chain
+from tests.benchmarks.variants import CPU, Together
+
+
+class HeldOut:
+    """The held-out text of a spec, and its model to measure with."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._source = open_source(spec)
+        self._model = build(spec)
+        self._flat = FlatParameters(self._model)
+        self._initial = self._flat.new()
+        self._tokens_BT = held_out(self._source)
+
+    @property
+    def parameters(self) -> int:
+        return self._flat.size
+
+    @property
+    def initial(self) -> np.ndarray[Any, Any]:
+        """The parameters that every run begins with."""
+        return self._initial.numpy()
+
+    def loss(self, theta: Tensor) -> float:
+        """Of these parameters (flat float32), in nats per token."""
+        self._flat.copy_from(theta)
+        return held_out_loss(self._model, self._tokens_BT, CPU)
+
+    def of_initial(self) -> float:
+        """Before any step."""
+        return self.loss(self._initial)
+
+    def of_vectors(self, paths: Sequence[Path]) -> list[float]:
+        """Of vectors in files."""
+        return [self.loss(torch.from_numpy(np.load(path))) for path in paths]
+
+    def of_chain(self, directory: Path, spec: RunSpec) -> list[float]:
+        """Of every anchor of a run directory that holds its chain from the beginning, anchor 0 first."""
+        self._flat.copy_from(self._initial)
+        layout = cut([layer.size for layer in self._flat.layers], spec.codec.part_elements)
+        chain = read_chain(directory, spec)
+        assert chain.base.round == 0, f"the chain in {directory} begins at round {chain.base.round}"
+        anchor = Anchor.initial(self._initial.clone())
+        losses = [self.of_initial()]
+        for update in chain.updates:
+            advance(anchor, update, spec, layout, partial(load_object, directory))
+            losses.append(self.loss(anchor.theta))
+        return losses
+
+    def of_synchronous(
+        self, spec: RunSpec, peers: Sequence[str], every: int
+    ) -> Iterator[tuple[int, float, np.ndarray[Any, Any]]]:
+        """(steps, loss, parameters) of every so many steps of data parallelism, in one process, without end.
+
+        The arithmetic of DDP but for the order of additions: one model and one optimizer, each step on the mean
+        gradient of all peers' batches.
+        """
+        feed = Together([Batches(self._source, spec, peer, peers, {}) for peer in peers])
+        inner = dataclasses.replace(spec.inner, accumulation=spec.inner.accumulation * len(peers))
+        model = build(spec)
+        flat, loop = FlatParameters(model), InnerLoop(model, dataclasses.replace(spec, inner=inner), feed, CPU)
+        step = 0
+        while True:
+            for _ in range(every):
+                loop.step(*divmod(step, spec.round.steps))
+                step += 1
+            theta = flat.new()
+            yield step, self.loss(theta), theta.numpy()
