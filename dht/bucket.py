@@ -14,6 +14,12 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+CHUNK_BYTES = 64 * 2**10
+"""Largest piece that is written or read at a time. Small enough that a peer whose line is shared by many takes or
+gives it in time."""
+SMALLEST_CHUNK_BYTES = 4 * 2**10
+CHUNK_S = 0.02
+"""A piece keeps a slow line for so long: what is more urgent waits for it."""
 IDLE_MOST = 64
 """Peers of a lane that want nothing and are still remembered; beyond, those that are owed nothing are forgotten."""
 

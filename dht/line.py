@@ -6,14 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from dht.bucket import Bucket, Lane, Turns
+from dht.bucket import CHUNK_BYTES, CHUNK_S, SMALLEST_CHUNK_BYTES, Bucket, Lane, Turns
 
-CHUNK_BYTES = 64 * 2**10
-"""Largest piece that is written or read at a time. Small enough that a peer whose line is shared by many takes or
-gives it in time."""
-SMALLEST_CHUNK_BYTES = 4 * 2**10
-CHUNK_S = 0.02
-"""A piece keeps a slow line for so long: what is more urgent waits for it."""
 BURST_S = 0.1
 """What a timer that fires late may let pass at once, so that the rate is kept."""
 TIMER_S = 0.001

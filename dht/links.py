@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from dht.bucket import Lane
+from dht.bucket import CHUNK_BYTES, Lane
 from dht.daemon import Daemon
 from dht.errors import Unreachable
-from dht.line import CHUNK_BYTES, Line
+from dht.line import Line
 from dht.streams import MAX_FRAME_BYTES, MakeFrame, OnFrame
 from dht.traffic import Tally
 

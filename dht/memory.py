@@ -15,9 +15,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from dht.bucket import Lane, Turns
+from dht.bucket import CHUNK_BYTES, CHUNK_S, SMALLEST_CHUNK_BYTES, Lane, Turns
 from dht.keys import MAX_TTL_S
-from dht.line import CHUNK_BYTES, CHUNK_S, SMALLEST_CHUNK_BYTES
 from dht.records import Record, acceptable
 from dht.streams import MAX_FRAME_BYTES, MakeFrame, OnFrame
 
@@ -42,6 +41,11 @@ class Scheduler:
     def __len__(self) -> int:
         """Calls that still wait."""
         return len(self._calls)
+
+    @property
+    def next_at(self) -> float:
+        """When the next call is due; infinity if none waits."""
+        return self._calls[0][0] if self._calls else float("inf")
 
     def call_at(self, when_s: float, call: Callable[..., object], *args: Any) -> None:
         """Run `call(*args)` at `when_s`, or as soon as possible if that has passed."""

@@ -18,11 +18,12 @@ from peer.averaging.snapshots import drop_after
 from peer.events import Evaluated, Event, PhaseEntered, RoundCommitted
 from peer.exposure import Exposure
 from peer.keeping import Keeper
+from peer.outcome import norms_of, penalties_of, tokens_of, weights_of
 from peer.rounds.deadlines import ready_after_s
 from peer.rounds.names import next_anchor
 from peer.rounds.update import Block, Update
 from peer.spec import RunSpec
-from peer.telling import Session, norms_of, penalties_of, tokens_of, weights_of
+from peer.telling import Session
 from peer.train.pace import Pace
 
 if TYPE_CHECKING:

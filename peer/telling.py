@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged, PenaltyImposed
+from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged
 from peer.exposure import Exposure
-from peer.rounds.judging import float_of, row_for
-from peer.rounds.layout import Part
-from peer.rounds.update import WEIGHT_ONE, Update
+from peer.rounds.update import Update
 from peer.wishes import Wishes
 
 if TYPE_CHECKING:
@@ -72,56 +69,6 @@ class Session:
 
     def left(self) -> bool:
         return self.stopping
-
-
-def penalties_of(update: Update, layers: Sequence[str] = ()) -> list[PenaltyImposed]:
-    """What people are told about the penalties of a decided round; `layers` are the names of the model's layers."""
-    return [
-        PenaltyImposed(
-            about=peer, code=code, layer=layer_name(layer, layers), evidence=evidence,
-            factor=round(factor / WEIGHT_ONE, 4), until_round=until_round,
-        )
-        for peer, code, factor, until_round, layer, evidence in update.penalties
-    ]  # fmt: skip
-
-
-def tokens_of(update: Update, fragments: int) -> int:
-    """Tokens of one round behind an update: a pledge counts those since the turn of its fragment before."""
-    return sum(pledge.tokens for pledge in update.members) // fragments
-
-
-def weights_of(update: Update, parts: Sequence[Part]) -> dict[str, int]:
-    """What each member weighed in all that the round averages, over 65,536: its `parts` count by their elements.
-
-    A part that came too late weighs nothing for whoever gave it, and nobody weighs more for that.
-    """
-    sums = [0] * len(update.members)
-    rows = {layer: row for row, layer in enumerate(sorted({part.layer for part in parts}))}
-    for part, contributors in zip(parts, update.contributors, strict=True):
-        row = row_for(update.weights, rows[part.layer])
-        for index, weight in enumerate(row):
-            sums[index] += part.size * weight * (contributors >> index & 1)
-    whole = sum(part.size for part in parts)
-    return {pledge.peer: weighed // whole for pledge, weighed in zip(update.members, sums, strict=True)}
-
-
-def norms_of(update: Update) -> dict[str, float]:
-    """The L2 norm of each member's pseudo-gradient over all that the round averages, as the reducers measured it.
-
-    Empty if nobody measured.
-    """
-    if not update.measured:
-        return {}
-    rows = [row for measured in update.measured for row in measured.rows]
-    squares = [sum(float_of(row.squares[index]) for row in rows) for index in range(len(update.members))]
-    return {pledge.peer: math.sqrt(square) for pledge, square in zip(update.members, squares, strict=True)}
-
-
-def layer_name(layer: int, layers: Sequence[str]) -> str:
-    """What a layer is called; its number if that is not known, nothing for the whole model."""
-    if layer < 0:
-        return ""
-    return layers[layer] if layer < len(layers) else str(layer)
 
 
 class Progress:

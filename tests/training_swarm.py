@@ -30,13 +30,13 @@ from peer.averaging.reducing import Reducer
 from peer.averaging.rules import rules_of
 from peer.events import AlertRaised, PenaltyImposed
 from peer.events import Event as Reported
+from peer.outcome import penalties_of
 from peer.rounds.effects import Applied, Frozen, Progressed, Tick
 from peer.rounds.machine import TICK_S, begin
 from peer.rounds.names import genesis_anchor
 from peer.rounds.state import Head
 from peer.rounds.update import Block, Pledge
 from peer.spec import RunSpec
-from peer.telling import penalties_of
 from peer.train.trainer import Trainer
 
 CPU = torch.device("cpu")

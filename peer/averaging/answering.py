@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 from weakref import WeakValueDictionary
 
 from dht.streams import Streams
 from peer.rounds.frames import encode
-from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, BytesSent
+from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, BytesSent, Message
 
 WAITING_MOST = 2 * FETCH_MOST
 """Objects that wait for one peer. What comes on top is not answered: an honest one asks again for what it lacks."""
@@ -22,8 +23,8 @@ class Objects(Protocol):
 class Answerer:
     """Answers questions for objects, at most FETCH_BYTES each."""
 
-    def __init__(self, objects: Objects, streams: Streams) -> None:
-        self._objects, self._streams = objects, streams
+    def __init__(self, objects: Objects, streams: Streams, encode: Callable[[Message], bytes] = encode) -> None:
+        self._objects, self._streams, self._encode = objects, streams, encode
         # Only the queue of the stream holds them: what it drops can be asked for again.
         self._waiting: dict[str, WeakValueDictionary[bytes, _Asked]] = {}
 
@@ -37,7 +38,7 @@ class Answerer:
             if asked is not None:
                 asked.question = question
             elif len(waiting) < WAITING_MOST:
-                waiting[digest] = asked = _Asked(self._objects, digest, question)
+                waiting[digest] = asked = _Asked(self._objects, digest, question, self._encode)
                 self._streams.send_when_free(to, asked.frame)
 
 
@@ -58,10 +59,12 @@ class _Question:
 class _Asked:
     """One object that waits for one peer."""
 
-    def __init__(self, objects: Objects, digest: bytes, question: _Question) -> None:
+    def __init__(
+        self, objects: Objects, digest: bytes, question: _Question, encode: Callable[[Message], bytes]
+    ) -> None:
         self.question = question
         """The newest in which it was asked for."""
-        self._objects, self._digest = objects, digest
+        self._objects, self._digest, self._encode = objects, digest, encode
 
     def frame(self) -> bytes | None:
         """The object with its bytes; None if it is not here, or its question has cost enough."""
@@ -70,4 +73,4 @@ class _Asked:
         payload = self._objects.load(self._digest)
         if payload is None or not self.question.allows(len(payload)):
             return None
-        return encode(BytesSent(self._digest, payload))
+        return self._encode(BytesSent(self._digest, payload))

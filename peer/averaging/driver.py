@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -48,6 +48,17 @@ from peer.rounds.turn import Turn
 from peer.rounds.update import Block
 
 Done = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How messages become frames, and frames messages; those of the wire unless a simulator has others."""
+
+    encode: Callable[[Message], bytes] = encode
+    decode: Callable[[bytes], Message] = decode
+
+
+ON_THE_WIRE = Framing()
 
 
 class Disk(Protocol):
@@ -116,12 +127,13 @@ class Driver:
         trainer: Trainer,
         report: Callable[[Reported], None],
         publish: Callable[[HeadSent], None] = lambda head: None,
+        framing: Framing = ON_THE_WIRE,
     ) -> None:
         self.state = state
         self.clock = clock
         self.bad_frames = 0
         self._streams, self._disk, self._arithmetic, self._trainer = streams, disk, arithmetic, trainer
-        self._answerer = Answerer(disk, streams)
+        self._answerer, self._framing = Answerer(disk, streams, framing.encode), framing
         self._report, self._publish = report, publish
         self._events: deque[Event] = deque()
         self._busy = self._broken = False
@@ -129,7 +141,7 @@ class Driver:
     def on_frame(self, sender: str, frame: bytes) -> None:
         """A frame from an authenticated peer; what is not a message is counted and dropped."""
         try:
-            message = decode(frame)
+            message = self._framing.decode(frame)
         except ValueError:
             self.bad_frames += 1
             return
@@ -211,7 +223,7 @@ class Driver:
             self._publish(message)
         if not to:
             return
-        frame = encode(message)
+        frame = self._framing.encode(message)
         for peer in to:
             self._streams.send(peer, frame)
 
@@ -246,21 +258,21 @@ class Driver:
         if found is None or place not in going_on:
             return None
         path, payload = found
-        return encode(PartSent(place, attempt, part, path, payload))
+        return self._framing.encode(PartSent(place, attempt, part, path, payload))
 
     def _kept_frame(self, place: Place, part: int, giver: str) -> bytes | None:
         """A part that somebody gave me, unless its round is over."""
         found = self._arithmetic.kept(place, giver, part)
-        return None if found is None else encode(PartSent(place, 1, part, *found, giver))
+        return None if found is None else self._framing.encode(PartSent(place, 1, part, *found, giver))
 
     def _mean_frame(self, mean: MeanSent) -> bytes | None:
         """A mean with its bytes, unless a commit has swept them away."""
         payload = self._disk.load(mean.digest)
-        return None if payload is None else encode(replace(mean, payload=payload))
+        return None if payload is None else self._framing.encode(replace(mean, payload=payload))
 
     def _send_chain(self, to: str, after: bytes) -> None:
         blocks = self._disk.blocks_after(after)
         if blocks:
-            self._streams.send_when_free(to, partial(encode, ChainSent(blocks)))
+            self._streams.send_when_free(to, partial(self._framing.encode, ChainSent(blocks)))
         else:  # the machine remembers anchors longer than the disk has room for blocks: HEAD says that there is more
             self._send((to,), Turn(self.state, self.clock()).my_head())

@@ -330,7 +330,7 @@ def on_bytes(turn: Turn, message: BytesSent) -> None:
     if not turn.state.wanted.is_expected(digest):
         return
     if not _is_update(turn, digest):
-        if len(message.payload) in turn.rules.part_bytes and turn.rules.finite(message.payload):
+        if len(message.payload) in turn.rules.bytes_of_means and turn.rules.finite(message.payload):
             turn.do(Store(digest, message.payload))
         return
     turn.arrived(digest)

@@ -63,6 +63,13 @@ def caps(rules: Rules) -> Deadlines:
 
 def learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
     """The deadlines of a first ballot that follows these updates, the newest of them last."""
+    if rules.shared is None or not updates:
+        return _learn(updates, rules)
+    key = ("deadlines", len(updates), updates[-1].digest)
+    return rules.shared.once(key, (), lambda: _learn(updates, rules))
+
+
+def _learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
     known = [update for update in updates if update.took][-WINDOW:]
     most = caps(rules)
     if len(known) < KNOWN:

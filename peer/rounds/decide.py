@@ -228,8 +228,8 @@ def fits(state: State, update: Update) -> bool:
 
 
 def part_bytes(rules: Rules, update: Update) -> tuple[int, ...]:
-    """Encoded sizes of the parts that an update averages."""
-    return rules.bytes_in(update.round - 1)
+    """Encoded sizes of the means in an update."""
+    return rules.means_in(update.round - 1)
 
 
 def valid(state: State, update: Update) -> bool:
@@ -239,6 +239,14 @@ def valid(state: State, update: Update) -> bool:
 
 def fault_of_update(state: State, update: Update) -> str:
     """The first rule that an update after my head breaks, in words; empty if it may follow."""
+    shared = state.rules.shared
+    if shared is None:
+        return _fault_of_update(state, update)
+    key = ("update", state.head.anchor, state.instance)
+    return shared.once(key, (update,), lambda: _fault_of_update(state, update))
+
+
+def _fault_of_update(state: State, update: Update) -> str:
     return _fault_of_place(state, update) or fault_of_tables(state.head, update, state.rules)
 
 

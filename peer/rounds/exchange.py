@@ -64,6 +64,12 @@ def _sound(turn: Turn, pledges: tuple[Pledge, ...]) -> bool:
     mine = pledges[names.index(turn.me)]
     if mine.root not in (b"", turn.my_pledge().root):
         return False
+    if turn.rules.shared is None:
+        return _genuine(turn, pledges)
+    return turn.rules.shared.once(("pledges", turn.state.head.anchor), (pledges,), lambda: _genuine(turn, pledges))
+
+
+def _genuine(turn: Turn, pledges: tuple[Pledge, ...]) -> bool:
     return all(pledge.anchor == turn.state.head.anchor and pledge.genuine(turn.rules.keys) for pledge in pledges)
 
 
@@ -210,7 +216,7 @@ def on_reduced(turn: Turn, event: Reduced) -> None:
     exchange, round = turn.state.exchange, turn.state.ancestors.get(event.place.anchor)
     if round is None:
         return  # its branch was left meanwhile
-    turn.set(held={**turn.state.held, event.digest: turn.rules.bytes_in(round)[event.part]})
+    turn.set(held={**turn.state.held, event.digest: turn.rules.means_in(round)[event.part]})
     if exchange is None or exchange.place != event.place:
         return
     if event.attempt:
@@ -240,7 +246,7 @@ def on_mean(turn: Turn, sender: str, message: MeanSent) -> None:
     reducer = exchange.again.redo[part] if message.attempt else exchange.reducers[part]
     if reducer != message.reducer or not message.genuine(turn.rules.keys) or not _agrees(exchange, message):
         return
-    if len(message.payload) != turn.part_bytes[part] or digest_of(message.payload) != message.digest:
+    if len(message.payload) != turn.mean_bytes[part] or digest_of(message.payload) != message.digest:
         return
     if not turn.rules.finite(message.payload):
         _refuse_mean(turn, message)

@@ -141,7 +141,7 @@ def _say(turn: Turn, why: str) -> None:
         _report_bytes(
             turn,
             found.received_bytes,
-            max(found.received_bytes, rounds * sum(turn.rules.part_bytes) // turn.rules.fragments),
+            max(found.received_bytes, rounds * sum(turn.rules.bytes_of_means) // turn.rules.fragments),
         )
     turn.do(Report(PeerStateChanged(state="SYNCING", why=why)))
 

@@ -28,6 +28,13 @@ INFINITY, NOT_A_NUMBER, SIGN = 0x7F800000, 0x7FC00000, 1 << 31
 
 def judgement_of(rules: Rules, head: Head, members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> Judgement:
     """What becomes of the contributions to `head`."""
+    if rules.shared is None:
+        return _judgement_of(rules, head, members, measured)
+    key = ("judgement", head.anchor)
+    return rules.shared.once(key, (members, measured), lambda: _judgement_of(rules, head, members, measured))
+
+
+def _judgement_of(rules: Rules, head: Head, members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> Judgement:
     fragment = rules.fragment(head.round)
     layers = _layers(fragment, members, measured)
     # Where a newcomer begins it takes the records on trust.
@@ -75,6 +82,13 @@ def caught(head: Head, members: Sequence[Pledge]) -> dict[str, int]:
 
 def reducers_of(rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int) -> tuple[str, ...]:
     """Who averages each part in this ballot: nobody who lied, unless there is nobody else."""
+    if rules.shared is None:
+        return _reducers_of(rules, head, members, ballot)
+    key = ("reducers", head.anchor, ballot)
+    return rules.shared.once(key, (members,), lambda: _reducers_of(rules, head, members, ballot))
+
+
+def _reducers_of(rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int) -> tuple[str, ...]:
     guilty = caught(head, members)
     declared = sorted(pledge.bandwidth_bps for pledge in members)
     # Nobody measures it yet: who says that it can take everything gets twice the usual share.
@@ -151,9 +165,20 @@ def basis_of(members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> b
 
 
 def fault_of_measurements(
-    rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int, measured: Iterable[Measurements]
+    rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int, measured: Sequence[Measurements]
 ) -> str:
     """The first reason why these measurements of a ballot cannot be counted, in words; empty if they can."""
+    if rules.shared is None:
+        return _fault_of_measurements(rules, head, members, ballot, measured)
+    key = ("measurements", head.anchor, ballot)
+    return rules.shared.once(
+        key, (members, measured), lambda: _fault_of_measurements(rules, head, members, ballot, measured)
+    )
+
+
+def _fault_of_measurements(
+    rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int, measured: Sequence[Measurements]
+) -> str:
     reducers = reducers_of(rules, head, members, ballot)
     fragment, gave = rules.fragment(head.round), givers(members)
     names = []

@@ -70,7 +70,7 @@ def keep_early(turn: Turn, sender: str, message: PartSent | MeanSent) -> None:
 
     What is kept is bounded by the bytes of two contributions, whoever sends it.
     """
-    state, sizes = turn.state, turn.part_bytes
+    state, sizes = turn.state, turn.part_bytes if isinstance(message, PartSent) else turn.mean_bytes
     known = sender in state.electorate or sender in state.heard
     fits = message.part < len(sizes) and len(message.payload) == sizes[message.part]
     if not known or not fits or not 0 <= message.place.ballot - state.acceptor.promised <= MAX_SKIPPED:

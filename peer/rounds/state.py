@@ -17,6 +17,7 @@ from peer.rounds.deadlines import Deadlines
 from peer.rounds.layout import Fragment, Part, divide
 from peer.rounds.messages import HeadSent, MeanSent, PartSent, Place, Prepare, Promise
 from peer.rounds.names import Keys, instance_of, next_anchor
+from peer.rounds.shared import Shared
 from peer.rounds.update import Block, Measurements, Penalty, Pledge, Row, Update, Vote
 
 MISDECLARED = "MISDECLARED"
@@ -35,7 +36,9 @@ class Rules:
     parts: tuple[Part, ...]
     """Of the whole model."""
     part_bytes: tuple[int, ...]
-    """Encoded size of each part; payloads of another size are refused."""
+    """Encoded size of each part of a contribution; payloads of another size are refused."""
+    mean_bytes: tuple[int, ...] = ()
+    """The same of each part of a mean; none: as in a contribution."""
     fragments: int = 1
     """Into how many the layers are divided: round r averages number r mod `fragments` alone."""
     gather_s: float
@@ -62,15 +65,20 @@ class Rules:
     """Into how many the run's data is cut."""
     wall_offset_s: float = 0.0
     """Unix time minus the clock of the events, at the newest tick: that clock stands still while a laptop sleeps."""
+    shared: Shared | None = field(default=None, repr=False, compare=False)
+    """Of simulated peers that share a process."""
     divided: tuple[Fragment, ...] = field(init=False, repr=False, compare=False)
     sizes: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
-    """Of each fragment the encoded sizes of its parts."""
+    """Of each fragment the encoded sizes of its parts in a contribution."""
+    mean_sizes: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    """And in a mean."""
 
     def __post_init__(self) -> None:
         divided = divide(self.parts, self.fragments)
         object.__setattr__(self, "divided", divided)
-        sizes = tuple(tuple(self.part_bytes[number] for number in fragment.numbers) for fragment in divided)
-        object.__setattr__(self, "sizes", sizes)
+        for name, sizes in (("sizes", self.part_bytes), ("mean_sizes", self.bytes_of_means)):
+            found = tuple(tuple(sizes[number] for number in fragment.numbers) for fragment in divided)
+            object.__setattr__(self, name, found)
 
     @property
     def layers(self) -> int:
@@ -81,9 +89,18 @@ class Rules:
         """What the round from anchor `round` averages."""
         return self.divided[round % self.fragments]
 
+    @property
+    def bytes_of_means(self) -> tuple[int, ...]:
+        """Encoded size of each part of a mean of the whole model."""
+        return self.mean_bytes or self.part_bytes
+
     def bytes_in(self, round: int) -> tuple[int, ...]:
-        """Encoded sizes of the parts that the round from anchor `round` averages."""
+        """Encoded sizes of the parts that the round from anchor `round` averages, as one peer gives them."""
         return self.sizes[round % self.fragments]
+
+    def means_in(self, round: int) -> tuple[int, ...]:
+        """Encoded sizes of what that round makes of them."""
+        return self.mean_sizes[round % self.fragments]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import msgpack
@@ -186,6 +186,9 @@ class Update:
     """Empty if there are none."""
     measured: tuple[Measurements, ...] = ()
     records: tuple[Record, ...] = ()
+    _bytes: bytes = field(default=b"", init=False, repr=False, compare=False)
+    """Once they were asked for."""
+    _digest: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     def packed(self) -> tuple[Any, ...]:
         return (
@@ -197,11 +200,15 @@ class Update:
 
     @property
     def digest(self) -> bytes:
-        return digest_of(self.to_bytes())
+        if not self._digest:
+            object.__setattr__(self, "_digest", digest_of(self.to_bytes()))
+        return self._digest
 
     def to_bytes(self) -> bytes:
         """Canonical msgpack; `digest` names these bytes."""
-        return pack(self.packed())
+        if not self._bytes:
+            object.__setattr__(self, "_bytes", pack(self.packed()))
+        return self._bytes
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> Self:

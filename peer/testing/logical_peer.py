@@ -1,6 +1,7 @@
 """One logical peer: the product's own driver and round machine over memory, with a trainer of integers.
 
-It trains (makes random movements), freezes, takes part, applies; it can crash, stall and come back.
+It trains (makes random movements), freezes, takes part, applies; it can crash, stall and come back. What it shares
+with the peers of the simulator is `peer.plan.simulate.peer`.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from random import Random
 from typing import Protocol
 
 from dht.errors import BadInput
-from dht.memory import MemoryNetwork, Scheduler
+from dht.memory import MemoryNetwork
 from dht.streams import MakeFrame, OnFrame, Streams
 from peer.averaging.driver import Driver
 from peer.events import Event as Reported
-from peer.events import PhaseEntered
+from peer.plan.simulate.peer import Crashed as Crashed  # who injects faults need not know where it is
+from peer.plan.simulate.peer import Surroundings as AnySurroundings
+from peer.plan.simulate.peer import SwarmPeer
 from peer.rounds import merkle
-from peer.rounds.effects import Applied, Frozen, Progressed, Received, Tick
-from peer.rounds.machine import TICK_S, begin
-from peer.rounds.messages import HeadSent
+from peer.rounds.effects import Progressed
 from peer.rounds.names import digest_of
-from peer.rounds.state import Head, Rules, State
+from peer.rounds.state import Head
 from peer.rounds.update import Block, Pledge
 from peer.testing.faulty_streams import FaultyStreams
 from peer.testing.integers import PARTS, IntegerDisk, IntegerSums, Ledger
@@ -28,32 +29,17 @@ from peer.testing.integers import PARTS, IntegerDisk, IntegerSums, Ledger
 TRAIN_S = (2.0, 6.0)
 """Shortest and longest time of the inner steps of a round."""
 APPLY_S = 0.05
-MEET_AGAIN_S = 20.0
-"""A peer that was silent for so long is looked for there again."""
-READ_BOARD_S = 3.0
-"""How often a peer looks on the board for others that it has not heard of."""
 
 
-class Crashed(Exception):
-    """The peer ends here: nothing after this effect happens."""
-
-
-class Surroundings(Protocol):
+class Surroundings(AnySurroundings, Protocol):
     """What all peers of a world share."""
 
     rng: Random
-    scheduler: Scheduler
-    network: MemoryNetwork
-    genesis: Head
-    board: dict[str, HeadSent]
     fragments: int
 
     @property
-    def now(self) -> float:
-        """Virtual seconds since the world began."""
-
-    def rules(self, name: str) -> Rules:
-        """The rules of a peer."""
+    def network(self) -> MemoryNetwork:
+        """What carries frames."""
 
     def committing(self, peer: LogicalPeer, block: Block, head: Head) -> None:
         """The peer is about to append a block to its chain."""
@@ -80,27 +66,27 @@ class Surroundings(Protocol):
         """The peer enters a phase of the round from anchor `round`; may raise `Crashed`."""
 
 
-class LogicalPeer:
+class LogicalPeer(SwarmPeer):
     """One peer of a world of logical peers. Public fields are there for tests to look at and break."""
 
+    world: Surroundings
+    disk: IntegerDisk
+
     def __init__(self, world: Surroundings, name: str) -> None:
-        self.world, self.name = world, name
-        self.disk = IntegerDisk(
+        disk = IntegerDisk(
             self, world.genesis, world.rules(name).keep_rounds,
             on_commit=lambda block, head: world.committing(self, block, head),
             on_undo=lambda blocks, head: world.undoing(self, blocks, head),
             ledger=Ledger(world.genesis.anchor, fragments=world.fragments),
         )  # fmt: skip
+        super().__init__(world, name, disk)
         self.produced = [0] * PARTS
         self.lost = [0] * PARTS
         """Movement that was only in memory when the peer crashed."""
         self.reports: list[Reported] = []
         """What it told the people, in all its lives."""
-        self.life = 0
-        self.alive = False
         self.fuse: int | None = None
         """After this many more effects the peer crashes."""
-        self.stalled_until = 0.0
         self.streams = FaultyStreams(
             world.network.connect(name), lambda: world.now, self.later, Random(f"{name} {world.rng.random()}")
         )
@@ -109,22 +95,29 @@ class LogicalPeer:
 
     # ---- life and death ----
 
-    def boot(self) -> None:
-        """Start from what is on disk."""
-        disk, world = self.disk, self.world
-        self.alive, self.fuse, self.life = True, None, self.life + 1
-        self.ledger = disk.ledger.copy()
+    def recover(self) -> None:
+        """The books as they were written."""
+        self.fuse = None
+        self.ledger = self.disk.ledger.copy()
         self._follow_the_chain()
-        self.streams.reconnect(world.network.connect(self.name))
-        self.driver = Driver(
-            self._state_on_disk(), clock=lambda: world.now, streams=FusedStreams(self, self.streams), disk=disk,
+
+    def connect(self) -> Streams:
+        """The switches stay as they are."""
+        self.streams.reconnect(self.world.network.connect(self.name))
+        return FusedStreams(self, self.streams)
+
+    def make_driver(self, streams: Streams) -> Driver:
+        """With integers for tensors."""
+        world, disk = self.world, self.disk
+        return Driver(
+            self.state_on_disk(), clock=lambda: world.now, streams=streams, disk=disk,
             arithmetic=IntegerSums(disk, world.rng, noise=1 if world.rules(self.name).audit else 16),
-            trainer=self, report=self._report, publish=self._publish,
+            trainer=self, report=self.report, publish=self.publish,
         )  # fmt: skip
-        self.streams.listen(self._guarded(self.driver.on_frame))
-        self.later(TICK_S * world.rng.random(), self._tick)
-        self.later(READ_BOARD_S * world.rng.random(), self._follow_board)
-        self.later(0.0, self._resume)
+
+    def chance(self) -> float:
+        """From the world's seed."""
+        return self.world.rng.random()
 
     def _follow_the_chain(self) -> None:
         """Bring the ledger to the newest anchor on disk; a crash may have left it behind, or on a branch left since."""
@@ -135,30 +128,12 @@ class LogicalPeer:
         for block in disk.blocks[self.ledger.round :]:
             self._apply(block)
 
-    def _state_on_disk(self) -> State:
-        disk, world = self.disk, self.world
-        acceptors, heads = disk.load_acceptors(), (disk.genesis, *disk.heads)
-        return begin(
-            world.rules(self.name), disk.head, world.now,
-            ancestors={head.anchor: head.round for head in heads}, acceptors=acceptors,
-            voters=frozenset(peer for head in heads for peer in head.electorate),
-            trail=disk.trail(), accepted=disk.accepted_update(acceptors.get(disk.head.instance)),
-            pledge=disk.pledge(disk.head.anchor),
-            held={name: len(payload) for name, payload in disk.objects.items()},
-        )  # fmt: skip
-
     def crash(self) -> None:
         """Everything in memory is gone."""
-        self.alive = False
-        self.world.network.disconnect(self.name)
+        super().crash()
         for part in range(PARTS):
             self.lost[part] += self._unsaved[part]
         self._unsaved = [0] * PARTS
-
-    def stall(self, seconds: float) -> None:
-        """Nothing in, nothing out, timers late."""
-        self.stalled_until = self.world.now + seconds
-        self.world.network.stall(self.name, self.stalled_until)
 
     def distort(self, factor: float, layer: str) -> None:
         """What it owes is `factor` times as much from now on, in the part called `layer` or, if that is empty, in all.
@@ -182,74 +157,26 @@ class LogicalPeer:
             if self.fuse <= 0:
                 raise Crashed
 
-    def later(self, delay_s: float, call: Callable[..., None], *args: object) -> None:
-        """Run `call` after `delay_s`, or when a stall is over, if this life lasts."""
-        self.world.scheduler.call_in(delay_s, self._guarded(call), *args)
-
-    def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
-        """`call` for this life only; a crash inside it ends the life."""
-        life = self.life
-
-        def guard(*args: object) -> None:
-            if not self.alive or life != self.life:
-                return
-            if self.stalled_until > self.world.now:
-                self.world.scheduler.call_at(self.stalled_until, guard, *args)
-                return
-            try:
-                call(*args)
-            except Crashed:
-                self.crash()
-
-        return guard
-
     # ---- what goes on all the time ----
 
-    def _tick(self) -> None:
-        self.later(TICK_S, self._tick)
-        self.driver.deliver(Tick(self.world.now))
-
-    def _publish(self, head: HeadSent) -> None:
-        self.world.board[self.name] = head
-
-    def _follow_board(self) -> None:
-        """Whoever says nothing to this peer is found here, as by `peer.averaging.neighbours`."""
-        self.later(READ_BOARD_S, self._follow_board)
-        for author, head in sorted(self.world.board.items()):
-            if author != self.name and self._is_news(author, head) and not self.is_cut_off(author):
-                self.driver.deliver(Received(self.world.now, author, head))
-
-    def _is_news(self, author: str, head: HeadSent) -> bool:
-        heard, heard_at = self.driver.state.heard.get(author, (None, 0.0))
-        return heard is None or (self.world.now - heard_at > MEET_AGAIN_S and heard.anchor != head.anchor)
-
     def is_cut_off(self, other: str) -> bool:
-        """Whether the network lets nothing pass from another peer; then the board is split likewise."""
-        return self.world.network.is_parted(other, self.name) or self.streams.is_cut(other)
+        """Also by the switches of its own streams."""
+        return super().is_cut_off(other) or self.streams.is_cut(other)
 
-    def _report(self, event: Reported) -> None:
+    def report(self, event: Reported) -> None:
+        """Kept for the tests."""
         self.reports.append(event)
-        if isinstance(event, PhaseEntered):
-            self.world.entered(self, event.phase, event.round)
+        super().report(event)
+
+    def entered(self, phase: str, round: int) -> None:
+        """The world may strike."""
+        self.world.entered(self, phase, round)
 
     # ---- the trainer ----
 
-    def _resume(self) -> None:
-        """Say which bits are here, and train unless this anchor's contribution was frozen before a crash."""
-        self.driver.deliver(Applied(self.world.now, self.disk.head.anchor, self.state_digest()))
-        if self.driver.state.pledge is None:
-            self._train_when_in_step()
-
-    def _train_when_in_step(self) -> None:
-        """A peer trains once its machine is in step, as in `peer.averaging.link`."""
-        if self.driver.state.in_step:
-            self._train()
-        else:
-            self.later(TICK_S, self._train_when_in_step)
-
     def _train(self) -> None:
         head = self.driver.state.head
-        self.world.entered(self, "train", head.round)
+        self.entered("train", head.round)
         seconds = self.world.rng.uniform(*TRAIN_S)
         self.later(seconds / 2, self._half, head.anchor)
         self.later(seconds, self._freeze, head.anchor)
@@ -266,21 +193,11 @@ class LogicalPeer:
             self._unsaved[part] += movement
             self.ledger.balance[part] += movement
 
-    def freeze(self) -> None:
-        """Asked by the driver."""
-        self.later(0.0, self._freeze, self.driver.state.head.anchor)
-
-    def _freeze(self, anchor: bytes) -> None:
-        state = self.driver.state
-        if state.head.anchor != anchor or state.pledge is not None:
-            return
-        self.world.entered(self, "freeze", state.head.round)
+    def _end_training(self) -> None:
+        """The last movement of the round."""
         self._move()
-        pledge = self.disk.pledge(anchor) or self._offer(anchor)
-        self.driver.deliver(Frozen(self.world.now, pledge))
 
     def _offer(self, anchor: bytes) -> Pledge:
-        """Written once per anchor: a peer that stands here again after a fork offers the same bytes."""
         payloads = self.ledger.encoded_balance()
         root = merkle.root([digest_of(payload) for payload in payloads])
         pledge = Pledge(self.name, anchor, root, tokens=100, steps=10, bandwidth_bps=0, leaving=False)
@@ -292,7 +209,7 @@ class LogicalPeer:
 
     def committed(self, block: Block, head: Head) -> None:
         """Told by the driver; the block is on disk."""
-        self.world.entered(self, "apply", block.update.round - 1)
+        self.entered("apply", block.update.round - 1)
         self._apply(block)
         self.burn()
         self._save()
@@ -327,11 +244,6 @@ class LogicalPeer:
         self._save()
         self.world.scheduler.call_in(0.0, self.boot)
         raise Crashed
-
-    def _applied(self, anchor: bytes) -> None:
-        self.driver.deliver(Applied(self.world.now, anchor, self.state_digest()))
-        if self.driver.state.head.anchor == anchor:
-            self._train_when_in_step()
 
     def state_digest(self) -> bytes:
         """H(θ) of the newest anchor that was applied."""

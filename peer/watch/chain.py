@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from peer.events import Event, RoundCommitted
+from peer.outcome import norms_of, penalties_of, tokens_of, weights_of
 from peer.rounds.decide import fault_of_block
 from peer.rounds.layout import Part
 from peer.rounds.machine import begin
@@ -16,7 +17,6 @@ from peer.rounds.messages import GET_MOST
 from peer.rounds.names import next_anchor
 from peer.rounds.state import Head, Rules, Step
 from peer.rounds.update import VOID, Block
-from peer.telling import norms_of, penalties_of, tokens_of, weights_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from dht.bucket import Lane
+from dht.bucket import CHUNK_BYTES, Lane
 from dht.errors import Unreachable
-from dht.line import CHUNK_BYTES, Line
+from dht.line import Line
 from dht.links import HEADER_BYTES, PROGRESS_BYTES, LinkLimits, OversizeError, PeerStreams, read_frame, require_open
 from dht.node import NetworkConfig, Node
 from dht.streams import MAX_FRAME_BYTES

@@ -1,0 +1,213 @@
+"""The peers that a plan counts on: what each can compute, hold, send and take in; measured, declared or assumed."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from dht.errors import BadInput
+from peer.plan.network import Network
+from peer.spec import LEAST_MBPS, MOST_MBPS
+
+HOME_FLOPS = 20e12
+"""FLOP/s that training reaches on a home GPU of which nothing is known: 40 % of the half-precision peak of a card that
+is advertised with 50 TFLOP/s. An assumption, not a measurement."""
+HOME_DELAY_S = 0.03
+"""One way between two homes of which nothing is known. An assumption."""
+NEAR_DELAY_S = 0.005
+"""One way within a region, as DT-FM's scenarios have it (arXiv:2206.01288, section 4)."""
+NO_CAP_BPS = 1e9
+"""What a line carries that nobody caps. An assumption, where it is used."""
+MOST_PEERS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One peer."""
+
+    name: str
+    step_s: float = 0.0
+    """Seconds of an inner step of the spec as it stands, measured; 0: not known."""
+    flops: float = 0.0
+    """FLOP/s that training reaches; 0: not known. `step_s` goes first."""
+    memory_gb: float = 0.0
+    """Of the training device, in 10⁹ bytes; 0: not known, and taken to be what the spec needs."""
+    main_gb: float = 0.0
+    """Main memory; 0: not known."""
+    devices: int = 1
+    """Over which the model of this peer may be sharded."""
+    device_gbps: float = 100.0
+    """Between these devices."""
+    upload_mbps: float = 0.0
+    """0: no cap."""
+    download_mbps: float = 0.0
+    region: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.name.isprintable():
+            raise BadInput(f"a peer's name is {self.name!r}; use printable characters")
+        for key in ("step_s", "flops", "memory_gb", "main_gb", "device_gbps"):
+            if not 0 <= getattr(self, key) < float("inf"):
+                raise BadInput(f"{self.name}: {key} is {getattr(self, key):g}; it must be 0 or more")
+        if not 1 <= self.devices <= 64:
+            raise BadInput(f"{self.name}: devices is {self.devices}; it must be between 1 and 64")
+        for key in ("upload_mbps", "download_mbps"):
+            cap = getattr(self, key)
+            if cap != 0 and not LEAST_MBPS <= cap <= MOST_MBPS:
+                raise BadInput(f"{self.name}: {key} is {cap:g}; it must be 0 (no cap) or {LEAST_MBPS:g} and more")
+
+    @property
+    def kind(self) -> Machine:
+        """The same for all that differ in their names alone."""
+        return replace(self, name="any")
+
+    @property
+    def upload_bps(self) -> float:
+        return self.upload_mbps * 1e6 or NO_CAP_BPS
+
+    @property
+    def download_bps(self) -> float:
+        return self.download_mbps * 1e6 or NO_CAP_BPS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swarm:
+    """All peers of a plan, and what lies between them."""
+
+    machines: tuple[Machine, ...]
+    network: Network
+    assumed: tuple[str, ...] = ()
+    """What nobody measured or said, in words."""
+    cores: int = 0
+    """If all peers run on one machine: how many cores they share. 0: each has a machine of its own."""
+
+    def __len__(self) -> int:
+        return len(self.machines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row(Machine):
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    count: int = 1
+    """So many peers of this kind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    peer: list[_Row]
+    delay_ms: float = HOME_DELAY_S * 1000
+    """One way, between peers of which no regions, or no pair of regions, is known."""
+    delays_ms: dict[str, float] = field(default_factory=dict)
+    """By pair of regions, `"berlin tokyo" = 120`; one region twice is within it."""
+    cores: int = 0
+
+
+def read_peers(path: Path) -> Swarm:
+    """The peers in a TOML file. Raises BadInput with one line that names the file and the key."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"{path} is not TOML: {error}") from error
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}; --peers takes a number or a TOML file of [[peer]] tables") from error
+    return peers_from(table, str(path))
+
+
+def peers_from(table: Mapping[str, Any], source: str) -> Swarm:
+    """The same from nested dictionaries."""
+    try:
+        found = TypeAdapter(_File).validate_python(table)
+    except ValidationError as error:
+        raise BadInput(f"{source}: {_explain(error)}") from error
+    except BadInput as error:
+        raise BadInput(f"{source}: {error}") from error
+    machines = tuple(_each(found.peer))
+    if not 1 <= len(machines) <= MOST_PEERS:
+        raise BadInput(f"{source} has {len(machines)} peers; a plan is for 1 to {MOST_PEERS}")
+    names = [machine.name for machine in machines]
+    twice = next((name for name in names if names.count(name) > 1), "") if len(names) < 1000 else ""
+    if twice:
+        raise BadInput(f"{source}: two peers are called {twice!r}; give each a name of its own")
+    delays = {frozenset(pair.split()): delay / 1000 for pair, delay in found.delays_ms.items()}
+    return swarm_of(machines, delays=delays, otherwise_s=found.delay_ms / 1000, cores=found.cores)
+
+
+def _each(rows: Sequence[_Row]) -> list[Machine]:
+    machines = []
+    for row in rows:
+        values = {key: value for key, value in vars(row).items() if key != "count"}
+        for number in range(row.count):
+            name = row.name if row.count == 1 else f"{row.name}-{number + 1}"
+            machines.append(Machine(**values | {"name": name}))
+    return machines
+
+
+def swarm_of(
+    machines: Sequence[Machine],
+    *,
+    delays: Mapping[frozenset[str], float] | None = None,
+    otherwise_s: float = HOME_DELAY_S,
+    cores: int = 0,
+) -> Swarm:
+    """Peers and the matrix between them. What no machine says is assumed, and listed."""
+    count, known = len(machines), delays or {}
+    delay_s = np.full((count, count), otherwise_s)
+    for one, machine in enumerate(machines):
+        for other, peer in enumerate(machines):
+            pair = frozenset((machine.region, peer.region))
+            near = NEAR_DELAY_S if machine.region and machine.region == peer.region else otherwise_s
+            delay_s[one, other] = known.get(pair, near) if machine.region and peer.region else otherwise_s
+    upload = np.array([machine.upload_bps for machine in machines])
+    download = np.array([machine.download_bps for machine in machines])
+    network = Network(
+        names=tuple(machine.name for machine in machines), delay_s=delay_s,
+        bandwidth_bps=np.minimum(upload[:, None], download[None, :]),
+    )  # fmt: skip
+    return Swarm(machines=tuple(machines), network=network, assumed=tuple(_assumptions(machines)), cores=cores)
+
+
+def alike(count: int, machine: Machine, **between: Any) -> Swarm:
+    """So many peers of one kind."""
+    if not 1 <= count <= MOST_PEERS:
+        raise BadInput(f"--peers is {count}; a plan is for 1 to {MOST_PEERS}")
+    return swarm_of([replace(machine, name=f"peer-{number}") for number in range(count)], **between)
+
+
+def _assumptions(machines: Sequence[Machine]) -> list[str]:
+    said = []
+    unknown = [machine for machine in machines if not machine.step_s and not machine.flops]
+    if unknown:
+        text = f"{HOME_FLOPS / 1e12:g} TFLOP/s reached in training"
+        said.append(f"{_who(unknown, machines)}: {text}; measure a step and say step_s (--step-s)")
+    uncapped = [machine for machine in machines if not (machine.upload_mbps and machine.download_mbps)]
+    if uncapped and len(machines) > 1:
+        said.append(f"{_who(uncapped, machines)}: a line of 1 Gbit/s where no cap is said (--upload, --download)")
+    unsized = [machine for machine in machines if not machine.memory_gb]
+    if unsized:
+        said.append(f"{_who(unsized, machines)}: memory for the spec's micro-batch, no more (--memory)")
+    return said
+
+
+def _who(some: Sequence[Machine], of: Sequence[Machine]) -> str:
+    if len(some) == len(of):
+        return "every peer" if len(of) > 1 else some[0].name
+    return ", ".join(machine.name for machine in some[:3]) + (" and others" if len(some) > 3 else "")
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(step) for step in first["loc"])
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return f"unknown key {where!r}; a peer has {', '.join(_Row.__dataclass_fields__)}"
+    if first["type"] in ("missing", "missing_argument"):
+        return f"{where} is missing"
+    if isinstance(cause := first.get("ctx", {}).get("error"), BadInput):
+        return str(cause)
+    return f"{where} is {first['input']!r}: {first['msg']}"

@@ -1,0 +1,68 @@
+"""Replicas that span peers: what an inner step of a pipeline takes, and what averaging the replicas costs.
+
+Formulas only: no run of today is made so. Placement (`placing/`) decides which peers make a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from peer.plan.shape import Shape
+
+HALF_BYTES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Some consecutive blocks on one peer."""
+
+    blocks: int
+    micro_s: float
+    """Forward and backward of one micro-batch."""
+
+
+def balanced(shape: Shape, seconds_per_block: Sequence[float]) -> tuple[Stage, ...]:
+    """Blocks shared out so that the slowest stage is as fast as it can be; each stage has one at least.
+
+    `seconds_per_block` is of each peer, for one micro-batch. The greedy choice is optimal for equal blocks: each next
+    block goes where it ends first. Raises ValueError for fewer blocks than peers.
+    """
+    peers = len(seconds_per_block)
+    if shape.blocks < peers:
+        raise ValueError(f"{shape.blocks} blocks cannot be cut into {peers} stages")
+    blocks = [1] * peers
+    for _ in range(shape.blocks - peers):
+        next_one = min(range(peers), key=lambda peer: (blocks[peer] + 1) * seconds_per_block[peer])
+        blocks[next_one] += 1
+    return tuple(
+        Stage(blocks=count, micro_s=count * each) for count, each in zip(blocks, seconds_per_block, strict=True)
+    )
+
+
+def cut_bytes(shape: Shape, sequences: int, context: int) -> float:
+    """Activations of one micro-batch at a cut, in 16 bit; as much comes back as gradients (AMP, arXiv:2210.07297)."""
+    return HALF_BYTES * sequences * context * shape.width
+
+
+def pipeline_step_s(stages: Sequence[Stage], cut_s: Sequence[float], micro_batches: int) -> float:
+    """AMP's T = Σ e + Σ c + (B − 1) · max e (arXiv:2210.07297): fill, then the slowest stage sets the pace.
+
+    `cut_s` is of each cut, both ways of one micro-batch. A cut that is slower than every stage sets the pace instead,
+    which AMP leaves out and DT-FM's overlapped streams do not (arXiv:2206.01288, section 2): ours takes the larger.
+    """
+    assert len(cut_s) == len(stages) - 1
+    assert micro_batches >= 1
+    slowest = max([stage.micro_s for stage in stages] + list(cut_s))
+    return sum(stage.micro_s for stage in stages) + sum(cut_s) + (micro_batches - 1) * slowest
+
+
+def data_parallel_s(stage_bytes: float, delays_s: Sequence[float], bytes_per_s: Sequence[float]) -> float:
+    """DT-FM's DATAP of one peer (arXiv:2206.01288, equation 1): Σ 2 (α + c/(M β)) over the other M − 1 of its stage.
+
+    In a run with H inner steps this is paid once per H.
+    """
+    replicas = len(delays_s) + 1
+    return sum(
+        2 * (delay + stage_bytes / replicas / rate) for delay, rate in zip(delays_s, bytes_per_s, strict=True)
+    )  # fmt: skip

@@ -1,0 +1,196 @@
+"""Which device holds which stage of which pipeline (DT-FM, arXiv:2206.01288), and what bounds that layout.
+
+`place` is the whole of it: the devices that can hold a stage are put into groups, one per stage, by
+`placing.evolution`; the shortest path through the groups says which stage each of them holds; and matchings between
+neighbouring groups make the pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from peer.plan.network import Matrix, Network
+from peer.plan.placing.evolution import Effort, evolve
+from peer.plan.placing.exhaustive import best_of_all, partitions
+from peer.plan.placing.matching import best_matching
+from peer.plan.placing.paths import shortest_path
+from peer.plan.placing.scoring import Scorer, pace_s
+from peer.plan.placing.work import Indices, Problem, Work, problem_of
+
+FEW = 2_000
+"""Partitions that are all looked at instead of searched: eight devices have 105 at most, nine 280, ten 945."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """One of the links that decide what a step takes."""
+
+    text: str
+    """What it holds up, in words."""
+    peers: tuple[int, int]
+    seconds: float
+    """What this link alone takes per step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """A layout of a network's peers, who are counted from 0 as in the network.
+
+    Attributes:
+        names: of all peers.
+        pipelines: M pipelines of K peers, stage by stage. Rank of a peer: pipeline · K + stage.
+        spares: peers that hold nothing: those for whom there is no pipeline, or whose memory holds no stage.
+        cost_s: seconds per step: both terms, and computing if the work has any.
+        data_parallel_s: DATAP / H, what averaging a stage adds to a step.
+        pipeline_s: PIPELINEP, what passing activations and gradients on adds to it.
+        bounds: the link that bounds DATAP, and of each cut between two stages the slowest one.
+        evaluations: layouts that were looked at.
+    """
+
+    names: tuple[str, ...]
+    pipelines: tuple[tuple[int, ...], ...]
+    spares: tuple[int, ...]
+    cost_s: float
+    data_parallel_s: float
+    pipeline_s: float
+    bounds: tuple[Bound, ...]
+    evaluations: int = 0
+
+    @property
+    def stages(self) -> tuple[tuple[int, ...], ...]:
+        """K stages of M peers, pipeline by pipeline."""
+        return tuple(zip(*self.pipelines, strict=True))
+
+    def ranks(self) -> dict[str, int]:
+        """Rank by name; spares have none."""
+        depth = len(self.pipelines[0])
+        return {
+            self.names[peer]: number * depth + stage
+            for number, pipeline in enumerate(self.pipelines)
+            for stage, peer in enumerate(pipeline)
+        }
+
+    def explained(self) -> str:
+        """What it costs, and why it does not cost less: a line for the sum and one for each bound."""
+        talk = f"averaging {self.data_parallel_s:.2f} s + pipeline {self.pipeline_s:.2f} s"
+        lines = [
+            f"{len(self.pipelines)} pipelines of {len(self.pipelines[0])} stages: {self.cost_s:.2f} s per step; {talk}"
+        ]
+        lines += [bound.text for bound in self.bounds]
+        if self.spares:
+            lines.append(f"spare: {', '.join(self.names[peer] for peer in self.spares)}")
+        return "\n".join(lines)
+
+
+def place(
+    network: Network,
+    work: Work,
+    *,
+    memory_bytes: Sequence[float] | None = None,
+    speeds: Sequence[float] | None = None,
+    pipelines: int | None = None,
+    effort: Effort | None = None,
+    seed: int = 0,
+) -> Placement:
+    """The cheapest layout that is found. The same arguments give the same layout.
+
+    As many pipelines as the devices suffice for, unless told otherwise; the rest are spares. `memory_bytes` and
+    `speeds`: one per peer. Raises BadInput if the stages do not fit on the devices.
+    """
+    problem = problem_of(network, work, memory_bytes=memory_bytes, speeds=speeds, pipelines=pipelines)
+    count = partitions(problem)
+    if count <= FEW:
+        return placement_of(problem, network, best_of_all(problem)[0], count)
+    found = evolve(problem, effort or Effort(), seed)
+    return placement_of(problem, network, found.layout, found.evaluations)
+
+
+def placement_of(problem: Problem, network: Network, layout: Indices, evaluations: int = 1) -> Placement:
+    """The pipelines of a layout: its groups along the shortest path, matched with their neighbours."""
+    scorer = Scorer(problem)
+    groups_KM = scorer.groups(layout[None])[0]
+    edges_KK = scorer.score(layout[None]).edges_BKK[0]
+    path = shortest_path(edges_KK)
+    if groups_KM[path[0]].min() > groups_KM[path[-1]].min():
+        path.reverse()
+    return in_order(problem, network, groups_KM[path], evaluations)
+
+
+def in_order(problem: Problem, network: Network, stages_KM: Indices, evaluations: int = 1) -> Placement:
+    """The same for groups whose stages are decided: row k holds the devices of stage k."""
+    scorer, stages_KM = Scorer(problem), np.sort(stages_KM, axis=1)
+    pipelines_MK = _composed(problem, scorer, stages_KM)
+    exchanges_K = scorer.exchanges(stages_KM[None])[0]
+    worst_cuts = [float(hops.max()) for hops in _hops(problem, pipelines_MK)]
+    data_parallel_s, pipeline_s = float(exchanges_K.max()), sum(worst_cuts)
+    compute_M = problem.compute_s[pipelines_MK].max(axis=1)
+    cost_s = pace_s((data_parallel_s + pipeline_s + compute_M)[None], in_step=problem.in_step)[0]
+    order = np.argsort(pipelines_MK[:, 0])
+    peers_MK = problem.peers[pipelines_MK[order]]
+    return Placement(
+        names=network.names,
+        pipelines=tuple(tuple(row) for row in peers_MK.tolist()),
+        spares=tuple(sorted(set(range(len(network))) - set(peers_MK.ravel().tolist()))),
+        cost_s=float(cost_s), data_parallel_s=data_parallel_s, pipeline_s=pipeline_s,
+        bounds=(_slowest_exchange(problem, network, stages_KM, exchanges_K), *_cuts(problem, network, pipelines_MK)),
+        evaluations=evaluations,
+    )  # fmt: skip
+
+
+def _composed(problem: Problem, scorer: Scorer, stages_KM: Indices) -> Indices:
+    """Shape (M, K): pipelines whose every cut is as fast as its matching can be.
+
+    Within that, devices alike in speed make a pipeline, since it is as slow as its slowest; and then fast links.
+    """
+    columns = [stages_KM[0]]
+    for stage_M in stages_KM[1:]:
+        before_M = columns[-1]
+        worth_MM = problem.hop_s[np.ix_(before_M, stage_M)]
+        slowness = problem.compute_s[np.stack(columns)].max(axis=0)
+        unlike_MM = np.abs(slowness[:, None] - problem.compute_s[stage_M][None, :])
+        if unlike_MM.any():
+            worth_MM = unlike_MM + worth_MM * (1e-6 * unlike_MM.max() / worth_MM.max() if worth_MM.any() else 0)
+        columns.append(stage_M[best_matching(scorer.ranks_between(before_M, stage_M), worth_MM)])
+    return np.stack(columns, axis=1)
+
+
+def _hops(problem: Problem, pipelines_MK: Indices) -> Matrix:
+    """Shape (K − 1, M): seconds of each link between two stages."""
+    return problem.hop_s[pipelines_MK[:, :-1], pipelines_MK[:, 1:]].T
+
+
+def _slowest_exchange(problem: Problem, network: Network, stages_KM: Indices, exchanges_K: Matrix) -> Bound:
+    stage = int(exchanges_K.argmax())
+    members = stages_KM[stage]
+    shares_MM = problem.exchange_s[np.ix_(members, members)]
+    waiting = int(shares_MM.sum(axis=1).argmax())
+    partner = int(shares_MM[waiting].argmax())
+    peers = (int(problem.peers[members[waiting]]), int(problem.peers[members[partner]]))
+    link_s = float(shares_MM[waiting, partner])
+    if len(members) == 1:
+        text = f"averaging: nothing; each stage has one device, {network.names[peers[0]]} holds stage {stage}"
+    else:
+        text = (
+            f"averaging: {network.names[peers[0]]} in stage {stage} needs {exchanges_K[stage]:.2f} s for "
+            f"{len(members) - 1} others; most of it, {link_s:.2f} s, for {_link(network, *peers)}"
+        )
+    return Bound(text=text, peers=peers, seconds=link_s)
+
+
+def _cuts(problem: Problem, network: Network, pipelines_MK: Indices) -> list[Bound]:
+    bounds = []
+    for stage, hops_M in enumerate(_hops(problem, pipelines_MK)):
+        slowest = int(hops_M.argmax())
+        one, other = (int(problem.peers[device]) for device in pipelines_MK[slowest, stage : stage + 2])
+        text = f"stage {stage} to {stage + 1}: {hops_M[slowest]:.2f} s, as from {_link(network, one, other)}"
+        bounds.append(Bound(text=text, peers=(one, other), seconds=float(hops_M[slowest])))
+    return bounds
+
+
+def _link(network: Network, one: int, other: int) -> str:
+    links = network.only([one, other]).symmetrised()
+    delay_ms, speed_gbps = links.delay_s[0, 1] * 1e3, links.bandwidth_bps[0, 1] / 1e9
+    return f"{network.names[one]} to {network.names[other]} ({delay_ms:.0f} ms, {speed_gbps:.3g} Gbit/s)"

@@ -1,0 +1,197 @@
+"""A grid of groups: rows average, then columns average what rows agreed on (`README.md` beside this file)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from peer.averaging.codec import Codec
+from peer.plan.simulate.churn import changes_of
+from peer.plan.simulate.group import Sink
+from peer.plan.simulate.part import Agreed, FarPart, Part, Sums, Times
+from peer.plan.simulate.setting import Change, Setting
+from peer.plan.simulate.sides import groups_along
+from peer.plan.simulate.tally import Figures
+from peer.rounds.turn import FETCH_RETRY_S
+
+Chosen = Sequence[Sequence[int]]
+"""Of each side the numbers of some of its groups."""
+Spread = Callable[[Setting, tuple[int, ...], Sequence[Change], Chosen], tuple[list[FarPart], Chosen]]
+"""Starts parts in other processes; and says what is left for this one."""
+
+
+def alone(
+    setting: Setting, sides: tuple[int, ...], changes: Sequence[Change], chosen: Chosen
+) -> tuple[list[FarPart], Chosen]:
+    """All in this process."""
+    return [], chosen
+
+
+def shares(chosen: Chosen, processes: int) -> list[Chosen]:
+    """The groups of each side dealt out to so many processes."""
+    return [[numbers[first::processes] for numbers in chosen] for first in range(processes)]
+
+
+def together(parts: Sequence[Agreed]) -> Agreed:
+    """Of parts that have no group in common."""
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = Agreed(
+            *(np.where(np.isnan(one), other, one) for one, other in zip(whole.fields(), part.fields(), strict=True))
+        )
+    return whole
+
+
+class Grid:
+    """Seats of a grid with a peer each; `run` makes the rounds."""
+
+    def __init__(self, setting: Setting, sides: tuple[int, ...], sink: Sink | None = None, far: Spread = alone) -> None:
+        self.setting, self.sides = setting, sides
+        self.changes = seated(setting)
+        self.apply_s = np.array([machine.apply_s for machine in setting.machines])
+        self.began: list[Times] = [np.zeros(len(setting.machines))]
+        """When each seat began to train towards each round, and last when it would have begun the next."""
+        self.trained_s: list[Times] = []
+        """Of each round the seconds that each seat trained; NaN for one of which nothing came."""
+        chosen = [self.chosen(side) for side in range(len(sides))]
+        others, mine = far(setting, sides, self.changes, chosen)
+        self.mine = Part(setting, sides, self.changes, mine, sink)
+        self.parts: list[Part | FarPart] = [*others, self.mine]
+        self._sums: list[Sums] = []
+
+    def chosen(self, side: int) -> Sequence[int]:
+        """The groups along a side that are simulated message by message: all."""
+        return range(math.prod(self.sides) // self.sides[side])
+
+    def run(self) -> None:
+        """All rounds."""
+        for _ in range(self.setting.rounds):
+            times = self.began[-1]
+            for side in range(len(self.sides)):
+                agreed = self.side_round(side, times)
+                if side == 0:
+                    self.trained_s.append(np.where(np.isnan(agreed.decided), np.nan, agreed.trained_s))
+                times = agreed.decided
+            self.began.append(self.gathered(times))
+
+    def side_round(self, side: int, times: Times) -> Agreed:
+        """Let every group along a side agree once."""
+        for part in self.parts:
+            part.begin(side, times)
+        return together([part.end() for part in self.parts])
+
+    def gathered(self, decided: Times) -> Times:
+        """When each seat has every shard, and has applied it: those of its mates along the last side but one first."""
+        times = decided
+        for side in range(len(self.sides) - 2, -1, -1):
+            times = gather(self.setting, self.sides, side, times)
+        usual = float(np.nanmedian(times)) if not np.isnan(times).all() else float(np.nanmax(self.began[-1]))
+        # Whoever has missed this round goes on with its mates: it gives what it has in the next one.
+        now = np.where(np.isnan(times), usual, times) + self.apply_s
+        begins: Times = np.maximum(now, self.began[-1])
+        return begins
+
+    # ---- what came of it ----
+
+    def figures(self) -> Figures:
+        """In the same numbers as of one group."""
+        ends = np.array([float(np.median(times)) for times in self.began])
+        seconds, rounds = float(ends[-1]), len(self.trained_s)
+        gave = np.array([int((~np.isnan(trained)).sum()) for trained in self.trained_s])
+        tokens = float(gave.sum()) * self.setting.spec.round.steps * self.setting.step_tokens
+        gaps = [later - earlier for earlier, later in pairwise(self.began)]
+        exposed = [1 - np.nanmean(trained / gap) for trained, gap in zip(self.trained_s, gaps, strict=True)]
+        along = self.sums()
+        scale = self.scale()
+        return Figures(
+            peers=len(self.setting.machines), rounds=rounds, seconds=seconds, rounds_per_hour=3600 * rounds / seconds,
+            tokens_per_s=tokens / seconds, exposed_share=float(np.mean(exposed)),
+            median_round_s=float(np.median(np.diff(ends))), members=float(gave.mean()),
+            aborts=round(scale * sum(found.aborts for found in along)),
+            later_ballots=round(scale * sum(found.later_ballots for found in along)),
+            void_share=along[0].void / max(1, along[0].parts),
+            penalties={code: round(scale * times) for code, times in sorted(along[0].penalties.items())},
+            bytes_sent=self.sent_bytes(), messages=sum(found.messages for found in along),
+        )  # fmt: skip
+
+    def sums(self) -> list[Sums]:
+        """Of all parts, by sides."""
+        if not self._sums:
+            self._sums = [Sums() for _ in self.sides]
+            for part in self.parts:
+                for total, found in zip(self._sums, part.sums(), strict=True):
+                    total.add(found)
+        return self._sums
+
+    def scale(self) -> float:
+        """How often what was simulated happens in all."""
+        return 1.0
+
+    def sent_bytes(self) -> int:
+        """By each peer in a round: along each side, and when shards are gathered."""
+        total = sum(found.bytes_sent / max(1, found.commits) for found in self.sums())
+        for side in range(len(self.sides) - 1):
+            total += wire_bytes(self.setting) / math.prod(self.sides[: side + 1]) * (self.sides[side] - 1)
+        return round(total)
+
+
+def gather(setting: Setting, sides: tuple[int, ...], side: int, decided: Times) -> Times:
+    """When each seat has what all its mates along a side hold: shards of one size, from each its own.
+
+    Of a mate that is not there another seat is asked that holds the same, after the usual silence.
+    """
+    shard_bytes = wire_bytes(setting) / math.prod(sides[: side + 1])
+    have = np.full_like(decided, np.nan)
+    for members in groups_along(sides, side):
+        seats = members[members < len(decided)]
+        there = decided[seats]
+        if np.isnan(there).all():
+            continue
+        lost = int(np.isnan(there).sum())
+        latest = float(np.nanmax(there)) + (FETCH_RETRY_S if lost else 0.0)
+        for seat in seats[~np.isnan(there)]:
+            machine = setting.machines[int(seat)]
+            slowest = min(filter(None, (machine.upload_bps, machine.download_bps)), default=0.0)
+            took_s = 8 * shard_bytes * (len(seats) - 1) / slowest if slowest else 0.0
+            have[seat] = max(latest + setting.delay_s[1], float(decided[seat]) + took_s)
+    return have
+
+
+def wire_bytes(setting: Setting) -> int:
+    """Of the whole model, encoded."""
+    return Codec(setting.spec.codec.wire).part_bytes(sum(setting.layer_sizes))
+
+
+def seated(setting: Setting) -> tuple[Change, ...]:
+    """Changes by seat: whoever joins takes the seat that has been empty for the longest time; without one it waits."""
+    seats, empty, found = len(setting.machines), list[int](), list[Change]()
+    away: set[int] = set()
+    holder = {seat: seat for seat in range(seats)}
+    for change in changes_of(setting.churn, seats, setting.seed, horizon_s(setting)):
+        if change.what == "join":
+            if empty:
+                seat = empty.pop(0)
+                holder[seats + len(holder)] = seat
+                found.append(Change(at_s=change.at_s, peer=seat, what="join"))
+            continue
+        if change.peer >= seats or (change.peer in away and change.what != "return"):
+            continue  # newcomers stay
+        if change.what == "return" and change.peer not in empty and change.peer in away:
+            continue  # somebody else has its seat
+        if change.what == "return":
+            empty = [seat for seat in empty if seat != change.peer]
+            away.discard(change.peer)
+        else:
+            away.add(change.peer)
+            empty.append(change.peer)
+        found.append(change)
+    return tuple(found)
+
+
+def horizon_s(setting: Setting) -> float:
+    """Longer than the rounds will take."""
+    slowest_s = max(machine.step_s for machine in setting.machines)
+    return 3 * setting.rounds * (min(setting.spec.round.max_train_s, slowest_s * setting.spec.round.steps) + 60.0)

@@ -1,0 +1,63 @@
+"""One call for a person's question: a single group, a grid of groups, or an estimate of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from peer.events import Line
+from peer.plan.simulate.asked import Asked
+from peer.plan.simulate.estimate import Estimate
+from peer.plan.simulate.grid import Grid, Spread, alone
+from peer.plan.simulate.group import Group
+from peer.plan.simulate.setting import Setting
+from peer.plan.simulate.sides import check_sides, sides_for
+from peer.plan.simulate.tally import Figures, figures_of
+from peer.rounds.update import MAX_MEMBERS
+
+MOST_EXACT = 1024
+"""Peers of which every message is simulated; of more a few groups are, and the others are drawn from them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a simulation."""
+
+    figures: Figures
+    how: str = ""
+    """In words: how the peers were grouped, and what was simulated of them."""
+    more: tuple[tuple[str, str], ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"how": self.how, **self.figures.plain(), **dict(self.more)}
+
+
+def simulate(
+    asked: Asked,
+    *,
+    grid: tuple[int, ...] = (),
+    aggregate: bool = False,
+    sink: Callable[[Line], None] | None = None,
+    far: Spread = alone,
+) -> Outcome:
+    """Simulate what was asked for. Raises BadInput for what cannot be."""
+    setting = asked.setting()
+    peers = len(setting.machines)
+    if peers <= MAX_MEMBERS and not grid:
+        return _one_group(setting, sink)
+    sides = grid or sides_for(peers)
+    check_sides(sides, peers)
+    drawn = aggregate or peers > MOST_EXACT
+    run = Estimate(setting, sides, sink) if drawn else Grid(setting, sides, sink, far)
+    run.run()
+    how = "drawn from a few groups" if drawn else "message by message"
+    return Outcome(figures=run.figures(), how=f"in a grid of {' × '.join(map(str, sides))}, {how}")
+
+
+def _one_group(setting: Setting, sink: Callable[[Line], None] | None) -> Outcome:
+    group = Group(setting, sink=sink)
+    group.run()
+    figures = figures_of(group.tally, len(setting.machines), setting.spec.round.fragments, group.network.messages)
+    return Outcome(figures=figures, how="in one group, message by message")

@@ -1,0 +1,149 @@
+"""What comes of a simulated run, in numbers; the events say the same, and more, line by line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from peer.events import PhaseEntered, RoundAborted
+from peer.rounds.update import VOID, Update
+
+
+@dataclass
+class OfRound:
+    """One decided round."""
+
+    round: int
+    members: tuple[str, ...]
+    weighty: int
+    """Members that gave something which counts."""
+    tokens: int
+    void: int
+    """Parts of which nobody could give a mean."""
+    parts: int
+    ballot: int
+    penalties: tuple[tuple[str, str], ...]
+    """(peer, code)."""
+    committed_at: list[float] = field(default_factory=list)
+    """When each peer had the new anchor, in virtual seconds."""
+
+
+@dataclass
+class Tally:
+    """Of one group of peers, or of all."""
+
+    rounds: dict[int, OfRound] = field(default_factory=dict)
+    aborts: set[tuple[int, int]] = field(default_factory=set)
+    """(round, ballot)."""
+    round_s: float = 0.0
+    exposed_s: float = 0.0
+    """Both summed over peers."""
+    commits: int = 0
+    """Summed over peers."""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    tokens_offered: int = 0
+    undone_rounds: int = 0
+    phases: Counter[str] = field(default_factory=Counter)
+
+    def committed(
+        self, peer: str, update: Update, now: float, round_s: float, exposed_s: float, sent: int, received: int
+    ) -> None:
+        """A peer has a new anchor."""
+        found = self.rounds.get(update.round)
+        if found is None:
+            found = self.rounds[update.round] = _of(update)
+        found.committed_at.append(now)
+        self.commits += 1
+        self.round_s += round_s
+        self.exposed_s += exposed_s
+        self.bytes_sent += sent
+        self.bytes_received += received
+
+    def offered(self, peer: str, tokens: int) -> None:
+        """A peer gives what it made."""
+        self.tokens_offered += tokens
+
+    def aborted(self, event: RoundAborted) -> None:
+        """A ballot ended without a decision."""
+        self.aborts.add((event.round, event.ballot))
+
+    def undone(self, rounds: int) -> None:
+        """A peer changed over to another branch."""
+        self.undone_rounds += rounds
+
+    def phase(self, event: PhaseEntered) -> None:
+        """A peer enters a phase."""
+        self.phases[event.phase] += 1
+
+    def times(self) -> list[float]:
+        """When half of those who ever had it had each anchor, from the first round on."""
+        return [median(self.rounds[number].committed_at) for number in sorted(self.rounds)]
+
+    def penalties(self) -> Counter[str]:
+        """By code."""
+        return Counter(code for found in self.rounds.values() for _, code in found.penalties)
+
+
+def _of(update: Update) -> OfRound:
+    counts = 0
+    for bits in update.contributors:
+        counts |= bits
+    return OfRound(
+        round=update.round, members=tuple(pledge.peer for pledge in update.members), weighty=counts.bit_count(),
+        tokens=sum(pledge.tokens for pledge in update.members), void=update.parts.count(VOID),
+        parts=len(update.parts), ballot=update.ballot,
+        penalties=tuple((penalty[0], penalty[1]) for penalty in update.penalties),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """A run in a dozen numbers."""
+
+    peers: int
+    rounds: int
+    seconds: float
+    """Virtual."""
+    rounds_per_hour: float
+    tokens_per_s: float
+    """Of decided rounds, all peers together."""
+    exposed_share: float
+    """Of the time of its rounds in which a peer could make no inner step, on average."""
+    median_round_s: float
+    members: float
+    """Per round, on average."""
+    aborts: int
+    later_ballots: int
+    void_share: float
+    """Parts of which nobody could give a mean, of all."""
+    penalties: dict[str, int]
+    bytes_sent: int
+    """By each peer in a round, on average."""
+    messages: int
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {name: round(value, 6) if isinstance(value, float) else value for name, value in vars(self).items()}
+
+
+def figures_of(tally: Tally, peers: int, fragments: int, messages: int) -> Figures:
+    """What a tally comes to."""
+    rounds, times = list(tally.rounds.values()), tally.times()
+    seconds = times[-1] if times else 0.0
+    gaps = [later - earlier for earlier, later in pairwise(times)] or [seconds]
+    tokens = sum(found.tokens for found in rounds) / fragments
+    return Figures(
+        peers=peers, rounds=len(rounds), seconds=seconds,
+        rounds_per_hour=3600 * len(rounds) / seconds if seconds else 0.0,
+        tokens_per_s=tokens / seconds if seconds else 0.0,
+        exposed_share=tally.exposed_s / tally.round_s if tally.round_s else 0.0,
+        median_round_s=median(gaps), members=sum(len(found.members) for found in rounds) / max(1, len(rounds)),
+        aborts=len(tally.aborts), later_ballots=sum(found.ballot > 0 for found in rounds),
+        void_share=sum(found.void for found in rounds) / max(1, sum(found.parts for found in rounds)),
+        penalties=dict(sorted(tally.penalties().items())),
+        bytes_sent=tally.bytes_sent // max(1, tally.commits), messages=messages,
+    )  # fmt: skip

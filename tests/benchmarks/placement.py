@@ -1,0 +1,218 @@
+"""`placement`: DT-FM's scenarios, from random starts: what the search reaches, how soon, and what others reach.
+
+Nothing is seeded with layouts that are known to be good. Time is that of the processor, of all threads. Everything is
+said in `placement.toml`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import tomllib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peer.plan.placement import placement_of
+from peer.plan.placing.evolution import Effort, evolve
+from peer.plan.placing.exhaustive import best_of_all
+from peer.plan.placing.layouts import block, random_layouts, striped
+from peer.plan.placing.scoring import Scorer
+from peer.plan.placing.work import PAPER, Work, problem_of
+from peer.plan.regions import preset
+from tests.benchmarks.record import commit, machine, versions
+from tests.benchmarks.rows import Bar, markdown
+from tests.peer.plan.networks import KINDS, random_network
+
+PLAN = Path(__file__).with_suffix(".toml")
+METHODS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "fastest links": {"climb": False},
+    "Kernighan-Lin": {"climb": False, "gain": "cut"},
+    "evolution": {"climb": False, "gain": None},
+}
+"""What is searched with: all of it; DT-FM's gain alone; the classical gain alone; crossover alone."""
+ENDLESS = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One search."""
+
+    scenario: str
+    method: str
+    seed: int
+    cost_s: float
+    evaluations: int
+    reached_after: int
+    """Evaluations when the layout was found."""
+    processor_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """All that is measured.
+
+    Attributes:
+        references: (scenario and layout, given seconds, seconds found), of the sum and both terms.
+        found: how many of the small instances ended at the best of all layouts.
+        per_s: layouts scored per second of the processor, from nothing, 16 at a time.
+    """
+
+    references: list[tuple[str, list[float], list[float]]]
+    search: list[Row]
+    methods: list[Row]
+    found: int
+    instances: int
+    per_s: float
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `placement` and its options to the command line."""
+    parser = commands.add_parser("placement", help=__doc__.splitlines()[0], description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--quick", action="store_true", help="one seed and ten instances: shows only that it works")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search, print the tables and a line per bar, write the figures. 0 if all bars are met, or with `--quick`."""
+    plan = read(arguments.quick)
+    figures = measure(plan)
+    bars = judge(plan, figures)
+    print("\n" + table(figures) + "\n" + "".join(f"- {bar}\n" for bar in bars), flush=True)
+    if arguments.json:
+        result = {"plan": plan, "commit": commit(), "versions": versions(), "machine": machine(), **asdict(figures)}
+        result["bars"] = [asdict(bar) for bar in bars]
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0 if arguments.quick or all(bar.met for bar in bars) else 1
+
+
+def read(quick: bool) -> dict[str, Any]:
+    """The plan, from the file beside this one."""
+    plan = tomllib.loads(PLAN.read_text())
+    short = plan.pop("quick")
+    if quick:
+        plan["search"]["seeds"], plan["small"]["instances"] = short["search_seeds"], short["instances"]
+        plan["methods"] |= {
+            "seeds": short["method_seeds"], "evaluations": short["evaluations"], "scenarios": short["scenarios"],
+        }  # fmt: skip
+    return plan
+
+
+# ---- measuring ----
+
+
+def measure(plan: dict[str, Any]) -> Figures:
+    """Everything in turn; some minutes."""
+    wanted, methods, small = plan["search"], plan["methods"], plan["small"]
+    search = [
+        searched(wanted["scenario"], "ours", seed, Effort(seeded=False, **METHODS["ours"]))
+        for seed in range(wanted["seeds"])
+    ]
+    compared = [
+        searched(
+            scenario, method, seed,
+            Effort(seeded=False, patience=ENDLESS, evaluations=methods["evaluations"], **METHODS[method]),
+        )
+        for scenario in methods["scenarios"] for method in METHODS for seed in range(methods["seeds"])
+    ]  # fmt: skip
+    return Figures(
+        references=[reference(**case) for case in plan["reference"]["costs"]],
+        search=search, methods=compared,
+        found=sum(finds_the_best(small["devices"], number) for number in range(small["instances"])),
+        instances=small["instances"], per_s=speed(wanted["scenario"]),
+    )  # fmt: skip
+
+
+def reference(scenario: str, layout: str, seconds: list[float]) -> tuple[str, list[float], list[float]]:
+    network = preset(scenario).network()
+    problem = problem_of(network, PAPER)
+    devices = np.arange(len(network))
+    found = placement_of(problem, network, block(problem, devices) if layout == "block" else striped(problem, devices))
+    return f"{scenario}, {layout}", seconds, [found.cost_s, found.data_parallel_s, found.pipeline_s]
+
+
+def searched(scenario: str, method: str, seed: int, effort: Effort) -> Row:
+    problem = problem_of(preset(scenario).network(), PAPER)
+    began = time.process_time()
+    found = evolve(problem, effort, seed)
+    row = Row(
+        scenario=scenario, method=method, seed=seed, cost_s=found.cost_s, evaluations=found.evaluations,
+        reached_after=found.history[-1][0], processor_s=time.process_time() - began,
+    )  # fmt: skip
+    print(f"{scenario}, {method}, seed {seed}: {row.cost_s:.2f} s after {row.processor_s:.1f} s", flush=True)
+    return row
+
+
+def finds_the_best(devices: int, number: int) -> bool:
+    """Instance `number`: its links, its stages and the seed of its search follow from that."""
+    stages = (2, 4)[number % 2]
+    network = random_network(devices, number, kind=KINDS[number // 2 % len(KINDS)])
+    problem = problem_of(network, Work(stages=stages, stage_bytes=5e7, cut_bytes=2e7))
+    _, least = best_of_all(problem)
+    return evolve(problem, Effort(seeded=False, patience=20), number).cost_s <= least * (1 + 1e-9)
+
+
+def speed(scenario: str) -> float:
+    scorer = Scorer(problem_of(preset(scenario).network(), PAPER))
+    layouts = random_layouts(scorer.problem, 16, np.random.default_rng(0))
+    scorer.score(layouts)
+    began, scored = time.process_time(), scorer.scored
+    while time.process_time() - began < 1:
+        scorer.score(layouts)
+    return (scorer.scored - scored) / (time.process_time() - began)
+
+
+# ---- telling ----
+
+
+def judge(plan: dict[str, Any], figures: Figures) -> list[Bar]:
+    """Issue 9's bars for placement."""
+    wanted, tolerance = plan["search"], plan["reference"]["tolerance"]
+    off = max(
+        abs(found / given - 1) for _, all_given, all_found in figures.references
+        for given, found in zip(all_given, all_found, strict=True)
+    )  # fmt: skip
+    costs, times = [row.cost_s for row in figures.search], [row.processor_s for row in figures.search]
+    reached = sum(row.cost_s <= wanted["at_most_s"] and row.processor_s < wanted["within_s"] for row in figures.search)
+    return [
+        Bar(
+            name=f"reference costs within {100 * tolerance:g} %", met=off <= tolerance,
+            figures=f"at most {100 * off:.3f} % off, of {len(figures.references)} layouts and both terms",
+        ),
+        Bar(
+            name=f"{wanted['scenario']}: {wanted['at_most_s']} s at most, found in under {wanted['within_s']:g} s",
+            met=reached == wanted["seeds"],
+            figures=f"{reached} of {wanted['seeds']} seeds: {min(costs):.3f} to {max(costs):.3f} s "
+            f"in {min(times):.1f} to {max(times):.1f} s",
+        ),
+        *(_better(figures, plan["search"]["scenario"], other) for other in ("Kernighan-Lin", "evolution")),
+        Bar(
+            name="the best of all layouts on every small instance", met=figures.found == figures.instances,
+            figures=f"{figures.found} of {figures.instances}",
+        ),
+    ]  # fmt: skip
+
+
+def _better(figures: Figures, scenario: str, other: str) -> Bar:
+    ours, theirs = mean_of(figures, scenario, "ours"), mean_of(figures, scenario, other)
+    return Bar(
+        name=f"{scenario}: better in the mean than {other}", met=ours < theirs, figures=f"{ours:.2f} s, {theirs:.2f} s"
+    )
+
+
+def mean_of(figures: Figures, scenario: str, method: str) -> float:
+    return statistics.fmean(row.cost_s for row in figures.methods if row.scenario == scenario and row.method == method)
+
+
+def table(figures: Figures) -> str:
+    """Mean seconds of an iteration by scenario and method."""
+    scenarios = dict.fromkeys(row.scenario for row in figures.methods)
+    lines = [["scenario", *METHODS]]
+    lines += [[name, *(f"{mean_of(figures, name, method):.2f}" for method in METHODS)] for name in scenarios]
+    return markdown(lines) + f"\n{figures.per_s:.0f} layouts of {figures.search[0].scenario} scored per second\n"

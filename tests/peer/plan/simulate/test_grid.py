@@ -1,0 +1,149 @@
+"""Groups in a grid: what a seat holds after a round, what a loss costs, and that an estimate is like the thing."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from dht.errors import BadInput
+from peer.plan.simulate import estimate
+from peer.plan.simulate.estimate import Estimate
+from peer.plan.simulate.grid import Grid, gather, seated
+from peer.plan.simulate.setting import Change, Churn
+from peer.plan.simulate.sides import check_sides, groups_along, sides_for
+from tests.peer.plan.simulate.settings import setting
+
+
+@pytest.mark.parametrize(
+    ("peers", "sides"), [(64, (64,)), (65, (9, 8)), (512, (8, 8, 8)), (4096, (16, 16, 16)), (10_000, (10, 10, 10, 10))]
+)
+def test_sides_are_short_and_few(peers: int, sides: tuple[int, ...]) -> None:
+    """No group has more than 16 members beyond one group, and there is a seat for everybody."""
+    assert sides_for(peers) == sides
+    assert math.prod(sides) >= peers
+
+
+@pytest.mark.parametrize(
+    ("sides", "peers", "says"), [((4, 4), 17, "16 seats for 17"), ((65, 2), 100, "groups of 65"), ((8, 8), 20, "empty")]
+)
+def test_a_grid_that_does_not_fit_is_refused(sides: tuple[int, ...], peers: int, says: str) -> None:
+    """With the numbers."""
+    with pytest.raises(BadInput, match=says):
+        check_sides(sides, peers)
+
+
+def test_two_seats_share_one_group_at_most() -> None:
+    """Along each side every seat is in one group."""
+    sides = (2, 3, 4)
+    together: set[tuple[int, int]] = set()
+    for side in range(3):
+        groups = groups_along(sides, side)
+        assert sorted(groups.ravel()) == list(range(24))
+        pairs = {(int(a), int(b)) for group in groups for a in group for b in group if a < b}
+        assert not pairs & together
+        together |= pairs
+
+
+def test_every_seat_has_something_to_hear_from_every_other() -> None:
+    """What any one learns reaches all, side by side: rows, then columns."""
+    sides = (3, 4)
+    knows = [{seat} for seat in range(12)]
+    for side in range(2):
+        for group in groups_along(sides, side):
+            together = set().union(*(knows[seat] for seat in group))
+            for seat in group:
+                knows[seat] = together
+    assert all(known == set(range(12)) for known in knows)
+
+
+def test_all_begin_each_round_together() -> None:
+    """Nobody crashes, and all are members in every round; a round is training, two agreements and a gathering."""
+    grid = Grid(setting(peers=16, rounds=3, spread=0.05), (4, 4))
+    grid.run()
+    figures = grid.figures()
+    assert (figures.rounds, figures.members, figures.penalties) == (3, 16.0, {})
+    for earlier, later in pairwise(grid.began):
+        assert 10.0 < np.median(later - earlier) < 14.0
+        assert later.max() - later.min() < 1.0
+
+
+def test_the_same_seed_gives_the_same_grid() -> None:
+    """To the last bit; another seed another."""
+    first, again, other = (Grid(setting(peers=12, rounds=2, spread=0.1, seed=seed), (3, 4)) for seed in (1, 1, 2))
+    for grid in (first, again, other):
+        grid.run()
+    assert np.array_equal(first.began, again.began)
+    assert not np.array_equal(first.began, other.began)
+
+
+def test_a_lost_seat_costs_its_row_and_its_column_a_wait_and_nobody_the_round() -> None:
+    """The others go on without it, and with whoever has its seat afterwards."""
+    churn = Churn(schedule=(Change(at_s=15.0, peer=5, what="crash"), Change(at_s=60.0, peer=5, what="return")))
+    grid = Grid(setting(peers=16, rounds=7, churn=churn), (4, 4))
+    grid.run()
+    gave = [int((~np.isnan(trained)).sum()) for trained in grid.trained_s]
+    assert gave[0] == gave[-1] == 16
+    assert min(gave) == 15
+    gaps = [float(np.median(later) - np.median(earlier)) for earlier, later in pairwise(grid.began)]
+    assert max(gaps) > gaps[0] + 2.0
+    assert gaps[-1] == pytest.approx(gaps[0], rel=0.15)
+
+
+def test_newcomers_take_empty_seats() -> None:
+    """The one that has been empty for the longest time; a seat that is taken is not returned to."""
+    changes = (
+        Change(at_s=1.0, peer=3, what="leave"), Change(at_s=2.0, peer=1, what="crash"),
+        Change(at_s=3.0, peer=-1, what="join"), Change(at_s=4.0, peer=-1, what="join"),
+        Change(at_s=5.0, peer=-1, what="join"), Change(at_s=6.0, peer=1, what="return"),
+    )  # fmt: skip
+    found = seated(setting(peers=4, churn=Churn(schedule=changes)))
+    assert [(change.what, change.peer) for change in found] == [
+        ("leave", 3), ("crash", 1), ("join", 3), ("join", 1),
+    ]  # fmt: skip
+
+
+def test_who_gathers_waits_for_the_last_of_its_mates_and_for_its_line() -> None:
+    """A mate that is gone costs the usual silence: another seat holds the same."""
+    of = setting(peers=4)
+    times = gather(of, (2, 2), 0, np.array([1.0, 2.0, 3.0, 4.0]))
+    alone = gather(of, (2, 2), 0, np.array([1.0, 2.0, np.nan, 4.0]))
+    assert times[0] == pytest.approx(3.05, abs=0.2)
+    assert times[1] == pytest.approx(4.05, abs=0.2)
+    assert alone[0] == pytest.approx(1.0 + 2.0 + 0.05, abs=0.2)
+    assert np.isnan(alone[2])
+
+
+@pytest.fixture
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five groups along a side two are simulated, for four rounds."""
+    monkeypatch.setattr(estimate, "SAMPLES", 2)
+    monkeypatch.setattr(estimate, "CALIBRATED", 4)
+
+
+@pytest.mark.usefixtures("few_samples")
+def test_an_estimate_is_like_the_thing() -> None:
+    """Within a twentieth in time, tokens and bytes, from a few groups along each side."""
+    of = setting(peers=25, rounds=6, spread=0.05)
+    exact, drawn = Grid(of, (5, 5)), Estimate(of, (5, 5))
+    exact.run()
+    drawn.run()
+    one, other = exact.figures(), drawn.figures()
+    assert other.messages < 0.4 * one.messages
+    assert other.rounds_per_hour == pytest.approx(one.rounds_per_hour, rel=0.05)
+    assert other.tokens_per_s == pytest.approx(one.tokens_per_s, rel=0.05)
+    assert other.bytes_sent == pytest.approx(one.bytes_sent, rel=0.05)
+
+
+@pytest.mark.usefixtures("few_samples")
+def test_an_estimate_knows_who_is_gone() -> None:
+    """A seat gives nothing from the round in which it is lost until somebody has it again."""
+    churn = Churn(schedule=(Change(at_s=15.0, peer=7, what="crash"), Change(at_s=40.0, peer=7, what="return")))
+    drawn = Estimate(setting(peers=25, rounds=7, churn=churn), (5, 5))
+    drawn.run()
+    gave = [not np.isnan(trained[7]) for trained in drawn.trained_s]
+    assert gave[0]
+    assert not gave[1]
+    assert gave[-1]

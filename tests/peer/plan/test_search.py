@@ -1,0 +1,213 @@
+"""The search finds what trying everything finds, and says why the rest lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dht.errors import BadInput
+from peer.plan.coefficients import shipped
+from peer.plan.explain import differences, why_lost
+from peer.plan.machines import Machine, swarm_of
+from peer.plan.search import (
+    Question,
+    as_it_stands,
+    device_bytes,
+    enumerate_strategies,
+    evaluate,
+    fits,
+    search,
+    steps_to_try,
+)
+from peer.plan.shape import shape_of
+from peer.plan.strategy import Strategy, quality, strategy_of, with_deadlines, with_strategy
+from peer.spec import dump, load, parse
+from tests.peer.plan.plans import peers, spec
+
+
+def question(run: Any = None, swarm: Any = None, **more: Any) -> Question:
+    run = run or spec()
+    return Question(spec=run, shape=shape_of(run), swarm=swarm or peers(3), given=shipped(), **more)
+
+
+def brute_force(asked: Question, *, spans: bool) -> float:
+    """The best score of all that fits."""
+    fitting = [chosen for chosen in enumerate_strategies(asked, spans=spans) if fits(asked, chosen)]
+    return max(evaluate(asked, chosen).score for chosen in fitting)
+
+
+machines = st.builds(
+    lambda step_s, flops, upload, download, memory, devices: {
+        "step_s": step_s, "flops": flops, "upload_mbps": upload, "download_mbps": download, "memory_gb": memory,
+        "devices": devices,
+    },
+    step_s=st.sampled_from([0.0, 0.01, 0.3, 2.0]),
+    flops=st.sampled_from([0.0, 1e9, 1e12]),
+    upload=st.sampled_from([0.0, 0.5, 5.0, 50.0]),
+    download=st.sampled_from([0.0, 2.0, 100.0]),
+    memory=st.sampled_from([0.0, 0.03, 0.1, 8.0]),
+    devices=st.sampled_from([1, 2]),
+)  # fmt: skip
+
+
+@settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(
+    rows=st.lists(machines, min_size=1, max_size=4), alike=st.booleans(), steps=st.integers(1, 60),
+    batch=st.sampled_from([1, 2, 3]), pace=st.sampled_from(["steps", "speed", "time"]),
+    delay=st.sampled_from([0, 1, 5, 1_000_000]), weight=st.sampled_from([0.0, 1.0, 5.0]), spans=st.booleans(),
+    cores=st.sampled_from([0, 0, 2]), max_train_s=st.sampled_from([1.0, 20.0, 3600.0]),
+)  # fmt: skip
+def test_pruning_never_removes_the_optimum(
+    rows: list[dict[str, Any]], alike: bool, steps: int, batch: int, pace: str, delay: int, weight: float, spans: bool,
+    cores: int, max_train_s: float,
+) -> None:  # fmt: skip
+    """Against brute force, on random small instances."""
+    chosen = [rows[0]] * len(rows) if alike else rows
+    swarm = swarm_of([Machine(name=f"p{at}", **row) for at, row in enumerate(chosen)], cores=cores)
+    table = {"steps": steps, "pace": pace, "delay": delay, "max_train_s": max_train_s}
+    run = spec(round=table, inner={"sequences": batch})
+    asked = question(run, swarm, worth=lambda one, made: quality(one, made) ** weight)
+    try:
+        found = search(asked, spans=spans)
+    except BadInput:
+        assert not any(fits(asked, one) for one in enumerate_strategies(asked, spans=spans))
+        return
+    assert found.best.score == pytest.approx(brute_force(asked, spans=spans), rel=1e-12)
+    scores = [ranked.score for ranked in found.ranked]
+    assert scores == sorted(scores, reverse=True)
+    assert found.tried <= found.considered
+
+
+def test_pruning_prunes() -> None:
+    found = search(question())
+    assert found.tried < found.considered / 3
+
+
+def test_the_batch_of_a_step_stays() -> None:
+    """What changes the training itself is not the planner's to choose, but for H, and codecs that lose nothing."""
+    run = spec(inner={"sequences": 6, "accumulation": 2})
+    for chosen in enumerate_strategies(question(run)):
+        assert chosen.sequences * chosen.accumulation == 12
+        planned = with_strategy(run, chosen)
+        kept = dataclasses.replace(planned, round=run.round, codec=run.codec, inner=run.inner)
+        assert kept == run
+
+
+def test_no_more_steps_than_diloco_chose_unless_the_organiser_did() -> None:
+    assert max(steps_to_try(load("gpt2-small"))) == 500
+    assert max(steps_to_try(load("llama-1b"))) == 400
+    assert steps_to_try(spec(round={"steps": 1000}))[-1] == 1000
+    assert steps_to_try(spec(round={"steps": 1})) == [1, 2, 4]
+
+
+def test_what_does_not_fit_is_said_with_the_peer_and_the_number() -> None:
+    asked = question(swarm=peers(2, memory_gb=0.001))
+    with pytest.raises(
+        BadInput, match=r"peer-0 has 0\.001 GB for training and the model needs 0\.0\d? ?GB even with 1"
+    ):
+        search(asked)
+
+
+def test_a_peer_of_unknown_memory_holds_what_the_spec_asks_for() -> None:
+    asked = question(spec(inner={"sequences": 2, "accumulation": 4}))
+    best = search(asked).best.strategy
+    assert (best.sequences, best.accumulation) == (2, 4)
+
+
+def test_memory_decides_the_micro_batch() -> None:
+    """With room for two sequences there are four micro-batches of two."""
+    asked = question()
+    room = device_bytes(asked, Strategy(steps=10, sequences=2, accumulation=4)) / 1e9
+    found = search(question(swarm=peers(3, memory_gb=room)))
+    assert (found.best.strategy.sequences, found.best.strategy.accumulation) == (2, 4)
+    assert found.too_large > 0
+
+
+def test_behind_a_slow_line_streaming_wins_and_on_a_fast_one_quality() -> None:
+    """Where an exchange costs nothing the round that is worth most wins: few steps, no delay."""
+    slow = search(question(swarm=peers(3, upload=0.5, step_s=0.2))).best.strategy
+    assert slow.overlap == "streaming"
+    quick = dataclasses.replace(shipped(), phases={
+        phase: dict.fromkeys(terms, 0.0) for phase, terms in shipped().phases.items()
+    })  # fmt: skip
+    fast = question(spec(round={"steps": 500}), peers(3, upload=0, download=0, step_s=9.0, otherwise_s=0.0))
+    best = search(dataclasses.replace(fast, given=quick)).best.strategy
+    assert (best.overlap, best.steps_between_averages) == ("none", 62)
+
+
+def test_peers_of_unlike_speeds_share_a_round_by_speed() -> None:
+    unlike = swarm_of([Machine(name="a", step_s=1.0), Machine(name="b", step_s=3.0)])
+    assert search(question(swarm=unlike)).best.strategy.pace == "speed"
+    assert search(question()).best.strategy.pace == "steps"
+
+
+def test_quality_is_the_papers() -> None:
+    """H = 1,000 is worth 2.9 % less than H = 50, and fragments count as the steps between averages."""
+    one = Strategy(steps=1000)
+    assert quality(one, 1000) == pytest.approx(1 / 1.029)
+    assert quality(Strategy(steps=50), 50) == quality(Strategy(steps=5), 5) == 1.0
+    assert quality(Strategy(steps=250, fragments=4), 250) == quality(one, 1000)
+    assert quality(dataclasses.replace(one, overlap="streaming"), 1000) < quality(one, 1000)
+    assert quality(Strategy(steps=50, wire="sparse"), 50) == 1.0
+    assert 0.98 < quality(Strategy(steps=50, wire="float16"), 50) < quality(Strategy(steps=50, wire="int8"), 50) < 1
+
+
+def test_what_was_chosen_is_a_spec_that_bootstrap_takes() -> None:
+    """For every shipped spec, deadlines included."""
+    for name in ("micro", "tiny", "gpt2-small", "llama-1b"):
+        run = load(name)
+        asked = question(run, peers(4, upload=1.0))
+        best = search(asked).best
+        planned = with_deadlines(
+            with_strategy(run, best.strategy), exchange_s=best.cost.agreement.send,
+            ready_spread_s=best.cost.waits_s,
+        )  # fmt: skip
+        assert parse(dump(planned)) == planned
+        assert strategy_of(planned) == best.strategy
+        assert planned.round.exchange_s >= 3 * best.cost.agreement.send
+        assert planned.round.keep_rounds >= planned.round.fragments
+
+
+def test_no_deadline_becomes_shorter() -> None:
+    run = load("llama-1b")
+    planned = with_deadlines(run, exchange_s=1.0, ready_spread_s=0.0)
+    assert planned == run
+
+
+def test_the_spec_as_it_stands_is_ranked_too() -> None:
+    asked = question()
+    found = search(asked)
+    assert as_it_stands(asked).score <= found.best.score
+
+
+def test_why_another_lost_names_what_differs_and_what_it_costs() -> None:
+    asked = question(swarm=peers(3, upload=1.0))
+    base = Strategy(steps=10)
+    cases = {
+        "float16 instead of int4": dataclasses.replace(base, wire="float16"),
+        "H 5 instead of 10": dataclasses.replace(base, steps=5),
+    }
+    for words, other in cases.items():
+        text = why_lost(evaluate(asked, base), evaluate(asked, other))
+        assert text.startswith(words)
+        assert "fewer tokens/s, since" in text
+        assert "is waited instead of" in text
+    slow = question(swarm=peers(3, upload=0, download=0, step_s=100.0))
+    text = why_lost(evaluate(slow, Strategy(steps=50)), evaluate(slow, Strategy(steps=500)))
+    assert "less (perplexity)" in text
+    assert differences(base, base) == ""
+
+
+@pytest.mark.parametrize(("stages", "shards"), list(itertools.product([1, 2], [1, 2])))
+def test_replicas_of_several_devices_and_peers_are_predicted(stages: int, shards: int) -> None:
+    asked = question(swarm=peers(4, devices=2))
+    chosen = Strategy(steps=10, sequences=1, accumulation=8, stages=stages, shards=shards)
+    cost = asked.predict(chosen)
+    assert len(cost.steps) == 4 // stages
+    assert chosen.runs() == (stages == shards == 1)
+    assert 0 < cost.tokens_per_s < float("inf")

@@ -1,0 +1,98 @@
+"""`homefires plan`: a table for people, an object for programs, a spec for bootstrap."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from peer.spec import load
+from tui.cli import main
+
+ASKED = ["plan", "tiny", "--peers", "3", "--upload", "20", "--download", "100", "--step-s", "0.05", "--memory", "8"]
+
+
+def test_a_table_of_eighty_columns_and_why_the_next_one_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(ASKED) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("tiny: 870 k parameters, 3 peers, 512 tokens per inner step")
+    (head,) = [number for number, line in enumerate(lines) if "overlap" in line and "tokens/s" in line]
+    assert re.match(r"1 +\d+ (none|layerwise|streaming) ", lines[head + 1])
+    assert any(line.startswith("= ") and " none " in line for line in lines)
+    assert any(line.startswith("2 lost: ") for line in lines)
+    assert any("nine in ten between" in line for line in lines)
+    assert not any(line.startswith("assumed") for line in lines)
+
+
+def test_what_nobody_measured_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "micro"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert "2 peers" in text  # those that found the run
+    assert "assumed for every peer: 20 TFLOP/s" in text
+    assert "a line of 1 Gbit/s" in text
+
+
+def test_the_plan_as_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ASKED, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    scores = [row["score"] for row in told["ranked"]]
+    assert scores == sorted(scores, reverse=True)
+    best = told["ranked"][0]
+    assert best["low_s"] < best["round_s"] < best["high_s"]
+    assert told["spec"]["round"]["steps"] == best["strategy"]["steps"]
+    assert told["now"]["strategy"]["steps"] == 45
+    assert len(told["peers"]) == 3
+
+
+def test_what_it_writes_is_a_spec_that_bootstrap_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "planned.toml"
+    assert main([*ASKED, "--set", "run.rounds=7", "--json", "--write", str(path)]) == 0
+    out, aside = capsys.readouterr()
+    planned, told = load(str(path)), json.loads(out)
+    assert planned.run.rounds == 7
+    assert planned.round.overlap == told["ranked"][0]["strategy"]["overlap"]
+    assert planned.model == load("tiny").model
+    assert str(path) in aside
+    assert path.read_text().startswith("# Planned by homefires for 3 peers: ")
+
+
+def test_peers_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "peers.toml"
+    path.write_text('[[peer]]\nname = "anna"\nstep_s = 1.0\n[[peer]]\nname = "ben"\nstep_s = 3.0\ncount = 2\n')
+    assert main(["plan", "tiny", "--peers", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "3 peers" in text
+    assert "anna: " in text
+    assert "ben-1: " in text
+    assert "ben-2: " not in text  # it is like ben-1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", "nowhere.toml"], ["nowhere.toml cannot be read"]),
+        (["plan", "tiny", "--peers", "0"], ["--peers is 0"]),
+        (["plan", "tiny", "--peers", "-3"], ["--peers"]),
+        (["plan", "tiny", "--peers", "nowhere.toml"], ["nowhere.toml", "a number or a TOML file"]),
+        (["plan", "tiny", "--peers", "2", "--upload", "0.1"], ["upload_mbps is 0.1"]),
+        (["plan", "tiny", "--step-s", "-1"], ["step_s is -1"]),
+        (["plan", "tiny", "--step-s", "soon"], ["--step-s", "'soon'"]),
+        (["plan", "tiny", "--quality", "99"], ["--quality is 99"]),
+        (["plan", "llama-1b", "--memory", "8"], ["has 8 GB for training", "leave that peer out"]),
+        (["plan", "tiny", "--set", "model.architecture=mamba"], ["'mamba'", "--parameters"]),
+        (["plan", "tiny", "--measured", "nowhere"], ["nowhere", "No such file"]),
+        (["plan", "tiny", "--write", "/nowhere/x.toml"], ["/nowhere/x.toml", "--write"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 1
+    assert error[0].startswith("homefires: ")
+    assert all(word in error[0] for word in words)

@@ -1,0 +1,93 @@
+"""`homefires simulate`, as a person types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from peer.events import RoundCommitted, read_lines
+from peer.plan.simulate.published import ALL_CASES, CASES, case
+from tui.cli import main
+
+QUICK = ("simulate", "micro", "--set", "round.steps=10", "--step-s", "0.2", "--rounds", "3", "--seed", "1")
+
+
+def test_a_table_says_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rounds per hour, tokens per second, what is exposed, and the rest."""
+    assert main([*QUICK, "--peers", "3"]) == 0
+    text = capsys.readouterr().out
+    for word in ("3 in one group, message by message", "per hour", "tokens/s", "waits", "aborts", "void", "none"):
+        assert word in text
+
+
+def test_json_is_one_object_and_the_same_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """With all figures."""
+    said = []
+    for _ in range(2):
+        assert main([*QUICK, "--json", "--attackers", "nan=1", "--skew", "2"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert json.loads(said[0])["penalties"] == {"NONFINITE": 3}
+
+
+def test_events_can_be_watched_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As those of a real run."""
+    events = tmp_path / "events.jsonl"
+    assert main([*QUICK, "--events", str(events)]) == 0
+    told = [line for line in read_lines(events) if line is not None and isinstance(line.event, RoundCommitted)]
+    assert len(told) == 12
+    assert main(["watch", str(events), "--ui", "plain"]) == 0
+    assert "round 3 · 4 peers" in capsys.readouterr().out
+    assert main(["report", str(events), "--to", str(tmp_path / "report.html")]) == 0
+
+
+def test_more_than_a_group_is_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
+    """Chosen, or as it is said."""
+    assert main([*QUICK, "--peers", "12", "--grid", "3x4", "--json"]) == 0
+    assert "grid of 3 × 4, message by message" in json.loads(capsys.readouterr().out)["how"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--peers", "0"], "--peers is 0"),
+        (["--peers", "ten"], "ten"),
+        (["--rounds", "0"], "--rounds is 0"),
+        (["--churn", "crash=much"], "--churn crash=much"),
+        (["--attackers", "bribe"], "'bribe' is no attack"),
+        (["--attackers", "nan=9"], "--attackers names 9, and there are 4 peers"),
+        (["--preset", "moon"], "no network is called 'moon'"),
+        (["--grid", "8"], "has 8 seats"),
+        (["--grid", "2xx"], "--grid is '2xx'"),
+        (["--step-s", "-1"], "--step-s is -1"),
+        (["--skew", "nan"], "--skew is nan"),
+        (["--events", "/nowhere/at/all"], "--events /nowhere/at/all"),
+        (["--set", "round.stops=1"], "stops"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What, which value; exit code 2."""
+    assert main([*QUICK, *words]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_dt_fm_s_clusters_cost_what_an_independent_implementation_says(name: str) -> None:
+    """Within a hundredth, where it says something; a random layout is never better."""
+    found = case(name)
+    assert found.gain >= 0.99
+    off = found.deviation()
+    assert (off is None) is (name not in CASES)
+    assert off is None or abs(off) < 0.01
+
+
+def test_papers_are_printed_with_deviations(capsys: pytest.CaptureFixture[str]) -> None:
+    """Streaming DiLoCo's table, and DT-FM's five clusters."""
+    assert main(["simulate", "--papers"]) == 0
+    text = capsys.readouterr().out
+    assert "arXiv:2501.18512" in text
+    assert all(name in text for name in ALL_CASES)

@@ -1,0 +1,137 @@
+"""`homefires simulate`: a run on a swarm that nobody has, in the time of a coffee."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from dht.errors import BadInput
+from peer.events import Line, format_line
+from peer.plan.machines import Swarm, read_peers
+from peer.plan.shape import shape_of
+from peer.plan.simulate.asked import Asked, read_attackers
+from peer.plan.simulate.churn import read_churn
+from peer.plan.simulate.running import Outcome, simulate
+from peer.plan.simulate.setting import Churn
+from tui.choose import choose_spec
+from tui.processes import MOST, cores, spread_over
+from tui.progress import count, format_bytes
+
+MOST_PEERS, MOST_ROUNDS = 10_000, 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulate:
+    """What the command line of `simulate` asked for."""
+
+    spec: str
+    sets: tuple[str, ...] = ()
+    peers: str = "4"
+    """A number, or a TOML file of peers."""
+    rounds: int = 20
+    preset: str = ""
+    step_s: float = 0.0
+    spread: float = 0.05
+    upload: float = 0.0
+    download: float = 0.0
+    churn: str = ""
+    attackers: str = ""
+    skew_s: float = 0.0
+    seed: int = 0
+    grid: str = ""
+    aggregate: bool = False
+    processes: int = 0
+    """0: as many as there are cores."""
+    as_json: bool = False
+    events: Path | None = None
+
+
+def run_simulate(asked: Simulate, out: TextIO) -> int:
+    """Simulate, write events and print what came of it. Raises BadInput."""
+    with ExitStack() as stack:
+        file = stack.enter_context(_open(asked.events)) if asked.events else None
+
+        def write(line: Line) -> None:
+            assert file is not None
+            file.write(format_line(line) + "\n")
+
+        outcome = simulate(
+            _asked(asked), grid=read_grid(asked.grid), aggregate=asked.aggregate, sink=write if file else None,
+            far=spread_over(asked.processes or cores()),
+        )  # fmt: skip
+    out.write(json.dumps(outcome.plain()) + "\n" if asked.as_json else describe(outcome, asked.events))
+    return 0
+
+
+def _open(path: Path) -> TextIO:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"--events {path}: {error.strerror}; name a file that can be written") from error
+
+
+def _asked(asked: Simulate) -> Asked:
+    spec = choose_spec(asked.spec, sets=asked.sets)
+    if not 1 <= asked.rounds <= MOST_ROUNDS:
+        raise BadInput(f"--rounds is {asked.rounds}; simulate 1 to {MOST_ROUNDS}")
+    for name in ("step_s", "spread", "upload", "download", "skew_s"):
+        if not 0 <= getattr(asked, name) < float("inf"):
+            option = f"--{name.replace('_s', '-s') if name == 'step_s' else name.removesuffix('_s')}"
+            raise BadInput(f"{option} is {getattr(asked, name):g}; it must be 0 or more")
+    if not 0 <= asked.processes <= MOST:
+        raise BadInput(f"--processes is {asked.processes}; use 1 to {MOST}")
+    peers, swarm = _peers(asked.peers)
+    return Asked(
+        spec=spec, shape=shape_of(spec), swarm=swarm, peers=peers, step_s=asked.step_s, spread=asked.spread,
+        upload_mbps=asked.upload, download_mbps=asked.download, rounds=asked.rounds, preset=asked.preset,
+        churn=read_churn(asked.churn) if asked.churn else Churn(),
+        attackers=read_attackers(asked.attackers) if asked.attackers else (), skew_s=asked.skew_s, seed=asked.seed,
+    )  # fmt: skip
+
+
+def _peers(text: str) -> tuple[int, Swarm | None]:
+    if not text.lstrip("-").isdigit():
+        swarm = read_peers(Path(text))
+        return len(swarm), swarm
+    if not 1 <= int(text) <= MOST_PEERS:
+        raise BadInput(f"--peers is {text}; simulate 1 to {MOST_PEERS}")
+    return int(text), None
+
+
+def read_grid(text: str) -> tuple[int, ...]:
+    """`8x8x8` → (8, 8, 8); nothing means that the simulator chooses. Raises BadInput."""
+    if not text:
+        return ()
+    sides = text.lower().split("x")
+    if not all(side.isdigit() and int(side) >= 2 for side in sides):
+        raise BadInput(f"--grid is {text!r}; write the sizes of its sides, 2 or more each, as in 8x8x8")
+    return tuple(map(int, sides))
+
+
+def describe(outcome: Outcome, events: Path | None) -> str:
+    """A table for people."""
+    figures = outcome.figures
+    hours = figures.seconds / 3600
+    rows: list[tuple[str, str]] = [
+        ("peers", f"{figures.peers} {outcome.how}"),
+        ("rounds", f"{figures.rounds} in {hours:.2f} h, {figures.rounds_per_hour:.1f} per hour"),
+        ("a round", f"{figures.median_round_s:.1f} s (median), {figures.members:.1f} members"),
+        ("training", f"{figures.tokens_per_s:,.0f} tokens/s; a peer waits {figures.exposed_share:.1%} of its time"),
+        ("each peer sends", f"{format_bytes(figures.bytes_sent)} per round"),
+        ("ballots", f"{count(figures.aborts, 'abort')}, {count(figures.later_ballots, 'later ballot')}"),
+        ("void parts", f"{figures.void_share:.2%}"),
+        ("penalties", _penalties(figures.penalties)),
+        ("messages", f"{figures.messages:,}"),
+    ]
+    rows += [(name, text) for name, text in outcome.more]
+    if events is not None:
+        rows.append(("events", f"{events}; look at them with: homefires watch {events}"))
+    width = max(len(name) for name, _ in rows)
+    return "".join(f"{name:<{width}}  {text}\n" for name, text in rows)
+
+
+def _penalties(found: dict[str, int]) -> str:
+    return ", ".join(f"{code} {times}" for code, times in found.items()) or "none"
