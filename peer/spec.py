@@ -185,13 +185,13 @@ class RoundTable(_Table):
     overlap: Literal["none", "layerwise", "streaming"] = "none"
     """What a peer does while its round is agreed. `none`: it waits. `layerwise`: it waits, but makes the next inner
     step while the update is applied layer by layer (arXiv:2412.07210). `streaming`: it makes the inner steps of the
-    next round, and keeps them when the new anchor comes (arXiv:2501.18512, with the whole model as one fragment)."""
+    next round, and keeps them when the new anchor comes (arXiv:2501.18512)."""
     delay: int = UNLIMITED
     """With `streaming`, inner steps at most before the new anchor comes; then the peer waits. 0 is as `none`."""
-    merge: Literal["rebase", "interpolate"] = "rebase"
-    """What a peer that streams goes on from. `rebase`: the new anchor less all that no update has counted.
-    `interpolate`: a point between that anchor and its own parameters, which drops a part of its work and repeats
-    another."""
+    merge: Literal["rebase", "interpolate"] = "interpolate"
+    """What a peer that streams goes on from. `interpolate`: a point between the new anchor and its own parameters,
+    which counts a part of its work less and repeats another. `rebase`: that anchor less all that no update has counted,
+    to the bit; at equal tokens it learns less (`tests/benchmarks/README.md`, parity)."""
     alpha: float = 0.5
     """With `interpolate`, the share of its own parameters: 0 drops the steps of the delay, 1 never merges."""
     gather_s: float = 60.0
@@ -253,8 +253,9 @@ class RoundTable(_Table):
 
 @dataclass(frozen=True, kw_only=True)
 class CodecTable(_Table):
-    wire: Literal["float32", "float16", "int8", "int4"] = "int4"
-    """Encoding of contributions and of the mean: 4, 2, 1.03 or 0.53 bytes per parameter."""
+    wire: Literal["float32", "float16", "int8", "int4", "sparse"] = "int4"
+    """Encoding of contributions and of the mean: 4, 2, 1.03 or 0.53 bytes per parameter. `sparse`: the largest 64 of
+    4,096, 0.03 bytes per parameter, and the largest 256 of the mean, 0.16."""
     part_elements: int = 1_048_576
     """Largest part: what one message carries and one reducer averages."""
 

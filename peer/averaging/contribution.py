@@ -16,7 +16,8 @@ import msgpack
 
 from dht.errors import BadInput
 from dht.files import naming_damage, telling_full_disk, write_whole
-from peer.averaging.codec import Codec, Floats
+from peer.averaging.codec import Codec
+from peer.averaging.formats import Floats
 from peer.rounds import merkle
 from peer.rounds.layout import Part
 from peer.rounds.names import digest_of

@@ -97,7 +97,7 @@ async def _follow_chain(
     """Take part from where the chain on this disk ends; where that leads nowhere any more, from a snapshot."""
     syncer = Syncer(
         node, notices, chains.directory, sum(part.size for part in rules.parts),
-        sum(rules.part_bytes) // rules.fragments, rules.keep_rounds, chains.executor,
+        sum(rules.bytes_of_means) // rules.fragments, rules.keep_rounds, chains.executor,
         lambda event: _report(pipe, event),
     )  # fmt: skip
     disk = chains.open()

@@ -24,7 +24,7 @@ import numpy as np
 from dht.errors import BadInput, DiskFull
 from dht.files import naming_damage, sync_folder, telling_full_disk, write_whole
 from peer.averaging.blocks import Base
-from peer.averaging.codec import Floats
+from peer.averaging.formats import Floats
 from peer.rounds.names import DIGEST_BYTES, digest_of, pack
 
 VERSION = 1

@@ -61,6 +61,14 @@ class FlatParameters:
         for parameter, part in self._parts(flat):
             parameter.view(-1).copy_(part)
 
+    def each(self) -> Iterator[tuple[slice, Tensor]]:
+        """Where each parameter lies in the vector, and its present values: float32 on the CPU, no copy if it can be."""
+        start = 0
+        for parameter in chain.from_iterable(self.members):
+            where = slice(start, start + parameter.numel())
+            yield where, parameter.detach().view(-1).to("cpu", torch.float32)
+            start = where.stop
+
     def new_layer(self, number: int) -> Tensor:
         """A float32 vector of the present values of one layer's parameters."""
         values = torch.empty(self.layers[number].size, dtype=torch.float32)

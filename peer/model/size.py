@@ -42,13 +42,14 @@ def size_of(spec: RunSpec) -> Size:
     model = build_meta(spec)
     parameters = sum(value.numel() for value in model.parameters() if value.requires_grad)
     one_moment = sum(value.numel() for value in hidden_matrices(model)) if spec.inner.optimizer == "muon" else 0
+    codec, elements = Codec(spec.codec.wire), _largest_fragment(model, spec)
     return Size(
         parameters=parameters,
         training_bytes=FLOAT32_BYTES * (4 * parameters - one_moment),
         activation_bytes=_activation_bytes(spec),
         anchor_bytes=4 * FLOAT32_BYTES * parameters,
         # Reducing is shared out: of n peers each averages 1/n of the model for n contributors.
-        encoded_bytes=3 * Codec(spec.codec.wire).part_bytes(_largest_fragment(model, spec)),
+        encoded_bytes=2 * codec.part_bytes(elements) + codec.of_means.part_bytes(elements),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgpack
 import torch
@@ -88,17 +88,19 @@ def advance(anchor: Anchor, update: Update, spec: RunSpec, layout: Sequence[Piec
     `layout` are all parts of the model, of which the update averages one fragment.
     """
     assert update.round == anchor.round + 1, f"update {update.round} does not follow round {anchor.round}"
-    codec = Codec(spec.codec.wire)
-    means: list[Part] = []
     pieces = divide(layout, spec.round.fragments)[anchor.round % spec.round.fragments].parts
-    for piece, name in zip(pieces, update.parts, strict=True):
-        where = slice(piece.start, piece.start + piece.size)
-        mean = None if name == VOID else torch.from_numpy(codec.decode(load(name))[: piece.size])
-        means.append((where, mean))
+    payloads = [None if name == VOID else load(name) for name in update.parts]  # or else, before anything has changed
     anchor.apply(
-        means,
+        _decoded(Codec(spec.codec.wire).of_means, pieces, payloads),
         learning_rate=spec.outer.learning_rate,
         momentum=momentum_at(spec, anchor.round),
         ranges=[item for member in update.members for item in member.ranges],
         rolled_back={part for part in range(len(pieces)) if update.rolled_back(part)},
     )
+
+
+def _decoded(codec: Codec, pieces: Sequence[Piece], payloads: Sequence[bytes | None]) -> Iterator[Part]:
+    """One after the other, since all of them take as much memory as the model."""
+    for piece, payload in zip(pieces, payloads, strict=True):
+        mean = None if payload is None else torch.from_numpy(codec.decode(payload)[: piece.size])
+        yield slice(piece.start, piece.start + piece.size), mean

@@ -11,7 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 20
+from peer.averaging.codec import Codec
+
+CHUNK = 1 << 16
+"""Elements that are worked on at a time: what several operations go over stays in the processor's cache."""
 
 
 class Balance:
@@ -37,6 +40,15 @@ class Balance:
             # The difference first: added one by one, both would lose bits to each other's size.
             moved = torch.sub(start[part], now[part], out=scratch[: part.stop - part.start])
             self.flat[part].add_(moved)
+
+    @torch.no_grad()
+    def take_progress(self, part: slice, start: Tensor, now: Tensor) -> None:
+        """Add the progress of one part from `start` to `now`; then `start` is `now`."""
+        mine, scratch = self.flat[part], torch.empty(min(CHUNK, now.numel()), dtype=torch.float32)
+        for first in range(0, now.numel(), CHUNK):
+            piece = slice(first, min(first + CHUNK, now.numel()))
+            mine[piece].add_(torch.sub(start[piece], now[piece], out=scratch[: piece.stop - piece.start]))
+            start[piece] = now[piece]
 
     @torch.no_grad()
     def counted(self, part: slice, decoded: Tensor) -> None:
@@ -71,3 +83,14 @@ class Balance:
     def restored(self, part: slice, decoded: Tensor) -> None:
         """After a crash: the balance was at least what had been offered."""
         self.flat[part].copy_(decoded)
+
+
+def start_from(theta: Tensor, owed: Tensor, start: Tensor, codec: Codec) -> None:
+    """Write to `start` where the next inner steps begin: at the anchor θ less all that is owed.
+
+    With a sparse codec most is owed for many rounds: peers who took it along would share little, so they begin at θ.
+    """
+    if codec.is_sparse:
+        start.copy_(theta)
+    else:
+        torch.sub(theta, owed, out=start)

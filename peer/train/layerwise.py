@@ -27,7 +27,7 @@ from peer.rounds.settlement import Settlement
 from peer.rounds.update import VOID, Update
 from peer.spec import RunSpec
 from peer.train.anchor import Anchor
-from peer.train.balance import Balance
+from peer.train.balance import Balance, start_from
 from peer.train.gates import Gates
 from peer.train.outer import momentum_at, outer_step
 from peer.train.ready import Guard
@@ -57,35 +57,50 @@ class Move:
     balance: Balance
     start: Tensor
     flat: FlatParameters
+    own: float | None = None
+    """How much of its own parameters a peer keeps that trained on meanwhile, if it merges by interpolation."""
 
     def apply_layer(self, number: int) -> None:
-        """Outer step, settlement and new local parameters of one layer, if the round averages it."""
+        """Outer step, settlement and new local parameters of one layer; of one that the round does not average, none.
+
+        What was learned of that is collected all the same, so that sums are those of `Trainer.apply`.
+        """
+        layer = self.flat.layers[number]
+        where = slice(layer.start, layer.start + layer.size)
+        balance, start, now = self.balance.flat[where], self.start[where], self.flat.new_layer(number)
         if all(piece.layer != number for piece in self.parts):
+            Balance(balance).add_progress(start, now)
+            start.copy_(now)
             return
         for part, piece in enumerate(self.parts):
             if piece.layer == number:
                 self._apply_part(part, slice(piece.start, piece.start + piece.size))
-        layer = self.flat.layers[number]
-        where = slice(layer.start, layer.start + layer.size)
-        balance, start = self.balance.flat[where], self.start[where]
-        Balance(balance).add_progress(start, self.flat.new_layer(number))
-        torch.sub(self.anchor.theta[where], balance, out=start)
+        if self.own is None:
+            Balance(balance).add_progress(start, now)
+        else:
+            Balance(balance).interpolated(self.anchor.theta[where], now, self.own)
+        start_from(self.anchor.theta[where], balance, start, self._codec)
         self.flat.copy_layer_from(number, start)
 
     def _apply_part(self, part: int, where: slice) -> None:
         if not self.update.rolled_back(part):
             name, outer = self.update.parts[part], self.spec.outer
-            mean = None if name == VOID else self._decoded(self.means[name], where)
+            mean = None if name == VOID else _decoded(self._codec.of_means, self.means[name], where)
             momentum = momentum_at(self.spec, self.update.round - 1)
             outer_step(self.anchor.theta[where], self.anchor.momentum[where], mean, outer.learning_rate, momentum)
         if self.outcomes[part] is Settlement.COUNTED:
             assert self.mine is not None
-            self.balance.counted(where, self._decoded(self.mine.payload(part), where))
+            self.balance.counted(where, _decoded(self._codec, self.mine.payload(part), where))
         elif self.outcomes[part] is Settlement.MISSED:
             self.balance.missed(where, self.spec.round.gamma)
 
-    def _decoded(self, payload: bytes, where: slice) -> Tensor:
-        return torch.from_numpy(Codec(self.spec.codec.wire).decode(payload)[: where.stop - where.start])
+    @property
+    def _codec(self) -> Codec:
+        return Codec(self.spec.codec.wire)
+
+
+def _decoded(codec: Codec, payload: bytes, where: slice) -> Tensor:
+    return torch.from_numpy(codec.decode(payload)[: where.stop - where.start])
 
 
 class Layerwise:

@@ -6,12 +6,14 @@ a fused multiply-add rounds once where these round twice, and not every processo
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from peer.spec import RunSpec
 
-CHUNK = 1 << 20
+CHUNK = 1 << 15
+"""Elements that are worked on at a time: what all operations go over stays in the processor's cache."""
 
 
 @torch.no_grad()
@@ -24,18 +26,20 @@ def outer_step(theta: Tensor, momentum: Tensor, mean: Tensor | None, learning_ra
     assert theta.dtype == momentum.dtype == torch.float32
     assert theta.shape == momentum.shape
     assert mean is None or (mean.dtype == torch.float32 and mean.shape == theta.shape)
-    scratch = torch.empty(min(CHUNK, theta.numel()), dtype=torch.float32)
+    parameters, velocities = theta.numpy(), momentum.numpy()
+    gradients = None if mean is None else mean.numpy()
+    scratch = np.empty(min(CHUNK, theta.numel()), np.float32)
     for start in range(0, theta.numel(), CHUNK):
         part = slice(start, min(start + CHUNK, theta.numel()))
-        velocity, move = momentum[part], scratch[: part.stop - part.start]
-        velocity.mul_(factor)
-        if mean is not None:
-            velocity.add_(mean[part])
-        torch.mul(velocity, factor, out=move)
-        if mean is not None:
-            move.add_(mean[part])
-        move.mul_(learning_rate)
-        theta[part].sub_(move)
+        velocity, move = velocities[part], scratch[: part.stop - part.start]
+        velocity *= np.float32(factor)
+        if gradients is not None:
+            velocity += gradients[part]
+        np.multiply(velocity, np.float32(factor), out=move)
+        if gradients is not None:
+            move += gradients[part]
+        move *= np.float32(learning_rate)
+        parameters[part] -= move
 
 
 def momentum_at(spec: RunSpec, round: int) -> float:

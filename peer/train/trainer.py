@@ -29,7 +29,7 @@ from peer.rounds.update import VOID, Update
 from peer.spec import RunSpec
 from peer.train.age import Age
 from peer.train.anchor import Anchor, LoadObject, advance
-from peer.train.balance import Balance
+from peer.train.balance import Balance, start_from
 from peer.train.checkpoint import VERSION, Checkpoint
 from peer.train.evaluate import held_out_loss
 from peer.train.generators import generator_states, set_generator_states
@@ -256,13 +256,13 @@ class Trainer:
         if self._all_counted(outcomes):
             work.age.counted()
         too_old = work.age.staleness(self.turns.turn(averaged, update.round)) > self.spec.round.max_staleness
-        if too_old or (self.frozen and self.spec.round.merge == "interpolate"):
+        if too_old:
             given_up = self.apply(update, means.__getitem__)  # rare, and not the sum of what layers give
             self._layerwise.begin(lambda layer: None, self.anchor.state_digest)
             return given_up
         move = Move(
             spec=self.spec, update=update, means=means, mine=mine, outcomes=outcomes, parts=self.turns.parts(averaged),
-            anchor=self.anchor, balance=self._balance, start=self._start, flat=self._flat,
+            anchor=self.anchor, balance=self._balance, start=self._start, flat=self._flat, own=self._interpolates,
         )  # fmt: skip
         self.turns.work(averaged).age = work.age
         self.anchor.arrive([item for member in update.members for item in member.ranges])
@@ -299,13 +299,19 @@ class Trainer:
             self.step_in_round = 0
         self._offered = None
 
+    @property
+    def _interpolates(self) -> float | None:
+        """How much it keeps of its own parameters when the anchor comes; None: it goes to the anchor."""
+        merges = self.streams and self.frozen and self.spec.round.merge == "interpolate"
+        return self.spec.round.alpha if merges else None
+
     def _merge(self, averaged: int) -> None:
         """Take what was made since the freeze along to the new anchor, for what round `averaged` has averaged."""
-        if self.frozen and self.spec.round.merge == "interpolate":
+        own = self._interpolates
+        if own is not None:
             now = self._flat.new()
             for where in self.turns.slices((averaged,)):
-                owed = Balance(self._balance.flat[where])
-                owed.interpolated(self.anchor.theta[where], now[where], self.spec.round.alpha)
+                Balance(self._balance.flat[where]).interpolated(self.anchor.theta[where], now[where], own)
                 self._start[where] = now[where]  # nothing of it is progress besides
         self._collect_progress()
 
@@ -421,9 +427,8 @@ class Trainer:
         return loss, self._held_out[:, 1:].numel()
 
     def _collect_progress(self) -> None:
-        now = self._flat.new()
-        self._balance.add_progress(self._start, now)
-        self._start = now
+        for where, now in self._flat.each():
+            self._balance.take_progress(where, self._start[where], now)
 
     def _settle(self, update: Update, mine: Contribution | None) -> None:
         averaged, outcomes = update.round - 1, settle(update, self.me, mine is not None)
@@ -494,10 +499,11 @@ class Trainer:
     def _start_from_anchor(self, rounds: Iterable[int]) -> None:
         """Have as local parameters what the anchor less the balance is, where these rounds have averaged.
 
-        All else stays as it is: there, that difference would round. All progress is in the balance before.
+        With a sparse codec the anchor itself. All else stays as it is: there, that difference would round. All progress
+        is in the balance before.
         """
         for where in self.turns.slices(rounds):
-            torch.sub(self.anchor.theta[where], self._balance.flat[where], out=self._start[where])
+            start_from(self.anchor.theta[where], self._balance.flat[where], self._start[where], self._codec)
         self._flat.copy_from(self._start)
 
     def _decoded(self, payload: bytes, where: slice) -> Tensor:

@@ -5,7 +5,24 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tests.benchmarks import attacks, chaos, dashboard, drops, honest, join, overlap, parity, quality, spikes
+from tests.benchmarks import (
+    allreduce,
+    attacks,
+    chaos,
+    churn,
+    dashboard,
+    drops,
+    honest,
+    join,
+    links,
+    overlap,
+    parity,
+    placement,
+    prediction,
+    quality,
+    simulate,
+    spikes,
+)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -21,7 +38,13 @@ def main(words: Sequence[str] | None = None) -> int:
     honest.add_command(commands)
     overlap.add_command(commands)
     parity.add_command(commands)
+    placement.add_command(commands)
     dashboard.add_command(commands)
+    allreduce.add_command(commands)
+    links.add_command(commands)
+    churn.add_command(commands)
+    prediction.add_command(commands)
+    simulate.add_command(commands)
     arguments = parser.parse_args(words)
     code: int = arguments.run(arguments)
     return code

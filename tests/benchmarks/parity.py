@@ -65,7 +65,7 @@ WAYS = {
     "int4": Way(wire="int4"),
     "by-time": Way(slower=SLOWER),
     **{f"rebase-{name}": Way(ahead=ahead) for name, ahead in AHEAD.items()},
-    "all": Way(wire="int4", ahead=0.25, slower=SLOWER),
+    "all": Way(wire="int4", ahead=0.25, alpha=0.5, slower=SLOWER),
     "float16": Way(wire="float16"),
     **{f"interpolate-{name}": Way(ahead=ahead, alpha=0.5) for name, ahead in AHEAD.items()},
     "delayed": Way(slower=SLOWER, delayed=True),

@@ -14,7 +14,7 @@ from tests.benchmarks.rows import Bar, Row, draw_curve, losses, markdown, percen
 
 WITHIN = 0.005
 """The last loss may be above plain DiLoCo's by this fraction, on the mean over the seeds."""
-BARS = ("int4", "by-time", "rebase-10", "rebase-25", "rebase-50")
+BARS = ("int4", "by-time", "interpolate-10", "interpolate-25", "interpolate-50")
 COLOURS = {
     "plain": "#222222", "int4": "#e45756", "by-time": "#4c78a8", "rebase-10": "#54a24b", "rebase-25": "#2f7d32",
     "rebase-50": "#1b4d1e", "all": "#b279a2", "float16": "#9d9d9d", "interpolate-10": "#f5b558",

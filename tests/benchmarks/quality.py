@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     rows = rows_of(jobs, out, arguments.jobs)
     quality_report.draw(rows, out / "quality.png")
-    table, bars = quality_report.table(rows), quality_report.judge(rows)
+    table, bars = quality_report.table(rows), [*quality_report.judge(rows), *quality_report.fewer_bytes(rows)]
     return write_results(out / "quality", base, table, bars, rows, code=code, peers=peers, single=list(SINGLE))
 
 

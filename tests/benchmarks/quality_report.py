@@ -12,8 +12,11 @@ from matplotlib.figure import Figure
 from tests.benchmarks.rows import Bar, Row, draw_curve, losses, markdown, percent
 from tests.benchmarks.variants import CODECS, VARIANTS
 
+FLOAT32_BYTES = 4
 LOSSLESS = 0.01
 """A codec is lossless if its held-out loss differs from float32's by at most this fraction."""
+FEWER_BYTES = {"int4": 7.2, "sparse": 30.0}
+"""Times H fewer bytes per token than data parallelism in float32, at least."""
 
 
 def paired_ratios(rows: Sequence[Row], variant: str, to: str = "float32") -> dict[int, float]:
@@ -60,6 +63,26 @@ def _better_than_one(rows: Sequence[Row], codec: str) -> Bar | None:
     )
 
 
+def fewer_bytes(rows: Sequence[Row]) -> list[Bar]:
+    """The bars on bytes for which there are rows."""
+    found = [_fewer_bytes(rows, codec) for codec in FEWER_BYTES]
+    return [bar for bar in found if bar is not None]
+
+
+def _fewer_bytes(rows: Sequence[Row], codec: str) -> Bar | None:
+    """Both send and receive 2(n−1)/n of what they average; data parallelism does so in every one of the H steps."""
+    row = next((row for row in rows if row["variant"] == codec), None)
+    if row is None:
+        return None
+    times = 2 * FLOAT32_BYTES * row["parameters"] / both_ways(row)
+    steps = row["steps"] / row["exchanges"]
+    return Bar(
+        name=f"{codec}: at least {FEWER_BYTES[codec]:g} x H fewer bytes per token than ddp in float32",
+        met=times >= FEWER_BYTES[codec],
+        figures=f"{times:.1f} x H; with the mean H of {steps:.1f} {times * steps:.0f} x fewer",
+    )
+
+
 # ---- table
 
 
@@ -87,16 +110,22 @@ def _line(rows: Sequence[Row], variant: str, seeds: Sequence[int]) -> list[str]:
     ]  # fmt: skip
 
 
+def both_ways(row: Row) -> int:
+    """Encoded size of a contribution and of a mean."""
+    return int(row["wire_bytes"]) + (int(row.get("mean_bytes", 0)) or int(row["wire_bytes"]))
+
+
 def sent_bytes(row: Row) -> float:
-    """What one peer sends per exchange: 2(n−1)/n of the encoded size, as in any all-reduce without waste."""
+    """What one peer sends per exchange: (n−1)/n of a contribution and of a mean, as in any all-reduce without waste."""
     peers: int = row["peers"]
-    return float(2 * (peers - 1) / peers * row["wire_bytes"])
+    return float((peers - 1) / peers * both_ways(row))
 
 
 # ---- picture
 
 COLOURS = {
-    "float32": "#222222", "float16": "#4c78a8", "int8": "#54a24b", "int4": "#e45756", "one-peer": "#f58518",
+    "float32": "#222222", "float16": "#4c78a8", "int8": "#54a24b", "int4": "#e45756", "sparse": "#72b7b2",
+    "one-peer": "#f58518",
     "ddp": "#b279a2", "adamw": "#9d755d",
 }  # fmt: skip
 

@@ -87,14 +87,14 @@ def test_the_bar_is_on_the_mean_over_paired_seeds() -> None:
     (met,) = parity_report.judge(rows_of(plain=(2.0, 2.1), int4=(2.02, 2.0895)))
     assert met.met
     assert met.figures == "+0.25 ± 0.75 %; +1.00 %, -0.50 %"
-    (missed,) = parity_report.judge(rows_of(plain=(2.0, 2.1), rebase_50=(2.02, 2.1021)))
+    (missed,) = parity_report.judge(rows_of(plain=(2.0, 2.1), interpolate_50=(2.02, 2.1021)))
     assert not missed.met
 
 
 def test_what_has_no_bar_is_in_the_table() -> None:
-    rows = rows_of(plain=(2.0,), interpolate_25=(2.1,))
+    rows = rows_of(plain=(2.0,), rebase_25=(2.1,))
     assert parity_report.judge(rows) == []
-    assert "| interpolate-25 | 2.1000 | 2.1000 | +5.00 % | 1,000 | 0 |" in parity_report.table(rows)
+    assert "| rebase-25 | 2.1000 | 2.1000 | +5.00 % | 1,000 | 0 |" in parity_report.table(rows)
 
 
 def test_every_way_has_a_colour() -> None:

@@ -1,7 +1,7 @@
 """The ways to train one spec that the quality benchmark compares, each as one deterministic run in this process.
 
-`float32`, `float16`, `int8`, `int4`: DiLoCo of all peers, with the product's trainers, contribution files, codec,
-mean and outer step; only the network is missing. `one-peer`: the same with a single peer. `ddp`: the peers'
+`float32`, `float16`, `int8`, `int4`, `sparse`: DiLoCo of all peers, with the product's trainers, contribution files,
+codec, mean and outer step; only the network is missing. `one-peer`: the same with a single peer. `ddp`: the peers'
 gradients averaged at every step (synchronous data parallelism) on the same tokens. `adamw`: a single peer without
 an outer step.
 """
@@ -32,7 +32,7 @@ from peer.train.schedule import steps_before
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound
 
-CODECS = ("float32", "float16", "int8", "int4")
+CODECS = ("float32", "float16", "int8", "int4", "sparse")
 SINGLE = ("one-peer", "adamw")
 VARIANTS = (*CODECS, "one-peer", "ddp", "adamw")
 CPU = torch.device("cpu")
@@ -58,6 +58,8 @@ class Outcome:
     """Hash of the last parameters and outer momentum (of the parameters alone without an outer step)."""
     wire_bytes: int
     """Encoded size of what is averaged: one contribution, or one gradient."""
+    mean_bytes: int = 0
+    """Encoded size of the average; 0: the same."""
     exchanges: int
     """How often it is averaged in the run."""
     parameters: int
@@ -166,11 +168,14 @@ def outcome_of(spec: RunSpec, trainers: list[Trainer], points: list[Point], roun
     """What a run gave that these trainers made together, who must hold the same bits."""
     states, first = {trainer.anchor.state_digest() for trainer in trainers}, trainers[0]
     assert len(states) == 1, "trainers with the same updates hold other bits"
-    wire_bytes = sum(Codec(spec.codec.wire).part_bytes(part.size) for part in first.parts)
+    codec = Codec(spec.codec.wire)
+    wire_bytes, mean_bytes = (
+        sum(each.part_bytes(part.size) for part in first.parts) for each in (codec, codec.of_means)
+    )
     return Outcome(
-        points=points, state=states.pop().hex(), wire_bytes=wire_bytes, exchanges=spec.run.rounds,
-        parameters=first.parameters, steps=steps_of(spec), findings=rounds.findings, rounds_s=rounds.seconds,
-        measuring_s=rounds.measuring_s, judging_s=rounds.judging_s,
+        points=points, state=states.pop().hex(), wire_bytes=wire_bytes, mean_bytes=mean_bytes,
+        exchanges=spec.run.rounds, parameters=first.parameters, steps=steps_of(spec), findings=rounds.findings,
+        rounds_s=rounds.seconds, measuring_s=rounds.measuring_s, judging_s=rounds.judging_s,
     )  # fmt: skip
 
 

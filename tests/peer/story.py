@@ -178,6 +178,18 @@ class Trainer:
         self.anchor.round += 1
         return self.too_old
 
+    def begin_apply(self, item: object, load: object) -> float:
+        """All of it, before anything else happens."""
+        return self.apply(item, load)
+
+    @property
+    def is_applied(self) -> bool:
+        return True
+
+    def finish_apply(self) -> bytes:
+        state: bytes = self.anchor.state_digest()
+        return state
+
     def undo(self, updates: Sequence[Update], restored: Any) -> Undone:
         self.done.append(f"undo {len(updates)}")
         self.frozen = False

@@ -58,7 +58,7 @@ def test_only_what_keeps_the_trainer_is_exposed(streams: Story) -> None:
     streams.link.queue.append(commit())
     streams.turns(STEPS)
     streams.link.queue.append(commit(block(update(round=2))))
-    streams.turns(1)
+    streams.turns(2)
     first, second = streams.told(RoundCommitted)
     assert (first.round_s, first.exposed_s) == (STEPS + 3 + 0.75, 0.75)
     assert second.exposed_s == pytest.approx(0.75)
@@ -75,10 +75,9 @@ def test_a_limit_of_steps_is_kept(story: Story) -> None:
     story.clock.now += 10.0
     waited_s = story.clock.now - 1000.0 - STEPS - 2
     story.link.queue.append(commit())
-    story.turns(1)
+    story.turns(2)
     (event,) = story.told(RoundCommitted)
     assert event.exposed_s == waited_s
-    story.turns(1)
     assert story.trainer.done[-2:] == ["begin", "step"]
 
 

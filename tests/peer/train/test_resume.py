@@ -118,7 +118,7 @@ def expect_equal(one: Checkpoint, other: Checkpoint, after: str) -> None:
 
 
 WAITING: dict[str, Any] = {}
-STREAMING = {"overlap": "streaming"}
+STREAMING = {"overlap": "streaming", "merge": "rebase"}
 MERGING = {"overlap": "streaming", "merge": "interpolate", "alpha": 0.25}
 
 

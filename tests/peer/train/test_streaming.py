@@ -138,7 +138,7 @@ def test_a_schedule_that_cannot_be_is_refused(fragments: int, steps: int, delay:
 
 # ---- the trainer ----
 
-STREAMING = {"overlap": "streaming"}
+STREAMING = {"overlap": "streaming", "merge": "rebase"}
 GAMMA = 0.5
 
 
@@ -181,7 +181,7 @@ def rounds_of(trainers: Sequence[Trainer]) -> list[tuple[bytes, ...]]:
 def test_without_a_delay_it_is_plain_diloco_bit_for_bit(make: Make, merge: dict[str, Any]) -> None:
     """One fragment, float32: two peers' anchors and local parameters, as of peers that wait."""
     plain = rounds_of([exact(make, f"plain {peer}") for peer in range(2)])
-    streaming = rounds_of([exact(make, f"plain {peer}", **STREAMING, **merge) for peer in range(2)])
+    streaming = rounds_of([exact(make, f"plain {peer}", **{**STREAMING, **merge}) for peer in range(2)])
     assert streaming == plain
     assert len(set(plain)) == 3
 
@@ -280,7 +280,7 @@ def test_what_is_given_up_for_its_age_is_what_was_offered(make: Make) -> None:
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_interpolation_lies_between_the_anchor_and_the_own_parameters(make: Make, share: float) -> None:
     """(1 − α) (anchor − what no update has counted) + α own; what is owed then is measured from the anchor."""
-    trainer = exact(make, "p0", merge="interpolate", alpha=share, **STREAMING)
+    trainer = exact(make, "p0", overlap="streaming", merge="interpolate", alpha=share)
     train(trainer)
     trainer.freeze(ANCHORS[0])
     train(trainer, 3)
@@ -295,7 +295,7 @@ def test_interpolation_lies_between_the_anchor_and_the_own_parameters(make: Make
 
 def test_who_offered_nothing_loses_nothing_by_interpolation(make: Make) -> None:
     """A peer that was too slow for the round: it has no overlapped steps to merge, but a round's work."""
-    first, second = (exact(make, name, merge="interpolate", alpha=0.0, **STREAMING) for name in ("p0", "p1"))
+    first, second = (exact(make, name, overlap="streaming", merge="interpolate", alpha=0.0) for name in ("p0", "p1"))
     train(first)
     first.freeze(ANCHORS[0])
     train(second)

@@ -1,0 +1,162 @@
+"""The layouts in which numbers travel, unit by unit: single numbers, or blocks of integers that share a scale.
+
+A part in one of them is a row of sections: the first section holds what all units have first, and so on. So a tile of
+a part is a slice of each section, and nothing has to be known of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Octets = npt.NDArray[np.uint8]
+"""One row of bytes per unit."""
+
+FLOAT16_MAX = 65504.0
+BLOCK_MAX = 1e38
+"""Beyond this scaled integers saturate: their rounded-up scale times the largest integer stays finite."""
+BLOCK = 64
+SCALE_BYTES = 2
+NAN_SCALE = 0x7FC0
+"""The upper half of float32's NaN."""
+
+
+class Format(Protocol):
+    """How units of some elements become bytes, and back."""
+
+    @property
+    def unit(self) -> int:
+        """Elements that are encoded together."""
+
+    @property
+    def sections(self) -> tuple[int, ...]:
+        """Bytes of a unit in each section."""
+
+    def encode(self, values: Floats) -> Sequence[Octets]:
+        """The sections of whole units. NaN and infinity become NaN, in their unit."""
+
+    def decode(self, sections: Sequence[Octets], values: Floats) -> None:
+        """The same float32 values on every processor, whatever the bytes are, into `values`."""
+
+    def is_finite(self, sections: Sequence[Octets]) -> bool:
+        """Whether they decode to finite numbers alone; of scaled integers, whether they would with any integers."""
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """Every number by itself, little-endian."""
+
+    dtype: np.dtype[Any]
+    largest: float = 0.0
+    """What is larger becomes this; 0: nothing is too large."""
+    unit: int = 1
+
+    @property
+    def sections(self) -> tuple[int, ...]:
+        return (self.dtype.itemsize,)
+
+    def encode(self, values: Floats) -> Sequence[Octets]:
+        within = np.clip(values, -self.largest, self.largest) if self.largest else np.ascontiguousarray(values)
+        return (_rows(within.astype(self.dtype, copy=False), self.dtype.itemsize),)
+
+    def decode(self, sections: Sequence[Octets], values: Floats) -> None:
+        values[:] = sections[0].reshape(-1).view(self.dtype)
+
+    def is_finite(self, sections: Sequence[Octets]) -> bool:
+        return bool(np.isfinite(sections[0].reshape(-1).view(self.dtype)).all())
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of 64 integers from −`most` to `most` that share a scale; two of them in a byte if `most` is 7.
+
+    A scale is a bfloat16: its range is float32's, and the product of its 8 significant bits with a small integer is
+    exact in float32, so every processor decodes to the same bits.
+    """
+
+    most: int
+    unit: int = BLOCK
+
+    @property
+    def _per_byte(self) -> int:
+        return 2 if self.most <= 7 else 1
+
+    @property
+    def sections(self) -> tuple[int, ...]:
+        return (SCALE_BYTES, BLOCK // self._per_byte)
+
+    def encode(self, values: Floats) -> Sequence[Octets]:
+        scales, levels = quantised(values.reshape(-1, BLOCK), self.most)
+        packed = _in_nibbles(levels) if self._per_byte == 2 else levels.view(np.uint8)
+        return _rows(scales, SCALE_BYTES), packed
+
+    def decode(self, sections: Sequence[Octets], values: Floats) -> None:
+        scales, packed = sections
+        if self._per_byte == 2:
+            np.take(_PAIRS, packed.reshape(-1), out=values.view(np.uint64), mode="clip")
+        else:
+            values[:] = packed.reshape(-1).view(np.int8)
+        with np.errstate(over="ignore", invalid="ignore"):  # nobody says that these bytes came from `encode`
+            rows = values.reshape(-1, BLOCK)
+            rows *= scales_in(scales)
+
+    def is_finite(self, sections: Sequence[Octets]) -> bool:
+        return are_finite(scales_in(sections[0]), self.most)
+
+
+def quantised(rows: Floats, most: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int8]]:
+    """(the upper halves of float32 scales, one per row; integers from −`most` to `most`)."""
+    # Without their signs floats are ordered as their bits are, NaN and infinity behind all others.
+    magnitudes = rows.view(np.uint32) & np.uint32(0x7FFFFFFF)
+    largest = np.maximum.reduceat(magnitudes.reshape(-1), np.arange(0, rows.size, rows.shape[1])).view(np.float32)
+    if largest.max() <= BLOCK_MAX:  # False for NaN
+        scales, steps = _scales_of(largest, most)
+        levels = rows / np.where(steps > 0, steps, np.float32(1))[:, None]
+        return scales, np.rint(levels, out=levels).astype(np.int8)
+    finite = np.isfinite(largest)
+    rows = np.where(finite[:, None], np.clip(rows, -BLOCK_MAX, BLOCK_MAX), 0)
+    scales, steps = _scales_of(np.where(finite, np.minimum(largest, np.float32(BLOCK_MAX)), 0), most)
+    levels = np.clip(np.rint(rows / np.where(steps > 0, steps, np.float32(1))[:, None]), -most, most)
+    levels[~finite] = 1
+    scales[~finite] = NAN_SCALE
+    return scales, levels.astype(np.int8)
+
+
+def scales_in(section: Octets) -> Floats:
+    """The float32 values of the bfloat16 in each row, in as many columns."""
+    return (section.view("<u2").astype(np.uint32) << 16).view(np.float32)
+
+
+def are_finite(scales: Floats, most: int) -> bool:
+    """Whether these scales times integers of this size are finite numbers."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(scales * np.float32(most + 1)).all())
+
+
+def _rows(values: npt.NDArray[Any], size: int) -> Octets:
+    return values.reshape(-1).view(np.uint8).reshape(-1, size)
+
+
+def _scales_of(largest: npt.NDArray[Any], most: int) -> tuple[npt.NDArray[np.uint16], Floats]:
+    """(the upper halves, the scales themselves): rounded up, so that no magnitude falls outside the levels."""
+    exact = largest.astype(np.float32) / np.float32(most)
+    scales = ((exact.view(np.uint32) + 0xFFFF) >> 16).astype("<u2")
+    return scales, (scales.astype(np.uint32) << 16).view(np.float32)
+
+
+def _in_nibbles(levels: npt.NDArray[np.int8]) -> Octets:
+    """Two integers from −7 to 7 in a byte, the first in its lower half."""
+    pairs = (levels + np.int8(8)).view("<u2")
+    packed: Octets = (pairs | (pairs >> np.uint16(4))).astype(np.uint8)
+    return packed
+
+
+_PAIRS: npt.NDArray[np.uint64] = np.array(
+    [((byte & 0x0F) - 8, (byte >> 4) - 8) for byte in range(256)], np.float32
+).reshape(-1).view(np.uint64)  # fmt: skip
+"""The two integers of each byte, as float32 side by side."""
