@@ -29,6 +29,8 @@ UNLIMITED = 1_000_000
 LEAST_MBPS, MOST_MBPS = 0.5, 1e6
 """A line below the first holds every round up; one beyond the last is a mistake in the unit."""
 MAX_FRAGMENTS = 32
+SPARSE_PART = 4096
+"""Elements that a sparse codec encodes together."""
 MAX_NAME = 32
 """Characters of a peer's name: what a head record takes."""
 
@@ -191,7 +193,7 @@ class RoundTable(_Table):
     merge: Literal["rebase", "interpolate"] = "interpolate"
     """What a peer that streams goes on from. `interpolate`: a point between the new anchor and its own parameters,
     which counts a part of its work less and repeats another. `rebase`: that anchor less all that no update has counted,
-    to the bit; at equal tokens it learns less (`tests/benchmarks/README.md`, parity)."""
+    to the bit; at equal tokens it learns less (`tests/benchmarks/README.md`, parity). A sparse codec always rebases."""
     alpha: float = 0.5
     """With `interpolate`, the share of its own parameters: 0 drops the steps of the delay, 1 never merges."""
     gather_s: float = 60.0
@@ -230,10 +232,10 @@ class RoundTable(_Table):
         _require(self.min_steps, "round.min_steps", low=0)
         _require(self.keep_rounds, "round.keep_rounds", low=1)
         _require(self.fragments, "round.fragments", low=1, high=MAX_FRAGMENTS)
-        if self.fragments > self.keep_rounds:
+        if 1 < self.fragments >= self.keep_rounds:
             raise BadSpec(
                 f"round.fragments is {self.fragments} and round.keep_rounds {self.keep_rounds}: a peer keeps the last "
-                f"round of every fragment; set keep_rounds to at least {self.fragments}"
+                f"round of every fragment and one more; set keep_rounds to at least {self.fragments + 1}"
             )
         _require(self.gamma, "round.gamma", low=0, high=1)
         _require(self.max_staleness, "round.max_staleness", low=1)
@@ -255,12 +257,17 @@ class RoundTable(_Table):
 class CodecTable(_Table):
     wire: Literal["float32", "float16", "int8", "int4", "sparse"] = "int4"
     """Encoding of contributions and of the mean: 4, 2, 1.03 or 0.53 bytes per parameter. `sparse`: the largest 64 of
-    4,096, 0.03 bytes per parameter, and the largest 256 of the mean, 0.16."""
+    4,096, 0.03 bytes per parameter, and the largest 256 of the mean, 0.16, of whole 4,096 of a layer."""
     part_elements: int = 1_048_576
     """Largest part: what one message carries and one reducer averages."""
 
     def __post_init__(self) -> None:
         _require(self.part_elements, "codec.part_elements", low=64, high=4_194_304)
+        if self.wire == "sparse" and self.part_elements < SPARSE_PART:
+            raise BadSpec(
+                f"codec.part_elements is {self.part_elements}, but a sparse codec encodes {SPARSE_PART} together; "
+                f"set it to at least {SPARSE_PART}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -219,7 +219,8 @@ class Standing:
         self.link.send("applied", self.anchor, state)
         if self.in_step:
             self.keeper.start_snapshot(self.trainer.anchor, self.anchor, state)
-        if not self.session.wishes.pausing and self._my_turn_to_evaluate(update):
+        leaves = self.session.stopping or self.session.wishes.pausing
+        if not leaves and self._my_turn_to_evaluate(update):
             self._evaluate()
 
     def _begin_anew(self) -> None:

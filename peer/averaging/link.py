@@ -251,8 +251,8 @@ class Link:
 
     def _frozen(self, anchor: bytes) -> None:
         pledge = self._offered(anchor)
-        assert pledge.root, "the trainer writes a contribution before it says so"
-        self._driver.deliver(Frozen(time.monotonic(), pledge))
+        if pledge.root:  # or else the chain was given up meanwhile, and knows the anchor no more
+            self._driver.deliver(Frozen(time.monotonic(), pledge))
 
     def _offered(self, anchor: bytes) -> Pledge:
         """What the trainer wrote for this anchor; a pledge that gives nothing if it wrote nothing."""

@@ -153,7 +153,8 @@ def asks_at(state: State) -> float:
     ready = {state.rules.me, *state.ready_at, *(peer for peer in state.electorate if sits_out(state, peer))}
     if learned_s >= state.rules.gather_s or len(ready) < quorum(state.electorate):
         return latest
-    if steps_ready(state) < state.rules.min_steps:
+    # A pledge counts the steps since its fragment's turn before, which are those of fewer rounds at the very start.
+    if steps_ready(state) < state.rules.min_steps * min(state.rules.fragments, state.head.round + 1):
         return latest
     return min(latest, first_at + learned_s)
 

@@ -80,9 +80,10 @@ class Balance:
             self.flat[part].add_(apart)
 
     @torch.no_grad()
-    def restored(self, part: slice, decoded: Tensor) -> None:
-        """After a crash: the balance was at least what had been offered."""
-        self.flat[part].copy_(decoded)
+    def restored(self, part: slice, decoded: Tensor, codec: Codec) -> None:
+        """After a crash: it was at least what had been offered. What a sparse codec left out stays as it is."""
+        mine = self.flat[part]
+        mine.copy_(torch.where(decoded != 0, decoded, mine) if codec.is_sparse else decoded)
 
 
 def start_from(theta: Tensor, owed: Tensor, start: Tensor, codec: Codec) -> None:

@@ -233,7 +233,7 @@ class Trainer:
         self._step_anchor(update, load)
         self._settle(update, mine)
         given_up = self._give_up_if_too_old()
-        self._merge(averaged)
+        self._merge(averaged, None if given_up else self._interpolates)  # own parameters hold what is given up
         self._begin_anew()
         self._start_from_anchor((averaged,))
         return given_up
@@ -302,12 +302,14 @@ class Trainer:
     @property
     def _interpolates(self) -> float | None:
         """How much it keeps of its own parameters when the anchor comes; None: it goes to the anchor."""
-        merges = self.streams and self.frozen and self.spec.round.merge == "interpolate"
-        return self.spec.round.alpha if merges else None
+        table = self.spec.round
+        meanwhile = self.streams and self.frozen and self.step_in_round > 0
+        if not meanwhile or table.merge == "rebase" or self._codec.is_sparse:
+            return None
+        return table.alpha
 
-    def _merge(self, averaged: int) -> None:
+    def _merge(self, averaged: int, own: float | None) -> None:
         """Take what was made since the freeze along to the new anchor, for what round `averaged` has averaged."""
-        own = self._interpolates
         if own is not None:
             now = self._flat.new()
             for where in self.turns.slices((averaged,)):
@@ -482,7 +484,7 @@ class Trainer:
         """Make the balance what was frozen; all but the encoding residue of it was written."""
         self._collect_progress()
         for part, where in enumerate(self.turns.slices((self.anchor.round,))):
-            self._balance.restored(where, self._decoded(mine.payload(part), where))
+            self._balance.restored(where, self._decoded(mine.payload(part), where), self._codec)
         self._covered.add(mine.anchor)
         self.turns.restored(self.anchor.round, mine.effort.staleness)
         self._batches.pass_over(mine.effort.ranges)

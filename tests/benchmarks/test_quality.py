@@ -57,7 +57,7 @@ def test_every_variant_gives_a_row_once(
     text = (tmp_path / "quality.md").read_text()
     assert text in capsys.readouterr().out
     assert main(words) == first
-    assert "7 runs, 7 of them already there" in capsys.readouterr().out
+    assert "8 runs, 8 of them already there" in capsys.readouterr().out
     assert (tmp_path / "quality.md").read_text() == text
 
 
@@ -65,7 +65,7 @@ def test_what_the_bars_need_comes_first_seed_by_seed() -> None:
     order = list(quality.in_order(list(VARIANTS), [1, 2]))
     assert order[:4] == [("int4", 1), ("float32", 1), ("one-peer", 1), ("ddp", 1)]
     assert order[4:6] == [("int4", 2), ("float32", 2)]
-    assert set(order[8:]) == {(name, seed) for name in ("float16", "int8", "adamw") for seed in (1, 2)}
+    assert set(order[8:]) == {(name, seed) for name in ("float16", "int8", "sparse", "adamw") for seed in (1, 2)}
 
 
 # ---- what is trained

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +24,8 @@ ANCHORS = (b"a" * 32, b"b" * 32)
 
 @pytest.fixture
 def make_sparse(make: Make) -> Make:
-    def make_one(me: str) -> Trainer:
-        first = make(me)
+    def make_one(me: str, **round: Any) -> Trainer:
+        first = make(me, **round)
         codec = dataclasses.replace(first.spec.codec, wire="sparse", part_elements=8192)
         return Trainer(dataclasses.replace(first.spec, codec=codec), me, first._folder, torch.device("cpu"))
 
@@ -68,6 +69,26 @@ def test_what_is_not_sent_is_owed_and_not_trained_on(make_sparse: Make) -> None:
     assert float((produced - counted - owed).abs().max()) < 1e-5 * float(produced.abs().max())
     assert 0 < int(counted.count_nonzero()) < 0.2 * counted.numel()
     assert float(owed.norm()) > 0.5 * float(produced.norm()), "most waits"
+
+
+def test_whoever_streams_owes_all_that_was_not_sent(make_sparse: Make) -> None:
+    """Interpolation would drop a part of it in every round."""
+    peer = make_sparse("p0", overlap="streaming", merge="interpolate")
+    train(peer)
+    produced = peer._start - local(peer)
+    peer.freeze(ANCHORS[0])
+    sent = peer._balance.flat.clone()
+    train(peer)
+    produced += peer._start - local(peer)
+    decided = DecidedRound([peer], ANCHORS[0])
+    decided.apply_to(peer)
+    decoded = [peer._codec.decode(contribution(peer, ANCHORS[0]).payload(at)) for at in range(len(peer.parts))]
+    counted = torch.from_numpy(
+        np.concatenate([part[: piece.size] for part, piece in zip(decoded, peer.parts, strict=True)])
+    )
+    assert counted.any()
+    assert not torch.equal(sent, counted)
+    assert float((produced - counted - peer._balance.flat).abs().max()) < 1e-5 * float(produced.abs().max())
 
 
 def test_a_mean_of_two_has_what_either_sent(make_sparse: Make) -> None:

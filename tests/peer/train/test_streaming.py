@@ -293,6 +293,17 @@ def test_interpolation_lies_between_the_anchor_and_the_own_parameters(make: Make
         assert not trainer._balance.flat.any()
 
 
+def test_without_a_step_meanwhile_there_is_nothing_to_merge(make: Make) -> None:
+    """The anchor was there at once, or the round is replayed: half-way to it would be half of an update behind."""
+    trainer = exact(make, "p0", overlap="streaming")
+    assert trainer.spec.round.merge == "interpolate"
+    train(trainer)
+    trainer.freeze(ANCHORS[0])
+    decide([trainer], ANCHORS[0])
+    assert torch.equal(local(trainer), trainer.anchor.theta)
+    assert not trainer._balance.flat.any()
+
+
 def test_who_offered_nothing_loses_nothing_by_interpolation(make: Make) -> None:
     """A peer that was too slow for the round: it has no overlapped steps to merge, but a round's work."""
     first, second = (exact(make, name, overlap="streaming", merge="interpolate", alpha=0.0) for name in ("p0", "p1"))

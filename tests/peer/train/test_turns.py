@@ -198,18 +198,18 @@ def test_layer_by_layer_gives_the_same_bits(spec: RunSpec, tmp_path: Path, table
 
 def test_more_fragments_than_layers_are_refused_in_one_line(make: Make, spec: RunSpec) -> None:
     """As soon as the model is known."""
-    why = "round.fragments is 8: a model of 3 layers cannot be averaged in 8 fragments"
+    why = "round.fragments is 7: a model of 3 layers cannot be averaged in 7 fragments"
     with pytest.raises(BadSpec, match=why):
-        make("p0", fragments=8)
+        make("p0", fragments=7)
     with pytest.raises(BadSpec, match=why):
-        size_of(dataclasses.replace(spec, round=dataclasses.replace(spec.round, fragments=8)))
+        size_of(dataclasses.replace(spec, round=dataclasses.replace(spec.round, fragments=7)))
 
 
 def test_fewer_rounds_kept_than_fragments_are_refused_in_one_line(spec: RunSpec) -> None:
     """The last mean of each fragment must be there."""
-    with pytest.raises(BadSpec, match=r"round\.fragments is 9 and round.keep_rounds 8.*set keep_rounds to at least 9"):
+    with pytest.raises(BadSpec, match=r"round\.fragments is 9 and round.keep_rounds 8.*set keep_rounds to at least 10"):
         dataclasses.replace(spec.round, fragments=9)
-    assert dataclasses.replace(spec.round, fragments=9, keep_rounds=9).fragments == 9
+    assert dataclasses.replace(spec.round, fragments=9, keep_rounds=10).fragments == 9
 
 
 def test_a_round_sends_its_fragment_alone(make: Make) -> None:
