@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from argparse import Namespace
 from dataclasses import asdict, dataclass, replace
@@ -11,8 +12,8 @@ from pathlib import Path
 from dht.errors import BadInput
 from peer.plan.coefficients import Coefficients, read, shipped
 from peer.plan.explain import seconds, why_lost
-from peer.plan.machines import Machine, Swarm, alike, read_peers
-from peer.plan.round import RoundCost
+from peer.plan.machines import MAX_MEMBERS, MAX_PARTS, Machine, Swarm, alike, read_peers, refuse_count
+from peer.plan.round import MOST, RoundCost
 from peer.plan.search import Choice, Question, Ranked, as_it_stands, device_bytes, search
 from peer.plan.shape import Shape, memory_of, shape_of
 from peer.plan.strategy import quality, with_deadlines, with_strategy
@@ -23,6 +24,8 @@ SHOWN = 5
 """Strategies in the table."""
 PEERS_SHOWN = 12
 WIDTH = 80
+LATE = 0.1
+"""Share of a round's steps that an average may come later before the report says that this was hardly measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,8 @@ class Plan:
     quality: float = 1.0
     """How much the quality of tokens counts; 0: only how many there are."""
     measured: Path | None = None
-    """What rounds took: a folder of a peer or event lines, or what an earlier fit wrote; None: what is shipped."""
+    """What rounds took: a peer's folder or the events.jsonl in it, or what an earlier fit wrote; None: what is
+    shipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +67,7 @@ def answer(plan: Plan) -> Answer:
     if not 0 <= plan.quality <= 10:
         raise BadInput(f"--quality is {plan.quality:g}; it must be between 0 and 10")
     shape = shape_of(plan.spec, plan.parameters)
+    _refuse_parts(shape, plan.spec)
     given, machine = _measured(plan, shape)
     question = Question(
         spec=plan.spec, shape=shape, swarm=_swarm(plan, machine), given=given,
@@ -75,16 +80,27 @@ def answer(plan: Plan) -> Answer:
     )  # fmt: skip
 
 
+def _refuse_parts(shape: Shape, spec: RunSpec) -> None:
+    """The protocol moves no more parts than that."""
+    parts = sum(-(-size // spec.codec.part_elements) for size in shape.layers)
+    if parts > MAX_PARTS:
+        raise BadInput(
+            f"{shape.parameters:,} parameters are {parts:,} parts and a run has {MAX_PARTS:,} at most; "
+            "set codec.part_elements higher, or train a smaller model"
+        )
+
+
 def _measured(plan: Plan, shape: Shape) -> tuple[Coefficients, Machine]:
     """(coefficients, what every peer is), from what was measured on this machine if anything was."""
     if plan.measured is None:
         return shipped(), plan.machine
-    if not plan.measured.is_dir():
+    folder = plan.measured.parent if plan.measured.name.startswith("events.jsonl") else plan.measured
+    if not folder.is_dir() or not plan.measured.exists():
         return read(plan.measured), plan.machine
     from peer.plan.calibrate import rescale
     from peer.plan.measured import read_run, step_for
 
-    sample = read_run(plan.measured)
+    sample = read_run(folder)
     about = f"shipped ones, scaled to {sample.timed.rounds} rounds of {plan.measured}; {shipped().measured}"
     step_s = plan.machine.step_s or (0.0 if plan.machine.flops else step_for(plan.spec, shape, sample))
     return rescale(shipped(), sample, about), replace(plan.machine, step_s=step_s)
@@ -99,18 +115,25 @@ def machine_of(options: Namespace) -> Machine:
 
 
 def _swarm(plan: Plan, machine: Machine) -> Swarm:
-    if not plan.peers or plan.peers.lstrip("-").isdigit():
-        return alike(int(plan.peers or plan.spec.run.founders), machine)
-    return read_peers(Path(plan.peers))
+    if plan.peers and not re.fullmatch(r"-?[0-9]{1,18}", plan.peers):
+        return read_peers(Path(plan.peers), most=MAX_MEMBERS)
+    count = int(plan.peers or plan.spec.run.founders)
+    refuse_count(count, "--peers is {}", MAX_MEMBERS)
+    return alike(count, machine)
 
 
 def chosen_spec(question: Question, best: Ranked) -> RunSpec:
     """The spec that a strategy means, with deadlines that its rounds can keep.
 
-    One of a strategy that cannot be run yet is that of the peers as they are.
+    One of a strategy that cannot be run yet is that of the peers as they are. No more peers found it than there are,
+    and who streams makes no more steps than count.
     """
     cost = best.cost
     spec = with_strategy(question.spec, best.strategy)
+    spec = replace(spec, run=replace(spec.run, founders=min(spec.run.founders, len(question.swarm))))
+    if spec.round.overlap == "streaming":
+        delay = min(spec.round.delay, MOST * spec.round.steps)
+        spec = replace(spec, round=replace(spec.round, delay=delay))
     return with_deadlines(
         spec, exchange_s=max(cost.agreement.send, cost.agreement.reduce),
         ready_spread_s=cost.waits_s,
@@ -149,16 +172,17 @@ def _table(found: Answer) -> list[str]:
 def _row(mark: str, ranked: Ranked) -> str:
     chosen, cost = ranked.strategy, ranked.cost
     micro, up_mb = f"{chosen.accumulation}×{chosen.sequences}", cost.traffic.up_bytes / 1e6
+    up = f"{up_mb:.1f}" if up_mb < 1e5 else f"{up_mb:.1e}"
     return (
         f"{mark:<2}{chosen.steps:>5} {chosen.overlap:<10}{chosen.fragments:>4} {chosen.wire:<8}{micro:>7}"
-        f"{seconds(cost.round_s):>9}{cost.exposed:>8.1%}{up_mb:>8.1f}{_short(cost.tokens_per_s):>9}"
+        f"{seconds(cost.round_s):>9}{cost.exposed:>8.1%}{up:>8}{_short(cost.tokens_per_s):>9}"
         f"{ranked.score / cost.tokens_per_s:>8.3f}"
     )
 
 
 def _details(found: Answer) -> list[str]:
     best, choice, cost = found.best, found.choice, found.best.cost
-    facts = [_interval(cost), _phases(cost), *_traffic(found), *_peers(found)]
+    facts = [_interval(cost), _phases(cost), *_caveats(found), *_traffic(found), *_peers(found)]
     lines = _wrapped(f"1 is best: {best.strategy.words()}")
     lines += [line for fact in facts for line in _wrapped(fact, indent="  ")]
     if len(choice.ranked) > 1:
@@ -181,6 +205,25 @@ def _phases(cost: RoundCost) -> str:
         f"train {seconds(cost.train_s)}, freeze {seconds(talk.freeze)}, send {seconds(talk.send)}, means "
         f"{seconds(talk.reduce)}, apply {seconds(talk.apply)}"
     )
+
+
+def _caveats(found: Answer) -> list[str]:
+    """What of the best strategy, or of its spec, nobody would expect."""
+    cost, chosen, before, after = found.best.cost, found.best.strategy, found.plan.spec.run, found.spec.run
+    lines = []
+    if cost.uncounted_s:
+        lines.append(
+            f"{seconds(cost.uncounted_s)} of each round count nothing: a peer's tokens beyond {MOST} × H steps do not"
+        )
+    delay = min(MOST * chosen.steps, (cost.agreement.freeze + cost.agreement.talking) / min(cost.step_s))
+    if chosen.overlap == "streaming" and delay > LATE * chosen.steps:
+        lines.append(
+            f"the average comes {delay:.0f} steps late, of {chosen.steps}: half a per cent of quality is assumed for "
+            "streaming whatever the delay (measured on micro: no loss up to a quarter of a round)"
+        )
+    if after.founders != before.founders:
+        lines.append(f"run.founders is {after.founders} instead of {before.founders}, or the run could never start")
+    return lines
 
 
 def _traffic(found: Answer) -> list[str]:
@@ -256,7 +299,10 @@ def write(found: Answer, to: Path) -> str:
     best = found.best
     header = f"# Planned by homefires for {count(len(found.question.swarm), 'peer')}: {best.strategy.words()}.\n"
     try:
-        to.write_text(header + dump(found.spec), encoding="utf-8")
+        with to.open("x", encoding="utf-8") as file:
+            file.write(header + dump(found.spec))
+    except FileExistsError as error:
+        raise BadInput(f"--write {to} is there already; name a new file") from error
     except OSError as error:
         raise BadInput(f"{to}: {error.strerror}; name another file with --write") from error
     return f"{to}: a spec for homefires bootstrap"

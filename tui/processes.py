@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 
 from peer.plan.simulate.grid import Chosen, Spread, shares
 from peer.plan.simulate.part import FarPart, serve
@@ -28,14 +30,39 @@ def spread_over(processes: int) -> Spread:
         setting: Setting, sides: tuple[int, ...], changes: Sequence[Change], chosen: Chosen
     ) -> tuple[list[FarPart], Chosen]:
         mine, *others = shares(chosen, processes)
-        return [_start(serve, setting, sides, changes, each) for each in others], mine
+        connections = start(serve, [(setting, sides, changes, each) for each in others])
+        return [FarPart(connection) for connection in connections], mine
 
     return spread
 
 
-def _start(work: Callable[..., None], *about: object) -> FarPart:
+def start(work: Callable[..., None], about: Sequence[tuple[object, ...]]) -> list[Connection]:
+    """A child for each row of arguments, which does `work(connection, *row)`; the connections to them."""
     context = multiprocessing.get_context("fork")
-    here, there = context.Pipe()
-    context.Process(target=work, args=(there, *about), daemon=True).start()
-    there.close()
-    return FarPart(here)
+    ours: list[Connection] = []
+    for row in about:
+        here, there = context.Pipe()
+        ours.append(here)
+        context.Process(target=_child, args=(tuple(ours), work, there, *row), daemon=True).start()
+        there.close()
+    return ours
+
+
+def _child(parents: Sequence[Connection], work: Callable[..., None], *about: object) -> None:
+    """What a child does. `parents`: the ends of its parent, which it has a copy of."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    for connection in parents:
+        connection.close()  # a copy that is open here would keep a child from seeing that the parent is gone
+    work(*about)
+
+
+def _end_with_parent() -> None:
+    """End this child, even in the middle of its work, when its parent is gone.
+
+    The kernel closes the pipe behind `parent_process` however the parent ended. A child also holds copies of the pipes
+    of those that were started before it, so of several the last one ends first.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "only a child calls this"
+    parent.join()
+    os._exit(1)

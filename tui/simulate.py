@@ -10,6 +10,7 @@ from typing import TextIO
 
 from dht.errors import BadInput
 from peer.events import Line, format_line
+from peer.plan.explain import seconds
 from peer.plan.machines import Swarm, read_peers
 from peer.plan.shape import shape_of
 from peer.plan.simulate.asked import Asked, read_attackers
@@ -21,6 +22,8 @@ from tui.processes import MOST, cores, spread_over
 from tui.progress import count, format_bytes
 
 MOST_PEERS, MOST_ROUNDS = 10_000, 100_000
+MOST_STEP_S, MOST_SPREAD = 1e6, 2.0
+"""Twelve days; and a peer that is seven times as fast in one round as in another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,38 +54,44 @@ class Simulate:
 
 def run_simulate(asked: Simulate, out: TextIO) -> int:
     """Simulate, write events and print what came of it. Raises BadInput."""
+    wanted = _asked(asked)
     with ExitStack() as stack:
-        file = stack.enter_context(_open(asked.events)) if asked.events else None
+        file = stack.enter_context(_open(asked)) if asked.events else None
 
         def write(line: Line) -> None:
             assert file is not None
             file.write(format_line(line) + "\n")
 
         outcome = simulate(
-            _asked(asked), grid=read_grid(asked.grid), aggregate=asked.aggregate, sink=write if file else None,
+            wanted, grid=read_grid(asked.grid), aggregate=asked.aggregate, sink=write if file else None,
             far=spread_over(asked.processes or cores()),
         )  # fmt: skip
     out.write(json.dumps(outcome.plain()) + "\n" if asked.as_json else describe(outcome, asked.events))
     return 0
 
 
-def _open(path: Path) -> TextIO:
+def _open(asked: Simulate) -> TextIO:
+    path = asked.events
+    assert path is not None
+    for option, source in (("SPEC", asked.spec), ("--peers", asked.peers), ("--churn", asked.churn)):
+        if source and _is_same(path, Path(source)):
+            raise BadInput(f"--events {path} is the file that is read as {option}; name another")
     try:
         return path.open("w", encoding="utf-8")
     except OSError as error:
         raise BadInput(f"--events {path}: {error.strerror}; name a file that can be written") from error
 
 
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:  # one of them is no file
+        return False
+
+
 def _asked(asked: Simulate) -> Asked:
+    _check(asked)
     spec = choose_spec(asked.spec, sets=asked.sets)
-    if not 1 <= asked.rounds <= MOST_ROUNDS:
-        raise BadInput(f"--rounds is {asked.rounds}; simulate 1 to {MOST_ROUNDS}")
-    for name in ("step_s", "spread", "upload", "download", "skew_s"):
-        if not 0 <= getattr(asked, name) < float("inf"):
-            option = f"--{name.replace('_s', '-s') if name == 'step_s' else name.removesuffix('_s')}"
-            raise BadInput(f"{option} is {getattr(asked, name):g}; it must be 0 or more")
-    if not 0 <= asked.processes <= MOST:
-        raise BadInput(f"--processes is {asked.processes}; use 1 to {MOST}")
     peers, swarm = _peers(asked.peers)
     return Asked(
         spec=spec, shape=shape_of(spec), swarm=swarm, peers=peers, step_s=asked.step_s, spread=asked.spread,
@@ -92,8 +101,26 @@ def _asked(asked: Simulate) -> Asked:
     )  # fmt: skip
 
 
+def _check(asked: Simulate) -> None:
+    """That numbers are in range."""
+    if not 1 <= asked.rounds <= MOST_ROUNDS:
+        raise BadInput(f"--rounds is {asked.rounds}; simulate 1 to {MOST_ROUNDS}")
+    for name in ("step_s", "spread", "upload", "download", "skew_s"):
+        if not 0 <= getattr(asked, name) < float("inf"):
+            option = f"--{name.replace('_s', '-s') if name == 'step_s' else name.removesuffix('_s')}"
+            raise BadInput(f"{option} is {getattr(asked, name):g}; it must be 0 or more")
+    if not 0 <= asked.processes <= MOST:
+        raise BadInput(f"--processes is {asked.processes}; use 1 to {MOST}")
+    if asked.step_s > MOST_STEP_S:
+        raise BadInput(f"--step-s is {asked.step_s:g}; a step may take {MOST_STEP_S:,.0f} s at most")
+    if asked.spread > MOST_SPREAD:
+        raise BadInput(f"--spread is {asked.spread:g}; use 0 to {MOST_SPREAD:g}")
+    if not 0 <= asked.seed < 2**63:
+        raise BadInput(f"--seed is {asked.seed}; use 0 to 2^63 - 1")
+
+
 def _peers(text: str) -> tuple[int, Swarm | None]:
-    if not text.lstrip("-").isdigit():
+    if not text.removeprefix("-").isdecimal():
         swarm = read_peers(Path(text))
         return len(swarm), swarm
     if not 1 <= int(text) <= MOST_PEERS:
@@ -106,7 +133,7 @@ def read_grid(text: str) -> tuple[int, ...]:
     if not text:
         return ()
     sides = text.lower().split("x")
-    if not all(side.isdigit() and int(side) >= 2 for side in sides):
+    if not all(side.isdecimal() and int(side) >= 2 for side in sides):
         raise BadInput(f"--grid is {text!r}; write the sizes of its sides, 2 or more each, as in 8x8x8")
     return tuple(map(int, sides))
 
@@ -114,10 +141,11 @@ def read_grid(text: str) -> tuple[int, ...]:
 def describe(outcome: Outcome, events: Path | None) -> str:
     """A table for people."""
     figures = outcome.figures
-    hours = figures.seconds / 3600
+    if not figures.rounds:
+        return f"no round was made: {figures.peers} peers {outcome.how}, decided nothing in the time they have\n"
     rows: list[tuple[str, str]] = [
         ("peers", f"{figures.peers} {outcome.how}"),
-        ("rounds", f"{figures.rounds} in {hours:.2f} h, {figures.rounds_per_hour:.1f} per hour"),
+        ("rounds", f"{figures.rounds} in {seconds(figures.seconds)}, {figures.rounds_per_hour:.1f} per hour"),
         ("a round", f"{figures.median_round_s:.1f} s (median), {figures.members:.1f} members"),
         ("training", f"{figures.tokens_per_s:,.0f} tokens/s; a peer waits {figures.exposed_share:.1%} of its time"),
         ("each peer sends", f"{format_bytes(figures.bytes_sent)} per round"),

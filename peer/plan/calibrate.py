@@ -211,7 +211,8 @@ def _fit_steps(samples: Sequence[Sample], sharing: float) -> tuple[dict[str, flo
 def _fit_phase(phase: str, samples: Sequence[Sample], flat: Coefficients) -> dict[str, float]:
     """The terms of one phase: what is left of it after the delays."""
     rows, targets = [], []
-    for sample in samples:
+    several = [sample for sample in samples if len(sample.swarm) > 1]  # alone, a formula charges no exchange
+    for sample in several or samples:
         known = getattr(_agreement(sample, flat), phase)
         rows.append([getattr(_agreement(sample, _unit(flat, phase, term)), phase) - known for term in PHASES[phase]])
         targets.append(max(0.0, sample.timed.phases[phase] - known))
@@ -253,7 +254,11 @@ def rescale(given: Coefficients, sample: Sample, measured: str) -> Coefficients:
         return replace(given, measured=measured)
     expected, phases = _agreement(sample, given), {}
     for phase, terms in given.phases.items():
-        ratio = sample.timed.phases[phase] / max(getattr(expected, phase), LEAST_S)
+        expected_s = getattr(expected, phase)
+        if not expected_s:  # a peer alone is charged no exchange, and says nothing of one
+            phases[phase] = dict(terms)
+            continue
+        ratio = sample.timed.phases[phase] / max(expected_s, LEAST_S)
         factor = min(max(ratio, SCALE[0]), SCALE[1])
         phases[phase] = {term: value * (1.0 if term == "wire" else factor) for term, value in terms.items()}
     return replace(given, phases=phases, measured=measured)

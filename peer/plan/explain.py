@@ -57,10 +57,19 @@ def _cause(best: Ranked, other: Ranked) -> str:
 
 
 def seconds(value: float) -> str:
-    """Two or three digits and a unit: 0.42 s, 18.2 s, 12m30s, 3h12m."""
+    """Two or three digits and a unit, nine characters at most: 3.1 ms, 0.42 s, 18.2 s, 12m30s, 3h12m, 12d04h."""
+    if 0 < value < 0.01:
+        return f"{value * 1000:.2g} ms"
+    if 0 < value < 0.1:
+        return f"{value * 1000:.0f} ms"
     if value < 10:
         return f"{value:.2f} s"
     if value < 100:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
-    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+    if minutes < 60:
+        return f"{minutes}m{rest:02d}s"
+    hours = minutes // 60
+    if hours < 100:
+        return f"{hours}h{minutes % 60:02d}m"
+    return f"{hours // 24}d{hours % 24:02d}h" if hours < 240_000 else f"{value / 86400:.2g} d"

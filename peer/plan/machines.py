@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dht.errors import BadInput
 from peer.plan.network import Network
+from peer.rounds.update import MAX_MEMBERS as MAX_MEMBERS  # the screen takes the limits of a group from here
+from peer.rounds.update import MAX_PARTS as MAX_PARTS
 from peer.spec import LEAST_MBPS, MOST_MBPS
 
 HOME_FLOPS = 20e12
@@ -25,6 +29,11 @@ NEAR_DELAY_S = 0.005
 NO_CAP_BPS = 1e9
 """What a line carries that nobody caps. An assumption, where it is used."""
 MOST_PEERS = 10_000
+LEAST_FLOPS, MOST_FLOPS = 1e6, 1e21
+"""FLOP/s of a peer: what is slower or faster is a mistake in the unit."""
+LEAST_STEP_S, MOST_STEP_S = 1e-6, 1e6
+MOST_WHOLE = 10**18
+"""Whole numbers beyond that are typing mistakes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +64,12 @@ class Machine:
         for key in ("step_s", "flops", "memory_gb", "main_gb", "device_gbps"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise BadInput(f"{self.name}: {key} is {getattr(self, key):g}; it must be 0 or more")
+        for key, least, most in (("step_s", LEAST_STEP_S, MOST_STEP_S), ("flops", LEAST_FLOPS, MOST_FLOPS)):
+            value = getattr(self, key)
+            if value != 0 and not least <= value <= most:
+                raise BadInput(
+                    f"{self.name}: {key} is {value:g}; it must be between {least:g} and {most:g}, or 0 (not known)"
+                )
         if not 1 <= self.devices <= 64:
             raise BadInput(f"{self.name}: devices is {self.devices}; it must be between 1 and 64")
         for key in ("upload_mbps", "download_mbps"):
@@ -97,6 +112,11 @@ class _Row(Machine):
     count: int = 1
     """So many peers of this kind."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.count < 1:
+            raise BadInput(f"{self.name}: count is {self.count}; it must be at least 1")
+
 
 @dataclass(frozen=True, kw_only=True)
 class _File:
@@ -108,35 +128,82 @@ class _File:
     """By pair of regions, `"berlin tokyo" = 120`; one region twice is within it."""
     cores: int = 0
 
+    def __post_init__(self) -> None:
+        _refuse_delay(self.delay_ms, "delay_ms")
+        known = {row.region for row in self.peer if row.region}
+        for pair, delay_ms in self.delays_ms.items():
+            _refuse_delay(delay_ms, f"delays_ms.{pair!r}")
+            regions = pair.split()
+            if not 1 <= len(regions) <= 2:
+                raise BadInput(f"delays_ms.{pair!r} names {len(regions)} regions; write one or two, with a space")
+            if unknown := [region for region in regions if region not in known]:
+                raise BadInput(f"delays_ms.{pair!r}: no peer is in region {unknown[0]!r}")
+        if self.cores < 0:
+            raise BadInput(f"cores is {self.cores}; it must be 0 (a machine each) or more")
 
-def read_peers(path: Path) -> Swarm:
-    """The peers in a TOML file. Raises BadInput with one line that names the file and the key."""
+
+def _refuse_delay(delay_ms: float, key: str) -> None:
+    if not 0 <= delay_ms < math.inf:
+        raise BadInput(f"{key} is {delay_ms:g}; it must be a number of milliseconds, 0 or more")
+
+
+_ROW_NUMBERS = {each.name for each in fields(_Row) if each.type in ("int", "float")}
+_FILE_NUMBERS = ("delay_ms", "cores")
+
+
+def read_peers(path: Path, *, most: int = MOST_PEERS) -> Swarm:
+    """The peers in a TOML file, so many at most. Raises BadInput with one line that names the file and the key."""
     try:
         table = tomllib.loads(path.read_text())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(f"{path} is not TOML: {error}") from error
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}; --peers takes a number or a TOML file of [[peer]] tables") from error
-    return peers_from(table, str(path))
+    return peers_from(table, str(path), most=most)
 
 
-def peers_from(table: Mapping[str, Any], source: str) -> Swarm:
+def peers_from(table: Mapping[str, Any], source: str, *, most: int = MOST_PEERS) -> Swarm:
     """The same from nested dictionaries."""
     try:
+        _refuse_no_numbers(table)
         found = TypeAdapter(_File).validate_python(table)
     except ValidationError as error:
         raise BadInput(f"{source}: {_explain(error)}") from error
     except BadInput as error:
         raise BadInput(f"{source}: {error}") from error
+    refuse_count(sum(row.count for row in found.peer), f"{source} has {{}} peers", most)
     machines = tuple(_each(found.peer))
-    if not 1 <= len(machines) <= MOST_PEERS:
-        raise BadInput(f"{source} has {len(machines)} peers; a plan is for 1 to {MOST_PEERS}")
-    names = [machine.name for machine in machines]
-    twice = next((name for name in names if names.count(name) > 1), "") if len(names) < 1000 else ""
-    if twice:
-        raise BadInput(f"{source}: two peers are called {twice!r}; give each a name of its own")
+    names = Counter(machine.name for machine in machines)
+    if twice := [name for name, times in names.items() if times > 1]:
+        raise BadInput(f"{source}: two peers are called {twice[0]!r}; give each a name of its own")
     delays = {frozenset(pair.split()): delay / 1000 for pair, delay in found.delays_ms.items()}
     return swarm_of(machines, delays=delays, otherwise_s=found.delay_ms / 1000, cores=found.cores)
+
+
+def refuse_count(count: int, said: str, most: int) -> None:
+    """Raises BadInput unless there are 1 to `most` peers; `said` is who says how many, with {} for the number."""
+    if count > most == MAX_MEMBERS:
+        raise BadInput(
+            f"{said.format(count)}, but a group holds {most}; for more see homefires simulate --peers {count}"
+        )
+    if not 1 <= count <= most:
+        raise BadInput(f"{said.format(count)}; there must be 1 to {most}")
+
+
+def _refuse_no_numbers(table: Mapping[str, Any]) -> None:
+    """Texts and truth values are no numbers, though they can be read as some."""
+    rows = table.get("peer")
+    numbers = {key: table[key] for key in _FILE_NUMBERS if key in table}
+    if isinstance(table.get("delays_ms"), dict):
+        numbers |= {f"delays_ms.{pair!r}": value for pair, value in table["delays_ms"].items()}
+    for at, row in enumerate(rows if isinstance(rows, list) else []):
+        if isinstance(row, dict):
+            numbers |= {f"peer.{at}.{key}": value for key, value in row.items() if key in _ROW_NUMBERS}
+    for key, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadInput(f"{key} is {value!r}; it must be a number")
+        if isinstance(value, int) and abs(value) > MOST_WHOLE:
+            raise BadInput(f"{key} has {len(str(value))} digits; that is too large a number")
 
 
 def _each(rows: Sequence[_Row]) -> list[Machine]:
@@ -175,8 +242,7 @@ def swarm_of(
 
 def alike(count: int, machine: Machine, **between: Any) -> Swarm:
     """So many peers of one kind."""
-    if not 1 <= count <= MOST_PEERS:
-        raise BadInput(f"--peers is {count}; a plan is for 1 to {MOST_PEERS}")
+    refuse_count(count, "--peers is {}", MOST_PEERS)
     return swarm_of([replace(machine, name=f"peer-{number}") for number in range(count)], **between)
 
 

@@ -17,7 +17,7 @@ Where a formula is a paper's it says which; the rest is ours: it follows `peer/r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from peer.plan.coefficients import UNMEASURED, Coefficients
@@ -26,7 +26,8 @@ from peer.plan.shape import Shape
 from peer.plan.traffic import Delays, Traffic, delays_of, line_s, traffic_of
 from peer.plan.waiting import gather_s
 from peer.spec import RunSpec
-from peer.train.pace import MOST, reference, steps_at
+from peer.train.pace import MOST as MOST
+from peer.train.pace import reference, steps_at
 
 FORWARD = 1 / 3
 """Share of a step that its forward pass takes: backward costs twice as much (arXiv:2001.08361, section 2.1)."""
@@ -77,6 +78,8 @@ class RoundCost:
     traffic: Traffic
     waits_s: float
     """How much later than the first the last peer is ready that is waited for."""
+    uncounted_s: float = 0.0
+    """Of `exposed_s` the longest in which a peer makes steps, or could, that count nothing (`RunSpec.tokens_cap`)."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -142,7 +145,7 @@ def steps_of(spec: RunSpec, step_s: Sequence[float]) -> list[float]:
 def agreement_of(
     shape: Shape, spec: RunSpec, swarm: Swarm, given: Coefficients, traffic: Traffic, delays: Delays
 ) -> Agreement:
-    """By phase: what the coefficients say, and delays and lines on top."""
+    """By phase: what the coefficients say, and delays and lines on top. One peer alone exchanges nothing."""
     members, crowd = len(swarm), given.crowd(len(swarm), swarm.cores)
     averaged = crowd * fmean(shape.fragment_parameters(spec.round.fragments))
     capped = any(machine.upload_mbps or machine.download_mbps for machine in swarm.machines)
@@ -154,6 +157,11 @@ def agreement_of(
             + terms.get("wire", 0.0) * wire_s
         )  # fmt: skip
 
+    if members == 1:
+        return Agreement(
+            freeze=0, group=seconds("group"), send=0, judge=seconds("judge"), reduce=0, commit=seconds("commit"),
+            apply=seconds("apply", crowd * shape.parameters),
+        )  # fmt: skip
     return Agreement(
         freeze=seconds("freeze", averaged) + delays.leader_s * (members - 1) / members,
         group=seconds("group") + 3 * delays.leader_s,
@@ -233,8 +241,13 @@ def _streaming(
     exposed = tuple(min(round_s, phases.apply + held) for held in held_s)
     most = float(MOST * table.steps)
     steps = [min(most, (round_s - lost) / each) for lost, each in zip(exposed, step_s, strict=True)]
+    idle_s = [round_s - made * each for made, each in zip(steps, step_s, strict=True)]
+    beyond_s = [max(0.0, idle - lost) for lost, idle in zip(exposed, idle_s, strict=True)]
+    uncounted_s = max(late if made == most else 0.0 for late, made in zip(beyond_s, steps, strict=True))
+    exposed = tuple(max(lost, idle) for lost, idle in zip(exposed, idle_s, strict=True))
     spread_s = max(made_s) - min(made_s)
-    return _cost(spec, swarm, given, phases, traffic, round_s, max(made_s), exposed, steps, step_s, spread_s)
+    cost = _cost(spec, swarm, given, phases, traffic, round_s, max(made_s), exposed, steps, step_s, spread_s)
+    return replace(cost, uncounted_s=uncounted_s)
 
 
 def _stolen_s(phases: Agreement, swarm: Swarm) -> float:

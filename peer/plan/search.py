@@ -100,13 +100,18 @@ class Choice:
 
 
 def enumerate_strategies(question: Question, *, spans: bool = False) -> list[Strategy]:
-    """All strategies whose numbers divide; with `spans` also those that no run of today can be set up with."""
+    """All strategies whose numbers divide; with `spans` also those that no run of today can be set up with.
+
+    One peer alone has no exchange to hide and none to divide.
+    """
     spec, shape = question.spec, question.shape
     batch = spec.inner.sequences * spec.inner.accumulation
-    fragments = [count for count in sorted({*FRAGMENTS, spec.round.fragments}) if count <= MAX_FRAGMENTS]
+    alone = len(question.swarm) == 1
+    counts = {1} if alone else {*FRAGMENTS, spec.round.fragments}
+    fragments = [count for count in sorted(counts) if count <= MAX_FRAGMENTS]
     found = []
     for steps, overlap, pieces, wire, (sequences, accumulation), (shards, inner), stages in product(
-        steps_to_try(spec), OVERLAPS, fragments, _wires(spec), _micro_batches(batch),
+        steps_to_try(spec), OVERLAPS[:1] if alone else OVERLAPS, fragments, _wires(spec), _micro_batches(batch),
         _shards(question.swarm) if spans else [(1, 1)], _stages(question) if spans else [1],
     ):  # fmt: skip
         chosen = Strategy(
@@ -273,7 +278,7 @@ def _too_large(question: Question, everything: Sequence[Strategy]) -> str:
     smallest = min((machine for machine in question.swarm.machines if machine.memory_gb), key=_memory)
     needed = device_bytes(question, least) / GB
     return (
-        f"{smallest.name} has {smallest.memory_gb:g} GB for training and the model needs {needed:.1f} GB even with "
+        f"{smallest.name} has {smallest.memory_gb:g} GB for training and the model needs {needed:.3g} GB even with "
         f"{least.sequences} sequences per micro-batch; leave that peer out, or train a smaller model"
     )
 

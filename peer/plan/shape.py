@@ -20,6 +20,7 @@ BYTE_TOKENS = 257
 """Of the tokenizer `bytes`: 256 values and end-of-text."""
 ACTIVATION_BYTES = 34
 """Per token, width and block in 16 bit, without stored attention maps (arXiv:2205.05198, section 4.1)."""
+MOST_PARAMETERS = 10**13
 STATE_VECTORS = 4
 """θ, outer momentum, balance, and where the inner steps began: float32 in main memory."""
 
@@ -79,6 +80,8 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> Shape:
     Raises BadInput if neither is known.
     """
     if parameters:
+        if not 1 <= parameters <= MOST_PARAMETERS:
+            raise BadInput(f"--parameters is {parameters}; it must be between 1 and {MOST_PARAMETERS:,}")
         return _scaled(spec, parameters)
     known = DEFAULTS.get(spec.model.architecture)
     if known is None:
@@ -151,7 +154,7 @@ def _gpt2(values: Mapping[str, Any], vocabulary: int, spec: RunSpec) -> Shape:
 def _scaled(spec: RunSpec, parameters: int) -> Shape:
     """A model of which only the size is known: equal blocks, and all of it in matrices."""
     values = spec.model.config
-    blocks = max(1, int(values.get("num_hidden_layers", values.get("n_layer", 24))))
+    blocks = min(parameters, max(1, int(values.get("num_hidden_layers", values.get("n_layer", 24)))))
     width = int(values.get("hidden_size", values.get("n_embd", 0))) or max(1, round((parameters / 12 / blocks) ** 0.5))
     layers = tuple(parameters * (at + 1) // blocks - parameters * at // blocks for at in range(blocks))
     return Shape(

@@ -77,7 +77,7 @@ def strategy_of(spec: RunSpec) -> Strategy:
 
 def with_strategy(spec: RunSpec, chosen: Strategy) -> RunSpec:
     """The spec with what was chosen, and with what must follow from it. Deadlines stay."""
-    keep = max(spec.round.keep_rounds, chosen.fragments)
+    keep = max(spec.round.keep_rounds, chosen.fragments + 1 if chosen.fragments > 1 else 1)
     inner = replace(spec.inner, sequences=chosen.sequences, accumulation=chosen.accumulation)
     table = replace(
         spec.round, steps=chosen.steps, overlap=chosen.overlap, fragments=chosen.fragments, pace=chosen.pace,

@@ -86,6 +86,15 @@ def test_peers_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["plan", "tiny", "--set", "model.architecture=mamba"], ["'mamba'", "--parameters"]),
         (["plan", "tiny", "--measured", "nowhere"], ["nowhere", "No such file"]),
         (["plan", "tiny", "--write", "/nowhere/x.toml"], ["/nowhere/x.toml", "--write"]),
+        (["plan", "tiny", "--peers", "65"], ["--peers is 65", "holds 64", "homefires simulate --peers 65"]),
+        (["plan", "tiny", "--peers", "4000"], ["--peers is 4000", "homefires simulate --peers 4000"]),
+        (["plan", "tiny", "--peers", "²"], ["²", "a number or a TOML file"]),
+        (["plan", "tiny", "--parameters", "-5"], ["--parameters is -5"]),
+        (["plan", "tiny", "--parameters", "1" + 24 * "0"], ["--parameters is 1000"]),
+        (["plan", "tiny", "--parameters", "1" + 13 * "0"], ["65,536 at most", "codec.part_elements"]),
+        (["plan", "tiny", "--flops", "1e-300"], ["flops is 1e-300"]),
+        (["plan", "tiny", "--step-s", "1e300"], ["step_s is 1e+300"]),
+        (["plan", "tiny", "--memory", "1e-9"], ["has 1e-09 GB", "needs 0.0163 GB"]),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -96,3 +105,62 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert len(error) == 1
     assert error[0].startswith("homefires: ")
     assert all(word in error[0] for word in words)
+
+
+def test_more_peers_in_a_file_than_a_group_holds_are_refused_before_any_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "peers.toml"
+    path.write_text('[[peer]]\nname = "a"\ncount = 2000000000\n')
+    assert main(["plan", "tiny", "--peers", str(path)]) == 2
+    assert "peers.toml has 2000000000 peers, but a group holds 64" in capsys.readouterr().err
+
+
+def test_no_more_peers_found_the_planned_run_than_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "two.toml"
+    assert main(["plan", "tiny", "--peers", "2", "--write", str(path)]) == 0
+    assert "run.founders is 2 instead of 3" in capsys.readouterr().out
+    assert load(str(path)).run.founders == 2
+
+
+def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("mine")
+    assert main([*ASKED, "--write", str(path)]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "mine.toml is there already" in error
+    assert path.read_text() == "mine"
+
+
+SLOW_LINE = ["plan", "tiny", "--peers", "3", "--upload", "0.5", "--step-s", "0.0001"]
+
+
+def test_streaming_behind_a_slow_line_says_what_counts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Real peers wait rather than train beyond what counts."""
+    path = tmp_path / "slow.toml"
+    assert main([*SLOW_LINE, "--write", str(path)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "of each round count nothing" in text
+    assert "half a per cent of quality is assumed for streaming whatever the delay" in text
+    planned = load(str(path)).round
+    assert (planned.overlap, planned.delay) == ("streaming", 2 * planned.steps)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "events.jsonl.1"])
+def test_the_events_of_a_peer_are_as_good_as_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / name).write_text("")
+    assert main(["plan", "tiny", "--measured", str(tmp_path / name)]) == 2
+    assert f"{tmp_path} holds no events" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("step_s", ["0.000001", "0.001", "3000", "1000000"])
+def test_a_table_of_any_speed_has_eighty_columns(step_s: str, capsys: pytest.CaptureFixture[str]) -> None:
+    long = ["--set", "round.steps=1000", "--set", "round.max_train_s=1e12"]
+    assert main(["plan", "tiny", "--step-s", step_s, "--upload", "0.5", *long]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert "steps of 0.00 s" not in text

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
 from peer.events import RoundCommitted, read_lines
+from peer.plan.simulate.part import serve
 from peer.plan.simulate.published import ALL_CASES, CASES, case
+from peer.testing.children import HANG_S
+from tests.peer.plan.simulate.settings import setting
 from tui.cli import main
 
 QUICK = ("simulate", "micro", "--set", "round.steps=10", "--step-s", "0.2", "--rounds", "3", "--seed", "1")
@@ -65,6 +74,16 @@ def test_more_than_a_group_is_a_grid(capsys: pytest.CaptureFixture[str]) -> None
         (["--skew", "nan"], "--skew is nan"),
         (["--events", "/nowhere/at/all"], "--events /nowhere/at/all"),
         (["--set", "round.stops=1"], "stops"),
+        (["--spread", "1000"], "--spread is 1000; use 0 to 2"),
+        (["--seed=-1"], "--seed is -1"),
+        (["--grid", "2x2", "--seed", str(2**63)], "--seed is 9223372036854775808"),
+        (["--peers", "²"], "²: No such file"),
+        (["--peers=--5"], "--5: No such file"),
+        (["--grid", "2x²"], "--grid is '2x²'"),
+        (["--attackers", "nan=²"], "'²' is no number of peers"),
+        (["--attackers", "nan=99999999999999"], "'99999999999999' is no number of peers"),
+        (["--step-s", "1e300"], "--step-s is 1e+300"),
+        (["--step-s", "inf"], "--step-s is inf"),
     ],
 )
 def test_a_mistake_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,6 +92,76 @@ def test_a_mistake_is_one_line(words: list[str], says: str, capsys: pytest.Captu
     err = capsys.readouterr().err
     assert says in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("grid", [(), ("--grid", "2x2")])
+def test_a_run_without_a_round_says_so(grid: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Instead of a table of zeros."""
+    assert main([*QUICK, "--step-s", "1e6", *grid]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("no round was made: 4 peers")
+    assert out.count("\n") == 1
+
+
+def test_a_file_that_is_read_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Recorded changes are still there afterwards; and so are old events after another mistake."""
+    changes = tmp_path / "changes.jsonl"
+    changes.write_text('{"t": 1, "peer": 3, "do": "crash"}\n')
+    for words in (["--churn", str(changes)], ["--rounds", "0"]):
+        assert main([*QUICK, "--events", str(changes), *words]) == 2
+        assert changes.read_text().startswith('{"t": 1')
+    assert "is the file that is read as --churn" in capsys.readouterr().err
+
+
+def test_a_short_run_has_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not hundredths of an hour."""
+    assert main([*QUICK]) == 0
+    rounds = capsys.readouterr().out.splitlines()[1]
+    assert rounds.split()[:3] == ["rounds", "3", "in"]
+    assert rounds.split()[4] == "s,"
+    assert float(rounds.split()[3]) > 0
+
+
+KILLED = """
+import os, signal
+from tui import processes
+
+def work(connection, wait):
+    connection.send("at work")
+    while not wait:
+        pass
+    try:
+        connection.recv()
+    except EOFError:
+        pass
+
+{before}
+for connection in processes.start(work, [({wait},), ({wait},)]):
+    connection.recv()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "before"), [(False, ""), (True, ""), (True, "processes._end_with_parent = lambda: None")]
+)
+def test_children_end_with_a_killed_parent(wait: bool, before: str) -> None:
+    """In the middle of their work; and while they wait even if nothing but the connection tells them."""
+    script = KILLED.format(wait=wait, before=before)
+    family = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        family.communicate(timeout=HANG_S)  # the end of its output: nobody is left who could write to it
+        assert family.returncode == -signal.SIGKILL
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(family.pid, signal.SIGKILL)
+
+
+def test_a_part_ends_when_nobody_is_left_to_ask() -> None:
+    """Without a word."""
+    here, there = Pipe()
+    here.close()
+    serve(there, setting(), (2, 2), (), ((0,), ()))
 
 
 @pytest.mark.parametrize("name", ALL_CASES)
@@ -91,3 +180,4 @@ def test_papers_are_printed_with_deviations(capsys: pytest.CaptureFixture[str]) 
     text = capsys.readouterr().out
     assert "arXiv:2501.18512" in text
     assert all(name in text for name in ALL_CASES)
+    assert max(map(len, text.splitlines())) <= 80

@@ -18,6 +18,8 @@ from peer.spec import RunSpec
 FREEZE_S, APPLY_S, REDUCE_S = 4e-9, 6e-9, 2e-9
 """Per parameter: to encode what is given, to take the outer step, to add one part to a mean. One core;
 assumptions, where nothing is declared."""
+MOST_DIGITS = 5
+"""Of a number of attackers."""
 LEAST_S = 0.02
 """Files and messages between trainer and link take as much in any case."""
 
@@ -101,7 +103,7 @@ def read_attackers(text: str) -> tuple[str, ...]:
         name, _, count = word.strip().partition("=")
         if name not in ATTACKS:
             raise BadInput(f"--attackers {text}: {name!r} is no attack; there are {', '.join(ATTACKS)}")
-        if count and not count.isdigit():
+        if count and not (count.isdecimal() and len(count) <= MOST_DIGITS):
             raise BadInput(f"--attackers {text}: {count!r} is no number of peers")
         found += [name] * int(count or 1)
     return tuple(found)

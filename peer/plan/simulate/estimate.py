@@ -22,6 +22,7 @@ from peer.plan.simulate.group import Sink
 from peer.plan.simulate.part import Agreed, Times
 from peer.plan.simulate.setting import Setting
 from peer.plan.simulate.sides import Seats, groups_along
+from peer.train.pace import MOST, reference, steps_at
 
 SAMPLES = 8
 """Groups along each side that are simulated."""
@@ -66,6 +67,8 @@ class Estimate(Grid):
         self._libraries = [Library(side) for side in sides]
         self._step_s = np.array([machine.step_s for machine in setting.machines])
         self._spread = np.array([machine.spread for machine in setting.machines])
+        self._speeds = [round(1000 * setting.step_tokens / machine.step_s) for machine in setting.machines]
+        """Declared, in thousandths of a token per second."""
         self._freeze_s = np.array([machine.freeze_s for machine in setting.machines])
         self._next = 0
         self._gone_at = np.full(len(setting.machines), np.inf)
@@ -125,11 +128,12 @@ class Estimate(Grid):
 
     def _drawn(self, side: int, times: Times) -> Agreed:
         """Every group along a side, by what is known of such groups."""
-        trained_s, ready = np.zeros_like(times), times
+        trained_s, steps, ready = np.zeros_like(times), np.zeros_like(times), times
         if side == 0:
-            spec = self.setting.spec.round
-            speed = np.exp(self._spread * self._dice.standard_normal(len(times)))
-            trained_s = np.minimum(self._step_s * speed * spec.steps, spec.max_train_s)
+            step_s = self._step_s * np.exp(self._spread * self._dice.standard_normal(len(times)))
+            in_time = self.setting.spec.round.max_train_s // step_s
+            steps = np.maximum(1, np.minimum(in_time, self._steps(len(self.began) - 1)))
+            trained_s = steps * step_s
             ready = times + trained_s + self._freeze_s
             ready = np.where(self._gone_at <= ready, np.nan, ready)
         seats = groups_along(self.sides, side)
@@ -141,4 +145,16 @@ class Estimate(Grid):
         last[some] = np.nanmax(in_groups[some], axis=1)
         whole = np.full(math.prod(self.sides), np.nan)
         whole[seats] = np.where(np.isnan(in_groups), np.nan, (last + delays)[:, None] + offsets)
-        return Agreed(ready.copy(), whole[: len(times)].copy(), trained_s)
+        return Agreed(ready.copy(), whole[: len(times)].copy(), trained_s, steps * self.setting.step_tokens)
+
+    def _steps(self, round: int) -> NDArray[np.int64]:
+        """Shape (seats,): what part of the round from anchor `round` is each seat's, by its pace and declared speed."""
+        whole, pace = self.setting.spec.steps_in(round), self.setting.spec.round.pace
+        if pace != "speed":
+            return np.full(len(self._speeds), MOST * whole if pace == "time" else whole)
+        found = np.zeros(len(self._speeds), dtype=np.int64)
+        for members in groups_along(self.sides, 0):
+            seats = members[members < len(found)]
+            fastest = reference([self._speeds[seat] for seat in seats])
+            found[seats] = [steps_at(self._speeds[seat], fastest, whole) for seat in seats]
+        return found

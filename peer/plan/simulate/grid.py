@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from peer.averaging.codec import Codec
 from peer.plan.simulate.churn import changes_of
@@ -56,6 +57,8 @@ class Grid:
         """When each seat began to train towards each round, and last when it would have begun the next."""
         self.trained_s: list[Times] = []
         """Of each round the seconds that each seat trained; NaN for one of which nothing came."""
+        self.tokens: list[NDArray[np.float64]] = []
+        """Likewise the tokens that it trained on."""
         chosen = [self.chosen(side) for side in range(len(sides))]
         others, mine = far(setting, sides, self.changes, chosen)
         self.mine = Part(setting, sides, self.changes, mine, sink)
@@ -73,7 +76,9 @@ class Grid:
             for side in range(len(self.sides)):
                 agreed = self.side_round(side, times)
                 if side == 0:
-                    self.trained_s.append(np.where(np.isnan(agreed.decided), np.nan, agreed.trained_s))
+                    lost = np.isnan(agreed.decided)
+                    self.trained_s.append(np.where(lost, np.nan, agreed.trained_s))
+                    self.tokens.append(np.where(lost, np.nan, agreed.tokens))
                 times = agreed.decided
             self.began.append(self.gathered(times))
 
@@ -99,16 +104,17 @@ class Grid:
     def figures(self) -> Figures:
         """In the same numbers as of one group."""
         ends = np.array([float(np.median(times)) for times in self.began])
-        seconds, rounds = float(ends[-1]), len(self.trained_s)
         gave = np.array([int((~np.isnan(trained)).sum()) for trained in self.trained_s])
-        tokens = float(gave.sum()) * self.setting.spec.round.steps * self.setting.step_tokens
+        seconds, rounds = float(ends[-1]), int((gave > 0).sum())
+        tokens = float(np.nansum(self.tokens))
         gaps = [later - earlier for earlier, later in pairwise(self.began)]
-        exposed = [1 - np.nanmean(trained / gap) for trained, gap in zip(self.trained_s, gaps, strict=True)]
+        shares = zip(self.trained_s, gaps, strict=True)
+        exposed = [1 - float(np.nanmean(trained / gap)) for trained, gap in shares if not np.isnan(trained).all()]
         along = self.sums()
         scale = self.scale()
         return Figures(
             peers=len(self.setting.machines), rounds=rounds, seconds=seconds, rounds_per_hour=3600 * rounds / seconds,
-            tokens_per_s=tokens / seconds, exposed_share=float(np.mean(exposed)),
+            tokens_per_s=tokens / seconds, exposed_share=float(np.mean(exposed or [0.0])),
             median_round_s=float(np.median(np.diff(ends))), members=float(gave.mean()),
             aborts=round(scale * sum(found.aborts for found in along)),
             later_ballots=round(scale * sum(found.later_ballots for found in along)),

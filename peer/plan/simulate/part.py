@@ -79,12 +79,11 @@ class Side:
 
     def round(self, released: Times) -> Agreed:
         """Let every group agree once; by seats, NaN for those of groups that are not simulated."""
-        found = Agreed(*(np.full_like(released, np.nan) for _ in range(3)))
+        found = nothing(len(released))
         for number, group in self.groups.items():
             seats = self.seats[number][self.seats[number] < len(released)]
-            agreed = agree(group, released[seats])
-            found.ready[seats], found.decided[seats] = agreed.ready, agreed.decided
-            found.trained_s[seats] = agreed.trained_s
+            for into, what in zip(found.fields(), agree(group, released[seats]).fields(), strict=True):
+                into[seats] = what
         return found
 
     def sums(self) -> Sums:
@@ -151,12 +150,15 @@ def serve(
     connection: Connection, setting: Setting, sides: tuple[int, ...], changes: Sequence[Change],
     chosen: Sequence[Sequence[int]],
 ) -> None:  # fmt: skip
-    """Be a part for another process, until it asks for the sums."""
+    """Be a part for another process, until it asks for the sums or is gone."""
     part = Part(setting, sides, changes, chosen)
-    while (asked := connection.recv()) is not None:
-        part.begin(*asked)
-        connection.send(part.end())
-    connection.send(part.sums())
+    try:
+        while (asked := connection.recv()) is not None:
+            part.begin(*asked)
+            connection.send(part.end())
+        connection.send(part.sums())
+    except (EOFError, ConnectionError):
+        return  # nobody is left to tell
 
 
 def _group(
@@ -207,10 +209,17 @@ class Agreed:
     """When each had what its group decided; NaN for one that has nothing in time."""
     trained_s: Times
     """Seconds of training behind it, where members train."""
+    tokens: NDArray[np.float64]
+    """Shape (seats,): what each gives was learned from so many; NaN as in `ready`."""
 
-    def fields(self) -> tuple[Times, Times, Times]:
-        """All three."""
-        return self.ready, self.decided, self.trained_s
+    def fields(self) -> tuple[NDArray[np.float64], ...]:
+        """All four."""
+        return self.ready, self.decided, self.trained_s, self.tokens
+
+
+def nothing(seats: int) -> Agreed:
+    """Of nobody: NaN everywhere."""
+    return Agreed(*(np.full(seats, np.nan) for _ in range(4)))
 
 
 def agree(group: Group, released: Times) -> Agreed:
@@ -222,13 +231,14 @@ def agree(group: Group, released: Times) -> Agreed:
         group.scheduler.call_at(float(released[place]), holder.release, round)
     if there:
         _run(group, list(there.values()), round, max(float(released[place]) for place in there))
-    ready, decided, trained_s = (np.full(len(released), np.nan) for _ in range(3))
+    found = nothing(len(released))
     for place, holder in there.items():
         if holder.made_at >= released[place]:
-            ready[place], trained_s[place] = holder.made_at + holder.machine.freeze_s, holder.trained_in_s
+            found.ready[place] = holder.made_at + holder.machine.freeze_s
+            found.trained_s[place], found.tokens[place] = holder.trained_in_s, holder.made_tokens
         if holder.alive and holder.disk.head.round > round:
-            decided[place] = max(holder.agreed_at, released[place])
-    return Agreed(ready, decided, trained_s)
+            found.decided[place] = max(holder.agreed_at, released[place])
+    return found
 
 
 def _run(group: Group, holders: Sequence[SimulatedPeer], round: int, last_s: float) -> None:

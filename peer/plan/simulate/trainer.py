@@ -85,6 +85,8 @@ class SimulatedPeer(SwarmPeer):
         """Of this round, before that."""
         self.steps_ahead_since: float | None = None
         """With streaming: when it gave its part of the round that is agreed now."""
+        self.ahead_s = 0.0
+        """With streaming: seconds of steps of this round that were made before its anchor was there."""
         self.step_s, self.steps = machine.step_s, 0
         """Of this round: seconds of a step, and how many are its part."""
         self.leaving = False
@@ -92,8 +94,8 @@ class SimulatedPeer(SwarmPeer):
         """By fragment, what encoding left of the newest contribution: square norm per element."""
         self.released, self.waits = -1, False
         """Where rounds are gated (in a grid): the anchor from which one may begin, and whether it waits for that."""
-        self.made_at, self.trained_in_s = world.now, 0.0
-        """When its newest part of a round was made, and in how many seconds of training."""
+        self.made_at, self.trained_in_s, self.made_tokens = world.now, 0.0, 0
+        """When its newest part of a round was made, in how many seconds of training, and the tokens in it."""
         self.ticks = 0
         if donor is not None:
             self.disk.start_anew(donor.disk)
@@ -111,7 +113,7 @@ class SimulatedPeer(SwarmPeer):
         """What is on disk is all there is; the steps of this round are gone."""
         self.trains_since = self.steps_ahead_since = None
         self._noted: dict[str, tuple[HeadSent, float]] = {}
-        self.trained_s = 0.0
+        self.trained_s = self.ahead_s = 0.0
         self.agreed_at = self.began_at = self.world.now
 
     def connect(self) -> Streams:
@@ -248,9 +250,9 @@ class SimulatedPeer(SwarmPeer):
             return
         self.step_s = self.machine.step_s * self.dice.lognormal(self.machine.spread)
         self.pace.stepped(self.step_s, self.world.step_tokens)
-        ahead_s = self._ahead_s()
-        self.steps = self._part(round, ahead_s)
-        left_s = max(0.0, self.steps * self.step_s - ahead_s)
+        self.ahead_s = self._ahead_s()
+        self.steps = self._part(round, self.ahead_s)
+        left_s = max(0.0, self.steps * self.step_s - self.ahead_s)
         self.trains_since = now
         self.tell(RoundStarted(round=round, steps=self.steps))
         self.tell(PeerStateChanged(state="TRAINING", why=f"towards round {round + 1}"))
@@ -317,9 +319,10 @@ class SimulatedPeer(SwarmPeer):
         made_s = self.world.now - self.trains_since
         self.trained_s += made_s
         self.trains_since = None
-        self.made_at, self.trained_in_s = self.world.now, made_s
-        steps = max(1, min(self.steps, steps_in(self.steps * self.step_s, made_s, self.step_s)))
+        steps = max(1, min(self.steps, steps_in(self.steps * self.step_s, made_s + self.ahead_s, self.step_s)))
+        self.ahead_s = 0.0
         tokens = steps * self.world.step_tokens
+        self.made_at, self.trained_in_s, self.made_tokens = self.world.now, made_s, tokens
         self.turns.progressed(round, 0)
         for fragment in self.turns.everything:
             work = self.turns.work(fragment)

@@ -99,6 +99,15 @@ def test_one_run_scales_what_many_gave() -> None:
     assert found.phases["send"]["fixed"] == pytest.approx(TRUE.phases["send"]["fixed"], rel=1e-6)
 
 
+def test_a_run_of_one_peer_scales_no_exchange() -> None:
+    """It makes none, so that it says nothing of one."""
+    one = sample(TRUE, 1, 4, 8, "int4", 8.0)
+    longer = dataclasses.replace(one.timed, phases={phase: 1.0 for phase in PHASES})
+    found = rescale(TRUE, dataclasses.replace(one, timed=longer), "mine")
+    assert found.phases["send"] == TRUE.phases["send"]
+    assert found.phases["apply"]["parameter"] > TRUE.phases["apply"]["parameter"]
+
+
 def test_coefficients_survive_their_file(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text(dump(TRUE))

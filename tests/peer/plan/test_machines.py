@@ -41,6 +41,9 @@ def test_a_file_of_peers(tmp_path: Path) -> None:
     assert any("1 Gbit/s" in text and "home-1" in text for text in swarm.assumed)
 
 
+BERLIN = {"name": "a", "region": "berlin"}
+
+
 @pytest.mark.parametrize(
     ("table", "words"),
     [
@@ -53,6 +56,22 @@ def test_a_file_of_peers(tmp_path: Path) -> None:
         ({"peer": [{"name": "a", "devices": 0}]}, "devices is 0"),
         ({"peer": [{"name": "a"}, {"name": "a"}]}, "two peers are called 'a'"),
         ({"peer": [{"name": "\x1b"}]}, "printable"),
+        ({"peer": [{"name": "a", "step_s": True}]}, "peer.0.step_s is True; it must be a number"),
+        ({"peer": [{"name": "a", "memory_gb": "8"}]}, "peer.0.memory_gb is '8'"),
+        ({"peer": [{"name": "a", "count": 10**400}]}, "peer.0.count has 401 digits"),
+        ({"peer": [{"name": "a", "count": -1}, {"name": "b", "count": 2}]}, "count is -1"),
+        ({"peer": [{"name": "a", "flops": 1e-300}]}, "flops is 1e-300"),
+        ({"peer": [{"name": "a", "step_s": 1e300}]}, "step_s is 1e+300"),
+        ({"peer": [{"name": "a"}], "cores": -1}, "cores is -1"),
+        ({"peer": [{"name": "a"}], "delay_ms": -1}, "delay_ms is -1"),
+        ({"peer": [{"name": "a"}], "delay_ms": "3"}, "delay_ms is '3'"),
+        ({"peer": [BERLIN], "delays_ms": {"berlin": float("nan")}}, "delays_ms.'berlin' is nan"),
+        ({"peer": [BERLIN], "delays_ms": {"berlin berlin": -1}}, "delays_ms.'berlin berlin' is -1"),
+        ({"peer": [BERLIN], "delays_ms": {"berlin": True}}, "delays_ms.'berlin' is True"),
+        ({"peer": [BERLIN], "delays_ms": {"berlin tokio": 9}}, "no peer is in region 'tokio'"),
+        ({"peer": [BERLIN], "delays_ms": {"a b c": 9}}, "delays_ms.'a b c' names 3 regions"),
+        ({"peer": [BERLIN], "delays_ms": {"": 9}}, "delays_ms.'' names 0 regions"),
+        ({"peer": [{"name": "a", "count": 10**10}]}, "has 10000000000 peers; there must be 1 to 10000"),
     ],
 )
 def test_a_mistake_in_it_is_named(table: dict[str, Any], words: str) -> None:

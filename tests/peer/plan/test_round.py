@@ -41,6 +41,9 @@ def test_a_peer_alone_sends_nothing() -> None:
     cost = predict(shape_of(spec()), spec(), peers(1), FREE)
     assert cost.round_s == pytest.approx(10)
     assert (cost.traffic.up_bytes, cost.exposed) == (0, pytest.approx(0))
+    phases = predict(shape_of(spec()), spec(), peers(1), shipped()).agreement
+    assert (phases.freeze, phases.send, phases.reduce) == (0, 0, 0)
+    assert phases.apply > 0
 
 
 def test_streaming_hides_an_exchange_that_is_shorter_than_the_steps() -> None:
@@ -58,6 +61,17 @@ def test_streaming_behind_a_slow_line_makes_more_steps_per_round() -> None:
     assert cost.round_s == pytest.approx(cost.agreement.total + 0.5)
     assert cost.round_s > 2
     assert all(2 < steps <= 4 for steps in cost.steps)
+
+
+def test_steps_beyond_what_counts_are_exposed() -> None:
+    """Of a long round two times H steps count; the rest of it is wasted, whoever trains on."""
+    run = spec(round={"overlap": "streaming", "steps": 2})
+    cost = predict(shape_of(run), run, peers(3, upload=0.5, step_s=0.01), FREE)
+    assert cost.steps == (4, 4, 4)
+    assert cost.exposed_s == pytest.approx([cost.round_s - 0.04] * 3)
+    assert cost.uncounted_s == pytest.approx(cost.round_s - 0.04)
+    fast = spec(round={"overlap": "streaming"})
+    assert predict(shape_of(fast), fast, peers(3), FREE).uncounted_s == 0
 
 
 def test_a_bounded_delay_waits_for_the_rest_of_the_exchange() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from itertools import pairwise
 
@@ -12,9 +13,12 @@ from dht.errors import BadInput
 from peer.plan.simulate import estimate
 from peer.plan.simulate.estimate import Estimate
 from peer.plan.simulate.grid import Grid, gather, seated
+from peer.plan.simulate.group import Group
 from peer.plan.simulate.setting import Change, Churn
 from peer.plan.simulate.sides import check_sides, groups_along, sides_for
-from tests.peer.plan.simulate.settings import setting
+from peer.plan.simulate.tally import figures_of
+from peer.spec import load
+from tests.peer.plan.simulate.settings import setting, spec
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,38 @@ def test_all_begin_each_round_together() -> None:
     for earlier, later in pairwise(grid.began):
         assert 10.0 < np.median(later - earlier) < 14.0
         assert later.max() - later.min() < 1.0
+
+
+@pytest.mark.parametrize("kind", [Grid, Estimate])
+def test_a_grid_counts_the_tokens_that_a_group_counts(kind: type[Grid]) -> None:
+    """Also in the first rounds, which are shorter: the shipped spec ramps up."""
+    of = setting(rounds=2, spec=load("tiny"))
+    group, grid = Group(of), kind(of, (2, 2))
+    group.run()
+    grid.run()
+    one = figures_of(group.tally, 4, of.spec.round.fragments, 0)
+    assert grid.figures().tokens_per_s == pytest.approx(one.tokens_per_s, rel=0.15)
+
+
+@pytest.mark.usefixtures("few_samples")
+@pytest.mark.parametrize("pace", ["steps", "speed", "time"])
+def test_an_estimate_gives_everyone_the_part_that_its_pace_gives_it(pace: str) -> None:
+    """Of slow peers and fast ones, and where the time does not suffice for all steps."""
+    of = setting(peers=25, rounds=8, spec=spec(pace=pace, max_train_s=15.0, gather_s=40.0))
+    slow = tuple(dataclasses.replace(machine, step_s=1.0) for machine in of.machines[::2])
+    of = of.with_machines(tuple(slow[at // 2] if at % 2 == 0 else of.machines[at] for at in range(25)))
+    exact, drawn = Grid(of, (5, 5)), Estimate(of, (5, 5))
+    exact.run()
+    drawn.run()
+    assert drawn.figures().tokens_per_s == pytest.approx(exact.figures().tokens_per_s, rel=0.1)
+
+
+def test_a_grid_in_which_nothing_is_decided_made_no_round() -> None:
+    """A step takes longer than anybody waits."""
+    grid = Grid(setting(rounds=2, step_s=1e6), (2, 2))
+    grid.run()
+    figures = grid.figures()
+    assert (figures.rounds, figures.tokens_per_s, figures.members) == (0, 0.0, 0.0)
 
 
 def test_the_same_seed_gives_the_same_grid() -> None:

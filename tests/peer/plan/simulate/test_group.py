@@ -74,6 +74,8 @@ def test_streaming_hides_the_exchange() -> None:
     assert waiting.exposed_share > 0.1
     assert streaming.exposed_share < waiting.exposed_share / 3
     assert streaming.median_round_s < 0.95 * waiting.median_round_s
+    assert streaming.tokens_per_s > waiting.tokens_per_s
+    assert streaming.tokens_per_s == pytest.approx(4 * 20 * 512 / streaming.median_round_s, rel=0.05)
 
 
 @pytest.mark.parametrize(("pace", "penalties"), [("steps", True), ("speed", False), ("time", False)])
