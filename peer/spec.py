@@ -29,8 +29,6 @@ UNLIMITED = 1_000_000
 LEAST_MBPS, MOST_MBPS = 0.5, 1e6
 """A line below the first holds every round up; one beyond the last is a mistake in the unit."""
 MAX_FRAGMENTS = 32
-SPARSE_PART = 4096
-"""Elements that a sparse codec encodes together."""
 MAX_NAME = 32
 """Characters of a peer's name: what a head record takes."""
 
@@ -263,11 +261,6 @@ class CodecTable(_Table):
 
     def __post_init__(self) -> None:
         _require(self.part_elements, "codec.part_elements", low=64, high=4_194_304)
-        if self.wire == "sparse" and self.part_elements < SPARSE_PART:
-            raise BadSpec(
-                f"codec.part_elements is {self.part_elements}, but a sparse codec encodes {SPARSE_PART} together; "
-                f"set it to at least {SPARSE_PART}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,7 @@ def test_the_plan() -> None:
 def test_a_crash_in_each_system(base: RunSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Real processes, the smallest model: a peer is killed and comes back, while the others go on."""
     plan = dataclasses.replace(
-        Plan.read(quick=True), step_s=0.2, founders=2, seconds=8.0,
+        Plan.read(quick=True), step_s=0.2, founders=2, seconds=20.0,
         events=[{"at_s": 2.5, "crash": 1, "back_after_s": 1.0}],
     )  # fmt: skip
     spec = dataclasses.replace(
@@ -82,10 +82,11 @@ def test_a_crash_in_each_system(base: RunSpec, tmp_path: Path, capsys: pytest.Ca
     kept = churn.measure(tmp_path / "run", spec, plan, churns=(True,))
     assert [(each.system, each.churn) for each in kept] == [(churn.OURS, True), (churn.RIVAL, True)]
     for each in kept:
-        assert each.commits_s, f"{each.system} has made no round"
-        assert 0 < each.of_present <= 1.1
+        assert bool(each.commits_s) == (each.of_present > 0)
+        assert each.of_present <= 1.1
         assert [(act.what, act.peer) for act in each.acts] == [("kill", 1), ("back", 1)]
         assert each.acts[0].at_s >= 2.5
+    assert kept[0].commits_s, "ours has made no round"  # whether the rival can is what the benchmark asks
     assert f"{kept[0].acts[0].at_s:.0f} s kill 1" in churn_report.table(kept)
     calm = dataclasses.replace(kept[0], churn=False)
     assert "nobody comes or goes" in churn_report.table([calm, *kept])
