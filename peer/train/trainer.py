@@ -481,7 +481,7 @@ class Trainer:
         return Undone(returned=returned, lost=lost)
 
     def _take_back(self, mine: Contribution) -> None:
-        """Make the balance what was frozen; all but the encoding residue of it was written."""
+        """Make the balance what was frozen: all of it was written but what encoding lost or a sparse codec left out."""
         self._collect_progress()
         for part, where in enumerate(self.turns.slices((self.anchor.round,))):
             self._balance.restored(where, self._decoded(mine.payload(part), where), self._codec)
