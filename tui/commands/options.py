@@ -1,0 +1,98 @@
+"""Options that several commands share, and how a command is added."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+from dht.errors import BadInput
+
+if TYPE_CHECKING:
+    from tui.attach import Look
+
+UI_CHOICES = ("auto", "tui", "plain", "json", "none")
+LINES_UI_CHOICES = ("auto", "plain", "json", "none")
+"""Of a command that has no dashboard."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Mistakes are one line and exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}; see {self.prog} --help")
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+"""To which `add_command` adds."""
+
+
+def add_command(commands: Commands, name: str, run: Callable[[argparse.Namespace], int], summary: str) -> Parser:
+    """Add a command: its parser, to which options are added."""
+    parser = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    parser.set_defaults(run=run)
+    add_debug(parser, default=argparse.SUPPRESS)
+    return parser
+
+
+def add_debug(parser: Parser, default: bool | str) -> None:
+    """`--debug`."""
+    parser.add_argument("--debug", action="store_true", default=default, help="show tracebacks")
+
+
+def add_directory(parser: Parser) -> None:
+    """`--dir`: which of the peers of this machine."""
+    text = "the peer's folder (default: the run that reported last)"
+    parser.add_argument("--dir", type=Path, metavar="DIR", help=text)
+
+
+def add_ui(parser: Parser, choices: Sequence[str] = UI_CHOICES) -> None:
+    """`--ui`."""
+    text = "plain lines, JSON event lines, or nothing on stdout (auto: plain)"
+    if "tui" in choices:
+        text = "a dashboard, plain lines, JSON event lines, or nothing (auto: a dashboard on a terminal, else plain)"
+    parser.add_argument("--ui", choices=choices, default="auto", help=text)
+
+
+def add_look(parser: Parser) -> None:
+    """How a dashboard looks."""
+    parser.add_argument("--ascii", action="store_true", dest="ascii_only", help="a dashboard of ASCII characters")
+    parser.add_argument("--mono", action="store_true", help="a dashboard without colours (as with NO_COLOR)")
+    parser.add_argument("--read-only", action="store_true", help="a dashboard that commands nothing")
+
+
+def add_spec_options(parser: Parser, name: str) -> None:
+    """A run spec, and changes of it."""
+    text = "a TOML file, or micro, tiny, gpt2-small, llama-1b"
+    if name == "--spec":
+        parser.add_argument("--spec", default="tiny", metavar="SPEC", help=f"{text} (default tiny)")
+    else:
+        parser.add_argument("spec", metavar="SPEC", help=text)
+    add_sets(parser)
+
+
+def add_sets(parser: Parser) -> None:
+    """`--set`, repeatable."""
+    sets = "change one value of the spec, as in --set round.steps=50; repeatable"
+    parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="sets", help=sets)
+
+
+def add_addresses(parser: Parser, flag: str, text: str) -> None:
+    """A flag that takes a multiaddr, repeatable."""
+    parser.add_argument(flag, action="append", default=[], metavar="ADDR", help=text)
+
+
+def look(options: argparse.Namespace) -> Look:
+    """What `add_look` was answered."""
+    from tui.attach import Look
+
+    return Look(read_only=options.read_only, ascii_only=options.ascii_only, mono=options.mono)
+
+
+def directory(options: argparse.Namespace) -> Path:
+    """The run directory that is meant. Raises BadInput if there is none."""
+    from tui.places import data_root
+    from tui.status import newest_directory
+
+    return options.dir or newest_directory(data_root() / "runs")

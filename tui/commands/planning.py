@@ -1,0 +1,107 @@
+"""The commands that say what a run would cost: plan, simulate."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tui.commands.options import Commands, add_command, add_sets, add_spec_options
+
+
+def add_to(commands: Commands) -> None:
+    """Add them."""
+    _add_plan(commands)
+    _add_simulate(commands)
+
+
+def _add_plan(commands: Commands) -> None:
+    parser = add_command(commands, "plan", _plan, "say what a run will cost on some peers, and how to set it up")
+    add_spec_options(parser, "spec")
+    text = "how many, or a TOML file of [[peer]] tables (default: as many as found the run)"
+    parser.add_argument("--peers", default="", metavar="N|FILE", help=text)
+    for flag, metavar, what in (
+        ("--step-s", "S", "seconds of an inner step of the spec as it stands, measured"),
+        ("--flops", "F", "FLOP/s that training reaches, as in 2e13"),
+        ("--memory", "GB", "of the training device"),
+        ("--upload", "MBPS", "megabits per second that each sends at most"),
+        ("--download", "MBPS", "megabits per second that each takes in at most"),
+    ):
+        parser.add_argument(flag, type=float, default=0.0, metavar=metavar, help=f"{what}, of every peer")
+    text = "size of the model, where the planner cannot count it"
+    parser.add_argument("--parameters", type=int, default=0, metavar="N", help=text)
+    text = "how much the quality of tokens counts beside their number: 0 not at all (default 1)"
+    parser.add_argument("--quality", type=float, default=1.0, metavar="W", help=text)
+    text = "what rounds took on your machines: a peer's folder or events, or what an earlier fit wrote"
+    parser.add_argument("--measured", type=Path, metavar="DIR|FILE", help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the planned spec, for homefires bootstrap")
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from peer.events import printable
+    from tui.choose import choose_spec
+    from tui.planning import Plan, answer, describe, machine_of, to_json, write
+
+    plan = Plan(
+        spec=choose_spec(options.spec, sets=options.sets), peers=options.peers, machine=machine_of(options),
+        parameters=options.parameters, quality=options.quality, measured=options.measured,
+    )  # fmt: skip
+    found = answer(plan)
+    print(to_json(found) if options.json else "\n".join(map(printable, describe(found).splitlines())))
+    if options.write:
+        print(write(found, options.write), file=sys.stderr if options.json else sys.stdout)
+    return 0
+
+
+def _add_simulate(commands: Commands) -> None:
+    parser = add_command(commands, "simulate", _simulate, "simulate a run on peers that one does not have")
+    parser.add_argument("spec", nargs="?", default="tiny", metavar="SPEC", help="a TOML file or a name (default tiny)")
+    add_sets(parser)
+    text = "how many, or a TOML file of [[peer]] tables (default 4)"
+    parser.add_argument("--peers", default="4", metavar="N|FILE", help=text)
+    parser.add_argument("--rounds", type=int, default=20, metavar="R", help="rounds to make (default 20)")
+    parser.add_argument("--preset", default="", metavar="NAME", help="a network of known places, such as aws")
+    text = "seconds of an inner step (default: of a home GPU)"
+    parser.add_argument("--step-s", type=float, default=0.0, metavar="S", help=text)
+    text = "deviation of the speed of a peer from round to round, as a share (default 0.05)"
+    parser.add_argument("--spread", type=float, default=0.05, metavar="X", help=text)
+    for word in ("upload", "download"):
+        text = f"megabits per second of each peer's {word} (default: no cap)"
+        parser.add_argument(f"--{word}", type=float, default=0.0, metavar="MBPS", help=text)
+    text = "how peers come and go, per hour: crash=0.1,leave=0.05,join=0.1,back=600; or a file of changes"
+    parser.add_argument("--churn", default="", metavar="RATES|FILE", help=text)
+    text = "how many attack, and how: times_100=1,nan=1,zeros=1,replay=1"
+    parser.add_argument("--attackers", default="", metavar="KINDS", help=text)
+    text = "largest error of a clock in seconds (default 0)"
+    parser.add_argument("--skew", type=float, default=0.0, metavar="S", help=text)
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="the same seed gives the same run")
+    text = "sides of a grid of groups, as in 8x8x8 (default: as needed)"
+    parser.add_argument("--grid", default="", metavar="SIDES", help=text)
+    text = "draw what groups do from runs of one instead of simulating every message"
+    parser.add_argument("--aggregate", action="store_true", help=text)
+    text = "of a grid, message by message (default: one per core); the outcome is the same"
+    parser.add_argument("--processes", type=int, default=0, metavar="N", help=text)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--json", action="store_true", help="print one JSON object")
+    what.add_argument("--papers", action="store_true", help="print the figures of papers beside simulated ones")
+    text = "write the event lines of all peers there"
+    parser.add_argument("--events", type=Path, metavar="FILE", help=text)
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    if options.papers:
+        from peer.plan.simulate.published import lines
+
+        print(*lines(), sep="\n")
+        return 0
+    from tui.simulate import Simulate, run_simulate
+
+    asked = Simulate(
+        spec=options.spec, sets=tuple(options.sets), peers=options.peers, rounds=options.rounds,
+        preset=options.preset, step_s=options.step_s, spread=options.spread, upload=options.upload,
+        download=options.download, churn=options.churn, attackers=options.attackers, skew_s=options.skew,
+        seed=options.seed, grid=options.grid, aggregate=options.aggregate, processes=options.processes,
+        as_json=options.json, events=options.events,
+    )  # fmt: skip
+    return run_simulate(asked, sys.stdout)
