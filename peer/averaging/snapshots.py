@@ -10,7 +10,6 @@ several donors say, and in the end the voters, with whose bits those of every ne
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 
 import msgpack
 import numpy as np
+from blake3 import blake3
 
 from dht.errors import BadInput, DiskFull
 from dht.files import naming_damage, sync_folder, telling_full_disk, write_whole
@@ -247,7 +247,7 @@ def read_vectors(path: Path, manifest: Manifest) -> tuple[Floats, Floats]:
 
 def state_digest(path: Path, manifest: Manifest) -> bytes:
     """H(θ, m, cursors) of what lies in the folder."""
-    state = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    state = blake3()
     with (path / VECTORS).open("rb") as file:
         while piece := file.read(CHUNK_BYTES):
             state.update(piece)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgpack
 import torch
+from blake3 import blake3
 from torch import Tensor
 
 from peer.averaging.codec import Codec
@@ -74,10 +74,10 @@ class Anchor:
         self.round += 1
 
     def state_digest(self) -> bytes:
-        """BLAKE2b-256 over θ, then m (little-endian float32), then the cursors in order of their shards."""
-        state = hashlib.blake2b(digest_size=32)
+        """BLAKE3-256 over θ, then m (little-endian float32), then the cursors in order of their shards."""
+        state = blake3()
         for vector in (self.theta, self.momentum):
-            state.update(vector.numpy().astype("<f4", copy=False).data)
+            state.update(vector.numpy().astype("<f4", copy=False).view("u1").data)
         state.update(msgpack.packb([[shard, self.cursors[shard]] for shard in sorted(self.cursors)]))
         return state.digest()
 

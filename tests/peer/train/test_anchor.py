@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 
 import msgpack
 import numpy as np
 import pytest
 import torch
+from blake3 import blake3
 
 from peer.averaging.codec import Codec
 from peer.rounds.layout import Part as Piece
@@ -119,10 +119,10 @@ def test_cursors_advance_and_never_go_back() -> None:
 
 
 def test_the_digest_is_what_the_protocol_says() -> None:
-    """BLAKE2b-256 over little-endian θ, m and the sorted cursors."""
+    """BLAKE3-256 over little-endian θ, m and the sorted cursors."""
     anchor = Anchor(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]), 5, {9: 1, 2: 7})
     bits = b"".join(bytes.fromhex(word) for word in ("0000803f", "00000040", "00004040", "00008040"))
-    expected = hashlib.blake2b(bits + msgpack.packb([[2, 7], [9, 1]]), digest_size=32).digest()
+    expected = blake3(bits + msgpack.packb([[2, 7], [9, 1]])).digest()
     assert anchor.state_digest() == expected
 
 
