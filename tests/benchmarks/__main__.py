@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from collections.abc import Sequence
+from types import FrameType
 
 from tests.benchmarks import (
     allreduce,
@@ -24,31 +26,28 @@ from tests.benchmarks import (
     spikes,
 )
 
+BENCHMARKS = (
+    quality, drops, join, chaos, attacks, spikes, honest, overlap,
+    parity, placement, dashboard, allreduce, links, churn, prediction, simulate,
+)  # fmt: skip
+
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the benchmark that the command line names; 0 if every bar it shows was met."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    quality.add_command(commands)
-    drops.add_command(commands)
-    join.add_command(commands)
-    chaos.add_command(commands)
-    attacks.add_command(commands)
-    spikes.add_command(commands)
-    honest.add_command(commands)
-    overlap.add_command(commands)
-    parity.add_command(commands)
-    placement.add_command(commands)
-    dashboard.add_command(commands)
-    allreduce.add_command(commands)
-    links.add_command(commands)
-    churn.add_command(commands)
-    prediction.add_command(commands)
-    simulate.add_command(commands)
+    for benchmark in BENCHMARKS:
+        benchmark.add_command(commands)
     arguments = parser.parse_args(words)
     code: int = arguments.run(arguments)
     return code
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    """As an interrupt: whoever holds children or folders lets go of them."""
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
     raise SystemExit(main())

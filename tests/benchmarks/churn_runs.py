@@ -153,6 +153,7 @@ def _orders(spec: Path, plan: Plan, lines: Lines, number: int, meet: str) -> Ord
         spec=str(spec), peers=names, me=identity_of(number).peer_id,
         founder=number if number < plan.founders else None, step_s=plan.step_s, rounds=0,
         address=lines.places[number].address, device=lines.places[number].device, floor_bps=lines.floor_bps, meet=meet,
+        most=plan.most_peers,
     )  # fmt: skip
 
 

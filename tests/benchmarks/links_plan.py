@@ -35,14 +35,13 @@ class Plan:
     def read(cls, quick: bool, chosen: list[str] | None = None) -> Plan:
         """From the file; some of its systems, if they are `chosen`."""
         table = tomllib.loads(PLAN.read_text())
-        short, more = table.pop("quick"), table.pop("more")
+        short = table.pop("quick")
         quick_ones = short.pop("chosen")
         if quick:
             table |= short
             chosen = chosen or quick_ones
         if chosen:
-            known = table["systems"] | more
-            table["systems"] = {name: known[name] for name in chosen}
+            table["systems"] = {name: table["systems"][name] for name in chosen}
         return cls(**table | {"slower": tuple(table["slower"]), "sets": tuple(table.get("sets", ()))})
 
     @property

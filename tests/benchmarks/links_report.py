@@ -12,6 +12,7 @@ from tests.benchmarks.links_figures import Ran
 from tests.benchmarks.rows import Bar, markdown
 
 BOUND, OURS, BLOCKING = "bound", "ours", "blocking DiLoCo"
+SAME_LINES = "ours on the rivals' lines"
 MOST_OF_BOUND = 1.05
 LEAST_SOONER = 5.0
 MOST_EXPOSED = 0.02
@@ -35,8 +36,9 @@ def judge(ran: Sequence[Ran], target: float | None) -> list[Bar]:
     bars = []
     if target is not None and OURS in by_name:
         bars.append(_to_bound(by_name[BOUND], by_name[OURS], target))
-    if target is not None and {OURS, BLOCKING} <= set(by_name):
-        bars.append(_sooner(by_name[OURS], by_name[BLOCKING], target))
+    equals = by_name.get(SAME_LINES) or by_name.get(OURS)
+    if target is not None and equals and BLOCKING in by_name:
+        bars.append(_sooner(equals, by_name[BLOCKING], target))
     if OURS in by_name:
         bars.append(_exposed(by_name[OURS]))
     return [*bars, _pace(ran), _load(ran)]

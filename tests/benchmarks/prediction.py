@@ -28,11 +28,17 @@ from peer.plan.shape import shape_of
 from peer.spec import RunSpec, load
 from peer.testing.processes import ENDLESS, RealSwarm, _spec
 from tests.benchmarks import prediction_report
+from tests.benchmarks.jobs import code_digest
 from tests.benchmarks.overlap import say
 from tests.benchmarks.record import commit, machine, versions
 
 SPEC = Path(__file__).with_name("prediction_spec.toml")
 PLAN = Path(__file__).with_suffix(".toml")
+CODE = (
+    "dht/*.py", "peer/*.py", "peer/averaging/*.py", "peer/rounds/*.py", "peer/judge/*.py", "peer/train/*.py",
+    "peer/testing/processes.py", "tests/benchmarks/prediction.py", "tests/benchmarks/prediction*.toml",
+)  # fmt: skip
+"""Whose change makes a row worthless."""
 BEGIN_S, ROUND_S = 300.0, 120.0
 DOWNLOADS = 5.0
 """Times the upload."""
@@ -126,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
     rows.mkdir(parents=True, exist_ok=True)
     for configuration, repeat in list_jobs(plan):
         path = rows / f"{configuration.name}.{repeat}.json"
-        if not path.exists() and not arguments.report:
+        if not arguments.report and not is_measured(path):
             measure(path, str(SPEC), plan, configuration)
     return report(arguments.out, str(SPEC), plan, quick=arguments.quick or bool(arguments.only))
 
@@ -139,6 +145,11 @@ def list_jobs(plan: Plan) -> Iterator[tuple[Configuration, int]]:
 
 
 # ---- measuring ----
+
+
+def is_measured(path: Path) -> bool:
+    """Whether its row is there and this code made it."""
+    return path.exists() and json.loads(path.read_text()).get("code") == code_digest(CODE)
 
 
 def measure(path: Path, spec: str, plan: Plan, configuration: Configuration) -> None:
@@ -158,7 +169,8 @@ def measure(path: Path, spec: str, plan: Plan, configuration: Configuration) -> 
             lines = [swarm.lines(peer) for peer in range(configuration.peers)]
             timed = time_rounds(lines, swarm.spec, plan.warm_rounds, last)
     say(f"{configuration.name}: rounds of {timed.round_s:.3f} s, steps of {1000 * timed.step_s:.2f} ms")
-    path.write_text(json.dumps({"name": configuration.name, "timed": dataclasses.asdict(timed)}) + "\n")
+    row = {"name": configuration.name, "code": code_digest(CODE), "timed": dataclasses.asdict(timed)}
+    path.write_text(json.dumps(row) + "\n")
 
 
 def is_commit(line: Line, round: int) -> bool:

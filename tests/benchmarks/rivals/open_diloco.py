@@ -109,7 +109,7 @@ class Peer:
         self._momentum = torch.zeros_like(self._theta)
         self._lock = threading.Lock()
         self._averager = StateSharing(
-            [torch.zeros_like(self._theta)], dht, prefix=PREFIX, target_group_size=len(orders.peers),
+            [torch.zeros_like(self._theta)], dht, prefix=PREFIX, target_group_size=orders.most or len(orders.peers),
             min_matchmaking_time=MATCHMAKING_S, allreduce_timeout=AVERAGING_S, compression=Float16Compression(),
             start=False,
         )  # fmt: skip

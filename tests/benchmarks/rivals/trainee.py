@@ -49,6 +49,8 @@ class Orders:
     """See `Lines`."""
     meet: str = ""
     """Where the others can be reached."""
+    most: int = 0
+    """The largest group: who averages waits for no more than these. 0: the founders."""
 
     def write(self, folder: Path) -> None:
         """For the peer that runs in this folder."""
