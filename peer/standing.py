@@ -19,7 +19,7 @@ from peer.events import Evaluated, Event, PhaseEntered, RoundCommitted
 from peer.exposure import Exposure
 from peer.keeping import Keeper
 from peer.outcome import norms_of, penalties_of, tokens_of, weights_of
-from peer.rounds.deadlines import ready_after_s
+from peer.rounds.deadlines import ready_after_others_s
 from peer.rounds.names import next_anchor
 from peer.rounds.update import Block, Update
 from peer.spec import RunSpec
@@ -173,7 +173,7 @@ class Standing:
         apply = self.trainer.begin_apply if beside else self.trainer.apply
         self.session.say_given_up(apply(update, self.link.load_object), update.round)
         self.anchor, self.members = anchor, update.staying
-        self.pace.was_late(ready_after_s(update, self.trainer.me))
+        self.pace.was_late(ready_after_others_s(update, self.trainer.me))
         self._begin_anew()
         if beside:
             self.applying = update, bytes_sent, bytes_received

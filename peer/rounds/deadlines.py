@@ -115,6 +115,17 @@ def _arrivals(update: Update, wait: int, factor: float) -> list[float]:
     return [factor * (missed_s if ms == NEVER else ms / 1000) for ms in times if ms != NOT_AWAITED]
 
 
+def ready_after_others_s(update: Update, peer: str) -> float:
+    """How much later than half of all members that came a member was ready; 0.0 if it was not.
+
+    Half of them, not the first, so that nobody who is early makes all others hurry.
+    """
+    came = sorted(row[0] for row in update.took if row[0] not in (NEVER, NOT_AWAITED))
+    if not came:
+        return 0.0
+    return max(0.0, ready_after_s(update, peer) - came[(len(came) - 1) // 2] / 1000)
+
+
 def ready_after_s(update: Update, peer: str) -> float:
     """How much later than the first a member was ready, as the coordinator measured it; 0.0 if that is not known."""
     for member, row in zip(update.members, update.took, strict=False):

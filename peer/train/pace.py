@@ -96,6 +96,16 @@ class Pace:
         """My own speed while I train, the rests that my owner asks for included; 0 while it is not known."""
         return round(self._speed.tokens_per_s, 3)
 
+    @property
+    def step_s(self) -> float:
+        """Seconds of an inner step of mine, rests included; 0 while that is not known."""
+        return self._speed.step_s
+
+    @property
+    def others_tokens_per_s(self) -> tuple[float, ...]:
+        """What the others in the electorate say of themselves, those who say anything."""
+        return tuple(each / 1000 for each in self._others)
+
     def stepped(self, seconds: float, tokens: int) -> None:
         """I made an inner step, rest included."""
         self._speed.add(seconds, tokens)
@@ -105,7 +115,7 @@ class Pace:
         self._others = tuple(whole for speed in speeds.values() if (whole := _milli(speed)) > 0)
 
     def was_late(self, seconds: float) -> None:
-        """My part of the newest round was there so much later than the first.
+        """My part of the newest round was there so much later than half of all.
 
         Who trains on meanwhile would come as late to every round: its period begins with its own freeze. So its next
         part is smaller by the steps of that time, by half at most, and from then on all are ready together.

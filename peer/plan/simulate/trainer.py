@@ -33,7 +33,7 @@ from peer.plan.simulate.setting import Simulated
 from peer.plan.simulate.tokens import TokenDisk, TokenSums, part_of
 from peer.rounds import merkle
 from peer.rounds.catchup import HEAD_EVERY_S, NEWS_EVERY_S
-from peer.rounds.deadlines import ready_after_s
+from peer.rounds.deadlines import ready_after_others_s
 from peer.rounds.effects import Applied, Leaving, Progressed, Tick
 from peer.rounds.machine import TICK_S
 from peer.rounds.messages import HeadSent
@@ -372,7 +372,7 @@ class SimulatedPeer(SwarmPeer):
         update = block.update
         self.tell(PhaseEntered(round=update.round - 1, phase="apply"))
         self._settle(update)
-        self.pace.was_late(ready_after_s(update, self.name))
+        self.pace.was_late(ready_after_others_s(update, self.name))
         self.later(self.machine.apply_s, self._applied_block, update, head)
 
     def _settle(self, update: Update) -> None:

@@ -21,6 +21,8 @@ from peer.rounds.deadlines import (
     learn,
     measure,
     patience_s,
+    ready_after_others_s,
+    ready_after_s,
 )
 from peer.rounds.effects import Received
 from peer.rounds.machine import step
@@ -129,6 +131,26 @@ def test_whatever_a_coordinator_says_the_deadlines_stay_between_floor_and_cap(
     assert CONTROL_FLOOR_S <= learned.ack_s <= 8.0
     assert min(learned.exchange_s, learned.means_s) >= DATA_FLOOR_S
     assert max(learned.exchange_s, learned.means_s) <= 120.0
+
+
+# ---- how late one was ----
+
+
+def test_one_early_peer_makes_nobody_late() -> None:
+    """A slow peer whose few long steps end early, or a liar, would have all others train less."""
+    late = decided(*((ms, 0, 0, 0) for ms in (0, 900, 1000, 4000)))
+    assert [ready_after_s(late, f"p{index}") for index in range(4)] == [0.0, 0.9, 1.0, 4.0]
+    assert [ready_after_others_s(late, f"p{index}") for index in range(4)] == pytest.approx([0.0, 0.0, 0.1, 3.1])
+
+
+def test_of_two_the_later_one_is_late() -> None:
+    assert ready_after_others_s(decided((0, 0, 0, 0), (700, 0, 0, 0)), "p1") == 0.7
+
+
+def test_who_did_not_come_is_no_measure_of_others() -> None:
+    late = decided((0, 0, 0, 0), (NEVER, 0, 0, 0), (NOT_AWAITED, 0, 0, 0), (500, 0, 0, 0))
+    assert [ready_after_others_s(late, f"p{index}") for index in range(4)] == [0.0, 0.0, 0.0, 0.5]
+    assert ready_after_others_s(decided((NEVER, 0, 0, 0)), "p0") == 0.0
 
 
 # ---- rounds whose deadlines are those of the rounds before ----
