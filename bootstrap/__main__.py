@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bootstrap.inviting import parse_duration_s
 from bootstrap.report import Reporter
 from bootstrap.server import BootstrapConfig, read_config, serve
 from dht.addresses import check_announce, check_listen
@@ -48,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spec-hash", required=True, metavar="HEX", help="what joiners must find the spec to hash to")
     parser.add_argument("--listen", action="append", default=[], metavar="ADDR", help="default: all interfaces")
     parser.add_argument("--announce", action="append", default=[], metavar="ADDR", help="what others shall dial")
+    parser.add_argument("--invites", type=int, default=0, metavar="N", help="so many invites for one peer each")
+    parser.add_argument("--expires", default="", metavar="TIME", help="how long invites last, such as 7d or 12h")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
@@ -61,7 +64,10 @@ def _config(options: argparse.Namespace) -> BootstrapConfig:
         raise BadInput(f"--spec-hash is {options.spec_hash[:80]!r}; it must be 64 hexadecimal digits")
     listen = tuple(check_listen(address) for address in options.listen)
     announce = tuple(check_announce(address) for address in options.announce)
-    return read_config(options.spec, spec_hash, options.dir, listen, announce)
+    lasts_s = parse_duration_s("--expires", options.expires) if options.expires else 0.0
+    return read_config(
+        options.spec, spec_hash, options.dir, listen, announce, single=options.invites, lasts_s=lasts_s
+    )  # fmt: skip
 
 
 def _run(config: BootstrapConfig, report: Reporter, parent_pid: int) -> None:

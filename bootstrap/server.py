@@ -10,20 +10,25 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from bootstrap.admitting import Book
 from bootstrap.founding import GenesisFile, Waiting, look
+from bootstrap.inviting import INVITE_FILE, Terms, issue_all
+from bootstrap.ordering import OrdersFile
 from bootstrap.report import Reporter
 from dht import invite
 from dht.addresses import ALL_INTERFACES, are_loopback, check_dial
-from dht.errors import BadAddress, BadSpec, Unreachable
+from dht.errors import BadAddress, BadSpec, DiskFull, Unreachable
+from dht.files import write_whole
 from dht.identity import Identity
 from dht.keys import GENESIS, GENESIS_TTL_S, HEAD
 from dht.lock import hold_directory
 from dht.node import NetworkConfig, Node, open_node
 from dht.records import Genesis, Head, Malformed, pack, unpack_body
+from dht.refusals import Code
 
 LOOK_S = 1.0
 """Pause between two looks at the board while founders are missing."""
@@ -43,16 +48,19 @@ class BootstrapConfig:
     founders: int
     listen: tuple[str, ...] = ALL_INTERFACES
     announce: tuple[str, ...] = ()
+    terms: Terms = field(default_factory=Terms)
 
 
 def read_config(
-    path: Path, spec_hash: bytes, directory: Path, listen: tuple[str, ...], announce: tuple[str, ...]
-) -> BootstrapConfig:
-    """The config for a spec file. Raises BadSpec."""
+    path: Path, spec_hash: bytes, directory: Path, listen: tuple[str, ...], announce: tuple[str, ...],
+    *, single: int = 0, lasts_s: float = 0.0,
+) -> BootstrapConfig:  # fmt: skip
+    """The config for a spec file. Raises BadSpec, and BadInput for terms of invites that do not fit it."""
     try:
         spec = path.read_bytes()
-        run = tomllib.loads(spec.decode())["run"]
-        name, founders = run["name"], run["founders"]
+        table = tomllib.loads(spec.decode())
+        name, founders = table["run"]["name"], table["run"]["founders"]
+        policy = table.get("admission", {}).get("policy", "open")
     except OSError as error:
         raise BadSpec(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -67,6 +75,7 @@ def read_config(
         founders=founders,
         listen=listen or ALL_INTERFACES,
         announce=announce,
+        terms=Terms(admits=policy == "invited", single=single, lasts_s=lasts_s),
     )
 
 
@@ -76,22 +85,57 @@ async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) 
         identity = Identity.load_or_create(config.directory / "identity.key")
         report.run, report.peer = config.spec_hash.hex()[:16], identity.peer_id
         file = GenesisFile(config.directory / "genesis", identity, config.spec_hash)
+        orders = OrdersFile(config.directory, config.spec_hash, identity.peer_id, report)
+        book = Book(config.directory / "admitted", identity, config.spec_hash) if config.terms.admits else None
         report("PeerStarted", name="bootstrap", version=_version(), directory=str(config.directory))
         with _forgiving_when(stop):
             async with open_node(_network(config)) as node:
                 node.serve("spec", lambda: config.spec)
                 node.serve("genesis", lambda: _packed_genesis(file))
-                report("InviteIssued", invite=await _invite(config, identity, node))
-                await _found(config, node, file, report, stop)
-                await _republish(node, file, stop)
+                node.answer("orders", orders.answer)
+                if book is not None:
+                    _admit_who_asks(node, book, orders, report)
+                await _invite(config, identity, node, report)
+                await _found(config, node, file, report, stop, orders, book)
+                await _republish(node, file, stop, orders)
         report("PeerStopped", why="asked to stop", exit_code=0)
 
 
-async def _found(config: BootstrapConfig, node: Node, file: GenesisFile, report: Reporter, stop: asyncio.Event) -> None:
+def _admit_who_asks(node: Node, book: Book, orders: OrdersFile, report: Reporter) -> None:
+    async def answer(peer: str, request: bytes) -> bytes | None:
+        known = book.peers
+        try:
+            answered = book.answer(peer, request.decode(errors="replace"), orders.look(), time.time())
+        except DiskFull as error:
+            report("AlertRaised", level="error", code="DISK", text=f"{peer} waits for its admission: {error}")
+            return None
+        if answered.admission is None:
+            node.refusals(Code.TOKEN, peer, answered.why)
+            report("AlertRaised", level="warning", code=Code.TOKEN, text=f"{peer} is not admitted: {answered.why}")
+        elif peer not in known:
+            text = f"{peer} is admitted, number {len(known) + 1}"
+            report("AlertRaised", level="info", code="ADMITTED", text=text)
+        return answered.to_bytes()
+
+    node.answer("admit", answer)
+
+
+async def _found(
+    config: BootstrapConfig, node: Node, file: GenesisFile, report: Reporter, stop: asyncio.Event, orders: OrdersFile,
+    book: Book | None,
+) -> None:  # fmt: skip
     """Wait until enough peers agree on the initial state, then decide who founds the run."""
     last: Waiting | None = None
     while file.genesis is None and not stop.is_set():
-        seen = look(await _read_heads(node))
+        heads = await _read_heads(node)
+        kept_out = orders.look().quarantined
+        seen = look(
+            {
+                peer: head
+                for peer, head in heads.items()
+                if peer not in kept_out and (book is None or peer in book.peers)
+            }
+        )
         if seen != last:
             _say_who_waits(seen, config.founders, report)
             last = seen
@@ -118,12 +162,16 @@ def _say_who_waits(seen: Waiting, count: int, report: Reporter) -> None:
     report("AlertRaised", level="info", code="FOUNDERS", text=text)
 
 
-async def _republish(node: Node, file: GenesisFile, stop: asyncio.Event) -> None:
+async def _republish(node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile) -> None:
+    due_at = 0.0
     while not stop.is_set():
-        record = file.record(time.time() + GENESIS_TTL_S)
-        assert record is not None
-        stored = await node.board.publish(GENESIS, record, GENESIS_TTL_S)
-        await _pause(stop, REPUBLISH_S if stored else LOOK_S)
+        orders.look()
+        if time.monotonic() >= due_at:
+            record = file.record(time.time() + GENESIS_TTL_S)
+            assert record is not None
+            stored = await node.board.publish(GENESIS, record, GENESIS_TTL_S)
+            due_at = time.monotonic() + (REPUBLISH_S if stored else LOOK_S)
+        await _pause(stop, LOOK_S)
 
 
 async def _read_heads(node: Node) -> dict[str, Head]:
@@ -141,15 +189,21 @@ def _packed_genesis(file: GenesisFile) -> bytes | None:
     return None if record is None else pack(record)
 
 
-async def _invite(config: BootstrapConfig, identity: Identity, node: Node) -> str:
+async def _invite(config: BootstrapConfig, identity: Identity, node: Node, report: Reporter) -> None:
+    """Print invites, and keep one: `homefires invite` makes more like it."""
     addresses = [address for address in await node.addresses() if _can_be_dialled(address)]
     beyond = [address for address in addresses if not are_loopback([address])]
-    return invite.issue(
+    texts = issue_all(
         identity,
         run=config.name,
         spec_hash=config.spec_hash,
         addrs=tuple((beyond or addresses)[: invite.MAX_ADDRESSES]),
+        terms=config.terms,
+        now_s=time.time(),
     )
+    write_whole(config.directory / INVITE_FILE, texts[-1].encode())
+    for text in texts:
+        report("InviteIssued", invite=text)
 
 
 def _can_be_dialled(address: str) -> bool:

@@ -11,7 +11,9 @@
     ├── DirectoryBusy                   6    another peer runs in this directory
     ├── RoundsFailed                    7    a demo ended without every round committed alike
     ├── DiskFull                        8    no room for what must survive a crash
-    └── BadChain                        9    an audit found a file of a run that is not as it was agreed
+    ├── BadChain                        9    an audit found a file of a run that is not as it was agreed
+    ├── ClockOff                       10    this machine's clock is too far from those of the others
+    └── NotAdmitted                    11    the run asks for an admission, and the organiser gave none
 
 Exit code 0 is success, 1 an error of ours (a bug), 130 an interrupt. Only the command line
 prints: one line that says what, which value and what to do; the traceback with ``--debug``.
@@ -84,3 +86,15 @@ class BadChain(HomefiresError):
     """What lies in a run directory is not what its peers agreed on."""
 
     exit_code = 9
+
+
+class ClockOff(HomefiresError):
+    """This machine's clock is further from those of the others than the network bears."""
+
+    exit_code = 10
+
+
+class NotAdmitted(HomefiresError):
+    """The run takes those alone whom its organiser has admitted."""
+
+    exit_code = 11

@@ -62,19 +62,24 @@ class Identity:
 
     @classmethod
     def _load(cls, path: Path) -> Identity:
-        raw = path.read_bytes()
-        seed = raw[len(_PRIVATE_HEADER) :][:32]
-        identity = cls(Ed25519PrivateKey.from_private_bytes(seed)) if len(seed) == 32 else None
-        if identity is None or identity._file_bytes() != raw:
+        identity = cls.from_bytes(path.read_bytes())
+        if identity is None:
             raise BadInput(f"{path} is not an Ed25519 identity; move it away to become a new peer")
         path.chmod(0o600)
         return identity
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Identity | None:
+        """The key in the bytes of a key file; None if they are not one."""
+        seed = raw[len(_PRIVATE_HEADER) :][:32]
+        identity = cls(Ed25519PrivateKey.from_private_bytes(seed)) if len(seed) == 32 else None
+        return identity if identity is not None and identity.to_bytes() == raw else None
 
     def save(self, path: Path) -> None:
         """Write the key file; its folder must exist. Never replaces a file."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "wb") as file:
-            file.write(self._file_bytes())
+            file.write(self.to_bytes())
             file.flush()
             os.fsync(file.fileno())
 
@@ -82,7 +87,8 @@ class Identity:
         """64 bytes over (`run`, `kind`, `payload`): what one run or kind signs says nothing in another."""
         return self._key.sign(_signed_bytes(run, kind, payload))
 
-    def _file_bytes(self) -> bytes:
+    def to_bytes(self) -> bytes:
+        """What the key file holds; whoever has it is this peer."""
         return _PRIVATE_HEADER + self._key.private_bytes_raw() + self._key.public_key().public_bytes_raw()
 
 

@@ -10,7 +10,8 @@ import base64
 import binascii
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -20,10 +21,13 @@ from dht.errors import BadAddress, BadInvite
 from dht.identity import Identity, public_key_of, verify
 
 PREFIX = "hf1:"
-VERSION = 1
+VERSION = 2
+"""Of what this client can read. 2: admissions."""
 MAX_INVITE_CHARS = 8192
 MAX_ADDRESSES = 16
+MAX_TOKEN_BYTES = 32
 
+_FIRST_VERSION = 1
 _KIND = "invite"
 _NAME = re.compile(r"[\w.-]{1,64}")
 
@@ -40,10 +44,15 @@ class Invite:
     """Peer id that signed the invite and will sign the genesis."""
     addrs: tuple[str, ...]
     """Where to dial first, each with /p2p/…"""
-    min_version: int = VERSION
+    min_version: int = _FIRST_VERSION
     """Smallest version of the invite's reader that can take part."""
     token: bytes | None = None
+    """For this the organiser's node admits whoever shows the invite, in a run that asks for an admission."""
+    once: bool = False
+    """Only the first who shows it."""
     expires: float | None = None
+    text: str = field(default="", compare=False, repr=False)
+    """The whole invite as it was issued."""
 
 
 def issue(
@@ -53,21 +62,23 @@ def issue(
     spec_hash: bytes,
     addrs: tuple[str, ...],
     token: bytes | None = None,
+    once: bool = False,
     expires: float | None = None,
 ) -> str:
     """The invite text, signed by `identity`, the organiser. Raises BadAddress."""
     assert len(spec_hash) == 32
     assert 0 < len(addrs) <= MAX_ADDRESSES
+    assert token is None or 0 < len(token) <= MAX_TOKEN_BYTES
     fields: dict[str, Any] = {
-        "v": VERSION,
+        "v": _FIRST_VERSION,
         "run": run,
         "spec_hash": spec_hash,
         "organiser": identity.peer_id,
         "addrs": [check_dial(address) for address in addrs],
-        "min_version": VERSION,
+        "min_version": _FIRST_VERSION if token is None else VERSION,
     }
     if token is not None:
-        fields["token"] = token
+        fields |= {"token": token, "once": once}
     if expires is not None:
         fields["expires"] = float(expires)
     body = msgpack.packb(fields)
@@ -77,22 +88,28 @@ def issue(
 
 def parse(text: str, now_s: float) -> Invite:
     """Read and check an invite; `now_s` is Unix time. Raises BadInvite with one line, whatever the text."""
-    body, signature = _decode("".join(text.split()))
+    text = "".join(text.split())
+    body, signature = _decode(text)
     fields = _unpack(body)
     if not isinstance(fields, dict):
         raise _damaged()
-    needed = fields.get("min_version", VERSION)
+    needed = fields.get("min_version", _FIRST_VERSION)
     if not _is_int(needed):
         raise _damaged()
     if needed > VERSION:
         raise BadInvite(f"this invite needs invite version {needed}, this client reads {VERSION}; upgrade homefires")
-    invite = _read_fields(fields)
+    invite = _read_fields(fields, text)
     if not verify(invite.organiser, invite.spec_hash, _KIND, body, signature):
         raise BadInvite("this invite is not signed by the organiser it names; ask the organiser for a new one")
     if invite.expires is not None and invite.expires <= now_s:
         hours = (now_s - invite.expires) / 3600
         raise BadInvite(f"this invite expired {hours:.1f} hours ago; ask the organiser for a new one")
     return invite
+
+
+def parse_for(directory: Path, text: str, now_s: float) -> Invite:
+    """Like `parse`, for a peer that lives in this folder: one that has taken part may come back with an old invite."""
+    return parse(text, float("-inf") if (directory / "genesis").exists() else now_s)
 
 
 def _decode(text: str) -> tuple[bytes, bytes]:
@@ -118,7 +135,7 @@ def _unpack(raw: bytes) -> Any:
         raise _damaged() from error
 
 
-def _read_fields(fields: dict[Any, Any]) -> Invite:
+def _read_fields(fields: dict[Any, Any], text: str) -> Invite:
     match fields:
         case {
             "run": str(run),
@@ -131,9 +148,11 @@ def _read_fields(fields: dict[Any, Any]) -> Invite:
                 spec_hash=spec_hash,
                 organiser=organiser,
                 addrs=_read_addresses(addrs),
-                min_version=fields.get("min_version", VERSION),
-                token=_optional(fields, "token", bytes),
+                min_version=fields.get("min_version", _FIRST_VERSION),
+                token=_read_token(fields),
+                once=_optional(fields, "once", bool) or False,
                 expires=_read_expiry(fields),
+                text=text,
             )
     raise _damaged()
 
@@ -145,6 +164,13 @@ def _read_addresses(addrs: list[Any]) -> tuple[str, ...]:
         return tuple(check_dial(address) for address in addrs)
     except BadAddress as error:
         raise BadInvite(f"this invite holds a bad address: {error}") from error
+
+
+def _read_token(fields: dict[Any, Any]) -> bytes | None:
+    token: bytes | None = _optional(fields, "token", bytes)
+    if token is not None and not 0 < len(token) <= MAX_TOKEN_BYTES:
+        raise _damaged()
+    return token
 
 
 def _read_expiry(fields: dict[Any, Any]) -> float | None:

@@ -26,6 +26,8 @@ from dht.traffic import Tally
 HEADER_BYTES = 4
 
 Spawn = Callable[..., asyncio.Task[None]]
+LetsIn = Callable[[str], Awaitable[bool]]
+"""Whether this peer may open a stream; it may be asked who it is."""
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +79,7 @@ class PeerStreams:
         self._protocols = {Lane.CONTROL: protocol, Lane.BULK: f"{protocol}/bulk"}
         self._spawn = spawn
         self.limits = limits
+        self.lets_in: LetsIn = _everybody
         self._on_frame: OnFrame | None = None
         self._outgoing: dict[tuple[Lane, str], tuple[_Outgoing, asyncio.Task[None]]] = {}
         self._incoming: dict[tuple[Lane, str], asyncio.Task[None]] = {}
@@ -127,6 +130,8 @@ class PeerStreams:
         self, lane: Lane, sender: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """One stream per lane and sender: a new one replaces the last, which the sender has given up."""
+        if not await self.lets_in(sender):
+            return
         last = self._incoming.pop((lane, sender), None)
         if last is not None:
             last.cancel()
@@ -140,6 +145,12 @@ class PeerStreams:
             task.cancel()
             if self._incoming.get((lane, sender)) is task:
                 del self._incoming[lane, sender]
+
+    def cut(self, sender: str) -> None:
+        """End the streams of a peer that may not come in any more."""
+        for lane in self._protocols:
+            if (lane, sender) in self._incoming:
+                self._incoming[lane, sender].cancel()
 
     async def _read_frames(self, lane: Lane, sender: str, reader: asyncio.StreamReader) -> None:
         me = asyncio.current_task()
@@ -175,6 +186,10 @@ class PeerStreams:
         except OversizeError as error:
             log.warning("cut off %s: %s", sender, error)
             return None
+
+
+async def _everybody(sender: str) -> bool:
+    return True
 
 
 class Unfinished:

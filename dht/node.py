@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,12 +16,24 @@ from typing import Any
 from dht.addresses import check_announce, check_dial, check_listen, peer_id_in
 from dht.board import Board
 from dht.bucket import Lane
+from dht.clock import TIME, Clock, pack_time, require_right_clock
 from dht.daemon import Daemon, DaemonConfig, open_daemon
-from dht.errors import BadAddress, Unreachable
+from dht.errors import BadAddress, ClockOff, Unreachable
 from dht.keys import MAX_TTL_S, dht_key
 from dht.line import Line
-from dht.links import HEADER_BYTES, LinkLimits, OversizeError, PeerStreams, read_content, read_size, require_open
+from dht.links import (
+    HEADER_BYTES,
+    LetsIn,
+    LinkLimits,
+    OversizeError,
+    PeerStreams,
+    read_content,
+    read_size,
+    require_open,
+)
 from dht.records import Malformed, Record, acceptable, pack, unpack
+from dht.refusals import Code, Refusals
+from dht.remembered import Remembered
 from dht.schema import make_validator
 from dht.streams import MAX_FRAME_BYTES, Streams
 from dht.traffic import Tally
@@ -37,7 +50,7 @@ MEET_TIMEOUT_S = 5.0
 _GOODBYE_S = 1.0
 _BOARD_TIMEOUT_S = 15.0
 _MAX_NAME_BYTES = 64
-_MAX_REQUEST_BYTES = 4096
+_MAX_REQUEST_BYTES = 8192
 _MAX_ANSWERS = 64
 _HAS_IT = b"\x01"
 _HAS_NOTHING = b"\x00"
@@ -59,6 +72,8 @@ class NetworkConfig:
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
     """Dialled first; none: this node is the first."""
+    remember: Path | None = None
+    """A file for the addresses of peers that it meets; those that are there already are dialled first, too."""
     public: bool = False
     """Reach beyond this machine: relays, hole punching, UPnP. Slower to start."""
     client_mode: bool = False
@@ -70,13 +85,20 @@ class NetworkConfig:
     """Bits per second that leave this node by streams, questions and answers, at most; 0 means no cap."""
     download_bps: float = 0.0
     """Likewise what it takes in."""
+    clock: Clock = time.time
+    """Unix time in seconds, compared with that of those who are dialled first."""
 
 
 class Node:
     """Made by `open_node`."""
 
-    def __init__(self, config: NetworkConfig, daemon: Daemon, board: Board, streams: PeerStreams) -> None:
+    def __init__(
+        self, config: NetworkConfig, daemon: Daemon, board: Board, streams: PeerStreams,
+        refusals: Refusals | None = None, remembered: Remembered | None = None,
+    ) -> None:  # fmt: skip
         self.peer_id = daemon.peer_id
+        self.refusals = refusals or Refusals()
+        self._remembered = remembered
         self.board = board
         self.streams: Streams = streams
         self._config = config
@@ -85,6 +107,8 @@ class Node:
         self._providers: dict[str, Answer] = {}
         self._ask_protocol = _protocol(config.run, "ask")
         self._answers = asyncio.Semaphore(_MAX_ANSWERS)
+        self._open_names: Container[str] | None = None
+        """What those may ask, too, who are not let in; None: everybody is."""
 
     @property
     def bytes_sent(self) -> int:
@@ -137,10 +161,20 @@ class Node:
             try:
                 if peer_id_in(check_dial(address)) == peer_id:
                     await self._daemon.connect(address, MEET_TIMEOUT_S)
+                    if self._remembered is not None:
+                        self._remembered.note(peer_id, addresses)
                     return True
             except (BadAddress, Unreachable) as error:
                 log.info("%s", error)
         return False
+
+    def guard(self, lets_in: LetsIn, open_names: Container[str]) -> None:
+        """From now on take streams, and questions for other than these names, from those alone who are let in."""
+        self._links.lets_in, self._open_names = lets_in, open_names
+
+    def cut(self, peer_id: str) -> None:
+        """End the streams of a peer that is not let in any more."""
+        self._links.cut(peer_id)
 
     def serve(self, name: str, provider: Provider) -> None:
         """Give whoever asks for `name` the same; at most MAX_FRAME_BYTES each time."""
@@ -203,6 +237,7 @@ class Node:
 
     async def start(self) -> None:
         """Accept streams and questions from now on."""
+        self.serve(TIME, lambda: pack_time(self._config.clock()))
         await self._links.start()
         await self._daemon.handle(self._ask_protocol, self._answer)
 
@@ -225,7 +260,8 @@ class Node:
             request = await reader.readexactly(request_bytes)
         answer = self._providers.get(name)
         await self._links.download.take(Lane.CONTROL, peer_id, 3 + size + request_bytes)
-        data = await answer(peer_id, request) if answer is not None else None
+        may_ask = self._open_names is None or name in self._open_names or await self._links.lets_in(peer_id)
+        data = await answer(peer_id, request) if answer is not None and may_ask else None
         writer.write(_HAS_NOTHING if data is None else _HAS_IT + len(data).to_bytes(HEADER_BYTES, "big"))
         upload = self._links.upload
         view = memoryview(data or b"")
@@ -282,23 +318,27 @@ class DhtBoard:
 async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
     """Start a node; everything it started has ended when the block is left.
 
-    Raises PortInUse, BadAddress, or Unreachable if no bootstrap address answers. An error in a
+    Raises PortInUse, BadAddress, ClockOff, or Unreachable if no bootstrap address answers. An error in a
     background task, such as one raised by the listener of the streams, ends the block.
     """
     assert len(config.run) == 32
     _check_addresses(config)
+    refusals = Refusals()
+    remembered = None if config.remember is None else Remembered(config.remember)
+    earlier = () if remembered is None else remembered.addresses
     try:
         async with open_daemon(_daemon_config(config)) as daemon, _task_scope() as spawn:
-            met = await _dial_bootstrap(daemon, config)
-            dht_node = await _start_dht(daemon, config, met)
+            met = await _dial_first(daemon, (*config.bootstrap, *earlier), config.dial_timeout_s)
+            await _check_clock(daemon, config, met, refusals)
+            dht_node = await _start_dht(daemon, config, met, refusals)
             streams = PeerStreams(
                 daemon, _protocol(config.run, "frames"), spawn, config.limits,
                 upload=Line(config.upload_bps), download=Line(config.download_bps),
             )  # fmt: skip
-            node = Node(config, daemon, DhtBoard(dht_node, config.run), streams)
+            node = Node(config, daemon, DhtBoard(dht_node, config.run), streams, refusals, remembered)
             await node.start()
             spawn(_watch(daemon))
-            spawn(_stay_in_touch(daemon, dht_node, config))
+            spawn(_stay_in_touch(daemon, dht_node, config, earlier))
             try:
                 yield node
             finally:
@@ -350,12 +390,12 @@ def _daemon_config(config: NetworkConfig) -> DaemonConfig:
     )
 
 
-async def _dial_bootstrap(daemon: Daemon, config: NetworkConfig) -> list[str]:
-    """The bootstrap addresses that answer. One is enough: the others then have _GOODBYE_S more."""
-    others = _others(daemon, config)
+async def _dial_first(daemon: Daemon, addresses: Sequence[str], timeout_s: float) -> list[str]:
+    """Those that answer. One is enough: the others then have _GOODBYE_S more."""
+    others = _others(daemon, addresses)
     if not others:
         return []
-    dials = {asyncio.create_task(daemon.connect(address, config.dial_timeout_s)): address for address in others}
+    dials = {asyncio.create_task(daemon.connect(address, timeout_s)): address for address in others}
     waiting = set(dials)
     met: list[str] = []
     failures: list[Unreachable] = []
@@ -384,11 +424,20 @@ async def _dial_bootstrap(daemon: Daemon, config: NetworkConfig) -> list[str]:
     return met
 
 
-def _others(daemon: Daemon, config: NetworkConfig) -> list[str]:
-    return [address for address in config.bootstrap if peer_id_in(address) != daemon.peer_id]
+async def _check_clock(daemon: Daemon, config: NetworkConfig, met: Sequence[str], refusals: Refusals) -> None:
+    """Raises ClockOff."""
+    try:
+        await require_right_clock(daemon, _protocol(config.run, "ask"), met, config.clock)
+    except ClockOff as error:
+        refusals(Code.CLOCK, "this machine", str(error))
+        raise
 
 
-async def _start_dht(daemon: Daemon, config: NetworkConfig, met: list[str]) -> Any:
+def _others(daemon: Daemon, addresses: Sequence[str]) -> list[str]:
+    return [address for address in dict.fromkeys(addresses) if peer_id_in(address) != daemon.peer_id]
+
+
+async def _start_dht(daemon: Daemon, config: NetworkConfig, met: list[str], refusals: Refusals) -> Any:
     from hivemind.dht import DHTNode
 
     # Records are small, short-lived and always read anew: caches would only serve old ones.
@@ -396,7 +445,7 @@ async def _start_dht(daemon: Daemon, config: NetworkConfig, met: list[str]) -> A
         p2p=daemon.p2p,
         initial_peers=met or None,
         client_mode=config.client_mode,
-        record_validator=make_validator(config.run),
+        record_validator=make_validator(config.run, refusals),
         ensure_bootstrap_success=False,
         strict=False,
         cache_locally=False,
@@ -410,14 +459,18 @@ async def _watch(daemon: Daemon) -> None:
     raise Unreachable("the network daemon (p2pd) ended by itself; the log holds its last words")
 
 
-async def _stay_in_touch(daemon: Daemon, dht_node: Any, config: NetworkConfig) -> None:
-    """Meet a bootstrap node again that was away: after its restart it knows nobody."""
+async def _stay_in_touch(daemon: Daemon, dht_node: Any, config: NetworkConfig, earlier: Sequence[str]) -> None:
+    """Meet a bootstrap node again that was away: after its restart it knows nobody.
+
+    And in turn those who were met in an earlier life: without bootstrap nodes two who started apart find each other so.
+    """
     from hivemind.p2p import PeerID
 
-    others = _others(daemon, config)
-    while others:
+    always, in_turn = _others(daemon, config.bootstrap), deque(_others(daemon, earlier))
+    while always or in_turn:
         await asyncio.sleep(_REMEET_S)
-        for address in others:
+        in_turn.rotate(-1)
+        for address in (*always, *list(in_turn)[:1]):
             with suppress(Unreachable):
                 await daemon.connect(address, config.dial_timeout_s)
                 await dht_node.protocol.call_ping(PeerID.from_base58(peer_id_in(address)))

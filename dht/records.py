@@ -115,6 +115,7 @@ DigestOrEmpty = Annotated[bytes, Field(strict=True), AfterValidator(_digest_or_e
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Measure = Annotated[float, Field(strict=True, ge=0, le=MAX_MEASURE, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
+Shown = Annotated[bytes, Field(strict=True, max_length=96)]
 Address = Annotated[str, Field(strict=True, max_length=128), AfterValidator(_printable)]
 Label = Annotated[str, Field(strict=True, max_length=32), AfterValidator(_printable)]
 
@@ -155,6 +156,10 @@ class Head:
     evaluated: Measure | None = None
     """The newest held-out loss that it measured, in nats per token, and of which anchor."""
     evaluated_round: Count | None = None
+    admission: Shown | None = None
+    """The organiser's certificate for this peer, in a run that asks for one."""
+    orders: Count | None = None
+    """The number of the organiser's newest orders that this peer knows; None if there were none."""
 
     def pack(self) -> bytes:
         """The body of a `head` record; what is None is left out."""

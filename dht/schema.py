@@ -13,12 +13,17 @@ from typing import Any
 
 import msgpack
 
+from dht.identity import public_key_of
 from dht.keys import MAX_TTL_S, TOPICS, dht_key
 from dht.records import CLOCK_SKEW_S, MAX_RECORD_BYTES, Malformed, Record, sound, unpack
+from dht.refusals import Code, Refusals
+
+LATE_S = 60.0
+"""A record that expired so long ago is nobody's answer any more, but put up again."""
 
 
-def make_validator(run: bytes) -> Any:
-    """A hivemind RecordValidatorBase for the topics of `run`."""
+def make_validator(run: bytes, refusals: Refusals) -> Any:
+    """A hivemind RecordValidatorBase for the topics of `run`; what it refuses is told to `refusals`."""
     from hivemind.dht.routing import DHTID
     from hivemind.dht.validation import RecordValidatorBase
 
@@ -28,18 +33,40 @@ def make_validator(run: bytes) -> Any:
         def validate(self, record: Any) -> bool:
             topic = topics.get(record.key)
             if topic is None:
+                refusals(Code.RECORD, "somebody", "it has no topic of this run")
                 return False
-            return is_valid(run, topic, record.subkey, record.value, record.expiration_time)
+            fault = fault_of(run, topic, record.subkey, record.value, record.expiration_time)
+            if fault is not None:
+                refusals(fault[0], _author_of(record.subkey), fault[1])
+            return fault is None
 
     return RecordValidator()
 
 
-def is_valid(run: bytes, topic: str, subkey: bytes, value: bytes, expires: float) -> bool:
-    """Whether `value` (msgpack of the packed record) is the statement of the peer named by `subkey`."""
-    if expires > time.time() + MAX_TTL_S + CLOCK_SKEW_S:
-        return False
+def fault_of(run: bytes, topic: str, subkey: bytes, value: bytes, expires: float) -> tuple[Code, str] | None:
+    """Why `value` (msgpack of the packed record) is not the statement of the peer named by `subkey`; None if it is."""
+    now = time.time()
+    if expires > now + MAX_TTL_S + CLOCK_SKEW_S:
+        return Code.RECORD, f"it is to live for {expires - now:.0f} s; none lives longer than {MAX_TTL_S:.0f} s"
+    if expires < now - LATE_S:
+        return Code.REPLAY, f"it expired {now - expires:.0f} s ago"
     record = _parse(run, topic, bytes(value))
-    return record is not None and record.expires == expires and msgpack.packb(record.author) == subkey
+    if record is None:
+        return Code.RECORD, f"it is no {topic} that its author signed for this run"
+    if record.expires != expires:
+        return Code.REPLAY, "it is to live longer than its author signed"
+    if msgpack.packb(record.author) != subkey:
+        return Code.RECORD, f"it is a statement of {record.author}"
+    return None
+
+
+def _author_of(subkey: Any) -> str:
+    """Whom a record is said to be of, for the log; a stranger wrote it."""
+    try:
+        name = msgpack.unpackb(subkey)
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
+        name = None
+    return name if isinstance(name, str) and public_key_of(name) is not None else "somebody"
 
 
 @functools.lru_cache(maxsize=2048)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from dht.errors import BadInput, HomefiresError
 from dht.identity import Identity
-from dht.invite import parse as parse_invite
+from dht.invite import parse_for
 from dht.lifetime import die_with_parent
 from dht.lock import hold_directory
 from peer.averaging.child import Left, LinkChild
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.command == "audit":
             return _audit(args.dir, as_json=args.json)
         settings = settings_from(args.set, listen=tuple(args.listen))
-        invite = parse_invite(args.invite, time.time())
+        invite = parse_for(args.dir, args.invite, time.time())
         with hold_directory(args.dir):
             return _join(args.invite, invite.spec_hash, settings, args.dir)
     except HomefiresError as error:

@@ -302,8 +302,8 @@ class JudgeTable(_Table):
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionTable(_Table):
-    policy: Literal["open"] = "open"
-    """Everyone with an invite may join."""
+    policy: Literal["open", "invited"] = "open"
+    """`open`: everyone may join. `invited`: those alone whom the organiser has admitted, for an invite with a token."""
 
 
 @dataclass(frozen=True, kw_only=True)

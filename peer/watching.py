@@ -16,15 +16,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 from dht.addresses import are_loopback
-from dht.errors import HomefiresError
+from dht.errors import HomefiresError, NotAdmitted
 from dht.identity import Identity
 from dht.invite import Invite, parse
-from dht.node import NetworkConfig, open_node
+from dht.node import NetworkConfig, Node, open_node
 from dht.records import Genesis, unpack_body
 from peer import spec as specs
 from peer.audit.files import Verifier
 from peer.averaging.blocks import first_head
-from peer.averaging.meeting import find_spec
+from peer.averaging.meeting import find_spec, said_genesis
 from peer.averaging.notices import Notices
 from peer.averaging.rules import rules_of
 from peer.events import Event, Line, PeerStarted, PeerStopped, format_line
@@ -42,7 +42,7 @@ SECOND_SIGNAL_CODE = 130
 async def story(invite: Invite, folder: Path, session: Session) -> None:
     """Meet the network as a client, learn what the run is and who founded it, then follow its rounds.
 
-    Raises Unreachable. `folder` is for a key and for sockets, and can go afterwards.
+    Raises Unreachable, NotAdmitted. `folder` is for a key and for sockets, and can go afterwards.
     """
     session.say("JOINING", "looking for the run")
     identity = Identity.load_or_create(folder / "identity.key")
@@ -52,9 +52,14 @@ async def story(invite: Invite, folder: Path, session: Session) -> None:
     )  # fmt: skip
     async with open_node(config) as node:
         spec = specs.parse(await find_spec(node, invite, folder))
+        if spec.admission.policy != "open":
+            raise NotAdmitted(
+                "this run shows itself to those alone whom its organiser has admitted; watch it on a machine that "
+                "takes part (homefires attach), or a recording of it"
+            )
         session.emit(PeerStarted(name="watch", version=version("homefires"), rounds=spec.run.rounds))
         notices = Notices(node.board, identity, invite.spec_hash, name="")
-        genesis = await _founders(notices, invite.organiser, session)
+        genesis = await _founders(node, notices, invite.organiser, session)
         watcher = Watcher(
             node, notices.read_heads, lambda sizes: _rules(spec, invite.spec_hash, sizes), invite.spec_hash,
             first_head(genesis), session,
@@ -62,10 +67,10 @@ async def story(invite: Invite, folder: Path, session: Session) -> None:
         await watcher.follow(spec.run.rounds)
 
 
-async def _founders(notices: Notices, organiser: str, session: Session) -> Genesis:
+async def _founders(node: Node, notices: Notices, organiser: str, session: Session) -> Genesis:
     """Who founded the run; until they are named, tell who waits."""
     hearsay = Hearsay()
-    while (record := await notices.read_genesis(organiser)) is None:
+    while (record := await said_genesis(node, notices, organiser)) is None:
         session.say("JOINING", "waiting for the organiser to name the founders")
         for report in hearsay.news(await notices.read_heads()):
             session.emit(report)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("bootstrap", "dht", "peer", "tui")
 LAYERS = {"tui": {"tui", "peer", "dht"}, "peer": {"peer", "dht"}, "bootstrap": {"bootstrap", "dht"}, "dht": {"dht"}}
 
-TUI_MAY_IMPORT = ("peer.events", "peer.spec", "peer.plan", "dht.errors", "dht.invite")
+TUI_MAY_IMPORT = ("peer.events", "peer.spec", "peer.plan", "dht.errors", "dht.fingerprint", "dht.invite")
 """Everything heavier is a child process."""
 
 IMPURE = {"asyncio", "datetime", "hivemind", "multiprocessing", "random", "socket", "threading", "time", "torch"}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dht.errors import BadInput, DirectoryBusy, HomefiresError, Unreachable
-from dht.invite import parse as parse_invite
+from dht.invite import parse_for
 from peer.events import PeerStarted, PeerStopped, read_lines
 from tui.feed.tail import Tail
 from tui.launch import INTERRUPTED, failure_of, start_lasting
@@ -74,7 +74,7 @@ def join_and_attach(join: Join, look: Look, output: Output) -> int:
     """
     directory = join.place().resolve()
     require_free(directory)
-    invite = parse_invite(join.invite, time.time())
+    invite = parse_for(directory, join.invite, time.time())
     output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}")
     log = directory / "peer.log"
     with closing(Tail(directory / "events.jsonl")) as tail:

@@ -29,9 +29,11 @@ from typing import BinaryIO, Self
 from dht.errors import (
     BadChain,
     BadInput,
+    ClockOff,
     DirectoryBusy,
     DiskFull,
     HomefiresError,
+    NotAdmitted,
     PortInUse,
     RoundsFailed,
     RunMismatch,
@@ -242,7 +244,10 @@ def failure_of(what: str, exit_code: int, log: Path) -> HomefiresError:
 
 def kind_of(exit_code: int | None) -> type[HomefiresError]:
     """The branch of the error tree that an exit code stands for; its root for codes of no branch."""
-    kinds = (BadInput, Unreachable, PortInUse, RunMismatch, DirectoryBusy, RoundsFailed, DiskFull, BadChain)
+    kinds = (
+        BadInput, Unreachable, PortInUse, RunMismatch, DirectoryBusy, RoundsFailed, DiskFull, BadChain, ClockOff,
+        NotAdmitted,
+    )  # fmt: skip
     return next((kind for kind in kinds if kind.exit_code == exit_code), HomefiresError)
 
 

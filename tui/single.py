@@ -17,6 +17,7 @@ from pathlib import Path
 
 from dht.errors import BadSpec, DiskFull, HomefiresError, RunMismatch
 from dht.invite import parse as parse_invite
+from dht.invite import parse_for
 from peer.spec import RunSpec, dump, load
 from tui.launch import (
     CHILD_ENVIRONMENT,
@@ -36,6 +37,8 @@ GONE_S = 20.0
 """A child that has closed its output ends within this time."""
 DESCRIBE_S = 120.0
 """Loading torch and laying out the model takes no longer, or something is wrong."""
+PASSPHRASE_S = 600.0
+"""A person has typed a passphrase by then, or gone away."""
 EXPORT_S = AUDIT_S = 3600.0
 """Replaying the longest chain takes no longer, or something is wrong."""
 AUDITED = "audited round"
@@ -56,9 +59,11 @@ class Join:
     listen: tuple[str, ...] = ()
 
     def place(self) -> Path:
-        """The run directory. Raises BadInvite."""
-        invite = parse_invite(self.invite, time.time())
-        return self.directory or default_directory("runs", invite.run, invite.spec_hash)
+        """The run directory. Raises BadInvite, for one that is over unless the peer there has taken part."""
+        invite = parse_invite(self.invite, float("-inf"))
+        directory = self.directory or default_directory("runs", invite.run, invite.spec_hash)
+        parse_for(directory, self.invite, time.time())
+        return directory
 
     def argv(self, directory: Path) -> list[str]:
         """The command line of the peer."""
@@ -70,15 +75,20 @@ class Join:
 
 def run_join(join: Join, output: Output) -> int:
     """Take part in the run of the invite until interrupted. Raises BadInvite before anything is started."""
-    directory, invite = join.place(), parse_invite(join.invite, time.time())
+    directory = join.place()
+    invite = parse_for(directory, join.invite, time.time())
     output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}; Ctrl-C leaves")
     return follow("peer", join.argv(directory), directory / "peer.log", output)
 
 
 def run_bootstrap(
-    spec: RunSpec, output: Output, *, directory: Path | None, listen: Sequence[str], announce: Sequence[str]
-) -> int:
-    """Serve the run until interrupted. Raises RunMismatch if the directory belongs to another run, DiskFull."""
+    spec: RunSpec, output: Output, *, directory: Path | None, listen: Sequence[str], announce: Sequence[str],
+    invites: int = 0, expires: str = "",
+) -> int:  # fmt: skip
+    """Serve the run until interrupted. Raises RunMismatch if the directory belongs to another run, DiskFull.
+
+    `invites` for one peer each, 0: one for all; `expires` is how long they last, such as 7d.
+    """
     directory = directory or default_directory("bootstrap", spec.run.name, spec.digest())
     path = directory / "spec.toml"
     if path.exists() and load(str(path)).digest() != spec.digest():
@@ -88,6 +98,7 @@ def run_bootstrap(
     output.say(describe_model(path))
     argv = python_module("bootstrap", str(path), "--dir", str(directory), "--spec-hash", spec.digest().hex())
     argv += _listen(listen) + [part for address in announce for part in ("--announce", address)]
+    argv += ["--invites", str(invites)] + (["--expires", expires] if expires else [])
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
     return follow("bootstrap", argv, directory / "bootstrap.log", output)
 
@@ -160,6 +171,28 @@ def run_audit(directory: Path, *, as_json: bool, debug: bool) -> None:
         print(verdict)
     if child.returncode != 0:
         raise _failure("audit", child.returncode, "".join(said))
+
+
+def run_organiser(directory: Path, words: Sequence[str], *, debug: bool) -> str:
+    """Have an invite made, or a quarantine written, in an organiser's folder; what there is to say of it.
+
+    A child, since it needs keys. Raises the error that its exit code stands for.
+    """
+    argv = python_module("bootstrap.organiser", *words, "--dir", str(directory))
+    told = subprocess.run(
+        argv, env=os.environ | CHILD_ENVIRONMENT, capture_output=True, text=True, timeout=DESCRIBE_S, check=False
+    )
+    if debug:
+        print(told.stderr, end="", file=sys.stderr)
+    if told.returncode != 0:
+        raise _failure("command", told.returncode, told.stderr)
+    return told.stdout.strip()
+
+
+def run_keyfile(*words: str) -> int:
+    """Save or bring back a key; the exit code. The child asks for the passphrase, says what came of it, and why not."""
+    argv = python_module("dht.keyfile", *words)
+    return subprocess.run(argv, env=os.environ | CHILD_ENVIRONMENT, timeout=PASSPHRASE_S, check=False).returncode
 
 
 def _failure(what: str, exit_code: int, stderr: str) -> HomefiresError:

@@ -25,16 +25,21 @@ from typing import Any
 from dht.addresses import are_loopback
 from dht.errors import HomefiresError
 from dht.identity import Identity, verify
-from dht.invite import Invite, parse
+from dht.invite import Invite, parse_for
 from dht.lifetime import die_with_parent
 from dht.node import NetworkConfig, Node, open_node
+from dht.orders import Orders
 from dht.records import MAX_ADDRESSES
+from dht.refusals import Code
+from dht.roster import Roster
 from peer import spec as specs
+from peer.averaging.admitting import find_admission
 from peer.averaging.blocks import first_head
 from peer.averaging.chain import ChainOnDisk
 from peer.averaging.codec import Codec
 from peer.averaging.donating import Donor
 from peer.averaging.driver import Driver
+from peer.averaging.guarding import ADMISSION, Guard, told
 from peer.averaging.meeting import LAYERS, find_genesis, find_spec
 from peer.averaging.metering import NetworkMeter
 from peer.averaging.neighbours import Neighbours
@@ -44,15 +49,16 @@ from peer.averaging.reducing import Reducer
 from peer.averaging.rules import rules_of
 from peer.averaging.starting import lead, unless_left
 from peer.averaging.syncing import Syncer
+from peer.events import AlertRaised
 from peer.events import Event as Reported
-from peer.rounds.effects import Applied, Frozen, Leaving, Paused, Progressed, Resumed, Tick
+from peer.rounds.effects import Applied, Frozen, Leaving, Paused, Progressed, Quarantined, Resumed, Tick
 from peer.rounds.layout import Part, cut
 from peer.rounds.machine import TICK_S, begin
 from peer.rounds.messages import HeadSent
 from peer.rounds.names import pack
 from peer.rounds.state import Head, Rules
 from peer.rounds.update import Block, Pledge
-from peer.spec import PeerSettings, RunSpec
+from peer.spec import AdmissionTable, PeerSettings, RunSpec
 
 log = logging.getLogger(__name__)
 
@@ -75,20 +81,48 @@ async def story(
     """Everything a link does: learn the run, hear what the model looks like, meet the founders, take part."""
     text = await find_spec(node, invite, directory)
     node.serve("spec", text.encode)
+    spec = specs.parse(text)
+    notices = await _stand_guard(node, pipe, directory, invite, notices, spec.admission)
     pipe.send("spec", text)
     kind, *fields = await pipe.receive()
     if kind != "model":
         raise LinkLost
     layer_sizes, state, at = fields
     node.serve(LAYERS, lambda: pack(layer_sizes))
-    spec = specs.parse(text)
     parts = cut(layer_sizes, spec.codec.part_elements)
-    genesis = await find_genesis(notices, pipe, invite.organiser, directory, state)
+    genesis = await find_genesis(node, notices, pipe, invite.organiser, directory, state)
+    node.serve("genesis", (directory / "genesis").read_bytes)
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="bytes") as executor:
         chains = Chains(directory, first_head(genesis), parts, spec, executor, settings)
         with closing(Donor(directory, executor, _newcomers_bps(settings))) as donor:
             donor.listen(node)
             await _follow_chain(node, pipe, notices, chains, donor, _rules(spec, parts, notices), at)
+
+
+async def _stand_guard(
+    node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, table: AdmissionTable
+) -> Notices:
+    """Serve from now on those alone whom the organiser lets in; my own admission is what I show them.
+
+    Raises NotAdmitted, or Unreachable if only the organiser's node could admit me and it does not answer.
+    """
+    run, organiser, asks = invite.spec_hash, invite.organiser, table.policy == "invited"
+    roster = Roster(run, organiser, asks_admission=asks)
+    guard = Guard(node, roster, directory, run, organiser)
+    shown = None
+    if asks:
+        shown = await find_admission(node, invite, directory, notices.identity.peer_id, pipe)
+        node.serve(ADMISSION, lambda: shown)
+    guard.changed = lambda orders, before: _tell_orders(pipe, orders, before, node.peer_id)
+    guard.stand()
+    _tell_orders(pipe, roster.orders, Orders(), node.peer_id)
+    await guard.hear()
+    return dataclasses.replace(notices, guard=guard, admission=shown)
+
+
+def _tell_orders(pipe: LinkPipe, orders: Orders, before: Orders, me: str) -> None:
+    for alert in told(orders, before, me):
+        _report(pipe, alert)
 
 
 async def _follow_chain(
@@ -124,6 +158,7 @@ class Link:
         self, node: Node, pipe: LinkPipe, notices: Notices, disk: ChainOnDisk, rules: Rules, executor: Executor
     ) -> None:
         self._node, self._pipe, self._notices, self._disk = node, pipe, notices, disk
+        self._guard = notices.guard
         self._publish_now = asyncio.Event()
         self._said: HeadSent | None = None
         self._learning = Learning()
@@ -148,6 +183,7 @@ class Link:
     async def take_part(self) -> str:
         """Until the trainer leaves, has finished the run, or has ended; or until the chain is lost: why it is."""
         self._node.streams.listen(self._driver.on_frame)
+        self._obey()
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(self._tick(), name="tick"),
@@ -155,6 +191,7 @@ class Link:
                     Neighbours(self._node, self._notices, self._driver, self._hear_speeds).follow(), name="neighbours"
                 ),
                 tasks.create_task(self._publish_heads(), name="publish"),
+                tasks.create_task(self._hear_orders(), name="orders"),
                 tasks.create_task(
                     NetworkMeter(self._node, self._disk, self._report, self.is_exchanging).follow(), name="network"
                 ),
@@ -195,8 +232,29 @@ class Link:
 
     # ---- what goes on all the time ----
 
+    async def _hear_orders(self) -> None:
+        if self._guard is not None:
+            await self._guard.follow()
+
+    def _obey(self) -> None:
+        """Have the machine work with nobody in quarantine; who is needed for what has begun finishes it."""
+        if self._guard is None:
+            return
+        self._guard.roster.needed = self._needed
+        kept_out = frozenset(self._guard.roster.orders.quarantined)
+        if kept_out - {self._node.peer_id} != self._driver.state.quarantined:
+            self._driver.deliver(Quarantined(time.monotonic(), kept_out))
+        self._guard.show_out()
+
+    def _needed(self) -> frozenset[str]:
+        """Who votes on what follows my head, or is a member of the round that is being made."""
+        state = self._driver.state
+        members = () if state.exchange is None else (pledge.peer for pledge in state.exchange.members)
+        return frozenset((*state.head.electorate, *state.electorate, *members))
+
     async def _tick(self) -> None:
         while True:
+            self._obey()
             self._driver.deliver(Tick(time.monotonic(), time.time() - time.monotonic()))
             self._tell_if_in_step()
             if self._others_are_here():
@@ -384,20 +442,28 @@ async def _run(args: argparse.Namespace, tell: Story) -> int:
 
 
 async def _join(args: argparse.Namespace, pipe: LinkPipe, tell: Story) -> None:
-    invite = parse(args.invite, time.time())
+    invite = parse_for(args.dir, args.invite, time.time())
     identity = Identity.load_or_create(args.dir / "identity.key")
     config = NetworkConfig(
         run=invite.spec_hash, identity_path=args.dir / "identity.key", socket_folder=args.dir / "run",
         listen=tuple(args.listen), bootstrap=invite.addrs, public=not are_loopback(args.listen),
+        remember=args.dir / "peers.json",
         upload_bps=1e6 * args.upload_mbps, download_bps=1e6 * args.download_mbps,
     )  # fmt: skip
     async with open_node(config) as node:
-        notices = Notices(node.board, identity, invite.spec_hash, args.name, await _dialable(node))
+        notices = Notices(
+            node.board, identity, invite.spec_hash, args.name, await _dialable(node), node.refusals
+        )  # fmt: skip
+        node.refusals.hear = lambda code, who, why: _tell_refusal(pipe, code, who, why)
         settings = PeerSettings(
             name=args.name, chain_mb=args.chain_mb, upload_mbps=args.upload_mbps, download_mbps=args.download_mbps,
             newcomers_mbps=args.newcomers_mbps,
         )  # fmt: skip
         await tell(node, pipe, args.dir, invite, notices, settings)
+
+
+def _tell_refusal(pipe: LinkPipe, code: Code, who: str, why: str) -> None:
+    _report(pipe, AlertRaised(level="warning", code=code, text=f"refused {who}: {why}"))
 
 
 def _first(errors: BaseExceptionGroup[HomefiresError]) -> HomefiresError:

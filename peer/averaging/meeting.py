@@ -1,20 +1,26 @@
-"""Before the first round: find out what the run is, and who founds it."""
+"""Before the first round: find out what the run is, and who founds it.
+
+Everything comes from whoever has it, the bootstrap node or any peer, and is checked against the invite: peers need no
+bootstrap node to let a newcomer in who reaches one of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from dht.addresses import peer_id_in
-from dht.errors import HomefiresError, Unreachable
-from dht.files import write_whole
+from dht.errors import HomefiresError, RunMismatch, Unreachable
+from dht.files import naming_damage, write_whole
+from dht.fingerprint import words
 from dht.invite import Invite
 from dht.node import Node
-from dht.records import Genesis
+from dht.records import MAX_RECORD_BYTES, Genesis, Malformed, Record, unpack, unpack_body, verify_record
 from dht.records import pack as pack_record
+from dht.refusals import Code
 from peer import spec as specs
 from peer.averaging.blocks import read_genesis, require_same_start
 from peer.averaging.notices import Notices
@@ -24,6 +30,9 @@ from peer.rounds.messages import HeadSent
 SPEC_TIMEOUT_S = 30.0
 ASK_TIMEOUT_S = 10.0
 ASK_AGAIN_S = 0.5
+ASK_GENESIS_S = 5.0
+ASK_GENESIS_MOST = 8
+"""Peers at a time."""
 MAX_SPEC_BYTES = 1 << 16
 LAYERS = "layers"
 """Under this name a link gives the sizes of the model's layers, for who checks the chain without a model."""
@@ -32,7 +41,7 @@ LOOK_EVERY_S = 0.5
 
 
 async def find_spec(node: Node, invite: Invite, directory: Path) -> str:
-    """The spec's text, from my disk or from whoever the invite names; its hash is the invite's.
+    """The spec's text, from my disk, from whoever the invite names or from a peer; its hash is the invite's.
 
     A stream may be cut at any time, so everyone is asked again until `SPEC_TIMEOUT_S`. Raises Unreachable.
     """
@@ -50,31 +59,45 @@ async def find_spec(node: Node, invite: Invite, directory: Path) -> str:
 
 
 async def _ask_until_given(node: Node, invite: Invite, failures: dict[str, str]) -> bytes:
-    """Ask one address after the other; why one failed is left in `failures`, by peer."""
-    for address in itertools.cycle(invite.addrs):
-        peer = peer_id_in(address)
-        try:
-            served = await node.ask(peer, "spec", ASK_TIMEOUT_S, MAX_SPEC_BYTES)
-        except Unreachable as error:
-            failures[peer] = str(error)
-        else:
+    """Ask one after the other; why one failed is left in `failures`, by peer."""
+    while True:
+        for peer in await _around(node, map(peer_id_in, invite.addrs)):
+            try:
+                served = await node.ask(peer, "spec", ASK_TIMEOUT_S, MAX_SPEC_BYTES)
+            except Unreachable as error:
+                failures[peer] = str(error)
+                continue
             if served is not None and _matches(served, invite.spec_hash):
                 return served
-            failures[peer] = f"{peer} serves another spec"
+            failures[peer] = f"{peer} serves no spec"
+            if served is not None:
+                failures[peer] = f"{peer} serves another spec"
+                node.refusals(Code.SPEC, peer, "it serves another spec than the invite names")
         await asyncio.sleep(ASK_AGAIN_S)
-    raise AssertionError("an invite names at least one address")
 
 
-async def find_genesis(notices: Notices, pipe: LinkPipe, organiser: str, directory: Path, state: bytes) -> Genesis:
+async def _around(node: Node, named: Iterable[str]) -> tuple[str, ...]:
+    """Who may have it: those that this node is connected with, and those that are named."""
+    connected: Iterable[str] = ()
+    with suppress(Unreachable):
+        connected = await node.connections()
+    return tuple(dict.fromkeys([*connected, *named]))
+
+
+async def find_genesis(
+    node: Node, notices: Notices, pipe: LinkPipe, organiser: str, directory: Path, state: bytes
+) -> Genesis:
     """The founders, named once by the organiser; until then this peer offers itself with its initial `state`.
 
-    Raises RunMismatch if the founders start from other parameters, LinkLost if the trainer leaves.
+    Raises RunMismatch if the founders start from other parameters or another organiser named them, LinkLost if the
+    trainer leaves.
     """
     path = directory / "genesis"
     if path.exists():
+        _require_organiser(path, organiser)
         return _checked(read_genesis(directory), state)
     offered_at = float("-inf")
-    while (record := await notices.read_genesis(organiser)) is None:
+    while (record := await said_genesis(node, notices, organiser)) is None:
         if offered_at == float("-inf"):
             pipe.send("waiting", "waiting for the organiser to name the founders")
         if time.monotonic() - offered_at > OFFER_EVERY_S:
@@ -83,6 +106,48 @@ async def find_genesis(notices: Notices, pipe: LinkPipe, organiser: str, directo
         await _pause(pipe, LOOK_EVERY_S)
     write_whole(path, pack_record(record))
     return _checked(read_genesis(directory), state)
+
+
+async def said_genesis(node: Node, notices: Notices, organiser: str) -> Record | None:
+    """The organiser's record, from the board or from a peer: on the board it ends soon after the organiser's node."""
+    record = await notices.read_genesis(organiser)
+    if record is not None:
+        return record
+    peers = await _around(node, ())
+    answers = await asyncio.gather(*(_ask_genesis(node, peer) for peer in peers[:ASK_GENESIS_MOST]))
+    for peer, answer in zip(peers, answers, strict=False):
+        if answer is None:
+            continue
+        if answer.author == organiser and verify_record(answer, notices.run) and _is_genesis(answer, notices.run):
+            return answer
+        node.refusals(Code.ORGANISER, peer, "it gives a genesis that the organiser of the invite has not signed")
+    return None
+
+
+async def _ask_genesis(node: Node, peer: str) -> Record | None:
+    with suppress(Unreachable, Malformed):
+        served = await node.ask(peer, "genesis", ASK_GENESIS_S, MAX_RECORD_BYTES)
+        return None if served is None else unpack(served)
+    return None
+
+
+def _is_genesis(record: Record, run: bytes) -> bool:
+    try:
+        body = unpack_body(record)
+    except Malformed:
+        return False
+    return isinstance(body, Genesis) and body.run == run
+
+
+def _require_organiser(path: Path, organiser: str) -> None:
+    """Raises RunMismatch."""
+    with naming_damage(path):
+        author = unpack(path.read_bytes()).author
+    if author != organiser:
+        raise RunMismatch(
+            f"{path} names the founders in the name of {words(author)}, the invite is of {words(organiser)}: another "
+            "organiser; ask for an invite of the run that this folder belongs to, or join with a new folder"
+        )
 
 
 async def _pause(pipe: LinkPipe, seconds: float) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from dht import keys as topics
 from dht.board import Board
 from dht.identity import Identity
 from dht.records import MAX_MEASURE, MAX_RECORD_BYTES, Genesis, Malformed, Record, pack, sign_record, unpack_body
 from dht.records import Head as HeadRecord
+from dht.refusals import Code, Refusals
+from peer.averaging.guarding import Guard
 from peer.rounds.messages import HeadSent
 
 
@@ -44,15 +46,22 @@ class Notices:
     """What people call this peer."""
     addrs: tuple[str, ...] = ()
     """Where it can be dialled."""
+    refusals: Refusals = field(default_factory=Refusals)
+    guard: Guard | None = None
+    """Who is listened to; None: everybody."""
+    admission: bytes | None = None
+    """What I show, in a run that asks for it."""
 
     async def publish(self, head: HeadSent, learning: Learning = NOTHING) -> None:
         """Put a HEAD up, signed; it replaces my last one."""
-        record = self._signed(head, learning)
-        if len(pack(record)) > MAX_RECORD_BYTES:  # a long name and long addresses: others must hear of this peer
-            record = self._signed(head, NOTHING)
+        record = self._signed(head, learning, self.addrs)
+        most = len(self.addrs)
+        while len(pack(record)) > MAX_RECORD_BYTES:  # a long name and long addresses: others must hear of this peer
+            record = self._signed(head, NOTHING, self.addrs[:most])
+            most -= 1
         await self.board.publish(topics.HEAD, record, topics.HEAD_TTL_S)
 
-    def _signed(self, head: HeadSent, learning: Learning) -> Record:
+    def _signed(self, head: HeadSent, learning: Learning, addrs: tuple[str, ...]) -> Record:
         # A record with any other value would be refused, and this peer not be seen.
         figures = {
             name: value for name, value in asdict(learning).items() if value is not None and 0 <= value <= MAX_MEASURE
@@ -60,17 +69,20 @@ class Notices:
         body = HeadRecord(
             run=self.run, anchor=head.anchor, round=head.round, weight=head.weight, state=head.state,
             ready=head.ready, stuck_s=0.0, tokens=head.tokens, steps=head.steps, bandwidth_bps=0,
-            leaving=head.leaving, reach=0, name=self.name, version="1", addrs=self.addrs, **figures,
+            leaving=head.leaving, reach=0, name=self.name, version="1", addrs=addrs, admission=self.admission,
+            orders=self.guard.roster.orders.number or None if self.guard is not None else None, **figures,
         )  # fmt: skip
         return sign_record(self.identity, self.run, topics.HEAD, body.pack(), time.time() + topics.HEAD_TTL_S)
 
     async def read_heads(self) -> dict[str, HeadRecord]:
-        """By peer id what each other peer says of itself; its anchor is empty before it takes part."""
+        """By peer id what each other peer says of itself that is let in; its anchor is empty before it takes part."""
         heads = {}
         for author, record in (await self.board.read(topics.HEAD)).items():
             with suppress(Malformed):
                 body = unpack_body(record)
-                if author != self.identity.peer_id and isinstance(body, HeadRecord):
+                if author == self.identity.peer_id or not isinstance(body, HeadRecord):
+                    continue
+                if self.guard is None or self.guard.takes(author, body):
                     heads[author] = body
         return heads
 
@@ -80,7 +92,10 @@ class Notices:
 
     async def read_genesis(self, organiser: str) -> Record | None:
         """Who founds the run, signed by its organiser; None before he has said it."""
-        record = (await self.board.read(topics.GENESIS)).get(organiser)
+        said = await self.board.read(topics.GENESIS)
+        for author in said.keys() - {organiser}:
+            self.refusals(Code.ORGANISER, author, "it names founders, but is not the organiser of the invite")
+        record = said.get(organiser)
         return record if record is not None and isinstance(unpack_body(record), Genesis) else None
 
 

@@ -5,6 +5,7 @@ Everybody else only answers. Nothing here is needed for safety; it is all about 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from peer.rounds import deadlines, decide, gather, takeover
@@ -105,9 +106,10 @@ def _begin(turn: Turn, ballot: int) -> None:
     # A joiner that is slower than the electorate would never be ready in time: it is asked once it is in step,
     # gives what it has or nothing, and from the next round on it is waited for.
     in_step = (peer for peer, (head, at) in state.heard.items() if _same_bits(turn, head) and turn.now - at < HEARD_S)
-    guests = () if state.weak else sorted(in_step)  # whoever takes over is in the electorate itself
-    likely = (peer for peer in (*state.electorate, *guests) if not takeover.has_left(turn, peer))
-    asked = tuple(dict.fromkeys(likely))[:MAX_MEMBERS]
+    voters = (peer for peer in state.electorate if not takeover.says_nothing(turn, peer))
+    # Whoever takes over is in the electorate itself.
+    guests = () if state.weak else (peer for peer in sorted(in_step) if not takeover.has_left(turn, peer))
+    asked = tuple(dict.fromkeys((*voters, *guests)))[:MAX_MEMBERS]
     lead = Lead(
         ballot=ballot, stage=Stage.PREPARING, asked=asked, repeat_at=turn.now + REPEAT_S, began_at=turn.now,
         until=turn.now + deadlines.answers_s(state, ballot, turn.now, asked),
@@ -192,11 +194,18 @@ def _choose(turn: Turn, lead: Lead) -> None:
     if accepted or elsewhere:
         _adopt(turn, lead, *max(accepted or elsewhere))
         return
-    pledges = tuple(promise.pledge for _, promise in sorted(lead.promises.items()))
+    pledges = tuple(promise.pledge for _, promise in sorted(_taken(turn, lead).items()))
     limits = deadlines.at(turn.state, lead.ballot)
     until = turn.now + limits.exchange_s + limits.ack_s
     turn.set(lead=replace(lead, stage=Stage.GATHERING, until=until))
     turn.send((pledge.peer for pledge in pledges), Start(turn.place(lead.ballot), pledges))
+
+
+def _taken(turn: Turn, lead: Lead) -> Mapping[str, Promise]:
+    """Who promised, less those whom the organiser keeps out, unless too few of the voters are left without them."""
+    voters, kept_out = turn.state.electorate, turn.state.quarantined
+    others = {peer: promise for peer, promise in lead.promises.items() if peer not in kept_out}
+    return others if sum(peer in others for peer in voters) >= quorum(voters) else lead.promises
 
 
 def _may_adopt(turn: Turn, lead: Lead, update: bytes) -> bool:

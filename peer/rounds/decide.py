@@ -77,7 +77,7 @@ def on_prepare(turn: Turn, sender: str, message: Prepare) -> None:
     if message.place.instance != turn.state.instance and not takeover.enters(turn, sender, message):
         return
     ballot, acceptor = message.place.ballot, turn.state.acceptor
-    if sender != turn.owner(ballot) or sender in turn.state.banned:
+    if sender != turn.owner(ballot) or sender in turn.state.banned | turn.state.quarantined:
         return
     if ballot - acceptor.promised > MAX_SKIPPED or _newcomer(turn.state):
         return

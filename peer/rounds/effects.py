@@ -103,6 +103,17 @@ class Leaving(Event):
     """This peer takes part in the round it is in, if it can, and not in the next."""
 
 
+@dataclass(frozen=True, slots=True)
+class Quarantined(Event):
+    """The organiser has these peers kept out from now on; nobody else.
+
+    They are asked for nothing new and follow no more: what has begun with them ends as it must, and while they are in
+    the electorate their votes count.
+    """
+
+    peers: frozenset[str]
+
+
 # ---- effects: what the machine asks of the driver, to be done in this order ----
 
 

@@ -55,6 +55,7 @@ from peer.rounds.effects import (
     Measured,
     Paused,
     Progressed,
+    Quarantined,
     Received,
     Reduced,
     Resumed,
@@ -160,6 +161,8 @@ def _take(turn: Turn, event: Event) -> None:
             decide.on_resumed(turn)
         case Applied(_, anchor, digest):
             _applied(turn, anchor, digest)
+        case Quarantined(_, peers):
+            turn.set(quarantined=peers - {turn.me})
         case Leaving():
             turn.set(leaving=True)
             turn.say_head()

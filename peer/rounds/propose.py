@@ -38,7 +38,8 @@ def make_update(turn: Turn, lead: Lead, exchange: Exchange) -> Update:
     }  # a reducer may send a mean of what counts nothing
     parts = range(len(exchange.reducers))
     stayed = {pledge.peer for pledge in exchange.members if not pledge.leaving}
-    gone = {peer for peer, (said, _) in turn.state.heard.items() if said.leaving} | turn.state.banned
+    leaving = {peer for peer, (said, _) in turn.state.heard.items() if said.leaving}
+    gone = leaving | turn.state.banned | turn.state.quarantined
     leavers = {pledge.peer for pledge in exchange.members if pledge.leaving}
     # Who takes over decides alone what follows: of the members before most have vanished.
     before = () if turn.state.weak else head.members

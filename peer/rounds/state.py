@@ -442,6 +442,9 @@ class State:
     """Ballots of this instance whose coordinator proposed two updates."""
     banned: frozenset[str] = frozenset()
     """Who did that, in this life of mine: asked for nothing, elected to nothing."""
+    quarantined: frozenset[str] = frozenset()
+    """Whom the organiser keeps out: they lead nothing, are no members where a majority is left without them, and are
+    not elected again. A vote of theirs counts while they are in the electorate."""
     held: Mapping[bytes, int] = field(default_factory=dict)
     """Digests whose bytes are on my disk, with their sizes: of this anchor's proposals and of blocks to apply."""
     wanted: Wanted = Wanted()

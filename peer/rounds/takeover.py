@@ -107,7 +107,12 @@ def _sight_s(turn: Turn) -> float:
 
 
 def has_left(turn: Turn, peer: str) -> bool:
-    """It said so in its last HEAD, or proposed two updates: nobody waits for it, or counts on it."""
+    """It said so in its last HEAD, proposed two updates, or is kept out: nobody waits for it, or counts on it."""
+    return peer in turn.state.quarantined or says_nothing(turn, peer)
+
+
+def says_nothing(turn: Turn, peer: str) -> bool:
+    """The same of those who are not even asked for their vote."""
     state = turn.state
     return peer in state.banned or (peer in state.heard and state.heard[peer][0].leaving)
 

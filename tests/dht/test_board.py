@@ -114,9 +114,10 @@ async def test_a_record_that_just_expired_does_not_hide_the_others(real_world: A
     import msgpack
 
     from dht.records import pack
-    from dht.schema import is_valid
+    from dht.schema import fault_of
 
     identity = Identity.generate()
     old = head(identity, ttl_s=-5)
-    assert is_valid(RUN, HEAD, msgpack.packb(identity.peer_id), msgpack.packb(pack(old)), old.expires)
-    assert not is_valid(RUN, HEAD, msgpack.packb(identity.peer_id), msgpack.packb(pack(old)), old.expires + 1)
+    subkey, value = msgpack.packb(identity.peer_id), msgpack.packb(pack(old))
+    assert fault_of(RUN, HEAD, subkey, value, old.expires) is None
+    assert fault_of(RUN, HEAD, subkey, value, old.expires + 1) is not None

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -38,15 +39,18 @@ def forge(signer: Identity = ORGANISER, **changes: Any) -> str:
 
 
 def test_says_what_was_issued() -> None:
-    text = invite.issue(ORGANISER, run="tiny", spec_hash=SPEC_HASH, addrs=(ADDRESS,), token=b"t", expires=NOW_S + 3600)
+    text = invite.issue(
+        ORGANISER, run="tiny", spec_hash=SPEC_HASH, addrs=(ADDRESS,), token=b"t", once=True, expires=NOW_S + 3600
+    )  # fmt: skip
     assert invite.parse(text, NOW_S) == invite.Invite(
         run="tiny",
         spec_hash=SPEC_HASH,
         organiser=ORGANISER.peer_id,
         addrs=(ADDRESS,),
         token=b"t",
+        once=True,
         expires=NOW_S + 3600,
-        min_version=1,
+        min_version=2,
     )
 
 
@@ -69,6 +73,22 @@ def test_issue_checks_addresses() -> None:
         invite.issue(ORGANISER, run="tiny", spec_hash=SPEC_HASH, addrs=("/ip4/1.2.3.4/tcp/1",))
 
 
+def test_an_invite_without_a_token_is_read_by_the_first_clients_too() -> None:
+    assert invite.parse(TEXT, NOW_S).min_version == 1
+    assert invite.parse(invite.issue(ORGANISER, run="tiny", spec_hash=SPEC_HASH, addrs=(ADDRESS,), token=b"t"), NOW_S)
+
+
+def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(tmp_path: Path) -> None:
+    """A service starts the same command line for months."""
+    old = forge(expires=NOW_S - 1)
+    with pytest.raises(BadInvite, match="expired"):
+        invite.parse_for(tmp_path, old, NOW_S)
+    (tmp_path / "genesis").touch()
+    assert invite.parse_for(tmp_path, old, NOW_S).expires == NOW_S - 1
+    with pytest.raises(BadInvite, match="not signed"):
+        invite.parse_for(tmp_path, forge(Identity.from_seed(b"x" * 32)), NOW_S)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -84,7 +104,7 @@ def test_issue_checks_addresses() -> None:
         ("hf1:" + "A" * 9000, "longer"),
         (forge(Identity.from_seed(b"x" * 32)), "not signed"),
         (forge(expires=NOW_S - 7200), r"expired 2\.0 hours ago"),
-        (forge(min_version=2), "needs invite version 2"),
+        (forge(min_version=3), "needs invite version 3"),
         (forge(min_version="2"), "damaged"),
         (forge(min_version=True), "damaged"),
         (forge(addrs=["/ip4/1.2.3.4/tcp/1"]), "bad address.*peer id is missing"),
@@ -100,6 +120,9 @@ def test_issue_checks_addresses() -> None:
         (forge(organiser="nobody"), "damaged"),
         (forge(expires="soon"), "damaged"),
         (forge(token=5), "damaged"),
+        (forge(token=b""), "damaged"),
+        (forge(token=bytes(33)), "damaged"),
+        (forge(token=b"t", once=1), "damaged"),
     ],
 )
 def test_wrong_ones_are_refused_in_one_line(text: str, says: str) -> None:

@@ -70,6 +70,12 @@ def _add_bootstrap(commands: Commands) -> None:
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where its keys lie (default: by run, below your data)")
     add_addresses(parser, "--listen", "listen on this multiaddr (default: all interfaces, a free port); repeatable")
     add_addresses(parser, "--announce", "tell others to dial this multiaddr; repeatable")
+    text = "take those peers alone whom the node admits for an invite (admission.policy of the spec)"
+    parser.add_argument("--admission", action="store_true", help=text)
+    text = "with --admission: print N invites for one peer each, not one for all"
+    parser.add_argument("--invites", type=int, default=0, metavar="N", help=text)
+    text = "how long the invites last, such as 12h, 7d or 4w (default: as long as the run)"
+    parser.add_argument("--expires", default="", metavar="TIME", help=text)
     add_ui(parser, LINES_UI_CHOICES)
 
 
@@ -78,9 +84,13 @@ def _bootstrap(options: argparse.Namespace) -> int:
     from tui.output import open_output
     from tui.single import run_bootstrap
 
-    spec = choose_spec(options.spec, sets=options.sets)
+    fixed = {"admission.policy": "invited"} if options.admission else None
+    spec = choose_spec(options.spec, sets=options.sets, fixed=fixed)
     output = open_output(options.ui, sys.stdout, sys.stderr)
-    return run_bootstrap(spec, output, directory=options.dir, listen=options.listen, announce=options.announce)
+    return run_bootstrap(
+        spec, output, directory=options.dir, listen=options.listen, announce=options.announce,
+        invites=options.invites, expires=options.expires,
+    )  # fmt: skip
 
 
 def _add_join(commands: Commands) -> None:

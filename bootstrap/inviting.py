@@ -1,0 +1,67 @@
+"""The invites of a run: how many peers each admits, and for how long it lasts."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+
+from dht import invite
+from dht.errors import BadInput
+from dht.identity import Identity
+
+INVITE_FILE = "invite"
+"""In the organiser's folder: the newest one, after which others are made."""
+SINGLE_MOST = 256
+TOKEN_BYTES = 16
+LONGEST_S = 10 * 365 * 86400.0
+
+_UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What invites say. Raises BadInput for terms that contradict each other."""
+
+    admits: bool = False
+    """The run asks for an admission, so they hold tokens."""
+    single: int = 0
+    """So many, each for one peer; 0: one for as many peers as have it."""
+    lasts_s: float = 0.0
+    """Seconds until they are over; 0: never."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.single <= SINGLE_MOST:
+            raise BadInput(f"{self.single} invites for one peer each; make 1 to {SINGLE_MOST} at a time")
+        if self.single and not self.admits:
+            raise BadInput(
+                "an invite for one peer needs a run that asks for an admission; start the run with --admission"
+            )
+
+
+def issue_all(
+    identity: Identity, *, run: str, spec_hash: bytes, addrs: tuple[str, ...], terms: Terms, now_s: float
+) -> list[str]:
+    """The texts of the invites, at least one. Raises BadAddress."""
+    expires = now_s + terms.lasts_s if terms.lasts_s else None
+    return [
+        invite.issue(
+            identity,
+            run=run,
+            spec_hash=spec_hash,
+            addrs=addrs,
+            once=terms.single > 0,
+            expires=expires,
+            token=secrets.token_bytes(TOKEN_BYTES) if terms.admits else None,
+        )
+        for _ in range(max(1, terms.single))
+    ]
+
+
+def parse_duration_s(flag: str, text: str) -> float:
+    """`30m`, `12h`, `7d` or `4w` in seconds. Raises BadInput that names the flag."""
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhdw])", text.strip())
+    seconds = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
+    if not 0 < seconds <= LONGEST_S:
+        raise BadInput(f"{flag} is {text[:40]!r}; write a time such as 30m, 12h, 7d or 4w")
+    return seconds

@@ -1,0 +1,75 @@
+"""The organiser's orders on disk: written by `homefires quarantine`, read by its node, which passes them on at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bootstrap.report import Reporter
+from dht.errors import BadInput
+from dht.identity import Identity
+from dht.orders import Orders, load_orders, order, save_orders
+from dht.refusals import Code
+
+ORDERS_FILE = "orders"
+
+
+class OrdersFile:
+    """The newest orders of a folder; what changes in them is reported."""
+
+    def __init__(self, directory: Path, run: bytes, organiser: str, report: Reporter) -> None:
+        self._path, self._run, self._organiser, self._report = directory / ORDERS_FILE, run, organiser, report
+        self._seen: tuple[int, int] | None = None
+        self._orders = Orders()
+
+    def look(self) -> Orders:
+        """What they are now. Raises BadInput for a damaged file."""
+        stamp = self._stamp()
+        if stamp != self._seen:
+            before, self._orders = self._orders, load_orders(self._path, self._run, self._organiser)
+            self._seen = stamp
+            self._tell(before)
+        return self._orders
+
+    async def answer(self, peer: str, request: bytes) -> bytes | None:
+        """The orders, if they are newer than the number in the request."""
+        orders = self.look()
+        return orders.to_bytes() if orders.number > int.from_bytes(request[:8], "big") else None
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_mtime_ns, found.st_ino
+
+    def _tell(self, before: Orders) -> None:
+        for peer, reason in sorted(self._orders.quarantined.items()):
+            if before.quarantined.get(peer) != reason:
+                text = f"{peer} is in quarantine: {reason}"
+                self._report("AlertRaised", level="warning", code=Code.QUARANTINE, text=text)
+        for peer in sorted(before.quarantined.keys() - self._orders.quarantined.keys()):
+            text = f"the quarantine of {peer} is lifted"
+            self._report("AlertRaised", level="info", code=Code.QUARANTINE, text=text)
+
+
+def quarantine(directory: Path, organiser: Identity, run: bytes, peer: str, reason: str) -> Orders:
+    """Keep a peer out from now on. Raises BadInput for what no peer would read, DiskFull."""
+    if peer == organiser.peer_id:
+        raise BadInput("this is the organiser's own key; it cannot be put in quarantine")
+    known = load_orders(directory / ORDERS_FILE, run, organiser.peer_id)
+    return _save(directory, order(organiser, run, known.number + 1, {**known.quarantined, peer: reason}))
+
+
+def lift(directory: Path, organiser: Identity, run: bytes, peer: str) -> Orders:
+    """Let a peer in again. Raises BadInput if it is not kept out, DiskFull."""
+    known = load_orders(directory / ORDERS_FILE, run, organiser.peer_id)
+    if peer not in known.quarantined:
+        kept_out = ", ".join(sorted(known.quarantined)) or "nobody"
+        raise BadInput(f"{peer[:60]!r} is not in quarantine; {kept_out} is")
+    others = {other: reason for other, reason in known.quarantined.items() if other != peer}
+    return _save(directory, order(organiser, run, known.number + 1, others))
+
+
+def _save(directory: Path, orders: Orders) -> Orders:
+    save_orders(directory / ORDERS_FILE, orders)
+    return orders

@@ -1,0 +1,105 @@
+"""`python -m bootstrap.organiser`: what an organiser does beside a running bootstrap node, or without one.
+
+    invite --dir DIR [--expires 7d] [--count N]    print more invites, of the run and the addresses of the last one
+    quarantine PEER --dir DIR --reason TEXT        have nobody work with a peer any more, and say why
+    lift PEER --dir DIR                            take that back
+    list --dir DIR                                 who is in quarantine, and why
+
+It needs the organiser's folder with its key, no network. A bootstrap node that runs there passes orders on at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bootstrap.inviting import INVITE_FILE, Terms, issue_all, parse_duration_s
+from bootstrap.ordering import ORDERS_FILE, lift, quarantine
+from dht.errors import BadInput, HomefiresError
+from dht.fingerprint import words
+from dht.identity import Identity
+from dht.invite import Invite, parse
+from dht.orders import load_orders
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do it and print what came of it; the exit code of `dht.errors`."""
+    options = _parser().parse_args(arguments)
+    try:
+        run: Callable[[argparse.Namespace], str] = options.run
+        print(run(options))
+    except HomefiresError as error:
+        if options.debug:
+            raise
+        print(f"homefires: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bootstrap.organiser", description="What an organiser does.")
+    commands = parser.add_subparsers(required=True)
+    inviting = commands.add_parser("invite", help="print more invites")
+    inviting.add_argument("--expires", default="", metavar="TIME", help="how long they last, such as 7d or 12h")
+    inviting.add_argument("--count", type=int, default=0, metavar="N", help="so many, for one peer each")
+    quarantining = commands.add_parser("quarantine", help="have nobody work with a peer any more")
+    quarantining.add_argument("--reason", required=True, help="why, for everybody to read")
+    lifting = commands.add_parser("lift", help="take a quarantine back")
+    listing = commands.add_parser("list", help="who is in quarantine")
+    for command, run in ((inviting, _invite), (quarantining, _quarantine), (lifting, _lift), (listing, _list)):
+        command.set_defaults(run=run)
+        command.add_argument("--dir", type=Path, required=True, help="the organiser's folder")
+        command.add_argument("--debug", action="store_true", help="show tracebacks")
+    for command in (quarantining, lifting):
+        command.add_argument("peer", metavar="PEER", help="its id, 12D3Koo…")
+    return parser
+
+
+def _invite(options: argparse.Namespace) -> str:
+    organiser, last = _open(options.dir)
+    lasts_s = parse_duration_s("--expires", options.expires) if options.expires else 0.0
+    terms = Terms(admits=last.token is not None, single=options.count, lasts_s=lasts_s)
+    texts = issue_all(
+        organiser, run=last.run, spec_hash=last.spec_hash, addrs=last.addrs, terms=terms, now_s=time.time()
+    )
+    return "\n".join(texts)
+
+
+def _quarantine(options: argparse.Namespace) -> str:
+    organiser, last = _open(options.dir)
+    quarantine(options.dir, organiser, last.spec_hash, options.peer, options.reason.strip())
+    return (
+        f"{options.peer} is in quarantine: {options.reason.strip()}; peers obey once the bootstrap node has told them"
+    )
+
+
+def _lift(options: argparse.Namespace) -> str:
+    organiser, last = _open(options.dir)
+    lift(options.dir, organiser, last.spec_hash, options.peer)
+    return f"the quarantine of {options.peer} is lifted; peers obey once the bootstrap node has told them"
+
+
+def _list(options: argparse.Namespace) -> str:
+    organiser, last = _open(options.dir)
+    kept_out = load_orders(options.dir / ORDERS_FILE, last.spec_hash, organiser.peer_id).quarantined
+    lines = [f"{peer}  {reason}" for peer, reason in sorted(kept_out.items())]
+    return "\n".join(lines or [f"nobody is in quarantine in {last.run} of {words(organiser.peer_id)}"])
+
+
+def _open(directory: Path) -> tuple[Identity, Invite]:
+    """The organiser's key, and the newest invite of its run. Raises BadInput."""
+    path = directory / INVITE_FILE
+    if not path.exists() or not (directory / "identity.key").exists():
+        raise BadInput(f"{directory} is no folder of an organiser, or its node never ran; see homefires bootstrap")
+    organiser = Identity.load_or_create(directory / "identity.key")
+    last = parse(path.read_text(errors="replace"), float("-inf"))  # it may be over: what it names is still so
+    if last.organiser != organiser.peer_id:
+        raise BadInput(f"{path} is of another organiser than identity.key; bring back the key that belongs to it")
+    return organiser, last
+
+
+if __name__ == "__main__":
+    sys.exit(main())

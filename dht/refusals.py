@@ -1,0 +1,59 @@
+"""What this node refuses: a code that people can look up, whom it concerns, and why, as one line in the log.
+
+Refusing costs an attacker nothing, so the same thing is said once a minute at most, and only so much is remembered.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from enum import StrEnum
+
+SAY_AGAIN_S = 60.0
+REMEMBERED_MOST = 1024
+
+log = logging.getLogger(__name__)
+
+
+class Code(StrEnum):
+    """Why something was refused."""
+
+    SPEC = "SPEC"
+    """A spec that does not hash to what the invite names."""
+    RECORD = "RECORD"
+    """A record of the board that is not what its author signed for this run, or too large, or to live too long."""
+    REPLAY = "REPLAY"
+    """A record whose time is over, put up again."""
+    ORGANISER = "ORGANISER"
+    """Somebody who is not the run's organiser speaks for it."""
+    TOKEN = "TOKEN"
+    """An invite that does not admit any more: expired, used up, or of another run or organiser."""
+    STRANGER = "STRANGER"
+    """A peer that the organiser has not admitted, in a run that asks for that."""
+    QUARANTINE = "QUARANTINE"
+    """A peer that the organiser keeps out."""
+    CLOCK = "CLOCK"
+    """A clock that is further off than the network bears."""
+
+
+class Refusals:
+    """Writes them to the log, and tells `hear` (code, who, why) if it is set."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.hear: Callable[[Code, str, str], None] = lambda code, who, why: None
+        self._clock = clock
+        self._said: dict[tuple[Code, str], float] = {}
+        """When each was said last, oldest first."""
+
+    def __call__(self, code: Code, who: str, why: str) -> None:
+        """Say that something of `who` was refused, unless that has just been said."""
+        now = self._clock()
+        if now - self._said.get((code, who), float("-inf")) < SAY_AGAIN_S:
+            return
+        self._said.pop((code, who), None)
+        self._said[code, who] = now
+        if len(self._said) > REMEMBERED_MOST:
+            del self._said[next(iter(self._said))]
+        log.warning("refused %s of %s: %s", code, who, why)
+        self.hear(code, who, why)
