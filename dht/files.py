@@ -13,14 +13,15 @@ import msgpack
 from dht.errors import BadInput, DiskFull
 
 
-def write_whole(path: Path, payload: bytes) -> None:
+def write_whole(path: Path, payload: bytes, *, private: bool = False) -> None:
     """Replace a small file so that after a crash it holds either the old bytes or the new ones; on disk at return.
 
-    Raises DiskFull, and then the old bytes are there.
+    Nobody else can ever read a `private` one (0600). Raises DiskFull, and then the old bytes are there.
     """
     scratch = path.with_name(path.name + ".new")
+    scratch.unlink(missing_ok=True)  # whatever its mode is
     with telling_full_disk(path.parent):
-        with scratch.open("wb") as file:
+        with open(scratch, "wb", opener=lambda name, flags: os.open(name, flags, 0o600 if private else 0o666)) as file:
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())

@@ -19,23 +19,33 @@ class Line:
     """Lets at most `bps` bits per second pass, 0 for no cap; what is urgent first, peers of a lane in turn."""
 
     def __init__(self, bps: float = 0.0, clock: Clock = time.monotonic) -> None:
-        self.bps = bps
         self._clock = clock
         self._turns: Turns[asyncio.Future[None]] = Turns()
         self._timer: asyncio.TimerHandle | None = None
         self._bucket: Bucket | None = None
+        self.bps = 0.0
         self.chunk_bytes = CHUNK_BYTES
         """What is to be written or read at a time."""
-        if bps:
-            per_s = bps / 8
+        self.allow(bps)
+
+    def allow(self, bps: float) -> None:
+        """Another rate from now on, also for what waits here already; 0 for no cap."""
+        if bps == self.bps:
+            return
+        self.bps = bps
+        if not bps:
+            self._bucket, self.chunk_bytes = None, CHUNK_BYTES
+        else:
+            per_s, waiting_bytes = bps / 8, self.chunk_bytes if self._turns.first() else 0
             self.chunk_bytes = min(CHUNK_BYTES, max(SMALLEST_CHUNK_BYTES, round(per_s * CHUNK_S)))
-            self._bucket = Bucket(per_s, max(2 * self.chunk_bytes, round(per_s * BURST_S)), clock())
+            burst_bytes = max(2 * self.chunk_bytes, round(per_s * BURST_S), waiting_bytes)
+            self._bucket = Bucket(per_s, burst_bytes, self._clock())
+        if self._turns.first():
+            self._let_pass()
 
     async def take(self, lane: Lane, peer: str, size_bytes: int) -> None:
         """Return when so many bytes to or from a peer may pass."""
-        if self._bucket is None:
-            return
-        while size_bytes > 0:
+        while size_bytes > 0 and self._bucket is not None:
             piece = min(size_bytes, self.chunk_bytes)
             size_bytes -= piece
             turn = asyncio.get_running_loop().create_future()
@@ -45,18 +55,19 @@ class Line:
 
     def _let_pass(self) -> None:
         """Give those their turn who may have it now, and come back for the next."""
-        assert self._bucket is not None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         while (first := self._turns.first()) is not None:
             size, turn = first
             now = self._clock()
-            wait_s = 0.0 if turn.cancelled() else self._bucket.wait_s(size, now)
+            wait_s = 0.0 if turn.cancelled() or self._bucket is None else self._bucket.wait_s(size, now)
             if wait_s > 0:
                 self._timer = asyncio.get_running_loop().call_later(max(wait_s, TIMER_S), self._let_pass)
                 return
             self._turns.pop()
-            if not turn.cancelled():
+            if turn.cancelled():
+                continue
+            if self._bucket is not None:
                 self._bucket.take(size, now)
-                turn.set_result(None)
+            turn.set_result(None)

@@ -235,6 +235,11 @@ class Node:
         finally:
             writer.close()
 
+    def allow(self, upload_bps: float, download_bps: float) -> None:
+        """Other caps from now on, 0 for none."""
+        self._links.upload.allow(upload_bps)
+        self._links.download.allow(download_bps)
+
     async def start(self) -> None:
         """Accept streams and questions from now on."""
         self.serve(TIME, lambda: pack_time(self._config.clock()))

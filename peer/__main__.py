@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from dht.errors import BadInput, HomefiresError
+from dht.errors import BadInput, DiskFull, HomefiresError
 from dht.identity import Identity
 from dht.invite import parse_for
 from dht.lifetime import die_with_parent
@@ -28,7 +28,13 @@ from dht.lock import hold_directory
 from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import Fields, LinkLost
 from peer.control import Commands, ControlServer
-from peer.events import Event, PeerStopped
+from peer.events import Event, NetworkMeasured, PeerStopped
+from peer.limits import store
+from peer.limits.chosen import Chosen
+from peer.limits.enforcing import Enforcer, enforcing
+from peer.limits.niceness import stand_back
+from peer.limits.quota import Traffic
+from peer.limits.sensors import Machine
 from peer.measuring import measuring, one_at_a_time
 from peer.recording import EventWriter, print_event
 from peer.session import join
@@ -57,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
             return _watch(args.invite)
         if args.command == "audit":
             return _audit(args.dir, as_json=args.json)
-        settings = settings_from(args.set, listen=tuple(args.listen))
+        settings = settings_from(args.set, store.read_table(args.dir), listen=tuple(args.listen))
         invite = parse_for(args.dir, args.invite, time.time())
         with hold_directory(args.dir):
             return _join(args.invite, invite.spec_hash, settings, args.dir)
@@ -142,13 +148,29 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
     # torch makes its compiler's cache where it likes as soon as an optimizer exists.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(directory / "cache"))
     me = Identity.load_or_create(directory / "identity.key").peer_id
+    traffic = Traffic(directory, time.time)
     with closing(EventWriter(run.hex()[:16], me, directory)) as writer:
-        session = Session(one_at_a_time(lambda event: commands.note(writer.emit(event), event)))
+
+        def emit(event: Event) -> None:
+            if isinstance(event, NetworkMeasured):
+                traffic.note(event.bytes_sent, event.bytes_received)
+            commands.note(writer.emit(event), event)
+
+        session = Session(one_at_a_time(emit), chosen=Chosen(settings, directory), link_began=traffic.link_began)
         commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], _ask_to_leave)
-        with measuring(session.emit):
+        _keep(settings, directory, session)
+        with measuring(session.emit), enforcing(Enforcer(session, Machine(directory), traffic)):
             why, code = _ending(invite, me, settings, directory, session, commands)
         writer.emit(PeerStopped(why=why, exit_code=code))
     return code
+
+
+def _keep(settings: PeerSettings, directory: Path, session: Session) -> None:
+    """For the next start; without room for it they count in this life alone."""
+    try:
+        store.write(directory, settings)
+    except DiskFull as error:
+        session.warn("DISK", f"{error}; settings that are new are forgotten when this peer ends")
 
 
 def _ask_to_leave() -> None:
@@ -164,6 +186,8 @@ def _ending(
         with LinkChild(invite, directory, settings, lambda message: _report(session, message), session.left) as link:
             _leave_on_signals(session, link)
             with _listening(directory, session, commands):
+                session.chosen.listen(link.take)
+                session.chosen.listen(stand_back)
                 _join_or_leave(link, me, settings, directory, session)
     except LinkLost:
         return "the link ended unexpectedly", HomefiresError.exit_code

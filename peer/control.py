@@ -3,9 +3,14 @@
 JSON lines. A request is `{"v":1,"id":7,"cmd":"status"}`, its answer `{"id":7,"ok":true,…}` or
 `{"id":7,"ok":false,"error":"…"}`, where the error is one line for people. Commands:
 
-    status    state, why, round, step, steps, paused, finishing, name, peer, run, pid, seq
-    pause     make no more micro-batches, give what was learned; `resume` trains again
+    status    state, why, round, step, steps, paused, finishing, name, peer, run, pid, seq; and of its owner's limits:
+              holds (rows of code, why, until) that keep it from training or from training all the time, until (when a
+              pause ends by itself, Unix time or null), duty (share of the time in which it computes), settings
+    pause     make no more micro-batches, give what was learned
+    snooze    likewise for so many `minutes`; then train again
+    resume    train again: ends what `pause`, `finish` and `snooze` began, and no limit
     finish    complete this round's contribution, then pause
+    set       settings by name in `values`: all are taken or none is; the answer's `note` says what else it takes
     leave     leave the run politely, as SIGTERM does
     events    from number `from` on, each event as a line of its own, then those that come
 
@@ -23,11 +28,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from dht.errors import BadInput
+from dht.errors import BadInput, DiskFull
 from peer.events import Event, InnerProgressed, PeerStarted, RoundCommitted, RoundStarted
 from peer.following import Follower
 from peer.telling import Session
@@ -46,6 +51,9 @@ SILENT_S = 300.0
 """A client that asks for nothing makes room after this long."""
 FOLLOW_S = 0.2
 """How often followers get what has come."""
+
+SNOOZE_MOST_MIN = 7 * 24 * 60
+COMMANDS = ("status", "pause", "resume", "finish", "snooze", "set", "leave", "events")
 
 log = logging.getLogger(__name__)
 
@@ -73,26 +81,33 @@ class Commands:
                 known |= {"round": round, "step": 0, "steps": 0}
         self._known = self._known | known  # replaced as a whole: the other thread reads it
 
-    def answer(self, cmd: object) -> Mapping[str, Any]:
-        """The fields of the answer. Raises BadInput for what is no command."""
+    def answer(self, cmd: object, fields: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """The fields of the answer. Raises BadInput for what is no command, or no value; DiskFull for `set`."""
+        fields, note = fields or {}, {}
         match cmd:
             case "status":
                 pass
             case "pause" | "resume" | "finish":
                 self._session.wishes.wish(Wish(cmd))
+            case "snooze":
+                self._session.wishes.snooze(_snooze_s(fields.get("minutes")))
+            case "set":
+                note = {"note": self._session.change(_values(fields.get("values")))}
             case "leave":
                 if not self._session.stopping:  # the second signal would end this peer at once
                     self._leave()
             case _:
-                raise BadInput(f"no such command: {str(cmd)[:40]!r}; use status, pause, resume, finish, leave, events")
-        return self.status()
+                raise BadInput(f"no such command: {str(cmd)[:40]!r}; use {', '.join(COMMANDS)}")
+        return {**self.status(), **note}
 
     def status(self) -> Mapping[str, Any]:
         """What this peer does, and what its owner wishes."""
-        session = self._session
+        session, wishes = self._session, self._session.wishes
+        holds = [asdict(hold) for hold in (*wishes.holds, *wishes.slowing)]
         return self._known | {
-            "state": session.state, "why": session.why, "paused": session.wishes.pausing,
-            "finishing": session.wishes.now is Wish.FINISH, "leaving": session.stopping,
+            "state": session.state, "why": session.why, "paused": wishes.pausing,
+            "finishing": wishes.now is Wish.FINISH, "leaving": session.stopping, "until": wishes.until, "holds": holds,
+            "duty": round(wishes.duty, 3), "settings": asdict(session.chosen.settings),
         }  # fmt: skip
 
 
@@ -214,8 +229,8 @@ class ControlServer:
                 self._begin_following(client, request.get("from", 0))
                 client.say({"id": id, "ok": True})
             else:
-                client.say({"id": id, "ok": True, **self._commands.answer(request.get("cmd"))})
-        except BadInput as error:
+                client.say({"id": id, "ok": True, **self._commands.answer(request.get("cmd"), request)})
+        except (BadInput, DiskFull) as error:
             client.say(_refusal(id, str(error)))
 
     def _begin_following(self, client: Client, first: object) -> None:
@@ -295,6 +310,20 @@ def _parse(line: bytes) -> dict[str, Any]:
     if not (id is None or isinstance(id, int) or (isinstance(id, str) and len(id) <= 64)):
         raise BadInput("id is a number or a short text")
     return request
+
+
+def _snooze_s(minutes: object) -> float:
+    """Raises BadInput."""
+    if isinstance(minutes, int | float) and minutes is not True and 0 < minutes <= SNOOZE_MOST_MIN:
+        return 60.0 * minutes
+    raise BadInput(f"minutes is {str(minutes)[:40]!r}; a snooze has more than 0 and at most {SNOOZE_MOST_MIN}")
+
+
+def _values(values: object) -> Mapping[str, Any]:
+    """Raises BadInput."""
+    if not isinstance(values, dict) or not values:
+        raise BadInput("values is an object of settings by name, with one at least")
+    return values
 
 
 def _refusal(id: object, error: str) -> dict[str, Any]:

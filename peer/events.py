@@ -249,6 +249,13 @@ class CheckpointWritten(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SettingsChanged(Event):
+    """The volunteer's own settings, by name, after any of them changed."""
+
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class AlertRaised(Event):
     """Something a person should know. `level` is info, warning or error."""
 

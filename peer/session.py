@@ -7,7 +7,7 @@ loads torch. Everything this process has to say is an event.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -23,9 +23,12 @@ from peer.events import (
     PhaseEntered,
     RoundStarted,
 )  # fmt: skip
+from peer.limits.decide import Hold, until_of, why_of
+from peer.limits.resting import Resting
 from peer.spec import PeerSettings, RunSpec, parse
 from peer.standing import Standing
 from peer.telling import Progress, Session
+from peer.wishes import PAUSED_WHY as PAUSED_WHY  # where people look for what a peer says
 
 if TYPE_CHECKING:
     from peer.train.checkpoint import Checkpoints
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
 
 SPEC_TIMEOUT_S = 90.0
 POLL_S = 0.5
-PAUSED_WHY = "its owner paused it; resume with: homefires resume"
 RETRY_S = 5.0
 LINKS_LOST = 3
 LINK_LOST_WINDOW_S = 600.0
@@ -53,7 +55,6 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
     session.emit(_started(settings, me, trainer, directory))
     peer = Peer(
         link, trainer, checkpoints, _make_snapshotter(directory, spec), spec, session, first_state, anchor,
-        min_step_s=settings.min_step_s,
     )  # fmt: skip
     try:
         peer.take_part()
@@ -71,8 +72,6 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
 class Peer(Standing):
     """A peer in a run: one trainer, one link, one round after the other."""
 
-    min_step_s: float = 0.0
-    """What `settings.min_step_s` says."""
     met: bool = False
     """Whether a link has said where the chain on this disk stands."""
     links_lost_at: list[float] = field(default_factory=list)
@@ -82,6 +81,10 @@ class Peer(Standing):
     """No inner step begins before that."""
     learning_rate: float = 0.0
     """Of the newest inner step."""
+    stands_aside: bool = False
+    """Whether its link was asked to leave, since there is no quota of traffic."""
+    tries_device_at: float = 0.0
+    """When a GPU that had no room is asked again."""
     progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +99,9 @@ class Peer(Standing):
         """Until the run is finished or somebody asks this peer to leave; a full disk or a lost link ends nothing."""
         while not (self.finished and self.met) and not self.session.stopping:
             try:
-                if self.link.has_ended:
+                if self.link.has_ended and self.stands_aside:
+                    self._stand_aside()
+                elif self.link.has_ended:
                     self.meet_again()
                 elif not self.met:
                     self.meet()
@@ -105,7 +110,8 @@ class Peer(Standing):
             except DiskFull as error:
                 self.pause(str(error))
             except LinkLost:
-                self.note_lost_link()
+                if not self.stands_aside:
+                    self.note_lost_link()
             except Left:
                 return
 
@@ -129,6 +135,7 @@ class Peer(Standing):
         if self.giving:
             self._finish_freeze()  # the new link finds on disk what was told to nobody
         self.link.restart()
+        self.session.link_began()
         self.link.expect("spec", SPEC_TIMEOUT_S)
         self.meet()
 
@@ -171,6 +178,9 @@ class Peer(Standing):
             self._hear(POLL_S)
         elif self.session.wishes.pausing:
             self._sit_out()
+        elif not self._has_device():
+            self.session.say("PAUSED", f"the GPU has no room for the model: others use it; tried every {RETRY_S:.0f} s")
+            self._hear(POLL_S)
         else:
             self._go_on()
             self._wait_or_train()
@@ -241,7 +251,7 @@ class Peer(Standing):
             return f"round {round} is overdue; training goes on"
         return f"towards round {round + 1}, while round {round} is being agreed"
 
-    # ---- paused by its owner ----
+    # ---- paused by its owner, or by a limit ----
 
     def _sit_out(self) -> None:
         """Give what was learned so far, make no inner step, hold nobody up; such time is not exposed."""
@@ -251,7 +261,12 @@ class Peer(Standing):
             self._give_before_pause()
             self.link.send("paused", self.anchor)
             self.said_paused = True
-        self.session.say("PAUSED", PAUSED_WHY)
+            self.trainer.leave_device()
+        if self._may_stand_aside():
+            self.link.send("leave")
+            self.stands_aside = True
+        if holds := self.session.wishes.holds:  # or else they have just ended
+            self.session.say("PAUSED", why_of(holds), until_of(holds))
         self._hear(POLL_S)
 
     def _give_before_pause(self) -> None:
@@ -265,6 +280,32 @@ class Peer(Standing):
             self.session.warn("DISK", f"{error}; what was learned stays in memory and is given later")
         else:
             self.write_checkpoint()
+
+    def _may_stand_aside(self) -> bool:
+        """Whether the traffic of the month is used up, and nothing that was learned waits for the others any more.
+
+        A peer that only pauses votes and takes in every round: then its link leaves, too.
+        """
+        if self.stands_aside or self.trainer.frozen or self.trainer.has_progress:
+            return False
+        return _over_quota(self.session.wishes.holds)
+
+    def _stand_aside(self) -> None:
+        """Without a link, until there is a quota again."""
+        holds = self.session.wishes.holds
+        self.stands_aside = _over_quota(holds)
+        if self.stands_aside:
+            self.session.say("PAUSED", why_of(holds), until_of(holds))
+            time.sleep(POLL_S)
+
+    def _has_device(self) -> bool:
+        """Whether the model is where it can train; after a pause others may use the memory that it needs."""
+        now = time.monotonic()
+        if now < self.tries_device_at:
+            return False
+        has_it = self.trainer.take_device()
+        self.tries_device_at = 0.0 if has_it else now + RETRY_S
+        return has_it
 
     def _go_on(self) -> None:
         """Train again after a pause: whoever gave nothing for this anchor may still do so."""
@@ -284,17 +325,21 @@ class Peer(Standing):
             self._begin_round()
         self.exposure.end()
         now = time.monotonic()
-        self.rests_until = now + self.min_step_s
+        self.rests_until = now + self.session.wishes.min_step_s
         self.exposure.rest(self.rests_until)
         position = self.pace.position(
             self.trainer.round_in_training, self.trainer.step_in_round, self._elapsed_s()
         )  # fmt: skip
         waited_before_s = self._waited_for_layers_s()
-        step = self.trainer.train_step(lambda: self.session.wishes.pausing, position)
+        resting = Resting(self.session.wishes, time.monotonic)
+        step = self.trainer.train_step(resting.rest_or_stop, position)
         waited_s = self._waited_for_layers_s() - waited_before_s
         self.exposure.add(waited_s)
         self.stepped_at = time.monotonic()
-        self.pace.stepped(max(self.stepped_at - now - waited_s, self.min_step_s), step.tokens)
+        if (left_s := resting.left_s()) > 0:
+            self.rests_until = max(self.rests_until, self.stepped_at + left_s)
+            self.exposure.rest(self.rests_until)
+        self.pace.stepped(max(self.stepped_at - waited_s, self.rests_until) - now, step.tokens)
         self.learning_rate = step.learning_rate
         self.progress.add(step.loss, step.tokens)
         if self.progress.due():
@@ -349,6 +394,10 @@ class Peer(Standing):
         self.trainer.finish_freeze()
         self.freeze_asked = False
         self.session.wishes.round_is_given()
+
+
+def _over_quota(holds: Sequence[Hold]) -> bool:
+    return any(hold.code == "QUOTA" for hold in holds)
 
 
 def _make_trainer(spec: RunSpec, settings: PeerSettings, me: str, directory: Path) -> Trainer:

@@ -243,7 +243,12 @@ class Standing:
         return self.members[(update.round // every) % len(self.members)] == self.trainer.me
 
     def _evaluate(self) -> None:
-        loss, tokens = self.trainer.evaluate()
+        if self.session.wishes.pausing or not self.trainer.take_device():
+            return
+        measured = self.trainer.evaluate(lambda: self.session.wishes.pausing)
+        if measured is None:
+            return
+        loss, tokens = measured
         self.session.emit(Evaluated(round=self.trainer.anchor.round, loss=loss, tokens=tokens))
         self.link.send("evaluated", self.trainer.anchor.round, loss)
 

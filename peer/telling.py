@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged
+from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged, SettingsChanged
 from peer.exposure import Exposure
+from peer.limits.chosen import Chosen
 from peer.rounds.update import Update
 from peer.wishes import Wishes
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from peer.train.trainer import Trainer, Undone
 
 PROGRESS_S = 1.0
+UNTIL_S = 60.0
+"""An end that moves by less is not said again."""
 
 
 @dataclass
@@ -28,14 +31,30 @@ class Session:
     """The model is being built: a signal need not wait for that."""
     wishes: Wishes = field(default_factory=Wishes)
     """Whether the owner of this peer wants it to train."""
+    chosen: Chosen = field(default_factory=Chosen)
+    """The owner's settings."""
+    link_began: Callable[[], None] = lambda: None
+    """Called when a link takes the place of one that has ended."""
     state: str = ""
     why: str = ""
+    until: float | None = None
+    has_trained: bool = False
 
-    def say(self, state: str, why: str) -> None:
-        """Say what this peer does and why, once per change."""
-        if (state, why) != (self.state, self.why):
-            self.state, self.why = state, why
-            self.emit(PeerStateChanged(state=state, why=why))
+    def __post_init__(self) -> None:
+        self.chosen.listen(self.wishes.take)
+
+    def say(self, state: str, why: str, until: float | None = None) -> None:
+        """Say what this peer does, why, and when that ends by itself (Unix time): once per change."""
+        if (state, why) != (self.state, self.why) or _differ(until, self.until):
+            self.state, self.why, self.until = state, why, until
+            self.has_trained |= state == "TRAINING"
+            self.emit(PeerStateChanged(state=state, why=why, until=until))
+
+    def change(self, values: Mapping[str, Any]) -> str:
+        """Other settings from now on; see `Chosen.change`."""
+        note = self.chosen.change(values)
+        self.emit(SettingsChanged(settings=asdict(self.chosen.settings)))
+        return note
 
     def warn(self, code: str, text: str) -> None:
         """Tell a person something they should know."""
@@ -69,6 +88,13 @@ class Session:
 
     def left(self) -> bool:
         return self.stopping
+
+
+def _differ(until: float | None, said: float | None) -> bool:
+    """Whether people should hear of another end; one that moves with every key that is pressed they need not."""
+    if until is None or said is None:
+        return until is not said
+    return abs(until - said) >= UNTIL_S
 
 
 class Progress:

@@ -8,19 +8,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from dht import errors
 from peer.averaging.objects import load_object
-from peer.averaging.pipe import Fields, LinkLost, TrainerPipe
+from peer.averaging.pipe import SETTINGS, Fields, LinkLost, TrainerPipe
 from peer.spec import PeerSettings
 
 POLL_S = 0.5
+START_S = 60.0
 STOP_S = 20.0
 GOODBYE_S = 3.0
+
+
+LIVE = ("chain_mb", "disk_gb", "upload_mbps", "download_mbps", "newcomers_mbps")
+"""Settings that a link takes while it runs."""
+STARTER = "link"
+"""Name of the thread that starts links."""
 
 
 class Left(Exception):
@@ -43,21 +52,33 @@ class LinkChild:
     ) -> None:
         self.directory, self._on_report, self._left = directory, on_report, left
         self._arguments = ["--dir", str(directory), "--invite", invite, "--name", settings.name]
-        self._arguments += ["--chain-mb", str(settings.chain_mb), "--newcomers-mbps", str(settings.newcomers_mbps)]
-        self._arguments += ["--upload-mbps", str(settings.upload_mbps), "--download-mbps", str(settings.download_mbps)]
         self._arguments += [word for address in settings.listen for word in ("--listen", address)]
+        self._live = {name: getattr(settings, name) for name in LIVE}
+        # A process has the niceness of the thread that starts it, and ends with it: this one stays, and at 0.
+        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix=STARTER)
         self._start()
 
     def _start(self) -> None:
         mine, theirs = socket.socketpair()
         command = [sys.executable, "-m", self.module, "--fd", str(theirs.fileno()), *self._arguments]
-        self._process = subprocess.Popen(
-            command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
-            env=os.environ | {"HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor"},
+        for name, value in self._live.items():
+            command += [f"--{name.replace('_', '-')}", str(value)]
+        start = partial(
+            subprocess.Popen, command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(), env=os.environ | {"HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor"},
         )  # fmt: skip
+        self._process = self._starter.submit(start).result(START_S)
         theirs.close()
         self._pipe = TrainerPipe(mine)
         self.has_ended = False
+
+    def take(self, settings: PeerSettings) -> None:
+        """What the owner has changed, from any thread: the link obeys at once, and so does one that takes its place."""
+        live = {name: getattr(settings, name) for name in LIVE}
+        if live == self._live:
+            return
+        self._live = live
+        self.announcer(SETTINGS, live)()
 
     def __enter__(self) -> Self:
         return self
@@ -74,6 +95,7 @@ class LinkChild:
         except subprocess.TimeoutExpired:
             self.kill()
             self._process.wait()
+        self._starter.shutdown(wait=False)
 
     def restart(self) -> None:
         """Start a new link in place of one that has ended: the run goes on from what is on disk."""

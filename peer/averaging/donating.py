@@ -122,9 +122,12 @@ class Donor:
     def listen(self, node: Answers) -> None:
         """Answer from now on."""
         node.answer(STANDING, self.standing)
-        if self._upload_bps:
-            node.answer(MANIFEST, self.manifest)
-            node.answer(CHUNK, self.chunk)
+        node.answer(MANIFEST, self.manifest)
+        node.answer(CHUNK, self.chunk)
+
+    def allow(self, upload_bps: int) -> None:
+        """Give so much from now on; 0 gives none."""
+        self._upload_bps = upload_bps
 
     def close(self) -> None:
         """Give nothing any more."""
@@ -210,6 +213,8 @@ class Donor:
         return [self._manifests[name] for name in sorted(self._manifests) if self._manifests[name][1].anchor in known]
 
     def _takes_on(self, peer: str) -> bool:
+        if not self._upload_bps:
+            return False
         now = time.monotonic()
         self._takers = {other: at for other, at in self._takers.items() if now - at < TAKER_S}
         if peer not in self._takers and len(self._takers) >= TAKERS:
@@ -220,7 +225,7 @@ class Donor:
     async def _is_free(self, size_bytes: int) -> bool:
         """Wait until no round needs the line and the rate allows so many bytes more; False if that takes long."""
         until = time.monotonic() + QUIET_S
-        while (now := time.monotonic()) < until:
+        while (now := time.monotonic()) < until and self._upload_bps:
             if self.is_exchanging():
                 await asyncio.sleep(POLL_S)
             elif now < self._free_at:

@@ -1,7 +1,7 @@
 """The link process: finds the others, runs the round machine, talks to the trainer. No torch of ours, no CUDA.
 
     python -m peer.averaging.link --fd N --dir DIR --invite INVITE [--name NAME] [--listen ADDR …]
-        [--chain-mb MB] [--upload-mbps MBPS] [--download-mbps MBPS] [--newcomers-mbps MBPS]
+        [--chain-mb MB] [--upload-mbps MBPS] [--download-mbps MBPS] [--newcomers-mbps MBPS] [--disk-gb GB]
 
 Read `story` first.
 """
@@ -51,6 +51,7 @@ from peer.averaging.starting import lead, unless_left
 from peer.averaging.syncing import Syncer
 from peer.events import AlertRaised
 from peer.events import Event as Reported
+from peer.limits.chosen import Chosen
 from peer.rounds.effects import Applied, Frozen, Leaving, Paused, Progressed, Quarantined, Resumed, Tick
 from peer.rounds.layout import Part, cut
 from peer.rounds.machine import TICK_S, begin
@@ -72,12 +73,10 @@ GOODBYE_S = 0.2
 FLUSH_S = 1.0
 """The trainer gets this long to read what was said to it last."""
 
-Story = Callable[[Node, LinkPipe, Path, Invite, Notices, PeerSettings], Awaitable[None]]
+Story = Callable[[Node, LinkPipe, Path, Invite, Notices, Chosen], Awaitable[None]]
 
 
-async def story(
-    node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, settings: PeerSettings
-) -> None:
+async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, chosen: Chosen) -> None:
     """Everything a link does: learn the run, hear what the model looks like, meet the founders, take part."""
     text = await find_spec(node, invite, directory)
     node.serve("spec", text.encode)
@@ -93,8 +92,9 @@ async def story(
     genesis = await find_genesis(node, notices, pipe, invite.organiser, directory, state)
     node.serve("genesis", (directory / "genesis").read_bytes)
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="bytes") as executor:
-        chains = Chains(directory, first_head(genesis), parts, spec, executor, settings)
-        with closing(Donor(directory, executor, _newcomers_bps(settings))) as donor:
+        chains = Chains(directory, first_head(genesis), parts, spec, executor, chosen)
+        with closing(Donor(directory, executor, 0)) as donor:
+            chosen.listen(lambda settings: donor.allow(_newcomers_bps(settings)))
             donor.listen(node)
             await _follow_chain(node, pipe, notices, chains, donor, _rules(spec, parts, notices), at)
 
@@ -145,7 +145,8 @@ async def _follow_chain(
         pipe.send("resume", disk.head.anchor)
         link = Link(node, pipe, notices, disk, rules, chains.executor)
         donor.disk, donor.is_exchanging = disk, link.is_exchanging
-        why = await link.take_part()
+        with chains.within_quota(disk):
+            why = await link.take_part()
         donor.disk = None
         if not why:
             return
@@ -398,14 +399,27 @@ class Chains:
     parts: tuple[Part, ...]
     spec: RunSpec
     executor: Executor
-    settings: PeerSettings
+    chosen: Chosen
+
+    @contextmanager
+    def within_quota(self, disk: ChainOnDisk) -> Iterator[None]:
+        """While it is used, keep it as small as the owner wants it just then."""
+
+        def take(settings: PeerSettings) -> None:
+            disk.quota_bytes = settings.chain_bytes
+
+        self.chosen.listen(take)
+        try:
+            yield
+        finally:
+            self.chosen.forget(take)
 
     def open(self) -> ChainOnDisk:
         """Raises BadInput for damaged files."""
         return ChainOnDisk(
             self.directory, self.genesis, self.parts, Codec(self.spec.codec.wire), self.executor,
             asyncio.get_running_loop().call_soon_threadsafe, fragments=self.spec.round.fragments,
-            keep_rounds=self.spec.round.keep_rounds, quota_bytes=self.settings.chain_mb << 20,
+            keep_rounds=self.spec.round.keep_rounds, quota_bytes=self.chosen.settings.chain_bytes,
         )  # fmt: skip
 
 
@@ -457,9 +471,12 @@ async def _join(args: argparse.Namespace, pipe: LinkPipe, tell: Story) -> None:
         node.refusals.hear = lambda code, who, why: _tell_refusal(pipe, code, who, why)
         settings = PeerSettings(
             name=args.name, chain_mb=args.chain_mb, upload_mbps=args.upload_mbps, download_mbps=args.download_mbps,
-            newcomers_mbps=args.newcomers_mbps,
+            newcomers_mbps=args.newcomers_mbps, disk_gb=args.disk_gb,
         )  # fmt: skip
-        await tell(node, pipe, args.dir, invite, notices, settings)
+        chosen = Chosen(settings)
+        chosen.listen(lambda settings: node.allow(1e6 * settings.upload_mbps, 1e6 * settings.download_mbps))
+        pipe.on_settings = chosen.change
+        await tell(node, pipe, args.dir, invite, notices, chosen)
 
 
 def _tell_refusal(pipe: LinkPipe, code: Code, who: str, why: str) -> None:
@@ -509,7 +526,7 @@ def main(tell: Story = story) -> int:
     parser.add_argument("--name", default="")
     parser.add_argument("--listen", action="append", default=[])
     parser.add_argument("--chain-mb", type=int, default=PeerSettings.chain_mb)
-    for name in ("upload_mbps", "download_mbps", "newcomers_mbps"):
+    for name in ("upload_mbps", "download_mbps", "newcomers_mbps", "disk_gb"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(PeerSettings, name))
     die_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s link %(name)s %(message)s")

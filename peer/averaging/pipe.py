@@ -6,6 +6,7 @@ share. Large things do not travel here: contributions and means lie in files tha
     trainer → link   model(layer_sizes, initial state, anchor where it stands or empty)
                      progress(share, training loss, tokens per second) · evaluated(round, held-out loss)
                      frozen(anchor) · paused(anchor) · resumed() · applied(anchor, state) · leave() · finish()
+                     settings(values by name), at any time: `receive` passes it on to who takes it
     link → trainer   spec(toml) · waiting(why) · begin(anchor, members) · replay(block, last round) · resume(anchor)
                      in_step() · behind() · freeze() · commit(block, anchor, sent, received, when)
                      speeds(what each other peer of the electorate says of its tokens per second)
@@ -25,6 +26,7 @@ import asyncio
 import select
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +35,7 @@ import msgpack
 Fields = tuple[Any, ...]
 LENGTH_BYTES = 4
 SEND_TIMEOUT_S = 30.0
+SETTINGS = "settings"
 
 
 class LinkLost(Exception):
@@ -100,6 +103,8 @@ class LinkPipe:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self.on_settings: Callable[[dict[str, Any]], object] = lambda values: None
+        """Called with what the owner has changed, whatever else is waited for."""
 
     @classmethod
     async def open(cls, end: socket.socket) -> LinkPipe:
@@ -112,11 +117,15 @@ class LinkPipe:
 
     async def receive(self) -> Fields:
         """The next message. Raises LinkLost when the trainer has ended."""
-        try:
-            size = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
-            return _unpacked(await self._reader.readexactly(size))
-        except (asyncio.IncompleteReadError, OSError) as error:
-            raise LinkLost from error
+        while True:
+            try:
+                size = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
+                message = _unpacked(await self._reader.readexactly(size))
+            except (asyncio.IncompleteReadError, OSError) as error:
+                raise LinkLost from error
+            if message[0] != SETTINGS:
+                return message
+            self.on_settings(message[1])
 
     async def close(self, timeout_s: float) -> None:
         """Send what is queued, for at most `timeout_s`, and close. A trainer that has ended is no error any more."""

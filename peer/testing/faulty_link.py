@@ -16,7 +16,7 @@ from peer.averaging.donating import CHUNK
 from peer.averaging.link import main, story
 from peer.averaging.notices import Notices
 from peer.averaging.pipe import LinkPipe
-from peer.spec import PeerSettings
+from peer.limits.chosen import Chosen
 from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow
 from peer.testing.faulty_streams import DELAY, FaultyStreams
 from peer.testing.strikes import Orders, Striker, open_thrown, read_thrown
@@ -27,6 +27,7 @@ class WatchedPipe(LinkPipe):
 
     def __init__(self, inner: LinkPipe, on_phase: Callable[[str, int], None]) -> None:
         super().__init__(inner._reader, inner._writer)
+        self.on_settings = inner.on_settings
         self._on_phase = on_phase
 
     def send(self, kind: str, *fields: Any) -> None:
@@ -101,7 +102,7 @@ def lengthen(node: Node, streams: FaultyStreams, delay_s: float) -> None:
 
 
 async def faulty_story(
-    node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, settings: PeerSettings
+    node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, chosen: Chosen
 ) -> None:
     """`story` with the node's streams and the pipe wrapped."""
     loop = asyncio.get_running_loop()
@@ -118,7 +119,7 @@ async def faulty_story(
 
     loop.add_reader(thrown, on_thrown)
     try:
-        await story(node, WatchedPipe(pipe, breaker.enter), directory, invite, notices, settings)
+        await story(node, WatchedPipe(pipe, breaker.enter), directory, invite, notices, chosen)
     finally:
         loop.remove_reader(thrown)
 

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from dht.errors import BadInput
 from peer.spec import RunSpec
 from peer.train.optimizers import Optimizers, make_optimizers, trained
+from peer.train.residence import Residence
 from peer.train.schedule import learning_rate
 
 # B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
@@ -56,6 +57,7 @@ class InnerLoop:
         self._model, self._spec, self._batches, self._device = model, spec, batches, device
         self._optimizers = Optimizers(optimizer(model)) if optimizer else make_optimizers(model, spec, device)
         self._parameters = trained(model)
+        self.residence = Residence(model, self._optimizers, device)
         self._bfloat16 = uses_bfloat16(spec, device)
 
     def step(self, round: int, step: float, stop: Callable[[], bool] = lambda: False) -> Step:
@@ -63,10 +65,11 @@ class InnerLoop:
 
         Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all.
         """
+        assert not self.residence.is_aside, "it is on its device again before it trains"
         table, done = self._spec.inner, 0
         # Read once at the end: each look at a number on a GPU waits for the GPU.
         loss, tokens = torch.zeros((), device=self._device), 0
-        while done < table.accumulation and not (done and stop()):
+        while done < table.accumulation and not (done and self._ends(stop)):
             tokens_BT = self._batches.next(table.sequences).to(self._device)
             micro_loss = self._loss(tokens_BT) / table.accumulation
             torch.autograd.backward(micro_loss)
@@ -79,6 +82,15 @@ class InnerLoop:
         rate = learning_rate(self._spec, round, step)
         self._optimizers.step(rate)
         return Step(loss=loss.item(), tokens=tokens, learning_rate=rate, grad_norm=norm.item())
+
+    def _ends(self, stop: Callable[[], bool]) -> bool:
+        """Ask `stop` when the micro-batch before has been computed, not when it has been queued on a GPU.
+
+        Else a pause would begin, and a rest would be measured, while the GPU has seconds of work left.
+        """
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return stop()
 
     def _rescale(self, factor: float) -> float:
         """Make the gradients the mean over the micro-batches that were made; returns `factor`."""

@@ -31,7 +31,7 @@ from peer.train.age import Age
 from peer.train.anchor import Anchor, LoadObject, advance
 from peer.train.balance import Balance, start_from
 from peer.train.checkpoint import VERSION, Checkpoint
-from peer.train.evaluate import held_out_loss
+from peer.train.evaluate import Stopped, held_out_loss
 from peer.train.generators import generator_states, set_generator_states
 from peer.train.inner import InnerLoop, Step
 from peer.train.layerwise import Layerwise, Move
@@ -416,17 +416,35 @@ class Trainer:
         self.step_in_round = state["step_in_round"]
         self._batches.restore(state["batches"])
 
-    def evaluate(self) -> tuple[float, int]:
-        """Held-out loss of the anchor in nats per token, and the tokens it was measured on."""
+    def evaluate(self, stop: Callable[[], bool] = lambda: False) -> tuple[float, int] | None:
+        """Held-out loss of the anchor in nats per token, and the tokens it was measured on; None if `stop` says so."""
         self._wait_for_layers()
         if self._held_out is None:
             self._held_out = held_out(self._source)
         local = self._flat.new()
         self._flat.copy_from(self.anchor.theta)
-        with self._reading():
-            loss = held_out_loss(self._model, self._held_out, self.device)
-        self._flat.copy_from(local)
+        try:
+            with self._reading():
+                loss = held_out_loss(self._model, self._held_out, self.device, stop=stop)
+        except Stopped:
+            return None
+        finally:
+            self._flat.copy_from(local)
         return loss, self._held_out[:, 1:].numel()
+
+    def leave_device(self) -> None:
+        """Give a GPU's memory to others until `take_device`; the bits stay as they are."""
+        if self.device.type == "cuda":
+            self._wait_for_layers()
+            self._inner.residence.leave()
+
+    def take_device(self) -> bool:
+        """Whether model and optimizer are on the device (again); False while others use its memory."""
+        try:
+            self._inner.residence.come_back()
+        except torch.OutOfMemoryError:
+            return False
+        return True
 
     def _collect_progress(self) -> None:
         for where, now in self._flat.each():

@@ -120,6 +120,9 @@ class Trainer:
     apply_s: float = 0.0
     begin_freeze_s: float = 0.0
     streams: bool = False
+    is_away: bool = False
+    """Whether it gave the device's memory back."""
+    room_on_device: bool = True
     steps_given: int = 0
     """In what is being written."""
     clock: Clock = field(default_factory=Clock)
@@ -136,6 +139,7 @@ class Trainer:
         self.done.append("begin")
 
     def train_step(self, stop: Callable[[], bool], position: float) -> Any:
+        assert not self.is_away
         self.done.append("step")
         self.positions.append(position)
         self.has_progress = True
@@ -214,7 +218,14 @@ class Trainer:
     def checkpoint(self, anchor: bytes) -> Checkpoint:
         return Checkpoint(state={"anchor": anchor.hex(), "round": self.anchor.round}, tensors={})
 
-    def evaluate(self) -> tuple[float, int]:
+    def leave_device(self) -> None:
+        self.is_away = True
+
+    def take_device(self) -> bool:
+        self.is_away = self.is_away and not self.room_on_device
+        return not self.is_away
+
+    def evaluate(self, stop: Callable[[], bool]) -> tuple[float, int]:
         self.done.append("evaluate")
         self.clock.now += self.evaluate_s
         return 3.0, 100

@@ -9,16 +9,29 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dht.errors import BadInput
+from dht.errors import BadInput, DiskFull
 from peer import control
 from peer.control import MAX_CLIENTS, MAX_LINE_BYTES, Commands, ControlServer
-from peer.events import AlertRaised, InnerProgressed, PeerStarted, RoundCommitted, RoundStarted
+from peer.events import (
+    AlertRaised,
+    InnerProgressed,
+    PeerStarted,
+    RoundCommitted,
+    RoundStarted,
+    SettingsChanged,
+    read_events,
+)
+from peer.limits.chosen import Chosen
+from peer.limits.decide import Hold, Verdict
+from peer.limits.store import read_table
 from peer.recording import EventWriter
+from peer.spec import PeerSettings, settings_from
 from peer.telling import Session
 from peer.testing.children import BUSY, HANG_S
 from peer.wishes import Wish
@@ -32,7 +45,9 @@ class Owner:
         self.directory = directory
         (directory / "run").mkdir(mode=0o700, exist_ok=True)
         self.writer = EventWriter("run", "id-of-alice", directory)
-        self.session = Session(lambda event: self.commands.note(self.writer.emit(event), event))
+        self.session = Session(
+            lambda event: self.commands.note(self.writer.emit(event), event), chosen=Chosen(directory=directory)
+        )
         self.left = 0
         self.commands = Commands(self.session, "run", "id-of-alice", "alice", self._leave)
         self.server = ControlServer(directory, self.commands)
@@ -116,7 +131,8 @@ def test_status_tells_what_the_peer_reports(owner: Owner) -> None:
     assert answer == {
         "id": 7, "ok": True, "state": "TRAINING", "why": "towards round 4", "round": 3, "step": 12, "steps": 40,
         "paused": False, "finishing": False, "leaving": False, "name": "alice", "peer": "id-of-alice", "run": "run",
-        "pid": os.getpid(), "seq": 4,
+        "pid": os.getpid(), "seq": 4, "until": None, "holds": [], "duty": 1.0,
+        "settings": json.loads(json.dumps(asdict(PeerSettings()))),
     }  # fmt: skip
 
 
@@ -131,6 +147,63 @@ def test_commands_are_wishes_and_leaving_is_asked_for_once(owner: Owner) -> None
     assert owner.left == 1
 
 
+def test_a_snooze_ends_by_itself_and_with_resume(owner: Owner) -> None:
+    """Until then it is a pause that says when it goes on."""
+    before = time.time()
+    (answer,) = owner.ask(request("snooze", minutes=60))
+    assert answer["paused"]
+    assert before + 3600 <= answer["until"] <= time.time() + 3600
+    (hold,) = answer["holds"]
+    assert (hold["code"], hold["until"]) == ("SNOOZED", answer["until"])
+    (answer,) = owner.ask(request("resume"))
+    assert (answer["paused"], answer["until"], answer["holds"]) == (False, None, [])
+    (answer,) = owner.ask(request("snooze", minutes=1e-6))
+    _until(lambda: not owner.session.wishes.pausing)
+
+
+def test_settings_are_changed_all_or_none(owner: Owner) -> None:
+    """What is refused changes nothing, also of the others; what is taken is told, and kept for the next start."""
+    good, bad = owner.ask(
+        request("set", values={"idle_min": 10, "pause_for": ["steam", "blender"]}),
+        request("set", values={"idle_min": 20, "nice": 20}),
+    )
+    assert (good["ok"], good["note"], good["settings"]["pause_for"]) == (True, "", ["steam", "blender"])
+    assert bad["error"] == "settings: nice is 20; it must be between 0 and 19"
+    assert owner.session.chosen.settings.idle_min == 10
+    (change,) = [line.event for line in read_events(owner.directory) if isinstance(line.event, SettingsChanged)]
+    assert change.settings == good["settings"]
+    assert settings_from([], read_table(owner.directory)) == owner.session.chosen.settings
+
+
+def test_what_cannot_change_now_is_kept_and_said(owner: Owner) -> None:
+    (answer,) = owner.ask(request("set", values={"device": "cpu", "name": "bob", "min_step_s": 0.5}))
+    assert answer["note"] == "name and device take effect when the peer starts again"
+    assert owner.session.wishes.min_step_s == 0.5
+    assert settings_from([], read_table(owner.directory)).device == "cpu"
+
+
+def test_settings_that_find_no_room_are_refused(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise DiskFull("the disk that holds DIR is full")
+
+    monkeypatch.setattr("peer.limits.store.write_whole", fail)
+    (answer,) = owner.ask(request("set", values={"idle_min": 10}))
+    assert (answer["ok"], answer["error"]) == (False, "the disk that holds DIR is full")
+    assert owner.session.chosen.settings.idle_min == 0
+
+
+def test_what_slows_it_down_is_told_beside_what_holds_it(owner: Owner) -> None:
+    """Both are reasons that its owner asks for."""
+    slowing = Hold("TEMPERATURE", "it rests between micro-batches")
+    owner.session.wishes.judge(Verdict(slowing=(slowing,), duty=0.625))
+    (answer,) = owner.ask(request("status"))
+    assert (answer["paused"], answer["duty"], answer["until"]) == (False, 0.625, None)
+    assert [hold["code"] for hold in answer["holds"]] == ["TEMPERATURE"]
+    owner.session.wishes.judge(Verdict(holds=(Hold("TEMPERATURE", "too hot"),), slowing=(slowing,), duty=0.05))
+    (answer,) = owner.ask(request("status"))
+    assert [hold["why"] for hold in answer["holds"]] == ["too hot"]
+
+
 @pytest.mark.parametrize(
     ("line", "error"),
     [
@@ -143,6 +216,15 @@ def test_commands_are_wishes_and_leaving_is_asked_for_once(owner: Owner) -> None
         (b'{"v": 2, "cmd": "status"}', "speaks version 1"),
         (b'{"v": 1, "cmd": "explode"}', "no such command: 'explode'"),
         (b'{"v": 1}', "no such command: 'None'"),
+        (b'{"v": 1, "cmd": "snooze"}', "minutes is 'None'"),
+        (b'{"v": 1, "cmd": "snooze", "minutes": 0}', "more than 0 and at most 10080"),
+        (b'{"v": 1, "cmd": "snooze", "minutes": 1e9}', "more than 0 and at most 10080"),
+        (b'{"v": 1, "cmd": "snooze", "minutes": true}', "minutes is 'True'"),
+        (b'{"v": 1, "cmd": "snooze", "minutes": NaN}', "minutes is 'nan'"),
+        (b'{"v": 1, "cmd": "set"}', "an object of settings by name"),
+        (b'{"v": 1, "cmd": "set", "values": {}}', "an object of settings by name"),
+        (b'{"v": 1, "cmd": "set", "values": {"idle_mins": 5}}', "did you mean 'idle_min'"),
+        (b'{"v": 1, "cmd": "set", "values": {"upload_mbps": 0.1}}', "upload_mbps is 0.1; it must be 0 (no cap) or"),
         (b'{"v": 1, "cmd": {"a": []}}', "no such command"),
         (b'{"v": 1, "id": [], "cmd": "status"}', "id is a number or a short text"),
         (b'{"v": 1, "cmd": "events", "from": "0"}', "from is '0'"),

@@ -72,10 +72,12 @@ def test_all_steps_then_freeze_then_wait(story: Story) -> None:
 
 def test_a_gentle_peer_rests_after_each_step_and_hears_the_link_meanwhile(story: Story) -> None:
     """A step and its rest take `min_step_s`, and the last step of a round is followed by the freeze at once."""
-    story.peer.min_step_s, story.link.on_wait = 5.0, story.clock.sleep
+    story.session.wishes.min_step_s, story.link.on_wait = 5.0, story.clock.sleep
     began_at = story.clock.now
     story.until(lambda: story.trainer.frozen)
-    assert story.clock.now - began_at == pytest.approx((STEPS - 1) * story.peer.min_step_s + story.trainer.step_s)
+    assert story.clock.now - began_at == pytest.approx(
+        (STEPS - 1) * story.session.wishes.min_step_s + story.trainer.step_s
+    )
     assert story.trainer.done == ["begin", *["step"] * STEPS, "freeze"]
     assert 0 < max(story.link.waits) <= sessions.POLL_S
 
@@ -83,7 +85,7 @@ def test_a_gentle_peer_rests_after_each_step_and_hears_the_link_meanwhile(story:
 @pytest.mark.parametrize(("said", "done"), [(("freeze",), "freeze"), (commit(), "apply")])
 def test_a_gentle_peer_does_in_its_rest_what_the_link_wants(story: Story, said: tuple[object, ...], done: str) -> None:
     """It answers within a moment, but its next step is made no sooner for that."""
-    story.peer.min_step_s, story.link.on_wait = 1000.0, story.clock.sleep
+    story.session.wishes.min_step_s, story.link.on_wait = 1000.0, story.clock.sleep
     story.turns(3)
     story.link.queue.append(said)
     story.turns(2)
@@ -97,7 +99,7 @@ def test_a_gentle_peer_does_in_its_rest_what_the_link_wants(story: Story, said: 
 
 def test_what_is_done_within_a_rest_is_not_exposed(story: Story) -> None:
     """The wait for the others is, from the end of the rest on."""
-    story.peer.min_step_s, story.link.on_wait = 10.0, story.clock.sleep
+    story.session.wishes.min_step_s, story.link.on_wait = 10.0, story.clock.sleep
     story.until(lambda: story.trainer.frozen)
     story.clock.now = story.peer.rests_until + 3.0
     story.link.queue.append(commit())
@@ -108,7 +110,7 @@ def test_what_is_done_within_a_rest_is_not_exposed(story: Story) -> None:
 
 def test_a_gentle_peer_that_falls_behind_does_not_finish_its_rest(story: Story) -> None:
     """What it would rest for is long past."""
-    story.peer.min_step_s, story.link.on_wait = 1000.0, story.clock.sleep
+    story.session.wishes.min_step_s, story.link.on_wait = 1000.0, story.clock.sleep
     story.turns(3)
     story.link.queue.append(("behind",))
     story.turns(2)
@@ -116,7 +118,7 @@ def test_a_gentle_peer_that_falls_behind_does_not_finish_its_rest(story: Story) 
 
 
 def test_a_gentle_peer_that_is_asked_to_leave_does_not_finish_its_rest(story: Story) -> None:
-    story.peer.min_step_s, story.peer.met = 1000.0, True
+    story.session.wishes.min_step_s, story.peer.met = 1000.0, True
 
     def wait(seconds: float) -> None:
         story.clock.sleep(seconds)

@@ -78,7 +78,7 @@ def test_a_slow_peer_makes_its_share_and_walks_through_the_same_rates(story: Sto
 
 def test_a_gentle_peers_speed_is_what_its_owner_allows(story: Story) -> None:
     """Steps of 1 s, one every 4 s: the others hear 16 tokens per second."""
-    story.peer.min_step_s, story.link.on_wait = 4.0, story.clock.sleep
+    story.session.wishes.min_step_s, story.link.on_wait = 4.0, story.clock.sleep
     story.until(lambda: story.trainer.frozen)
     assert [fields[2] for kind, *fields in story.link.told if kind == "progress"][-1] == 16.0
 
@@ -86,7 +86,7 @@ def test_a_gentle_peers_speed_is_what_its_owner_allows(story: Story) -> None:
 def test_a_gentle_peer_makes_the_steps_that_fit(story: Story) -> None:
     """In 14.2 s, one every 4 s that takes 0.1 s: the fourth ends after 12.1 s, and it is no reason to stop resting."""
     paced(story, pace="time", max_train_s=14.2)
-    story.peer.min_step_s, story.trainer.step_s, story.link.on_wait = 4.0, 0.1, story.clock.sleep
+    story.session.wishes.min_step_s, story.trainer.step_s, story.link.on_wait = 4.0, 0.1, story.clock.sleep
     for number in range(2):
         story.until(lambda: story.trainer.frozen)
         assert made(story) == 4

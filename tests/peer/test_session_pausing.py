@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from peer.events import AlertRaised, Evaluated, InnerProgressed, PeerStateChanged, RoundCommitted
-from peer.session import PAUSED_WHY, POLL_S
-from peer.wishes import Wish
+from peer.session import POLL_S
+from peer.wishes import PAUSED_WHY, Wish
 from tests.peer.rounds.build import HEAD, block, update
 from tests.peer.story import NEXT, STEPS, Story, commit
 
@@ -146,7 +146,7 @@ def test_a_wish_while_it_catches_up_is_remembered(story: Story) -> None:
 
 def test_a_pause_ends_a_rest(story: Story) -> None:
     """A gentle peer pauses within a moment."""
-    story.peer.min_step_s = 1000.0
+    story.session.wishes.min_step_s = 1000.0
 
     def wait(seconds: float) -> None:
         story.clock.sleep(seconds)

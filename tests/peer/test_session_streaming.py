@@ -119,7 +119,7 @@ def test_a_disk_that_was_full_gets_all_that_was_made_meanwhile(streams: Story) -
 
 def test_a_rest_is_kept_though_the_anchor_changes(streams: Story) -> None:
     """A peer whose owner wants pauses is no faster in a swarm than alone, and nothing within them is exposed."""
-    streams.peer.min_step_s, streams.link.on_wait = 10.0, streams.clock.sleep
+    streams.session.wishes.min_step_s, streams.link.on_wait = 10.0, streams.clock.sleep
     streams.trainer.apply_s, streams.trainer.begin_freeze_s = 0.5, 0.5
     for number in range(3):
         streams.until(lambda: streams.trainer.frozen)

@@ -1,0 +1,76 @@
+"""How much of the time to compute so that a GPU stays at a temperature or a power: a PI controller. Pure.
+
+The heat of a GPU follows its mean power, and that follows the share of the time in which it computes; a few watts
+or degrees too many for some seconds harm nobody. What a sensor says is smoothed first, since it comes in whole
+degrees, or swings with the micro-batches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+LEAST_DUTY = 0.05
+"""Below that a round is hardly worth its traffic: who is still too hot then pauses."""
+LONGEST_STEP_S = 5.0
+"""A look that comes later than that, as after a suspended night, counts as one of that length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gains:
+    """How a controller answers. Units of the error are degrees, or shares of the target."""
+
+    proportional: float
+    """Duty per unit of error."""
+    integral_s: float
+    """After so many seconds the integral has answered a lasting error as much as the proportional part did."""
+    smooth_s: float
+    """Time constant of the smoothing."""
+    band: float
+    """So many units before the target a GPU that warms up is slowed down: the integral does not wind up beyond."""
+
+
+TEMPERATURE = Gains(proportional=0.08, integral_s=60.0, smooth_s=2.0, band=12.0)
+"""For coolers that take 20 to 150 s, and 25 to 80 degrees between rest and full load; the tests simulate them."""
+POWER = Gains(proportional=0.2, integral_s=6.0, smooth_s=8.0, band=0.2)
+"""For a draw that follows at once, at rest between 5 and 60 % of the target and at work up to four times as much."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """Where a controller stands."""
+
+    duty: float = 1.0
+    """Share of the time in which to compute, from LEAST_DUTY to 1."""
+    integral: float = 1.0
+    reading: float | None = None
+    """What the sensor says, smoothed."""
+
+
+def steer(
+    control: Control, gains: Gains, reading: float | None, target: float, unit: float, elapsed_s: float
+) -> Control:
+    """The next state, `elapsed_s` after the one before; a reading that is missing changes nothing.
+
+    `unit` is what one unit of the gains is in those of the reading: 1 for degrees, the target for a power.
+    """
+    if reading is None:
+        return control
+    seconds = min(max(elapsed_s, 0.0), LONGEST_STEP_S)
+    smooth = _smoothed(control.reading, reading, seconds / gains.smooth_s)
+    error = (target - smooth) / unit
+    integral = control.integral + gains.proportional * error * seconds / gains.integral_s
+    most = 1.0 - gains.proportional * min(max(error, 0.0), gains.band)
+    integral = min(max(integral, 0.0), most)
+    duty = integral + gains.proportional * error
+    return Control(duty=min(max(duty, LEAST_DUTY), 1.0), integral=integral, reading=smooth)
+
+
+def _smoothed(before: float | None, reading: float, steps: float) -> float:
+    """First-order low-pass; exact for whatever time has passed."""
+    return reading if before is None else before + (reading - before) * -math.expm1(-steps)
+
+
+def rest_s(computed_s: float, duty: float) -> float:
+    """How long to rest after computing for so long."""
+    return computed_s * (1.0 - duty) / duty
