@@ -27,6 +27,7 @@ from dht.identity import Identity
 from dht.keys import GENESIS, GENESIS_TTL_S, HEAD
 from dht.lock import hold_directory
 from dht.node import NetworkConfig, Node, open_node
+from dht.probing import serve_probes
 from dht.records import Genesis, Head, Malformed, pack, unpack_body
 from dht.refusals import Code
 
@@ -92,6 +93,7 @@ async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) 
             async with open_node(_network(config)) as node:
                 node.serve("spec", lambda: config.spec)
                 node.serve("genesis", lambda: _packed_genesis(file))
+                serve_probes(node)
                 node.answer("orders", orders.answer)
                 if book is not None:
                     _admit_who_asks(node, book, orders, report)

@@ -69,6 +69,14 @@ def peer_id_in(address: str) -> str:
     return address.rpartition("/p2p/")[2]
 
 
+def tcp_target(address: str) -> tuple[str, int] | None:
+    """Host and port of a checked address that is dialled by TCP; None for any other."""
+    parts = address.split("/")
+    if len(parts) < 5 or parts[3] != "tcp" or parts[1] == "dnsaddr":
+        return None
+    return parts[2], int(parts[4])
+
+
 def are_loopback(addresses: Iterable[str]) -> bool:
     """Whether every address is on this machine alone."""
     return all(address.startswith(("/ip4/127.", "/ip6/::1/")) for address in addresses)

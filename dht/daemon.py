@@ -231,7 +231,7 @@ async def _start(config: DaemonConfig, folder: Path) -> Any:
     except P2PDaemonError as error:
         if "failed to listen" in str(error) or "address already in use" in str(error):
             raise PortInUse(f"cannot listen on {', '.join(config.listen)}: {error}") from error
-        raise
+        raise Unreachable(f"the network daemon (p2pd) does not start: {_reason(error)}") from error
 
 
 def _probe(address: str) -> None:

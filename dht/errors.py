@@ -13,7 +13,8 @@
     ├── DiskFull                        8    no room for what must survive a crash
     ├── BadChain                        9    an audit found a file of a run that is not as it was agreed
     ├── ClockOff                       10    this machine's clock is too far from those of the others
-    └── NotAdmitted                    11    the run asks for an admission, and the organiser gave none
+    ├── NotAdmitted                    11    the run asks for an admission, and the organiser gave none
+    └── MemoryFull                     12    no room on the training device, not even for one sequence
 
 Exit code 0 is success, 1 an error of ours (a bug), 130 an interrupt. Only the command line
 prints: one line that says what, which value and what to do; the traceback with ``--debug``.
@@ -80,6 +81,12 @@ class DiskFull(HomefiresError):
     """No room for what must survive a crash. A peer pauses until there is."""
 
     exit_code = 8
+
+
+class MemoryFull(HomefiresError):
+    """No room on the training device for a single sequence. A peer pauses until there is."""
+
+    exit_code = 12
 
 
 class BadChain(HomefiresError):

@@ -138,6 +138,10 @@ class Node:
         """By peer id, the address of the other end of each connection. Raises Unreachable if the daemon is gone."""
         return await self._daemon.connections()
 
+    async def reach(self, address: str, timeout_s: float) -> None:
+        """Connect at this dial address; a connection that exists is enough. Raises Unreachable."""
+        await self._daemon.connect(check_dial(address), timeout_s)
+
     async def round_trip_s(self, peer_id: str, timeout_s: float) -> float:
         """Seconds between a small question to the peer and its answer, both event loops included. Raises Unreachable.
 

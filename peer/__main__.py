@@ -4,6 +4,8 @@
 `python -m peer describe SPEC` prints what a run's model is and what memory it needs.
 `python -m peer export DIR` writes the model of a run directory for plain transformers.
 `python -m peer audit DIR` checks everything that lies in one; how far it is goes to stderr.
+`python -m peer doctor [INVITE]` examines this machine: one JSON object per check, then one with the verdict.
+`python -m peer introduce INVITE` asks the nodes of an invite what the run is: one JSON object.
 """
 
 from __future__ import annotations
@@ -63,7 +65,11 @@ def main(argv: list[str] | None = None) -> int:
             return _watch(args.invite)
         if args.command == "audit":
             return _audit(args.dir, as_json=args.json)
-        settings = settings_from(args.set, store.read_table(args.dir), listen=tuple(args.listen))
+        if args.command == "introduce":
+            return _introduce(args.invite)
+        settings = settings_from(args.set, store.read_table(args.dir) if args.dir else {}, listen=tuple(args.listen))
+        if args.command == "doctor":
+            return _doctor(args.invite, args.dir, settings)
         invite = parse_for(args.dir, args.invite, time.time())
         with hold_directory(args.dir):
             return _join(args.invite, invite.spec_hash, settings, args.dir)
@@ -118,16 +124,25 @@ def _audit(directory: Path, *, as_json: bool) -> int:
     return 0
 
 
+def _introduce(invite: str) -> int:
+    from peer import introducing
+
+    return introducing.main(invite)
+
+
+def _doctor(invite: str, directory: Path | None, settings: PeerSettings) -> int:
+    from peer.doctor.examine import Asked, run
+
+    return run(Asked(invite=invite, directory=directory, settings=settings))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m peer", description="One peer of a run, without a screen.")
     commands = parser.add_subparsers(dest="command", required=True)
     joining = commands.add_parser("join", help="take part in a run until it is finished or stopped")
     joining.add_argument("invite")
     joining.add_argument("--dir", type=Path, required=True, help="run directory")
-    joining.add_argument("--listen", action="append", default=[], help="multiaddr to listen on; may be repeated")
-    joining.add_argument(
-        "--set", action="append", default=[], metavar="settings.KEY=VALUE", help="a volunteer's setting"
-    )
+    _add_settings(joining)
     joining.add_argument("--stay", action="store_true", help="go on when whoever started this ends")
     watching = commands.add_parser("watch", help="print what happens in a run without taking part")
     watching.add_argument("invite")
@@ -139,9 +154,22 @@ def _parser() -> argparse.ArgumentParser:
     auditing = commands.add_parser("audit", help="check every file of a run directory's chain")
     auditing.add_argument("dir", type=Path, help="run directory of a peer")
     auditing.add_argument("--json", action="store_true", help="print one JSON object")
-    for command in (joining, watching, describing, exporting, auditing):
+    examining = commands.add_parser("doctor", help="examine this machine, and what a run would be like on it")
+    examining.add_argument("invite", nargs="?", default="")
+    examining.add_argument("--dir", type=Path, help="run directory in which the peer would live")
+    _add_settings(examining)
+    introducing = commands.add_parser("introduce", help="ask the nodes of an invite what the run is")
+    introducing.add_argument("invite")
+    for command in (joining, watching, describing, exporting, auditing, examining, introducing):
         command.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--listen", action="append", default=[], help="multiaddr to listen on; may be repeated")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="settings.KEY=VALUE", help="a volunteer's setting"
+    )
 
 
 def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> int:

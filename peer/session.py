@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dht.errors import DiskFull, HomefiresError, RunMismatch
+from dht.errors import DiskFull, HomefiresError, MemoryFull, RunMismatch
 from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import LinkLost
 from peer.events import (
@@ -25,12 +26,14 @@ from peer.events import (
 )  # fmt: skip
 from peer.limits.decide import Hold, until_of, why_of
 from peer.limits.resting import Resting
+from peer.settling import fit_for, look_around, say_smaller
 from peer.spec import PeerSettings, RunSpec, parse
 from peer.standing import Standing
 from peer.telling import Progress, Session
 from peer.wishes import PAUSED_WHY as PAUSED_WHY  # where people look for what a peer says
 
 if TYPE_CHECKING:
+    from peer.fit.fitted import Fit
     from peer.train.checkpoint import Checkpoints
     from peer.train.snapshotter import Snapshotter
     from peer.train.trainer import Trainer
@@ -46,9 +49,11 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
     """Take part in a run until it is finished or `session.stopping` says to leave."""
     session.say("JOINING", "looking for the run")
     spec = parse(link.expect("spec", SPEC_TIMEOUT_S)[0])
-    session.say("JOINING", "building the model and reading the data")
+    look_around(spec, directory, settings, session)
     session.building = True
-    trainer = _make_trainer(spec, settings, me, directory)
+    fit = fit_for(spec, settings, directory, session)
+    session.say("JOINING", "building the model and reading the data")
+    trainer = _make_trainer(spec, settings, me, directory, fit, session)
     first_state = trainer.anchor.state_digest()
     checkpoints, anchor = _restore(trainer, directory, session)
     session.building = False
@@ -107,7 +112,7 @@ class Peer(Standing):
                     self.meet()
                 else:
                     self.catch_up_or_train()
-            except DiskFull as error:
+            except (DiskFull, MemoryFull) as error:
                 self.pause(str(error))
             except LinkLost:
                 if not self.stands_aside:
@@ -148,7 +153,7 @@ class Peer(Standing):
         self.session.warn("LINK", "the link ended unexpectedly and is started again; nothing is lost")
 
     def pause(self, why: str) -> None:
-        """The disk is full. What was learned stays in memory; after `RETRY_S` it is tried again."""
+        """The disk or the device is full. What was learned stays in memory; after `RETRY_S` it is tried again."""
         self.session.say("PAUSED", f"{why}; make room, training goes on by itself")
         until = time.monotonic() + RETRY_S
         while time.monotonic() < until and not self.session.stopping:
@@ -313,6 +318,7 @@ class Peer(Standing):
             return
         self.said_paused, self.freeze_asked, self.went_on = False, False, self.trainer.frozen
         self.exposure.end()
+        self.trainer.refit()
         if self._elapsed_s() >= self.spec.round.max_train_s:
             self.agreed_at = time.monotonic()  # the others may be gone: it is as if the round began now
         self.progress.restart()
@@ -400,7 +406,9 @@ def _over_quota(holds: Sequence[Hold]) -> bool:
     return any(hold.code == "QUOTA" for hold in holds)
 
 
-def _make_trainer(spec: RunSpec, settings: PeerSettings, me: str, directory: Path) -> Trainer:
+def _make_trainer(
+    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Fit | None, session: Session
+) -> Trainer:
     import torch
 
     from peer.train.inner import choose_device
@@ -408,7 +416,7 @@ def _make_trainer(spec: RunSpec, settings: PeerSettings, me: str, directory: Pat
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    return Trainer(spec, me, directory / "x", choose_device(settings.device))
+    return Trainer(spec, me, directory / "x", choose_device(settings.device), fit, partial(say_smaller, session, spec))
 
 
 def _make_snapshotter(directory: Path, spec: RunSpec) -> Snapshotter:

@@ -33,6 +33,7 @@ from dht.errors import (
     DirectoryBusy,
     DiskFull,
     HomefiresError,
+    MemoryFull,
     NotAdmitted,
     PortInUse,
     RoundsFailed,
@@ -246,7 +247,7 @@ def kind_of(exit_code: int | None) -> type[HomefiresError]:
     """The branch of the error tree that an exit code stands for; its root for codes of no branch."""
     kinds = (
         BadInput, Unreachable, PortInUse, RunMismatch, DirectoryBusy, RoundsFailed, DiskFull, BadChain, ClockOff,
-        NotAdmitted,
+        NotAdmitted, MemoryFull,
     )  # fmt: skip
     return next((kind for kind in kinds if kind.exit_code == exit_code), HomefiresError)
 

@@ -29,6 +29,7 @@ from dht.invite import Invite, parse_for
 from dht.lifetime import die_with_parent
 from dht.node import NetworkConfig, Node, open_node
 from dht.orders import Orders
+from dht.probing import serve_probes
 from dht.records import MAX_ADDRESSES
 from dht.refusals import Code
 from dht.roster import Roster
@@ -96,6 +97,7 @@ async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, not
         with closing(Donor(directory, executor, 0)) as donor:
             chosen.listen(lambda settings: donor.allow(_newcomers_bps(settings)))
             donor.listen(node)
+            serve_probes(node, lambda: donor.is_exchanging())  # a round needs the line more
             await _follow_chain(node, pipe, notices, chains, donor, _rules(spec, parts, notices), at)
 
 

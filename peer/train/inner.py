@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dht.errors import BadInput
+from dht.errors import BadInput, MemoryFull
+from peer.fit.fitted import Fit
 from peer.spec import RunSpec
 from peer.train.optimizers import Optimizers, make_optimizers, trained
 from peer.train.residence import Residence
@@ -43,6 +44,24 @@ class Sequences(Protocol):
         ...
 
 
+class MicroBatch:
+    """How many sequences are on the device at a time: the volunteer's own matter, whatever the spec's micro-batch is.
+
+    The gradient of a step is the same mean over the same sequences; its last bits may differ.
+    """
+
+    def __init__(self, sequences: int, told: Callable[[int], None] = lambda sequences: None) -> None:
+        assert sequences >= 1
+        self.sequences = sequences
+        self._told = told
+
+    def halve(self) -> None:
+        """From now on; `told` hears of it."""
+        assert self.sequences > 1
+        self.sequences = (self.sequences + 1) // 2
+        self._told(self.sequences)
+
+
 class InnerLoop:
     """Trains `model` in place, one optimizer step at a time. The optimizer's state lasts across rounds."""
 
@@ -53,34 +72,35 @@ class InnerLoop:
         batches: Sequences,
         device: torch.device,
         optimizer: Callable[[nn.Module], Optimizer] | None = None,
+        micro: MicroBatch | None = None,
     ) -> None:
         self._model, self._spec, self._batches, self._device = model, spec, batches, device
         self._optimizers = Optimizers(optimizer(model)) if optimizer else make_optimizers(model, spec, device)
         self._parameters = trained(model)
         self.residence = Residence(model, self._optimizers, device)
         self._bfloat16 = uses_bfloat16(spec, device)
+        self.micro = micro or MicroBatch(spec.inner.sequences)
+        self._unread: list[Tensor] = []
+        """Sequences that were read for a step that could not be made, the next one first."""
 
     def step(self, round: int, step: float, stop: Callable[[], bool] = lambda: False) -> Step:
         """Inner step `step` (from 0) of round `round`, see `learning_rate`: all micro-batches, clip, optimizer.
 
-        Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all.
+        Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all. Where a micro-batch has no
+        room it is halved and the step begins anew with the same sequences. Raises MemoryFull if not even one has room,
+        and then the step may be tried again.
         """
         assert not self.residence.is_aside, "it is on its device again before it trains"
-        table, done = self._spec.inner, 0
-        # Read once at the end: each look at a number on a GPU waits for the GPU.
-        loss, tokens = torch.zeros((), device=self._device), 0
-        while done < table.accumulation and not (done and self._ends(stop)):
-            tokens_BT = self._batches.next(table.sequences).to(self._device)
-            micro_loss = self._loss(tokens_BT) / table.accumulation
-            torch.autograd.backward(micro_loss)
-            loss += micro_loss.detach()
-            tokens += tokens_BT[:, 1:].numel()
-            done += 1
-        if done < table.accumulation:
-            loss *= self._rescale(table.accumulation / done)
-        norm = nn.utils.clip_grad_norm_(self._parameters, table.clip or math.inf)
+        while (made := self._backward(stop)) is None:
+            self._make_smaller()
+        loss, sequences = made
+        whole = self._spec.inner.sequences * self._spec.inner.accumulation
+        if sequences < whole:
+            loss *= self._rescale(whole / sequences)
+        norm = nn.utils.clip_grad_norm_(self._parameters, self._spec.inner.clip or math.inf)
         rate = learning_rate(self._spec, round, step)
         self._optimizers.step(rate)
+        tokens = sequences * self._spec.model.context
         return Step(loss=loss.item(), tokens=tokens, learning_rate=rate, grad_norm=norm.item())
 
     def _ends(self, stop: Callable[[], bool]) -> bool:
@@ -91,6 +111,54 @@ class InnerLoop:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return stop()
+
+    def _backward(self, stop: Callable[[], bool]) -> tuple[Tensor, int] | None:
+        """Gradients of all micro-batches: their loss, and how many sequences they were; None if one had no room."""
+        table, done = self._spec.inner, 0
+        whole, taken = table.sequences * table.accumulation, list[Tensor]()
+        # Read once at the end: each look at a number on a GPU waits for the GPU.
+        loss = torch.zeros((), device=self._device)
+        while done < whole and not (done and self._ends(stop)):
+            taken.append(self._read(min(self.micro.sequences, whole - done)))
+            try:
+                loss += self._backward_one(taken[-1], whole)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                break
+            done += len(taken[-1])
+        else:
+            return loss, done
+        # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
+        self._forget_gradients()
+        self._unread = [*taken, *self._unread]
+        return None
+
+    def _backward_one(self, tokens: Tensor, whole: int) -> Tensor:
+        tokens_BT = tokens.to(self._device)
+        loss = self._loss(tokens_BT) / (whole / len(tokens_BT))
+        torch.autograd.backward(loss)
+        return loss.detach()
+
+    def _read(self, sequences: int) -> Tensor:
+        """The next ones: first those of a step that could not be made."""
+        if not self._unread:
+            return self._batches.next(sequences)
+        head, *rest = self._unread
+        self._unread = [head[sequences:], *rest] if len(head) > sequences else rest
+        return head[:sequences]
+
+    def _make_smaller(self) -> None:
+        """Halve the micro-batch. Raises MemoryFull if it cannot be halved."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.micro.sequences == 1:
+            raise MemoryFull(f"the memory of {self._device} has no room for even one sequence")
+        self.micro.halve()
+
+    def _forget_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def _rescale(self, factor: float) -> float:
         """Make the gradients the mean over the micro-batches that were made; returns `factor`."""
@@ -119,6 +187,18 @@ def next_token_logits(model: nn.Module, tokens_BT: Tensor) -> Tensor:
     # No mask: sequences are full, and without one attention takes its fastest causal path.
     logits_BTV: Tensor = model(input_ids=tokens_BT[:, :-1], use_cache=False).logits
     return logits_BTV
+
+
+def use_attention(model: nn.Module, fit: Fit | None) -> None:
+    """Have the attention computed by the kernel that a dry run found fastest."""
+    if fit is not None and fit.attention:
+        choose: Callable[[str], None] = model.set_attn_implementation  # type: ignore[assignment]
+        choose(fit.attention)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: of a GPU, or of main memory, for which torch has no class of its own."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def choose_device(wanted: str = "auto") -> torch.device:

@@ -21,6 +21,7 @@ from peer.averaging.codec import Codec
 from peer.averaging.contribution import Contribution, Effort, is_written, keep_newest, write_contribution
 from peer.data.batches import Batches
 from peer.data.open import held_out, open_source
+from peer.fit.fitted import Fit, room_for
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.rounds.layout import cut
@@ -33,7 +34,7 @@ from peer.train.balance import Balance, start_from
 from peer.train.checkpoint import VERSION, Checkpoint
 from peer.train.evaluate import Stopped, held_out_loss
 from peer.train.generators import generator_states, set_generator_states
-from peer.train.inner import InnerLoop, Step
+from peer.train.inner import InnerLoop, MicroBatch, Step, use_attention
 from peer.train.layerwise import Layerwise, Move
 from peer.train.turns import Turns
 
@@ -61,12 +62,17 @@ class Undone:
 class Trainer:
     """Model, data, inner optimizer, anchor and balance of one peer in one run."""
 
-    def __init__(self, spec: RunSpec, me: str, folder: Path, device: torch.device) -> None:
+    def __init__(
+        self, spec: RunSpec, me: str, folder: Path, device: torch.device, fit: Fit | None = None,
+        told_smaller: Callable[[int], None] = lambda sequences: None,
+    ) -> None:  # fmt: skip
         self.spec, self.me, self.device = spec, me, device
         self._folder = folder
         folder.mkdir(exist_ok=True)
         self._source = open_source(spec)
         self._model = build(spec).to(device)
+        self._fit = fit
+        use_attention(self._model, fit)
         self._flat = FlatParameters(self._model)
         self._codec = Codec(spec.codec.wire)
         self.layer_sizes = tuple(layer.size for layer in self._flat.layers)
@@ -81,7 +87,8 @@ class Trainer:
         self._balance = Balance.empty(self._flat.size)
         self._start = self.anchor.theta.clone()
         self._batches = Batches(self._source, spec, me, (me,), {})
-        self._inner = InnerLoop(self._model, spec, self._batches, device)
+        self._micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
+        self._inner = InnerLoop(self._model, spec, self._batches, device, micro=self._micro)
         waits = spec.round.overlap == "none"
         self._layerwise = None if waits else Layerwise(self._model, self._flat, device)
         self._held_out: Tensor | None = None
@@ -139,6 +146,12 @@ class Trainer:
         self.step_in_round += 1
         self.turns.progressed(self.anchor.round + self.frozen, step.tokens)
         return step
+
+    def refit(self) -> None:
+        """After a pause: what had room before may have none now, or have it again. Nothing where memory is not told."""
+        if self._fit is not None and self.device.type == "cuda":
+            free_bytes, _ = torch.cuda.mem_get_info(self.device)
+            self._micro.sequences = room_for(self._fit, free_bytes + torch.cuda.memory_reserved(self.device))
 
     def freeze(self, anchor: bytes) -> None:
         """Put what was learned into the balance and have it on disk, encoded, as the contribution to `anchor`.

@@ -147,10 +147,13 @@ def test_a_killed_dashboard_disturbs_no_round(run: RealSwarm, terminal: Callable
 def test_a_peer_that_joined_on_a_terminal_stays_when_the_dashboard_goes(
     run: RealSwarm, terminal: Callable[..., Terminal], tmp_path: Path
 ) -> None:
-    """It tells how to come back and how to stop it, and leaves when it is told to."""
+    """Its owner is asked, once. It tells how to come back and how to stop it, and leaves when it is told to."""
     directory = tmp_path / "guest"
     words = ("join", run.invite, "--dir", str(directory), "--name", "guest", "--listen", LOOPBACK)
     joining = terminal(*words)
+    joining.wait_for("Join this run? [y/N]")
+    assert "your IP address" in joining.text
+    joining.press("y\n")
     joining.wait_for("q detach")
     joining.press("q")
     assert joining.finish() == 0

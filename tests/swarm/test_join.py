@@ -44,6 +44,7 @@ class Run:
     def join(self, name: str) -> Homefires:
         """Start a peer in the directory of this name, or start it again."""
         words = ["join", self.invite, "--dir", str(self.directory / name), "--name", name, *LOOPBACK, "--ui", "json"]
+        words.append("--yes")
         return self._homefires(*words, directory=self.directory / f"{name}-out")
 
 
@@ -113,7 +114,9 @@ def test_the_run_needs_no_bootstrap_node_once_it_has_begun(homefires: Start, tmp
     first, second = run.join("a"), run.join("c")
     first.wait_for(committed(1))
     run.bootstrap.signal(signal.SIGKILL)
-    third = homefires("join", run.invite, "--dir", str(tmp_path / "a"), *LOOPBACK, directory=tmp_path / "third")
+    third = homefires(
+        "join", run.invite, "--dir", str(tmp_path / "a"), *LOOPBACK, "--yes", directory=tmp_path / "third"
+    )
     assert str(pid_of(tmp_path / "a")) in one_line(third, DirectoryBusy.exit_code)
     first.wait_for(committed(4))
     asked_at = time.monotonic()
@@ -147,7 +150,7 @@ def test_a_bootstrap_node_that_does_not_answer(homefires: Start, tmp_path: Path)
     organiser = Identity.generate()
     address = f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{organiser.peer_id}"
     invite = issue(organiser, run="nobody", spec_hash=b"h" * 32, addrs=(address,))
-    line = one_line(homefires("join", invite, "--dir", str(tmp_path / "d"), *LOOPBACK), Unreachable.exit_code)
+    line = one_line(homefires("join", invite, "--yes", "--dir", str(tmp_path / "d"), *LOOPBACK), Unreachable.exit_code)
     assert "/ip4/127.0.0.1/tcp/" in line
 
 

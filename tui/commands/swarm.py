@@ -105,12 +105,15 @@ def _add_join(commands: Commands) -> None:
         text = f"megabits per second that your peer {what} at most (default: no cap)"
         parser.add_argument(f"--{word}", default="", metavar="MBPS", help=text)
     add_addresses(parser, "--listen", "listen on this multiaddr (default: all interfaces, a free port); repeatable")
+    text = "agree to what the run is and takes, without being asked: for services and scripts"
+    parser.add_argument("--yes", action="store_true", help=text)
     add_ui(parser)
     add_look(parser)
 
 
 def _join(options: argparse.Namespace) -> int:
     from tui.attach import join_and_attach
+    from tui.consent import consents
     from tui.output import open_output
     from tui.single import Join, run_join
     from tui.terminal import choose_ui
@@ -125,6 +128,8 @@ def _join(options: argparse.Namespace) -> int:
         listen=tuple(options.listen),
     )
     ui = choose_ui(options.ui)
+    if not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
+        return 0
     if ui == "tui":
         return join_and_attach(join, look(options), open_output("plain", sys.stdout, sys.stderr))
     return run_join(join, open_output(ui, sys.stdout, sys.stderr))

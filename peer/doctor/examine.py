@@ -1,0 +1,165 @@
+"""The whole examination of a machine, check by check. Read `examine` first.
+
+What loads libraries runs in children, beside what asks the network, so that it takes as long as the slower of the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import BadSpec, HomefiresError
+from dht.invite import Invite
+from peer import spec as specs
+from peer.doctor.check import Check, Status, failed, one_line, unknown
+from peer.doctor.compute import Device, check_device, check_fit, check_libraries
+from peer.doctor.machine import (
+    check_descriptors,
+    check_device_memory,
+    check_disk,
+    check_heat,
+    check_memory,
+    check_power,
+    cpu_temperature_c,
+    free_disk_bytes,
+    read_power,
+)
+from peer.doctor.needs import Needs, needs_of
+from peer.doctor.network import Met, best, examine_network
+from peer.doctor.standing import check_identity, check_invite
+from peer.doctor.verdict import Measured, Verdict, judge
+from peer.measuring import Gpu, available_bytes
+from peer.spec import PeerSettings, RunSpec
+
+Tell = Callable[[Check], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a person wants examined."""
+
+    invite: str = ""
+    directory: Path | None = None
+    """Where the peer would live; None: it is not known, and only the disk of the home folder is looked at."""
+    settings: PeerSettings
+
+
+async def examine(asked: Asked, tell: Tell) -> Verdict:
+    """Tell each check as it is done, and say at last what taking part would be like."""
+    invite = _papers(asked, tell)
+    tell(check_descriptors())
+    tell(await asyncio.to_thread(lambda: check_power(read_power())))
+    device, met, _ = await asyncio.gather(
+        _device(asked, tell), examine_network(invite, asked.settings.listen, tell), _libraries(tell)
+    )
+    tell(check_heat(await asyncio.to_thread(_gpu_figures, device), cpu_temperature_c()))
+    spec = _spec(invite, asked.directory, met)
+    if spec is None:
+        tell(unknown("needs", "what a run needs is known once its invite is given and its spec was fetched"))
+        return Verdict(sentence="unknown: name an invite, and see that one of its addresses answers")
+    needs = _needs(spec, asked, tell)
+    if needs is not None:
+        _rooms(needs, asked, device, tell)
+    step_s = await _step_s(spec, asked, device, tell)
+    return judge(spec, _measured(asked, met, step_s))
+
+
+def _papers(asked: Asked, tell: Tell) -> Invite | None:
+    invite: Invite | None = None
+    if asked.invite:
+        check, invite = check_invite(asked.invite, time.time())
+        tell(check)
+    if asked.directory is not None:
+        tell(check_identity(asked.directory))
+    return invite
+
+
+async def _device(asked: Asked, tell: Tell) -> Device | None:
+    check, device = await check_device(asked.settings.device)
+    tell(check)
+    return device
+
+
+async def _libraries(tell: Tell) -> None:
+    tell(await check_libraries())
+
+
+def _gpu_figures(device: Device | None) -> dict[str, object]:
+    if device is None or not device.uuid:
+        return {}
+    return Gpu(lambda: device.uuid).figures()
+
+
+def _spec(invite: Invite | None, directory: Path | None, met: Met | None) -> RunSpec | None:
+    """Of the invite: as a node of the run gave it, or as it lies in the folder; None if neither is that of its hash."""
+    if invite is None:
+        return None
+    texts = [met.spec.decode(errors="replace")] if met is not None and met.spec else []
+    if directory is not None and (directory / "spec.toml").exists():
+        texts.append((directory / "spec.toml").read_text(errors="replace"))
+    for text in texts:
+        with suppress(BadSpec):
+            spec = specs.parse(text)
+            if spec.digest() == invite.spec_hash:
+                return spec
+    return None
+
+
+def _needs(spec: RunSpec, asked: Asked, tell: Tell) -> Needs | None:
+    try:
+        return needs_of(spec, asked.settings.chain_mb)
+    except HomefiresError as error:
+        fix = "upgrade homefires, or tell the organiser that this model cannot be built here"
+        tell(failed("needs", one_line(error), fix, type(error)))
+        return None
+
+
+def _rooms(needs: Needs, asked: Asked, device: Device | None, tell: Tell) -> None:
+    on_cpu = device is None or not device.uuid
+    tell(check_memory(needs, available_bytes(), on_cpu=on_cpu))
+    if device is not None and device.free_bytes:
+        tell(check_device_memory(needs, device.free_bytes, device.name))
+    folder = asked.directory or Path.home()
+    tell(check_disk(needs, folder, free_disk_bytes(folder)))
+
+
+async def _step_s(spec: RunSpec, asked: Asked, device: Device | None, tell: Tell) -> float | None:
+    if device is None:
+        return None
+    check, fit = await check_fit(spec, asked.settings.device)
+    tell(check)
+    return fit.step_s if fit else None
+
+
+def _measured(asked: Asked, met: Met | None, step_s: float | None) -> Measured:
+    line = best(met.speeds if met else [])
+    trips = list(met.answered.values()) if met else []
+    return Measured(
+        step_s=step_s,
+        upload_mbps=_capped(line.upload_mbps, asked.settings.upload_mbps),
+        download_mbps=_capped(line.download_mbps, asked.settings.download_mbps),
+        round_trip_s=max(trips, default=None), peers=met.peers if met else 0,
+    )  # fmt: skip
+
+
+def _capped(measured: float | None, cap: float) -> float | None:
+    return measured if measured is None or not cap else min(measured, cap)
+
+
+def run(asked: Asked) -> int:
+    """Print each check as one JSON object, the verdict last; the exit code of the first that failed, or 0."""
+    import uvloop
+
+    told: list[Check] = []
+
+    def tell(check: Check) -> None:
+        told.append(check)
+        print(check.to_json(), flush=True)
+
+    verdict = uvloop.run(examine(asked, tell))
+    print(verdict.to_json(), flush=True)
+    return next((check.exit_code for check in told if check.status is Status.FAIL), 0)

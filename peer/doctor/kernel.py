@@ -1,0 +1,82 @@
+"""`python -m peer.doctor.kernel DEVICE`: execute a kernel there, and print which devices this machine has.
+
+A process of its own: a driver that does not fit may end it, and it takes no memory of a GPU with it.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from typing import Any
+
+from dht.errors import HomefiresError
+from dht.lifetime import die_with_parent
+
+WIDTH = 64
+
+
+def main(wanted: str) -> int:
+    """One JSON object on stdout, or one line on stderr and exit code 1."""
+    die_with_parent()
+    try:
+        print(json.dumps(execute(wanted)))
+    except (HomefiresError, RuntimeError, AssertionError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        print(f"homefires: {first}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def execute(wanted: str) -> dict[str, Any]:
+    """What was found. Raises BadInput for a device that is not there, RuntimeError for one that cannot compute."""
+    import torch
+
+    from peer.train.inner import choose_device
+
+    device = choose_device(wanted)
+    weights = torch.eye(WIDTH, device=device, requires_grad=True)
+    _multiply(weights)  # the first kernel loads the libraries
+    started = time.perf_counter()
+    value = _multiply(weights)
+    kernel_s = time.perf_counter() - started
+    if value != WIDTH:
+        raise RuntimeError(f"a sum of {WIDTH} ones came to {value:g}")
+    mine = next((row for row in devices() if row["device"] == _named(device)), None) or _cpu()
+    return {**mine, "kernel_s": kernel_s, "torch": torch.__version__, "devices": devices()}
+
+
+def _multiply(weights: Any) -> float:
+    total = (weights @ weights).sum()
+    total.backward()
+    return float(total.item())
+
+
+def _named(device: Any) -> str:
+    return "cuda:0" if str(device) == "cuda" else str(device)
+
+
+def devices() -> list[dict[str, Any]]:
+    """All that torch can train on here."""
+    import torch
+
+    found = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        free, total = torch.cuda.mem_get_info(index)
+        found.append(
+            {"device": f"cuda:{index}", "name": properties.name, "uuid": f"GPU-{properties.uuid}",
+             "free_bytes": free, "total_bytes": total}
+        )  # fmt: skip
+    if torch.backends.mps.is_available():
+        found.append({"device": "mps", "name": "Apple GPU", "uuid": "", "free_bytes": 0, "total_bytes": 0})
+    return [*found, _cpu()]
+
+
+def _cpu() -> dict[str, Any]:
+    return {"device": "cpu", "name": platform.machine(), "uuid": "", "free_bytes": 0, "total_bytes": 0}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

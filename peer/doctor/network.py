@@ -1,0 +1,255 @@
+"""Checks of the way to the others: the daemon, the addresses of the invite, clocks, reach, the line's speed.
+
+The node has a key of its own that is thrown away, so that a doctor beside a running peer does not cut it off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from dht.addresses import are_loopback, peer_id_in, tcp_target
+from dht.errors import BadInput, HomefiresError, PortInUse, Unreachable
+from dht.identity import Identity
+from dht.invite import Invite
+from dht.keys import HEAD
+from dht.node import NetworkConfig, Node, open_node
+from dht.probing import LineSpeed, measure, serve_probes
+from dht.records import Head as HeadRecord
+from dht.records import Malformed, unpack_body
+from peer.averaging.meeting import ASK_TIMEOUT_S, MAX_SPEC_BYTES
+from peer.averaging.metering import DIRECT, RELAYED, reach_of
+from peer.doctor.check import Check, failed, one_line, passed, unknown, warned
+from peer.doctor.clock import check_clock, measure_skew_s
+from peer.spec import LEAST_MBPS
+
+DIAL_S = 5.0
+ROUND_TRIP_S = 3.0
+PROBE_S = 5.0
+"""For one node, both directions."""
+PROBED_MOST = 3
+"""Bootstrap nodes and peers with which the line is measured."""
+START_S = 15.0
+FEW_MBPS = 5.0
+
+
+class Dialling(Protocol):
+    """What the checks ask of a node; `dht.node.Node` is one."""
+
+    async def reach(self, address: str, timeout_s: float) -> None: ...
+    async def round_trip_s(self, peer_id: str, timeout_s: float) -> float: ...
+
+
+@dataclass
+class Met:
+    """What was found on the way; other checks and the verdict go on from it."""
+
+    node: Node
+    answered: dict[str, float] = field(default_factory=dict)
+    """Round trips in seconds, by peer id."""
+    peers: int = 0
+    """Peers on the board of the run."""
+    speeds: list[LineSpeed] = field(default_factory=list)
+    spec: bytes = b""
+
+
+# ---- the daemon ----
+
+
+def daemon_config(folder: Path, run: bytes, listen: Sequence[str]) -> NetworkConfig:
+    """A node as `join` starts it, with a key that lies in `folder`."""
+    Identity.load_or_create(folder / "identity.key")
+    return NetworkConfig(
+        run=run, identity_path=folder / "identity.key", socket_folder=folder / "run", listen=tuple(listen),
+        public=not are_loopback(listen), client_mode=True, start_timeout_s=START_S,
+    )  # fmt: skip
+
+
+def daemon_failed(error: HomefiresError) -> Check:
+    """Why no node could be opened."""
+    if isinstance(error, PortInUse):
+        return failed("daemon", one_line(error), "choose another port with --listen, or 0 for any", PortInUse)
+    if isinstance(error, BadInput):
+        return failed("daemon", one_line(error), "name another address with --listen", BadInput)
+    fix = "reinstall hivemind: pip install --force-reinstall hivemind; its p2pd is made for Linux on x86-64"
+    return failed("daemon", one_line(error), fix, type(error))
+
+
+# ---- the addresses of the invite ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialled:
+    """One address: its round trip in seconds, or why nobody answered."""
+
+    address: str
+    round_trip_s: float | None
+    why: str = ""
+
+
+async def dial(node: Dialling, address: str) -> Dialled:
+    """Connect and ask; never raises for an address that nobody answers at.
+
+    A TCP address is knocked at first: the daemon would take any other address of the same node that it has heard of.
+    """
+    try:
+        await _knock(address)
+        await node.reach(address, DIAL_S)
+        trip_s = await node.round_trip_s(peer_id_in(address), ROUND_TRIP_S)
+    except Unreachable as error:
+        return Dialled(address=address, round_trip_s=None, why=one_line(error))
+    return Dialled(address=address, round_trip_s=trip_s)
+
+
+async def _knock(address: str) -> None:
+    """Raises Unreachable if nobody accepts a TCP connection there; of QUIC nothing is said."""
+    target = tcp_target(address)
+    if target is None:
+        return
+    try:
+        async with asyncio.timeout(DIAL_S):
+            _, writer = await asyncio.open_connection(*target)
+    except TimeoutError as error:
+        raise Unreachable(f"{address}: no answer within {DIAL_S:g} s") from error
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise Unreachable(f"{address}: {why}") from error
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+def check_bootstrap(dialled: Sequence[Dialled]) -> Check:
+    """Which addresses of the invite answered, and how fast."""
+    there = [row for row in dialled if row.round_trip_s is not None]
+    silent = [row.address for row in dialled if row.round_trip_s is None]
+    if not there:
+        found = f"none of {len(dialled)} addresses of the invite answers: {dialled[0].why}"
+        fix = (
+            "see that this machine is online and its firewall lets TCP and UDP out; else ask the organiser whether the "
+            "bootstrap node runs"
+        )
+        return failed("bootstrap", found, fix, Unreachable, dialled=len(dialled), answered=0)
+    trips = ", ".join(f"{row.address} {1000 * (row.round_trip_s or 0):.0f} ms" for row in there)
+    figures = {"dialled": len(dialled), "answered": len(there)}
+    figures["round_trip_s"] = min(row.round_trip_s for row in there if row.round_trip_s is not None)
+    if silent:
+        fix = "nothing must be done, one is enough to join; tell the organiser which ones are silent"
+        return warned("bootstrap", f"{trips}; silent: {', '.join(silent)}", fix, **figures)
+    return passed("bootstrap", trips, **figures)
+
+
+# ---- reach ----
+
+
+def check_reach(addresses: Sequence[str]) -> Check:
+    """Whether others can connect to this machine. Only the daemon can tell, and it needs minutes to be sure."""
+    reach = reach_of(addresses)
+    fix = "forward a port of the router to this machine and fix it with --listen /ip4/0.0.0.0/tcp/PORT"
+    if reach == RELAYED:
+        return warned("reach", "others reach this machine through a relay, which is slower", fix)
+    if reach == DIRECT and are_loopback(addresses):
+        return unknown("reach", "it listens on this machine alone, where nobody else can dial")
+    if reach == DIRECT:
+        return passed("reach", "this machine has an address of the open internet")
+    return unknown(
+        "reach", "nobody has dialled back yet: behind a router others may reach it through a relay alone", fix
+    )
+
+
+# ---- the line ----
+
+
+async def measure_line(met: Met, limit_s: float = PROBE_S) -> None:
+    """With the nodes that answered first, then with peers of the board; what was found is added to `met`."""
+    serve_probes(met.node)
+    candidates = [*met.answered, *await _peers(met)]
+    for peer in list(dict.fromkeys(candidates))[:PROBED_MOST]:
+        trip_s = met.answered.get(peer, 0.0)
+        met.speeds.append(await measure(met.node, peer, trip_s, limit_s))
+
+
+async def _peers(met: Met) -> list[str]:
+    """Others on the board that could be met; how many there are at all is noted."""
+    records = await met.node.board.read(HEAD)
+    met.peers = len(records)
+    found = []
+    for peer, record in list(records.items())[:PROBED_MOST]:
+        with suppress(Malformed, Unreachable):
+            body = unpack_body(record)
+            if isinstance(body, HeadRecord) and await met.node.meet(peer, body.addrs):
+                met.answered.setdefault(peer, await met.node.round_trip_s(peer, ROUND_TRIP_S))
+                found.append(peer)
+    return found
+
+
+def best(speeds: Sequence[LineSpeed]) -> LineSpeed:
+    """The fastest of each direction: a slow one says more about the other end."""
+    up = [each.upload_mbps for each in speeds if each.upload_mbps is not None]
+    down = [each.download_mbps for each in speeds if each.download_mbps is not None]
+    return LineSpeed(upload_mbps=max(up, default=None), download_mbps=max(down, default=None))
+
+
+def check_line(speeds: Sequence[LineSpeed]) -> Check:
+    """Megabits per second that went between this machine and others, the best of some."""
+    speed = best(speeds)
+    if speed.upload_mbps is None and speed.download_mbps is None:
+        return unknown("line", "no node of the run let its line be measured just now")
+    known = {"upload_mbps": speed.upload_mbps, "download_mbps": speed.download_mbps}
+    figures = {key: value for key, value in known.items() if value is not None}
+    found = f"{_mbps(speed.upload_mbps)} up, {_mbps(speed.download_mbps)} down, with {len(speeds)} nodes of the run"
+    slowest = min(figures.values())
+    fix = "stop what else uses the line, use a cable instead of radio, or join a run with a smaller model"
+    if slowest < LEAST_MBPS:
+        return failed("line", f"{found}; a run needs {LEAST_MBPS:g} Mbit/s", fix, Unreachable, **figures)
+    if slowest < FEW_MBPS:
+        return warned("line", found, fix, **figures)
+    return passed("line", found, **figures)
+
+
+def _mbps(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3g} Mbit/s"
+
+
+# ---- all of it ----
+
+
+async def examine_network(invite: Invite | None, listen: Sequence[str], tell: Callable[[Check], None]) -> Met | None:
+    """Every check of this family, in order; what was learned on the way, None without a daemon."""
+    run = invite.spec_hash if invite else b"\0" * 32
+    with tempfile.TemporaryDirectory(prefix="hf-") as folder:
+        try:
+            config = daemon_config(Path(folder), run, listen)
+            started = time.perf_counter()
+            async with open_node(config) as node:
+                seconds = time.perf_counter() - started
+                tell(passed("daemon", f"the network daemon (p2pd) starts in {seconds:.1f} s", start_s=seconds))
+                met = Met(node)
+                if invite is not None:
+                    await _examine_others(met, invite, tell)
+                tell(check_reach(await node.addresses()))
+                return met
+        except HomefiresError as error:
+            tell(daemon_failed(error))
+            return None
+
+
+async def _examine_others(met: Met, invite: Invite, tell: Callable[[Check], None]) -> None:
+    dialled = await asyncio.gather(*(dial(met.node, address) for address in invite.addrs))
+    tell(check_bootstrap(dialled))
+    for row in dialled:
+        if row.round_trip_s is not None:
+            met.answered[peer_id_in(row.address)] = row.round_trip_s
+    tell(check_clock(await measure_skew_s(met.node, list(met.answered))))
+    for peer in list(met.answered):
+        with suppress(Unreachable):
+            met.spec = met.spec or await met.node.ask(peer, "spec", ASK_TIMEOUT_S, MAX_SPEC_BYTES) or b""
+    await measure_line(met)
+    tell(check_line(met.speeds))

@@ -1,0 +1,20 @@
+"""What `join` looks at beside its start, without loading or starting anything; all the rest it finds out by doing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peer.doctor.check import Check
+from peer.doctor.machine import check_descriptors, check_disk, check_memory, free_disk_bytes
+from peer.doctor.needs import needs_of
+from peer.measuring import available_bytes
+from peer.spec import PeerSettings, RunSpec
+
+
+def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]:
+    """File descriptors, memory, disk. Raises BadSpec for a model that cannot be counted."""
+    needs = needs_of(spec, settings.chain_mb)
+    return [
+        check_descriptors(), check_memory(needs, available_bytes(), on_cpu=settings.device == "cpu"),
+        check_disk(needs, directory, free_disk_bytes(directory)),
+    ]  # fmt: skip

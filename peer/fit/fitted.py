@@ -1,0 +1,97 @@
+"""How a run is trained on one device: found once by a dry run, remembered beside what it was measured on.
+
+The run fixes how many sequences an inner step reads, and their order. How many of them are on the device at a time
+(the micro-batch), and which attention kernel computes them, is the volunteer's: inner steps are private, so the last
+bits of a step may differ between devices, as they do anyway. What peers agree on, the outer step, does not see it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+FILE = "fit.json"
+VERSION = 1
+SPARE = 0.9
+"""Share of the free memory that is planned with: allocators leave gaps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Basis:
+    """What a fit was measured on. It holds for nothing else."""
+
+    run: str
+    """Hash of the spec."""
+    device: str
+    """As `settings.device` says it."""
+    name: str
+    """Of the hardware."""
+    torch: str
+    homefires: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What a dry run found to be fastest of what has room."""
+
+    basis: Basis
+    sequences: int
+    """Of a micro-batch."""
+    attention: str = ""
+    """As transformers calls it; empty: its own choice."""
+    precision: str = "float32"
+    """For people: the spec says which, or leaves it to the device."""
+    step_s: float
+    """Of a whole inner step, as many micro-batches as it takes."""
+    tokens_per_s: float
+    fixed_bytes: int = 0
+    """At the peak, whatever the micro-batch; 0 where the device does not count (a CPU)."""
+    sequence_bytes: int = 0
+    """At the peak, for each sequence of the micro-batch."""
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps({"v": VERSION, **asdict(self)}, allow_nan=False)
+
+
+def from_json(text: str) -> Fit | None:
+    """The inverse of `Fit.to_json`; None for anything else, which is then measured anew."""
+    try:
+        values: dict[str, Any] = json.loads(text)
+        if values.pop("v") != VERSION:
+            return None
+        fit = Fit(**{**values, "basis": Basis(**values["basis"])})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return fit if isinstance(fit.sequences, int) and fit.sequences >= 1 else None
+
+
+def recall(directory: Path, basis: Basis) -> Fit | None:
+    """What was found in this folder on the same device, with the same versions, for the same run."""
+    try:
+        fit = from_json((directory / FILE).read_text())
+    except (OSError, UnicodeDecodeError):
+        return None
+    return fit if fit is not None and fit.basis == basis else None
+
+
+def remember(directory: Path, fit: Fit) -> None:
+    """Replaces what was there."""
+    scratch = directory / f"{FILE}.new"
+    scratch.write_text(fit.to_json() + "\n")
+    scratch.replace(directory / FILE)
+
+
+def room_for(fit: Fit, free_bytes: int) -> int:
+    """Sequences of a micro-batch for which there is room, by halving what was found; at least 1.
+
+    `free_bytes` counts what this process itself would give back.
+    """
+    sequences = fit.sequences
+    if not fit.sequence_bytes:
+        return sequences
+    while sequences > 1 and fit.fixed_bytes + sequences * fit.sequence_bytes > SPARE * free_bytes:
+        sequences = (sequences + 1) // 2
+    return sequences

@@ -1,0 +1,111 @@
+"""`python -m peer introduce INVITE`: what the run of an invite is, as far as a person must know it before joining.
+
+It dials the nodes of the invite with a key that is thrown away, fetches the spec, and leaves: it takes no part, and
+writes nothing that lasts. One JSON object on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dht.addresses import are_loopback
+from dht.errors import BadInput
+from dht.identity import Identity
+from dht.invite import Invite, parse
+from dht.node import NetworkConfig, open_node
+from peer import spec as specs
+from peer.averaging.meeting import find_spec
+from peer.doctor.needs import needs_of
+from peer.plan.coefficients import shipped
+from peer.plan.machines import HOME_FLOPS, MAX_MEMBERS, Machine, alike
+from peer.plan.round import predict
+from peer.plan.shape import shape_of
+from peer.spec import PeerSettings, RunSpec
+
+LICENCES = {
+    "stdlib": "the Python Software Foundation licence",
+    "files": "whatever holds for these files on your machine",
+    "hub": "see the page of the data set",
+}
+"""The spec names no licence; by `data.source`, where it stands."""
+
+
+def main(text: str) -> int:
+    """Print what the run is. Raises BadInvite, Unreachable, BadSpec."""
+    import uvloop
+
+    invite = parse(text, time.time())
+    with tempfile.TemporaryDirectory(prefix="hf-") as folder:
+        spec = uvloop.run(fetch(invite, Path(folder)))
+    print(json.dumps(facts(invite, spec, power_limit_w()), allow_nan=False))
+    return 0
+
+
+async def fetch(invite: Invite, folder: Path) -> RunSpec:
+    """The spec, from a node of the invite; `folder` is for a key and sockets. Raises Unreachable."""
+    Identity.load_or_create(folder / "identity.key")
+    config = NetworkConfig(
+        run=invite.spec_hash, identity_path=folder / "identity.key", socket_folder=folder / "run", listen=(),
+        bootstrap=invite.addrs, public=not are_loopback(invite.addrs), client_mode=True,
+    )  # fmt: skip
+    async with open_node(config) as node:
+        return specs.parse(await find_spec(node, invite, folder))
+
+
+def facts(invite: Invite, spec: RunSpec, power_w: float | None) -> dict[str, Any]:
+    """All that a consent screen says, numbers as numbers. `power_w`: what the GPU may draw, None without one."""
+    needs = needs_of(spec, PeerSettings.chain_mb)
+    return {
+        "v": 1, "run": invite.run, "organiser": invite.organiser, "fingerprint": fingerprint(invite.organiser),
+        "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
+        "rounds": spec.run.rounds, "data": data_in_words(spec), "licence": LICENCES[spec.data.source],
+        "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
+        "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec),
+    }  # fmt: skip
+
+
+def fingerprint(peer_id: str) -> str:
+    """What a person compares with what the organiser told: the peer id itself until there are words for it."""
+    return peer_id
+
+
+def data_in_words(spec: RunSpec) -> str:
+    """What the model is trained on."""
+    table = spec.data
+    if table.source == "stdlib":
+        return "the source text of the Python standard library that is on your machine"
+    if table.source == "files":
+        return f"text files below {table.path} on your machine"
+    subset = f" ({table.subset})" if table.subset else ""
+    return f"the data set {table.path}{subset} of huggingface.co, streamed while it trains"
+
+
+def _traffic(spec: RunSpec) -> dict[str, float | None]:
+    """Bytes that a peer sends, and as many it takes in, by the planner for as many peers as found the run."""
+    unknown: dict[str, float | None] = {"round_bytes": None, "day_bytes": None, "round_s": None, "assumed_flops": None}
+    with suppress(BadInput):
+        members = min(MAX_MEMBERS, max(2, spec.run.founders))
+        cost = predict(shape_of(spec), spec, alike(members, Machine(name="a home GPU")), shipped())
+        sent = cost.traffic.up_bytes
+        return {
+            "round_bytes": sent, "day_bytes": sent * 86400 / cost.round_s, "round_s": cost.round_s,
+            "assumed_flops": HOME_FLOPS,
+        }  # fmt: skip
+    return unknown
+
+
+def power_limit_w() -> float | None:
+    """What the first GPU may draw at most, as NVML tells; None where there is none."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        limit_mw = pynvml.nvmlDeviceGetEnforcedPowerLimit(pynvml.nvmlDeviceGetHandleByIndex(0))
+    except pynvml.NVMLError:
+        return None
+    return float(limit_mw) / 1000

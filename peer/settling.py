@@ -1,0 +1,88 @@
+"""What a peer does once, between knowing its run and building its model: look at the machine, and fit the run to it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dht.errors import HomefiresError, MemoryFull
+from peer.events import AlertRaised
+from peer.spec import PeerSettings, RunSpec
+from peer.telling import Session
+
+if TYPE_CHECKING:
+    from peer.fit.fitted import Fit
+
+
+def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session: Session) -> threading.Thread:
+    """Have the doctor look at the machine beside the start, by a thread; what it finds amiss is an alert, once.
+
+    It loads and starts nothing, so that the first step comes no later. What it does not look at (device, daemon,
+    clocks, addresses) a peer that starts finds out by itself.
+    """
+
+    def look() -> None:
+        from peer.doctor.check import Status
+        from peer.doctor.quiet import quiet
+
+        try:
+            checks = quiet(spec, directory, settings)
+        except (HomefiresError, OSError) as error:
+            session.warn("DOCTOR", f"the machine could not be examined: {error}")
+            return
+        for check in checks:
+            if check.status is Status.FAIL:
+                session.warn("DOCTOR", f"{check.found}; {check.fix}; look closer with: homefires doctor")
+
+    thread = threading.Thread(target=look, name="doctor", daemon=True)
+    thread.start()
+    return thread
+
+
+def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Session) -> Fit | None:
+    """How the run is trained on this device; None on a processor, where the spec's own micro-batch is taken.
+
+    A dry run that fails is told and changes nothing: training finds its micro-batch by halving it.
+    """
+    from peer.train.inner import choose_device
+
+    device = choose_device(settings.device)
+    if device.type == "cpu":
+        return None
+    from peer.fit.dry import basis_of
+    from peer.fit.finding import find_fit
+
+    session.say("JOINING", "trying out which micro-batch has room and is fastest; this is done once per device")
+    try:
+        fit = find_fit(spec, directory, basis_of(spec, settings.device, device))
+    except MemoryFull as error:
+        session.warn("FIT", f"{error}; it is tried with one sequence at a time")
+        return one_at_a_time(spec, settings, device.type)
+    except HomefiresError as error:
+        session.warn("FIT", f"{error}; the spec's own micro-batch is taken")
+        return None
+    session.emit(AlertRaised(level="info", code="FIT", text=describe(fit, spec)))
+    return fit
+
+
+def one_at_a_time(spec: RunSpec, settings: PeerSettings, name: str) -> Fit:
+    """The least that a device can be asked for, of which nothing was measured."""
+    from peer.fit.fitted import Basis, Fit
+
+    basis = Basis(run=spec.digest().hex(), device=settings.device, name=name, torch="", homefires="")
+    return Fit(basis=basis, sequences=1, step_s=0.0, tokens_per_s=0.0)
+
+
+def describe(fit: Fit, spec: RunSpec) -> str:
+    """One line."""
+    whole = spec.inner.sequences * spec.inner.accumulation
+    kernel = f", {fit.attention} attention" if fit.attention else ""
+    return f"{fit.sequences} of {whole} sequences at a time, {fit.precision}{kernel}: {fit.tokens_per_s:,.0f} tokens/s"
+
+
+def say_smaller(session: Session, spec: RunSpec, sequences: int) -> None:
+    """The device had no room: a micro-batch was halved."""
+    whole = spec.inner.sequences * spec.inner.accumulation
+    text = f"the device ran out of memory: from now on {sequences} of {whole} sequences at a time; nothing is lost"
+    session.warn("MEMORY", text)

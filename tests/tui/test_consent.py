@@ -1,0 +1,139 @@
+"""What is asked before a first join, whom nobody can ask, and what is remembered."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dht.errors import BadInput, BadInvite, Unreachable
+from dht.identity import Identity
+from dht.invite import Invite, issue, parse
+from dht.lock import hold_directory
+from peer.introducing import facts
+from peer.spec import RunSpec, load
+from tui.consent import FILE, consents, describe, is_agreed
+from tui.single import Join
+
+ORGANISER = Identity.from_seed(b"o" * 32)
+
+
+class Terminal(io.StringIO):
+    """Somebody sits there."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def spec() -> RunSpec:
+    return load("tiny")
+
+
+@pytest.fixture
+def join(spec: RunSpec, tmp_path: Path) -> Join:
+    return Join(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
+
+
+def invite_of(organiser: Identity, spec: RunSpec) -> str:
+    address = f"/ip4/127.0.0.1/tcp/4001/p2p/{organiser.peer_id}"
+    return issue(organiser, run=spec.run.name, spec_hash=spec.digest(), addrs=(address, address))
+
+
+def read(text: str) -> Invite:
+    return parse(text, time.time())
+
+
+class Node:
+    """Tells what the run is, and counts how often it was asked."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec, self.asked = spec, 0
+
+    def __call__(self, invite: str) -> Mapping[str, Any]:
+        self.asked += 1
+        return facts(read(invite), self._spec, power_w=None)
+
+
+def test_yes_is_remembered_and_nobody_is_asked_twice(join: Join, spec: RunSpec) -> None:
+    node, screen = Node(spec), Terminal()
+    assert consents(join, yes=False, stdin=Terminal("Yes\n"), screen=screen, introduce=node)
+    assert screen.getvalue().startswith(
+        "asking 2 addresses of the invite what the run is; whoever answers sees your IP"
+    )
+    assert screen.getvalue().endswith("Join this run? [y/N] ")
+    assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=node)
+    assert node.asked == 1
+    assert json.loads((join.place() / FILE).read_text())["how"] == "asked"
+    assert stat.S_IMODE(join.place().stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", "", "yesterday\n"])
+def test_anything_else_is_no_and_leaves_nothing(join: Join, spec: RunSpec, answer: str) -> None:
+    """Also the end of input."""
+    screen = Terminal()
+    assert not consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=Node(spec))
+    assert "nothing is kept" in screen.getvalue()
+    assert not join.place().exists()
+
+
+@pytest.mark.parametrize(("stdin", "screen"), [(io.StringIO, Terminal), (Terminal, io.StringIO)])
+def test_without_a_terminal_it_is_refused_in_one_line(join: Join, spec: RunSpec, stdin: Any, screen: Any) -> None:
+    """A machine must not train because a script fell over a prompt."""
+    node = Node(spec)
+    with pytest.raises(BadInput, match="add --yes"):
+        consents(join, yes=False, stdin=stdin("y\n"), screen=screen(), introduce=node)
+    assert node.asked == 0
+    assert not join.place().exists()
+
+
+def test_a_service_says_yes_beforehand(join: Join, spec: RunSpec) -> None:
+    """Nothing is fetched for it and nothing printed."""
+    node, screen = Node(spec), io.StringIO()
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=screen, introduce=node)
+    assert (node.asked, screen.getvalue()) == (0, "")
+    assert is_agreed(join.place(), read(join.invite))
+
+
+def test_another_run_or_another_organiser_is_asked_for_anew(join: Join, spec: RunSpec) -> None:
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
+    longer = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=1000))
+    assert not is_agreed(join.place(), read(invite_of(ORGANISER, longer)))
+    assert not is_agreed(join.place(), read(invite_of(Identity.generate(), spec)))
+    (join.place() / FILE).write_text("[]")
+    assert not is_agreed(join.place(), read(join.invite))
+
+
+def test_what_fails_before_is_told_before(join: Join, spec: RunSpec) -> None:
+    """A bad invite, nodes that do not answer; a folder that is in use is for `join` to tell."""
+
+    def silent(invite: str) -> Mapping[str, Any]:
+        raise Unreachable("nobody answers")
+
+    with pytest.raises(BadInvite):
+        consents(Join(invite="hf1:rubbish"), yes=True, stdin=Terminal(), screen=Terminal())
+    with pytest.raises(Unreachable):
+        consents(join, yes=False, stdin=Terminal("y\n"), screen=Terminal(), introduce=silent)
+    with hold_directory(join.place()):
+        assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=silent)
+
+
+def test_the_screen_says_who_what_and_what_it_takes(join: Join, spec: RunSpec, tmp_path: Path) -> None:
+    told = facts(read(join.invite), spec, power_w=285.0)
+    lines = describe(told, tmp_path)
+    assert len(lines) < 24
+    text = "\n".join(lines)
+    for words in (
+        ORGANISER.peer_id, "870 thousand parameters", "36 rounds", "Python standard library", "licence", "no code",
+        str(tmp_path), "homefires leave", "up to 285 W", "a day each way", "your IP address",
+    ):  # fmt: skip
+        assert words in text, words
+    unsized = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="hub", path="org/set"))
+    assert "org/set of huggingface.co" in "\n".join(describe(facts(read(join.invite), unsized, None), tmp_path))

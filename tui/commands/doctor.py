@@ -1,0 +1,28 @@
+"""`homefires doctor`: whether this machine can take part in a run, and what that would be like."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tui.commands.options import Commands, add_addresses, add_command
+
+
+def add_to(commands: Commands) -> None:
+    """Add it."""
+    parser = add_command(commands, "doctor", _doctor, "say what keeps this machine from taking part, and what to do")
+    text = "the text that begins with hf1: (default: only what needs no run is looked at)"
+    parser.add_argument("invite", nargs="?", default="", metavar="INVITE", help=text)
+    text = "where the peer would live (default: by run, below your data)"
+    parser.add_argument("--dir", type=Path, metavar="DIR", help=text)
+    parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
+    add_addresses(parser, "--listen", "as for join; repeatable")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per check, the verdict last")
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from tui.doctor import Doctor, run_doctor
+
+    asked = Doctor(invite=options.invite, directory=options.dir, device=options.device, listen=tuple(options.listen))
+    return run_doctor(asked, sys.stdout, as_json=options.json, debug=options.debug)

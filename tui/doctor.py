@@ -1,0 +1,123 @@
+"""`homefires doctor`: a child examines the machine; what it finds is shown while it finds it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+import textwrap
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TextIO
+
+from dht.errors import BadInvite, HomefiresError
+from dht.invite import parse as parse_invite
+from peer.events import printable
+from tui.launch import CHILD_ENVIRONMENT, kind_of, python_module
+from tui.places import default_directory
+
+LIMIT_S = 300.0
+"""An examination takes seconds; with a slow line, dead addresses and a large model some minutes."""
+WIDTH = 100
+MARKS = 8
+"""Columns of a status and a space."""
+NAMES = 17
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor:
+    """What the command line asked for."""
+
+    invite: str = ""
+    directory: Path | None = None
+    device: str = ""
+    listen: tuple[str, ...] = ()
+
+    def argv(self) -> list[str]:
+        """The command line of the child. An invite that does not hold is the child's finding."""
+        words = [self.invite] if self.invite else []
+        place = self.directory or self._default_directory()
+        words += ["--dir", str(place)] if place else []
+        words += ["--set", f"settings.device={self.device}"] if self.device else []
+        words += [part for address in self.listen for part in ("--listen", address)]
+        return python_module("peer", "doctor", *words)
+
+    def _default_directory(self) -> Path | None:
+        if not self.invite:
+            return None
+        with contextlib.suppress(BadInvite):
+            invite = parse_invite(self.invite, time.time())
+            return default_directory("runs", invite.run, invite.spec_hash)
+        return None
+
+
+def run_doctor(asked: Doctor, stream: TextIO, *, as_json: bool, debug: bool) -> int:
+    """Show every check as it is done; 0, or the exit code of the first that failed.
+
+    Raises what the child ended with if it could not examine to the end.
+    """
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        with subprocess.Popen(
+            asked.argv(), env=os.environ | CHILD_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=None if debug else log, text=True,
+        ) as child:  # fmt: skip
+            watchdog = threading.Timer(LIMIT_S, child.kill)
+            watchdog.start()
+            try:
+                assert child.stdout is not None
+                is_finished = _show(child.stdout, stream, as_json=as_json)
+                code = child.wait()
+            finally:
+                watchdog.cancel()
+                child.kill()
+        if is_finished:
+            return code
+        log.seek(0)
+        raise _failure(code, log.read())
+
+
+def _show(lines: IO[str], stream: TextIO, *, as_json: bool) -> bool:
+    """Whether it came to the verdict."""
+    failed, finished = 0, False
+    for line in lines:
+        told = json.loads(line)
+        failed += told.get("status") == "FAIL"
+        finished = finished or "verdict" in told
+        text = line.strip() if as_json else "\n".join(_words(told, failed))
+        print(text, file=stream, flush=True)
+    return finished
+
+
+def _words(told: dict[str, Any], failed: int) -> list[str]:
+    """A check, with its fix below it; or the verdict."""
+    if "verdict" in told:
+        return ["", *_wrapped(_conclusion(failed)), *_wrapped(f"verdict: {told['verdict']['sentence']}")]
+    head = f"{told['status']:<{MARKS}}{told['check']:<{NAMES}}"
+    fix = [f"fix: {told['fix']}"] if told["fix"] else []
+    first, *more = _wrapped(told["found"], WIDTH - len(head))
+    below = [*more, *(line for text in fix for line in _wrapped(text, WIDTH - len(head)))]
+    return [head + first, *(" " * len(head) + line for line in below)]
+
+
+def _conclusion(failed: int) -> str:
+    if not failed:
+        return "nothing keeps this machine from taking part"
+    return f"{failed} of these must be mended before this machine can take part"
+
+
+def _wrapped(text: str, width: int = WIDTH) -> list[str]:
+    return textwrap.wrap(printable(text), width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _failure(code: int, said: str) -> HomefiresError:
+    """Why the child did not come to a verdict."""
+    lines = said.strip().splitlines()
+    if code == -9:
+        return HomefiresError(f"the examination did not end within {LIMIT_S:.0f} s; run it again with --debug")
+    why = (lines or [f"exit code {code}"])[-1].removeprefix("homefires: ")
+    kind = kind_of(code)
+    return kind(why if kind is not HomefiresError else f"the examination failed: {why}; run it again with --debug")
