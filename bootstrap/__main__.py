@@ -51,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--announce", action="append", default=[], metavar="ADDR", help="what others shall dial")
     parser.add_argument("--invites", type=int, default=0, metavar="N", help="so many invites for one peer each")
     parser.add_argument("--expires", default="", metavar="TIME", help="how long invites last, such as 7d or 12h")
+    text = "serve a health page and metrics on this port of loopback"
+    parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=text)
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
@@ -66,7 +68,8 @@ def _config(options: argparse.Namespace) -> BootstrapConfig:
     announce = tuple(check_announce(address) for address in options.announce)
     lasts_s = parse_duration_s("--expires", options.expires) if options.expires else 0.0
     return read_config(
-        options.spec, spec_hash, options.dir, listen, announce, single=options.invites, lasts_s=lasts_s
+        options.spec, spec_hash, options.dir, listen, announce, single=options.invites, lasts_s=lasts_s,
+        health_port=options.health_port,
     )  # fmt: skip
 
 

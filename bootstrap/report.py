@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 VERSION = 1
@@ -19,6 +20,8 @@ class Reporter:
     def __init__(self, out: TextIO | None = None) -> None:
         self.run = ""
         self.peer = ""
+        self.listener: Callable[[str, Mapping[str, Any]], None] | None = None
+        """Told of every event, too."""
         self._out = out or sys.stdout
         self._seq = 0
 
@@ -28,3 +31,5 @@ class Reporter:
         self._seq += 1
         line = json.dumps(head | {"type": kind} | fields, separators=(",", ":"), allow_nan=False)
         print(line, file=self._out, flush=True)
+        if self.listener is not None:
+            self.listener(kind, fields)

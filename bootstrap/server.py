@@ -9,13 +9,14 @@ import asyncio
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from bootstrap.admitting import Book
 from bootstrap.founding import GenesisFile, Waiting, look
+from bootstrap.health import Health
 from bootstrap.inviting import INVITE_FILE, Terms, issue_all
 from bootstrap.ordering import OrdersFile
 from bootstrap.report import Reporter
@@ -26,6 +27,8 @@ from dht.files import write_whole
 from dht.identity import Identity
 from dht.keys import GENESIS, GENESIS_TTL_S, HEAD
 from dht.lock import hold_directory
+from dht.logfile import bounding
+from dht.loopback import serving
 from dht.node import NetworkConfig, Node, open_node
 from dht.probing import serve_probes
 from dht.records import Genesis, Head, Malformed, pack, unpack_body
@@ -33,6 +36,8 @@ from dht.refusals import Code
 
 LOOK_S = 1.0
 """Pause between two looks at the board while founders are missing."""
+LOOK_AROUND_S = 10.0
+"""The same once the run has begun."""
 REPUBLISH_S = GENESIS_TTL_S / 10
 
 
@@ -50,11 +55,13 @@ class BootstrapConfig:
     listen: tuple[str, ...] = ALL_INTERFACES
     announce: tuple[str, ...] = ()
     terms: Terms = field(default_factory=Terms)
+    health_port: int = 0
+    """Of loopback; 0 serves no health page."""
 
 
 def read_config(
     path: Path, spec_hash: bytes, directory: Path, listen: tuple[str, ...], announce: tuple[str, ...],
-    *, single: int = 0, lasts_s: float = 0.0,
+    *, single: int = 0, lasts_s: float = 0.0, health_port: int = 0,
 ) -> BootstrapConfig:  # fmt: skip
     """The config for a spec file. Raises BadSpec, and BadInput for terms of invites that do not fit it."""
     try:
@@ -77,6 +84,7 @@ def read_config(
         listen=listen or ALL_INTERFACES,
         announce=announce,
         terms=Terms(admits=policy == "invited", single=single, lasts_s=lasts_s),
+        health_port=health_port,
     )
 
 
@@ -88,8 +96,10 @@ async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) 
         file = GenesisFile(config.directory / "genesis", identity, config.spec_hash)
         orders = OrdersFile(config.directory, config.spec_hash, identity.peer_id, report)
         book = Book(config.directory / "admitted", identity, config.spec_hash) if config.terms.admits else None
+        health = Health(config.name, config.directory, config.founders, time.time())
+        report.listener = health.note
         report("PeerStarted", name="bootstrap", version=_version(), directory=str(config.directory))
-        with _forgiving_when(stop):
+        with _forgiving_when(stop), _pages(config, health), bounding(config.directory / "bootstrap.log"):
             async with open_node(_network(config)) as node:
                 node.serve("spec", lambda: config.spec)
                 node.serve("genesis", lambda: _packed_genesis(file))
@@ -98,9 +108,16 @@ async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) 
                 if book is not None:
                     _admit_who_asks(node, book, orders, report)
                 await _invite(config, identity, node, report)
-                await _found(config, node, file, report, stop, orders, book)
-                await _republish(node, file, stop, orders)
+                await _found(config, node, file, report, stop, orders, book, health)
+                await _stay(config, node, file, stop, orders, health)
         report("PeerStopped", why="asked to stop", exit_code=0)
+
+
+@contextmanager
+def _pages(config: BootstrapConfig, health: Health) -> Iterator[None]:
+    """Serve the health page if the organiser wants one. Raises PortInUse."""
+    with serving(config.health_port, health.pages()) if config.health_port else nullcontext():
+        yield
 
 
 def _admit_who_asks(node: Node, book: Book, orders: OrdersFile, report: Reporter) -> None:
@@ -124,7 +141,7 @@ def _admit_who_asks(node: Node, book: Book, orders: OrdersFile, report: Reporter
 
 async def _found(
     config: BootstrapConfig, node: Node, file: GenesisFile, report: Reporter, stop: asyncio.Event, orders: OrdersFile,
-    book: Book | None,
+    book: Book | None, health: Health,
 ) -> None:  # fmt: skip
     """Wait until enough peers agree on the initial state, then decide who founds the run."""
     last: Waiting | None = None
@@ -138,6 +155,8 @@ async def _found(
                 if peer not in kept_out and (book is None or peer in book.peers)
             }
         )
+        health.see(heads)
+        health.found(len(seen.agreed))
         if seen != last:
             _say_who_waits(seen, config.founders, report)
             last = seen
@@ -164,8 +183,14 @@ def _say_who_waits(seen: Waiting, count: int, report: Reporter) -> None:
     report("AlertRaised", level="info", code="FOUNDERS", text=text)
 
 
-async def _republish(node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile) -> None:
-    due_at = 0.0
+async def _stay(
+    config: BootstrapConfig, node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile, health: Health
+) -> None:
+    """The run has begun: go on saying who founded it, obey the organiser's orders, and look who is there if somebody
+    may ask."""
+    if file.genesis is not None:
+        health.begin()
+    due_at = look_at = 0.0
     while not stop.is_set():
         orders.look()
         if time.monotonic() >= due_at:
@@ -173,6 +198,9 @@ async def _republish(node: Node, file: GenesisFile, stop: asyncio.Event, orders:
             assert record is not None
             stored = await node.board.publish(GENESIS, record, GENESIS_TTL_S)
             due_at = time.monotonic() + (REPUBLISH_S if stored else LOOK_S)
+        if config.health_port and time.monotonic() >= look_at:
+            health.see(await _read_heads(node))
+            look_at = time.monotonic() + LOOK_AROUND_S
         await _pause(stop, LOOK_S)
 
 

@@ -6,6 +6,7 @@
 `python -m peer audit DIR` checks everything that lies in one; how far it is goes to stderr.
 `python -m peer doctor [INVITE]` examines this machine: one JSON object per check, then one with the verdict.
 `python -m peer introduce INVITE` asks the nodes of an invite what the run is: one JSON object.
+`python -m peer credit DIR` prints what each peer has put into the run, from the certificates of its chain.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dht.identity import Identity
 from dht.invite import parse_for
 from dht.lifetime import die_with_parent
 from dht.lock import hold_directory
+from dht.logfile import bounding
 from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import Fields, LinkLost
 from peer.control import Commands, ControlServer
@@ -38,6 +40,7 @@ from peer.limits.niceness import stand_back
 from peer.limits.quota import Traffic
 from peer.limits.sensors import Machine
 from peer.measuring import measuring, one_at_a_time
+from peer.publishing import Publisher
 from peer.recording import EventWriter, print_event
 from peer.session import join
 from peer.spec import PeerSettings, load, settings_from
@@ -67,6 +70,8 @@ def main(argv: list[str] | None = None) -> int:
             return _audit(args.dir, as_json=args.json)
         if args.command == "introduce":
             return _introduce(args.invite)
+        if args.command == "credit":
+            return _credit(args.dir, as_json=args.json)
         settings = settings_from(args.set, store.read_table(args.dir) if args.dir else {}, listen=tuple(args.listen))
         if args.command == "doctor":
             return _doctor(args.invite, args.dir, settings)
@@ -136,6 +141,14 @@ def _doctor(invite: str, directory: Path | None, settings: PeerSettings) -> int:
     return run(Asked(invite=invite, directory=directory, settings=settings))
 
 
+def _credit(directory: Path, *, as_json: bool) -> int:
+    from peer.credit import credit
+
+    statement = credit(directory)
+    print(json.dumps(statement.to_json()) if as_json else statement.page())
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m peer", description="One peer of a run, without a screen.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -160,7 +173,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(examining)
     introducing = commands.add_parser("introduce", help="ask the nodes of an invite what the run is")
     introducing.add_argument("invite")
-    for command in (joining, watching, describing, exporting, auditing, examining, introducing):
+    crediting = commands.add_parser("credit", help="print what each peer has put into a run")
+    crediting.add_argument("dir", type=Path, help="run directory of a peer")
+    crediting.add_argument("--json", action="store_true", help="print one JSON object")
+    for command in (joining, watching, describing, exporting, auditing, examining, introducing, crediting):
         command.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
@@ -177,16 +193,23 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(directory / "cache"))
     me = Identity.load_or_create(directory / "identity.key").peer_id
     traffic = Traffic(directory, time.time)
-    with closing(EventWriter(run.hex()[:16], me, directory)) as writer:
+    with (
+        closing(EventWriter(run.hex()[:16], me, directory)) as writer,
+        Publisher(settings.metrics_port, me) as publisher,
+        bounding(directory / "peer.log"),
+    ):
 
         def emit(event: Event) -> None:
             if isinstance(event, NetworkMeasured):
                 traffic.note(event.bytes_sent, event.bytes_received)
-            commands.note(writer.emit(event), event)
+            number = writer.emit(event)
+            publisher.note(event)
+            commands.note(number, event)
 
         session = Session(one_at_a_time(emit), chosen=Chosen(settings, directory), link_began=traffic.link_began)
         commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], _ask_to_leave)
         _keep(settings, directory, session)
+        publisher.start(session.warn)
         with measuring(session.emit), enforcing(Enforcer(session, Machine(directory), traffic)):
             why, code = _ending(invite, me, settings, directory, session, commands)
         writer.emit(PeerStopped(why=why, exit_code=code))

@@ -11,11 +11,11 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, Protocol, get_type_hints
 
 from peer.fields import (
     Reader,
@@ -156,7 +156,8 @@ class RoundCommitted(Event):
     """Anchor `round` exists here. `digest` is the chain's, `state` the hash of θ and m (hex).
 
     `weights` are integers over 65,536 by member, `norms` what the reducers measured of each member's
-    pseudo-gradient (L2, of the whole model), `tokens` what the members trained together,
+    pseudo-gradient (L2, of the whole model), `tokens` what the members trained together, `given` those of each
+    member that count (empty in lines of older clients, and where nobody computed them),
     bytes are those of this peer's link in this round, `exposed_s` the seconds of the round in
     which this peer could make no inner step, `void` the number of parts nobody could give.
     A round lasts from anchor to anchor, so `round_s` covers catching up and measuring too.
@@ -175,6 +176,52 @@ class RoundCommitted(Event):
     exposed_s: float
     void: int = 0
     norms: dict[str, float] = field(default_factory=dict)
+    given: dict[str, int] = field(default_factory=dict)
+
+
+ACCEPTED, LATE, REJECTED, MISSED = "accepted", "late", "rejected", "missed"
+"""What a committed round can count for a peer."""
+_REFUSALS = frozenset({"ANOMALY", "NONFINITE", "MISDECLARED"})
+_TARDY = frozenset({"LATE", "STALE"})
+
+
+class Penalty(Protocol):
+    """What an outcome depends on, of a PenaltyImposed and of what is remembered of one."""
+
+    @property
+    def about(self) -> str: ...
+    @property
+    def code(self) -> str: ...
+    @property
+    def layer(self) -> str: ...
+    @property
+    def factor(self) -> float: ...
+
+
+def outcomes(group: Iterable[str], weights: Mapping[str, int], penalties: Iterable[Penalty]) -> dict[str, str]:
+    """What a committed round counted for each peer that it speaks of: accepted, late, rejected or missed.
+
+    `group` are its members, `weights` what each of them weighed, `penalties` those that it imposed.
+    """
+    by_peer: dict[str, list[Penalty]] = {}
+    for penalty in penalties:
+        by_peer.setdefault(penalty.about, []).append(penalty)
+    told = {peer: _outcome(peer, weights, by_peer.get(peer, [])) for peer in group}
+    for peer, reasons in by_peer.items():
+        if peer not in told:
+            codes = {penalty.code for penalty in reasons}
+            told[peer] = LATE if codes & _TARDY else REJECTED if codes & _REFUSALS else MISSED
+    return told
+
+
+def _outcome(peer: str, weights: Mapping[str, int], penalties: Iterable[Penalty]) -> str:
+    """Of a member. A refusal in one layer leaves the rest of what it gave."""
+    reasons = list(penalties)
+    if any(each.code in _REFUSALS and each.factor == 0 and not each.layer for each in reasons):
+        return REJECTED
+    if any(each.code in _TARDY for each in reasons):
+        return LATE
+    return REJECTED if weights and weights.get(peer, 0) == 0 else ACCEPTED
 
 
 @dataclass(frozen=True, kw_only=True)

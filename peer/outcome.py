@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from peer.events import PenaltyImposed
 from peer.rounds.judging import float_of, row_for
@@ -25,6 +25,17 @@ def penalties_of(update: Update, layers: Sequence[str] = ()) -> list[PenaltyImpo
 def tokens_of(update: Update, fragments: int) -> int:
     """Tokens of one round behind an update: a pledge counts those since the turn of its fragment before."""
     return sum(pledge.tokens for pledge in update.members) // fragments
+
+
+def given_of(update: Update, weights: Mapping[str, int], tokens_cap: int, fragments: int) -> dict[str, int]:
+    """Tokens of one round that count for each member: those that it pledged, where anything of it weighs in `weights`.
+
+    More than `tokens_cap` count for nobody, as in the weights; else as `tokens_of`.
+    """
+    return {
+        pledge.peer: min(pledge.tokens, tokens_cap) // fragments if weights[pledge.peer] else 0
+        for pledge in update.members
+    }
 
 
 def weights_of(update: Update, parts: Sequence[Part]) -> dict[str, int]:

@@ -400,6 +400,8 @@ class PeerSettings(_Table):
     """What all processes of the peer may have resident, in 10^9 bytes; 0 means no limit."""
     nice: int = 10
     """Niceness of the trainer, 0 to 19: the higher, the more it stands back for other programs."""
+    metrics_port: int = 0
+    """Metrics for Prometheus are served at this port of loopback; 0 means none."""
 
     def __post_init__(self) -> None:
         if len(self.name) > MAX_NAME or not self.name.isprintable():
@@ -413,6 +415,7 @@ class PeerSettings(_Table):
                 range = f"between {LEAST_MBPS:g} and {MOST_MBPS:g} (megabits per second)"
                 raise BadSpec(f"{name} is {cap:g}; it must be 0 (no cap) or {range}")
         _require(self.newcomers_mbps, "newcomers_mbps", low=0, high=MOST_MBPS)
+        _require(self.metrics_port, "metrics_port", low=0, high=65_535)
         for name in ("device", "listen"):
             if not "".join(getattr(self, name)).isprintable():
                 raise BadSpec(f"{name} has characters that cannot be printed")

@@ -79,7 +79,7 @@ def join_and_attach(join: Join, look: Look, output: Output) -> int:
     log = directory / "peer.log"
     with closing(Tail(directory / "events.jsonl")) as tail:
         tail.skip_to_end()  # of lives before
-        process = start_lasting([*join.argv(directory), "--stay"], log)
+        process = start_lasting(join.lasting_argv(directory, log), log)
         try:
             _load_dashboard()
             _follow_start(process, tail, output)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from dht.errors import BadInput, HomefiresError
-from tui.commands import doctor, folder, identity, organiser, planning, swarm
+from tui.commands import bundle, credit, doctor, folder, identity, organiser, planning, service, swarm
 from tui.commands.options import Parser, add_debug
 
 
@@ -63,7 +63,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     add_debug(parser, default=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for group in (swarm, folder, planning, organiser, identity, doctor):
+    for group in (swarm, folder, doctor, credit, bundle, service, planning, organiser, identity):
         group.add_to(commands)
     return parser
 

@@ -1,11 +1,8 @@
-"""Histories that stay small however long a run lasts: curves, lanes, and what a round counted for whom."""
+"""Histories that stay small however long a run lasts: curves and lanes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-from peer.events import RoundCommitted
-from tui.snapshot import Penalised, Point, Span
+from tui.snapshot import Point, Span
 
 SWARM_POINTS = 1024
 """Of a curve of the whole swarm."""
@@ -14,9 +11,6 @@ PEER_POINTS = 256
 MAX_SPANS = 512
 """Of the lane of one peer: some fifty rounds."""
 
-ACCEPTED, LATE, REJECTED, MISSED = "accepted", "late", "rejected", "missed"
-_REFUSALS = frozenset({"ANOMALY", "NONFINITE", "MISDECLARED"})
-_TARDY = frozenset({"LATE", "STALE"})
 _EXCHANGE = frozenset({"freeze", "group", "send", "judge", "reduce", "commit", "apply"})
 _STANDING = frozenset({"gone", "paused", "sync"})
 
@@ -84,25 +78,3 @@ def is_exchanging(spans: list[Span]) -> bool:
 def training_began(spans: list[Span], round: int) -> float | None:
     """Since when the peer trains towards `round`, as far as its lane says."""
     return next((span.t for span in reversed(spans) if span.round == round and span.phase == "train"), None)
-
-
-def outcomes(event: RoundCommitted, penalties: Iterable[Penalised]) -> dict[str, str]:
-    """What a committed round counted for each peer that it speaks of: accepted, late, rejected or missed."""
-    by_peer: dict[str, list[Penalised]] = {}
-    for penalty in penalties:
-        by_peer.setdefault(penalty.about, []).append(penalty)
-    told = {peer: _outcome(peer, event.weights, by_peer.get(peer, [])) for peer in event.group}
-    for peer, reasons in by_peer.items():
-        if peer not in told:
-            codes = {penalty.code for penalty in reasons}
-            told[peer] = LATE if codes & _TARDY else REJECTED if codes & _REFUSALS else MISSED
-    return told
-
-
-def _outcome(peer: str, weights: Mapping[str, int], penalties: list[Penalised]) -> str:
-    """Of a member. A refusal in one layer leaves the rest of what it gave."""
-    if any(each.code in _REFUSALS and each.factor == 0 and not each.layer for each in penalties):
-        return REJECTED
-    if any(each.code in _TARDY for each in penalties):
-        return LATE
-    return REJECTED if weights and weights.get(peer, 0) == 0 else ACCEPTED

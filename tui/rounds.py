@@ -5,19 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from peer.events import PenaltyImposed, RoundAborted, RoundCommitted
+from peer.events import ACCEPTED, LATE, PenaltyImposed, RoundAborted, RoundCommitted, outcomes
 from tui.drafts import MAX_ROUNDS, PeerDraft, SwarmDraft
-from tui.history import (
-    ACCEPTED,
-    LATE,
-    PEER_POINTS,
-    SWARM_POINTS,
-    add_point,
-    add_span,
-    drop_rounds,
-    mark_tardy,
-    outcomes,
-)
+from tui.history import PEER_POINTS, SWARM_POINTS, add_point, add_span, drop_rounds, mark_tardy
 from tui.snapshot import WEIGHT_ONE, PeerView, Penalised, Point, RoundView
 
 MAX_COMMITS = 4096
@@ -166,15 +156,17 @@ def _add_round(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitt
         impose(draft, t, each, event.round) for each in imposed if not is_excused(draft, each, event.round)
     )
     excused -= {each.about for each in penalties}
-    told = {who: outcome for who, outcome in outcomes(event, penalties).items() if who not in excused}
+    counted = outcomes(event.group, event.weights, penalties)
+    told = {who: outcome for who, outcome in counted.items() if who not in excused}
     given = {who: draft.peer(who).tokens_now for who in told}
+    counting = {who: _count_tokens(event, who, outcome, given[who]) for who, outcome in told.items()}
     draft.history[event.round] = RoundView(
         round=event.round, t=t, digest=event.digest, group=tuple(event.group),
         weights=MappingProxyType(event.weights), norms=MappingProxyType(event.norms), tokens=event.tokens,
         round_s=round_s, exposed_s=event.exposed_s, void=event.void, bytes_sent=event.bytes_sent,
         bytes_received=event.bytes_received, penalties=penalties,
         aborted=sum(round == event.round for round, _ in draft.aborted),
-        given=MappingProxyType(given), outcomes=MappingProxyType(told),
+        given=MappingProxyType(given), counted=MappingProxyType(counting), outcomes=MappingProxyType(told),
         reporters=0 if _is_narrator(peer) else 1, live=_is_live(peer),
     )  # fmt: skip
     draft.aborted = tuple(tried for tried in draft.aborted if tried[0] > event.round)
@@ -182,11 +174,18 @@ def _add_round(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitt
         del draft.history[min(draft.history)]
     draft.tokens += event.tokens
     for who, outcome in told.items():
-        _count_for_peer(draft, draft.peer(who), t, event, outcome, live=_is_live(peer))
+        _count_for_peer(draft, draft.peer(who), t, event, outcome, counting[who], live=_is_live(peer))
     _plot_training(draft, peer, t, draft.history[event.round])
     if measured_s is not None or (event.round == 1 and _is_live(peer)):
         _plot_speed(draft, t, draft.history[event.round])
     _take_heard(draft, t, event.round)
+
+
+def _count_tokens(event: RoundCommitted, peer: str, outcome: str, told: int) -> int:
+    """The tokens of a peer that a round counted: what the chain says, or else what the peer itself told of training."""
+    if event.given:
+        return event.given.get(peer, 0)
+    return told if outcome in (ACCEPTED, LATE) else 0
 
 
 def _measure(draft: SwarmDraft, peer: PeerDraft, t: float, round: int) -> float | None:
@@ -209,11 +208,10 @@ def _is_narrator(peer: PeerDraft) -> bool:
 
 
 def _count_for_peer(
-    draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted, outcome: str, *, live: bool
+    draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted, outcome: str, tokens: int, *, live: bool
 ) -> None:
     setattr(peer, outcome, getattr(peer, outcome) + 1)
-    if outcome in (ACCEPTED, LATE):
-        peer.tokens += peer.tokens_now
+    peer.tokens += tokens
     peer.tokens_now, peer.tokens_ahead = peer.tokens_ahead, 0
     weight, norm = event.weights.get(peer.peer), event.norms.get(peer.peer)
     if weight is not None:
@@ -279,6 +277,5 @@ def _undo(draft: SwarmDraft, view: RoundView) -> None:
     for who, outcome in view.outcomes.items():
         peer = draft.peer(who)
         setattr(peer, outcome, getattr(peer, outcome) - 1)
-        if outcome in (ACCEPTED, LATE):
-            peer.tokens -= view.given[who]
+        peer.tokens -= view.counted[who]
         drop_rounds(peer.norms, view.round)

@@ -19,17 +19,8 @@ from dht.errors import BadSpec, DiskFull, HomefiresError, RunMismatch
 from dht.invite import parse as parse_invite
 from dht.invite import parse_for
 from peer.spec import RunSpec, dump, load
-from tui.launch import (
-    CHILD_ENVIRONMENT,
-    INTERRUPTED,
-    Children,
-    Ended,
-    Interrupted,
-    Said,
-    error_of,
-    kind_of,
-    python_module,
-)
+from tui.keeping import follow_once, keep_following
+from tui.launch import CHILD_ENVIRONMENT, INTERRUPTED, Children, error_of, kind_of, python_module
 from tui.output import Output
 from tui.places import default_directory
 
@@ -57,6 +48,8 @@ class Join:
     """Megabits per second; the peer says what is wrong with them."""
     download: str = ""
     listen: tuple[str, ...] = ()
+    keep_running: bool = False
+    """Whether the peer is started again after a crash."""
 
     def place(self) -> Path:
         """The run directory. Raises BadInvite, for one that is over unless the peer there has taken part."""
@@ -72,35 +65,51 @@ class Join:
         settings = [part for key, value in chosen if value for part in ("--set", f"settings.{key}={value}")]
         return python_module("peer", "join", self.invite, "--dir", str(directory), *_listen(self.listen), *settings)
 
+    def lasting_argv(self, directory: Path, log: Path) -> list[str]:
+        """The command line of a process that goes on when whoever started it ends."""
+        if self.keep_running:
+            return python_module("tui.keeping", str(log), "--", *self.argv(directory))
+        return [*self.argv(directory), "--stay"]
+
 
 def run_join(join: Join, output: Output) -> int:
     """Take part in the run of the invite until interrupted. Raises BadInvite before anything is started."""
     directory = join.place()
     invite = parse_for(directory, join.invite, time.time())
     output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}; Ctrl-C leaves")
-    return follow("peer", join.argv(directory), directory / "peer.log", output)
+    log = directory / "peer.log"
+    if join.keep_running:
+        return keep_following("peer", join.argv(directory), log, output)
+    return follow("peer", join.argv(directory), log, output)
 
 
 def run_bootstrap(
     spec: RunSpec, output: Output, *, directory: Path | None, listen: Sequence[str], announce: Sequence[str],
-    invites: int = 0, expires: str = "",
+    invites: int = 0, expires: str = "", health_port: int = 0,
 ) -> int:  # fmt: skip
     """Serve the run until interrupted. Raises RunMismatch if the directory belongs to another run, DiskFull.
 
     `invites` for one peer each, 0: one for all; `expires` is how long they last, such as 7d.
     """
     directory = directory or default_directory("bootstrap", spec.run.name, spec.digest())
+    path = claim_directory(directory, spec)
+    output.say(describe_model(path))
+    argv = python_module("bootstrap", str(path), "--dir", str(directory), "--spec-hash", spec.digest().hex())
+    argv += _listen(listen) + [part for address in announce for part in ("--announce", address)]
+    argv += ["--invites", str(invites)] + (["--expires", expires] if expires else [])
+    argv += ["--health-port", str(health_port)] if health_port else []
+    output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
+    return follow("bootstrap", argv, directory / "bootstrap.log", output)
+
+
+def claim_directory(directory: Path, spec: RunSpec) -> Path:
+    """The folder of a bootstrap node, with the spec in it, whose path is returned. Raises RunMismatch, DiskFull."""
     path = directory / "spec.toml"
     if path.exists() and load(str(path)).digest() != spec.digest():
         raise RunMismatch(f"{directory} holds another run; name a new folder with --dir")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _write_spec(path, spec)
-    output.say(describe_model(path))
-    argv = python_module("bootstrap", str(path), "--dir", str(directory), "--spec-hash", spec.digest().hex())
-    argv += _listen(listen) + [part for address in announce for part in ("--announce", address)]
-    argv += ["--invites", str(invites)] + (["--expires", expires] if expires else [])
-    output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
-    return follow("bootstrap", argv, directory / "bootstrap.log", output)
+    return path
 
 
 def _write_spec(path: Path, spec: RunSpec) -> None:
@@ -133,14 +142,19 @@ def run_export(directory: Path, to: Path | None, *, debug: bool) -> str:
 
     A child, since it loads torch. Raises the error that its exit code stands for.
     """
-    argv = python_module("peer", "export", str(directory), *(["--to", str(to)] if to else []))
+    return ask_child("export", str(directory), *(["--to", str(to)] if to else []), debug=debug)
+
+
+def ask_child(command: str, *arguments: str, debug: bool) -> str:
+    """What `python -m peer COMMAND` prints at its end. Raises the error that its exit code stands for."""
+    argv = python_module("peer", command, *arguments)
     told = subprocess.run(
         argv, env=os.environ | CHILD_ENVIRONMENT, capture_output=True, text=True, timeout=EXPORT_S, check=False
     )
     if debug:
         print(told.stderr, end="", file=sys.stderr)
     if told.returncode != 0:
-        raise _failure("export", told.returncode, told.stderr)
+        raise _failure(command, told.returncode, told.stderr)
     return told.stdout.strip()
 
 
@@ -205,17 +219,7 @@ def _failure(what: str, exit_code: int, stderr: str) -> HomefiresError:
 def follow(name: str, argv: Sequence[str], log: Path, output: Output) -> int:
     """Run one child to its end; the exit code. Raises the error that its exit code stands for."""
     with Children() as children:
-        child = children.start(name, argv, log)
-        while children.running:
-            happened = children.next(timeout_s=1.0)
-            output.tick(time.time())
-            match happened:
-                case Said(line=line):
-                    output.show(line)
-                case Interrupted() if children.interrupts == 1:
-                    output.say("leaving; once more to stop at once")
-                case Ended() if child.bad_lines:
-                    output.say(f"{child.bad_lines} lines of the {name}'s output are not events")
+        child = follow_once(children, children.start(name, argv, log), output)
     output.close()
     if children.interrupts:
         return INTERRUPTED

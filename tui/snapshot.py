@@ -86,6 +86,8 @@ class RoundView:
     given: Mapping[str, int]
     outcomes: Mapping[str, str]
     reporters: int
+    counted: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """The tokens of each peer that the round counted."""
     live: bool = True
     """Told when it happened, not by a peer that was catching up."""
 
@@ -157,7 +159,7 @@ class PeerView:
     norm: float | None = None
     """Of its pseudo-gradient, as last measured."""
     tokens: int = 0
-    """Trained by it in committed rounds, as far as it said."""
+    """Of it in committed rounds, as its chain counted them; in lines of older clients, as far as it said."""
     tokens_now: int = 0
     """Trained by it since the last anchor that it was a member of, for the next one."""
     tokens_ahead: int = 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from dht.errors import BadInput
 from dht.identity import verify
@@ -20,7 +21,11 @@ from peer.rounds.names import DIGEST_BYTES, digest_of
 from peer.rounds.state import Head
 from peer.rounds.update import Block, Update
 from peer.spec import RunSpec
+from peer.tally import Tally
 
+T = TypeVar("T")
+TRIES = 3
+"""A peer at work may commit, undo or drop blocks while this reads: then it is read again."""
 NOT_AS_WRITTEN = "its bytes are not those that were written"
 NOT_AS_AGREED = "its bytes are not those that were agreed"
 
@@ -56,6 +61,20 @@ class RunFiles:
             raise BadInput(f"{directory} holds no chain; name the folder of a peer")
         self.directory = directory
         self.head_path = directory / "HEAD"
+
+    def settled(self, read: Callable[[], T]) -> T:
+        """What `read` finds; once more if the peer of this directory went on meanwhile and it failed for that."""
+        for _ in range(TRIES - 1):
+            seen = self._head_bytes()
+            try:
+                return read()
+            except BadLink:
+                if self.head_path.exists() and self._head_bytes() == seen:
+                    raise
+        return read()
+
+    def _head_bytes(self) -> bytes:
+        return self.head_path.read_bytes() if self.head_path.exists() else b""
 
     def beginning(self) -> tuple[RunSpec, Genesis]:
         """What the run is and who founded it."""
@@ -168,6 +187,12 @@ class RunFiles:
                     name = bytes.fromhex(path.name)
                     require(len(name) == DIGEST_BYTES, "its name is no digest")
                 yield name
+
+    def check_tallies(self, round: int) -> None:
+        """What blocks counted that are not here any more: their sums cannot be made again, but are as they were."""
+        for path in sorted((self.directory / "chain").glob("*.tally")):
+            with blaming(round, path):
+                require(Tally.from_bytes(path.read_bytes()).anchor.hex() == path.stem, "it is of another anchor")
 
     def check_acceptors(self, round: int) -> None:
         """What this peer promised and accepted; nobody can check that but by the digest in front."""

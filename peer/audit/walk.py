@@ -23,9 +23,6 @@ from peer.rounds.state import Head
 from peer.rounds.update import VOID, Block, Update
 from peer.train.anchor import Anchor
 
-TRIES = 3
-"""A peer at work may commit, undo or drop blocks while this reads: then it is read again."""
-
 Say = Callable[[int, int], None]
 """Told which round was checked, and which is the last."""
 
@@ -67,14 +64,7 @@ def audit(directory: Path, say: Say = lambda round, last: None) -> Report:
     Raises BadLink for the first file that is not what the peers agreed on, BadInput for a folder without a chain.
     """
     files = RunFiles(directory)
-    for _ in range(TRIES - 1):
-        seen = files.head_path.read_bytes() if files.head_path.exists() else b""
-        try:
-            return _Audit(files, say).run()
-        except BadLink:
-            if files.head_path.exists() and files.head_path.read_bytes() == seen:
-                raise
-    return _Audit(files, say).run()
+    return files.settled(lambda: _Audit(files, say).run())
 
 
 class _Audit:
@@ -204,6 +194,7 @@ class _Audit:
             if name not in self._parts_checked:
                 self._files.part(head.round, name)
         self._files.check_acceptors(head.round)
+        self._files.check_tallies(self._base.head.round)
 
     def _check_undone(self, path: Path) -> None:
         number = path.name.partition("-")[0]

@@ -3,6 +3,7 @@
 The files of the chain are those of `peer.averaging.blocks`; beside them lie
 
 chain/objects/<hex>    bytes by digest: encoded means of parts, accepted updates
+chain/<hex>.tally      what blocks before the base counted for whom (`peer.tally`)
 chain/acceptors        what this peer promised and accepted in the newest instances
 
 Every change is one switch of HEAD: what it will name is written before, what it named no longer is
@@ -36,11 +37,13 @@ from peer.rounds.layout import Part, divide
 from peer.rounds.names import DIGEST_BYTES, digest_of, pack
 from peer.rounds.state import Acceptor, Head, Step
 from peer.rounds.update import VOID, Block, Update
+from peer.tally import Counting, read_tally, tally_path
 
 BLOCKS_PER_ANSWER = 32
 ANSWER_BYTES = 8 << 20
 KEEP_ROUNDS = 8
 QUOTA_BYTES = 4 << 30
+NO_CAP = 1 << 63
 
 
 class ChainOnDisk:
@@ -52,14 +55,17 @@ class ChainOnDisk:
     def __init__(
         self, directory: Path, genesis: Head, parts: tuple[Part, ...], codec: Codec, executor: Executor,
         call_soon: Callable[[Callable[[], None]], object], *, fragments: int = 1, keep_rounds: int = KEEP_ROUNDS,
-        quota_bytes: int = QUOTA_BYTES,
+        quota_bytes: int = QUOTA_BYTES, tokens_cap: int = NO_CAP,
     ) -> None:  # fmt: skip
         self._directory, self._divided, self.codec = directory, divide(parts, fragments), codec
         self._keep_rounds, self.quota_bytes = keep_rounds, quota_bytes
+        self._counting = Counting(parts=tuple(fragment.parts for fragment in self._divided), tokens_cap=tokens_cap)
         self.objects = Objects(directory / "chain" / "objects", executor, call_soon)
         undone_path(directory, 0, b"").parent.mkdir(exist_ok=True)
         found = read_chain_files(directory, genesis)
         self.base, self.blocks, self.heads = found.base, list(found.blocks), list(found.heads)
+        self.tally = read_tally(directory, self.base.head)
+        """Of the rounds before the first block."""
         self._rounds = {head.anchor: head.round for head in self.heads}
         self._block_bytes = [len(block.to_bytes()) for block in self.blocks]
         self._undone = read_undone(directory)
@@ -179,6 +185,7 @@ class ChainOnDisk:
         if dropped:
             self.base = Base.after(self.updates_up_to(self.heads[dropped].anchor))
             write_whole(base_path(self._directory, self.base.head.anchor), self.base.to_bytes())
+            self._tally_up(dropped)
         self._switch()
         self._drop_blocks(dropped)
         self._drop_undone(head)
@@ -255,6 +262,12 @@ class ChainOnDisk:
             dropped += 1
         return dropped
 
+    def _tally_up(self, count: int) -> None:
+        """Count the oldest blocks, which are dropped: nobody can undo them any more."""
+        for block, after in zip(self.blocks[:count], self.heads[1 : count + 1], strict=True):
+            self.tally = self.tally.plus(self._counting.of(block.update), after)
+        write_whole(tally_path(self._directory, self.tally.anchor), self.tally.to_bytes())
+
     def _drop_blocks(self, count: int) -> None:
         for block, before in zip(self.blocks[:count], self.heads[:count], strict=True):
             self.objects.unname(_means(block.update))
@@ -273,12 +286,12 @@ class ChainOnDisk:
                 del self._undone[anchor]
 
     def _remove_leftovers(self) -> None:
-        """Blocks before the base, and other bases."""
+        """Blocks before the base, other bases, and what was counted up to those."""
         for path in block_files(self._directory):
             if int(path.stem) <= self.base.head.round:
                 path.unlink()
-        for path in (self._directory / "chain").glob("*.base"):
-            if path != base_path(self._directory, self.base.head.anchor):
+        for path in (*self._directory.glob("chain/*.base"), *self._directory.glob("chain/*.tally")):
+            if path.stem != self.base.head.anchor.hex():
                 path.unlink()
 
     # ---- my contribution ----

@@ -422,6 +422,7 @@ class Chains:
             self.directory, self.genesis, self.parts, Codec(self.spec.codec.wire), self.executor,
             asyncio.get_running_loop().call_soon_threadsafe, fragments=self.spec.round.fragments,
             keep_rounds=self.spec.round.keep_rounds, quota_bytes=self.chosen.settings.chain_bytes,
+            tokens_cap=self.spec.tokens_cap,
         )  # fmt: skip
 
 

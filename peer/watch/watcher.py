@@ -186,7 +186,7 @@ class Watcher:
         for step in taken.steps:
             rules = following.rules
             averaged = rules.fragment(step.before.round).parts
-            for event in told(step, averaged, self._hearsay.state_of, rules.fragments):
+            for event in told(step, averaged, self._hearsay.state_of, rules.fragments, rules.tokens_cap):
                 self._session.emit(event)
         if taken.steps:
             self._cut_off.clear()

@@ -76,6 +76,8 @@ def _add_bootstrap(commands: Commands) -> None:
     parser.add_argument("--invites", type=int, default=0, metavar="N", help=text)
     text = "how long the invites last, such as 12h, 7d or 4w (default: as long as the run)"
     parser.add_argument("--expires", default="", metavar="TIME", help=text)
+    text = "serve a health page and metrics on this port of loopback (default: none)"
+    parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=text)
     add_ui(parser, LINES_UI_CHOICES)
 
 
@@ -89,7 +91,7 @@ def _bootstrap(options: argparse.Namespace) -> int:
     output = open_output(options.ui, sys.stdout, sys.stderr)
     return run_bootstrap(
         spec, output, directory=options.dir, listen=options.listen, announce=options.announce,
-        invites=options.invites, expires=options.expires,
+        invites=options.invites, expires=options.expires, health_port=options.health_port,
     )  # fmt: skip
 
 
@@ -107,6 +109,8 @@ def _add_join(commands: Commands) -> None:
     add_addresses(parser, "--listen", "listen on this multiaddr (default: all interfaces, a free port); repeatable")
     text = "agree to what the run is and takes, without being asked: for services and scripts"
     parser.add_argument("--yes", action="store_true", help=text)
+    text = "start the peer again after a crash, later and later (with systemd: homefires service install)"
+    parser.add_argument("--keep-running", action="store_true", help=text)
     add_ui(parser)
     add_look(parser)
 
@@ -126,6 +130,7 @@ def _join(options: argparse.Namespace) -> int:
         upload=options.upload,
         download=options.download,
         listen=tuple(options.listen),
+        keep_running=options.keep_running,
     )
     ui = choose_ui(options.ui)
     if not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):

@@ -406,6 +406,8 @@ def test_a_crash_in_the_middle_of_a_commit_that_prunes_loses_nothing(
         if disk.head.round == 4:
             commit_void(disk, 4)
         assert disk.head == found[-1].head
+        assert (disk.tally.first, disk.tally.last, disk.tally.anchor) == (1, 2, disk.base.head.anchor)
+        assert disk.tally == found[-1].tally
         assert sorted(path.name for path in (tmp_path / "0" / "chain").glob("*.block")) == [
             "000003.block", "000004.block", "000005.block",
         ]  # fmt: skip

@@ -1,0 +1,253 @@
+"""What is written for systemd, what it is asked, and what a person is told; systemd itself is played."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dht.errors
+import tui.service
+from dht.errors import BadInput, HomefiresError, Unreachable
+from dht.identity import Identity
+from dht.invite import issue
+from tui.cli import main
+from tui.service import FINAL, HOW_TO_LINGER, Service, UserUnits, describe, quoted, unit_name, unit_text
+
+OLD, NEW = 252, 254
+
+
+class Systemd:
+    """Plays systemctl and loginctl."""
+
+    def __init__(self, *, version: int = OLD, linger: str = "no", failing: str = "", why: str = "") -> None:
+        self.asked: list[str] = []
+        self._version, self._linger, self._failing, self._why = version, linger, failing, why
+
+    def __call__(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        asked = " ".join(words)
+        self.asked.append(asked)
+        if self._failing and self._failing in asked:
+            return subprocess.CompletedProcess(words, 1, "", self._why)
+        said = {"systemctl --version": f"systemd {self._version} (x)\n+PAM", "loginctl": f"Linger={self._linger}\n"}
+        text = next((told for start, told in said.items() if asked.startswith(start)), "ActiveState=active\n")
+        return subprocess.CompletedProcess(words, 0, text, "")
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    directory = tmp_path / "run 100%"
+    directory.mkdir()
+    argv = [sys.executable, "-m", "peer", "join", "hf1:x", "--dir", str(directory), "--set", "settings.name=a b$c"]
+    return Service(argv=argv, directory=directory, log=directory / "peer.log", what="a peer of tiny")
+
+
+def value_of(text: str, key: str) -> str:
+    return next(line.partition("=")[2] for line in text.splitlines() if line.startswith(f"{key}="))
+
+
+# ---- the unit ----
+
+
+def test_delays_grow_where_systemd_can(service: Service) -> None:
+    new, old = unit_text(service, NEW), unit_text(service, OLD)
+    assert [value_of(new, key) for key in ("RestartSec", "RestartSteps", "RestartMaxDelaySec")] == ["10", "6", "600"]
+    assert value_of(old, "RestartSec") == "120"
+    assert "RestartSteps" not in old
+    assert value_of(old, "Restart") == value_of(new, "Restart") == "on-failure"
+
+
+def test_what_a_person_must_mend_first_is_not_started_again(service: Service) -> None:
+    """Every branch of the error tree is either waited out or not; a new one must be thought about."""
+    assert value_of(unit_text(service, NEW), "RestartPreventExitStatus") == "2 4 5 6 9"
+    codes = {
+        kind.exit_code
+        for kind in vars(dht.errors).values()
+        if isinstance(kind, type) and issubclass(kind, HomefiresError)
+    }
+    assert codes - set(FINAL) == {1, 3, 7, 8}, "a bug, nobody there, a demo, a full disk"
+
+
+def test_it_ends_politely_and_keeps_a_log(service: Service) -> None:
+    text = unit_text(service, NEW)
+    assert (value_of(text, "KillMode"), value_of(text, "SuccessExitStatus")) == ("mixed", "130")
+    assert value_of(text, "StandardError") == f"append:{service.log}".replace("%", "%%")
+    assert value_of(text, "WantedBy") == "default.target"
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), min_size=1))
+def test_a_word_stays_one_word(word: str) -> None:
+    """Quotes and backslashes as in a shell's double quotes; % and $ doubled."""
+    if not word.isprintable():
+        with pytest.raises(BadInput):
+            quoted(word)
+        return
+    assert shlex.split(quoted(word).replace("%%", "%").replace("$$", "$")) == [word]
+
+
+def test_no_line_can_be_smuggled_in(service: Service) -> None:
+    with pytest.raises(BadInput, match="no unit file can hold"):
+        unit_text(Service(argv=["x\nExecStartPre=evil"], directory=service.directory, log=service.log, what=""), NEW)
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_systemd_itself_accepts_the_unit(
+    service: Service, version: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Where it is installed, and knows the settings. What it does not know it names."""
+    checker = shutil.which("systemd-analyze")
+    if checker is None or UserUnits().version() < version:
+        record_property("systemd-analyze", "not run")
+        return
+    path = tmp_path / service.name
+    for text, fault in ((unit_text(service, version), ""), (unit_text(service, version) + "[Service]\nOdd=1\n", "Odd")):
+        path.write_text(text)
+        told = subprocess.run(
+            [checker, "verify", "--user", "--man=no", str(path)], env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert told.returncode == 0, told.stderr
+        assert fault in told.stderr
+        assert (service.name in told.stderr) == bool(fault), told.stderr
+
+
+def test_every_folder_has_a_unit_of_its_own(tmp_path: Path) -> None:
+    names = {unit_name(tmp_path / name) for name in ("a", "b", "a b", "a_b")}
+    assert len(names) == 4
+    assert all(name.startswith("homefires-") and " " not in name for name in names)
+
+
+# ---- install, status, remove ----
+
+
+def test_a_service_is_installed_for_its_user_alone(service: Service, tmp_path: Path) -> None:
+    systemd = Systemd()
+    said = UserUnits(tmp_path / "units", systemd).install(service)
+    path = tmp_path / "units" / service.name
+    assert path.read_text() == unit_text(service, OLD)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert systemd.asked[2:5] == [
+        "systemctl --user daemon-reload", f"systemctl --user enable {service.name}",
+        f"systemctl --user restart {service.name}",
+    ]  # fmt: skip
+    assert said[1:] == [HOW_TO_LINGER], "told, not done"
+    assert not any("enable-linger" in asked for asked in systemd.asked)
+
+
+def test_who_lingers_already_is_not_told_to(service: Service, tmp_path: Path) -> None:
+    assert len(UserUnits(tmp_path / "units", Systemd(linger="yes")).install(service)) == 1
+
+
+@pytest.mark.parametrize(
+    "why", ["Failed to connect to bus: No medium found", "System has not been booted with systemd as init system"]
+)
+def test_without_systemd_nothing_is_written_and_one_line_says_what_to_do(
+    service: Service, tmp_path: Path, why: str
+) -> None:
+    with pytest.raises(Unreachable, match="has no systemd for its users; homefires join INVITE --keep-running"):
+        UserUnits(tmp_path / "units", Systemd(failing="show-environment", why=why)).install(service)
+    assert not (tmp_path / "units").exists()
+
+
+def test_no_systemctl_at_all_is_the_same_line(service: Service, tmp_path: Path) -> None:
+    def none(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return tui.service.run(["there-is-no-such-command-here"])
+
+    with pytest.raises(Unreachable, match="has no systemd for its users"):
+        UserUnits(tmp_path / "units", none).install(service)
+
+
+def test_what_systemd_refuses_is_told(service: Service, tmp_path: Path) -> None:
+    with pytest.raises(HomefiresError, match=r"systemctl --user enable .*: Unit is masked"):
+        UserUnits(tmp_path / "units", Systemd(failing="enable", why="x\nUnit is masked")).install(service)
+
+
+def test_a_removed_service_leaves_its_folder(service: Service, tmp_path: Path) -> None:
+    units = UserUnits(tmp_path / "units", systemd := Systemd())
+    units.install(service)
+    assert units.names() == [service.name]
+    units.remove(service.name)
+    assert units.names() == []
+    assert f"systemctl --user disable --now {service.name}" in systemd.asked
+    assert service.directory.is_dir()
+    with pytest.raises(BadInput, match="no service is installed as"):
+        units.remove(service.name)
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        ({"ActiveState": "active", "NRestarts": "0", "UnitFileState": "enabled"}, "runs"),
+        ({"ActiveState": "active", "NRestarts": "3", "UnitFileState": "enabled"}, "runs; started again 3 times"),
+        (
+            {
+                "ActiveState": "activating",
+                "SubState": "auto-restart",
+                "ExecMainStatus": "3",
+                "UnitFileState": "enabled",
+            },
+            "has ended with exit code 3 and is about to start again",
+        ),
+        (
+            {"ActiveState": "failed", "ExecMainStatus": "5", "UnitFileState": "enabled"},
+            "has failed with exit code 5 and is not started again: see its log",
+        ),
+        ({"ActiveState": "inactive"}, "does not run; does not start by itself"),
+    ],
+)
+def test_status_is_in_words(known: dict[str, str], told: str) -> None:
+    assert describe(known) == told
+
+
+# ---- the command ----
+
+
+@pytest.fixture
+def invite() -> str:
+    identity = Identity.from_seed(b"i" * 32)
+    address = f"/ip4/127.0.0.1/tcp/4001/p2p/{identity.peer_id}"
+    return issue(identity, run="mine", spec_hash=b"\xab" * 32, addrs=(address,))
+
+
+def test_print_writes_nothing(
+    invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The right interpreter, the right folder; it goes on by itself when whoever installed it logs out."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert main(["service", "install", invite, "--dir", str(tmp_path / "p"), "--name", "al", "--print"]) == 0
+    command = shlex.split(value_of(capsys.readouterr().out, "ExecStart"))
+    assert command[:4] == [sys.executable, "-m", "peer", "join"]
+    assert command[4:] == [invite, "--dir", str(tmp_path / "p"), "--set", "settings.name=al", "--stay"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_node_of_an_organiser_is_served_from_its_own_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--dir", str(tmp_path / "b"), "--health-port", "9100", "--print"]
+    assert main(["service", "install", "micro", "--bootstrap", *words]) == 0
+    text = capsys.readouterr().out
+    command = shlex.split(value_of(text, "ExecStart"))
+    assert command[1:5] == ["-m", "tui", "bootstrap", str(tmp_path / "b" / "spec.toml")]
+    assert command[5:] == ["--dir", str(tmp_path / "b"), "--ui", "none", "--health-port", "9100"]
+    assert value_of(text, "StandardError") == f"append:{tmp_path / 'b' / 'bootstrap.log'}"
+
+
+def test_nothing_installed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert main(["service", "status"]) == 0
+    assert "no service is installed" in capsys.readouterr().out
+    assert main(["service", "remove"]) == 2
+    assert capsys.readouterr().err == "homefires: no service is installed\n"

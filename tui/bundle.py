@@ -1,0 +1,126 @@
+"""`homefires bundle`: what helps to find a bug in one zip file, without what a volunteer would not post.
+
+Nothing is sent anywhere. The texts of a run directory that are worth reading go through `tui.redact`; keys,
+checkpoints, the chain and everything binary stay where they are.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+from dht.errors import BadInput
+from peer.events import event_files
+from tui.redact import Private, Redactor
+
+EVENT_BYTES = 8 << 20
+"""Of the newest events, at most."""
+LOG_BYTES = 1 << 20
+"""Of the end of each log."""
+TEXTS = ("spec.toml", "settings.toml", "doctor.json", "doctor.txt")
+"""As they lie in the folder, if they do."""
+LOGS = ("peer.log", "peer.log.1", "bootstrap.log", "bootstrap.log.1", "watch.log")
+SEED = slice(4, 36)
+"""Where the private key lies in `identity.key`."""
+
+README = """\
+What this is: the newest events and logs of a homefires peer, its settings, its spec, and the versions of what it uses.
+What was taken out: keys, tokens, invites, IP and network card addresses, host names, user names, mail addresses.
+Still in it: peer ids and the names that volunteers gave their peers, which everybody in the run sees.
+Please look through it before you attach it to a bug report. Nothing has been sent anywhere.
+"""
+
+
+def write_bundle(directory: Path, to: Path | None) -> str:
+    """Write the zip file; a sentence that says where it is. Raises BadInput for a folder that is no peer's."""
+    if not (directory / "spec.toml").exists() and not event_files(directory):
+        raise BadInput(f"{directory} holds no peer; name the folder of one, as homefires status shows it")
+    target = to or Path.cwd() / time.strftime("homefires-bundle-%Y%m%d-%H%M%S.zip")
+    if target.exists():
+        raise BadInput(f"{target} exists; name another file with --to")
+    redactor = Redactor(Private.of_this_machine(_keys(directory)))
+    with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as bundle:
+        for name, text in contents(directory, redactor):
+            bundle.writestr(name, text)
+    target.chmod(0o600)
+    return f"{target} ({target.stat().st_size:,} bytes): look through it, then attach it to your report"
+
+
+def contents(directory: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
+    """Names and texts of what goes into a bundle."""
+    yield "README.txt", README
+    yield "versions.json", _json(redactor, versions())
+    yield "files.json", _json(redactor, list(files_of(directory)))
+    for name in TEXTS:
+        if (directory / name).exists():
+            yield name, redactor.text((directory / name).read_text(errors="replace"))
+    yield "events.jsonl", "".join(f"{redactor.line(line)}\n" for line in newest_events(directory))
+    for name in LOGS:
+        if (directory / name).exists():
+            yield name, redactor.text(tail(directory / name, LOG_BYTES))
+
+
+def versions() -> dict[str, Any]:
+    """Of homefires, of what it needs, of Python, and which system this is."""
+    known = {}
+    for requirement in ("homefires", *(requires("homefires") or ())):
+        name = requirement.partition(";")[0].strip()
+        name = name[: next((at for at, letter in enumerate(name) if letter in "<>=!~[ ("), len(name))]
+        with suppress(PackageNotFoundError):
+            known[name] = version(name)
+    system = {"system": platform.system(), "release": platform.release(), "machine": platform.machine()}
+    return {"python": sys.version, **system, "packages": known}
+
+
+def files_of(directory: Path) -> Iterator[dict[str, Any]]:
+    """What lies in the folder: name, size in bytes, and when it was written (Unix seconds)."""
+    for path in sorted(directory.rglob("*")):
+        with suppress(OSError):  # the peer may be at work, and a file go
+            if path.is_file():
+                found = path.stat()
+                yield {"name": str(path.relative_to(directory)), "bytes": found.st_size, "t": round(found.st_mtime, 1)}
+
+
+def newest_events(directory: Path) -> Iterator[str]:
+    """The last lines of the event files, oldest first, `EVENT_BYTES` together at most."""
+    left, chosen = EVENT_BYTES, list[str]()
+    for path in reversed(event_files(directory)):
+        if left <= 0:
+            break
+        text = tail(path, left)
+        left -= len(text.encode())
+        chosen.append(text)
+    for text in reversed(chosen):
+        yield from text.splitlines()
+
+
+def tail(path: Path, most_bytes: int) -> str:
+    """The end of a file in whole lines."""
+    with path.open("rb") as file:
+        size_bytes = file.seek(0, 2)
+        file.seek(max(0, size_bytes - most_bytes))
+        content = file.read(most_bytes)
+    if size_bytes > most_bytes:
+        content = content.partition(b"\n")[2]
+    return content.decode(errors="replace")
+
+
+def _json(redactor: Redactor, value: Any) -> str:
+    return json.dumps(redactor.value(value), indent=1, ensure_ascii=False) + "\n"
+
+
+def _keys(directory: Path) -> Iterator[bytes]:
+    """The private keys of this folder, so that no spelling of them gets into the bundle."""
+    path = directory / "identity.key"
+    if path.exists():
+        content = path.read_bytes()
+        yield content
+        yield content[SEED]

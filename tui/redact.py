@@ -1,0 +1,194 @@
+"""Take out of a text what a volunteer would not post: keys, tokens, invites, addresses, names of host and user.
+
+What is left is enough to find a bug: peer ids (which are public in the run), digests, rounds, times, sizes. Loopback
+and `any` addresses stay, since they are the same everywhere. Whatever looks like a secret is taken for one.
+"""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import ipaddress
+import json
+import platform
+import re
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ADDRESS, HOST, USER, SECRET, INVITE, MAIL = "<address>", "<host>", "<user>", "<secret>", "<invite>", "<mail>"
+HARMLESS_NAMES = frozenset({"", "root", "localhost", "user", "homefires"})
+"""As names of host or user these say nothing, and stand in many a line."""
+_INVITE = re.compile(r"hf1:[A-Za-z0-9_\-=]*")
+_PEM = re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL)
+_SECRET_NAMES = "token|passw(?:or)?d|passphrase|secret|api[_-]?key|private[_-]?key|authorization|cookie"
+_NAMED_SECRET = re.compile(rf"""(?i)((?:{_SECRET_NAMES})["']?\s*[:=]\s*(?:bearer\s+|basic\s+)?["']?)([^\s"',;}}<]+)""")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/\-]{8,}=*")
+_USERINFO = re.compile(r"(?<=://)[^\s/@]+@")
+_KNOWN_TOKEN = re.compile(r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|xox[abp]-|AKIA|glpat-)[A-Za-z0-9_\-]{8,}")
+_DNS = re.compile(r"(/(?:dns|dns4|dns6|dnsaddr|sni)/)[^/\s\"',]+")
+_MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_HOME = re.compile(r"(/(?:home|Users)/)[^/\s\"':;,<>]+")
+_MAC = re.compile(r"(?i)(?<![0-9a-f:.-])(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}(?![0-9a-f:-])")
+_IPV4 = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![0-9]|\.[0-9])")
+_COLONS = re.compile(r"[0-9A-Za-z]*(?:[0-9A-Fa-f.]*:){2}[0-9A-Fa-f:.]*[0-9A-Za-z]*")
+"""In such a run an IPv6 address may stand."""
+_IPV6_LETTERS = 45
+"""The longest one has so many."""
+MANY_LETTERS = 40
+_LONG = re.compile(rf"[A-Za-z0-9+/_\-]{{{MANY_LETTERS},}}={{0,2}}")
+_PEER_ID = re.compile(r"12D3Koo[1-9A-HJ-NP-Za-km-z]{45}")
+_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_MIXED = re.compile(r"(?=.*[a-z])(?=.*[A-Z])")
+_SECRET_FIELD = re.compile(rf"(?i).*(?:{_SECRET_NAMES}|invite)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Private:
+    """What this machine must not tell."""
+
+    names: tuple[tuple[str, str], ...] = ()
+    """(name, what stands for it) of the host and the user."""
+    home: str = ""
+    keys: tuple[bytes, ...] = ()
+    """Private keys, raw."""
+
+    @classmethod
+    def of_this_machine(cls, keys: Iterable[bytes] = ()) -> Private:
+        """Its host names, the names of its user and of the home folder, and these keys."""
+        hosts = {socket.gethostname(), platform.node(), socket.gethostname().partition(".")[0]}
+        with suppress(OSError):
+            hosts.add(socket.getfqdn())
+        users = {Path.home().name}
+        with suppress(OSError, KeyError):
+            users.add(getpass.getuser())
+        named = [(name, HOST) for name in hosts] + [(name, USER) for name in users]
+        return cls(names=tuple(named), home=str(Path.home()), keys=tuple(keys))
+
+
+class Redactor:
+    """Takes what is private out of texts."""
+
+    def __init__(self, private: Private) -> None:
+        self._home = private.home if len(private.home) > 1 else ""
+        spellings = {text for key in private.keys for text in _spellings(key)}
+        self._secrets = sorted(spellings, key=len, reverse=True)
+        self._names = [
+            (re.compile(rf"(?<![^\W_]){re.escape(spelled)}(?![^\W_])", re.IGNORECASE), stands)
+            for name, stands in sorted(private.names, key=lambda item: -len(item[0]))
+            for spelled in {name, ascii(name)[1:-1]}
+            if name.lower() not in HARMLESS_NAMES
+        ]
+
+    def text(self, text: str) -> str:
+        """The text without what is private."""
+        for secret in self._secrets:
+            text = re.sub(re.escape(secret), SECRET, text, flags=re.IGNORECASE)
+        text = _PEM.sub(SECRET, text)
+        text = _INVITE.sub(INVITE, text)
+        text = _USERINFO.sub(f"{SECRET}@", text)
+        text = _BEARER.sub(SECRET, text)
+        text = _NAMED_SECRET.sub(rf"\1{SECRET}", text)
+        text = _KNOWN_TOKEN.sub(SECRET, text)
+        text = _DNS.sub(rf"\1{HOST}", text)
+        text = _MAIL.sub(MAIL, text)
+        if self._home:
+            text = text.replace(self._home, "~")
+        text = _HOME.sub(rf"\1{USER}", text)
+        text = _LONG.sub(_long, text)
+        text = _MAC.sub(ADDRESS, text)
+        text = _COLONS.sub(_without_ipv6, text)
+        text = _IPV4.sub(_ipv4, text)
+        for name, stands in self._names:
+            text = name.sub(stands, text)
+        return text
+
+    def value(self, value: Any) -> Any:
+        """The same for what JSON can hold: every text in it, also the names of fields."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list | tuple):
+            return [self.value(item) for item in value]
+        if isinstance(value, dict):
+            return {self.text(str(key)): self._field(str(key), item) for key, item in value.items()}
+        return value
+
+    def line(self, line: str) -> str:
+        """The same for a line of JSON, in which a text may be written with escapes; any other is a text."""
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            return self.text(line)
+        return json.dumps(self.value(value), ensure_ascii=False, separators=(",", ":"))
+
+    def _field(self, key: str, value: Any) -> Any:
+        """What a field is called may say that its text is a secret."""
+        if isinstance(value, str) and value and _SECRET_FIELD.fullmatch(key):
+            return SECRET
+        return self.value(value)
+
+
+def _spellings(key: bytes) -> Iterable[str]:
+    """How a key may be written: in hex, in either base64, in base58."""
+    import base58
+
+    yield key.hex()
+    yield base64.b64encode(key).decode().rstrip("=")
+    yield base64.urlsafe_b64encode(key).decode().rstrip("=")
+    yield base58.b58encode(key).decode()
+
+
+def _long(found: re.Match[str]) -> str:
+    """A long run of the letters of base64. Peer ids, digests, paths, and names made of words stay."""
+    text = found.group()
+    if "/" not in text:
+        return _word(text)
+    if any(_PEER_ID.fullmatch(word) for word in text.split("/")):
+        return "/".join(map(_word, text.split("/")))
+    return SECRET if "+" in text or _MIXED.match(text) else text
+
+
+def _word(word: str) -> str:
+    if len(word) < MANY_LETTERS or _PEER_ID.fullmatch(word) or _DIGEST.fullmatch(word):
+        return word
+    return SECRET if any(letter.isdigit() for letter in word) or _MIXED.match(word) else word
+
+
+def _ipv4(found: re.Match[str]) -> str:
+    """An address, unless it is loopback's or stands for any."""
+    numbers = [int(word) for word in found.group().split(".")]
+    if max(numbers) > 255 or numbers[0] == 127 or not any(numbers):
+        return found.group()
+    return ADDRESS
+
+
+def _without_ipv6(found: re.Match[str]) -> str:
+    """The run with every address in it replaced; each begins and ends where a word may."""
+    run, kept, at = found.group(), "", 0
+    while at < len(run):
+        ends = range(min(len(run), at + _IPV6_LETTERS), at + 1, -1) if _can_begin(run, at) else ()
+        end = next((end for end in ends if _can_end(run, end) and _is_ipv6(run[at:end])), None)
+        kept += run[at] if end is None else ADDRESS
+        at = at + 1 if end is None else end
+    return kept
+
+
+def _can_begin(run: str, at: int) -> bool:
+    """Whether an address can begin here: `peer:2001:db8::1` has one, and `std::abc` none."""
+    return at == 0 or not run[at - 1].isalnum()
+
+
+def _can_end(run: str, at: int) -> bool:
+    return at == len(run) or not run[at].isalnum()
+
+
+def _is_ipv6(text: str) -> bool:
+    """Whether it is an address that says something about a machine."""
+    try:
+        address = ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return not (address.is_loopback or address.is_unspecified)
