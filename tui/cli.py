@@ -15,7 +15,19 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from dht.errors import BadInput, HomefiresError
-from tui.commands import bundle, credit, doctor, folder, identity, organiser, planning, service, swarm
+from tui.commands import (
+    bundle,
+    credit,
+    doctor,
+    explain,
+    folder,
+    identity,
+    limits,
+    organiser,
+    planning,
+    service,
+    swarm,
+)
 from tui.commands.options import Parser, add_debug
 
 
@@ -63,7 +75,9 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     add_debug(parser, default=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for group in (swarm, folder, doctor, credit, bundle, service, planning, organiser, identity):
+    for group in (
+        swarm, folder, limits, doctor, explain, credit, bundle, service, identity, organiser, planning,
+    ):  # fmt: skip
         group.add_to(commands)
     return parser
 

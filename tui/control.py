@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dht.errors import BadInput, HomefiresError, Unreachable
-from peer.events import Line, parse_line
+from peer.events import Line, parse_line, printable
 from tui.feed.source import Reply
 
 VERSION = 1
@@ -35,7 +35,7 @@ SAID = {
 class PeerControl:
     """Sends one command per connection; implements `tui.feed.source.Control`."""
 
-    takes = frozenset({"status", *SAID})
+    takes = frozenset({"status", "set", "snooze", *SAID})
 
     def __init__(self, directory: Path, *, timeout_s: float = REPLY_S) -> None:
         self._directory, self._timeout_s = directory, timeout_s
@@ -48,9 +48,9 @@ class PeerControl:
             return Reply(ok=False, error=str(error))
         return _reply(row)
 
-    def require(self, cmd: str) -> Reply:
+    def require(self, cmd: str, **fields: Any) -> Reply:
         """As `request`. Raises Unreachable if no peer answers there, BadInput if it refuses."""
-        reply = _reply(self._ask(cmd, {}))
+        reply = _reply(self._ask(cmd, fields))
         if not reply.ok:
             raise BadInput(reply.error)
         return reply
@@ -104,8 +104,19 @@ class PeerControl:
 def command(directory: Path, cmd: str) -> str:
     """Give one command to the peer of a run directory; one line that says what happens now. Raises Unreachable."""
     reply = PeerControl(directory).require(cmd)
-    name, round = reply.fields.get("name") or "the peer", int(reply.fields.get("round") or 0)
-    return f"{name} {SAID[cmd].format(next=round + 1)}"
+    round = int(reply.fields.get("round") or 0)
+    return f"{name_of(reply)} {SAID[cmd].format(next=round + 1)}"
+
+
+def name_of(reply: Reply) -> str:
+    """What the peer that answered is called."""
+    return printable(str(reply.fields.get("name") or "the peer"))
+
+
+def note_of(reply: Reply) -> str:
+    """What the peer says beside that it has done it: that a setting needs a new start."""
+    note = reply.fields.get("note")
+    return printable(note) if isinstance(note, str) else ""
 
 
 def _packed(cmd: str, fields: Mapping[str, Any]) -> bytes:

@@ -30,11 +30,13 @@ from peer.events import (
     RoundAborted,
     RoundCommitted,
     RoundStarted,
+    SettingsChanged,
     TransferProgressed,
 )
 from tui.drafts import PeerDraft, SwarmDraft
 from tui.history import PEER_POINTS, add_point, add_span, is_exchanging, training_began
 from tui.rounds import commit, impose, is_excused, note_abort, note_evaluation, note_heard
+from tui.settings import changes
 from tui.snapshot import Point, Swarm
 
 MAX_ALERTS = 16
@@ -165,6 +167,12 @@ def _take_started(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStart
     draft.note(t, "info", peer.peer, "STARTED", " · ".join(filter(None, ("started", event.version, event.device))))
 
 
+def _take_settings(draft: SwarmDraft, peer: PeerDraft, t: float, event: SettingsChanged) -> None:
+    for change in changes(peer.settings, event.settings):
+        draft.note(t, "info", peer.peer, "SETTINGS", change)
+    peer.settings = MappingProxyType(event.settings)
+
+
 def _take_state(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStateChanged) -> None:
     if (
         event.state != "GONE"
@@ -287,6 +295,7 @@ def _take_stop(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStopped)
 
 _TAKERS: dict[type[Event], Callable[[SwarmDraft, PeerDraft, float, Any], None]] = {
     PeerStarted: _take_started,
+    SettingsChanged: _take_settings,
     PeerStateChanged: _take_state,
     RoundStarted: _take_round_start,
     InnerProgressed: _take_progress,

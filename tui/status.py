@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,27 @@ from dht.errors import BadInput
 from peer.events import event_files, printable, read_lines
 from tui.control import PeerControl
 from tui.fold import fold_all
+from tui.holds import PeerStatus, duty_words, hold_words, next_words, read_status
 from tui.progress import format_transfer
 from tui.snapshot import PeerView, Penalised, Swarm, to_json
 
 
-def describe_directory(directory: Path, *, as_json: bool) -> str:
-    """One JSON object, or a few lines for people. Raises BadInput if nothing was ever reported there."""
+def describe_directory(directory: Path, *, as_json: bool, now: float | None = None) -> str:
+    """One JSON object, or a few lines for people. Raises BadInput if nothing was ever reported there.
+
+    `now` is Unix time, that of this machine if it is None.
+    """
+    now = time.time() if now is None else now
     swarm = fold_all(Swarm(), (line for path in event_files(directory) for line in read_lines(path)))
     if not swarm.reporting:
         raise BadInput(f"{directory} holds no events of a peer{_hint(directory)}")
     alive = is_locked(directory / "run" / "lock")
     said = PeerControl(directory).request("status").fields if alive else {}
+    status = read_status(said)
     if as_json:
         known = {"directory": str(directory), "alive": alive, "control": dict(said) or None}
-        return json.dumps(known | to_json(swarm), allow_nan=False)
-    return "\n".join(printable(line) for line in describe(_at(swarm, said), alive))
+        return json.dumps(known | _held_to_json(status, now) | to_json(swarm), allow_nan=False)
+    return "\n".join(printable(line) for line in describe(_at(swarm, said), alive, status, now))
 
 
 def _at(swarm: Swarm, said: Mapping[str, Any]) -> Swarm:
@@ -39,10 +46,11 @@ def _at(swarm: Swarm, said: Mapping[str, Any]) -> Swarm:
     return replace(swarm, peers={**swarm.peers, mine.peer: newer})
 
 
-def describe(swarm: Swarm, alive: bool) -> list[str]:
-    """What the peer does, why, and how far it has come."""
+def describe(swarm: Swarm, alive: bool, status: PeerStatus, now: float) -> list[str]:
+    """What the peer does, why, when it goes on, and how far it has come."""
     mine = swarm.reporting[-1]
-    lines = [f"{mine.label}: {_doing(mine, alive)}", f"run {swarm.run}, round {mine.round}{_step(mine)}"]
+    lines = [f"{mine.label}: {_doing(mine, alive)}", *_held(mine, status, now)]
+    lines.append(f"run {swarm.run}, round {mine.round}{_step(mine)}")
     if mine.transfer is not None:
         lines.append(f"received {format_transfer(mine.transfer)} of {mine.transfer.what} from {mine.transfer.source}")
     if mine.loss is not None:
@@ -58,6 +66,19 @@ def describe(swarm: Swarm, alive: bool) -> list[str]:
     if mine.alerts:
         lines.append(f"last alert: {mine.alerts[-1]}")
     return lines
+
+
+def _held(view: PeerView, status: PeerStatus, now: float) -> list[str]:
+    """What holds it up beside what its state says, how much it computes, and when it goes on."""
+    holds = [(hold.code, hold_words(hold, now)) for hold in status.holds]
+    said = [f"held up by {code}: {words}" for code, words in holds if len(holds) > 1 or words != view.why]
+    return [*said, *filter(None, (duty_words(status), next_words(status, now)))]
+
+
+def _held_to_json(status: PeerStatus, now: float) -> dict[str, Any]:
+    """The same for programs; `next` says in words when it trains again."""
+    holds = [asdict(hold) for hold in status.holds]
+    return {"holds": holds, "until": status.until, "duty": status.duty, "next": next_words(status, now)}
 
 
 def _counted(view: PeerView) -> str:

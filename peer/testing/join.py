@@ -20,11 +20,13 @@ from peer.averaging.child import LinkChild
 from peer.averaging.contribution import Effort
 from peer.events import PhaseEntered, RoundStarted, parse_line
 from peer.spec import PeerSettings, RunSpec
+from peer.telling import Session
 from peer.testing.faults import Odd
 from peer.testing.pacing import is_paced, slow_down
 from peer.testing.strikes import Striker
 
 if TYPE_CHECKING:
+    from peer.fit.fitted import Fit
     from peer.train.trainer import Trainer
 
 TRAINER_PHASES = ("freeze", "apply")
@@ -103,8 +105,10 @@ def run() -> int:
     LinkChild.module = "peer.testing.faulty_link"
     make_trainer = peer.session._make_trainer
 
-    def make_faulty_trainer(spec: RunSpec, settings: PeerSettings, me: str, directory: Path) -> Trainer:
-        trainer = make_trainer(spec, settings, me, directory)
+    def make_faulty_trainer(
+        spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Fit | None, session: Session
+    ) -> Trainer:
+        trainer = make_trainer(spec, settings, me, directory, fit, session)
         let_be_odd(trainer, watched.take_odd)
         if is_paced(directory):
             slow_down(trainer, settings.min_step_s, spec.inner.accumulation)

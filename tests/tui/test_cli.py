@@ -17,7 +17,10 @@ from peer.events import Line, PeerStarted, format_line
 from peer.testing.children import HANG_S
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("demo", "bootstrap", "join", "watch", "attach", "status", "pause", "resume", "finish", "leave")
+COMMANDS = (
+    "demo", "bootstrap", "join", "watch", "attach", "status", "pause", "resume", "finish", "leave", "set", "snooze",
+    "explain",
+)  # fmt: skip
 HELP_S = 0.3
 
 
@@ -82,6 +85,9 @@ def children_s() -> float:
         (["join", "not-an-invite"], ["hf1:"]),
         (["status", "--dir", "/nowhere"], ["/nowhere holds no events"]),
         (["status"], ["no run was joined yet", "--dir"]),
+        (["set"], ["no run was joined yet", "--dir"]),
+        (["snooze", "long"], ["HOURS", "'long'"]),
+        (["explain", "ANOMLY"], ["'ANOMLY'", "did you mean ANOMALY?"]),
     ],
 )
 def test_a_persons_mistake_is_one_line_and_exit_code_2(arguments: list[str], words: list[str]) -> None:

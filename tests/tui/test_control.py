@@ -17,7 +17,7 @@ from peer.events import Line, PeerStarted, format_line
 from peer.session import PAUSED_WHY
 from tui.cli import main
 from tui.control import PeerControl, command
-from tui.dashboard.keys import OWNER_PAUSED
+from tui.holds import RESUME
 
 WAIT_S = 10.0
 OK = {"id": 1, "ok": True, "name": "alice", "round": 4, "state": "TRAINING"}
@@ -124,4 +124,4 @@ def test_events_are_followed_to_the_peers_end(peer: tuple[Answers, list[dict[str
 
 def test_the_pause_that_an_owner_asked_for_is_told_from_others_by_its_reason() -> None:
     """`p` of the dashboard resumes that one only."""
-    assert OWNER_PAUSED in PAUSED_WHY
+    assert RESUME in PAUSED_WHY

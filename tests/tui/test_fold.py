@@ -28,6 +28,7 @@ from peer.events import (
     RoundAborted,
     RoundCommitted,
     RoundStarted,
+    SettingsChanged,
     read_line,
 )
 from tests.tui.many_lines import make_lines
@@ -76,6 +77,16 @@ def counts(swarm: Swarm, peer: str) -> tuple[int, int, int, int]:
 
 
 # ---- many lines at once, and lines that cannot be read ----
+
+
+def test_settings_are_the_newest_and_the_log_says_what_changed() -> None:
+    before = {"max_power_w": 0.0, "schedule": ""}
+    swarm = folded(
+        line(PeerStarted(name="alice", version="0", settings=before)),
+        line(SettingsChanged(settings={**before, "max_power_w": 180.0})),
+    )
+    assert swarm.peers["A"].settings["max_power_w"] == 180.0
+    assert [entry.text for entry in swarm.entries if entry.code == "SETTINGS"] == ["max_power_w: no limit -> 180 W"]
 
 
 def test_many_lines_at_once_are_the_same_as_one_by_one() -> None:

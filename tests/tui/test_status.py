@@ -26,6 +26,9 @@ from peer.events import (
     format_line,
 )
 from peer.telling import Session
+from tests.tui.fake_control import FakePeer, serving
+from tui.codes import HOLDS
+from tui.holds import clock
 from tui.status import describe_directory, newest_directory
 
 STORY: tuple[Event, ...] = (
@@ -181,3 +184,59 @@ def test_a_peer_at_work_says_itself_what_it_does(tmp_path: Path) -> None:
             assert "PAUSED (its owner paused it)" in describe_directory(tmp_path, as_json=False)
             assert json.loads(describe_directory(tmp_path, as_json=True))["control"]["state"] == "PAUSED"
     assert json.loads(describe_directory(tmp_path, as_json=True))["control"] is None
+
+
+NOW = 1_800_000_000.0
+
+
+def held(directory: Path, **changes: object) -> FakePeer:
+    """A peer of this directory's story, as its limits have it."""
+    write(directory / "events.jsonl", *STORY)
+    peer = FakePeer(now=NOW)
+    for name, value in changes.items():
+        setattr(peer, name, value)
+    return peer
+
+
+@pytest.mark.parametrize("code", sorted(HOLDS))
+@pytest.mark.parametrize("until", [None, NOW + 7200])
+def test_whatever_holds_a_peer_up_is_said_with_its_reason_and_end(
+    tmp_path: Path, code: str, until: float | None
+) -> None:
+    peer = held(tmp_path, holds=[{"code": code, "why": "for a reason", "until": until}])
+    with serving(tmp_path, peer):
+        lines = describe_directory(tmp_path, as_json=False, now=NOW).splitlines()
+        row = json.loads(describe_directory(tmp_path, as_json=True, now=NOW))
+    assert lines[0] == "alice: PAUSED (for a reason)"
+    assert (row["holds"], row["until"]) == ([{"code": code, "why": "for a reason", "until": until}], until)
+    if until is None:
+        assert "trains again" in lines[1]
+        assert row["next"] == lines[1]
+    else:
+        assert lines[1] == f"held up by {code}: for a reason; until {clock(until, NOW)}"
+        assert row["control"]["state"] == "PAUSED"
+
+
+def test_several_reasons_are_all_named(tmp_path: Path) -> None:
+    rows = [{"code": code, "why": f"reason {code}", "until": None} for code in ("SCHEDULE", "BATTERY")]
+    with serving(tmp_path, held(tmp_path, holds=rows)):
+        text = describe_directory(tmp_path, as_json=False, now=NOW)
+    assert "held up by SCHEDULE: reason SCHEDULE\nheld up by BATTERY: reason BATTERY\ntrains again by itself" in text
+
+
+def test_an_owners_pause_says_how_it_is_ended(tmp_path: Path) -> None:
+    peer = held(tmp_path)
+    peer.answer("pause", {})
+    with serving(tmp_path, peer):
+        text = describe_directory(tmp_path, as_json=False, now=NOW)
+    assert text.count("homefires resume") == 1
+
+
+def test_a_peer_that_computes_less_of_the_time_says_how_much_and_why(tmp_path: Path) -> None:
+    peer = held(tmp_path, duty=0.62)
+    peer.settings["max_temperature_c"] = 75
+    with serving(tmp_path, peer):
+        lines = describe_directory(tmp_path, as_json=False, now=NOW).splitlines()
+        row = json.loads(describe_directory(tmp_path, as_json=True, now=NOW))
+    assert lines[:2] == ["alice: TRAINING (towards round 5)", "computes 62 % of the time, to stay at or below 75 °C"]
+    assert (row["duty"], row["holds"], row["next"]) == (0.62, [], "")

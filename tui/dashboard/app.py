@@ -12,10 +12,10 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from rich.text import Text
 from textual.app import App, ComposeResult, SystemCommand
@@ -31,9 +31,11 @@ from tui.dashboard.frame import draw_header, draw_keys, draw_playback, draw_tabs
 from tui.dashboard.glyphs import ASCII, UNICODE, AsciiFilter
 from tui.dashboard.help import Help
 from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS, is_paused_by_owner, keys_that_matter
+from tui.dashboard.limits import LimitsPanel, SettingGiven
 from tui.dashboard.log import LogPanel
 from tui.dashboard.panel import Block, Panel, PeerOpened, PeerSelected, View
 from tui.dashboard.questions import LEAVE, QUIT, Question
+from tui.dashboard.remote import Remote, done_words
 from tui.dashboard.screens import DETAIL, PANELS, SCREENS
 from tui.dashboard.theme import COLOUR, MONO, MONO_THEME, THEME
 from tui.feed.source import Control, Playback, Reply, Source
@@ -58,15 +60,8 @@ class Answered(Message):
     """What a peer answered to a command."""
 
     cmd: str
+    asked: Mapping[str, Any]
     reply: Reply
-
-
-DONE = {
-    "pause": "paused: what was trained in this round still counts",
-    "resume": "training goes on",
-    "finish": "the round is finished, then training pauses",
-}
-"""What a command that was obeyed means."""
 
 
 class Dashboard(App[Outcome]):
@@ -98,6 +93,7 @@ class Dashboard(App[Outcome]):
         self._is_open = False
         self._selected = ""
         self._came_from = next(iter(SCREENS))
+        self._remote = Remote()
         self._drawn: tuple[object, ...] = ()
         """What the last drawing was of: nothing is drawn twice."""
         self.animation_level = "none"
@@ -147,6 +143,7 @@ class Dashboard(App[Outcome]):
         yield SystemCommand("Help", "Every key, and what the signs mean (key ?)", self.action_help)
         yield SystemCommand("Pause or resume", "Training on this machine (key p)", self.action_pause)
         yield SystemCommand("Finish the round", "Then pause (key f)", self.action_finish)
+        yield SystemCommand("Snooze", "Pause for 1 h, again 3 h, again 8 h (key z)", self.action_snooze)
         yield SystemCommand("Detach", "Close the dashboard; training goes on (key q)", self.action_detach)
         yield SystemCommand("Leave the run", "After a question (key Q)", self.action_leave)
 
@@ -175,6 +172,7 @@ class Dashboard(App[Outcome]):
         if not self._is_open or not self.is_running:
             return
         self._swarm = self._source.advance(self._clock())
+        self._ask_status()
         self.redraw()
 
     def redraw(self) -> None:
@@ -182,7 +180,8 @@ class Dashboard(App[Outcome]):
         if not self._is_open or not self.is_running:  # while it closes, its widgets go one by one
             return
         view, shown = self.view(), self._shown
-        drawn = (id(view.swarm), int(view.now), self.size, view.selected, view.ended, shown, self._position())
+        seen = (id(view.swarm), int(view.now), self.size, view.selected, view.ended, view.status)
+        drawn = (*seen, shown, self._position())
         if drawn == self._drawn:
             return
         self._drawn = drawn
@@ -206,6 +205,7 @@ class Dashboard(App[Outcome]):
             title=source.title,
             takes=source.control.takes if source.control is not None else frozenset(),
             refusal=self._refusal(),
+            status=self._remote.status,
         )
 
     @property
@@ -281,8 +281,16 @@ class Dashboard(App[Outcome]):
         self._tell("finish")
 
     def action_snooze(self) -> None:
-        """Said where a person looks for it."""
-        self._say("snoozing for hours arrives with the volunteer settings; p pauses until you resume", level="warning")
+        """Pause for an hour; pressed again, for three and for eight."""
+        hours = 0 if self._refusal() else self._remote.snooze_h(self._clock())
+        self._tell("snooze", minutes=60 * hours)
+
+    def on_setting_given(self, message: SettingGiven) -> None:
+        """The person typed a value on the Limits screen."""
+        if refusal := self._refusal():
+            self.query_one(LimitsPanel).settle(Reply(ok=False, error=refusal))
+            return
+        self._tell("set", values={message.name: message.value})
 
     def action_leave(self) -> None:
         """Leave the run for good, if the person means it."""
@@ -318,24 +326,43 @@ class Dashboard(App[Outcome]):
             return "read-only: start without --read-only to command the peer"
         return f"the peer is gone: {self._source.ended}" if self._source.ended else ""
 
-    def _tell(self, cmd: str) -> None:
+    def _tell(self, cmd: str, **fields: Any) -> None:
         if refusal := self._refusal():
             self._say(refusal, level="warning")
             return
+        self._send(cmd, fields)
+
+    def _send(self, cmd: str, fields: Mapping[str, Any]) -> None:
         control = self._source.control
         assert control is not None
-        self.run_worker(lambda: self._request(control, cmd), thread=True, group="control", exit_on_error=True)
+        self.run_worker(lambda: self._request(control, cmd, fields), thread=True, group=cmd, exit_on_error=True)
 
-    def _request(self, control: Control, cmd: str) -> None:
-        self.post_message(Answered(cmd, control.request(cmd)))
+    def _request(self, control: Control, cmd: str, fields: Mapping[str, Any]) -> None:
+        self.post_message(Answered(cmd, fields, control.request(cmd, **fields)))
+
+    def _ask_status(self) -> None:
+        """What holds my peer up is in no event: it is asked, also by who may not command."""
+        control = self._source.control
+        if control is None or self._source.ended or not self._source.me:
+            return
+        if "status" in control.takes and self._remote.asks(self._clock()):
+            self._send("status", {})
 
     def on_answered(self, message: Answered) -> None:
-        if not message.reply.ok:
-            self._say(f"{message.cmd}: {message.reply.error}", level="error")
-        elif message.cmd == "leave":
+        cmd, reply = message.cmd, message.reply
+        self._remote.take(cmd, reply, self._clock())
+        if cmd == "status":
+            self.redraw()
+            return
+        if cmd == "set":
+            self.query_one(LimitsPanel).settle(reply)
+        if reply.ok and cmd == "leave":
             self.exit("leave")
-        else:
-            self._say(DONE[message.cmd])
+        elif reply.ok and (words := done_words(cmd, message.asked, reply, self._clock())):
+            self._say(words)
+        elif not reply.ok and cmd != "set":  # there the refusal stands beside the text
+            self._say(f"{cmd}: {reply.error}", level="error")
+        self.tick()
 
     def _say(self, text: str, *, level: Literal["information", "warning", "error"] = "information") -> None:
         self.notify(text, severity=level, markup=False, timeout=4 if level == "information" else 8)

@@ -10,7 +10,7 @@ from tui.codes import ADVICE
 from tui.dashboard.glyphs import draw_bar
 from tui.dashboard.overview import add_peers, add_rounds, add_swarm
 from tui.dashboard.panel import Block, Panel, View
-from tui.dashboard.sheet import TALL, Sheet, add_penalty
+from tui.dashboard.sheet import TALL, Sheet, add_holds, add_penalty
 from tui.dashboard.words import MISSING, format_count, format_percent, level_style
 from tui.plain import format_elapsed
 from tui.progress import format_bytes, format_transfer
@@ -49,6 +49,7 @@ class HomePanel(Panel):
             add_penalties(right, view)
             add_alerts(right, view)
         else:
+            _add_holds(left, view)
             _add_round(left, view, view.mine)
             if view.mini:
                 add_penalties(left, view)
@@ -62,6 +63,17 @@ class HomePanel(Panel):
             add_rounds(right, view)
         self.query_one("#home-left", Block).draw(left.text)
         self.query_one("#home-right", Block).draw(right.text)
+
+
+def _add_holds(sheet: Sheet, view: View) -> None:
+    """What keeps my peer from training; on the smallest page only what its state does not say."""
+    status = view.status
+    if status is None or not (status.holds or status.duty < 1):
+        return
+    if view.mini and status.duty >= 1 and len(status.holds) == 1:
+        return
+    sheet.heading("Held up" if status.paused else "Slowed down", "key 7 shows what you allow")
+    add_holds(sheet, view, most=1 if view.mini else 4)
 
 
 def _add_round(sheet: Sheet, view: View, mine: PeerView) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from textual.binding import Binding, BindingType
 
 from tui.dashboard.panel import View
+from tui.holds import OWNERS, RESUME
 
 BINDINGS: list[BindingType] = [
     *(Binding(str(number), f"show('{name}')", f"screen {number}", show=False) for number, name in enumerate(
@@ -50,7 +51,7 @@ EVERYWHERE = (
 PEER_KEYS = (
     ("p", "pause now, or resume; what was trained still counts"),
     ("f", "finish the round, then pause"),
-    ("z", "snooze (arrives with the volunteer settings)"),
+    ("z", "snooze for 1 h; again 3 h, again 8 h; p ends it"),
     ("q", "detach: close this, training goes on"),
     ("Q", "leave the run, after a question"),
     ("ctrl+c", "asks: detach or leave?"),
@@ -64,18 +65,21 @@ RECORDING_KEYS = (
 )
 
 
-OWNER_PAUSED = "homefires resume"
-"""Of a pause that its owner asked for the reason says how it is ended; another one ends by itself."""
-
-
 def is_paused_by_owner(view: View) -> bool:
-    """Whether my peer can be resumed. One whose disk is full cannot."""
-    return view.mine is not None and view.mine.state == "PAUSED" and OWNER_PAUSED in view.mine.why
+    """Whether my peer can be resumed: it is snoozed, or its owner paused it. One whose disk is full cannot.
+
+    A peer that has not answered is judged by its reason, which says how a pause of its owner is ended.
+    """
+    if view.mine is None or view.mine.state != "PAUSED":
+        return False
+    if view.status is not None and any(hold.code in OWNERS for hold in view.status.holds):
+        return True
+    return RESUME in view.mine.why
 
 
 def keys_that_matter(view: View, shown: str) -> Sequence[tuple[str, str]]:
     """(key, what it does) for the last line, the most important first."""
-    first = _of_screen(shown)
+    first = _of_screen(shown, editable=not view.refusal and "set" in view.takes)
     if view.playback is not None:
         play = "pause" if view.playback.playing else "play"
         step = [] if shown == "rounds" else [("left right", "step")]  # there they move along the lanes
@@ -85,16 +89,19 @@ def keys_that_matter(view: View, shown: str) -> Sequence[tuple[str, str]]:
     else:
         pause = [("p", "resume" if is_paused_by_owner(view) else "pause")] if "pause" in view.takes else []
         finish = [("f", "finish round")] if "finish" in view.takes else []
+        snooze = [("z", "snooze")] if "snooze" in view.takes else []
         keys = [
-            ("q", "detach, training goes on"), *pause, *first, ("?", "help"), *finish, ("Q", "leave"),
+            ("q", "detach, training goes on"), *pause, *first, ("?", "help"), *finish, *snooze, ("Q", "leave"),
             ("ctrl+c", "asks which"),
         ]  # fmt: skip
     return [*keys, ("ctrl+p", "commands")]
 
 
-def _of_screen(shown: str) -> list[tuple[str, str]]:
+def _of_screen(shown: str, *, editable: bool) -> list[tuple[str, str]]:
     if shown == "peers":
         return [("enter", "details"), ("/", "filter"), (", .", "sort"), ("w", "columns")]
     if shown == "peer":
         return [("esc", "back"), ("y", "copy id")]
+    if shown == "limits":
+        return [("enter", "edit")] if editable else []
     return [("/", "search"), ("l", "level")] if shown == "log" else []

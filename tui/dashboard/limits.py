@@ -1,90 +1,314 @@
-"""What the volunteer allows: read from the peer as it started. Edited here when volunteer settings exist."""
+"""What the volunteer allows, and what that holds up just now. A value is edited where it stands.
+
+The peer checks what is typed and refuses it in words: nothing is judged here. The application sends the command.
+"""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.message import Message
+from textual.widgets import Input
 
-from tui.dashboard.glyphs import draw_bar
+from tui.dashboard.measured import measured_against
 from tui.dashboard.panel import Block, Panel, View
-from tui.dashboard.sheet import Sheet
-from tui.progress import format_bytes
+from tui.dashboard.penalties import fit
+from tui.dashboard.rows import Pieces
+from tui.dashboard.sheet import Sheet, add_holds
+from tui.dashboard.table import Table
+from tui.feed.source import Reply
+from tui.holds import Hold, hold_words
+from tui.settings import Setting, grouped, in_words, to_text, to_value
 from tui.snapshot import PeerView
 
-MEANINGS = {
-    "name": "what the others call this peer",
-    "device": "where it trains; auto takes a GPU if there is one",
-    "threads": "CPU threads of the trainer; 0 leaves it to torch",
-    "min_step_s": "an inner step takes at least this many seconds, so that the machine stays usable; 0 means no pause",
-    "listen": "addresses it listens on",
-    "chain_mb": "room on disk for updates that others may need",
-    "upload_mbps": "megabits per second that it sends at most, to all others together; 0 means no cap",
-    "download_mbps": "megabits per second that it takes in at most; 0 means no cap",
-    "newcomers_mbps": "of what it sends, newcomers get at most so much for a snapshot, between rounds; 0 gives none",
-}
-"""What each setting is for."""
+SIGN, NAME = 2, 18
+"""Cells of the columns that are always there."""
+GROUP, WITH_GROUPS = 17, 100
+"""Cells of the group's column, and of the page from which on it is there."""
+MINI = 60
+"""Below so many cells there is room for names and values only."""
+AT_START = "takes effect when the peer starts again"
 
-VALUE = 24
-"""Cells of a value, where its meaning stands beside it."""
+
+@dataclass
+class SettingGiven(Message):
+    """The person wants this setting to have this value."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table."""
+
+    group: str
+    first: bool
+    """Of its group."""
+    setting: Setting
+    value: Any
 
 
 class LimitsPanel(Panel):
     """My peer's settings; in a recording those of the selected peer."""
 
     TITLE = "Limits"
+    KEYS = (
+        ("enter", "edit the value; enter gives it to the peer, esc gives up"),
+        ("g G", "first, last"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "give up", show=False)]
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self._view: View | None = None
+        self._rows: list[Row] = []
+        self._edited: Row | None = None
+        self._waiting = False
+        """The peer has not answered yet."""
+        self._refused = ""
+        """What the peer said of the text that stands there."""
 
     def compose(self) -> ComposeResult:
-        yield Block(id="limits-page")
+        yield Block(id="limits-line")
+        with Container(id="limits-list"):
+            yield Table(id="limits-table")
+            yield Input(id="limits-input", compact=True)
+        yield Block(id="limits-about")
+
+    def on_mount(self) -> None:
+        self._input.display = False
+
+    @property
+    def _table(self) -> Table:
+        return self.query_one(Table)
+
+    @property
+    def _input(self) -> Input:
+        return self.query_one(Input)
+
+    def take_focus(self) -> None:
+        (self._input if self._edited else self._table).focus(scroll_visible=False)
 
     def show(self, view: View) -> None:
-        sheet = Sheet(view, view.width - (3 if view.mini else 5))
-        peer = view.mine or view.swarm.peers.get(view.selected)
-        if peer is None or not peer.reports:
-            sheet.line(("settings never leave the machine of a peer: there is none of yours here", view.ink.muted))
+        self._view = view
+        self._rows = _rows_of(_settings(view))
+        self._table.show(len(self._rows), self._row, None)
+        self.query_one("#limits-line", Block).draw(self._head(view).text)
+        about = self.query_one("#limits-about", Block)
+        about.styles.height = _about_lines(view)  # always as many: the table stays where it is
+        about.draw(self._about(view))
+        self.call_after_refresh(self._place_input)
+
+    # The person edits
+
+    def on_table_moved(self) -> None:
+        self._again()
+
+    def on_table_entered(self, message: Table.Entered) -> None:
+        if self._view is None:
+            return
+        if refusal := why_fixed(self._view):
+            self.notify(refusal, severity="warning", markup=False)
+            return
+        self._edited = self._rows[message.row]
+        self._input.value = to_text(self._edited.value)
+        self._input.display = True
+        self._input.focus(scroll_visible=False)
+        self._again()
+
+    def on_input_changed(self) -> None:
+        if self._refused:
+            self._refused = ""
+            self._again()
+
+    def on_input_submitted(self, message: Input.Submitted) -> None:
+        if self._edited is None or self._waiting:
+            return
+        self._waiting = True
+        value = to_value(message.value, self._edited.value)
+        self.post_message(SettingGiven(self._edited.setting.name, value))
+
+    def settle(self, reply: Reply) -> None:
+        """What the peer answered: done, or why not; then the text stays, to be corrected."""
+        self._waiting = False
+        if self._edited is None:
+            return
+        if reply.ok:
+            self._close()
+            return
+        self._refused = reply.error
+        self._again()
+
+    def action_give_up(self) -> None:
+        """The value stays as it is; without an editor, Esc is the application's."""
+        if self._edited is not None:
+            self._close()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._place_input)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Esc belongs to the editor while it is open."""
+        return action != "give_up" or self._edited is not None
+
+    def _close(self) -> None:
+        self._edited, self._refused = None, ""
+        self._input.display = False
+        self._table.focus(scroll_visible=False)
+        self._again()
+
+    def _again(self) -> None:
+        if self._view is not None:
+            self.show(self._view)
+
+    def _place_input(self) -> None:
+        """Over the value of its line."""
+        if self._edited is None or self._view is None:
+            return
+        left = _left_of_value(self._view.width)
+        self._input.styles.offset = (left, self._table.cursor_y)
+        self._input.styles.width = max(1, self._table.size.width - left)
+
+    # What is drawn
+
+    @property
+    def _selected(self) -> Row | None:
+        return self._rows[self._table.cursor_row] if self._rows else None
+
+    def _row(self, number: int) -> Pieces:
+        """▲ when  schedule  mon-fri 22:00-07:00  outside its hours; trains again at 22:00"""
+        view, row = self._view, self._rows[number]
+        assert view is not None
+        ink, setting, hold = view.ink, row.setting, _hold_of(row.setting, view)
+        sign = f"{view.glyphs.alert if hold else ' '} "
+        group = f"{row.group if row.first else '':<{GROUP}}" if view.width >= WITH_GROUPS else ""
+        value = in_words(setting, row.value)
+        left, width = _left_of_value(view.width), self._table.size.width
+        room = _value_cells(view.width)
+        pieces: Pieces = [
+            (sign, ink.warn), (group, ink.strong), (fit(setting.name, NAME - 1, view.glyphs.ellipsis) + " ", ink.text),
+            (fit(value, room, view.glyphs.ellipsis), ink.strong if row.value else ink.muted),
+        ]  # fmt: skip
+        if not view.mini:
+            facts = [hold_words(hold, view.now)] if hold else [_measured(setting, view), setting.meaning]
+            note = f" {view.glyphs.dot} ".join(fact for fact in facts if fact)
+            rest = max(0, width - left - room - 2)
+            pieces.append(("  " + fit(note, rest, view.glyphs.ellipsis), ink.warn if hold else ink.muted))
+        return pieces
+
+    def _head(self, view: View) -> Sheet:
+        """Whose settings these are, whether they can be changed, and what holds the peer up."""
+        sheet, peer = _sheet(view), _shown_peer(view)
+        if peer is None:
+            sheet.prose("", "settings never leave the machine of a peer: there is none of yours here", view.ink.muted)
+            return sheet
+        title, aside = f"What {peer.label} allows", why_fixed(view) or "enter changes a value, at once"
+        if view.mini:
+            sheet.line((why_fixed(view) or title, view.ink.strong))
         else:
-            _add_settings(sheet, view, peer)
-            _add_disk(sheet, view, peer)
+            sheet.line((title, view.ink.strong), (f"  {aside}", view.ink.muted))
+        add_holds(sheet, view, most=1 if view.short else 4)
         sheet.blank()
-        sheet.prose("", "They are read now, and edited here once the volunteer settings exist.", view.ink.muted)
-        self.query_one(Block).draw(sheet.text)
+        return sheet
 
-
-def _add_settings(sheet: Sheet, view: View, peer: PeerView) -> None:
-    sheet.heading(f"What {peer.label} allows", "set with homefires join" if view.mine else "")
-    if not peer.settings:
-        sheet.line(("this peer did not say", view.ink.muted))
-    for name, value in peer.settings.items():
-        shown = _format(value)
-        meaning = (MEANINGS.get(name, ""), view.ink.muted)
-        if len(shown) < VALUE and sheet.room >= VALUE + len(meaning[0]):
-            sheet.line((f"{name:<{sheet.gutter}}", view.ink.muted), (f"{shown:<{VALUE}}", view.ink.strong), meaning)
+    def _about(self, view: View) -> Text:
+        """The selected setting in words, the most important first; while it is edited, what the peer said of it."""
+        row, ink = self._selected, view.ink
+        if row is None:
+            return Text("this peer did not say what it allows" if _shown_peer(view) else "", style=ink.muted)
+        setting = row.setting
+        empty = "empty" if isinstance(row.value, str | list | tuple) else "0"
+        meaning = f"{setting.meaning}; {empty}: {setting.off}" if setting.off else setting.meaning
+        meaning = meaning if view.width >= WITH_GROUPS else f"{row.group}: {meaning}"
+        start = [(AT_START, ink.warn)] if setting.at_start else []
+        if self._refused:
+            said = [(self._refused, ink.bad), *start]
+        elif self._edited is not None:
+            example = f"for example {setting.example}; " if setting.example else ""
+            said = [(f"{example}enter gives it to the peer, esc gives up", ink.muted), *start, (meaning, ink.text)]
         else:
-            sheet.row(name, (shown, view.ink.strong))
-            if not view.mini:
-                sheet.prose("", *meaning)
+            said = [*self._now(view, row), *start, (meaning, ink.text)]
+        lines = [Text(line, style=style) for text, style in said for line in textwrap.wrap(text, _page_width(view))]
+        gap = [] if view.short else [Text()]
+        return Text("\n").join([*gap, *lines][: _about_lines(view)])
+
+    def _now(self, view: View, row: Row) -> list[tuple[str, str]]:
+        """What the line of the table had no room for."""
+        hold, value = _hold_of(row.setting, view), in_words(row.setting, row.value)
+        said = [(hold_words(hold, view.now), view.ink.warn)] if hold is not None else []
+        if len(value) > _value_cells(view.width):
+            said.append((value, view.ink.strong))
+        if fact := _measured(row.setting, view):
+            said.append((fact, view.ink.text))
+        return said
 
 
-def _add_disk(sheet: Sheet, view: View, peer: PeerView) -> None:
-    sheet.heading("Disk", peer.directory)
-    quota, used = _quota(peer.settings, peer), peer.network.disk_bytes if peer.network is not None else None
-    if used is None or not quota:
-        sheet.line(("what the chain takes is not known yet", view.ink.muted))
-        return
-    full, rest = draw_bar(used / quota, min(40, sheet.room), view.glyphs)
-    sheet.line((f"{'chain':<{sheet.gutter}}", view.ink.muted), (full, view.ink.good), (rest, view.ink.track))
-    sheet.row("", f"{format_bytes(used)} of {format_bytes(quota)}", f"{100 * used / quota:.1f} %")
+def why_fixed(view: View) -> str:
+    """Why nothing can be changed from here; empty if it can."""
+    if view.refusal:
+        return view.refusal
+    if "set" not in view.takes:
+        return "these are several peers; change one with: homefires set KEY=VALUE --dir DIR/peer-1"
+    return "" if view.mine is not None else "the peer has not started yet"
 
 
-def _quota(settings: Mapping[str, Any], peer: PeerView) -> int:
-    if peer.network is not None and peer.network.disk_quota_bytes:
-        return peer.network.disk_quota_bytes
-    megabytes = settings.get("chain_mb")
-    return int(1e6 * megabytes) if isinstance(megabytes, int | float) else 0
+def _shown_peer(view: View) -> PeerView | None:
+    peer = view.mine or view.swarm.peers.get(view.selected)
+    return peer if peer is not None and peer.reports else None
 
 
-def _format(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(str(item) for item in value)
-    return f"{value:g}" if isinstance(value, float) else str(value) or "(none)"
+def _settings(view: View) -> Mapping[str, Any]:
+    """As my peer answers, or as the peer that is looked at has told."""
+    peer = _shown_peer(view)
+    if peer is None:
+        return {}
+    return (view.status.settings if view.mine is peer and view.status else None) or peer.settings
+
+
+def _rows_of(settings: Mapping[str, Any]) -> list[Row]:
+    rows: list[Row] = []
+    for group, setting, value in grouped(settings):
+        first = not rows or rows[-1].group != group
+        rows.append(Row(group=group, first=first, setting=setting, value=value))
+    return rows
+
+
+def _hold_of(setting: Setting, view: View) -> Hold | None:
+    return view.status.hold(setting.hold) if setting.hold and view.status is not None else None
+
+
+def _measured(setting: Setting, view: View) -> str:
+    peer = _shown_peer(view)
+    return measured_against(setting.name, peer) if peer is not None else ""
+
+
+def _left_of_value(width: int) -> int:
+    return SIGN + NAME + (GROUP if width >= WITH_GROUPS else 0)
+
+
+def _value_cells(width: int) -> int:
+    """Of a value, on a terminal so wide."""
+    if width < MINI:
+        return max(1, width - 3 - SIGN - NAME)
+    return 24 if width < WITH_GROUPS else 28 if width < 140 else 42
+
+
+def _about_lines(view: View) -> int:
+    """Of the words below the table."""
+    return 3 if view.short else 5
+
+
+def _page_width(view: View) -> int:
+    return max(1, view.width - (3 if view.mini else 5))
+
+
+def _sheet(view: View) -> Sheet:
+    return Sheet(view, _page_width(view))

@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, RichLog
 
+from tui.codes import pages_of
 from tui.dashboard.panel import Block, Panel, View
 from tui.dashboard.words import level_style
 from tui.plain import format_elapsed
@@ -56,6 +57,7 @@ class LogPanel(Panel):
 
     def compose(self) -> ComposeResult:
         yield Block(id="log-line")
+        yield Block(id="log-about")
         yield Input(id="log-search", placeholder="only lines with this text", compact=True)
         yield RichLog(id="log-lines", max_lines=MAX_LINES, markup=False, highlight=False)
 
@@ -68,6 +70,9 @@ class LogPanel(Panel):
         wanted = self._wanted(view.swarm.entries)
         self._write(wanted[-MAX_LINES:], view)
         self.query_one("#log-line", Block).draw(self._line(view, len(wanted)))
+        about = self.query_one("#log-about", Block)
+        about.draw(_about(self._kind, view))
+        about.display = bool(about.text)
 
     def only_alerts(self) -> None:
         """Show warnings and errors, of every kind."""
@@ -187,6 +192,14 @@ class LogPanel(Panel):
         skipped = f"{view.swarm.skipped} lines could not be read" if view.swarm.skipped else ""
         text = Text(dot.join(parts), style=view.ink.muted)
         return text.append(f"{dot}{skipped}" if skipped else "", style=view.ink.warn)
+
+
+def _about(kind: str, view: View) -> Text:
+    """What the one kind means that is shown, and what to do; nothing where room is scarce."""
+    pages = [] if view.mini or view.short else [page for _, page in pages_of(kind)]
+    said = " / ".join(page.short for page in pages)
+    wrapped = [text for page in pages if page.remedy for text in textwrap.wrap(page.remedy, max(20, view.width - 5))]
+    return Text("\n").join([Text(said, style=view.ink.text), *(Text(line, style=view.ink.muted) for line in wrapped)])
 
 
 def _appended(before: list[Entry], after: list[Entry]) -> list[Entry] | None:

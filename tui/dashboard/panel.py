@@ -18,6 +18,7 @@ from textual.widgets import Static
 from tui.dashboard.glyphs import UNICODE, Glyphs
 from tui.dashboard.theme import COLOUR, Ink
 from tui.feed.source import Playback
+from tui.holds import PeerStatus
 from tui.snapshot import PeerView, Swarm
 
 
@@ -46,6 +47,8 @@ class View:
     """The commands that the peer takes."""
     refusal: str = ""
     """Why no peer can be told anything from here, or empty."""
+    status: PeerStatus | None = None
+    """What my peer answered when it was asked last; None if it was not, or did not answer."""
 
     @property
     def mine(self) -> PeerView | None:

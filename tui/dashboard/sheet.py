@@ -14,6 +14,7 @@ from tui.dashboard.glyphs import draw_curve, draw_spark
 from tui.dashboard.panel import View
 from tui.dashboard.penalties import layer_words
 from tui.dashboard.words import rounds_left
+from tui.holds import duty_words, hold_words, next_words
 from tui.snapshot import Penalised, Point
 
 GUTTER, NARROW_GUTTER = 12, 10
@@ -126,6 +127,23 @@ def _text(piece: Piece, style: str) -> Text:
         return piece
     text, style = piece if isinstance(piece, tuple) else (piece, style)
     return Text(text, style=style)
+
+
+def add_holds(sheet: Sheet, view: View, *, most: int) -> None:
+    """What keeps my peer from training, or from training all the time, and when it trains again."""
+    status, ink = view.status, view.ink
+    if status is None:
+        return
+    if duty := duty_words(status):
+        sheet.prose("duty", duty, ink.warn)
+    for hold in status.holds[:most]:
+        fits = len(hold.code) < sheet.gutter
+        words = hold_words(hold, view.now)
+        sheet.prose(hold.code if fits else "", words if fits else f"{hold.code}: {words}", ink.warn)
+    if len(status.holds) > most:
+        sheet.prose("", f"and {len(status.holds) - most} more: homefires status", ink.muted)
+    if text := next_words(status, view.now):
+        sheet.prose("", text, ink.text)
 
 
 def add_penalty(sheet: Sheet, view: View, penalty: Penalised, *, named: bool) -> None:

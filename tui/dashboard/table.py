@@ -61,6 +61,11 @@ class Table(Rows, can_focus=True):
         at_cursor = self.row_count and y + self._top == self.cursor_row
         return style + self.get_component_rich_style("table--cursor") if at_cursor else style
 
+    @property
+    def cursor_y(self) -> int:
+        """The line of this widget that the cursor is on."""
+        return self.cursor_row - self._top
+
     def action_enter(self) -> None:
         """More of the row that the cursor is on."""
         if self.row_count:

@@ -27,7 +27,9 @@ class Control(Protocol):
         """The commands that it does not always refuse."""
 
     def request(self, cmd: str, **fields: Any) -> Reply:
-        """Send `status`, `pause`, `resume`, `finish` or `leave` and wait for the answer.
+        """Send `status`, `pause`, `resume`, `finish`, `leave`, `snooze` or `set` and wait for the answer.
+
+        `snooze` has `minutes`, `set` has `values` (by name of a setting).
 
         Blocks until a time-out: call it in a thread. A peer that is not there is a reply that is not ok.
         """

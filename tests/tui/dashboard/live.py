@@ -4,27 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from peer.events import Event, Line, PeerStarted, parse_line
 from tests.tui.dashboard.canned import Canned
+from tests.tui.fake_control import FakePeer
 from tui.feed.source import Reply
-from tui.fold import fold_all
+from tui.fold import fold, fold_all
 from tui.snapshot import Swarm
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "demo.jsonl"
 
 
 class Remembering:
-    """A control socket whose peer answers `reply` to everything."""
+    """The control socket of `peer`. With a `reply` that is the answer to all but `status`, and nothing is done."""
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.takes = frozenset({"status", "pause", "resume", "finish", "leave"})
-        self.reply = Reply(ok=True)
+    def __init__(self, peer: FakePeer) -> None:
+        self.peer = peer
+        self.takes = frozenset({"status", "pause", "resume", "finish", "leave", "set", "snooze"})
+        self.reply: Reply | None = None
 
-    def request(self, cmd: str, **fields: object) -> Reply:
-        self.asked.append(cmd)
-        return self.reply
+    @property
+    def asked(self) -> list[str]:
+        """Every command but `status`."""
+        return [cmd for cmd, _ in self.peer.asked]
+
+    def request(self, cmd: str, **fields: Any) -> Reply:
+        if self.reply is not None and cmd != "status":
+            self.peer.asked.append((cmd, fields))
+            return self.reply
+        row = self.peer.answer(cmd, fields)
+        return Reply(ok=row.pop("ok"), error=row.pop("error", ""), fields=MappingProxyType(row))
 
 
 class Attached(Canned):
@@ -35,12 +46,18 @@ class Attached(Canned):
     def __init__(self, *, name: str = "peer-2", count: int = 700, events: Sequence[Event] = ()) -> None:
         lines = recorded()[:count]
         me = next(line.peer for line in lines if isinstance(line.event, PeerStarted) and line.event.name == name)
-        last = lines[-1]
-        own = [Line(seq=10_000, t=last.t, run=last.run, peer=me, event=event) for event in events]
-        super().__init__(fold_all(Swarm(), [*lines, *own]), me=me)
-        self.remembering = Remembering()
+        self._last = lines[-1]
+        super().__init__(fold_all(Swarm(), lines), me=me)
+        self.now_s = self._last.t
+        for event in events:
+            self.tell(event)
+        self.limited = FakePeer(now=self.now_s, tell=self.tell)
+        self.remembering = Remembering(self.limited)
         self.control = self.remembering
-        self.now_s = last.t
+
+    def tell(self, event: Event) -> None:
+        """One more event of its own."""
+        self.swarm = fold(self.swarm, Line(seq=10_000, t=self.now_s, run=self._last.run, peer=self.me, event=event))
 
     def time(self, now_s: float) -> float:
         return self.now_s

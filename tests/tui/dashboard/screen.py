@@ -24,6 +24,10 @@ async def settled(pilot: Pilot[Outcome]) -> None:
     await pilot.app.workers.wait_for_complete()
     await pilot.pause()
     await pilot.pause()
+    while any(not worker.is_finished for worker in pilot.app.workers):  # what was answered may be asked further
+        await pilot.app.workers.wait_for_complete()
+        await pilot.pause()
+        await pilot.pause()
 
 
 async def press(pilot: Pilot[Outcome], *keys: str) -> None:

@@ -16,6 +16,7 @@ from tui.dashboard.screens import SCREENS
 from tui.dashboard.words import shown_state
 from tui.feed.recording import Recording
 from tui.feed.source import Reply
+from tui.holds import clock
 from tui.snapshot import Swarm
 
 
@@ -169,14 +170,57 @@ async def test_a_refused_command_is_one_line() -> None:
         assert "finish: the peer did not answer" in text_of(app)
 
 
-async def test_snooze_says_when_it_comes() -> None:
-    app = attached(Attached())
+async def test_z_snoozes_for_one_three_and_eight_hours_and_p_ends_it() -> None:
+    source = Attached()
+    app = attached(source)
     async with opened(app) as pilot:
         await press(pilot, "z")
-        assert "volunteer settings" in text_of(app)
+        assert f"snoozed until {clock(source.now_s + 3600, source.now_s)}" in text_of(app)
+        await press(pilot, "z", "z", "z")
+        assert source.limited.asked == [("snooze", {"minutes": 60 * hours}) for hours in (1, 3, 8, 1)]
+        app.tick()
+        await settled(pilot)
+        assert "1:00:00 left" in text_of(app).splitlines()[1]
+        assert "p resume" in text_of(app)
+        await press(pilot, "p", "z")
+    assert source.remembering.asked[-2:] == ["resume", "snooze"]
+    assert source.limited.asked[-1] == ("snooze", {"minutes": 60})
 
 
-@pytest.mark.parametrize("key", ["p", "f", "Q"])
+async def test_a_snooze_that_was_made_elsewhere_is_made_longer() -> None:
+    source = Attached()
+    source.limited.answer("snooze", {"minutes": 150})
+    app = attached(source)
+    async with opened(app) as pilot:
+        await press(pilot, "z")
+    assert source.limited.asked[-1] == ("snooze", {"minutes": 180})
+
+
+async def test_a_snooze_that_is_refused_begins_at_an_hour_again() -> None:
+    source = Attached()
+    source.remembering.reply = Reply(ok=False, error="not now")
+    app = attached(source)
+    async with opened(app) as pilot:
+        await press(pilot, "z", "z")
+        assert "snooze: not now" in text_of(app)
+    assert [fields["minutes"] for _, fields in source.limited.asked] == [60, 60]
+
+
+async def test_the_status_is_asked_every_two_seconds_and_never_twice_at_once() -> None:
+    source = Attached()
+    app = attached(source)
+    async with opened(app) as pilot:
+        source.limited.duty = 0.5
+        app.tick()
+        await settled(pilot)
+        assert "computes 50 %" not in text_of(app)
+        source.now_s += 2.0
+        app.tick()
+        await settled(pilot)
+        assert "computes 50 %" in text_of(app)
+
+
+@pytest.mark.parametrize("key", ["p", "f", "z", "Q"])
 async def test_read_only_commands_nothing_and_says_why(key: str) -> None:
     source = Attached()
     app = attached(source, read_only=True)
@@ -186,7 +230,7 @@ async def test_read_only_commands_nothing_and_says_why(key: str) -> None:
     assert source.remembering.asked == []
 
 
-@pytest.mark.parametrize("key", ["p", "f", "Q"])
+@pytest.mark.parametrize("key", ["p", "f", "z", "Q"])
 async def test_a_recording_commands_nothing_and_says_why(key: str) -> None:
     app = recording()
     async with opened(app) as pilot:

@@ -121,6 +121,22 @@ async def test_the_smallest_screen_has_the_state_the_penalty_and_the_loss() -> N
             assert fact in text
 
 
+async def test_whatever_holds_the_peer_up_is_on_the_first_screen() -> None:
+    source = Attached()
+    source.limited.holds = [
+        {"code": "SCHEDULE", "why": "outside its hours; trains again at 22:00", "until": None},
+        {"code": "TEMPERATURE", "why": "the GPU has 84 °C", "until": None},
+    ]
+    app = shown(source)
+    async with opened(app):
+        text = text_of(app)
+        assert "outside its hours; trains again at 22:00" in text
+        assert "TEMPERATURE the GPU has 84 °C" in text
+    app = shown(source)
+    async with opened(app, size=(40, 12)):
+        assert "and 1 more: homefires status" in text_of(app)
+
+
 async def test_who_only_watches_sees_every_peer_and_every_penalty() -> None:
     app = dashboard(swarm_of(3, penalties=[penalty(until=99)]))
     async with opened(app):

@@ -47,6 +47,16 @@ async def test_a_change_of_state_without_a_reason_says_its_state() -> None:
         assert next(line.split() for line in text_of(app).splitlines() if "01:15" in line)[-1] == "TRAINING"
 
 
+async def test_one_kind_of_entry_is_explained_above_the_log() -> None:
+    app = shown(Canned(swarm_with(entry(1, "warning", "TAKEOVER"), entry(2))))
+    async with opened(app, size=(100, 30)) as pilot:
+        await press(pilot, "6")
+        assert "a majority was out of sight" not in text_of(app)
+        await press(pilot, "c", "c")
+        assert "a majority was out of sight for long" in text_of(app)
+        assert "Look at the network of those that are gone." in text_of(app)
+
+
 async def test_levels_kinds_and_texts_narrow_it_and_esc_widens_it() -> None:
     entries = [entry(1), entry(2, "warning", "CLOCK"), entry(3, "error", "DISK")]
     app = shown(Canned(swarm_with(*entries)))

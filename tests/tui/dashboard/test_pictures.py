@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
-from peer.events import PenaltyImposed
-from tests.tui.dashboard.live import RECORDING, recorded
-from tests.tui.dashboard.screen import settled
+from peer.events import DeviceMeasured, PeerStateChanged, PenaltyImposed
+from tests.tui.dashboard.live import RECORDING, Attached, recorded
+from tests.tui.dashboard.screen import press, settled
 from tui.dashboard.app import Dashboard, Outcome
 from tui.dashboard.screens import SCREENS
 from tui.feed.recording import Recording
@@ -53,6 +54,37 @@ def moment() -> int:
 @pytest.mark.parametrize("screen", SCREENS)
 def test_a_screen_looks_as_it_did(snap_compare: Compare, screen: str, size: tuple[int, int]) -> None:
     assert picture(snap_compare, screen, size)
+
+
+def held_peer() -> Attached:
+    """A peer outside its hours that was snoozed, too, with limits of every kind."""
+    source = Attached(events=[DeviceMeasured(cpu_percent=310.0, temperature_c=71.0, power_w=164.0)])
+    limited = source.limited
+    limited.settings |= {
+        "schedule": "mon-fri 22:00-07:00, sat-sun 00:00-24:00", "max_temperature_c": 75.0, "max_power_w": 180.0,
+        "pause_for": ["blender", "obs"], "monthly_gb": 300.0, "upload_mbps": 20.0,
+    }  # fmt: skip
+    limited.holds = [{"code": "SCHEDULE", "why": "outside its hours; trains again at 22:00", "until": None}]
+    limited.tell(PeerStateChanged(state="PAUSED", why="outside its hours; trains again at 22:00"))
+    return source
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
+@pytest.mark.parametrize(
+    "keys", [("7", "down"), ("7", "enter", "x", "enter"), ("1",)], ids=["limits", "edited", "held"]
+)
+def test_what_holds_my_peer_up_looks_as_it_did(
+    snap_compare: Compare, keys: tuple[str, ...], size: tuple[int, int]
+) -> None:
+    source = held_peer()
+    app = Dashboard(source, clock=lambda: source.now_s, ascii_only=size == (80, 24), mono=size == (80, 24))
+
+    async def go(pilot: Pilot[Outcome]) -> None:
+        await settled(pilot)
+        app.query_one("#limits-input", Input).cursor_blink = False
+        await press(pilot, *keys)
+
+    assert snap_compare(app, run_before=go, terminal_size=size)
 
 
 def test_mono_looks_as_it_did(snap_compare: Compare) -> None:

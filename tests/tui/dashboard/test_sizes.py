@@ -20,7 +20,8 @@ async def test_every_screen_is_drawn_at_every_size(size: tuple[int, int], live: 
     source = Attached()
     app = Dashboard(source if live else Recording(RECORDING), clock=lambda: source.now_s)
     async with opened(app, size=size) as pilot:
-        await pilot.press(*"1234567", "2", "enter", "question_mark", "escape", "ctrl+p", "escape", "p")
+        await pilot.press(*"1234567", "2", "enter", "question_mark", "escape", "ctrl+p", "escape", "p", "z")
+        await press(pilot, "7", "down", "enter", "9", "enter", "escape")
         lines = text_of(app).split("\n")
         assert len(lines) == size[1]
         assert max(len(line) for line in lines) <= size[0]

@@ -1,23 +1,10 @@
-"""What the codes of penalties mean, and what a volunteer can do, in words for people."""
+"""Penalties: why a contribution counted less. Each reduction is in the update that all members of a round agreed on."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tui.codes.advice import Advice
 
-
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """What a code means, and what a volunteer can do about it."""
-
-    category: str
-    """errors, late or judge."""
-    short: str
-    """The meaning, on one line."""
-    meaning: str
-    remedy: str
-
-
-ADVICE = {
+PENALTIES = {
     "LATE": Advice(
         short="it had nothing ready, or not all of it came in time",
         category="late",
@@ -65,12 +52,3 @@ ADVICE = {
     ),
 }  # fmt: skip
 """By code."""
-
-UNKNOWN = Advice(
-    category="errors", short="", meaning="This client does not know the code; a newer one may.", remedy="Update."
-)
-
-
-def advice_of(code: str) -> Advice:
-    """What a code means; an unknown one is an error that a newer client explains."""
-    return ADVICE.get(code, UNKNOWN)

@@ -1,0 +1,131 @@
+"""`homefires set` and `homefires snooze`, with a peer behind a socket and without one."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tui.fake_control import FakePeer, serving
+from tui.cli import main
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Iterator[FakePeer]:
+    with serving(tmp_path, FakePeer()) as peer:
+        yield peer
+
+
+def test_a_setting_is_changed_and_said(peer: FakePeer, tmp_path: Path, capsys: Said) -> None:
+    words = ["schedule=mon-fri 22:00-07:00", "max_power_w=180", "pause_for=steam, obs", "on_battery=yes"]
+    assert main(["set", *words, "--dir", str(tmp_path)]) == 0
+    given = {"schedule": "mon-fri 22:00-07:00", "max_power_w": 180, "pause_for": ["steam", "obs"], "on_battery": True}
+    assert peer.asked == [("set", {"values": given})]
+    assert capsys.readouterr().out.splitlines() == [
+        "attic: schedule is mon-fri 22:00-07:00", "attic: max_power_w is 180 W", "attic: pause_for is steam, obs",
+        "attic: on_battery is yes",
+    ]  # fmt: skip
+
+
+def test_what_needs_a_new_start_is_said(peer: FakePeer, tmp_path: Path, capsys: Said) -> None:
+    assert main(["set", "device=cpu", "--dir", str(tmp_path)]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["attic: device is cpu", "device takes effect when the peer starts again"]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("max_power_w=9000", "max_power_w is 9000; it must be between 0 and 2000"),
+        ("max_power_w=much", "max_power_w is 'much'; it must be between 0 and 2000"),
+        ("colour=red", "there is no setting 'colour'"), ("max_power_w", "is not of the form KEY=VALUE"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_changes_nothing(
+    peer: FakePeer, tmp_path: Path, capsys: Said, word: str, said: str
+) -> None:
+    before = dict(peer.settings)
+    assert main(["set", "nice=19", word, "--dir", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert said in told.err
+    assert peer.settings == before
+
+
+def test_the_table_has_every_setting_its_meaning_and_what_it_holds_up(
+    peer: FakePeer, tmp_path: Path, capsys: Said
+) -> None:
+    peer.settings |= {"schedule": "mon-fri 22:00-07:00"}
+    peer.holds = [{"code": "SCHEDULE", "why": "its schedule has it rest now", "until": None}]
+    assert main(["set", "--dir", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    text = "\n".join(lines)
+    for name in peer.settings:
+        assert name in text
+    for group in ("when", "heat", "network", "disk and memory", "machine"):
+        assert group in lines
+    row = next(number for number, line in enumerate(lines) if "schedule" in line and "22:00" in line)
+    assert "the hours in which it may train" in lines[row]
+    assert lines[row + 1].strip() == "holds it up now: its schedule has it rest now"
+    assert "as soon as nothing holds it up" in text
+
+
+def test_the_table_for_programs(peer: FakePeer, tmp_path: Path, capsys: Said) -> None:
+    peer.holds = [{"code": "QUOTA", "why": "used up", "until": 1_900_000_000.0}]
+    assert main(["set", "--json", "--dir", str(tmp_path)]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["running"], row["until"], row["holds"][0]["code"]) == (True, 1_900_000_000.0, "QUOTA")
+    assert (row["settings"]["monthly_gb"]["value"], row["settings"]["monthly_gb"]["holds"]) == (0.0, True)
+    assert row["settings"]["device"]["at_start"]
+
+
+def test_a_peer_that_does_not_run_is_not_written_for(tmp_path: Path, capsys: Said) -> None:
+    """What to write, and where, is one line; it is TOML that says what was asked."""
+    assert main(["set", "upload_mbps=5", 'name=a "b"', "--dir", str(tmp_path)]) == 3
+    told = capsys.readouterr().err.strip()
+    assert f"no peer runs in {tmp_path}" in told
+    assert str(tmp_path / "settings.toml") in told
+    lines = told.partition("write there ")[2].replace(" and ", "\n")
+    assert tomllib.loads(lines) == {"upload_mbps": 5, "name": 'a "b"'}
+    assert list(tmp_path.iterdir()) == []
+    assert main(["set", "uplaod_mbps=5", "--dir", str(tmp_path)]) == 2
+    assert "'upload_mbps'" in capsys.readouterr().err
+
+
+def test_the_table_of_a_peer_that_does_not_run_is_what_its_file_says(tmp_path: Path, capsys: Said) -> None:
+    (tmp_path / "settings.toml").write_text("upload_mbps = 7.5\nnobody_knows = 1\n")
+    assert main(["set", "--dir", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert f"no peer runs in {tmp_path}" in told
+    assert "7.5 Mbit/s" in told
+    assert "nobody_knows" not in told
+    (tmp_path / "settings.toml").write_text("upload_mbps =")
+    assert main(["set", "--dir", str(tmp_path)]) == 2
+    assert "settings.toml is not TOML" in capsys.readouterr().err
+    assert main(["set", "--dir", str(tmp_path / "nowhere")]) == 2
+
+
+@pytest.mark.parametrize(("words", "minutes"), [([], 60), (["3"], 180), (["0.5"], 30)])
+def test_snooze_says_until_when(peer: FakePeer, tmp_path: Path, capsys: Said, words: list[str], minutes: int) -> None:
+    assert main(["snooze", *words, "--dir", str(tmp_path)]) == 0
+    assert peer.asked == [("snooze", {"minutes": minutes})]
+    told = capsys.readouterr().out
+    assert told.startswith("attic is snoozed until ")
+    assert "homefires resume" in told
+
+
+@pytest.mark.parametrize("hours", ["0", "-1", "nan", "inf"])
+def test_hours_that_are_none_are_refused(peer: FakePeer, tmp_path: Path, capsys: Said, hours: str) -> None:
+    assert main(["snooze", hours, "--dir", str(tmp_path)]) == 2
+    assert peer.asked == []
+    assert f"HOURS is {hours}" in capsys.readouterr().err
+
+
+def test_nobody_is_there_to_snooze(tmp_path: Path, capsys: Said) -> None:
+    assert main(["snooze", "--dir", str(tmp_path)]) == 3
+    assert f"no peer runs in {tmp_path}" in capsys.readouterr().err

@@ -1,0 +1,126 @@
+"""What keeps a peer from training, or from computing all the time, in its own words: what `status` answers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from peer.events import printable
+
+OWNERS = frozenset({"PAUSED", "SNOOZED"})
+"""Holds that `resume` ends."""
+SNOOZE_H = (1, 3, 8)
+"""What pressing the same key again comes to."""
+
+RESUME = "homefires resume"
+"""How an owner ends a pause."""
+
+_MINUTE_S = 60.0
+_DAY_S = 86400.0
+_CODE, _TEXT = 32, 500
+_MOST = 32
+_LAST_T = 253_000_000_000.0
+"""In the year 9987: a later time is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold:
+    """One reason not to train, or not all the time; `until` is Unix time, or None if nobody can say."""
+
+    code: str
+    why: str
+    until: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerStatus:
+    """What a peer answers to `status`, as far as it concerns its owner's limits."""
+
+    paused: bool = False
+    """Whether it makes no inner step. If it is not, its holds only slow it down."""
+    until: float | None = None
+    """When its pause ends by itself (Unix time)."""
+    holds: tuple[Hold, ...] = ()
+    duty: float = 1.0
+    """Share of the time that it computes."""
+    settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def hold(self, code: str) -> Hold | None:
+        """The hold of this code, if it holds now."""
+        return next((hold for hold in self.holds if hold.code == code), None)
+
+
+def read_status(fields: Mapping[str, Any]) -> PeerStatus:
+    """The status in an answer; what an older peer does not tell, or tells otherwise, is as if nothing held."""
+    rows, settings, duty = fields.get("holds"), fields.get("settings"), _number(fields.get("duty"))
+    return PeerStatus(
+        paused=fields.get("paused") is True or fields.get("state") == "PAUSED",
+        until=_time(fields.get("until")),
+        holds=tuple(_read_hold(row) for row in rows[:_MOST] if isinstance(row, dict)) if isinstance(rows, list) else (),
+        duty=1.0 if duty is None else min(max(duty, 0.0), 1.0),
+        settings=MappingProxyType(settings if isinstance(settings, dict) else {}),
+    )
+
+
+def _read_hold(row: Mapping[str, Any]) -> Hold:
+    code, why = printable(str(row.get("code") or "HELD")), printable(str(row.get("why") or ""))
+    return Hold(code=code[:_CODE], why=why[:_TEXT], until=_time(row.get("until")))
+
+
+def _time(value: Any) -> float | None:
+    t = _number(value)
+    return t if t is not None and 0 <= t < _LAST_T else None
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def clock(t: float, now: float) -> str:
+    """A moment on the clock of this machine: 18:40, Mon 18:40 on another day, 2026-12-01 18:40 in another week."""
+    then, today = time.localtime(t), time.localtime(now)
+    if then[:3] == today[:3]:
+        return time.strftime("%H:%M", then)
+    return time.strftime("%a %H:%M" if abs(t - now) < 6 * _DAY_S else "%Y-%m-%d %H:%M", then)
+
+
+def hold_words(hold: Hold, now: float) -> str:
+    """Why, and until when unless the reason says so: outside its hours; until 22:00."""
+    if hold.until is None or time.strftime("%H:%M", time.localtime(hold.until)) in hold.why:
+        return hold.why
+    until = f"until {clock(hold.until, now)}"
+    return f"{hold.why}; {until}" if hold.why else until
+
+
+def duty_words(status: PeerStatus) -> str:
+    """computes 62 % of the time, to stay at 75 °C (unless a hold says so); empty if it computes all the time."""
+    if status.duty >= 1:
+        return ""
+    targets = [("max_temperature_c", "°C"), ("max_power_w", "W")]
+    told = any(hold.code in ("TEMPERATURE", "POWER") for hold in status.holds)
+    asked = [f"{status.settings[name]:g} {unit}" for name, unit in targets if _number(status.settings.get(name))]
+    why = f", to stay at or below {' and '.join(asked)}" if asked and not told else ""
+    return f"computes {100 * status.duty:.0f} % of the time{why}"
+
+
+def next_words(status: PeerStatus, now: float) -> str:
+    """When it trains again; empty if it trains, or if a reason says that already."""
+    if not (status.paused and status.holds):
+        return ""
+    told = " ".join(hold_words(hold, now) for hold in status.holds)
+    if status.until is not None:
+        at = clock(status.until, now)
+        return "" if at in told else f"trains again at {at}"
+    if status.hold("PAUSED") is not None:
+        return "" if RESUME in told else f"trains again when it is told to: {RESUME}"
+    return "trains again by itself as soon as nothing holds it up"
+
+
+def next_snooze_h(left_s: float) -> int:
+    """How long to snooze where `left_s` are left of a snooze: the next longer time, and after the longest the first."""
+    return next((hours for hours in SNOOZE_H if hours * 3600 > left_s + _MINUTE_S), SNOOZE_H[0])

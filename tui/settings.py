@@ -1,0 +1,187 @@
+"""A volunteer's settings for people: grouped, with what each means, as text and back.
+
+The table itself is `PeerSettings` in `peer/spec.py`, and the peer alone checks a value: what cannot be read as the
+kind that a setting has goes to it as it was typed, and it refuses that in words.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dht.errors import BadInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One line of the table."""
+
+    name: str
+    meaning: str
+    """What it is for, on one line."""
+    unit: str = ""
+    off: str = ""
+    """What its value 0, or an empty one, means."""
+    example: str = ""
+    """A value that a person may type."""
+    hold: str = ""
+    """The code of a hold that it can cause."""
+    at_start: bool = False
+    """It takes effect when the peer starts again."""
+
+
+GROUPS: Mapping[str, tuple[Setting, ...]] = {
+    "when": (
+        Setting(
+            name="schedule", meaning="the hours in which it may train, local time; may cross midnight", off="always",
+            example="mon-fri 22:00-07:00, sat-sun 00:00-24:00", hold="SCHEDULE",
+        ),
+        Setting(
+            name="idle_min", meaning="only after nobody has used the machine for so long", unit="min",
+            off="at any time", example="10", hold="IDLE",
+        ),
+        Setting(name="on_battery", meaning="whether it trains on battery, too", example="yes or no", hold="BATTERY"),
+        Setting(
+            name="pause_for", meaning="it pauses while one of these programs runs", off="no program",
+            example="blender, obs", hold="PROGRAM",
+        ),
+    ),
+    "heat": (
+        Setting(
+            name="max_temperature_c", meaning="the GPU is kept at or below this by computing less of the time",
+            unit="°C", off="no limit", example="75", hold="TEMPERATURE",
+        ),
+        Setting(
+            name="max_power_w", meaning="the GPU is kept at or below this by computing less of the time", unit="W",
+            off="no limit", example="180", hold="POWER",
+        ),
+        Setting(
+            name="min_step_s", meaning="an inner step takes at least so long, so that the machine stays usable",
+            unit="s", off="no rest", example="0.5",
+        ),
+    ),
+    "network": (
+        Setting(
+            name="upload_mbps", meaning="it sends at most so much, to all others together", unit="Mbit/s", off="no cap",
+            example="20",
+        ),
+        Setting(name="download_mbps", meaning="it takes in at most so much", unit="Mbit/s", off="no cap", example="50"),
+        Setting(
+            name="newcomers_mbps", meaning="of what it sends, newcomers get at most so much for a snapshot",
+            unit="Mbit/s", off="nothing", example="10",
+        ),
+        Setting(
+            name="monthly_gb", meaning="traffic both ways in a calendar month; beyond that it pauses", unit="GB",
+            off="no quota", example="300", hold="QUOTA",
+        ),
+        Setting(
+            name="listen", meaning="addresses it listens on; port 0 takes a free one", example="/ip4/0.0.0.0/tcp/4001",
+            at_start=True,
+        ),
+    ),
+    "disk and memory": (
+        Setting(
+            name="disk_gb", meaning="all that its folder may take; beyond that it pauses", unit="GB", off="no quota",
+            example="50", hold="DISK",
+        ),
+        Setting(
+            name="chain_mb", meaning="of that, the room for updates that others may need", unit="MB",
+            off="what it needs", example="4096",
+        ),
+        Setting(
+            name="memory_gb", meaning="memory of all its processes together; beyond that it pauses", unit="GB",
+            off="no quota", example="12", hold="MEMORY",
+        ),
+    ),
+    "machine": (
+        Setting(
+            name="name", meaning="what the others call it, 32 characters at most", off="the end of its id",
+            example="attic", at_start=True,
+        ),
+        Setting(
+            name="device", meaning="where it trains; auto takes a GPU if there is one",
+            example="auto, cpu, cuda, cuda:1 or mps", at_start=True,
+        ),
+        Setting(
+            name="threads", meaning="CPU threads of the trainer", off="torch's choice", example="4", at_start=True,
+        ),
+        Setting(
+            name="nice", meaning="how much it gives way to other programs: 0 not at all, 19 always", example="19",
+        ),
+    ),
+}  # fmt: skip
+"""By what a person thinks of. A setting that is not here belongs to the last group, without a meaning."""
+
+KNOWN = {setting.name: setting for settings in GROUPS.values() for setting in settings}
+"""By name."""
+
+_YES, _NO = frozenset({"yes", "true", "on", "1"}), frozenset({"no", "false", "off", "0"})
+
+
+def grouped(settings: Mapping[str, Any]) -> Iterator[tuple[str, Setting, Any]]:
+    """(group, setting, its value) of those that a peer has, in the order in which they are shown."""
+    for group, known in GROUPS.items():
+        yield from ((group, setting, settings[setting.name]) for setting in known if setting.name in settings)
+    last = list(GROUPS)[-1]
+    yield from ((last, Setting(name=name, meaning=""), settings[name]) for name in settings if name not in KNOWN)
+
+
+def to_value(text: str, present: Any) -> Any:
+    """The value that a person has typed, of the kind of the present one; as typed where it is no such value."""
+    text = text.strip()
+    if isinstance(present, bool):
+        return True if text.lower() in _YES else False if text.lower() in _NO else text
+    if isinstance(present, list | tuple):
+        return [item.strip() for item in text.split(",") if item.strip()]
+    if isinstance(present, int | float):
+        return _to_number(text)
+    return text
+
+
+def _to_number(text: str) -> int | float | str:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if abs(number) < float("inf") else text  # JSON has neither infinity nor NaN
+
+
+def to_text(value: Any) -> str:
+    """A value as a person types it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value)
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def in_words(setting: Setting, value: Any) -> str:
+    """A value as a person reads it: 200 W, no limit, yes."""
+    if setting.off and not value:
+        return setting.off
+    text = to_text(value) or "(empty)"
+    return f"{text} {setting.unit}" if setting.unit else text
+
+
+def check_name(name: str, settings: Mapping[str, Any]) -> None:
+    """Raises BadInput, with the closest name, for what is no setting."""
+    if name in settings:
+        return
+    close = difflib.get_close_matches(name, list(settings), n=1, cutoff=0.4)
+    hint = f"did you mean {close[0]!r}?" if close else f"use {', '.join(settings)}"
+    raise BadInput(f"there is no setting {name!r}; {hint}")
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """`max_power_w: no limit -> 200 W` for each setting that differs."""
+    told = []
+    for _, setting, value in grouped(after):
+        if setting.name in before and before[setting.name] != value:
+            told.append(f"{setting.name}: {in_words(setting, before[setting.name])} -> {in_words(setting, value)}")
+    return told
