@@ -105,7 +105,9 @@ def _resync_if_lost(turn: Turn) -> None:
     lately = [peer for peer, (_, at) in state.heard.items() if turn.now - at < HEARD_S]
     # Only of those whom my chain once elected: identities cost nothing, and anybody may claim to be further.
     apart = (
-        peer for peer in lately if peer in state.voters and turn.now - state.strangers.get(peer, turn.now) >= LOST_S
+        peer
+        for peer in lately
+        if peer in state.voters and peer in state.asked and turn.now - state.strangers.get(peer, turn.now) >= LOST_S
     )
     strange = [peer for peer in apart if state.heard[peer][0].weight > state.tip.weight]
     if state.blocks or state.branch or len(strange) < min(LOST_TO, len(state.voters) - 1) or not strange:
@@ -153,17 +155,20 @@ def _is_lighter(turn: Turn, peer: str) -> bool:
 def ask(turn: Turn, peer: str) -> None:
     """Ask what follows the last block that I know of; a peer that has nothing more answers with its HEAD."""
     state, anchor = turn.state, turn.state.tip.anchor
-    lately = _lately(turn, state.asked)
+    lately, before = _lately(turn, state.asked), _since(turn, state.asked, LOST_S)
     same = [other for other, (asked, _) in lately.items() if asked == anchor]
-    if peer in same or len(same) >= ASK_MOST or len(lately) >= MAX_HEARD or _refused(turn, peer):
+    if peer in same or len(same) >= ASK_MOST or len(before) >= MAX_HEARD or _refused(turn, peer):
         return
-    turn.set(asked={**lately, peer: (anchor, turn.now)})
+    turn.set(asked={**before, peer: (anchor, turn.now)})
     earlier = (step.before.anchor for step in reversed(state.trail))
     turn.send((peer,), Get(tuple(dict.fromkeys((anchor, state.head.anchor, *earlier)))[:GET_MOST]))
 
 
 def _ask_next(turn: Turn) -> None:
-    """Somebody is ahead of all that I know of, and nobody has answered: ask the next who may know."""
+    """Somebody is ahead of all that I know of, and nobody has answered: ask the next who may know.
+
+    Whoever was asked longest ago: of several branches that went apart from mine each has its turn.
+    """
     state, tip = turn.state, turn.state.tip
     doubted = {peer: until for peer, until in state.doubted.items() if turn.now < until}
     if len(doubted) < len(state.doubted):
@@ -171,9 +176,9 @@ def _ask_next(turn: Turn) -> None:
     if len(state.blocks) >= QUEUE_LOW or awaits_answer(turn):
         return
     asked = {peer for peer, (anchor, _) in _lately(turn, state.asked).items() if anchor == tip.anchor}
-    source = next((peer for peer in _ahead_of(turn, tip) if peer not in asked and not _refused(turn, peer)), None)
-    if source is not None:
-        ask(turn, source)
+    sources = [peer for peer in _ahead_of(turn, tip) if peer not in asked and not _refused(turn, peer)]
+    if sources:
+        ask(turn, min(sources, key=lambda peer: state.asked.get(peer, (b"", float("-inf")))[1]))
 
 
 def awaits_answer(turn: Turn) -> bool:
@@ -212,7 +217,11 @@ def _tell(turn: Turn, sender: str, anchor: bytes, *, got_on: bool) -> None:
 
 
 def _lately(turn: Turn, done: Mapping[str, tuple[bytes, float]]) -> dict[str, tuple[bytes, float]]:
-    return {peer: (anchor, at) for peer, (anchor, at) in done.items() if turn.now - at < ASK_EVERY_S}
+    return _since(turn, done, ASK_EVERY_S)
+
+
+def _since(turn: Turn, done: Mapping[str, tuple[bytes, float]], seconds: float) -> dict[str, tuple[bytes, float]]:
+    return {peer: (anchor, at) for peer, (anchor, at) in done.items() if turn.now - at < seconds}
 
 
 # ---- CHAIN ----
@@ -232,6 +241,8 @@ def on_chain(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
     for block in blocks[first : first + QUEUE_MOST - len(queue)]:
         if not _follows(turn, tip, block):
             _doubt(turn, sender, f"block {tip.round + 1} of {sender} has no valid certificate")
+            break
+        if not decide.may_be_over(turn, tip, block):
             break
         queue.append(block)
         tip = tip.after(block.update)

@@ -303,6 +303,13 @@ def timely(turn: Turn, update: Update) -> bool:
     return turn.rules.min_round_s == 0 or update.time <= turn.now + turn.rules.wall_offset_s + CLOCKS_DIFFER_S
 
 
+def may_be_over(turn: Turn, head: Head, block: Block) -> bool:
+    """Whether those who took over can have waited, by my clock: a block that is not firm comes no earlier than that."""
+    if not block.electorate:
+        return True
+    return turn.now + turn.rules.wall_offset_s >= head.time + turn.rules.takeover_s - CLOCKS_DIFFER_S
+
+
 def _majority_of(voters: tuple[str, ...], names: list[str]) -> bool:
     """A coordinator that leaves out most of those who decide is not followed."""
     return sum(name in voters for name in names) >= quorum(voters)
@@ -447,11 +454,21 @@ def fault_of_block(state: State, head: Head, block: Block) -> str:
     rules = state.rules
     if block.electorate and (rules.takeover_s == 0 or block.electorate == head.electorate):
         return "it is decided by others than the electorate, which this run does not allow"
-    if block.electorate and block.update.time < head.time + rules.takeover_s - CLOCKS_DIFFER_S:
+    if _decided_too_early(rules, head, block):
         return "it is decided by others than the electorate, who cannot have waited for that as long as they must"
     instance = instance_of(head.anchor, block.electorate) if block.electorate else head.instance
     at_head = replace(state, head=head, acceptor=Acceptor(head.anchor, instance, electorate=block.electorate))
     return _fault_of_votes(at_head, block) or fault_of_update(at_head, block.update)
+
+
+def _decided_too_early(rules: Rules, head: Head, block: Block) -> bool:
+    """Whether a takeover is dated before anybody may take over.
+
+    What those who took over finished for the electorate keeps its date: a majority of that pledged itself to it.
+    """
+    update = block.update
+    finished = _majority_of(head.electorate, [pledge.peer for pledge in update.members])
+    return bool(block.electorate) and not finished and update.time < head.time + rules.takeover_s - CLOCKS_DIFFER_S
 
 
 def _fault_of_votes(state: State, block: Block) -> str:

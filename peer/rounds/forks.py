@@ -34,7 +34,7 @@ def consider(turn: Turn, source: str, step: Step, blocks: tuple[Block, ...]) -> 
     tip, genuine, honest = step.before, [], True
     for block in blocks:
         honest = decide.follows(turn.state, tip, block)
-        if not honest or not decide.timely(turn, block.update):
+        if not honest or not (decide.timely(turn, block.update) and decide.may_be_over(turn, tip, block)):
             break
         tip = tip.after(block.update)
         genuine.append(block)

@@ -11,7 +11,7 @@ import pytest
 from dht.memory import LinkModel
 from peer.events import AlertRaised, PeerStateChanged, TransferProgressed
 from peer.rounds.catchup import ASK_EVERY_S, DOUBT_S
-from peer.rounds.effects import Effect, Frozen, Held, Received, Report, Send, Store, Tick
+from peer.rounds.effects import Effect, Event, Frozen, Held, Received, Report, Send, Store, Tick
 from peer.rounds.frames import decode
 from peer.rounds.machine import begin, step
 from peer.rounds.messages import BytesSent, ChainSent, Fetch, Get, HeadSent, Message, Prepare, Promise, Voted
@@ -463,6 +463,22 @@ def test_a_vote_that_comes_after_the_blocks_has_nothing_asked_for_twice() -> Non
         asked.update(digest for _, message in sent(effects, Fetch) for digest in message.digests)  # type: ignore[attr-defined]
     assert state.head.round == start.round + 3
     assert set(asked.values()) == {1}
+
+
+def test_of_several_branches_apart_each_is_asked_in_its_turn() -> None:
+    """Two with many rounds and no answer that helps do not keep the heaviest from being asked."""
+    state, asked = state_of("p0", in_step=True), set[str]()
+    said = {"p1": (20, 30), "x": (19, 25), "y": (18, 25), "p2": (5, 99)}
+    for second in range(10):
+        events: list[Event] = [Tick(float(second))]
+        for name, (round, weight) in said.items() if second % 3 == 0 else ():
+            head = HeadSent(digest_of(name.encode()), round, weight, b"", True, 1, 1, False)
+            events.insert(0, Received(float(second), name, head))
+        for event in events:
+            state, effects = step(state, event)
+            sent = [effect for effect in effects if isinstance(effect, Send)]
+            asked |= {effect.to[0] for effect in sent if isinstance(effect.message, Get)}
+    assert asked == set(said)
 
 
 def test_the_same_question_is_answered_once_in_a_while_unless_the_asker_got_on() -> None:

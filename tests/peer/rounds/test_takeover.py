@@ -7,14 +7,17 @@ from dataclasses import replace
 import pytest
 
 from peer.events import AlertRaised
+from peer.plan.simulate.keys import ModelKeys
+from peer.rounds import decide
 from peer.rounds.effects import Leaving, Received, Report, Send, Tick
 from peer.rounds.machine import step
-from peer.rounds.messages import HeadSent, Nack, Prepare, Promise
-from peer.rounds.names import coordinator, instance_of
+from peer.rounds.messages import ChainSent, HeadSent, Nack, Prepare, Promise
+from peer.rounds.names import coordinator, instance_of, pack
 from peer.rounds.state import State
+from peer.rounds.update import Block, Update
 from peer.testing.logical_peer import LogicalPeer
 from tests.model_swarm import FaultyWorld
-from tests.peer.rounds.build import HEAD, NAMES, place, pledge, rules, state_of
+from tests.peer.rounds.build import HEAD, NAMES, place, pledge, rules, state_of, update, vote
 
 TAKEOVER_S = 12.0
 
@@ -98,6 +101,27 @@ def test_what_the_lost_majority_may_have_decided_is_carried_through() -> None:
     assert [(promise.accepted, promise.other) for promise in promises] == [(None, (0, update))]
 
 
+def test_what_they_finish_keeps_its_date_and_is_taken_all_the_same() -> None:
+    """It was proposed before anybody had to wait, and a majority of the electorate pledged itself to it."""
+    patient = state_of("x", rules=replace(rules("x"), takeover_s=60.0))
+    assert decide.follows(patient, HEAD, _taken_over(update(time=1)))
+    alone = update(members=(pledge("p0"),), contributors=(1, 1, 1), coordinator="p0", time=1)
+    assert not decide.follows(patient, HEAD, _taken_over(alone))
+    assert decide.follows(patient, HEAD, _taken_over(replace(alone, time=60)))
+
+
+def test_what_is_said_to_be_taken_over_is_not_taken_before_the_time() -> None:
+    """By the clock of whoever hears it: a coordinator that holds all pledges could date as it likes."""
+    early = _taken_over(update(time=1))
+
+    def queued(now: float) -> int:
+        state = state_of("x", rules=replace(rules("x"), takeover_s=60.0))
+        state, _ = step(state, Received(now, "p0", ChainSent((early,))))
+        return len(state.blocks)
+
+    assert (queued(30.0), queued(56.0)) == (0, 1)
+
+
 def test_a_peer_follows_a_takeover_only_when_it_is_stuck_itself() -> None:
     """And only if it is one of those who take over, called by whose turn it is, as the chain's electorate names it."""
     electorate = ("p0", "x")
@@ -147,6 +171,13 @@ def _stuck(accepted: tuple[int, bytes] | None = None) -> State:
     state = state_of("p0", pledge=pledge("p0"), in_step=True)
     acceptor = replace(state.acceptor, promised=0 if accepted else -1, accepted=accepted)
     return _hearing(replace(state, rules=replace(rules("p0"), takeover_s=60.0), acceptor=acceptor), "x")
+
+
+def _taken_over(item: Update) -> Block:
+    """The block that p0 makes of an update alone."""
+    alone = replace(place(), instance=instance_of(HEAD.anchor, ("p0",)))
+    signature = ModelKeys("p0").sign("propose", pack((alone.packed(), item.digest)))
+    return Block(item, (vote("p0", item, instance=alone.instance, proposal_signature=signature),), ("p0",))
 
 
 def _prepare(electorate: tuple[str, ...]) -> tuple[str, Prepare]:
