@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.command == "export":
             return _export(args.dir, args.to)
         if args.command == "watch":
-            return _watch(args.invite)
+            return _watch(args)
         if args.command == "audit":
             return _audit(args.dir, as_json=args.json)
         if args.command == "introduce":
@@ -101,10 +101,15 @@ def _export(directory: Path, to: Path | None) -> int:
     return 0
 
 
-def _watch(invite: str) -> int:
+def _watch(args: argparse.Namespace) -> int:
     from peer import watching
+    from peer.watch.archive import Retention
 
-    return watching.main(invite)
+    if args.keep is None:
+        return watching.main(args.invite)
+    retention = Retention(last=args.keep_last, every=args.keep_every)
+    with hold_directory(args.keep), bounding(args.keep / "watch.log"):
+        return watching.main(args.invite, watching.Keep(folder=args.keep, retention=retention))
 
 
 def _audit(directory: Path, *, as_json: bool) -> int:
@@ -159,6 +164,9 @@ def _parser() -> argparse.ArgumentParser:
     joining.add_argument("--stay", action="store_true", help="go on when whoever started this ends")
     watching = commands.add_parser("watch", help="print what happens in a run without taking part")
     watching.add_argument("invite")
+    watching.add_argument("--keep", type=Path, metavar="DIR", help="keep checkpoints in this folder")
+    watching.add_argument("--keep-last", type=int, default=3, metavar="N", help="the newest N of them")
+    watching.add_argument("--keep-every", type=int, default=0, metavar="M", help="and the first of every M rounds")
     describing = commands.add_parser("describe", help="print parameters and memory of a run")
     describing.add_argument("spec", help="a shipped spec or a TOML file")
     exporting = commands.add_parser("export", help="write the model of a run directory for plain transformers")

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dht.errors import DiskFull, HomefiresError, MemoryFull, RunMismatch
+from dht.errors import DiskFull, HomefiresError, MemoryFull, RunMismatch, Unreachable
 from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import LinkLost
 from peer.events import (
@@ -26,7 +26,7 @@ from peer.events import (
 )  # fmt: skip
 from peer.limits.decide import Hold, until_of, why_of
 from peer.limits.resting import Resting
-from peer.settling import fit_for, look_around, say_smaller
+from peer.settling import fit_for, load_libraries, look_around, say_smaller
 from peer.spec import PeerSettings, RunSpec, parse
 from peer.standing import Standing
 from peer.telling import Progress, Session
@@ -47,7 +47,10 @@ LINK_LOST_WINDOW_S = 600.0
 
 def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, session: Session) -> None:
     """Take part in a run until it is finished or `session.stopping` says to leave."""
-    session.say("JOINING", "looking for the run")
+    session.say("JOINING", "looking for the run: the network starts, and the addresses of the invite are dialled")
+    session.building = True
+    load_libraries()
+    session.building = False
     spec = parse(link.expect("spec", SPEC_TIMEOUT_S)[0])
     look_around(spec, directory, settings, session)
     session.building = True
@@ -114,9 +117,9 @@ class Peer(Standing):
                     self.catch_up_or_train()
             except (DiskFull, MemoryFull) as error:
                 self.pause(str(error))
-            except LinkLost:
+            except (LinkLost, Unreachable) as error:
                 if not self.stands_aside:
-                    self.note_lost_link()
+                    self.note_lost_link(error)
             except Left:
                 return
 
@@ -144,12 +147,17 @@ class Peer(Standing):
         self.link.expect("spec", SPEC_TIMEOUT_S)
         self.meet()
 
-    def note_lost_link(self) -> None:
-        """A link that ends without a word is started again, unless that happens again and again: LinkLost."""
+    def note_lost_link(self, error: LinkLost | Unreachable) -> None:
+        """A link that ends without a word, or with its network daemon, is started again.
+
+        Unless that happens again and again, or it is something else that nobody answers: then `error` is raised.
+        """
+        if isinstance(error, Unreachable) and not (self.met and self.link.has_ended):
+            raise error
         now = time.monotonic()
         self.links_lost_at = [at for at in self.links_lost_at if now - at < LINK_LOST_WINDOW_S] + [now]
         if len(self.links_lost_at) > LINKS_LOST:
-            raise LinkLost
+            raise error
         self.session.warn("LINK", "the link ended unexpectedly and is started again; nothing is lost")
 
     def pause(self, why: str) -> None:
@@ -164,8 +172,8 @@ class Peer(Standing):
                 self._hear(POLL_S)
             except DiskFull:
                 continue  # the link writes to the same disk
-            except LinkLost:
-                self.note_lost_link()
+            except (LinkLost, Unreachable) as error:
+                self.note_lost_link(error)
 
     def catch_up_or_train(self) -> None:
         """One turn: hear the link, then do what this peer's state asks for."""

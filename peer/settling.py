@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from peer.fit.fitted import Fit
 
 
+def load_libraries() -> None:
+    """Seconds, in which the link loads its own, starts the daemon and dials."""
+    import peer.train.trainer  # noqa: F401
+
+
 def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session: Session) -> threading.Thread:
     """Have the doctor look at the machine beside the start, by a thread; what it finds amiss is an alert, once.
 

@@ -161,6 +161,7 @@ class Standing:
         self.agreed_at = time.monotonic()
         self.link.send("applied", anchor, self.trainer.anchor.state_digest())
         if self.trainer.anchor.round == 0 and min(self.members) == self.trainer.me:
+            self.session.say("SYNCING", "measuring the held-out loss of the first parameters")
             self._evaluate()
 
     def _apply(self, packed: bytes, anchor: bytes, bytes_sent: int, bytes_received: int, agreed_at: float) -> None:

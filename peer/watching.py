@@ -12,15 +12,19 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from dht.addresses import are_loopback
 from dht.errors import HomefiresError, NotAdmitted
 from dht.identity import Identity
 from dht.invite import Invite, parse
 from dht.node import NetworkConfig, Node, open_node
-from dht.records import Genesis, unpack_body
+from dht.records import Genesis, Record, pack, unpack_body
 from peer import spec as specs
 from peer.audit.files import Verifier
 from peer.averaging.blocks import first_head
@@ -33,13 +37,22 @@ from peer.rounds.state import Rules
 from peer.rounds.update import MAX_PARTS
 from peer.spec import RunSpec
 from peer.telling import Session
+from peer.watch.archive import Agreement, Archive, Retention
 from peer.watch.hearsay import Hearsay
 from peer.watch.watcher import LOOK_S, Watcher
 
 SECOND_SIGNAL_CODE = 130
 
 
-async def story(invite: Invite, folder: Path, session: Session) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """That checkpoints are kept in `folder`, and which."""
+
+    folder: Path
+    retention: Retention
+
+
+async def story(invite: Invite, folder: Path, session: Session, keep: Keep | None = None) -> None:
     """Meet the network as a client, learn what the run is and who founded it, then follow its rounds.
 
     Raises Unreachable, NotAdmitted. `folder` is for a key and for sockets, and can go afterwards.
@@ -59,15 +72,38 @@ async def story(invite: Invite, folder: Path, session: Session) -> None:
             )
         session.emit(PeerStarted(name="watch", version=version("homefires"), rounds=spec.run.rounds))
         notices = Notices(node.board, identity, invite.spec_hash, name="")
-        genesis = await _founders(node, notices, invite.organiser, session)
+        record = await _founders(node, notices, invite.organiser, session)
+        genesis = unpack_body(record)
+        assert isinstance(genesis, Genesis)
         watcher = Watcher(
             node, notices.read_heads, lambda sizes: _rules(spec, invite.spec_hash, sizes), invite.spec_hash,
             first_head(genesis), session,
         )  # fmt: skip
-        await watcher.follow(spec.run.rounds)
+        if keep is None:
+            await watcher.follow(spec.run.rounds)
+            return
+        agreement = Agreement(run=invite.spec_hash, spec=(folder / "spec.toml").read_bytes(), genesis=pack(record))
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="bytes") as executor:
+            archive = Archive(
+                keep.folder, node, agreement, first_head(genesis), keep.retention, executor, session.emit
+            )  # fmt: skip
+            await _first_to_end(watcher.follow(spec.run.rounds), watcher.keep(archive))
 
 
-async def _founders(node: Node, notices: Notices, organiser: str, session: Session) -> Genesis:
+async def _first_to_end(*stories: Coroutine[Any, Any, None]) -> None:
+    """Tell these side by side until one of them ends; raises what it failed with."""
+    tasks = [asyncio.create_task(story) for story in stories]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _founders(node: Node, notices: Notices, organiser: str, session: Session) -> Record:
     """Who founded the run; until they are named, tell who waits."""
     hearsay = Hearsay()
     while (record := await said_genesis(node, notices, organiser)) is None:
@@ -75,9 +111,7 @@ async def _founders(node: Node, notices: Notices, organiser: str, session: Sessi
         for report in hearsay.news(await notices.read_heads()):
             session.emit(report)
         await asyncio.sleep(LOOK_S)
-    genesis = unpack_body(record)
-    assert isinstance(genesis, Genesis)
-    return genesis
+    return record
 
 
 def _rules(spec: RunSpec, run: bytes, layer_sizes: tuple[int, ...]) -> Rules:
@@ -90,14 +124,14 @@ def _rules(spec: RunSpec, run: bytes, layer_sizes: tuple[int, ...]) -> Rules:
 # ---- the process ----
 
 
-def main(text: str) -> int:
+def main(text: str, keep: Keep | None = None) -> int:
     """Watch until the run is finished or somebody stops this process; returns its exit code. Raises BadInvite."""
     import uvloop
 
     invite = parse(text, time.time())
     emit = Printer(invite.spec_hash.hex()[:16])
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
-        why, code = uvloop.run(_until_asked(invite, Path(folder), Session(emit)))
+        why, code = uvloop.run(_until_asked(invite, Path(folder), Session(emit), keep))
     emit(PeerStopped(why=why, exit_code=code))
     return code
 
@@ -113,7 +147,9 @@ class Printer:
         self._seq += 1
 
 
-async def _until_asked(invite: Invite, folder: Path, session: Session) -> tuple[str, int]:
+async def _until_asked(
+    invite: Invite, folder: Path, session: Session, keep: Keep | None
+) -> tuple[str, int]:  # fmt: skip
     """How it ended in words, and the exit code. The second signal ends it at once."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -124,7 +160,7 @@ async def _until_asked(invite: Invite, folder: Path, session: Session) -> tuple[
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask)
-    watching, asked = asyncio.create_task(story(invite, folder, session)), asyncio.create_task(stop.wait())
+    watching, asked = asyncio.create_task(story(invite, folder, session, keep)), asyncio.create_task(stop.wait())
     await asyncio.wait({watching, asked}, return_when=asyncio.FIRST_COMPLETED)
     for task in (watching, asked):
         task.cancel()

@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import subprocess
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,6 +30,8 @@ VERSION = 1
 INTRODUCE_S = 120.0
 """Dialling and asking have their own time-outs, which come to less."""
 YES = ("y", "yes")
+WIDTH, NAMES = 79, 14
+"""Columns of the screen, and of what stands before each line."""
 
 Introduce = Callable[[str], Mapping[str, Any]]
 """From an invite to what its run is."""
@@ -124,10 +127,18 @@ def describe(told: Mapping[str, Any], directory: Path) -> list[str]:
         ("traffic", _traffic(told)),
         ("power", _power(told)),
         ("others see", "your IP address, the name you choose, and what you contribute"),
-        ("no code", "comes from the network: models are built from the transformers library that is installed here"),
+        ("no code", "comes from the network; models are built from the transformers library here"),
+        ("try first", "homefires doctor INVITE says what this machine would make of it"),
         ("pause, leave", f"homefires pause, homefires leave; then delete {where} and nothing is left"),
     ]
-    return ["", f"  {told['run']}", *(f"  {name:<13}{text}" for name, text in rows), ""]
+    return ["", f"  {told['run']}", *(line for name, text in rows for line in _row(name, text)), ""]
+
+
+def _row(name: str, text: str) -> list[str]:
+    indent = " " * (NAMES + 2)
+    return textwrap.wrap(
+        f"  {name:<{NAMES}}{text}", WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _length(told: Mapping[str, Any]) -> str:
@@ -137,10 +148,14 @@ def _length(told: Mapping[str, Any]) -> str:
 def _traffic(told: Mapping[str, Any]) -> str:
     if told["round_bytes"] is None:
         return "not known for this model; cap it with --upload and --download"
-    cap = "cap it with --upload and --download"
-    round = f"{_bytes(told['round_bytes'])} out and as much in per round"
-    assumed = f"a round takes {told['round_s']:.0f} s, as with {told['assumed_flops'] / 1e12:g} TFLOP/s"
-    return f"{round}; {_bytes(told['day_bytes'])} a day each way if {assumed}; {cap}"
+    day, whole = told["day_bytes"], told["rounds"] * told["round_bytes"]
+    if whole and whole < day:
+        much = f"{_bytes(whole)} each way for the whole run"
+    else:
+        round = f"a round takes {told['round_s']:.0f} s, as with {told['assumed_flops'] / 1e12:g} TFLOP/s"
+        much = f"about {_bytes(day)} a day each way if {round}"
+    per_round = f"{_bytes(told['round_bytes'])} out and as much in per round"
+    return f"{per_round}; {much}; more when newcomers come; cap it with --upload and --download"
 
 
 def _power(told: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`homefires doctor`: a child examines the machine; what it finds is shown while it finds it."""
+"""`homefires doctor`: a child examines the machine; what it finds is shown while it finds it. `homefires devices`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from dht.invite import parse as parse_invite
 from peer.events import printable
 from tui.launch import CHILD_ENVIRONMENT, kind_of, python_module
 from tui.places import default_directory
+from tui.progress import format_bytes
 
 LIMIT_S = 300.0
 """An examination takes seconds; with a slow line, dead addresses and a large model some minutes."""
@@ -78,6 +79,23 @@ def run_doctor(asked: Doctor, stream: TextIO, *, as_json: bool, debug: bool) -> 
             return code
         log.seek(0)
         raise _failure(code, log.read())
+
+
+def list_devices() -> str:
+    """A line per device: what `--device` calls it, its name, its memory. A child, since it loads torch."""
+    told = subprocess.run(
+        python_module("peer.doctor.kernel", "list"), env=os.environ | CHILD_ENVIRONMENT, capture_output=True,
+        text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if told.returncode != 0:
+        raise _failure(told.returncode, told.stderr)
+    return "\n".join(printable(_device(row)) for row in json.loads(told.stdout)["devices"])
+
+
+def _device(row: dict[str, Any]) -> str:
+    total, free = row["total_bytes"], row["free_bytes"]
+    memory = f", {format_bytes(total)}, {format_bytes(free)} of it free" if total else ""
+    return f"{row['device']:<8}{row['name']}{memory}"
 
 
 def _show(lines: IO[str], stream: TextIO, *, as_json: bool) -> bool:

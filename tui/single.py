@@ -21,6 +21,7 @@ from dht.invite import parse_for
 from peer.spec import RunSpec, dump, load
 from tui.keeping import follow_once, keep_following
 from tui.launch import CHILD_ENVIRONMENT, INTERRUPTED, Children, error_of, kind_of, python_module
+from tui.organising import Keep, serve_and_keep
 from tui.output import Output
 from tui.places import default_directory
 
@@ -85,11 +86,12 @@ def run_join(join: Join, output: Output) -> int:
 
 def run_bootstrap(
     spec: RunSpec, output: Output, *, directory: Path | None, listen: Sequence[str], announce: Sequence[str],
-    invites: int = 0, expires: str = "", health_port: int = 0,
+    invites: int = 0, expires: str = "", health_port: int = 0, keep: Keep | None = None,
 ) -> int:  # fmt: skip
-    """Serve the run until interrupted. Raises RunMismatch if the directory belongs to another run, DiskFull.
+    """Serve the run until interrupted, and keep checkpoints of it if `keep` says where.
 
-    `invites` for one peer each, 0: one for all; `expires` is how long they last, such as 7d.
+    `invites` for one peer each, 0: one for all; `expires` is how long they last, such as 7d. Raises RunMismatch if the
+    directory belongs to another run, DiskFull.
     """
     directory = directory or default_directory("bootstrap", spec.run.name, spec.digest())
     path = claim_directory(directory, spec)
@@ -99,7 +101,8 @@ def run_bootstrap(
     argv += ["--invites", str(invites)] + (["--expires", expires] if expires else [])
     argv += ["--health-port", str(health_port)] if health_port else []
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
-    return follow("bootstrap", argv, directory / "bootstrap.log", output)
+    log = directory / "bootstrap.log"
+    return follow("bootstrap", argv, log, output) if keep is None else serve_and_keep(argv, log, keep, output)
 
 
 def claim_directory(directory: Path, spec: RunSpec) -> Path:

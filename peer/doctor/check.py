@@ -81,3 +81,8 @@ def size(count_bytes: float) -> str:
         if count_bytes >= limit:
             return f"{count_bytes / limit:.3g} {unit}"
     return f"{count_bytes:.0f} B"
+
+
+def count(number: int, noun: str) -> str:
+    """1 node, 2 nodes."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

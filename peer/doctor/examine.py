@@ -26,6 +26,7 @@ from peer.doctor.machine import (
     check_power,
     cpu_temperature_c,
     free_disk_bytes,
+    held_disk_bytes,
     read_power,
 )
 from peer.doctor.needs import Needs, needs_of
@@ -123,8 +124,10 @@ def _rooms(needs: Needs, asked: Asked, device: Device | None, tell: Tell) -> Non
     tell(check_memory(needs, available_bytes(), on_cpu=on_cpu))
     if device is not None and device.free_bytes:
         tell(check_device_memory(needs, device.free_bytes, device.name))
-    folder = asked.directory or Path.home()
-    tell(check_disk(needs, folder, free_disk_bytes(folder)))
+    folder, held_bytes = asked.directory or Path.home(), 0
+    if asked.directory is not None:
+        held_bytes = held_disk_bytes(asked.directory)
+    tell(check_disk(needs, folder, free_disk_bytes(folder), held_bytes))
 
 
 async def _step_s(spec: RunSpec, asked: Asked, device: Device | None, tell: Tell) -> float | None:

@@ -1,5 +1,7 @@
 """`python -m peer.doctor.kernel DEVICE`: execute a kernel there, and print which devices this machine has.
 
+With `list` in place of a device it prints them alone, as {"devices": […]}.
+
 A process of its own: a driver that does not fit may end it, and it takes no memory of a GPU with it.
 """
 
@@ -15,13 +17,14 @@ from dht.errors import HomefiresError
 from dht.lifetime import die_with_parent
 
 WIDTH = 64
+LIST = "list"
 
 
 def main(wanted: str) -> int:
     """One JSON object on stdout, or one line on stderr and exit code 1."""
     die_with_parent()
     try:
-        print(json.dumps(execute(wanted)))
+        print(json.dumps({"devices": devices()} if wanted == LIST else execute(wanted)))
     except (HomefiresError, RuntimeError, AssertionError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         print(f"homefires: {first}", file=sys.stderr)

@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,17 +56,29 @@ def check_device_memory(needs: Needs, free_bytes: int, name: str) -> Check:
     return passed("device memory", found, **figures)
 
 
-def check_disk(needs: Needs, folder: Path, free_bytes: int) -> Check:
-    """Room where the run's folder lies."""
+def check_disk(needs: Needs, folder: Path, free_bytes: int, held_bytes: int = 0) -> Check:
+    """Room where the run's folder lies; `held_bytes` of what the run takes are there already."""
     found = f"{size(free_bytes)} free in {folder}, the run takes up to {size(needs.disk)}"
-    figures = {"free_bytes": free_bytes, "needed_bytes": needs.disk, "least_bytes": needs.least_disk}
-    if free_bytes < needs.least_disk:
-        fix = f"free {size(needs.least_disk - free_bytes)}, or name a folder on a larger disk with --dir"
+    found += f", of which {size(held_bytes)} are there already" if held_bytes else ""
+    figures = {"free_bytes": free_bytes, "needed_bytes": needs.disk, "held_bytes": held_bytes}
+    missing = needs.least_disk - held_bytes - free_bytes
+    if missing > 0:
+        fix = f"free {size(missing)}, or name a folder on a larger disk with --dir"
         return failed("disk", found, fix, DiskFull, **figures)
-    if free_bytes < needs.disk:
+    if free_bytes + held_bytes < needs.disk:
         fix = "make room, or have the peer keep fewer updates for others: settings.chain_mb"
         return warned("disk", found, fix, **figures)
     return passed("disk", found, **figures)
+
+
+def held_disk_bytes(folder: Path) -> int:
+    """Of all files below a folder; 0 if there is none. Files that go meanwhile are left out."""
+    held = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                held += os.lstat(os.path.join(parent, name)).st_size
+    return held
 
 
 def free_disk_bytes(folder: Path) -> int:

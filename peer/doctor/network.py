@@ -26,7 +26,7 @@ from dht.records import Head as HeadRecord
 from dht.records import Malformed, unpack_body
 from peer.averaging.meeting import ASK_TIMEOUT_S, MAX_SPEC_BYTES
 from peer.averaging.metering import DIRECT, RELAYED, reach_of
-from peer.doctor.check import Check, failed, one_line, passed, unknown, warned
+from peer.doctor.check import Check, count, failed, one_line, passed, unknown, warned
 from peer.doctor.clock import check_clock, measure_skew_s
 from peer.spec import LEAST_MBPS
 
@@ -137,8 +137,8 @@ def check_bootstrap(dialled: Sequence[Dialled]) -> Check:
             "bootstrap node runs"
         )
         return failed("bootstrap", found, fix, Unreachable, dialled=len(dialled), answered=0)
-    trips = ", ".join(f"{row.address} {1000 * (row.round_trip_s or 0):.0f} ms" for row in there)
-    figures = {"dialled": len(dialled), "answered": len(there)}
+    trips = ", ".join(f"{row.address} {1000 * (row.round_trip_s or 0):.3g} ms" for row in there)
+    figures: dict[str, float] = {"dialled": len(dialled), "answered": len(there)}
     figures["round_trip_s"] = min(row.round_trip_s for row in there if row.round_trip_s is not None)
     if silent:
         fix = "nothing must be done, one is enough to join; tell the organiser which ones are silent"
@@ -201,10 +201,11 @@ def check_line(speeds: Sequence[LineSpeed]) -> Check:
     """Megabits per second that went between this machine and others, the best of some."""
     speed = best(speeds)
     if speed.upload_mbps is None and speed.download_mbps is None:
-        return unknown("line", "no node of the run let its line be measured just now")
+        return unknown("line", "no node of the run let its line be measured just now", "try again in a minute")
     known = {"upload_mbps": speed.upload_mbps, "download_mbps": speed.download_mbps}
     figures = {key: value for key, value in known.items() if value is not None}
-    found = f"{_mbps(speed.upload_mbps)} up, {_mbps(speed.download_mbps)} down, with {len(speeds)} nodes of the run"
+    nodes = count(len(speeds), "node")
+    found = f"{_mbps(speed.upload_mbps)} up, {_mbps(speed.download_mbps)} down, with {nodes} of the run"
     slowest = min(figures.values())
     fix = "stop what else uses the line, use a cable instead of radio, or join a run with a smaller model"
     if slowest < LEAST_MBPS:

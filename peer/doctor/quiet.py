@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from peer.doctor.check import Check
-from peer.doctor.machine import check_descriptors, check_disk, check_memory, free_disk_bytes
+from peer.doctor.machine import check_descriptors, check_disk, check_memory, free_disk_bytes, held_disk_bytes
 from peer.doctor.needs import needs_of
 from peer.measuring import available_bytes
 from peer.spec import PeerSettings, RunSpec
@@ -16,5 +16,5 @@ def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]
     needs = needs_of(spec, settings.chain_mb)
     return [
         check_descriptors(), check_memory(needs, available_bytes(), on_cpu=settings.device == "cpu"),
-        check_disk(needs, directory, free_disk_bytes(directory)),
+        check_disk(needs, directory, free_disk_bytes(directory), held_disk_bytes(directory)),
     ]  # fmt: skip

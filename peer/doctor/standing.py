@@ -21,7 +21,7 @@ def check_invite(text: str, now_s: float) -> tuple[Check, Invite | None]:
     except BadInvite as error:
         said, _, fix = one_line(error).rpartition("; ")
         return failed("invite", said or fix, fix, BadInvite), None
-    found = f"run {invite.run} of organiser {invite.organiser}, {len(invite.addrs)} addresses to dial"
+    found = f"run {invite.run} of organiser {invite.organiser}, {len(invite.addrs)} to dial"
     if invite.expires is None:
         return passed("invite", found, addresses=len(invite.addrs)), invite
     left_s = invite.expires - now_s

@@ -197,7 +197,7 @@ def _over(case: _Case, code: str, most_gb: float, used_bytes: int | None, why: s
 
 
 def _temperature(case: _Case) -> Hold | None:
-    most, now = case.settings.max_temperature_c, case.temperature.reading
+    most, now = case.settings.max_temperature_c, case.readings.temperature_c
     if not most or now is None:
         return None
     ends = most - COOL_C if case.before.held("TEMPERATURE") else most + TOO_HOT_C

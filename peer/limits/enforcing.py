@@ -46,6 +46,7 @@ class Enforcer:
         self._session, self._sensors, self._traffic, self._clock, self._zone = session, sensors, traffic, clock, zone
         self._verdict = Verdict()
         self._unread: set[str] = set()
+        self._failed = False
 
     def look(self) -> None:
         """Once; what follows from it holds from now on."""
@@ -54,6 +55,18 @@ class Enforcer:
         self._verdict = decide(settings, readings, now, self._verdict, self._zone)
         self._session.wishes.judge(self._verdict)
         self._tell_unread()
+
+    def look_or_tell(self) -> None:
+        """As `look`; where that fails what holds now goes on holding, and its owner is told once."""
+        try:
+            self.look()
+        except Exception as error:  # whatever it is: a thread that ended would let limits pass unnoticed
+            log.exception("the limits could not be looked at")
+            if not self._failed:
+                self._session.warn("LIMIT", f"limits cannot be looked at ({error}); what held before goes on holding")
+            self._failed = True
+        else:
+            self._failed = False
 
     def _tell_unread(self) -> None:
         """A limit that nothing here can hold is told once, and again if it is set again."""
@@ -69,14 +82,11 @@ class Enforcer:
 def enforcing(enforcer: Enforcer) -> Iterator[None]:
     """Have it look every LOOK_S, and once before the block begins, until the block ends."""
     ended = threading.Event()
-    enforcer.look()
+    enforcer.look_or_tell()
 
     def watch() -> None:
         while not ended.wait(LOOK_S):
-            try:
-                enforcer.look()
-            except Exception:  # what holds now goes on holding; a thread that ends would let the limits go unnoticed
-                log.exception("the limits could not be looked at")
+            enforcer.look_or_tell()
 
     thread = threading.Thread(target=watch, name="limits", daemon=True)
     thread.start()

@@ -72,11 +72,11 @@ def parse(text: str) -> Schedule:
 def _windows_of(words: list[str]) -> Iterator[tuple[int, int]]:
     match words:
         case [hours] if hours[:1].isdigit():
-            days, (begin, end) = range(7), _hours(hours)
-        case [day]:
-            days, (begin, end) = _days(day), (0, DAY_MIN)
-        case [day, hours]:
-            days, (begin, end) = _days(day), _hours(hours)
+            days, (begin, end) = list(range(7)), _hours(hours)
+        case [named]:
+            days, (begin, end) = _days(named), (0, DAY_MIN)
+        case [named, hours]:
+            days, (begin, end) = _days(named), _hours(hours)
         case []:
             raise _bad("", "there is nothing between two commas")
         case _:
@@ -89,7 +89,7 @@ def _windows_of(words: list[str]) -> Iterator[tuple[int, int]]:
             yield 0, first + length - WEEK_MIN
 
 
-def _days(word: str) -> range | list[int]:
+def _days(word: str) -> list[int]:
     first, separator, last = word.lower().partition("-")
     for name in (first, last) if separator else (first,):
         if name not in DAYS:

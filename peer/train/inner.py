@@ -202,20 +202,25 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def choose_device(wanted: str = "auto") -> torch.device:
-    """The device a volunteer asked for; `auto` takes CUDA, then MPS, then the CPU. Raises BadInput."""
-    if wanted == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    """The device a volunteer asked for, after it has executed a kernel; `auto` takes CUDA, then MPS, then the CPU.
+
+    Raises BadInput. A GPU that is there and does not compute is told, and not passed over in silence.
+    """
+    name = _best_device() if wanted == "auto" else wanted
     try:
-        device = torch.device(wanted)
-        torch.empty(1, device=device)
+        device = torch.device(name)
+        torch.ones(1, device=device).add(1).item()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise BadInput(
-            f"settings.device is {wanted!r}, which does not work here ({reason}); use auto or cpu"
-        ) from error
+        use = "use cpu" if wanted == "auto" else "use auto or cpu"
+        raise BadInput(f"settings.device is {wanted!r}, and {name} does not work here ({reason}); {use}") from error
     return device
+
+
+def _best_device() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def uses_bfloat16(spec: RunSpec, device: torch.device) -> bool:

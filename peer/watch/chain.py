@@ -43,6 +43,11 @@ class WatchedChain:
         """The newest blocks, oldest first: as many as a fork may undo."""
 
     @property
+    def trail(self) -> tuple[Step, ...]:
+        """The newest blocks, oldest first, each with the head before it: as many as a fork may undo."""
+        return self._trail
+
+    @property
     def anchors(self) -> tuple[bytes, ...]:
         """What a peer is asked with: the newest anchor first."""
         return (self.head.anchor, *(step.before.anchor for step in reversed(self._trail)))[:GET_MOST]

@@ -25,6 +25,7 @@ from peer.rounds.messages import ChainSent, Get, HeadSent
 from peer.rounds.state import Head, Rules
 from peer.rounds.update import MAX_PARTS, integer, rows, unpack
 from peer.telling import Session
+from peer.watch.archive import Archive
 from peer.watch.chain import WatchedChain, told
 from peer.watch.hearsay import Hearsay
 
@@ -47,6 +48,8 @@ CUT_OFF_BY = 2
 LAYERS_FROM = 5
 LAYERS_BYTES = 1 << 20
 ASK_S = 5.0
+KEEP_LOOK_S = 15.0
+"""Who keeps checkpoints asks so often for new ones, which is less often than peers write them."""
 LINGER_S = 10.0
 """After the last round: its evaluation comes a little later."""
 CODE = "WATCH"
@@ -97,6 +100,15 @@ class Watcher:
     def head(self) -> Head:
         """The newest anchor that is verified."""
         return self._head if self._following is None else self._following.head
+
+    async def keep(self, archive: Archive) -> None:
+        """Have checkpoints kept of what is verified here, for ever."""
+        while True:
+            await asyncio.sleep(KEEP_LOOK_S)
+            if self._following is not None and self._following.trail:
+                peers = self._trusted(self._some(ASK_MOST))
+                await asyncio.gather(*(self._meet(peer) for peer in peers))
+                await archive.look(self._following.trail, peers, self._hearsay.state_of)
 
     async def follow(self, rounds: int) -> None:
         """Until this many rounds are made, for ever if that is 0."""

@@ -14,6 +14,7 @@ from tests.benchmarks import (
     churn,
     dashboard,
     drops,
+    fuzz,
     honest,
     join,
     links,
@@ -28,7 +29,7 @@ from tests.benchmarks import (
 
 BENCHMARKS = (
     quality, drops, join, chaos, attacks, spikes, honest, overlap,
-    parity, placement, dashboard, allreduce, links, churn, prediction, simulate,
+    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, fuzz,
 )  # fmt: skip
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
 import sys
 import time
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -181,6 +183,36 @@ async def test_mistakes_are_one_line_an_event_and_an_exit_code(tmp_path: Path) -
     async with bootstrap(tmp_path, "--listen", "/ip4/1.2.3/tcp/0") as running:
         code, stderr = await running.ended()
         assert (code, stderr.count("\n")) == (BadInput.exit_code, 1)
+
+
+def read(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+async def test_its_health_is_served_on_loopback(tmp_path: Path) -> None:
+    """Who is here is on the pages, the invite is not. A taken port ends it with one line."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with bootstrap(tmp_path, "--health-port", str(port)) as running:
+            code, stderr = await running.ended()
+            why = f"port {port} of 127.0.0.1 is taken by another program; choose another one"
+            assert (code, stderr) == (4, f"bootstrap: {why}\n")
+    async with bootstrap(tmp_path, "--health-port", str(port)) as running:
+        text = (await running.wait_for(InviteIssued)).invite
+        async with joined(tmp_path / "a", text) as (alice, a):
+            await publish_head(alice, a, b"s" * 32)
+            await running.wait_for(AlertRaised, text="1 of 2 founders are here")
+            known = json.loads(await asyncio.to_thread(read, port, "/health.json"))
+            assert (known["founders_here"], known["founders_needed"], known["invites_issued"]) == (1, 2, 1)
+            assert [seen["peer"] for seen in known["peers"]] == [alice.peer_id]
+            pages = [await asyncio.to_thread(read, port, path) for path in ("/", "/metrics")]
+            assert "no, 1 of 2 founders are here" in pages[0]
+            assert "homefires_founders_here 1.0" in pages[1]
+            assert not any("hf1:" in page for page in pages)
+        running.process.send_signal(signal.SIGTERM)
+        assert (await running.ended())[0] == 0
 
 
 async def test_two_in_one_directory(tmp_path: Path) -> None:

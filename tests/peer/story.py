@@ -135,6 +135,9 @@ class Trainer:
     def round_in_training(self) -> int:
         return int(self.anchor.round) + (self.streams and self.frozen)
 
+    def refit(self) -> None:
+        """Nothing: memory does not shrink here."""
+
     def begin_round(self, members: tuple[str, ...]) -> None:
         self.done.append("begin")
 
@@ -313,6 +316,7 @@ class Beginning(Link):
 def join_with(story: Story, link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "parse", lambda text: spec())
     monkeypatch.setattr(sessions, "_make_trainer", lambda *args: story.trainer)
+    monkeypatch.setattr(sessions, "look_around", lambda *args: None)
     monkeypatch.setattr(sessions, "_restore", lambda *args: (story.shelf, b""))
     monkeypatch.setattr(sessions, "_make_snapshotter", lambda *args: NoSnapshots())
     monkeypatch.setattr(sessions, "_started", lambda *args: RoundStarted(round=0, steps=0))

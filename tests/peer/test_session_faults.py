@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import DiskFull, RunMismatch
+from dht.errors import DiskFull, MemoryFull, RunMismatch, Unreachable
 from peer import session as sessions
 from peer.averaging.pipe import LinkLost
 from peer.events import (
@@ -18,6 +18,9 @@ from peer.events import (
 )
 from tests.peer.rounds.build import HEAD, block, update
 from tests.peer.story import NEXT, STEPS, Beginning, Story, commit, join_with
+
+DAEMON_GONE = Unreachable("the network daemon (p2pd) ended by itself")
+"""What a link says before it ends for that."""
 
 # ---- checkpoints ----
 
@@ -81,6 +84,31 @@ def test_a_full_disk_pauses_and_loses_nothing(story: Story) -> None:
     assert story.link.told[-1] == ("frozen", HEAD.anchor)
 
 
+def test_a_device_without_room_pauses_and_its_round_goes_on(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even one sequence had room: it says so, tries again, and gives all steps of the round."""
+    train_step, tries = story.trainer.train_step, 0
+
+    def step(*arguments: Any, **named: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            raise MemoryFull("the memory of cuda has no room for even one sequence")
+        return train_step(*arguments, **named)
+
+    def wait(timeout_s: float) -> None:
+        story.clock.sleep(timeout_s)
+        story.session.stopping = story.trainer.frozen
+
+    monkeypatch.setattr(story.trainer, "train_step", step)
+    link = Beginning(deque([("in_step",)]))
+    link.on_wait = wait
+    join_with(story, link, monkeypatch)
+    (paused,) = [event for event in story.told(PeerStateChanged) if event.state == "PAUSED"]
+    assert paused.why.startswith("the memory of cuda has no room for even one sequence; make room")
+    assert tries == STEPS + 1
+    assert story.trainer.done.count("freeze") == 1
+
+
 def test_a_pause_ends_when_asked_to_leave(story: Story) -> None:
     """At once."""
     story.session.stopping = True
@@ -88,7 +116,7 @@ def test_a_pause_ends_when_asked_to_leave(story: Story) -> None:
     assert story.link.waits == []
 
 
-@pytest.mark.parametrize("failure", [DiskFull("the disk is full"), LinkLost()])
+@pytest.mark.parametrize("failure", [DiskFull("the disk is full"), LinkLost(), DAEMON_GONE])
 def test_a_link_that_ends_during_a_pause_is_started_again(
     story: Story, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
@@ -143,7 +171,7 @@ def test_leaving_while_the_link_is_away(story: Story, monkeypatch: pytest.Monkey
     assert link.kinds()[-1] == ("model" if has_ended else "leave")
 
 
-@pytest.mark.parametrize("failure", [DiskFull("the disk is full"), LinkLost()])
+@pytest.mark.parametrize("failure", [DiskFull("the disk is full"), LinkLost(), DAEMON_GONE])
 def test_a_link_that_ended_is_started_again(story: Story, monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
     """The trainer tells it where it stands, and hears what was decided since; no step is lost."""
     messages = [("in_step",), ("ends with", failure), ("replay", block().to_bytes(), 1), ("resume", NEXT), ("in_step",)]
@@ -158,10 +186,19 @@ def test_a_link_that_ended_is_started_again(story: Story, monkeypatch: pytest.Mo
     assert link.kinds()[-1] == "finish"
 
 
-def test_a_link_that_ends_again_and_again_ends_the_peer(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_else_does_not_answer_ends_the_peer_as_ever(story: Story) -> None:
+    """Such as a hub of data: its link is alive, and another one would not help."""
+    with pytest.raises(Unreachable, match="the hub"):
+        story.peer.note_lost_link(Unreachable("the hub does not answer"))
+
+
+@pytest.mark.parametrize("failure", [LinkLost(), DAEMON_GONE])
+def test_a_link_that_ends_again_and_again_ends_the_peer(
+    story: Story, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
     """With a checkpoint of all that it learned."""
-    link = Beginning(deque([("ends with", LinkLost())] * 9))
-    with pytest.raises(LinkLost):
+    link = Beginning(deque([("ends with", failure)] * 9))
+    with pytest.raises(type(failure)):
         join_with(story, link, monkeypatch)
     assert link.restarts == sessions.LINKS_LOST
     assert len(story.shelf.written) == 1

@@ -128,12 +128,17 @@ def test_what_fails_before_is_told_before(join: Join, spec: RunSpec) -> None:
 def test_the_screen_says_who_what_and_what_it_takes(join: Join, spec: RunSpec, tmp_path: Path) -> None:
     told = facts(read(join.invite), spec, power_w=285.0)
     lines = describe(told, tmp_path)
-    assert len(lines) < 24
-    text = "\n".join(lines)
+    assert len(lines) <= 30
+    assert all(len(line) <= 79 for line in lines if str(tmp_path) not in line)
+    text = " ".join(" ".join(lines).split())
     for words in (
         ORGANISER.peer_id, "870 thousand parameters", "36 rounds", "Python standard library", "licence", "no code",
-        str(tmp_path), "homefires leave", "up to 285 W", "a day each way", "your IP address",
+        str(tmp_path), "homefires leave", "up to 285 W", "each way for the whole run", "your IP address",
     ):  # fmt: skip
         assert words in text, words
     unsized = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="hub", path="org/set"))
-    assert "org/set of huggingface.co" in "\n".join(describe(facts(read(join.invite), unsized, None), tmp_path))
+    assert "org/set of huggingface.co" in " ".join(describe(facts(read(join.invite), unsized, None), tmp_path))
+    endless = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=0))
+    text = " ".join(" ".join(describe(facts(read(join.invite), endless, None), tmp_path)).split())
+    assert "a day each way if a round takes" in text
+    assert "until its organiser ends it" in text

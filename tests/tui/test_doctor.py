@@ -14,7 +14,7 @@ from dht.identity import Identity
 from dht.invite import issue
 from peer.doctor.check import failed, passed, warned
 from peer.doctor.verdict import Verdict
-from tui.doctor import WIDTH, Doctor, run_doctor
+from tui.doctor import WIDTH, Doctor, list_devices, run_doctor
 
 CHECKS = (
     passed("device", "cpu computes"),
@@ -82,3 +82,13 @@ def test_what_the_person_chose_reaches_the_examination(monkeypatch: pytest.Monke
     seen.clear()
     run_doctor(Doctor(invite="hf1:rubbish"), io.StringIO(), as_json=True, debug=False)
     assert seen == ["peer", "doctor", "hf1:rubbish"]
+
+
+def test_devices_are_listed_as_the_option_calls_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"device": "cuda:1", "name": "NVIDIA X", "uuid": "GPU-1", "free_bytes": 20 * 10**9, "total_bytes": 24 * 10**9},
+        {"device": "cpu", "name": "x86_64", "uuid": "", "free_bytes": 0, "total_bytes": 0},
+    ]
+    seen = child(monkeypatch, [json.dumps({"devices": rows})], 0)
+    assert list_devices().splitlines() == ["cuda:1  NVIDIA X, 24.0 GB, 20.0 GB of it free", "cpu     x86_64"]
+    assert seen == ["peer.doctor.kernel", "list"]

@@ -243,6 +243,20 @@ def test_who_was_expected_and_did_not_answer_missed_the_round() -> None:
     assert back.peers["C"].state == "TRAINING"
 
 
+def test_what_the_chain_counted_stands_above_what_a_peer_told() -> None:
+    """And is taken back with the round, when a fork undoes it."""
+    lines = [
+        line(RoundStarted(round=0, steps=9)),
+        line(progressed(0, tokens=500)),
+        line(committed(1, given={"A": 70, "B": 30})),
+        line(committed(2, given={"A": 80, "B": 20})),
+    ]
+    swarm = folded(*lines)
+    assert (swarm.peers["A"].tokens, swarm.peers["B"].tokens) == (150, 50)
+    forked = folded(*lines, line(committed(1, digest="other", given={"A": 1, "B": 2})))
+    assert (forked.peers["A"].tokens, forked.peers["B"].tokens) == (1, 2)
+
+
 def test_tokens_of_a_peer_are_those_of_rounds_that_counted() -> None:
     swarm = folded(
         line(RoundStarted(round=0, steps=9)),

@@ -251,3 +251,26 @@ def test_nothing_installed_is_said(
     assert "no service is installed" in capsys.readouterr().out
     assert main(["service", "remove"]) == 2
     assert capsys.readouterr().err == "homefires: no service is installed\n"
+
+
+def test_a_person_installs_looks_and_removes(
+    invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With commands of the system that say yes to everything."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, said in (("systemctl", "systemd 252 (x)\nActiveState=active"), ("loginctl", "Linger=no")):
+        (programs / name).write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    directory = tmp_path / "p"
+    name = unit_name(directory)
+    assert main(["service", "install", invite, "--dir", str(directory)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"a peer of mine runs as {name}; look with: homefires service status", HOW_TO_LINGER]
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert main(["service", "status"]) == 0
+    assert capsys.readouterr().out == f"{name}: runs; does not start by itself\n"
+    assert main(["service", "remove", "--dir", str(directory)]) == 0
+    assert not (tmp_path / "config" / "systemd" / "user" / name).exists()

@@ -1,4 +1,4 @@
-"""`homefires doctor`: whether this machine can take part in a run, and what that would be like."""
+"""`homefires doctor` and `homefires devices`: whether this machine can take part in a run, and on what."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tui.commands.options import Commands, add_addresses, add_command
 
 
 def add_to(commands: Commands) -> None:
-    """Add it."""
+    """Add them."""
+    add_command(commands, "devices", _devices, "list what can train on this machine, as --device calls it")
     parser = add_command(commands, "doctor", _doctor, "say what keeps this machine from taking part, and what to do")
     text = "the text that begins with hf1: (default: only what needs no run is looked at)"
     parser.add_argument("invite", nargs="?", default="", metavar="INVITE", help=text)
@@ -19,6 +20,13 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
     add_addresses(parser, "--listen", "as for join; repeatable")
     parser.add_argument("--json", action="store_true", help="print one JSON object per check, the verdict last")
+
+
+def _devices(options: argparse.Namespace) -> int:
+    from tui.doctor import list_devices
+
+    print(list_devices())
+    return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:

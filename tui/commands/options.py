@@ -11,6 +11,7 @@ from dht.errors import BadInput
 
 if TYPE_CHECKING:
     from tui.attach import Look
+    from tui.organising import Keep
 
 UI_CHOICES = ("auto", "tui", "plain", "json", "none")
 LINES_UI_CHOICES = ("auto", "plain", "json", "none")
@@ -81,6 +82,29 @@ def add_sets(parser: Parser) -> None:
 def add_addresses(parser: Parser, flag: str, text: str) -> None:
     """A flag that takes a multiaddr, repeatable."""
     parser.add_argument(flag, action="append", default=[], metavar="ADDR", help=text)
+
+
+def add_keep(parser: Parser) -> None:
+    """Whether an organiser's node has checkpoints kept, and which."""
+    text = "keep checkpoints of the run in this folder; homefires export takes each of them"
+    parser.add_argument("--keep", type=Path, metavar="DIR", help=text)
+    parser.add_argument("--keep-last", type=int, default=3, metavar="N", help="the newest N of them (default 3)")
+    text = "and the first of every M rounds (default: none)"
+    parser.add_argument("--keep-every", type=int, default=0, metavar="M", help=text)
+
+
+def keep(options: argparse.Namespace) -> Keep | None:
+    """What `add_keep` was answered. Raises BadInput."""
+    from tui.organising import Keep
+
+    if options.keep is None:
+        return None
+    if options.keep_last < 1 or options.keep_every < 0:
+        raise BadInput(
+            f"--keep-last is {options.keep_last} and --keep-every {options.keep_every}; keep at least the last one, "
+            "and every so many rounds, or 0"
+        )
+    return Keep(directory=options.keep, last=options.keep_last, every=options.keep_every)
 
 
 def look(options: argparse.Namespace) -> Look:

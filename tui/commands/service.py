@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tui.commands.options import Commands, add_addresses, add_command
+from tui.commands.options import Commands, add_addresses, add_command, add_keep, keep
 
 if TYPE_CHECKING:
     from tui.service import Service
@@ -40,6 +40,7 @@ def _add_install(actions: Commands) -> None:
     add_addresses(parser, "--listen", "listen on this multiaddr (default: all interfaces, a free port); repeatable")
     add_addresses(parser, "--announce", "with --bootstrap: tell others to dial this multiaddr; repeatable")
     parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=f"with --bootstrap: {HEALTH_PORT}")
+    add_keep(parser)
     parser.add_argument("--print", action="store_true", dest="dry", help="print the unit and do nothing")
 
 
@@ -82,6 +83,9 @@ def _bootstrap(options: argparse.Namespace) -> Service:
     words = [word for address in options.listen for word in ("--listen", address)]
     words += [word for address in options.announce for word in ("--announce", address)]
     words += ["--health-port", str(options.health_port)] if options.health_port else []
+    if (kept := keep(options)) is not None:
+        words += ["--keep", str(kept.directory.resolve())]
+        words += ["--keep-last", str(kept.last), "--keep-every", str(kept.every)]
     argv = python_module("tui", "bootstrap", str(directory / "spec.toml"), "--dir", str(directory), "--ui", "none")
     what = f"the bootstrap node of {spec.run.name}"
     return Service(argv=[*argv, *words], directory=directory, log=directory / "bootstrap.log", what=what)

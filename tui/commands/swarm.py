@@ -13,10 +13,12 @@ from tui.commands.options import (
     add_addresses,
     add_command,
     add_directory,
+    add_keep,
     add_look,
     add_spec_options,
     add_ui,
     directory,
+    keep,
     look,
 )
 
@@ -78,6 +80,7 @@ def _add_bootstrap(commands: Commands) -> None:
     parser.add_argument("--expires", default="", metavar="TIME", help=text)
     text = "serve a health page and metrics on this port of loopback (default: none)"
     parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=text)
+    add_keep(parser)
     add_ui(parser, LINES_UI_CHOICES)
 
 
@@ -91,7 +94,7 @@ def _bootstrap(options: argparse.Namespace) -> int:
     output = open_output(options.ui, sys.stdout, sys.stderr)
     return run_bootstrap(
         spec, output, directory=options.dir, listen=options.listen, announce=options.announce,
-        invites=options.invites, expires=options.expires, health_port=options.health_port,
+        invites=options.invites, expires=options.expires, health_port=options.health_port, keep=keep(options),
     )  # fmt: skip
 
 

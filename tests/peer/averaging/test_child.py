@@ -121,6 +121,21 @@ def test_a_thread_tells_the_link_that_is_there(start: Start) -> None:
     assert link.receive(HANG_S) == ("frozen", b"a" * 32)
 
 
+def test_a_link_takes_settings_while_it_runs_and_so_does_the_next_one(start: Start) -> None:
+    """Only those that concern it, and only when they change."""
+    link = start("echo")
+    link.take(PeerSettings(name="me", idle_min=5))
+    link.take(PeerSettings(name="me", upload_mbps=5.0, disk_gb=2.0))
+    link.take(PeerSettings(name="me", upload_mbps=5.0, disk_gb=2.0, nice=3))
+    live = {"chain_mb": 4096, "disk_gb": 2.0, "upload_mbps": 5.0, "download_mbps": 0.0, "newcomers_mbps": 100.0}
+    assert link.receive(HANG_S) == ("settings", live)
+    link.send("model", 1)
+    assert link.receive(HANG_S) == ("model", 1)
+    link.restart()
+    words = list(link._process.args)  # type: ignore[arg-type]
+    assert [words[words.index(f"--{name}") + 1] for name in ("upload-mbps", "disk-gb")] == ["5.0", "2.0"]
+
+
 def test_a_polite_end_waits_for_the_last_words(start: Start) -> None:
     """The link ends by itself once it was told to leave."""
     with start("tells") as link:

@@ -36,6 +36,20 @@ async def test_messages_cross_in_both_directions(ends: tuple[socket.socket, sock
     await link.close(5.0)
 
 
+async def test_settings_are_taken_whatever_is_waited_for(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Also before the link expects anything but the model."""
+    trainer, link = TrainerPipe(ends[0]), await LinkPipe.open(ends[1])
+    taken: list[dict[str, object]] = []
+    link.on_settings = taken.append
+    trainer.send("settings", {"upload_mbps": 5.0})
+    trainer.send("model", 1)
+    trainer.send("settings", {"upload_mbps": 0.0})
+    trainer.send("leave")
+    assert [await link.receive(), await link.receive()] == [("model", 1), ("leave",)]
+    assert taken == [{"upload_mbps": 5.0}, {"upload_mbps": 0.0}]
+    await link.close(5.0)
+
+
 async def test_a_message_may_arrive_in_pieces(ends: tuple[socket.socket, socket.socket]) -> None:
     """The trainer's end keeps what it has of it."""
     trainer = TrainerPipe(ends[0])

@@ -183,6 +183,7 @@ def test_a_disk_without_room(needs: Needs, tmp_path: Path, monkeypatch: pytest.M
     assert_fails(check, DiskFull, "3.91 MiB free", "--dir")
     assert check_disk(needs, folder, needs.disk - 1).status is Status.WARN
     assert check_disk(needs, folder, needs.disk).status is Status.PASS
+    assert check_disk(needs, folder, GIB, needs.disk - GIB).status is Status.PASS
 
 
 # 10

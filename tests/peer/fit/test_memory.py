@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 
 from dht.errors import MemoryFull
 from peer.fit.dry import fit
+from peer.fit.fitted import Basis, Fit
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec, load
 from peer.train.inner import InnerLoop, MicroBatch
+from peer.train.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -190,6 +193,23 @@ def test_a_dry_run_without_room_says_so(spec: RunSpec, monkeypatch: pytest.Monke
     monkeypatch.setattr("peer.fit.dry.build", build_small)
     with pytest.raises(MemoryFull, match="not even one sequence of micro"):
         fit(spec, "cpu")
+
+
+def test_memory_that_shrank_during_a_pause_is_seen_at_resume(
+    spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the driver tells it, with what this process itself holds in reserve; and back again."""
+    basis = Basis(run="ab", device="auto", name="a GPU", torch="2", homefires="0")
+    known = Fit(basis=basis, sequences=8, step_s=1.0, tokens_per_s=1.0, fixed_bytes=1000, sequence_bytes=1000)
+    trainer = Trainer(spec, "me", tmp_path / "x", CPU, known)
+    trainer.refit()  # a processor does not tell
+    assert trainer._micro.sequences == 8
+    trainer.device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2000)
+    for free_bytes, sequences in ((4000, 4), (0, 1), (50_000, 8)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free_bytes=free_bytes: (free_bytes, 10**6))
+        trainer.refit()
+        assert trainer._micro.sequences == sequences
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="not run: there is no CUDA device")

@@ -1,0 +1,169 @@
+"""Checkpoints of a run in the hands of somebody who takes no part: some of the snapshots that its peers write.
+
+KEEP/round-00000016/    a run directory that begins and ends at that anchor: `homefires export` takes it
+KEEP/next/              the one that is on its way; a download that was cut goes on there
+
+A snapshot is taken from several donors in hashed chunks, and only of an anchor whose certificate was checked here. That
+its bits are those of that anchor is what most donors say, and what peers at that anchor say in their signed HEADs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import BadInput, DiskFull, Unreachable
+from dht.files import sync_folder, telling_full_disk, write_whole
+from peer.averaging import snapshots
+from peer.averaging.blocks import Base, base_path, block_path, pointer_bytes
+from peer.averaging.downloading import Download, fetch_manifest
+from peer.averaging.snapshots import Manifest
+from peer.averaging.surveying import Asker, choose, survey
+from peer.events import AlertRaised, CheckpointWritten, Event
+from peer.rounds.names import next_anchor
+from peer.rounds.state import Head, Step
+from peer.rounds.update import Block
+
+PREFIX = "round-"
+NEXT = "next"
+CODE = "KEEP"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """Which checkpoints stay: the newest, and of all others the first of every so many rounds (0: none)."""
+
+    last: int = 3
+    every: int = 0
+
+    def __post_init__(self) -> None:
+        if self.last < 1:
+            raise BadInput(f"--keep-last is {self.last}; at least 1 checkpoint is kept")
+        if self.every < 0:
+            raise BadInput(f"--keep-every is {self.every}; it is a number of rounds, or 0")
+
+    def kept(self, rounds: Iterable[int]) -> set[int]:
+        """Of these rounds."""
+        ordered = sorted(rounds)
+        spans: dict[int, int] = {}
+        for round in ordered if self.every else ():
+            spans.setdefault(round // self.every, round)
+        return {*ordered[-self.last :], *spans.values()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """What every kept folder holds besides the checkpoint: the files as a peer has them."""
+
+    run: bytes
+    spec: bytes
+    genesis: bytes
+
+
+class Archive:
+    """The folder where checkpoints are kept."""
+
+    def __init__(
+        self, folder: Path, asker: Asker, agreement: Agreement, first: Head, retention: Retention, executor: Executor,
+        say: Callable[[Event], None],
+    ) -> None:  # fmt: skip
+        self._folder, self._asker, self._agreement, self._first = folder, asker, agreement, first
+        self._retention, self._executor, self._say = retention, executor, say
+        self._refused: frozenset[bytes] = frozenset()
+        self._warned = ""
+
+    def rounds(self) -> list[int]:
+        """Of the checkpoints that are here."""
+        names = (path.name.removeprefix(PREFIX) for path in self._folder.glob(f"{PREFIX}*"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    async def look(self, steps: Sequence[Step], peers: Iterable[str], state_of: Callable[[bytes], bytes]) -> bool:
+        """Take the newest snapshot that peers offer if it is of one of these checked rounds and newer than all here.
+
+        Whether one was taken. What stands against it is told once, and tried again at the next look.
+        """
+        try:
+            return await self._take(steps, peers, state_of)
+        except (Unreachable, DiskFull, BadInput) as error:
+            self._warn(f"no checkpoint was kept: {error}")
+            return False
+
+    async def _take(self, steps: Sequence[Step], peers: Iterable[str], state_of: Callable[[bytes], bytes]) -> bool:
+        choice = choose(await survey(self._asker, peers, ()), self._refused)
+        if choice is None or choice.offer.round <= max(self.rounds(), default=0):
+            return False
+        made = [next_anchor(step.block.update.parent, step.block.update.digest) for step in steps]
+        if choice.offer.anchor not in made:
+            return False  # its certificate is not checked yet, or it is of a branch that was left
+        checked = steps[: made.index(choice.offer.anchor) + 1]
+        manifest = await fetch_manifest(self._asker, choice)
+        said = state_of(manifest.anchor)
+        about = (manifest.run, manifest.round, manifest.anchor, manifest.state if said else b"")
+        if about != (self._agreement.run, choice.offer.round, choice.offer.anchor, said):
+            self._refused |= {choice.offer.manifest}
+            raise BadInput(f"the snapshot of round {choice.offer.round} is not what the peers of the run say of it")
+        await self._fetch(manifest, choice.donors, choice.offer.manifest)
+        self._publish(manifest, checked)
+        return True
+
+    async def _fetch(self, manifest: Manifest, donors: tuple[str, ...], digest: bytes) -> None:
+        scratch = self._folder / NEXT
+        with telling_full_disk(self._folder):
+            (scratch / snapshots.FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for whole in (scratch / snapshots.FOLDER).glob("*-*"):
+            if not whole.name.startswith(manifest.name):
+                shutil.rmtree(whole)
+        try:
+            await Download(scratch, self._asker, manifest, donors, self._executor, self._say).run()
+        except BadInput:
+            self._refused |= {digest}
+            raise
+
+    def _publish(self, manifest: Manifest, checked: Sequence[Step]) -> None:
+        """Make a run directory of it, under its name at last, and drop what is kept no longer."""
+        scratch, path = self._folder / NEXT, self._folder / f"{PREFIX}{manifest.round:08d}"
+        with telling_full_disk(self._folder):
+            write_whole(scratch / "spec.toml", self._agreement.spec)
+            write_whole(scratch / "genesis", self._agreement.genesis)
+            base, blocks = _chain(manifest, self._first, checked)
+            _write_chain(scratch, base, manifest.base.head, blocks)
+            scratch.rename(path)
+            sync_folder(self._folder)
+        kept = self._retention.kept(self.rounds())
+        for round in self.rounds():
+            if round not in kept:
+                shutil.rmtree(self._folder / f"{PREFIX}{round:08d}")
+        self._warned = ""
+        self._say(CheckpointWritten(round=manifest.round, path=str(path), bytes=manifest.vector_bytes))
+
+    def _warn(self, text: str) -> None:
+        if text != self._warned:
+            self._warned = text
+            self._say(AlertRaised(level="warning", code=CODE, text=text))
+
+
+def _chain(manifest: Manifest, first: Head, checked: Sequence[Step]) -> tuple[Base, list[Block]]:
+    """Where the blocks of a kept folder begin, and those blocks: as many certificates as were checked.
+
+    The base needs the update that led to it, of which the manifest has as many as a fork may undo.
+    """
+    for step in checked:
+        before = [update for update in manifest.base.before if update.round <= step.before.round]
+        if step.before == first or before:
+            base = Base(head=first) if step.before == first else Base.after(before)
+            return base, [later.block for later in checked if later.before.round >= step.before.round]
+    return manifest.base, []
+
+
+def _write_chain(directory: Path, base: Base, head: Head, blocks: Sequence[Block]) -> None:
+    (directory / "chain").mkdir(exist_ok=True)
+    for path in (directory / "chain").iterdir():
+        path.unlink()
+    for block in blocks:
+        write_whole(block_path(directory, block.update.round), block.to_bytes())
+    if base.before:
+        write_whole(base_path(directory, base.head.anchor), base.to_bytes())
+    write_whole(directory / "HEAD", pointer_bytes(head, base))

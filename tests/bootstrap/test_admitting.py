@@ -1,0 +1,196 @@
+"""The organiser's book, the terms of invites, and the orders on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap import organiser as command
+from bootstrap.admitting import Book
+from bootstrap.inviting import INVITE_FILE, SINGLE_MOST, Terms, issue_all, parse_duration_s
+from bootstrap.ordering import ORDERS_FILE, OrdersFile, lift, quarantine
+from dht.admission import read_admission
+from dht.errors import BadInput
+from dht.identity import Identity
+from dht.invite import issue, parse
+from dht.orders import Orders, order
+
+ORGANISER, ALICE, BOB = (Identity.from_seed(letter * 32) for letter in (b"o", b"a", b"b"))
+RUN, NOW_S = b"r" * 32, 1_800_000_000.0
+ADDRS = (f"/ip4/203.0.113.5/tcp/31337/p2p/{ORGANISER.peer_id}",)
+NOBODY = Orders()
+
+
+def invite(**terms: Any) -> str:
+    fields: dict[str, Any] = {"run": "tiny", "spec_hash": RUN, "addrs": ADDRS, "token": b"t" * 16}
+    return issue(ORGANISER, **(fields | terms))
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    return Book(tmp_path / "admitted", ORGANISER, RUN)
+
+
+# ---- the book ----
+
+
+def test_an_invite_for_all_admits_everybody_until_it_is_over(book: Book) -> None:
+    text = invite(expires=NOW_S + 60)
+    for peer in (ALICE, BOB):
+        answer = book.answer(peer.peer_id, text, NOBODY, NOW_S)
+        assert answer.admission is not None
+        read_admission(answer.admission.to_bytes(), RUN, ORGANISER.peer_id, peer.peer_id)
+    assert book.peers == {ALICE.peer_id, BOB.peer_id}
+    late = book.answer(Identity.generate().peer_id, text, NOBODY, NOW_S + 60)
+    assert (late.admission, "expired" in late.why) == (None, True)
+
+
+def test_an_invite_for_one_admits_one_and_the_same_again(book: Book, tmp_path: Path) -> None:
+    """Also after a restart: an answer that was lost on its way is no loss, and no second key slips in."""
+    text = invite(once=True)
+    assert book.answer(ALICE.peer_id, text, NOBODY, NOW_S).admission is not None
+    again = Book(tmp_path / "admitted", ORGANISER, RUN)
+    assert again.answer(ALICE.peer_id, text, NOBODY, NOW_S).admission is not None
+    refused = again.answer(BOB.peer_id, text, NOBODY, NOW_S)
+    assert (refused.admission, "another has used it" in refused.why) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (invite(token=None), "admits nobody"),
+        (invite(spec_hash=b"x" * 32), "another run"),
+        (issue(BOB, run="tiny", spec_hash=RUN, addrs=ADDRS, token=b"t"), "another run or organiser"),
+        ("hf1:nonsense", "damaged"),
+        ("", "not an invite"),
+    ],
+)
+def test_what_the_organiser_has_not_signed_for_this_run_admits_nobody(book: Book, text: str, says: str) -> None:
+    answer = book.answer(ALICE.peer_id, text, NOBODY, NOW_S)
+    assert answer.admission is None
+    assert says in answer.why
+    assert book.peers == frozenset()
+
+
+def test_who_is_in_quarantine_is_not_admitted_again(book: Book) -> None:
+    orders = order(ORGANISER, RUN, 1, {ALICE.peer_id: "sends noise"})
+    assert book.answer(ALICE.peer_id, invite(), orders, NOW_S).why.endswith("sends noise")
+
+
+def test_a_line_that_was_cut_off_is_forgotten_and_spoils_no_other(book: Book, tmp_path: Path) -> None:
+    path = tmp_path / "admitted"
+    book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
+    path.write_bytes(path.read_bytes() + b'{"peer": "12D3Koo')
+    again = Book(path, ORGANISER, RUN)
+    again.answer(BOB.peer_id, invite(), NOBODY, NOW_S)
+    assert Book(path, ORGANISER, RUN).peers == {ALICE.peer_id, BOB.peer_id}
+
+
+def test_the_book_has_an_end(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bootstrap.admitting.ADMITTED_MOST", 1)
+    book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
+    assert "no more" in book.answer(BOB.peer_id, invite(), NOBODY, NOW_S).why
+
+
+# ---- invites ----
+
+
+def test_terms_make_one_invite_for_all_or_many_for_one_each() -> None:
+    def texts(terms: Terms) -> list[Any]:
+        made = issue_all(ORGANISER, run="tiny", spec_hash=RUN, addrs=ADDRS, terms=terms, now_s=NOW_S)
+        return [parse(text, NOW_S) for text in made]
+
+    (plain,) = texts(Terms())
+    assert (plain.token, plain.expires) == (None, None)
+    (for_all,) = texts(Terms(admits=True, lasts_s=60))
+    assert (for_all.token is not None, for_all.once, for_all.expires) == (True, False, NOW_S + 60)
+    single = texts(Terms(admits=True, single=3))
+    assert all(item.once for item in single)
+    assert len({item.token for item in single}) == 3
+
+
+@pytest.mark.parametrize("terms", [{"single": 1}, {"single": -1, "admits": True}, {"single": SINGLE_MOST + 1}])
+def test_terms_that_make_no_sense_are_refused(terms: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        Terms(**terms)
+
+
+def test_times_are_short_words() -> None:
+    told = [parse_duration_s("--expires", text) for text in ("30m", "12h", "7d", "1.5w")]
+    assert told == [1800, 43200, 604800, 907200]
+    for text in ("", "7", "d", "-1d", "0d", "1y", "99999w", "nan", "1e3d"):
+        with pytest.raises(BadInput, match="--expires is"):
+            parse_duration_s("--expires", text)
+
+
+# ---- orders on disk ----
+
+
+def test_orders_are_numbered_reported_and_lifted(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Reporter:
+        def __call__(self, kind: str, **fields: Any) -> None:
+            told.append(f"{fields['code']}: {fields['text']}")
+
+    file = OrdersFile(tmp_path, RUN, ORGANISER.peer_id, Reporter())  # type: ignore[arg-type]
+    assert file.look() == Orders()
+    assert quarantine(tmp_path, ORGANISER, RUN, ALICE.peer_id, "sends noise").number == 1
+    assert quarantine(tmp_path, ORGANISER, RUN, BOB.peer_id, "two names").number == 2
+    assert set(file.look().quarantined) == {ALICE.peer_id, BOB.peer_id}
+    assert lift(tmp_path, ORGANISER, RUN, ALICE.peer_id).number == 3
+    assert file.look().quarantined == {BOB.peer_id: "two names"}
+    assert sorted(told) == [
+        *sorted(
+            [
+                f"QUARANTINE: {ALICE.peer_id} is in quarantine: sends noise",
+                f"QUARANTINE: {BOB.peer_id} is in quarantine: two names",
+            ]
+        ),
+        f"QUARANTINE: the quarantine of {ALICE.peer_id} is lifted",
+    ]
+    with pytest.raises(BadInput, match="not in quarantine"):
+        lift(tmp_path, ORGANISER, RUN, ALICE.peer_id)
+    with pytest.raises(BadInput, match="own key"):
+        quarantine(tmp_path, ORGANISER, RUN, ORGANISER.peer_id, "x")
+
+
+# ---- the command ----
+
+
+def test_the_command_makes_invites_like_the_last_one_and_writes_orders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    organiser = Identity.load_or_create(tmp_path / "identity.key")
+    last = issue(organiser, run="tiny", spec_hash=RUN, addrs=ADDRS, token=b"t", expires=1.0)
+    (tmp_path / INVITE_FILE).write_text(last)
+    assert command.main(["invite", "--dir", str(tmp_path), "--count", "2", "--expires", "7d"]) == 0
+    texts = capsys.readouterr().out.split()
+    assert [parse(text, NOW_S / 2).addrs for text in texts] == [ADDRS, ADDRS]
+    assert command.main(["quarantine", ALICE.peer_id, "--reason", "sends noise", "--dir", str(tmp_path)]) == 0
+    assert (tmp_path / ORDERS_FILE).exists()
+    assert command.main(["list", "--dir", str(tmp_path)]) == 0
+    assert f"{ALICE.peer_id}  sends noise" in capsys.readouterr().out
+    assert command.main(["lift", ALICE.peer_id, "--dir", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(
+    "words", [["invite", "--expires", "soon"], ["quarantine", "nobody", "--reason", "x"], ["lift", ALICE.peer_id]]
+)
+def test_a_mistake_is_one_line(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    organiser = Identity.load_or_create(tmp_path / "identity.key")
+    (tmp_path / INVITE_FILE).write_text(issue(organiser, run="tiny", spec_hash=RUN, addrs=ADDRS))
+    for directory in (tmp_path, tmp_path / "empty"):
+        assert command.main([*words, "--dir", str(directory)]) == BadInput.exit_code
+        error = capsys.readouterr().err
+        assert error.startswith("homefires: ")
+        assert error.count("\n") == 1
+
+
+def test_a_line_of_the_book_names_peer_token_and_time(book: Book, tmp_path: Path) -> None:
+    book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
+    row = json.loads((tmp_path / "admitted").read_text())
+    assert row == {"peer": ALICE.peer_id, "token": (b"t" * 16).hex(), "once": False, "at": NOW_S}

@@ -1,0 +1,53 @@
+"""What a link obeys while it runs: how much it gives to newcomers, and how long a chain it keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from peer.averaging.donating import BUSY, CHUNK, MANIFEST, STANDING, Standing, ask_chunk, ask_standing
+from peer.averaging.link import Chains, _newcomers_bps
+from peer.limits.chosen import Chosen
+from peer.spec import PeerSettings
+from tests.peer.averaging.donors import Network
+
+
+async def test_newcomers_get_what_the_owner_allows_now(tmp_path: Path) -> None:
+    """Nothing at 0: no offer, no manifest, no chunk; and all of it again later."""
+    network = Network()
+    network.add(tmp_path, "donor", 4, 2)
+
+    async def ask(name: str, request: bytes) -> Any:
+        return await network.ask("donor", name, 5.0, 1 << 20, request)
+
+    async def offers() -> int:
+        return len(Standing.from_bytes(await ask(STANDING, ask_standing(()))).offers)
+
+    (offer,) = Standing.from_bytes(await ask(STANDING, ask_standing(()))).offers
+    assert await ask(MANIFEST, offer.manifest)
+    network.donors["donor"].allow(0)
+    assert await offers() == 0
+    assert await ask(MANIFEST, offer.manifest) is None
+    assert await ask(CHUNK, ask_chunk(offer.manifest, 0)) == BUSY
+    network.donors["donor"].allow(10**10)
+    assert await offers() == 1
+    assert len(await ask(CHUNK, ask_chunk(offer.manifest, 0))) > 1
+
+
+def test_newcomers_get_no_more_than_the_line_carries() -> None:
+    assert _newcomers_bps(PeerSettings(upload_mbps=3, newcomers_mbps=100)) == 3_000_000
+    assert _newcomers_bps(PeerSettings(newcomers_mbps=0)) == 0
+
+
+def test_a_chain_is_as_long_as_its_owner_wants_now(tmp_path: Path) -> None:
+    """Of the one that is in use; what was left behind is not touched any more."""
+    chosen = Chosen(PeerSettings(chain_mb=100))
+    chains = Chains(tmp_path, *[None] * 4, chosen)  # type: ignore[arg-type]
+    disk: Any = SimpleNamespace(quota_bytes=0)
+    with chains.within_quota(disk):
+        assert disk.quota_bytes == 100 << 20
+        chosen.change({"disk_gb": 0.1})
+        assert disk.quota_bytes == 50_000_000
+    chosen.change({"disk_gb": 0})
+    assert disk.quota_bytes == 50_000_000

@@ -1,0 +1,104 @@
+"""The whole examination, with a real node of the run on loopback and children that only play."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from dht.addresses import LOOPBACK
+from dht.identity import Identity
+from dht.invite import issue
+from dht.node import NetworkConfig, open_node
+from dht.probing import serve_probes
+from peer.doctor import examine as examining
+from peer.doctor.check import Check, Status, passed
+from peer.doctor.compute import Device, Ended, check_device, check_fit
+from peer.doctor.examine import Asked, examine
+from peer.fit.fitted import Basis, Fit
+from peer.spec import PeerSettings, dump, load
+
+pytestmark = pytest.mark.swarm
+
+BASIS = Basis(run="ab", device="cpu", name="cpu", torch="2", homefires="0")
+FIT = Fit(basis=BASIS, sequences=8, step_s=0.5, tokens_per_s=4096.0)
+
+
+async def test_a_machine_in_order_hears_what_taking_part_would_be_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every check is told once, in one object each, and the verdict rests on what was measured."""
+    spec = load("micro")
+
+    async def device(wanted: str) -> tuple[Check, Device]:
+        return passed("device", "cpu computes"), Device(device="cpu", name="x86_64")
+
+    async def fit(*about: object) -> tuple[Check, Fit]:
+        return passed("fit", "8 of 8"), FIT
+
+    async def libraries() -> Check:
+        return passed("libraries", "they go together")
+
+    for name, fake in (("check_device", device), ("check_fit", fit), ("check_libraries", libraries)):
+        monkeypatch.setattr(examining, name, fake)
+    organiser = Identity.load_or_create(tmp_path / "identity.key")
+    config = NetworkConfig(
+        run=spec.digest(), identity_path=tmp_path / "identity.key", socket_folder=tmp_path / "run", listen=LOOPBACK
+    )
+    told: list[Check] = []
+    async with open_node(config) as node:
+        node.serve("spec", dump(spec).encode)
+        node.serve("time", lambda: struct.pack(">d", time.time()))
+        serve_probes(node)
+        invite = issue(organiser, run="micro", spec_hash=spec.digest(), addrs=await node.addresses())
+        settings = PeerSettings(device="cpu", listen=LOOPBACK, upload_mbps=20, download_mbps=100, chain_mb=1)
+        verdict = await examine(Asked(invite=invite, directory=tmp_path / "peer", settings=settings), told.append)
+    names = [check.name for check in told]
+    assert len(names) == len(set(names))
+    assert set(names) == {
+        "invite", "identity", "file descriptors", "sleep", "device", "libraries", "daemon", "bootstrap", "clock",
+        "line", "reach", "heat", "memory", "disk", "fit",
+    }  # fmt: skip
+    assert [check.name for check in told if check.status is Status.FAIL] == []
+    assert all(json.loads(check.to_json())["check"] == check.name for check in told)
+    assert verdict.margin is not None
+    assert verdict.margin > 0
+    assert verdict.sync_s is not None
+    assert verdict.tokens_per_day is not None
+    assert 0 < verdict.tokens_per_day <= 86400 * spec.inner.sequences * spec.inner.accumulation * 64 / FIT.step_s
+    assert "at 20 Mbit/s up" in verdict.sentence  # the owner's cap, not what loopback carries
+    assert not (tmp_path / "peer").exists()
+
+
+async def test_what_a_child_tells_is_read() -> None:
+    """The device with those beside it, and the fit."""
+    row = {"device": "cuda:1", "name": "NVIDIA X", "uuid": "GPU-1", "free_bytes": 20 << 30, "total_bytes": 24 << 30}
+    other = {**row, "device": "cuda:0", "name": "NVIDIA Y"}
+
+    async def kernel(*words: str, timeout_s: float = 0.0) -> Ended:
+        assert words == ("-m", "peer.doctor.kernel", "cuda:1")
+        told = {**row, "kernel_s": 0.001, "torch": "2.13", "devices": [row, other]}
+        return Ended(exit_code=0, out=json.dumps(told), err="")
+
+    check, device = await check_device("cuda:1", kernel)
+    assert check.status is Status.PASS
+    assert "cuda:1 computes (NVIDIA X, 24 GiB, torch 2.13); also here: cuda:0 (NVIDIA Y, 24 GiB)" in check.found
+    assert device == Device(device="cuda:1", name="NVIDIA X", uuid="GPU-1", free_bytes=20 << 30)
+
+    async def dry(*words: str, timeout_s: float = 0.0) -> Ended:
+        return Ended(exit_code=0, out=FIT.to_json(), err="")
+
+    check, fit = await check_fit(load("micro"), "cpu", dry)
+    assert fit == FIT
+    assert check.figures["tokens_per_s"] == 4096.0
+
+    async def killed(*words: str, timeout_s: float = 0.0) -> Ended:
+        return Ended(exit_code=-9, out="", err="")
+
+    check, fit = await check_fit(load("micro"), "cpu", killed)
+    assert fit is None
+    assert (check.status, check.exit_code) == (Status.FAIL, 12)
+    assert "--device" in check.fix

@@ -1,0 +1,74 @@
+"""The examination beside a real node on loopback, as a bootstrap node answers."""
+
+from __future__ import annotations
+
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from dht.addresses import LOOPBACK
+from dht.identity import Identity
+from dht.invite import issue, parse
+from dht.node import NetworkConfig, open_node
+from dht.probing import serve_probes
+from peer.doctor.check import Check, Status
+from peer.doctor.network import Dialled, check_bootstrap, check_reach, examine_network
+from peer.introducing import facts, fetch
+from peer.spec import dump, load
+
+pytestmark = pytest.mark.swarm
+
+
+async def test_a_run_that_is_there_is_examined_and_introduced(tmp_path: Path, closed_port: int) -> None:
+    """One of its two addresses is silent; its clock is ten seconds ahead. The spec is that of the invite."""
+    spec = load("micro")
+    organiser = Identity.load_or_create(tmp_path / "identity.key")
+    config = NetworkConfig(
+        run=spec.digest(), identity_path=tmp_path / "identity.key", socket_folder=tmp_path / "run", listen=LOOPBACK
+    )
+    async with open_node(config) as node:
+        node.serve("spec", dump(spec).encode)
+        node.serve("time", lambda: struct.pack(">d", time.time() + 10))
+        serve_probes(node)
+        silent = f"/ip4/127.0.0.1/tcp/{closed_port}/p2p/{organiser.peer_id}"
+        addresses = (*await node.addresses(), silent)
+        invite = parse(issue(organiser, run="micro", spec_hash=spec.digest(), addrs=addresses), time.time())
+        found: dict[str, Check] = {}
+        met = await examine_network(invite, LOOPBACK, lambda check: found.update({check.name: check}))
+        (tmp_path / "newcomer").mkdir()
+        assert await fetch(invite, tmp_path / "newcomer") == spec
+    assert met is not None
+    assert met.spec == dump(spec).encode()
+    assert list(found) == ["daemon", "bootstrap", "clock", "line", "reach"]
+    assert found["bootstrap"].status is Status.WARN
+    assert silent in found["bootstrap"].found
+    assert found["clock"].status is Status.FAIL
+    assert found["clock"].figures["skew_s"] == pytest.approx(-10, abs=2)
+    assert found["line"].status is Status.PASS
+    assert set(found["line"].figures) == {"upload_mbps", "download_mbps"}
+    assert facts(invite, spec, None)["parameters"] > 0
+
+
+def test_every_address_is_told() -> None:
+    there = Dialled(address="/ip4/192.0.2.1/tcp/1", round_trip_s=0.025)
+    silent = Dialled(address="/ip4/192.0.2.2/tcp/1", round_trip_s=None, why="no answer")
+    assert check_bootstrap([there]).status is Status.PASS
+    assert "25 ms" in check_bootstrap([there]).found
+    assert check_bootstrap([silent, there]).status is Status.WARN
+    assert check_bootstrap([silent, silent]).status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("addresses", "status"),
+    [
+        (["/ip4/8.8.8.8/tcp/4001"], Status.PASS),
+        (["/ip4/192.168.1.7/tcp/4001", "/ip4/8.8.8.8/tcp/1/p2p/12D3/p2p-circuit"], Status.WARN),
+        (["/ip4/192.168.1.7/tcp/4001"], Status.UNKNOWN),
+        (["/ip4/127.0.0.1/tcp/4001"], Status.UNKNOWN),
+        ([], Status.UNKNOWN),
+    ],
+)
+def test_who_was_not_dialled_is_not_said_to_be_reached(addresses: list[str], status: Status) -> None:
+    assert check_reach(addresses).status is status

@@ -1,0 +1,236 @@
+"""The bar of all limits: a peer in the middle of a long step obeys within two seconds, and its round still counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from peer.events import AlertRaised, InnerProgressed, PeerStateChanged
+from peer.limits import resting
+from peer.limits.decide import LINGER_S
+from peer.wishes import Wish
+from tests.peer.limits.machines import FREE, Home
+from tests.peer.rounds.build import HEAD
+from tests.peer.story import Story, commit
+
+OBEYED_S = 2.0
+BEGINS_AT = 1_794_830_000.0
+"""Monday, 16 November 2026, 11:53:20 UTC."""
+NOON_S = 400.0
+"""Then noon is so many seconds away."""
+
+
+@pytest.fixture
+def home(story: Story, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A peer at home: steps of sixteen micro-batches of half a second."""
+    story.clock.now = story.peer.agreed_at = story.peer.round_began_at = BEGINS_AT
+    home = Home(story)
+    monkeypatch.setattr(resting, "PIECE_S", 0.25)
+    monkeypatch.setattr(resting.Resting.__init__, "__defaults__", (home.pass_time,))
+    return home
+
+
+def chosen(home: Home, values: dict[str, Any]) -> None:
+    home.session.change(values)
+    home.enforcer.look()
+
+
+def wish(home: Home, wish: Wish) -> None:
+    home.session.wishes.wish(wish)
+
+
+LIMITS: list[tuple[str, dict[str, Any], Callable[[Home], None], Callable[[Home], None]]] = [
+    ("PAUSED", {}, lambda home: wish(home, Wish.PAUSE), lambda home: wish(home, Wish.TRAIN)),
+    ("SNOOZED", {}, lambda home: home.session.wishes.snooze(60.0), lambda home: None),
+    ("IDLE", {"idle_min": 5}, lambda home: home.say(idle_s=0.0), lambda home: home.say(idle_s=301.0)),
+    ("BATTERY", {}, lambda home: home.say(on_battery=True), lambda home: home.say(on_battery=False)),
+    ("PROGRAM", {"pause_for": "steam"}, lambda home: home.say(running=("steam",)), lambda home: home.say(running=())),
+    ("DISK", {"disk_gb": 1}, lambda home: home.say(folder_bytes=10**10), lambda home: home.say(folder_bytes=0)),
+    ("MEMORY", {"memory_gb": 1}, lambda home: home.say(memory_bytes=10**10), lambda home: home.say(memory_bytes=0)),
+    (
+        "TEMPERATURE", {"max_temperature_c": 70}, lambda home: home.say(temperature_c=90.0),
+        lambda home: home.say(temperature_c=40.0),
+    ),
+    (
+        "QUOTA", {"monthly_gb": 1}, lambda home: setattr(home.traffic, "month_bytes", 10**10),
+        lambda home: setattr(home.traffic, "month_bytes", 0),
+    ),
+    ("SCHEDULE", {"schedule": "00:00-12:00"}, lambda home: None, lambda home: chosen(home, {"schedule": ""})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "values", "reach", "lift"), LIMITS, ids=[item[0] for item in LIMITS])
+def test_a_limit_is_obeyed_in_time_and_the_round_counts(
+    home: Home, code: str, values: dict[str, Any], reach: Callable[[Home], None], lift: Callable[[Home], None]
+) -> None:
+    """Not another micro-batch later than that; what was made is given at once, and it trains again when it may."""
+    story, worker = home.story, home.worker
+    chosen(home, values)
+    after_s = NOON_S if code == "SCHEDULE" else 11.3
+    home.at(after_s, lambda: reach(home))
+    reached_at = home.clock.now + after_s
+    while not home.session.wishes.pausing or not story.link.kinds().count("paused"):
+        story.turns(1)
+        if worker.frozen:  # a round is over: the next one
+            worker.frozen = False
+    assert 0 <= worker.computed_until - reached_at <= OBEYED_S
+    assert home.clock.now - reached_at <= OBEYED_S
+    assert sum(event.tokens for event in story.told(InnerProgressed)) == worker.tokens
+    assert worker.done[-1] == "freeze"
+    assert story.link.told[-1][0] == "paused"
+    assert worker.is_away, "the device is free"
+    said = story.told(PeerStateChanged)[-1]
+    assert said.state == "PAUSED"
+    assert said.why == home.session.wishes.holds[0].why
+    assert [hold.code for hold in home.session.wishes.holds] == [code]
+
+    lift(home)
+    steps, lifted_at = worker.done.count("step"), home.clock.now
+    while worker.done.count("step") == steps:
+        story.turns(1)
+    waited_s = home.clock.now - 16 * worker.micro_batch_s - lifted_at
+    expected = {"SNOOZED": 60.0, "BATTERY": LINGER_S, "PROGRAM": LINGER_S}.get(code, 0.0)
+    assert waited_s <= expected + OBEYED_S
+    assert "resumed" in story.link.kinds()
+    assert story.told(PeerStateChanged)[-1].state == "TRAINING"
+
+
+def test_a_duty_is_kept_within_a_step_and_between_steps(home: Home) -> None:
+    """Also by a limit that comes in the middle: of the time that passes it computes as much as the GPU may."""
+    chosen(home, {"max_temperature_c": 60})
+    home.say(temperature_c=64.9)
+    for _ in range(3):
+        story_turn(home)
+    shares = []
+    for _ in range(40):
+        began_at, computed_s = home.clock.now, home.worker.computed_s
+        story_turn(home)
+        shares.append((home.worker.computed_s - computed_s, home.clock.now - began_at))
+    assert home.session.wishes.duty == pytest.approx(0.05)
+    share = sum(computed for computed, _ in shares) / sum(passed for _, passed in shares)
+    assert share == pytest.approx(0.05, rel=0.1)
+
+
+def story_turn(home: Home) -> None:
+    home.story.turns(1)
+    if home.worker.frozen:
+        home.story.link.queue.append(commit())
+
+
+def test_a_rest_ends_with_a_pause(home: Home) -> None:
+    """A step whose rests would take minutes is a step of the micro-batches that were made."""
+    chosen(home, {"max_temperature_c": 60})
+    home.say(temperature_c=64.9)
+    home.pass_time(60.0)
+    home.at(21.0, lambda: home.session.wishes.wish(Wish.PAUSE))
+    asked_at = home.clock.now + 21.0
+    while not home.story.link.kinds().count("paused"):
+        home.story.turns(1)
+    assert home.clock.now - asked_at <= OBEYED_S
+    assert home.worker.tokens < 160
+    assert home.worker.done == ["begin", "step", "freeze"]
+
+
+def test_a_rest_is_not_exposed(home: Home) -> None:
+    """It is what its owner wants, like a pause."""
+    chosen(home, {"max_temperature_c": 60})
+    home.say(temperature_c=64.9)
+    home.pass_time(60.0)
+    exposed_s = home.story.peer.exposure.seconds
+    home.story.turns(3)
+    assert home.story.peer.exposure.seconds - exposed_s < 1.0
+
+
+def test_when_it_goes_on_is_said_with_the_state(home: Home) -> None:
+    home.session.wishes.snooze(600.0)
+    home.story.turns(2)
+    said = home.story.told(PeerStateChanged)[-1]
+    assert said.until == pytest.approx(home.clock.now + 600.0, abs=2.0)
+    home.session.wishes.snooze(7200.0)
+    home.story.turns(2)
+    assert home.story.told(PeerStateChanged)[-1].until == pytest.approx(home.clock.now + 7200.0, abs=3.0)
+
+
+def test_an_end_that_moves_with_every_key_is_not_said_each_time(home: Home) -> None:
+    chosen(home, {"idle_min": 5})
+    home.say(idle_s=0.0)
+    for _ in range(120):
+        home.story.turns(1)
+    assert home.clock.now > BEGINS_AT + 55
+    assert len([said for said in home.story.told(PeerStateChanged) if said.state == "PAUSED"]) <= 2
+
+
+def test_several_reasons_are_all_told_and_it_goes_on_when_the_last_is_gone(home: Home) -> None:
+    chosen(home, {"pause_for": "steam"})
+    home.say(running=("steam",), on_battery=True)
+    home.story.turns(3)
+    assert home.story.told(PeerStateChanged)[-1].why == "steam runs; this machine runs on battery"
+    home.say(running=())
+    home.pass_time(2 * LINGER_S)
+    home.story.turns(2)
+    assert home.story.told(PeerStateChanged)[-1].why == "this machine runs on battery"
+
+
+def test_a_limit_that_nothing_can_hold_is_told_once(home: Home) -> None:
+    """One of a GPU only when the model would be there; and again if it is set again."""
+    home.sensors.says = type(FREE)()
+    chosen(home, {"idle_min": 5, "max_temperature_c": 70})
+    home.pass_time(5.0)
+    assert [alert.text for alert in home.story.told(AlertRaised)] == [
+        "idle_min has no effect: nothing here tells when somebody last used a keyboard or a mouse"
+    ]
+    home.story.turns(2)
+    assert [alert.text.split()[0] for alert in home.story.told(AlertRaised)] == ["idle_min", "max_temperature_c"]
+    chosen(home, {"idle_min": 0})
+    chosen(home, {"idle_min": 9})
+    assert [alert.text.split()[0] for alert in home.story.told(AlertRaised)][2:] == ["idle_min"]
+
+
+def test_a_gpu_that_others_have_filled_is_tried_again(home: Home) -> None:
+    """Nothing is lost meanwhile, and it says why it does not train."""
+    home.session.wishes.wish(Wish.PAUSE)
+    home.story.turns(2)
+    home.worker.room_on_device = False
+    home.session.wishes.wish(Wish.TRAIN)
+    home.story.turns(20)
+    assert "step" not in home.worker.done
+    assert "no room for the model" in home.story.told(PeerStateChanged)[-1].why
+    home.worker.room_on_device = True
+    home.story.until(lambda: "step" in home.worker.done)
+    assert home.story.link.kinds().count("resumed") == 1
+
+
+def test_without_traffic_left_its_link_leaves_once_its_work_is_given(home: Home) -> None:
+    """A peer that only pauses takes in every round. In the next month it meets the others again."""
+    from peer.averaging.pipe import LinkLost
+
+    story = home.story
+    story.peer.met = True
+    chosen(home, {"monthly_gb": 1})
+    story.turns(1)
+    home.traffic.month_bytes = 10**10
+    home.pass_time(1.0)
+    story.turns(3)
+    assert story.link.told[-1] == ("paused", HEAD.anchor), "its part of the round waits for the others"
+    story.link.queue.append(commit())
+    story.turns(3)
+    assert story.link.told[-1] == ("leave",)
+    ended: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        home.pass_time(seconds)
+        ended.append(seconds)
+        if len(ended) == 20:
+            home.traffic.month_bytes = 0
+
+    story.clock.sleep = sleep  # type: ignore[method-assign]
+    story.link.queue.append(("ends with", LinkLost()))
+    story.peer.meet_again = lambda: setattr(home.session, "stopping", True)  # type: ignore[method-assign]
+    story.peer.take_part()
+    assert len(ended) >= 20
+    assert story.told(AlertRaised) == [], "it ended as it was asked to"
+    said = story.told(PeerStateChanged)[-1]
+    assert said.state == "PAUSED"
+    assert said.until is not None

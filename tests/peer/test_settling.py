@@ -1,0 +1,105 @@
+"""What a peer looks at between knowing its run and building its model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from dht.errors import HomefiresError, MemoryFull
+from peer.events import AlertRaised, Event
+from peer.fit import dry, finding
+from peer.fit.fitted import Basis, Fit
+from peer.settling import fit_for, look_around, say_smaller
+from peer.spec import PeerSettings, RunSpec, load
+from peer.telling import Session
+from peer.testing.children import HANG_S
+
+FIT = Fit(
+    basis=Basis(run="ab", device="auto", name="a GPU", torch="2", homefires="0"),
+    sequences=4, attention="sdpa", precision="bfloat16", step_s=0.5, tokens_per_s=1234.0,
+)  # fmt: skip
+
+
+@pytest.fixture
+def spec() -> RunSpec:
+    return load("micro")
+
+
+@pytest.fixture
+def said() -> list[Event]:
+    return []
+
+
+def alerts(said: list[Event]) -> list[AlertRaised]:
+    return [event for event in said if isinstance(event, AlertRaised)]
+
+
+def test_a_machine_in_order_is_not_talked_about(spec: RunSpec, said: list[Event], tmp_path: Path) -> None:
+    look_around(spec, tmp_path, PeerSettings(), Session(said.append)).join(HANG_S)
+    assert said == []
+
+
+def test_what_fails_is_one_alert_with_the_fix(
+    spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        f_bavail, f_frsize = 1, 512
+
+    monkeypatch.setattr(os, "statvfs", lambda folder: Full())
+    look_around(spec, tmp_path, PeerSettings(), Session(said.append)).join(HANG_S)
+    (alert,) = alerts(said)
+    assert (alert.level, alert.code) == ("warning", "DOCTOR")
+    assert "512 B free" in alert.text
+    assert "--dir" in alert.text
+    assert alert.text.endswith("look closer with: homefires doctor")
+
+
+def test_a_processor_trains_with_the_specs_own_micro_batch(spec: RunSpec, said: list[Event], tmp_path: Path) -> None:
+    """No dry run holds its start up."""
+    assert fit_for(spec, PeerSettings(device="cpu"), tmp_path, Session(said.append)) is None
+    assert said == []
+
+
+@pytest.fixture
+def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peer.train.inner.choose_device", lambda wanted: torch.device("cuda"))
+    monkeypatch.setattr(dry, "basis_of", lambda *about: FIT.basis)
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_a_gpu_is_fitted_and_told(
+    spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "find_fit", lambda *about: FIT)
+    assert fit_for(spec, PeerSettings(), tmp_path, Session(said.append)) == FIT
+    whole = spec.inner.sequences * spec.inner.accumulation
+    (alert,) = alerts(said)
+    assert alert.text == f"4 of {whole} sequences at a time, bfloat16, sdpa attention: 1,234 tokens/s"
+    assert alert.level == "info"
+
+
+@pytest.mark.usefixtures("a_gpu")
+@pytest.mark.parametrize(("error", "sequences"), [(MemoryFull("no room"), 1), (HomefiresError("a crash"), None)])
+def test_a_dry_run_that_fails_keeps_nobody_from_training(
+    error: HomefiresError, sequences: int | None, spec: RunSpec, said: list[Event], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def fail(*about: object) -> Fit:
+        raise error
+
+    monkeypatch.setattr(finding, "find_fit", fail)
+    fit = fit_for(spec, PeerSettings(), tmp_path, Session(said.append))
+    assert (fit.sequences if fit else None) == sequences
+    (alert,) = alerts(said)
+    assert (alert.code, alert.level) == ("FIT", "warning")
+    assert str(error) in alert.text
+
+
+def test_a_micro_batch_that_shrank_is_told(spec: RunSpec, said: list[Event]) -> None:
+    say_smaller(Session(said.append), spec, 2)
+    (alert,) = alerts(said)
+    whole = spec.inner.sequences * spec.inner.accumulation
+    assert f"from now on 2 of {whole} sequences at a time; nothing is lost" in alert.text

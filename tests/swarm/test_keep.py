@@ -1,0 +1,56 @@
+"""An organiser who trains nothing has checkpoints of the run, and makes a model of one of them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from peer.events import CheckpointWritten, InviteIssued, Line
+from peer.testing.children import HANG_S, assert_no_orphans
+from tests.swarm.conftest import Homefires
+from tests.swarm.test_join import ENDLESS, LOOPBACK
+
+pytestmark = pytest.mark.swarm
+
+SETS = (*ENDLESS, "--set", "round.keep_rounds=4", "--set", "round.snapshot_rounds=4", "--set", "run.founders=1")
+
+
+def homefires_says(*words: str) -> str:
+    command = [sys.executable, "-m", "tui", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True).stdout
+
+
+def test_an_organiser_keeps_checkpoints_and_exports_one(homefires: Callable[..., Homefires], tmp_path: Path) -> None:
+    """The watcher beside the node checks certificates; it ends with the node."""
+    kept = tmp_path / "kept"
+    words = ["--dir", str(tmp_path / "b"), *LOOPBACK, "--ui", "json", "--keep", str(kept), "--keep-last", "2"]
+    node = homefires("bootstrap", "micro", *words, *SETS, directory=tmp_path / "b-out")
+    issued = node.wait_for(lambda line: isinstance(line.event, InviteIssued))
+    assert isinstance(issued.event, InviteIssued)
+    words = ["--dir", str(tmp_path / "p"), "--name", "p", *LOOPBACK, "--ui", "json"]
+    peer = homefires("join", issued.event.invite, *words, directory=tmp_path / "p-out")
+
+    def is_kept(line: Line) -> bool:
+        return isinstance(line.event, CheckpointWritten) and line.event.path.startswith(str(kept))
+
+    for _ in range(3):
+        written = node.wait_for(is_kept)
+    assert isinstance(written.event, CheckpointWritten)
+    assert len(list(kept.glob("round-*"))) == 2
+    folder, round = written.event.path, written.event.round
+    for command in (node, peer):
+        command.signal(signal.SIGTERM)
+        command.finish()
+    assert_no_orphans(tmp_path)
+
+    said = homefires_says("export", folder, "--to", str(tmp_path / "model"))
+    assert said.startswith(f"round {round} of micro (")
+    assert (tmp_path / "model" / "model.safetensors").exists()
+    credit = json.loads(homefires_says("credit", folder, "--json"))
+    assert (credit["last_round"], credit["peers"][0]["accepted"]) == (round, round - credit["first_round"] + 1)

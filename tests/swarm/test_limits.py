@@ -1,0 +1,156 @@
+"""Limits of real peers that are set while they run: what they hold is held, and what was trained counts."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.events import AlertRaised, InnerProgressed, Line, PeerStateChanged, RoundCommitted, SettingsChanged
+from peer.limits.decide import LINGER_S
+from peer.limits.store import read_table
+from peer.testing.children import BUSY
+from peer.testing.processes import RealSwarm
+from tui.control import PeerControl
+
+pytestmark = pytest.mark.swarm
+OBEYED_S = 2.0 * BUSY
+SNOOZED_S = 6.0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
+    """Two peers whose rounds take some seconds. Every test leaves them as it found them."""
+    folder = tmp_path_factory.mktemp("run")
+    with closing(RealSwarm(folder, 2, settings=("min_step_s=0.09", "on_battery=yes"))) as run:
+        run.until_round(3)
+        yield run
+
+
+@pytest.fixture
+def game(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Starts a program of a name that nothing else here has."""
+    program = tmp_path / "a-game-of-mine"
+    shutil.copy(shutil.which("sleep") or "", program)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen([program, "600"]))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+def paused(since_t: float) -> Callable[[Line], bool]:
+    return lambda line: isinstance(line.event, PeerStateChanged) and line.event.state == "PAUSED" and line.t >= since_t
+
+
+def trains(since_t: float) -> Callable[[Line], bool]:
+    return lambda line: isinstance(line.event, InnerProgressed) and line.t > since_t
+
+
+def asked(run: RealSwarm, cmd: str, **fields: Any) -> dict[str, Any]:
+    reply = PeerControl(run.directory_of(0)).request(cmd, **fields)
+    assert reply.ok, reply.error
+    return dict(reply.fields)
+
+
+def weight_in(run: RealSwarm, round: int) -> int:
+    """What peer 0 counted in it, as the other one tells."""
+    run.until_round(round)
+    told = {line.event.round: line.event for line in run.lines(1) if isinstance(line.event, RoundCommitted)}
+    return told[round].weights.get(run.id_of(0), 0)
+
+
+def in_a_round(run: RealSwarm) -> int:
+    """A moment at which peer 0 has made some steps of it; the round's number."""
+    at = run.committed(0)[-1].round
+
+    def has_begun(line: Line) -> bool:
+        return isinstance(line.event, InnerProgressed) and line.event.round > at
+
+    event = run.wait_for(0, has_begun).event
+    assert isinstance(event, InnerProgressed)
+    return event.round
+
+
+def test_it_pauses_while_a_program_runs_and_its_round_counts(
+    run: RealSwarm, game: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    """It says which; a status answers why; and it goes on by itself when the program has ended."""
+    note = asked(run, "set", values={"pause_for": ["a-game-of-mine"]})["note"]
+    assert note == ""
+    assert read_table(run.directory_of(0))["pause_for"] == ["a-game-of-mine"]
+    round, started_t = in_a_round(run), time.time()
+    playing = game()
+    said = run.wait_for(0, paused(started_t))
+    assert said.t - started_t < OBEYED_S
+    assert isinstance(said.event, PeerStateChanged)
+    assert said.event.why == "a-game-of-mine runs"
+    status = asked(run, "status")
+    assert [hold["code"] for hold in status["holds"]] == ["PROGRAM"]
+    assert weight_in(run, round + 1) > 0, "what it had made is given"
+    assert weight_in(run, round + 2) == 0
+    playing.kill()
+    playing.wait()
+    ended_t = time.time()
+    assert run.wait_for(0, trains(ended_t)).t - ended_t < LINGER_S + OBEYED_S
+    asked(run, "set", values={"pause_for": []})
+    assert weight_in(run, run.committed(1)[-1].round + 2) > 0
+    run.assert_agreement()
+
+
+def test_a_snooze_says_when_it_ends_and_ends_then(run: RealSwarm) -> None:
+    in_a_round(run)
+    asked_t = time.time()
+    answer = asked(run, "snooze", minutes=SNOOZED_S / 60)
+    assert answer["until"] == pytest.approx(asked_t + SNOOZED_S, abs=OBEYED_S)
+    said = run.wait_for(0, paused(asked_t)).event
+    assert isinstance(said, PeerStateChanged)
+    assert said.until == pytest.approx(answer["until"])
+    woken = run.wait_for(0, trains(answer["until"]))
+    assert woken.t - answer["until"] < OBEYED_S
+    run.assert_agreement()
+
+
+def test_a_folder_beyond_its_quota_pauses_training_and_loses_nothing(run: RealSwarm) -> None:
+    """Until its owner makes room in it, or allows more."""
+    round, asked_t = in_a_round(run), time.time()
+    ballast = run.directory_of(0) / "ballast"
+    asked(run, "set", values={"disk_gb": 0.1})
+    assert asked(run, "status")["holds"] == []
+    ballast.write_bytes(bytes(110_000_000))
+    said = run.wait_for(0, paused(asked_t)).event
+    assert isinstance(said, PeerStateChanged)
+    assert "disk_gb is 0.1" in said.why
+    assert weight_in(run, round + 1) > 0
+    ballast.unlink()
+    run.wait_for(0, trains(time.time()))
+    asked(run, "set", values={"disk_gb": 0})
+    assert weight_in(run, run.committed(1)[-1].round + 2) > 0
+    run.assert_agreement()
+
+
+def test_what_was_set_is_there_after_a_restart(run: RealSwarm) -> None:
+    """And a limit that nothing here can hold was told once, not obeyed in silence."""
+    asked(run, "set", values={"idle_min": 0, "upload_mbps": 900.0, "newcomers_mbps": 50})
+    changes = [line.event for line in run.lines(0) if isinstance(line.event, SettingsChanged)]
+    assert changes[-1].settings["upload_mbps"] == 900.0
+    run.stop(0)
+    run.restart(0)
+    run.wait_for(0, trains(time.time()))
+    assert asked(run, "status")["settings"]["upload_mbps"] == 900.0
+    assert [
+        line.event for line in run.lines(0) if isinstance(line.event, AlertRaised) and "LIMIT" in line.event.code
+    ] == []
+    run.until_round(run.committed(1)[-1].round + 1)
+    run.assert_agreement()

@@ -1,0 +1,97 @@
+"""Runs whose bootstrap node is dead, runs that ask for an admission, and a peer that the organiser keeps out."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dht.errors import NotAdmitted
+from dht.fingerprint import words
+from dht.identity import Identity
+from dht.invite import issue, parse
+from peer.events import AlertRaised, Line
+from peer.testing.children import HANG_S
+from peer.testing.plugin import StartSwarm
+from peer.testing.processes import LOOPBACK, RealSwarm
+
+pytestmark = pytest.mark.swarm
+
+QUICK = ("round.steps=40", "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2")
+INVITED = "admission.policy='invited'"
+
+
+def newest(run: RealSwarm, peer: int) -> int:
+    return run.committed(peer)[-1].round
+
+
+def organise(run: RealSwarm, *asked: str) -> str:
+    """What `homefires invite` and `homefires quarantine` do, beside the running node."""
+    argv = [sys.executable, "-m", "bootstrap.organiser", *asked, "--dir", str(run.directory / "bootstrap")]
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=HANG_S).stdout
+
+
+def quarantine_of(line: Line, peer: str) -> bool:
+    return isinstance(line.event, AlertRaised) and line.event.code == "QUARANTINE" and peer in line.event.text
+
+
+def test_with_every_bootstrap_node_dead_training_goes_on_and_a_newcomer_with_a_remembered_peer_joins(
+    swarm: StartSwarm,
+) -> None:
+    """It has no more than the old invite, which nobody answers, and one address of a peer: spec, genesis, chain and
+    the way to the others come from there."""
+    run = swarm(peers=2, real=True, sets=QUICK)
+    run.until_round(2)
+    remembered = run.directory_of(0) / "peers.json"
+    assert run.id_of(1) in remembered.read_text()
+    run._bootstrap.signal_group(signal.SIGKILL)
+    folder = run.directory / "peer-2"
+    folder.mkdir(mode=0o700)
+    (folder / "peers.json").write_bytes(remembered.read_bytes())
+    late = run.join()
+    run.until(lambda: any(late in commit.group for commit in run.committed(0)), "the newcomer is in no group")
+    run.until_round(newest(run, 0) + 1)
+    run.assert_agreement()
+
+
+def test_an_invited_run_takes_whom_its_organiser_admits_and_a_peer_in_quarantine_is_no_member(
+    swarm: StartSwarm, tmp_path: Path
+) -> None:
+    """An invite without a token admits nobody. Quarantine is shown to all with its reason, obeyed from the next
+    round on, and over when it is lifted."""
+    run = swarm(peers=3, real=True, sets=(*QUICK, INVITED))
+    invite = parse(run.invite, 0.0)
+    assert invite.token is not None
+    run.until_round(2)
+    assert (run.directory_of(0) / "admission").exists()
+    assert_not_admitted(run, tmp_path)
+
+    said = organise(run, "quarantine", run.id_of(2), "--reason", "sends noise")
+    assert run.id_of(2) in said
+    heard = run.wait_for(0, lambda line: quarantine_of(line, run.id_of(2)))
+    assert "sends noise" in heard.event.text
+    assert "sends noise" in run.wait_for(2, lambda line: quarantine_of(line, "this peer")).event.text
+    last = newest(run, 0)
+    run.until_round(last + 4, by=(0, 1))
+    assert run.group(last + 3) == run.group(last + 4) == {0, 1}
+
+    organise(run, "quarantine", run.id_of(1), "--reason", "a mistake")
+    organise(run, "lift", run.id_of(1))
+    organise(run, "lift", run.id_of(2))
+    run.until(lambda: 2 in run.committed(0)[-1].group, "the peer is not back in the group")
+    assert organise(run, "list").startswith(f"nobody is in quarantine in micro of {words(invite.organiser)}")
+    run.assert_agreement()
+
+
+def assert_not_admitted(run: RealSwarm, folder: Path) -> None:
+    """Somebody knows the run and its addresses, but has no token of the organiser."""
+    real = parse(run.invite, 0.0)
+    organiser = Identity.load_or_create(run.directory / "bootstrap" / "identity.key")
+    tokenless = issue(organiser, run=real.run, spec_hash=real.spec_hash, addrs=real.addrs)
+    argv = [sys.executable, "-m", "peer", "join", tokenless, "--dir", str(folder / "stranger"), "--listen", LOOPBACK]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=HANG_S)
+    assert ended.returncode == NotAdmitted.exit_code, ended.stderr
+    assert "holds no token" in ended.stderr

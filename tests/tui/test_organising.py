@@ -1,0 +1,91 @@
+"""The organiser's node and the watcher that keeps checkpoints beside it: one command, two children."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+import tui.organising
+from dht.errors import BadInput, HomefiresError
+from peer.events import CheckpointWritten, InviteIssued, Line, PeerStopped, RoundCommitted, format_line
+from tui.commands.options import Parser, add_keep, keep
+from tui.keeping import Backoff
+from tui.organising import Keep, serve_and_keep
+from tui.output import JsonOutput
+
+SAY = "import sys, time, pathlib; say = lambda text: print(text, flush=True);"
+NODE = """
+import pathlib, sys, time
+print(sys.argv[2], flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+print(sys.argv[3], flush=True)
+sys.exit(int(sys.argv[4]))
+"""
+
+
+def line(event: object) -> str:
+    return format_line(Line(seq=0, t=1.0, run="r", peer="", event=event))  # type: ignore[arg-type]
+
+
+def node(until: Path, code: int = 0) -> list[str]:
+    """Issues an invite and ends when a file is there."""
+    told = (line(InviteIssued(invite="hf1:x")), line(PeerStopped(why="asked to stop", exit_code=code)))
+    return [sys.executable, "-c", NODE, str(until), *told, str(code)]
+
+
+@pytest.fixture
+def watchers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The command lines of the watchers that were started. The first one crashes; the second keeps a checkpoint."""
+    asked: list[list[str]] = []
+    done = tmp_path / "done"
+    committed = RoundCommitted(
+        round=16, digest="d", state="s", group=[], weights={}, penalties=[], tokens=0, bytes_sent=0, bytes_received=0,
+        round_s=0.0, exposed_s=0.0,
+    )  # fmt: skip
+    told = [line(committed), line(CheckpointWritten(round=16, path="p", bytes=9))]
+
+    def command(module: str, *arguments: str) -> list[str]:
+        asked.append([module, *arguments])
+        says = "; ".join(f"say({text!r})" for text in told)
+        code = "sys.exit(1)" if len(asked) == 1 else f"{says}; pathlib.Path({str(done)!r}).touch(); time.sleep(60)"
+        return [sys.executable, "-c", f"{SAY} {code}"]
+
+    monkeypatch.setattr(tui.organising, "python_module", command)
+    return asked
+
+
+def test_a_watcher_follows_the_invite_and_is_started_again(watchers: list[list[str]], tmp_path: Path) -> None:
+    """Its checkpoints are told, its rounds are not. It ends with the node."""
+    stream, aside = io.StringIO(), io.StringIO()
+    kept = Keep(directory=tmp_path / "keep", last=2, every=64)
+    output, backoff = JsonOutput(stream, aside), Backoff(first_s=0.01)
+    assert serve_and_keep(node(tmp_path / "done"), tmp_path / "log", kept, output, backoff=backoff) == 0
+    assert watchers[0] == watchers[1] == [
+        "peer", "watch", "hf1:x", "--keep", str(tmp_path / "keep"), "--keep-last", "2", "--keep-every", "64",
+    ]  # fmt: skip
+    assert "CheckpointWritten" in stream.getvalue()
+    assert "RoundCommitted" not in stream.getvalue()
+    assert "checkpoints: ended unexpectedly with exit code 1; it is started again in 0 s" in aside.getvalue()
+
+
+def test_what_the_node_fails_with_is_raised(watchers: list[list[str]], tmp_path: Path) -> None:
+    kept = Keep(directory=tmp_path / "keep", last=2, every=0)
+    with pytest.raises(HomefiresError, match="asked to stop"):
+        serve_and_keep(
+            node(tmp_path / "done", code=4), tmp_path / "log", kept, JsonOutput(io.StringIO(), io.StringIO()),
+            backoff=Backoff(first_s=0.01),
+        )  # fmt: skip
+
+
+def test_what_is_kept_is_chosen_on_the_command_line() -> None:
+    parser = Parser()
+    add_keep(parser)
+    assert keep(parser.parse_args([])) is None
+    chosen = parser.parse_args(["--keep", "k", "--keep-every", "64"])
+    assert keep(chosen) == Keep(directory=Path("k"), last=3, every=64)
+    with pytest.raises(BadInput, match="keep at least the last one"):
+        keep(parser.parse_args(["--keep", "k", "--keep-last", "0"]))
