@@ -225,6 +225,26 @@ def _outcome(peer: str, weights: Mapping[str, int], penalties: Iterable[Penalty]
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoundForecast(Event):
+    """What the round that leads to anchor `round` is expected to take here, beside what the one before took.
+
+    Nine of ten such rounds lie between `low_s` and `high_s`. `foretold_s` is what had been expected of the round
+    that is over, None if nothing was, and `took_s` what it took. `late_s` says by how much this peer's part will miss
+    what the others wait for, negative if it will be in time, None if that is not known yet; `advice` is what its owner
+    can do about it, in words, or empty.
+    """
+
+    round: int
+    expected_s: float
+    low_s: float
+    high_s: float
+    took_s: float
+    foretold_s: float | None = None
+    late_s: float | None = None
+    advice: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoundAborted(Event):
     """A try of this round ended without a decision; nothing changed, and it is tried again."""
 

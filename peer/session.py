@@ -272,6 +272,7 @@ class Peer(Standing):
         self.exposure.end()
         if not self.said_paused:
             self._give_before_pause()
+            self.forecaster.restarted()
             self.link.send("paused", self.anchor)
             self.said_paused = True
             self.trainer.leave_device()

@@ -17,6 +17,7 @@ from peer.averaging.replaying import Replaying
 from peer.averaging.snapshots import drop_after
 from peer.events import Evaluated, Event, PhaseEntered, RoundCommitted
 from peer.exposure import Exposure
+from peer.forecasting import Forecaster
 from peer.keeping import Keeper
 from peer.outcome import given_of, norms_of, penalties_of, tokens_of, weights_of
 from peer.rounds.deadlines import ready_after_others_s
@@ -76,9 +77,14 @@ class Standing:
     applying: tuple[Update, int, int] | None = None
     """The update that led here and the bytes of its round, while it is applied beside training."""
     pace: Pace = field(init=False)
+    forecaster: Forecaster = field(init=False)
 
     def __post_init__(self) -> None:
         self.keeper, self.pace = Keeper(self.checkpoints, self.snapshotter, self.session), Pace(self.spec)
+        self.forecaster = Forecaster(
+            self.spec, self.trainer.me, self.trainer.parameters, self.pace,
+            lambda: asdict(self.session.chosen.settings), self.session.emit,
+        )  # fmt: skip
         self.agreed_at = time.monotonic()
 
     def _hear(self, timeout_s: float) -> None:
@@ -129,6 +135,7 @@ class Standing:
         self.exposure.begin()
         updates = [Block.from_bytes(block).update for block in packed]
         self.keeper.finish_snapshot()
+        self.forecaster.restarted()
         restored = restore_at(self.link.directory, self.spec, anchor, updates[-1].round - 1)
         undone = self.trainer.undo(updates, restored)
         self.anchor, self.members = anchor, members
@@ -155,6 +162,7 @@ class Standing:
         """Stand where the chain on this disk ends; at the very start the first founder measures it."""
         self.anchor = anchor
         self.trainer.resume(anchor)
+        self.forecaster.restarted()
         self._begin_anew()
         self.exposure.begin()
         self._begin_to_count()
@@ -218,6 +226,8 @@ class Standing:
         for penalty in imposed:
             if self.in_step or penalty.about == self.trainer.me:  # a newcomer need not tell what was long ago
                 self.session.emit(penalty)
+        if self.in_step:
+            self.forecaster.committed(update, round_s)
         # Last: it may raise LinkLost, and the round is told to people once.
         self.link.send("applied", self.anchor, state)
         if self.in_step:

@@ -94,6 +94,11 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> Shape:
     return _gpt2(values, vocabulary, spec) if spec.model.architecture == "gpt2" else _llama(values, vocabulary, spec)
 
 
+def known_shape(spec: RunSpec, parameters: int) -> Shape:
+    """The shape of a model that is there, and has so many parameters, whatever its architecture."""
+    return shape_of(spec) if spec.model.architecture in DEFAULTS else shape_of(spec, parameters)
+
+
 def _vocabulary(spec: RunSpec) -> int:
     if "vocab_size" in spec.model.config:
         return int(spec.model.config["vocab_size"])

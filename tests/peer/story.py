@@ -102,6 +102,7 @@ class Trainer:
     steps_in_round: int = STEPS
     step_in_round: int = 0
     layer_sizes: tuple[int, ...] = (5,)
+    parameters: int = 5
     turns: Turns = field(default_factory=lambda: Turns(PARTS, 1))
     layer_names: tuple[str, ...] = ("layer",)
     frozen: bool = False
