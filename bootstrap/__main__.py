@@ -17,7 +17,7 @@ from pathlib import Path
 from bootstrap.inviting import parse_duration_s
 from bootstrap.report import Reporter
 from bootstrap.server import BootstrapConfig, read_config, serve
-from dht.addresses import check_announce, check_listen
+from dht.addresses import check_announce, check_dial, check_listen
 from dht.errors import BadInput, HomefiresError
 from dht.lifetime import die_with_parent, parent_gone
 
@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spec-hash", required=True, metavar="HEX", help="what joiners must find the spec to hash to")
     parser.add_argument("--listen", action="append", default=[], metavar="ADDR", help="default: all interfaces")
     parser.add_argument("--announce", action="append", default=[], metavar="ADDR", help="what others shall dial")
+    parser.add_argument("--also", action="append", default=[], metavar="ADDR", help="where else newcomers may dial")
     parser.add_argument("--invites", type=int, default=0, metavar="N", help="so many invites for one peer each")
     parser.add_argument("--expires", default="", metavar="TIME", help="how long invites last, such as 7d or 12h")
     text = "serve a health page and metrics on this port of loopback"
@@ -69,7 +70,7 @@ def _config(options: argparse.Namespace) -> BootstrapConfig:
     lasts_s = parse_duration_s("--expires", options.expires) if options.expires else 0.0
     return read_config(
         options.spec, spec_hash, options.dir, listen, announce, single=options.invites, lasts_s=lasts_s,
-        health_port=options.health_port,
+        health_port=options.health_port, also=tuple(check_dial(address) for address in options.also),
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from dht import invite
 from dht.addresses import ALL_INTERFACES, are_loopback, check_dial
 from dht.errors import BadAddress, BadSpec, DiskFull, Unreachable
 from dht.files import write_whole
+from dht.fingerprint import words
 from dht.identity import Identity
 from dht.keys import GENESIS, GENESIS_TTL_S, HEAD
 from dht.lock import hold_directory
@@ -54,6 +55,8 @@ class BootstrapConfig:
     founders: int
     listen: tuple[str, ...] = ALL_INTERFACES
     announce: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    """Where else newcomers may dial: other nodes or peers of the run. For the invites alone."""
     terms: Terms = field(default_factory=Terms)
     health_port: int = 0
     """Of loopback; 0 serves no health page."""
@@ -61,7 +64,7 @@ class BootstrapConfig:
 
 def read_config(
     path: Path, spec_hash: bytes, directory: Path, listen: tuple[str, ...], announce: tuple[str, ...],
-    *, single: int = 0, lasts_s: float = 0.0, health_port: int = 0,
+    *, also: tuple[str, ...] = (), single: int = 0, lasts_s: float = 0.0, health_port: int = 0,
 ) -> BootstrapConfig:  # fmt: skip
     """The config for a spec file. Raises BadSpec, and BadInput for terms of invites that do not fit it."""
     try:
@@ -83,6 +86,7 @@ def read_config(
         founders=founders,
         listen=listen or ALL_INTERFACES,
         announce=announce,
+        also=also,
         terms=Terms(admits=policy == "invited", single=single, lasts_s=lasts_s),
         health_port=health_port,
     )
@@ -99,6 +103,8 @@ async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) 
         health = Health(config.name, config.directory, config.founders, time.time())
         report.listener = health.note
         report("PeerStarted", name="bootstrap", version=_version(), directory=str(config.directory))
+        text = f"who joins is shown these words for you; tell them to people by another way: {words(identity.peer_id)}"
+        report("AlertRaised", level="info", code="FINGERPRINT", text=text)
         with _forgiving_when(stop), _pages(config, health), bounding(config.directory / "bootstrap.log"):
             async with open_node(_network(config)) as node:
                 node.serve("spec", lambda: config.spec)
@@ -227,7 +233,7 @@ async def _invite(config: BootstrapConfig, identity: Identity, node: Node, repor
         identity,
         run=config.name,
         spec_hash=config.spec_hash,
-        addrs=tuple((beyond or addresses)[: invite.MAX_ADDRESSES]),
+        addrs=(*(beyond or addresses), *config.also)[: invite.MAX_ADDRESSES],
         terms=config.terms,
         now_s=time.time(),
     )

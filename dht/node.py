@@ -139,8 +139,13 @@ class Node:
         return await self._daemon.connections()
 
     async def reach(self, address: str, timeout_s: float) -> None:
-        """Connect at this dial address; a connection that exists is enough. Raises Unreachable."""
+        """Connect at this dial address, and read the board there too from now on. Raises Unreachable.
+
+        A connection that exists is enough.
+        """
         await self._daemon.connect(check_dial(address), timeout_s)
+        assert isinstance(self.board, DhtBoard)
+        await self.board.meet(peer_id_in(address))
 
     async def round_trip_s(self, peer_id: str, timeout_s: float) -> float:
         """Seconds between a small question to the peer and its answer, both event loops included. Raises Unreachable.
@@ -292,6 +297,12 @@ class DhtBoard:
     def __init__(self, dht_node: Any, run: bytes) -> None:
         self._dht = dht_node
         self._run = run
+
+    async def meet(self, peer_id: str) -> None:
+        """Know a node to which there is a connection; one that does not answer is left out."""
+        from hivemind.p2p import PeerID
+
+        await self._dht.protocol.call_ping(PeerID.from_base58(peer_id))
 
     async def publish(self, topic: str, record: Record, ttl_s: float) -> bool:
         """Store the record on the nodes nearest to the topic's key."""

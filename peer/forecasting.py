@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from peer.events import AlertRaised, Event, RoundForecast
 from peer.plan.live import Expected, Live, fact_of, in_words, remedy
@@ -20,7 +21,7 @@ class Forecaster:
     """Compares prediction with fact, round by round, and says both."""
 
     def __init__(
-        self, spec: RunSpec, me: str, parameters: int, pace: Pace, settings: Callable[[], Mapping[str, object]],
+        self, spec: RunSpec, me: str, parameters: int, pace: Pace, settings: Callable[[], Mapping[str, Any]],
         emit: Callable[[Event], None],
     ) -> None:  # fmt: skip
         self._spec, self._me, self._pace, self._settings, self._emit = spec, me, pace, settings, emit
@@ -55,9 +56,11 @@ class Forecaster:
         self._live.forget_foretold()
         self._foretold_s = None
 
-    def _mine(self, settings: Mapping[str, object]) -> Machine:
-        caps = {name: float(settings.get(name) or 0.0) for name in ("upload_mbps", "download_mbps")}  # type: ignore[arg-type]
-        return Machine(name="mine", step_s=self._pace.step_s, **caps)
+    def _mine(self, settings: Mapping[str, Any]) -> Machine:
+        return Machine(
+            name="mine", step_s=self._pace.step_s, upload_mbps=settings["upload_mbps"],
+            download_mbps=settings["download_mbps"],
+        )  # fmt: skip
 
     def _others(self, members: int) -> tuple[float, ...]:
         """Speeds of as many others as there were members; 0 for those who say none."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from dht.addresses import are_loopback
 from dht.errors import BadInput
+from dht.fingerprint import words
 from dht.identity import Identity
 from dht.invite import Invite, parse
 from dht.node import NetworkConfig, open_node
@@ -61,17 +62,12 @@ def facts(invite: Invite, spec: RunSpec, power_w: float | None) -> dict[str, Any
     """All that a consent screen says, numbers as numbers. `power_w`: what the GPU may draw, None without one."""
     needs = needs_of(spec, PeerSettings.chain_mb)
     return {
-        "v": 1, "run": invite.run, "organiser": invite.organiser, "fingerprint": fingerprint(invite.organiser),
+        "v": 1, "run": invite.run, "organiser": invite.organiser, "fingerprint": words(invite.organiser),
         "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
         "rounds": spec.run.rounds, "data": data_in_words(spec), "licence": LICENCES[spec.data.source],
         "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
         "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec),
     }  # fmt: skip
-
-
-def fingerprint(peer_id: str) -> str:
-    """What a person compares with what the organiser told: the peer id itself until there are words for it."""
-    return peer_id
 
 
 def data_in_words(spec: RunSpec) -> str:

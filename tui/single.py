@@ -86,18 +86,19 @@ def run_join(join: Join, output: Output) -> int:
 
 def run_bootstrap(
     spec: RunSpec, output: Output, *, directory: Path | None, listen: Sequence[str], announce: Sequence[str],
-    invites: int = 0, expires: str = "", health_port: int = 0, keep: Keep | None = None,
+    also: Sequence[str] = (), invites: int = 0, expires: str = "", health_port: int = 0, keep: Keep | None = None,
 ) -> int:  # fmt: skip
     """Serve the run until interrupted, and keep checkpoints of it if `keep` says where.
 
-    `invites` for one peer each, 0: one for all; `expires` is how long they last, such as 7d. Raises RunMismatch if the
-    directory belongs to another run, DiskFull.
+    Invites name the addresses in `also`, too; `invites` for one peer each, 0: one for all; `expires` is how long they
+    last, such as 7d. Raises RunMismatch if the directory belongs to another run, DiskFull.
     """
     directory = directory or default_directory("bootstrap", spec.run.name, spec.digest())
     path = claim_directory(directory, spec)
     output.say(describe_model(path))
     argv = python_module("bootstrap", str(path), "--dir", str(directory), "--spec-hash", spec.digest().hex())
     argv += _listen(listen) + [part for address in announce for part in ("--announce", address)]
+    argv += [part for address in also for part in ("--also", address)]
     argv += ["--invites", str(invites)] + (["--expires", expires] if expires else [])
     argv += ["--health-port", str(health_port)] if health_port else []
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")

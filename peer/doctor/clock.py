@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from dht.errors import BadInput, Unreachable
+from dht.errors import ClockOff, Unreachable
 from peer.doctor.check import Check, failed, passed, unknown, warned
 
 TIME = "time"
@@ -62,7 +62,7 @@ def check_clock(skew_s: float | None) -> Check:
     found = f"this clock is {abs(skew_s):.1f} s {way} the others'"
     fix = "set the clock: sudo timedatectl set-ntp true"
     if abs(skew_s) > MOST_SKEW_S:
-        return failed("clock", f"{found}; more than {MOST_SKEW_S:.0f} s is refused", fix, BadInput, skew_s=skew_s)
+        return failed("clock", f"{found}; more than {MOST_SKEW_S:.0f} s is refused", fix, ClockOff, skew_s=skew_s)
     if abs(skew_s) > SKEW_S:
         return warned("clock", found, fix, skew_s=skew_s)
     return passed("clock", f"within {max(0.1, abs(skew_s)):.1f} s of the others'", skew_s=skew_s)

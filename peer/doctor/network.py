@@ -182,11 +182,12 @@ async def _peers(met: Met) -> list[str]:
     met.peers = len(records)
     found = []
     for peer, record in list(records.items())[:PROBED_MOST]:
-        with suppress(Malformed, Unreachable):
+        with suppress(Malformed, Unreachable, TimeoutError):
             body = unpack_body(record)
-            if isinstance(body, HeadRecord) and await met.node.meet(peer, body.addrs):
-                met.answered.setdefault(peer, await met.node.round_trip_s(peer, ROUND_TRIP_S))
-                found.append(peer)
+            async with asyncio.timeout(DIAL_S):
+                if isinstance(body, HeadRecord) and await met.node.meet(peer, body.addrs):
+                    met.answered.setdefault(peer, await met.node.round_trip_s(peer, ROUND_TRIP_S))
+                    found.append(peer)
     return found
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from peer.plan.coefficients import UNMEASURED, Z90, Coefficients, shipped
 from peer.plan.machines import Machine, swarm_of
@@ -131,7 +132,7 @@ class Live:
         return median(fact.ready_s - fact.patience_s for fact in self._facts)
 
 
-def remedy(spec: RunSpec, expected: Expected, step_s: float, steps: int, settings: Mapping[str, object]) -> str:
+def remedy(spec: RunSpec, expected: Expected, step_s: float, steps: int, settings: Mapping[str, Any]) -> str:
     """What its owner can do about a part that is late or nearly so, in words; `steps` of `step_s` are this peer's part.
 
     Empty if nothing needs to be done.
@@ -140,7 +141,7 @@ def remedy(spec: RunSpec, expected: Expected, step_s: float, steps: int, setting
         return ""
     too_long_s = expected.late_s + TIGHT * expected.patience_s
     needed_s = step_s - too_long_s / max(1, steps)
-    slowed_s = float(settings.get("min_step_s") or 0.0)  # type: ignore[arg-type]
+    slowed_s = float(settings.get("min_step_s") or 0.0)
     if needed_s > 0 and slowed_s > needed_s:
         return f"min_step_s is {slowed_s:g} s: with {_down(needed_s):g} s its part would be there in time"
     held = [name for name in ("max_temperature_c", "max_power_w") if settings.get(name)]
@@ -156,7 +157,7 @@ def remedy(spec: RunSpec, expected: Expected, step_s: float, steps: int, setting
 def _down(seconds: float) -> float:
     """Two digits, rounded down."""
     digits = 1 - math.floor(math.log10(seconds))
-    return math.floor(seconds * 10**digits) / 10**digits
+    return float(math.floor(seconds * 10**digits) / 10**digits)
 
 
 def in_words(expected: Expected) -> str:

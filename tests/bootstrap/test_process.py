@@ -21,6 +21,7 @@ import pytest
 from dht import invite
 from dht.addresses import LOOPBACK
 from dht.errors import BadInput, DirectoryBusy, PortInUse
+from dht.fingerprint import words
 from dht.identity import Identity
 from dht.keys import GENESIS, HEAD, HEAD_TTL_S
 from dht.node import NetworkConfig, Node, open_node
@@ -100,11 +101,18 @@ async def publish_head(identity: Identity, node: Node, state: bytes) -> None:
 
 
 async def test_from_the_invite_to_genesis_and_through_a_restart(tmp_path: Path) -> None:
-    async with bootstrap(tmp_path) as first:
+    other = f"/ip4/203.0.113.5/tcp/31337/p2p/{Identity.from_seed(b'x' * 32).peer_id}"
+    async with bootstrap(tmp_path, "--also", other, "--expires", "7d") as first:
         await first.wait_for(PeerStarted, name="bootstrap")
+        told = await first.wait_for(AlertRaised, code="FINGERPRINT")
         text = (await first.wait_for(InviteIssued)).invite
         parsed = invite.parse(text, time.time())
         assert (parsed.run, parsed.spec_hash) == ("test", RUN)
+        assert told.text.endswith(words(parsed.organiser))
+        assert len(parsed.addrs) == 2
+        assert parsed.addrs[1] == other
+        assert parsed.expires is not None
+        assert 6.9 * 86400 < parsed.expires - time.time() <= 7 * 86400
         async with joined(tmp_path / "a", text) as (alice, a), joined(tmp_path / "b", text) as (bob, b):
             assert await a.ask(parsed.organiser, "spec", 5) == SPEC
             assert await a.ask(parsed.organiser, "genesis", 5) is None

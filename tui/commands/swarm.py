@@ -72,6 +72,7 @@ def _add_bootstrap(commands: Commands) -> None:
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where its keys lie (default: by run, below your data)")
     add_addresses(parser, "--listen", "listen on this multiaddr (default: all interfaces, a free port); repeatable")
     add_addresses(parser, "--announce", "tell others to dial this multiaddr; repeatable")
+    add_addresses(parser, "--also", "where else newcomers may dial, with /p2p/…: another node or a peer; repeatable")
     text = "take those peers alone whom the node admits for an invite (admission.policy of the spec)"
     parser.add_argument("--admission", action="store_true", help=text)
     text = "with --admission: print N invites for one peer each, not one for all"
@@ -94,7 +95,8 @@ def _bootstrap(options: argparse.Namespace) -> int:
     output = open_output(options.ui, sys.stdout, sys.stderr)
     return run_bootstrap(
         spec, output, directory=options.dir, listen=options.listen, announce=options.announce,
-        invites=options.invites, expires=options.expires, health_port=options.health_port, keep=keep(options),
+        also=options.also, invites=options.invites, expires=options.expires, health_port=options.health_port,
+        keep=keep(options),
     )  # fmt: skip
 
 

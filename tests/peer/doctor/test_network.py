@@ -13,12 +13,17 @@ from dht.identity import Identity
 from dht.invite import issue, parse
 from dht.node import NetworkConfig, open_node
 from dht.probing import serve_probes
+from peer.averaging.notices import Notices
 from peer.doctor.check import Check, Status
 from peer.doctor.network import Dialled, check_bootstrap, check_reach, examine_network
 from peer.introducing import facts, fetch
+from peer.rounds.messages import HeadSent
 from peer.spec import dump, load
 
 pytestmark = pytest.mark.swarm
+
+HEAD_SENT = HeadSent(b"", -1, 0, b"s" * 32, True, 0, 0, False)
+"""Of a peer that waits for the run to begin."""
 
 
 async def test_a_run_that_is_there_is_examined_and_introduced(tmp_path: Path, closed_port: int) -> None:
@@ -32,6 +37,8 @@ async def test_a_run_that_is_there_is_examined_and_introduced(tmp_path: Path, cl
         node.serve("spec", dump(spec).encode)
         node.serve("time", lambda: struct.pack(">d", time.time() + 10))
         serve_probes(node)
+        peer = Identity.generate()
+        await Notices(node.board, peer, spec.digest(), "peer").publish(HEAD_SENT)
         silent = f"/ip4/127.0.0.1/tcp/{closed_port}/p2p/{organiser.peer_id}"
         addresses = (*await node.addresses(), silent)
         invite = parse(issue(organiser, run="micro", spec_hash=spec.digest(), addrs=addresses), time.time())
@@ -41,6 +48,7 @@ async def test_a_run_that_is_there_is_examined_and_introduced(tmp_path: Path, cl
         assert await fetch(invite, tmp_path / "newcomer") == spec
     assert met is not None
     assert met.spec == dump(spec).encode()
+    assert met.peers == 1
     assert list(found) == ["daemon", "bootstrap", "clock", "line", "reach"]
     assert found["bootstrap"].status is Status.WARN
     assert silent in found["bootstrap"].found

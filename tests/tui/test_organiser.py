@@ -1,0 +1,81 @@
+"""`homefires invite`, `quarantine` and `identity`, as an organiser types them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bootstrap.inviting import INVITE_FILE
+from dht.errors import BadInput
+from dht.fingerprint import words
+from dht.identity import Identity
+from dht.invite import issue, parse
+from peer.testing.children import HANG_S
+from tui.cli import main
+from tui.commands.organiser import _newest
+
+RUN = b"r" * 32
+PEER = Identity.from_seed(b"p" * 32).peer_id
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of an organiser whose node has run."""
+    organiser = Identity.load_or_create(tmp_path / "identity.key")
+    addrs = (f"/ip4/203.0.113.5/tcp/31337/p2p/{organiser.peer_id}",)
+    text = issue(organiser, run="tiny", spec_hash=RUN, addrs=addrs, token=b"t")
+    (tmp_path / INVITE_FILE).write_text(text)
+    return tmp_path
+
+
+def test_more_invites_for_one_peer_each(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["invite", str(folder), "--invites", "2", "--expires", "7d"]) == 0
+    made = [parse(text, time.time()) for text in capsys.readouterr().out.split()]
+    assert [item.once for item in made] == [True, True]
+    assert made[0].token != made[1].token
+
+
+def test_a_peer_is_kept_out_shown_and_let_in_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--dir", str(folder)]
+    for command, says in (
+        ([PEER, "--reason", "sends noise"], f"{PEER} is in quarantine: sends noise"),
+        ([], f"{PEER}  sends noise"),
+        ([PEER, "--lift"], "is lifted"),
+        ([], "nobody is in quarantine"),
+    ):
+        assert main(["quarantine", *command, *where]) == 0
+        assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [(["quarantine", PEER], "--reason is missing"), (["quarantine", "nobody", "--reason", "x"], "not a peer id")],
+)
+def test_mistakes_are_one_line(folder: Path, command: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--dir", str(folder)]) == BadInput.exit_code
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_the_folder_whose_node_was_started_last_is_meant(tmp_path: Path) -> None:
+    for name, at_s in (("a", 2), ("b", 3), ("c", 1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / INVITE_FILE).touch()
+        os.utime(tmp_path / name / INVITE_FILE, (at_s, at_s))
+    assert _newest(tmp_path).name == "b"
+    with pytest.raises(BadInput, match="no run was started"):
+        _newest(tmp_path / "a")
+
+
+def test_the_key_of_a_folder_is_shown_with_its_words(folder: Path) -> None:
+    """On a real stdout: the child writes there itself."""
+    command = [sys.executable, "-m", "tui", "identity", "--dir", str(folder)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANG_S).stdout
+    mine = Identity.load_or_create(folder / "identity.key").peer_id
+    assert told == f"{mine}\n{words(mine)}\n"
