@@ -80,6 +80,8 @@ class PeerStreams:
         self._spawn = spawn
         self.limits = limits
         self.lets_in: LetsIn = _everybody
+        self._at_door = 0
+        """Streams whose senders are being asked."""
         self._on_frame: OnFrame | None = None
         self._outgoing: dict[tuple[Lane, str], tuple[_Outgoing, asyncio.Task[None]]] = {}
         self._incoming: dict[tuple[Lane, str], asyncio.Task[None]] = {}
@@ -130,7 +132,7 @@ class PeerStreams:
         self, lane: Lane, sender: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """One stream per lane and sender: a new one replaces the last, which the sender has given up."""
-        if not await self.lets_in(sender):
+        if not await self._is_let_in(sender):
             return
         last = self._incoming.pop((lane, sender), None)
         if last is not None:
@@ -145,6 +147,16 @@ class PeerStreams:
             task.cancel()
             if self._incoming.get((lane, sender)) is task:
                 del self._incoming[lane, sender]
+
+    async def _is_let_in(self, sender: str) -> bool:
+        """Those who are being asked who they are take no more room than others do."""
+        if self._at_door >= self.limits.incoming_streams:
+            return False
+        self._at_door += 1
+        try:
+            return await self.lets_in(sender)
+        finally:
+            self._at_door -= 1
 
     def cut(self, sender: str) -> None:
         """End the streams of a peer that may not come in any more."""

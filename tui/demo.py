@@ -28,6 +28,8 @@ from tui.snapshot import Swarm
 from tui.verdict import find_fault
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+FINGERPRINT = "FINGERPRINT"
+"""The code under which a bootstrap node says how joiners see its organiser: nobody joins a demo."""
 
 BOOTSTRAP_S = 60.0
 """The bootstrap node must have issued its invite after this long."""
@@ -149,7 +151,7 @@ class Story:
             case Said(child=child, line=line) if child is self._bootstrap:
                 if isinstance(line.event, InviteIssued):
                     self._invite = line.event.invite
-                if isinstance(line.event, AlertRaised):
+                if isinstance(line.event, AlertRaised) and line.event.code != FINGERPRINT:
                     self.output.say(f"bootstrap: {line.event.level}: {line.event.text}")
             case Said(line=line):
                 self.swarm = fold(self.swarm, line)

@@ -30,11 +30,11 @@ _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/\-]{8,}=*")
 _USERINFO = re.compile(r"(?<=://)[^\s/@]+@")
 _KNOWN_TOKEN = re.compile(r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|xox[abp]-|AKIA|glpat-)[A-Za-z0-9_\-]{8,}")
 _DNS = re.compile(r"(/(?:dns|dns4|dns6|dnsaddr|sni)/)[^/\s\"',]+")
-_MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _HOME = re.compile(r"(/(?:home|Users)/)[^/\s\"':;,<>]+")
 _MAC = re.compile(r"(?i)(?<![0-9a-f:.-])(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}(?![0-9a-f:-])")
 _IPV4 = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![0-9]|\.[0-9])")
-_COLONS = re.compile(r"[0-9A-Za-z]*(?:[0-9A-Fa-f.]*:){2}[0-9A-Fa-f:.]*[0-9A-Za-z]*")
+_COLONS = re.compile(r"(?<![0-9A-Za-z.])(?:[0-9A-Za-z.]*+:){2}[0-9A-Za-z:.]*")
 """In such a run an IPv6 address may stand."""
 _IPV6_LETTERS = 45
 """The longest one has so many."""
@@ -119,10 +119,9 @@ class Redactor:
     def line(self, line: str) -> str:
         """The same for a line of JSON, in which a text may be written with escapes; any other is a text."""
         try:
-            value = json.loads(line)
+            return json.dumps(self.value(json.loads(line)), ensure_ascii=False, separators=(",", ":"))
         except (ValueError, RecursionError):
             return self.text(line)
-        return json.dumps(self.value(value), ensure_ascii=False, separators=(",", ":"))
 
     def _field(self, key: str, value: Any) -> Any:
         """What a field is called may say that its text is a secret."""

@@ -56,7 +56,9 @@ class Notices:
         """Put a HEAD up, signed; it replaces my last one."""
         record = self._signed(head, learning, self.addrs)
         most = len(self.addrs)
-        while len(pack(record)) > MAX_RECORD_BYTES:  # a long name and long addresses: others must hear of this peer
+        while (
+            len(pack(record)) > MAX_RECORD_BYTES and most >= 0
+        ):  # a long name and long addresses: others must hear of this peer
             record = self._signed(head, NOTHING, self.addrs[:most])
             most -= 1
         await self.board.publish(topics.HEAD, record, topics.HEAD_TTL_S)

@@ -300,6 +300,25 @@ async def test_unfinished_frames_of_all_senders_are_bounded_and_the_one_that_beg
     assert streams._unfinished.total_bytes == 0
 
 
+async def test_who_is_still_being_asked_takes_no_more_room_than_streams_do() -> None:
+    """Strangers that never say who they are park so many streams, and the next is refused at once."""
+    answered = asyncio.Event()
+
+    async def lets_in(sender: str) -> bool:
+        await answered.wait()
+        return True
+
+    streams = PeerStreams(Sockets(), "p", asyncio.create_task, LinkLimits(incoming_streams=2))  # type: ignore[arg-type]
+    streams.lets_in = lets_in
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(streams._is_let_in(f"stranger-{number}")) for number in range(2)]
+        await asyncio.sleep(0)
+        assert not await streams._is_let_in("one more")
+        answered.set()
+    assert [task.result() for task in asked] == [True, True]
+    assert await streams._is_let_in("one more")
+
+
 async def test_a_frame_is_not_kept_after_it_has_passed() -> None:
     """Neither by whoever has sent it nor by whoever has got it, while both wait for the next one."""
     daemon: Any = Sockets()

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from dht.records import Genesis, Head, pack, sign_record
 from dht.refusals import Code
 from dht.roster import Roster
 from peer import spec as specs
+from peer import watching
 from peer.averaging.admitting import ADMIT, find_admission
 from peer.averaging.guarding import ADMISSION, OPEN, ORDERS, Guard
 from peer.averaging.meeting import find_genesis, find_spec, said_genesis
 from peer.averaging.notices import Notices
+from peer.telling import Session
 from peer.testing.children import HANG_S
 
 pytestmark = pytest.mark.swarm
@@ -345,3 +348,26 @@ async def test_who_was_admitted_needs_the_organiser_never_again(place: Place, tm
 def test_every_code_has_its_own_word() -> None:
     assert len({str(code) for code in Code}) == len(Code)
     assert logging.getLogger("dht.refusals").propagate
+
+
+async def test_who_only_watches_an_invited_run_is_told_where_to_look(tmp_path: Path) -> None:
+    """It has read the spec, which is no secret; everything else is for members."""
+    spec = replace(SPEC, admission=specs.AdmissionTable(policy="invited"))
+    assert specs.parse(specs.dump(spec)) == spec
+    organiser = Identity.load_or_create(tmp_path / "0" / "identity.key")
+    config = NetworkConfig(
+        run=spec.digest(), identity_path=tmp_path / "0" / "identity.key", socket_folder=tmp_path / "0" / "run",
+        listen=LOOPBACK,
+    )  # fmt: skip
+    async with open_node(config) as node:
+        node.serve("spec", specs.dump(spec).encode)
+        text = issue(organiser, run="micro", spec_hash=spec.digest(), addrs=await node.addresses(), token=b"t")
+        (tmp_path / "watch").mkdir()
+        with pytest.raises(NotAdmitted, match="homefires attach"):
+            await watching.story(parse(text, time.time()), tmp_path / "watch", Session(lambda event: None))
+
+
+def test_asking_for_an_admission_makes_another_run_and_open_ones_stay_what_they_were() -> None:
+    """The hash of the shipped spec as it was before there were admissions."""
+    assert SPEC.digest().hex().startswith("41e339c3d236fca1")
+    assert replace(SPEC, admission=specs.AdmissionTable(policy="invited")).digest() != SPEC.digest()

@@ -266,7 +266,7 @@ def test_a_person_installs_looks_and_removes(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     directory = tmp_path / "p"
     name = unit_name(directory)
-    assert main(["service", "install", invite, "--dir", str(directory)]) == 0
+    assert main(["service", "install", invite, "--dir", str(directory), "--yes"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said == [f"a peer of mine runs as {name}; look with: homefires service status", HOW_TO_LINGER]
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700

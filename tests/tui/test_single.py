@@ -71,6 +71,15 @@ def test_what_the_person_chose_reaches_the_peer(invite: str, tmp_path: Path, mon
     assert seen[5:] == ["--listen", "/ip4/0.0.0.0/tcp/1", "--listen", "/ip6/::/tcp/1", *chosen]
 
 
+def test_a_peer_in_the_background_outlives_us_or_is_kept_running(invite: str, tmp_path: Path) -> None:
+    """Whoever keeps it running is what outlives us then; the peer ends with that one."""
+    log = tmp_path / "peer.log"
+    alone, kept = (Join(invite=invite, directory=tmp_path, keep_running=keep) for keep in (False, True))
+    assert alone.lasting_argv(tmp_path, log) == [*alone.argv(tmp_path), "--stay"]
+    keeper = [sys.executable, "-m", "tui.keeping", str(log), "--"]
+    assert kept.lasting_argv(tmp_path, log) == [*keeper, *kept.argv(tmp_path)]
+
+
 def test_a_bad_invite_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInvite):
         run_join(Join(invite="hf1:rubbish", directory=tmp_path / "peer"), NoOutput())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from tui.commands.options import Commands, add_addresses, add_command, add_keep,
 
 if TYPE_CHECKING:
     from tui.service import Service
+    from tui.single import Join
 
 
 def add_to(commands: Commands) -> None:
@@ -41,6 +43,8 @@ def _add_install(actions: Commands) -> None:
     add_addresses(parser, "--announce", "with --bootstrap: tell others to dial this multiaddr; repeatable")
     parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=f"with --bootstrap: {HEALTH_PORT}")
     add_keep(parser)
+    text = "agree to what the run is and takes, without being asked"
+    parser.add_argument("--yes", action="store_true", help=text)
     parser.add_argument("--print", action="store_true", dest="dry", help="print the unit and do nothing")
 
 
@@ -48,21 +52,26 @@ HEALTH_PORT = "serve a health page and metrics on this port of loopback (default
 
 
 def _install(options: argparse.Namespace) -> int:
-    service = _bootstrap(options) if options.bootstrap else _peer(options)
-    return _carry_out(service, dry=options.dry)
-
-
-def _peer(options: argparse.Namespace) -> Service:
-    import time
-
-    from dht.invite import parse
-    from tui.service import Service
+    from tui.consent import consents
     from tui.single import Join
 
+    if options.bootstrap:
+        return _carry_out(_bootstrap(options), dry=options.dry)
     join = Join(
         invite=options.what, directory=options.dir, name=options.name, device=options.device,
         listen=tuple(options.listen),
     )  # fmt: skip
+    if not options.dry and not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
+        return 0
+    return _carry_out(_peer(join), dry=options.dry)
+
+
+def _peer(join: Join) -> Service:
+    import time
+
+    from dht.invite import parse
+    from tui.service import Service
+
     directory = join.place().resolve()
     what = f"a peer of {parse(join.invite, time.time()).run}"
     argv = [*join.argv(directory), "--stay"]
