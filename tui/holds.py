@@ -91,10 +91,17 @@ def clock(t: float, now: float) -> str:
 
 def hold_words(hold: Hold, now: float) -> str:
     """Why, and until when unless the reason says so: outside its hours; until 22:00."""
-    if hold.until is None or time.strftime("%H:%M", time.localtime(hold.until)) in hold.why:
-        return hold.why
-    until = f"until {clock(hold.until, now)}"
-    return f"{hold.why}; {until}" if hold.why else until
+    if hold.code == "SNOOZED" and hold.until is not None:
+        return f"snoozed until {clock(hold.until, now)}; sooner with: {RESUME}"
+    return with_end(hold.why, hold.until, now)
+
+
+def with_end(why: str, until: float | None, now: float) -> str:
+    """A reason with its end on the clock, unless it names that itself."""
+    if until is None or time.strftime("%H:%M", time.localtime(until)) in why:
+        return why
+    end = f"until {clock(until, now)}"
+    return f"{why}; {end}" if why else end
 
 
 def duty_words(status: PeerStatus) -> str:
@@ -118,7 +125,7 @@ def next_words(status: PeerStatus, now: float) -> str:
         return "" if at in told else f"trains again at {at}"
     if status.hold("PAUSED") is not None:
         return "" if RESUME in told else f"trains again when it is told to: {RESUME}"
-    return "trains again by itself as soon as nothing holds it up"
+    return "" if "goes on" in told else "trains again by itself as soon as nothing holds it up"
 
 
 def next_snooze_h(left_s: float) -> int:

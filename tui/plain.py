@@ -19,11 +19,14 @@ from peer.events import (
     PenaltyImposed,
     RoundAborted,
     RoundCommitted,
+    SettingsChanged,
     TransferProgressed,
     printable,
 )
 from tui.fold import fold
+from tui.holds import with_end
 from tui.progress import Bar, count, format_bytes, format_transfer
+from tui.settings import changes
 from tui.snapshot import PeerView, Swarm
 
 HEARTBEAT_S = 60.0
@@ -91,6 +94,8 @@ class PlainOutput:
                 parts = [f"{self._who(line)}: started", event.device]
                 parts += [f"{event.parameters:,} parameters"] if event.parameters else []
                 self._print(line.t, " · ".join(part for part in parts if part))
+            case SettingsChanged() as event:
+                self._show_settings(before, line, event)
             case PeerStateChanged() as event:
                 self._show_state(before, line, event)
             case TransferProgressed(what="snapshot") as event:
@@ -122,8 +127,14 @@ class PlainOutput:
             return
         if self._terse_sync(before, line):
             return
-        why = f": {event.why}" if event.why else ""
-        self._print(line.t, f"{self._who(line)}: {event.state}{why}{self._received(line)}")
+        why = with_end(event.why, event.until, line.t) if event.state == "PAUSED" else event.why
+        said = f"{event.state}: {why}" if why else event.state
+        self._print(line.t, f"{self._who(line)}: {said}{self._received(line)}")
+
+    def _show_settings(self, before: Swarm, line: Line, event: SettingsChanged) -> None:
+        known = _teller(before, line)
+        for change in changes(known.settings if known is not None else {}, event.settings):
+            self._print(line.t, f"{self._who(line)}: {change}")
 
     def _show_snapshot(self, line: Line, event: TransferProgressed) -> None:
         bar = self._bars.get(line.peer)

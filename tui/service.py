@@ -19,6 +19,7 @@ from dht.errors import (
     BadInput,
     DirectoryBusy,
     HomefiresError,
+    NotAdmitted,
     PortInUse,
     RunMismatch,
     Unreachable,
@@ -26,7 +27,9 @@ from dht.errors import (
 from tui.launch import CHILD_ENVIRONMENT, INTERRUPTED
 
 PREFIX = "homefires-"
-FINAL = tuple(sorted(kind.exit_code for kind in (BadInput, PortInUse, RunMismatch, DirectoryBusy, BadChain)))
+FINAL = tuple(
+    sorted(kind.exit_code for kind in (BadInput, PortInUse, RunMismatch, DirectoryBusy, BadChain, NotAdmitted))
+)
 """Exit codes after which starting again would fail again, until a person has acted."""
 FIRST_DELAY_S = 10
 LONGEST_DELAY_S = 600
@@ -109,7 +112,7 @@ def _delays(systemd_version: int) -> list[str]:
 def _explain_final() -> str:
     return (
         "Not after: a value that is wrong (2), a port in use (4), another run (5), a folder in use (6), a file that is "
-        "not as it was agreed (9)."
+        "not as it was agreed (9), no admission (11)."
     )
 
 

@@ -48,7 +48,7 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
             example="blender, obs", hold="PROGRAM",
         ),
     ),
-    "heat": (
+    "heat and power": (
         Setting(
             name="max_temperature_c", meaning="the GPU is kept at or below this by computing less of the time",
             unit="°C", off="no limit", example="75", hold="TEMPERATURE",
@@ -106,6 +106,10 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
         ),
         Setting(
             name="threads", meaning="CPU threads of the trainer", off="torch's choice", example="4", at_start=True,
+        ),
+        Setting(
+            name="metrics_port", meaning="port of this machine on which Prometheus reads its metrics", off="none",
+            example="9464", at_start=True,
         ),
         Setting(
             name="nice", meaning="how much it gives way to other programs: 0 not at all, 19 always", example="19",

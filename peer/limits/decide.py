@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 
 from peer.limits.governor import LEAST_DUTY, POWER, TEMPERATURE, Control, Gains, steer
 from peer.limits.schedule import parse
+from peer.limits.wallclock import is_open, next_change, next_month
 from peer.spec import PeerSettings
 
 LINGER_S = 10.0
@@ -36,7 +37,7 @@ class Hold:
     code: str
     """PAUSED, SNOOZED, SCHEDULE, IDLE, BATTERY, PROGRAM, QUOTA, DISK, MEMORY, TEMPERATURE or POWER."""
     why: str
-    """In words, for people."""
+    """In words, for people; without figures that change from look to look, since every change is told."""
     until: float | None = None
     """Unix time at which it ends by itself; None if nobody knows."""
 
@@ -126,16 +127,16 @@ class _Case:
 
 def _schedule(case: _Case) -> Hold | None:
     schedule = parse(case.settings.schedule)
-    if schedule.is_open(case.now, case.zone):
+    if is_open(schedule, case.now, case.zone):
         return None
-    return Hold("SCHEDULE", "its schedule has it rest now", schedule.next_change(case.now, case.zone))
+    return Hold("SCHEDULE", "its schedule has it rest now", next_change(schedule, case.now, case.zone))
 
 
 def _quota(case: _Case) -> Hold | None:
     monthly_gb, used_bytes = case.settings.monthly_gb, case.readings.month_bytes
     if not monthly_gb or used_bytes is None or used_bytes < monthly_gb * GB:
         return None
-    why = f"it has used {used_bytes / GB:.1f} GB of traffic this month, and monthly_gb is {monthly_gb:g}"
+    why = f"the traffic of this month is used up; monthly_gb is {monthly_gb:g}"
     return Hold("QUOTA", why, next_month(case.now, case.zone))
 
 
@@ -175,14 +176,14 @@ def _lingering(case: _Case, code: str, cause: Hold | None, why: str) -> Hold | N
 def _disk(case: _Case) -> Hold | None:
     return _over(
         case, "DISK", case.settings.disk_gb, case.readings.folder_bytes,
-        "its folder takes {used:.2f} GB, and disk_gb is {most:g}; allow more, or make room in the folder",
+        "its folder is full; disk_gb is {most:g}, allow more or make room in the folder",
     )  # fmt: skip
 
 
 def _memory(case: _Case) -> Hold | None:
     return _over(
         case, "MEMORY", case.settings.memory_gb, case.readings.memory_bytes,
-        "its processes take {used:.2f} GB of memory, and memory_gb is {most:g}; it goes on when they take less",
+        "its processes take too much memory; memory_gb is {most:g}, and it goes on below {below:g} GB",
     )  # fmt: skip
 
 
@@ -193,7 +194,7 @@ def _over(case: _Case, code: str, most_gb: float, used_bytes: int | None, why: s
     share = BELOW if case.before.held(code) else 1.0
     if used_bytes <= share * most_gb * GB:
         return None
-    return Hold(code, why.format(used=used_bytes / GB, most=most_gb))
+    return Hold(code, why.format(most=most_gb, below=BELOW * most_gb))
 
 
 def _temperature(case: _Case) -> Hold | None:
@@ -203,7 +204,7 @@ def _temperature(case: _Case) -> Hold | None:
     ends = most - COOL_C if case.before.held("TEMPERATURE") else most + TOO_HOT_C
     if now <= ends:
         return None
-    why = f"the GPU has {now:.0f} C, and max_temperature_c is {most:g}; it goes on below {most - COOL_C:g}"
+    why = f"the GPU is too hot in spite of rests; max_temperature_c is {most:g}, and it goes on at {most - COOL_C:g} C"
     return Hold("TEMPERATURE", why)
 
 
@@ -213,7 +214,7 @@ def _power(case: _Case) -> Hold | None:
         return None
     was_over = case.before.held("POWER") is not None
     is_over = now > (most if was_over else TOO_MUCH_POWER * most) and (was_over or case.power.duty <= LEAST_DUTY)
-    why = f"the GPU draws {now:.0f} W, and max_power_w is {most:g}; it goes on when it draws less"
+    why = f"the GPU draws too much in spite of rests; max_power_w is {most:g}, and it goes on below that"
     return Hold("POWER", why) if is_over else None
 
 
@@ -246,10 +247,3 @@ def _unread(settings: PeerSettings, readings: Readings) -> Iterator[str]:
         "max_power_w": readings.power_w,
     }  # fmt: skip
     return (name for name, reading in needed.items() if getattr(settings, name) and reading is None)
-
-
-def next_month(now: float, zone: tzinfo | None = None) -> float:
-    """When the next calendar month begins, in Unix time."""
-    local = datetime.fromtimestamp(now, zone)
-    years, month = divmod(local.month, 12)
-    return datetime(local.year + years, month + 1, 1, tzinfo=zone).timestamp()

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 LEAST_DUTY = 0.05
 """Below that a round is hardly worth its traffic: who is still too hot then pauses."""
+ALL_THE_TIME = 0.995
+"""Nobody notices the rests that would be left."""
 LONGEST_STEP_S = 5.0
 """A look that comes later than that, as after a suspended night, counts as one of that length."""
 
@@ -62,8 +64,8 @@ def steer(
     integral = control.integral + gains.proportional * error * seconds / gains.integral_s
     most = 1.0 - gains.proportional * min(max(error, 0.0), gains.band)
     integral = min(max(integral, 0.0), most)
-    duty = integral + gains.proportional * error
-    return Control(duty=min(max(duty, LEAST_DUTY), 1.0), integral=integral, reading=smooth)
+    duty = max(integral + gains.proportional * error, LEAST_DUTY)
+    return Control(duty=1.0 if duty > ALL_THE_TIME else duty, integral=integral, reading=smooth)
 
 
 def _smoothed(before: float | None, reading: float, steps: float) -> float:

@@ -1,12 +1,10 @@
-"""When a volunteer lets the peer train: hours of the week by the clock on the wall. Pure.
+"""When a volunteer lets the peer train: hours of the week. Pure; `wallclock.py` knows which of them it is.
 
     mon-fri 22:00-07:00, sat-sun        week nights, and all of the weekend
     23:00-06:30                         every night
     sun-tue, thu 12:00-24:00            three whole days, and an afternoon
 
 A window begins on the days that are named, and ends on the day after if its end is not later than its beginning.
-What counts is the local time that a clock shows: an hour that is repeated in autumn counts twice, one that is
-skipped in spring not at all.
 """
 
 from __future__ import annotations
@@ -14,8 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
-from functools import lru_cache
 
 from dht.errors import BadSpec
 
@@ -33,32 +29,9 @@ class Schedule:
 
     windows: tuple[tuple[int, int], ...] = ()
 
-    def is_open(self, now: float, zone: tzinfo | None = None) -> bool:
-        """At Unix time `now`, by the clocks of `zone` (None: of this machine)."""
-        if not self.windows:
-            return True
-        local = datetime.fromtimestamp(now, zone)
-        minute = local.weekday() * DAY_MIN + local.hour * 60 + local.minute
-        return any(begin <= minute < end for begin, end in self.windows)
-
-    def next_change(self, now: float, zone: tzinfo | None = None) -> float | None:
-        """When it next opens or closes, in Unix time; None if it never does."""
-        minute = _change_after(self, int(now // 60), zone)
-        return None if minute is None else minute * 60.0
-
-
-@lru_cache(maxsize=8)
-def _change_after(schedule: Schedule, minute: int, zone: tzinfo | None) -> int | None:
-    """The first minute (since 1970) behind this one that differs from it.
-
-    Minute by minute: windows have whole minutes and so have the offsets of all zones, so that no change of clocks can
-    hide one. A week has all there is, and a day more for the hour that a change of clocks may skip.
-    """
-    if not schedule.windows:
-        return None
-    is_open = schedule.is_open(minute * 60.0, zone)
-    following = range(minute + 1, minute + 1 + WEEK_MIN + DAY_MIN)
-    return next((each for each in following if schedule.is_open(each * 60.0, zone) is not is_open), None)
+    def is_open(self, minute: int) -> bool:
+        """At a minute of the week."""
+        return not self.windows or any(begin <= minute < end for begin, end in self.windows)
 
 
 def parse(text: str) -> Schedule:

@@ -8,23 +8,25 @@ from typing import Any
 
 from dht.errors import BadSpec
 from dht.files import write_whole
-from peer.spec import PeerSettings, dump_settings
+from peer.spec import PeerSettings, dump_settings, settings_of
 
 FILE = "settings.toml"
 HEAD = "# What the owner of this peer chose; all else is as homefires has it. Edit it while the peer does not run.\n"
 
 
 def read_table(directory: Path) -> dict[str, Any]:
-    """The settings of a run directory by name, unchecked; empty if none were ever chosen. Raises BadSpec."""
+    """The settings of a run directory by name; empty if none were ever chosen. Raises BadSpec that names the file."""
     path = directory / FILE
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSpec(f"{path} is not TOML ({error}); correct it, or remove it to begin with the defaults") from error
     except OSError as error:
         raise BadSpec(f"{path} cannot be read: {error.strerror}") from error
+    settings_of(table, str(path))
+    return table
 
 
 def write(directory: Path, settings: PeerSettings) -> None:

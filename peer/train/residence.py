@@ -37,7 +37,7 @@ class Residence:
             self._places[name] = state[key].device
             state[key] = _elsewhere(state[key], ASIDE)
         self.is_aside = True
-        _return_memory(self._device)
+        return_memory(self._device)
 
     def come_back(self) -> None:
         """Be where it was before `leave`. Raises torch.OutOfMemoryError without room for it, and then stays aside."""
@@ -71,8 +71,8 @@ def _elsewhere(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.detach().to(device, copy=True)
 
 
-def _return_memory(device: torch.device) -> None:
-    """What no tensor needs goes back to the driver."""
+def return_memory(device: torch.device) -> None:
+    """Give back to the driver what no tensor needs."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)

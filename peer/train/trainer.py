@@ -36,6 +36,7 @@ from peer.train.evaluate import Stopped, held_out_loss
 from peer.train.generators import generator_states, set_generator_states
 from peer.train.inner import InnerLoop, MicroBatch, Step, use_attention
 from peer.train.layerwise import Layerwise, Move
+from peer.train.residence import return_memory
 from peer.train.turns import Turns
 
 
@@ -453,11 +454,14 @@ class Trainer:
 
     def take_device(self) -> bool:
         """Whether model and optimizer are on the device (again); False while others use its memory."""
-        try:
+        if not self._inner.residence.is_aside:
+            return True
+        self._wait_for_layers()
+        with suppress(torch.OutOfMemoryError):
             self._inner.residence.come_back()
-        except torch.OutOfMemoryError:
-            return False
-        return True
+        if self._inner.residence.is_aside:
+            return_memory(self.device)  # of what had found room
+        return not self._inner.residence.is_aside
 
     def _collect_progress(self) -> None:
         for where, now in self._flat.each():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
@@ -10,12 +11,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from peer.events import AlertRaised, InnerProgressed, Line, PeerStateChanged, RoundCommitted, SettingsChanged
 from peer.limits.decide import LINGER_S
 from peer.limits.store import read_table
-from peer.testing.children import BUSY
+from peer.testing.children import BUSY, HANG_S
 from peer.testing.processes import RealSwarm
 from tui.control import PeerControl
 
@@ -138,6 +140,46 @@ def test_a_folder_beyond_its_quota_pauses_training_and_loses_nothing(run: RealSw
     asked(run, "set", values={"disk_gb": 0})
     assert weight_in(run, run.committed(1)[-1].round + 2) > 0
     run.assert_agreement()
+
+
+def test_without_traffic_left_its_link_leaves_and_comes_back_with_a_quota(run: RealSwarm) -> None:
+    """What it has made is given first; then nothing more passes, and the other one goes on alone."""
+    round, asked_t = in_a_round(run), time.time()
+    month = time.strftime("%Y-%m")
+    run.stop(0)
+    (run.directory_of(0) / "traffic.json").write_text(json.dumps({"month": month, "bytes": 200_000_000}))
+    run.restart(0)
+    run.wait_for(0, trains(asked_t))
+    asked(run, "set", values={"monthly_gb": 0.1})
+    run.wait_for(0, paused(asked_t))
+    _until(lambda: not links_of(run))
+    status = asked(run, "status")
+    assert [hold["code"] for hold in status["holds"]] == ["QUOTA"]
+    assert status["until"] > time.time()
+    raised_t = time.time()
+    asked(run, "set", values={"monthly_gb": 100})
+    run.wait_for(0, trains(raised_t))
+    assert links_of(run)
+    assert [
+        line.event for line in run.lines(0) if isinstance(line.event, AlertRaised) and line.event.code == "LINK"
+    ] == []
+    asked(run, "set", values={"monthly_gb": 0})
+    assert weight_in(run, max(round, run.committed(1)[-1].round) + 2) > 0
+    run.assert_agreement()
+
+
+def links_of(run: RealSwarm) -> list[psutil.Process]:
+    """The link processes of peer 0."""
+    pid = asked(run, "status")["pid"]
+    return [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def _until(reached: Callable[[], object]) -> None:
+    """Look again and again; AssertionError if it hangs."""
+    gives_up_at = time.monotonic() + HANG_S
+    while not reached():
+        assert time.monotonic() < gives_up_at
+        time.sleep(0.05)
 
 
 def test_what_was_set_is_there_after_a_restart(run: RealSwarm) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dht.errors import BadInput, BadInvite, Unreachable
+from dht.fingerprint import words
 from dht.identity import Identity
 from dht.invite import Invite, issue, parse
 from dht.lock import hold_directory
@@ -131,11 +132,11 @@ def test_the_screen_says_who_what_and_what_it_takes(join: Join, spec: RunSpec, t
     assert len(lines) <= 30
     assert all(len(line) <= 79 for line in lines if str(tmp_path) not in line)
     text = " ".join(" ".join(lines).split())
-    for words in (
-        ORGANISER.peer_id, "870 thousand parameters", "36 rounds", "Python standard library", "licence", "no code",
-        str(tmp_path), "homefires leave", "up to 285 W", "each way for the whole run", "your IP address",
+    for part in (
+        words(ORGANISER.peer_id), "870 thousand parameters", "36 rounds", "Python standard library", "licence",
+        "no code", str(tmp_path), "homefires leave", "up to 285 W", "each way for the whole run", "your IP address",
     ):  # fmt: skip
-        assert words in text, words
+        assert part in text, part
     unsized = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="hub", path="org/set"))
     assert "org/set of huggingface.co" in " ".join(describe(facts(read(join.invite), unsized, None), tmp_path))
     endless = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,13 +21,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.fixture(autouse=True)
-def greenwich(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
+pytestmark = pytest.mark.usefixtures("greenwich")
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(("until", "holds", "duty", "settings"), JSON)))
@@ -76,6 +68,7 @@ def test_a_reason_with_its_end(why: str, until: float | None, words: str) -> Non
         ((Hold(code="IDLE", why="somebody uses it"),), None, "trains again by itself as soon as nothing holds it up"),
         ((Hold(code="PAUSED", why="paused"),), None, "trains again when it is told to: homefires resume"),
         ((Hold(code="PAUSED", why="paused; resume with: homefires resume"),), None, ""),
+        ((Hold(code="MEMORY", why="too much; it goes on when it takes less"),), None, ""),
         ((Hold(code="QUOTA", why="used up"),), NOW + 7200, "trains again at 10:00"),
         ((Hold(code="SNOOZED", why="snoozed until 10:00"),), NOW + 7200, ""),
     ],
@@ -83,6 +76,11 @@ def test_a_reason_with_its_end(why: str, until: float | None, words: str) -> Non
 def test_when_it_trains_again(holds: tuple[Hold, ...], until: float | None, words: str) -> None:
     """Nothing is said twice."""
     assert next_words(PeerStatus(paused=True, holds=holds, until=until), NOW) == words
+
+
+def test_a_snooze_says_until_when_and_how_it_is_ended_sooner() -> None:
+    hold = Hold(code="SNOOZED", why="its owner has it snooze", until=NOW + 3600)
+    assert hold_words(hold, NOW) == "snoozed until 09:00; sooner with: homefires resume"
 
 
 def test_how_much_it_computes_and_for_what() -> None:

@@ -67,7 +67,7 @@ def test_the_table_has_every_setting_its_meaning_and_what_it_holds_up(
     text = "\n".join(lines)
     for name in peer.settings:
         assert name in text
-    for group in ("when", "heat", "network", "disk and memory", "machine"):
+    for group in ("when", "heat and power", "network", "disk and memory", "machine"):
         assert group in lines
     row = next(number for number, line in enumerate(lines) if "schedule" in line and "22:00" in line)
     assert "the hours in which it may train" in lines[row]

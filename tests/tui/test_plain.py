@@ -18,6 +18,7 @@ from peer.events import (
     RoundAborted,
     RoundCommitted,
     RoundStarted,
+    SettingsChanged,
     TransferProgressed,
     printable,
 )
@@ -103,6 +104,20 @@ def test_one_peer_alone_is_told_in_every_change_but_no_repetition(stream: io.Str
         (2, "A", PeerStateChanged(state="READY", why="waiting for 2 peers")),
     )
     assert stream.getvalue() == "00:00  A: TRAINING: round 4\n00:02  A: READY: waiting for 2 peers\n"
+
+
+@pytest.mark.usefixtures("greenwich")
+def test_a_pause_says_until_when_and_a_change_of_settings_what_it_was(stream: io.StringIO) -> None:
+    settings = {"schedule": "", "nice": 10}
+    play(
+        PlainOutput(stream),
+        (0.0, "A", PeerStarted(name="alice", version="0", settings=settings)),
+        (1.0, "A", SettingsChanged(settings={**settings, "schedule": "sat 22:00-24:00"})),
+        (2.0, "A", PeerStateChanged(state="PAUSED", why="outside its hours", until=4600.0)),
+    )
+    assert stream.getvalue().splitlines()[1:] == [
+        "00:01  alice: schedule: always -> sat 22:00-24:00", "00:02  alice: PAUSED: outside its hours; until 01:16",
+    ]  # fmt: skip
 
 
 def test_a_round_is_not_held_back_for_an_evaluation_that_does_not_come(stream: io.StringIO) -> None:

@@ -55,6 +55,12 @@ ALERTS = {
         meaning="Its own signatures prove it. Its proposals decide nothing, and it is left out from now on.",
         remedy="If it is yours, use an unchanged client, and never run two peers with one identity.",
     ),
+    "FINGERPRINT": Advice(
+        short="the words by which people know the organiser",
+        meaning="Who joins is shown words for the organiser's key. If somebody has put another key into the invite, "
+        "they differ.",
+        remedy="The organiser tells them to people by another way than the invite; compare them before you join.",
+    ),
     "FIT": Advice(
         short="which micro-batch this device was given",
         meaning="It is tried out once per device, in a process that may run out of memory. As a warning: nothing could "
@@ -76,6 +82,11 @@ ALERTS = {
         meaning="The file that fixes the first electorate is not in this folder, so newcomers cannot be served.",
         remedy="Restore it from a copy of the folder, or start bootstrap in the folder in which the run began.",
     ),
+    "KEEP": Advice(
+        short="a checkpoint that the organiser's node was to keep could not be kept",
+        meaning="The run goes on; the next one is tried at its time.",
+        remedy="Look whether the disk is full, or the folder may not be written to.",
+    ),
     "LIMIT": Advice(
         short="a limit that you set has no effect on this machine",
         meaning="The machine does not say what the limit needs to know; the line names the limit.",
@@ -90,6 +101,11 @@ ALERTS = {
         short="the device ran out of memory, and takes fewer sequences at a time",
         meaning="Nothing is lost, and the step counts as much as before; it only takes a little longer.",
         remedy="Close other programs that use the GPU, then start the peer again: it tries the larger one anew.",
+    ),
+    "METRICS": Advice(
+        short="no metrics are served",
+        meaning="The port of the setting metrics_port is taken, or may not be listened on. Training goes on.",
+        remedy="Choose another port: homefires set metrics_port=9464, then start the peer again.",
     ),
     "MISDECLARED": Advice(
         short="a peer signed what its bytes do not bear out",

@@ -31,7 +31,7 @@ STATES = {
     "LATE": Advice(
         short="it takes part, but what it gives comes late or is old",
         meaning="It counts less until the penalty ends; nothing of its work is lost.",
-        remedy="homefires explain LATE and STALE tell what to do about each penalty.",
+        remedy="Look which penalty it is (key 3, or homefires status), and at that page: LATE, STALE or ABSENT.",
     ),
     "PENALISED": Advice(
         short="it takes part under a penalty that lasts",

@@ -10,7 +10,7 @@ from tui.codes import ADVICE
 from tui.dashboard.glyphs import draw_bar
 from tui.dashboard.overview import add_peers, add_rounds, add_swarm
 from tui.dashboard.panel import Block, Panel, View
-from tui.dashboard.sheet import TALL, Sheet, add_holds, add_penalty
+from tui.dashboard.sheet import TALL, Sheet, add_holds, add_penalty, has_holds
 from tui.dashboard.words import MISSING, format_count, format_percent, level_style
 from tui.plain import format_elapsed
 from tui.progress import format_bytes, format_transfer
@@ -66,13 +66,10 @@ class HomePanel(Panel):
 
 
 def _add_holds(sheet: Sheet, view: View) -> None:
-    """What keeps my peer from training; on the smallest page only what its state does not say."""
-    status = view.status
-    if status is None or not (status.holds or status.duty < 1):
+    """What keeps my peer from training, or from training all the time."""
+    if view.status is None or not has_holds(view):
         return
-    if view.mini and status.duty >= 1 and len(status.holds) == 1:
-        return
-    sheet.heading("Held up" if status.paused else "Slowed down", "key 7 shows what you allow")
+    sheet.heading("Held up" if view.status.paused else "Slowed down", "key 7 shows what you allow")
     add_holds(sheet, view, most=1 if view.mini else 4)
 
 

@@ -71,8 +71,8 @@ class LimitsPanel(Panel):
         self._view: View | None = None
         self._rows: list[Row] = []
         self._edited: Row | None = None
-        self._waiting = False
-        """The peer has not answered yet."""
+        self._asked = ""
+        """The setting of which the peer has not answered yet."""
         self._refused = ""
         """What the peer said of the text that stands there."""
 
@@ -110,6 +110,9 @@ class LimitsPanel(Panel):
     # The person edits
 
     def on_table_moved(self) -> None:
+        """Whoever clicks on another line gives up the one that is edited."""
+        if self._edited is not None and self._edited.setting != (self._selected or self._edited).setting:
+            self._close()
         self._again()
 
     def on_table_entered(self, message: Table.Entered) -> None:
@@ -130,17 +133,17 @@ class LimitsPanel(Panel):
             self._again()
 
     def on_input_submitted(self, message: Input.Submitted) -> None:
-        if self._edited is None or self._waiting:
+        if self._edited is None or self._asked:
             return
-        self._waiting = True
+        self._asked = self._edited.setting.name
         value = to_value(message.value, self._edited.value)
-        self.post_message(SettingGiven(self._edited.setting.name, value))
+        self.post_message(SettingGiven(self._asked, value))
 
     def settle(self, reply: Reply) -> None:
         """What the peer answered: done, or why not; then the text stays, to be corrected."""
-        self._waiting = False
-        if self._edited is None:
-            return
+        asked, self._asked = self._asked, ""
+        if self._edited is None or self._edited.setting.name != asked:
+            return  # the person has given it up meanwhile
         if reply.ok:
             self._close()
             return
@@ -213,8 +216,8 @@ class LimitsPanel(Panel):
         title, aside = f"What {peer.label} allows", why_fixed(view) or "enter changes a value, at once"
         if view.mini:
             sheet.line((why_fixed(view) or title, view.ink.strong))
-        else:
-            sheet.line((title, view.ink.strong), (f"  {aside}", view.ink.muted))
+            return sheet
+        sheet.line((title, view.ink.strong), (f"  {aside}", view.ink.muted))
         add_holds(sheet, view, most=1 if view.short else 4)
         sheet.blank()
         return sheet
@@ -243,7 +246,7 @@ class LimitsPanel(Panel):
     def _now(self, view: View, row: Row) -> list[tuple[str, str]]:
         """What the line of the table had no room for."""
         hold, value = _hold_of(row.setting, view), in_words(row.setting, row.value)
-        said = [(hold_words(hold, view.now), view.ink.warn)] if hold is not None else []
+        said = [(hold_words(hold, view.now), view.ink.warn)] if hold is not None and view.mini else []
         if len(value) > _value_cells(view.width):
             said.append((value, view.ink.strong))
         if fact := _measured(row.setting, view):

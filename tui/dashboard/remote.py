@@ -63,7 +63,7 @@ class Remote:
 
 
 def done_words(cmd: str, asked: Mapping[str, Any], reply: Reply, now_s: float) -> str:
-    """What a command that was obeyed means, for people; empty for a setting, unless it needs the peer to start again."""
+    """What a command that was obeyed means; of a setting only what it still takes, since its value is in sight."""
     if cmd == "snooze":
         return f"snoozed until {clock(now_s + 60 * asked['minutes'], now_s)}; z again: longer; p resumes"
     if cmd == "set":

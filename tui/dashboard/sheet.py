@@ -129,10 +129,15 @@ def _text(piece: Piece, style: str) -> Text:
     return Text(text, style=style)
 
 
+def has_holds(view: View) -> bool:
+    """Whether anything keeps my peer from training, or from training all the time."""
+    return view.status is not None and (view.status.duty < 1 or bool(view.status.holds))
+
+
 def add_holds(sheet: Sheet, view: View, *, most: int) -> None:
     """What keeps my peer from training, or from training all the time, and when it trains again."""
     status, ink = view.status, view.ink
-    if status is None:
+    if status is None or not has_holds(view):
         return
     if duty := duty_words(status):
         sheet.prose("duty", duty, ink.warn)
@@ -141,8 +146,8 @@ def add_holds(sheet: Sheet, view: View, *, most: int) -> None:
         words = hold_words(hold, view.now)
         sheet.prose(hold.code if fits else "", words if fits else f"{hold.code}: {words}", ink.warn)
     if len(status.holds) > most:
-        sheet.prose("", f"and {len(status.holds) - most} more: homefires status", ink.muted)
-    if text := next_words(status, view.now):
+        sheet.prose("", f"{len(status.holds) - most} more: homefires status", ink.muted)
+    if (text := next_words(status, view.now)) and not view.short:
         sheet.prose("", text, ink.text)
 
 

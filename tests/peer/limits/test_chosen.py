@@ -57,9 +57,11 @@ def test_a_damaged_file_is_one_line_that_says_what_to_do(tmp_path: Path, content
     assert "\n" not in str(error.value)
 
 
-def test_a_key_that_is_not_known_is_refused_at_start_too() -> None:
-    with pytest.raises(BadSpec, match="did you mean 'idle_min'"):
-        settings_from([], {"idle_minutes": 5})
+def test_a_key_that_is_not_known_is_refused_at_start_too(tmp_path: Path) -> None:
+    """With the name of the file."""
+    (tmp_path / store.FILE).write_text("idle_minutes = 5\n")
+    with pytest.raises(BadSpec, match=r"settings\.toml: unknown key 'idle_minutes'; did you mean 'idle_min'"):
+        store.read_table(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.train.inner import InnerLoop
 from peer.train.residence import Residence
+from tests.peer.train.conftest import Make
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 LEFT_BYTES = 64 << 20
@@ -149,3 +150,20 @@ def test_a_gpu_is_free_while_its_model_is_aside() -> None:
     assert free_after - free_before > held_bytes - LEFT_BYTES
     loop.residence.come_back()
     loop.step(2, 1)
+
+
+def test_a_trainer_waits_for_an_update_that_is_applied_before_it_moves(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers are written by threads of their own: none may write where a parameter no longer lies."""
+    trainer = make()
+    order: list[str] = []
+    monkeypatch.setattr(trainer, "_wait_for_layers", lambda: order.append("layers"))
+    monkeypatch.setattr(trainer, "device", CUDA)
+    residence = trainer._inner.residence
+    monkeypatch.setattr(residence, "_tensors", lambda: order.append("moves") or iter(()))
+    monkeypatch.setattr("peer.train.residence.return_memory", lambda device: None)
+    trainer.leave_device()
+    assert residence.is_aside
+    assert trainer.take_device()
+    assert order == ["layers", "moves", "layers", "moves"]

@@ -168,6 +168,24 @@ def test_measuring_the_anchor_changes_nothing(make: Make) -> None:
     assert trainer.evaluate() == (loss, tokens)
 
 
+def test_measuring_stops_when_it_is_told_to_and_leaves_nothing(make: Make) -> None:
+    """Between two batches: who pauses a peer need not wait for all of the held-out text."""
+    trainer = make()
+    train(trainer)
+    before, asked = local(trainer), list[int]()
+    trainer._held_out = torch.zeros((70, trainer.spec.model.context + 1), dtype=torch.int64)
+
+    def stop() -> bool:
+        asked.append(1)
+        return len(asked) == 2
+
+    assert trainer.evaluate(stop) is None
+    assert len(asked) == 2, "of three batches"
+    assert torch.equal(local(trainer), before)
+    assert trainer._model.training
+    assert trainer.evaluate() is not None
+
+
 def test_a_replayed_chain_ends_where_the_others_are(make: Make) -> None:
     """A peer that starts again makes the outer steps alone; its balance is not touched by the past."""
     first, second = make("p0"), make("p1")

@@ -181,6 +181,7 @@ async def test_z_snoozes_for_one_three_and_eight_hours_and_p_ends_it() -> None:
         app.tick()
         await settled(pilot)
         assert "1:00:00 left" in text_of(app).splitlines()[1]
+        assert f"snoozed until {clock(source.now_s + 3600, source.now_s)}; sooner with" in text_of(app)
         assert "p resume" in text_of(app)
         await press(pilot, "p", "z")
     assert source.remembering.asked[-2:] == ["resume", "snooze"]

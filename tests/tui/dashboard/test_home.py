@@ -134,7 +134,7 @@ async def test_whatever_holds_the_peer_up_is_on_the_first_screen() -> None:
         assert "TEMPERATURE the GPU has 84 °C" in text
     app = shown(source)
     async with opened(app, size=(40, 12)):
-        assert "and 1 more: homefires status" in text_of(app)
+        assert "1 more: homefires status" in text_of(app)
 
 
 async def test_who_only_watches_sees_every_peer_and_every_penalty() -> None:

@@ -61,7 +61,7 @@ async def test_my_settings_are_read_by_group_with_what_they_mean() -> None:
             "memory_gb",
         }:  # of those something is measured
             assert KNOWN[name].meaning[:40] in row_of(app, name)
-        for group in ("when", "heat", "network", "disk and memory", "machine"):
+        for group in ("when", "heat and power", "network", "disk and memory", "machine"):
             assert group in text
         assert "always" in row_of(app, "schedule")
         assert "4096 MB" in row_of(app, "chain_mb")
@@ -126,6 +126,20 @@ async def test_esc_gives_up() -> None:
         assert source.limited.asked == []
         await press(pilot, "up", "enter", "escape", "escape", "1")
         assert app.query_one("#home").display
+
+
+async def test_a_click_on_another_line_gives_up_too() -> None:
+    source = Attached()
+    app = shown(source)
+    async with opened(app) as pilot:
+        await edit(pilot, "schedule", "sat")
+        await pilot.click("#limits-table", offset=(5, 3))
+        await settled(pilot)
+        assert not app.query_one("#limits-input").display
+        assert "always" in row_of(app, "schedule")
+        await press(pilot, "enter")
+        assert app.query_one("#limits-input", Input).value == ""  # that of pause_for, the fourth line
+    assert source.limited.asked == []
 
 
 async def test_the_editor_begins_with_the_present_value_and_a_list_is_commas() -> None:
