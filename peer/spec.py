@@ -40,7 +40,7 @@ LEAST_AND_MOST = {
     "memory_gb": (0.5, 1e6),
 }  # fmt: skip
 """Of settings where 0 means none: what lies beyond is a mistake in the unit, and no peer could train with it."""
-AT_START = ("name", "device", "threads", "listen")
+AT_START = ("name", "device", "threads", "listen", "metrics_port")
 """Settings that take effect when the peer starts; all others at once."""
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.errors import BadInput
-from peer.spec import PeerSettings
+from peer.spec import AT_START, PeerSettings
 from tests.tui.fake_control import SETTINGS
 from tui.codes import HOLDS
 from tui.settings import GROUPS, KNOWN, changes, check_name, grouped, in_words, to_text, to_value
@@ -89,3 +89,7 @@ def test_a_misspelt_name_gets_the_closest() -> None:
         check_name("max_powr_w", SETTINGS)
     with pytest.raises(BadInput, match="use name, device"):
         check_name("zzzzz", SETTINGS)
+
+
+def test_what_takes_effect_at_the_next_start_is_what_the_peer_says() -> None:
+    assert {each.name for group in GROUPS.values() for each in group if each.at_start} == set(AT_START)

@@ -66,6 +66,12 @@ ALERTS = {
         meaning="It is tried out once per device, in a process that may run out of memory. As a warning: nothing could "
         "be measured, and the line says what is taken instead.",
     ),
+    "FORECAST": Advice(
+        short="this peer's part of a round is likely to come too late",
+        meaning="After every round it compares what it had expected with what came. By the newest rounds its part will "
+        "be there later than the others wait, or nearly so. What comes late is not lost: it counts in the next round.",
+        remedy="The line names the setting that helps, with its value; homefires set changes it while the peer runs.",
+    ),
     "FORK": Advice(
         short="two parts of the swarm had gone on apart and come together again",
         meaning="The side that did more is kept, by a rule that all follow. What a peer had put into undone rounds is "

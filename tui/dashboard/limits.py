@@ -6,7 +6,6 @@ The peer checks what is typed and refuses it in words: nothing is judged here. T
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ from textual.containers import Container
 from textual.message import Message
 from textual.widgets import Input
 
+from tui.dashboard.allowed import Row, hold_of, rows_of, shown_peer, why_fixed
 from tui.dashboard.measured import measured_against
 from tui.dashboard.panel import Block, Panel, View
 from tui.dashboard.penalties import fit
@@ -24,9 +24,8 @@ from tui.dashboard.rows import Pieces
 from tui.dashboard.sheet import Sheet, add_holds
 from tui.dashboard.table import Table
 from tui.feed.source import Reply
-from tui.holds import Hold, hold_words
-from tui.settings import Setting, grouped, in_words, to_text, to_value
-from tui.snapshot import PeerView
+from tui.holds import hold_words
+from tui.settings import Setting, in_words, to_text, to_value
 
 SIGN, NAME = 2, 18
 """Cells of the columns that are always there."""
@@ -42,17 +41,6 @@ class SettingGiven(Message):
     """The person wants this setting to have this value."""
 
     name: str
-    value: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of the table."""
-
-    group: str
-    first: bool
-    """Of its group."""
-    setting: Setting
     value: Any
 
 
@@ -99,7 +87,7 @@ class LimitsPanel(Panel):
 
     def show(self, view: View) -> None:
         self._view = view
-        self._rows = _rows_of(_settings(view))
+        self._rows = rows_of(view)
         self._table.show(len(self._rows), self._row, None)
         self.query_one("#limits-line", Block).draw(self._head(view).text)
         about = self.query_one("#limits-about", Block)
@@ -190,7 +178,7 @@ class LimitsPanel(Panel):
         """▲ when  schedule  mon-fri 22:00-07:00  outside its hours; trains again at 22:00"""
         view, row = self._view, self._rows[number]
         assert view is not None
-        ink, setting, hold = view.ink, row.setting, _hold_of(row.setting, view)
+        ink, setting, hold = view.ink, row.setting, hold_of(row.setting, view)
         sign = f"{view.glyphs.alert if hold else ' '} "
         group = f"{row.group if row.first else '':<{GROUP}}" if view.width >= WITH_GROUPS else ""
         value = in_words(setting, row.value)
@@ -209,7 +197,7 @@ class LimitsPanel(Panel):
 
     def _head(self, view: View) -> Sheet:
         """Whose settings these are, whether they can be changed, and what holds the peer up."""
-        sheet, peer = _sheet(view), _shown_peer(view)
+        sheet, peer = _sheet(view), shown_peer(view)
         if peer is None:
             sheet.prose("", "settings never leave the machine of a peer: there is none of yours here", view.ink.muted)
             return sheet
@@ -226,7 +214,7 @@ class LimitsPanel(Panel):
         """The selected setting in words, the most important first; while it is edited, what the peer said of it."""
         row, ink = self._selected, view.ink
         if row is None:
-            return Text("this peer did not say what it allows" if _shown_peer(view) else "", style=ink.muted)
+            return Text("this peer did not say what it allows" if shown_peer(view) else "", style=ink.muted)
         setting = row.setting
         empty = "empty" if isinstance(row.value, str | list | tuple) else "0"
         meaning = f"{setting.meaning}; {empty}: {setting.off}" if setting.off else setting.meaning
@@ -245,7 +233,7 @@ class LimitsPanel(Panel):
 
     def _now(self, view: View, row: Row) -> list[tuple[str, str]]:
         """What the line of the table had no room for."""
-        hold, value = _hold_of(row.setting, view), in_words(row.setting, row.value)
+        hold, value = hold_of(row.setting, view), in_words(row.setting, row.value)
         said = [(hold_words(hold, view.now), view.ink.warn)] if hold is not None and view.mini else []
         if len(value) > _value_cells(view.width):
             said.append((value, view.ink.strong))
@@ -254,42 +242,8 @@ class LimitsPanel(Panel):
         return said
 
 
-def why_fixed(view: View) -> str:
-    """Why nothing can be changed from here; empty if it can."""
-    if view.refusal:
-        return view.refusal
-    if "set" not in view.takes:
-        return "these are several peers; change one with: homefires set KEY=VALUE --dir DIR/peer-1"
-    return "" if view.mine is not None else "the peer has not started yet"
-
-
-def _shown_peer(view: View) -> PeerView | None:
-    peer = view.mine or view.swarm.peers.get(view.selected)
-    return peer if peer is not None and peer.reports else None
-
-
-def _settings(view: View) -> Mapping[str, Any]:
-    """As my peer answers, or as the peer that is looked at has told."""
-    peer = _shown_peer(view)
-    if peer is None:
-        return {}
-    return (view.status.settings if view.mine is peer and view.status else None) or peer.settings
-
-
-def _rows_of(settings: Mapping[str, Any]) -> list[Row]:
-    rows: list[Row] = []
-    for group, setting, value in grouped(settings):
-        first = not rows or rows[-1].group != group
-        rows.append(Row(group=group, first=first, setting=setting, value=value))
-    return rows
-
-
-def _hold_of(setting: Setting, view: View) -> Hold | None:
-    return view.status.hold(setting.hold) if setting.hold and view.status is not None else None
-
-
 def _measured(setting: Setting, view: View) -> str:
-    peer = _shown_peer(view)
+    peer = shown_peer(view)
     return measured_against(setting.name, peer) if peer is not None else ""
 
 
