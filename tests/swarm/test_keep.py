@@ -33,7 +33,7 @@ def test_an_organiser_keeps_checkpoints_and_exports_one(homefires: Callable[...,
     node = homefires("bootstrap", "micro", *words, *SETS, directory=tmp_path / "b-out")
     issued = node.wait_for(lambda line: isinstance(line.event, InviteIssued))
     assert isinstance(issued.event, InviteIssued)
-    words = ["--dir", str(tmp_path / "p"), "--name", "p", *LOOPBACK, "--ui", "json"]
+    words = ["--dir", str(tmp_path / "p"), "--name", "p", *LOOPBACK, "--ui", "json", "--yes"]
     peer = homefires("join", issued.event.invite, *words, directory=tmp_path / "p-out")
 
     def is_kept(line: Line) -> bool:

@@ -77,7 +77,7 @@ def test_kill_9_of_every_process_of_a_peer(run: Run, homefires: Start, tmp_path:
     """Of its daemon and its link: the trainer starts others. Of the trainer: whoever keeps it running starts another.
     Of that one: nothing is left, and a new start goes on where it was."""
     directory = tmp_path / "p"
-    words = ["join", run.invite, "--dir", str(directory), *LOOPBACK, "--ui", "json", "--keep-running"]
+    words = ["join", run.invite, "--dir", str(directory), *LOOPBACK, "--ui", "json", "--keep-running", "--yes"]
     peer = homefires(*words, directory=tmp_path / "p-out")
     peer.wait_for(committed(2))
 
