@@ -19,7 +19,8 @@ def write_whole(path: Path, payload: bytes, *, private: bool = False) -> None:
     Nobody else can ever read a `private` one (0600). Raises DiskFull, and then the old bytes are there.
     """
     scratch = path.with_name(path.name + ".new")
-    scratch.unlink(missing_ok=True)  # whatever its mode is
+    if private:
+        scratch.unlink(missing_ok=True)  # whatever its mode is
     with telling_full_disk(path.parent):
         with open(scratch, "wb", opener=lambda name, flags: os.open(name, flags, 0o600 if private else 0o666)) as file:
             file.write(payload)

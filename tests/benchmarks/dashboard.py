@@ -28,7 +28,7 @@ COLUMNS, ROWS = 160, 48
 WAIT_S = 60.0
 MARKS = {
     "1": "in all rounds", "2": "behind  weight", "3": "a column", "4": "Learning ·", "5": "Reached", "6": "all levels",
-    "7": "They are read now",
+    "7": " allows",
 }  # fmt: skip
 """What a screen draws that no other one does, by its key."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dht.addresses import LOOPBACK
+from dht.errors import ClockOff
 from dht.identity import Identity
 from dht.invite import issue, parse
 from dht.node import NetworkConfig, open_node
@@ -45,6 +46,9 @@ async def test_a_run_that_is_there_is_examined_and_introduced(tmp_path: Path, cl
         found: dict[str, Check] = {}
         met = await examine_network(invite, LOOPBACK, lambda check: found.update({check.name: check}))
         (tmp_path / "newcomer").mkdir()
+        with pytest.raises(ClockOff):
+            await fetch(invite, tmp_path / "newcomer")
+        node.serve("time", lambda: struct.pack(">d", time.time()))
         assert await fetch(invite, tmp_path / "newcomer") == spec
     assert met is not None
     assert met.spec == dump(spec).encode()

@@ -212,7 +212,7 @@ def test_memory_that_shrank_during_a_pause_is_seen_at_resume(
         assert trainer._micro.sequences == sequences
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="not run: there is no CUDA device")
+@pytest.mark.cuda
 def test_cuda_memory_that_runs_out_is_survived(spec: RunSpec) -> None:
     """On a real device, of which this process may have a fiftieth."""
     device = torch.device("cuda")

@@ -21,7 +21,7 @@ ALL: dict[str, Any] = {
     "chain_mb": 100, "upload_mbps": 20.5, "download_mbps": 1e5, "newcomers_mbps": 0.0, "on_battery": True,
     "schedule": "mon-fri 22:00-07:00, sat-sun", "idle_min": 10.0, "pause_for": ("steam", "Elden Ring.exe"),
     "max_temperature_c": 70.0, "max_power_w": 180.0, "monthly_gb": 300.0, "disk_gb": 50.0, "memory_gb": 12.0,
-    "nice": 19,
+    "nice": 19, "metrics_port": 9464,
 }  # fmt: skip
 
 

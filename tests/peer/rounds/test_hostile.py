@@ -29,7 +29,7 @@ def test_nothing_that_arrives_stops_or_fills_a_peer(seed: int) -> None:
 def test_the_hostile_hand_reaches_every_corner() -> None:
     """The test above is worth something only if its peers lead, exchange, vote, fetch and commit."""
     seen: set[str] = set()
-    for seed in range(60):
+    for seed in range(80):
         hostile = Hostile(seed)
         for _ in range(300):
             hostile.run(1)
