@@ -10,6 +10,7 @@ import pytest
 
 from peer.rounds import penalties
 from peer.rounds.decide import fault_of_update, valid
+from peer.rounds.names import coordinator
 from peer.rounds.state import Head
 from peer.rounds.update import VOID, WEIGHT_ONE, Penalty, Update, discount
 from peer.testing.faults import Slow, Stall
@@ -150,6 +151,9 @@ def test_a_throttled_peer_is_late_for_all_to_see_and_holds_no_round(bytes_per_s:
     run = LogicalSwarm(peers=4, seed=1)
     rules = run.world.rules("p0")
     run.until_round(2, within_s=60)
+    head = next(head for head in run.world.peers[0].disk.heads if head.round == 2)
+    leader = coordinator(head.anchor, head.electorate, 0)
+    assert leader != "p1", "another seed: a ballot of its own would fail, and it would be absent from the next one"
     run.inject(Slow(peer=1, phase="send", round=2, seconds=30.0, bytes_per_s=bytes_per_s))
     run.until_round(9, within_s=150)
     run.assert_agreement()
