@@ -18,6 +18,7 @@ from tests.benchmarks import (
     honest,
     join,
     links,
+    methods,
     overlap,
     parity,
     placement,
@@ -28,7 +29,7 @@ from tests.benchmarks import (
 )
 
 BENCHMARKS = (
-    quality, drops, join, chaos, attacks, spikes, honest, overlap,
+    quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
     parity, placement, dashboard, allreduce, links, churn, prediction, simulate, fuzz,
 )  # fmt: skip
 

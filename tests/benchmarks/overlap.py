@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measure(directory: Path, spec: RunSpec, plan: Plan) -> tuple[list[Alone], list[Measured]]:
-    """Peers alone, then every mode, then peers of one speed with a slow one and without."""
+    """Peers alone, then every mode, then peers of one speed alone, with one more of them, and with a slow one."""
     path = directory / "spec.toml"
     directory.mkdir(exist_ok=True)
     path.write_text(dump(spec))
@@ -124,8 +124,9 @@ def measure(directory: Path, spec: RunSpec, plan: Plan) -> tuple[list[Alone], li
     shorter = dataclasses.replace(plan, rounds=equals["rounds"])
     without = (1.0,) * equals["peers"]
     for repeat in range(equals["repeats"]):
-        for slower in (without, (*without, float(equals["slower"]))):
-            where = directory / f"equals-{repeat}-{len(slower)}"
+        for more in equals["more"]:
+            slower = (*without, float(more)) if more else without
+            where = directory / f"equals-{repeat}-{more}"
             runs.append(measure_run(where, path, shorter, equals["mode"], slower, repeat=repeat))
     return alone, runs
 

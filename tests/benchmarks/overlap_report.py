@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from matplotlib.figure import Figure
 
@@ -38,11 +39,26 @@ def of_modes(runs: Sequence[Measured]) -> list[Measured]:
     return list(found.values())
 
 
-def of_equals(runs: Sequence[Measured]) -> tuple[list[Measured], list[Measured]]:
-    """The runs that show what a slow peer costs the others: without it, and with it."""
-    modes = of_modes(runs)
-    rest = [run for run in runs if not any(run is mode for mode in modes)]
-    return [run for run in rest if len(set(run.slower)) == 1], [run for run in rest if len(set(run.slower)) > 1]
+@dataclass(frozen=True, kw_only=True)
+class Equals:
+    """The runs that show what one more peer costs those who are in all of them."""
+
+    without: list[Measured]
+    with_equal: list[Measured]
+    with_slow: list[Measured]
+
+    @classmethod
+    def of(cls, runs: Sequence[Measured]) -> Self:
+        """Those among `runs`; empty lists if there are none."""
+        modes = of_modes(runs)
+        rest = [run for run in runs if not any(run is mode for mode in modes)]
+        fewest = min((len(run.slower) for run in rest), default=0)
+        more = [run for run in rest if len(run.slower) > fewest]
+        return cls(
+            without=[run for run in rest if len(run.slower) == fewest],
+            with_equal=[run for run in more if len(set(run.slower)) == 1],
+            with_slow=[run for run in more if len(set(run.slower)) > 1],
+        )
 
 
 # ---- bars
@@ -57,7 +73,9 @@ def judge(alone: Sequence[Alone], runs: Sequence[Measured]) -> list[Bar]:
             bars += [_exposed(run), _speed(run, alone)]
     if {BLOCKING, LAYERWISE} <= set(by_mode):
         bars.append(_layerwise(by_mode[BLOCKING], by_mode[LAYERWISE]))
-    bars += _others(*of_equals(runs))
+    equals = Equals.of(runs)
+    bars += _others("a slower peer changes", equals.without, equals.with_slow)
+    bars += _others("that it is slower changes", equals.with_equal, equals.with_slow)
     return [*bars, _pace(runs), _load(alone, runs)]
 
 
@@ -99,32 +117,31 @@ def _layerwise(blocking: Measured, layerwise: Measured) -> Bar:
     )
 
 
-def _others(without: Sequence[Measured], with_slow: Sequence[Measured]) -> list[Bar]:
-    """What the slow peer costs those who are in both kinds of runs, against what repeats of the same run differ by."""
+def _others(what: str, without: Sequence[Measured], with_slow: Sequence[Measured]) -> list[Bar]:
+    """What the slow peer costs the equal ones, against what repeats of the same run differ by."""
     if not without or not with_slow:
         return []
-    many = len(without[0].peers)
+    many = with_slow[0].slower.count(1.0)
+    kinds = (without, with_slow)
+    rates = [[sum(peer.tokens_per_s for peer in run.peers[:many]) for run in runs] for runs in kinds]
     return [
-        _no_worse("round time", [[_round_s(run) for run in runs] for runs in (without, with_slow)], 1, "s"),
-        _no_worse(
-            "tokens/s", [[sum(peer.tokens_per_s for peer in run.peers[:many]) for run in runs]
-                         for runs in (without, with_slow)], -1, "tokens/s",
-        ),
-    ]  # fmt: skip
+        _no_worse(f"{what} the others' round time", [[_round_s(run) for run in runs] for runs in kinds], 1, "s"),
+        _no_worse(f"{what} the others' tokens/s", rates, -1, "tokens/s"),
+    ]
 
 
 def _round_s(run: Measured) -> float:
     return statistics.fmean(of.seconds for of in run.rounds)
 
 
-def _no_worse(what: str, pair: Sequence[Sequence[float]], sign: int, unit: str) -> Bar:
+def _no_worse(name: str, pair: Sequence[Sequence[float]], sign: int, unit: str) -> Bar:
     """`sign` is 1 if more is worse. The spread is the largest difference of two runs of the same kind."""
     without, with_slow = pair
     spread = max((abs(one - other) for runs in pair for one, other in combinations(runs, 2)), default=0.0)
     before, after = statistics.fmean(without), statistics.fmean(with_slow)
     each = " and ".join(", ".join(f"{value:.3f}" for value in values) for values in pair)
     return Bar(
-        name=f"a slower peer changes the others' {what} by no more than runs of the same kind differ",
+        name=f"{name} by no more than runs of the same kind differ",
         met=sign * (after - before) <= spread,
         figures=f"{percent(after / before)}: {each} {unit}, spread {spread:.3f}",
     )
@@ -195,7 +212,7 @@ def draw(alone: Sequence[Alone], runs: Sequence[Measured], path: Path) -> None:
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     _draw_modes(left, alone, of_modes(runs))
-    _draw_equals(right, *of_equals(runs))
+    _draw_equals(right, Equals.of(runs))
     for axes in (left, right):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
@@ -219,12 +236,19 @@ def _draw_modes(axes: Any, alone: Sequence[Alone], modes: Sequence[Measured]) ->
     axes.set_title("four peers, one of them slower", fontsize=10)
 
 
-def _draw_equals(axes: Any, without: Sequence[Measured], with_slow: Sequence[Measured]) -> None:
+def _draw_equals(axes: Any, equals: Equals) -> None:
     """A dot per round, in a column per run."""
-    columns = [("equal", run) for run in without] + [("with a slow one", run) for run in with_slow]
-    for place, (name, run) in enumerate(columns):
-        seconds = [of.seconds for of in run.rounds]
-        axes.plot([place] * len(seconds), seconds, "o", color="#4c78a8" if name == "equal" else "#f58518", alpha=0.7)
-    axes.set(xticks=range(len(columns)), xlim=(-0.5, max(1, len(columns)) - 0.5), ylabel="round (s)")
-    axes.set_xticklabels([name for name, _ in columns], fontsize=8)
-    axes.set_title("what a slow peer costs the others", fontsize=10)
+    kinds = (
+        ("alone", "#4c78a8", equals.without), ("and an equal one", "#54a24b", equals.with_equal),
+        ("and a slow one", "#f58518", equals.with_slow),
+    )  # fmt: skip
+    place = 0
+    for name, colour, runs in kinds:
+        for run in runs:
+            seconds = [of.seconds for of in run.rounds]
+            axes.plot([place] * len(seconds), seconds, "o", color=colour, alpha=0.7, label=name)
+            name, place = "_" + name, place + 1  # said once
+    axes.set(xticks=[], xlim=(-0.5, max(1, place) - 0.5), ylabel="round (s)")
+    if place:
+        axes.legend(frameon=False, fontsize=8)
+    axes.set_title("what one more peer costs three equal ones", fontsize=10)

@@ -10,37 +10,21 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import tempfile
-import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from peer.rounds.names import genesis_anchor
 from peer.spec import RunSpec
-from peer.train.trainer import Trainer
 from tests.benchmarks import jobs, parity_report
 from tests.benchmarks.asynchronous import train_delayed
 from tests.benchmarks.options import add_options, base_spec
+from tests.benchmarks.paced import SLOWER, fastest_steps, train_paced
 from tests.benchmarks.record import write_results
-from tests.benchmarks.variants import (
-    Outcome,
-    Report,
-    Rounds,
-    is_measured,
-    measured,
-    names_of,
-    nobody,
-    outcome_of,
-    plain,
-)
+from tests.benchmarks.variants import Outcome, Report
 
-CODE = (*jobs.CODE, "tests/benchmarks/parity.py", "tests/benchmarks/asynchronous.py")
+CODE = (*jobs.CODE, "tests/benchmarks/parity.py", "tests/benchmarks/paced.py", "tests/benchmarks/asynchronous.py")
 ROUNDS, QUICK_ROUNDS = 24, 3
 SEQUENCES, EVERY = 512, 4
 """Evaluated, and the rounds between evaluations: with few sequences the differences would be those of the text."""
-SLOWER = (1, 1, 2, 4)
-"""How many times slower than the first each peer is, in turn, where speeds are unequal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,15 +91,13 @@ def spec_of(variant: str, base: RunSpec, seed: int, peers: int) -> RunSpec:
     way = WAYS[variant]
     wire: Any = way.wire
     sequences = max(SEQUENCES, base.data.eval_sequences)
-    slower = [way.slower[index % len(way.slower)] for index in range(peers)]
-    fastest = round(base.round.steps * peers / sum(1 / times for times in slower))
     return dataclasses.replace(
         base,
         run=dataclasses.replace(base.run, seed=seed, founders=peers),
         data=dataclasses.replace(base.data, eval_sequences=sequences, eval_every=EVERY),
         round=dataclasses.replace(
             base.round,
-            steps=fastest,
+            steps=fastest_steps(base.round.steps, way.slower, peers),
             overlap="streaming" if way.ahead else "none",
             merge="rebase" if way.alpha is None else "interpolate",
             alpha=way.alpha or 0.0,
@@ -126,60 +108,7 @@ def spec_of(variant: str, base: RunSpec, seed: int, peers: int) -> RunSpec:
 
 def train(variant: str, spec: RunSpec, report: Report) -> Outcome:
     """Train `spec`, as `spec_of` gave it, to its last round as the variant says."""
-    way, names, rounds = WAYS[variant], names_of(spec), Rounds()
+    way = WAYS[variant]
     if way.delayed:
         return train_delayed(spec, way.slower, report)
-    with tempfile.TemporaryDirectory(prefix="homefires-") as folder:
-        peers = [Paced(plain(spec, name, Path(folder) / name), names, way, i) for i, name in enumerate(names)]
-        trainers = [peer.trainer for peer in peers]
-        first, tokens = trainers[0], 0
-        points = [measured(report, 0, 0, lambda: first.evaluate()[0])]
-        anchor = genesis_anchor(spec.digest(), names, first.anchor.state_digest())
-        for number in range(spec.run.rounds):
-            began_at = time.process_time()
-            for peer in peers:
-                tokens += peer.train_and_freeze(anchor)
-            decided = rounds.decide(trainers, anchor, nobody(number))
-            if number + 1 < spec.run.rounds:
-                for peer in peers:
-                    tokens += peer.train_ahead()
-            decided.apply_to(*trainers)
-            anchor = decided.next_anchor
-            rounds.seconds += time.process_time() - began_at
-            if is_measured(spec, number + 1):
-                points.append(measured(report, number + 1, tokens, lambda: first.evaluate()[0]))
-        return outcome_of(spec, trainers, points, rounds)
-
-
-class Paced:
-    """A trainer that makes as many steps as its speed allows in the time of a round, some of them ahead."""
-
-    def __init__(self, trainer: Trainer, names: tuple[str, ...], way: Way, index: int) -> None:
-        self.trainer, self._names, self._way = trainer, names, way
-        self._slower = way.slower[index % len(way.slower)]
-
-    def train_and_freeze(self, anchor: bytes) -> int:
-        """The steps of the round that were not made ahead; returns the tokens."""
-        self.trainer.begin_round(self._names)
-        tokens = self._train_to(self._part)
-        self.trainer.freeze(anchor)
-        return tokens
-
-    def train_ahead(self) -> int:
-        """What is made of the next round's steps while this one is agreed; returns the tokens."""
-        return self._train_to(int(self._way.ahead * self._part)) if self._way.ahead else 0
-
-    @property
-    def _part(self) -> int:
-        """Its steps in the round that is in training. Halves are rounded up, so that unequal peers together make as
-        many as equal ones."""
-        return max(1, int(self.trainer.steps_in_round / self._slower + 0.5))
-
-    def _train_to(self, steps: int) -> int:
-        """Whoever makes fewer steps walks through the same learning rates, as in `peer.train.pace`."""
-        trainer, tokens = self.trainer, 0
-        while trainer.step_in_round < steps:
-            whole = trainer.steps_in_round
-            position = min(whole - 1.0, trainer.step_in_round * whole / self._part)
-            tokens += trainer.train_step(position=position).tokens
-        return tokens
+    return train_paced(spec, report, ahead=way.ahead, slower=way.slower)
