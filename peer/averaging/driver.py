@@ -274,5 +274,6 @@ class Driver:
         blocks = self._disk.blocks_after(after)
         if blocks:
             self._streams.send_when_free(to, partial(self._framing.encode, ChainSent(blocks)))
-        else:  # the machine remembers anchors longer than the disk has room for blocks: HEAD says that there is more
+        else:  # the machine remembers anchors longer than the disk has room for blocks
             self._send((to,), Turn(self.state, self.clock()).my_head())
+            self._send((to,), ChainSent(()))

@@ -14,7 +14,7 @@ from peer.events import ReportReceived
 from peer.rounds import decide, forks
 from peer.rounds.deadlines import HEARD_S
 from peer.rounds.effects import Report, Resync, SendChain, Store
-from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BytesSent, Get, HeadSent, Place
+from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BytesSent, ChainSent, Get, HeadSent, Place
 from peer.rounds.names import digest_of
 from peer.rounds.state import Head, Proposal
 from peer.rounds.turn import Turn
@@ -40,7 +40,7 @@ NEWS_EVERY_S = 0.2
 """A peer that says something else more often than this is not listened to."""
 LOST_S = 20.0
 LOST_TO = 2
-"""My chain is given up when so many peers could not show what follows it for LOST_S."""
+"""My chain is given up when so many peers have said for LOST_S that they cannot show what follows it."""
 ALERT_EVERY_S = 10.0
 MAX_HEARD = 256
 
@@ -76,7 +76,7 @@ def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
         )  # fmt: skip
     if head.ready and head.steps and head.anchor == state.head.anchor and sender in state.electorate:
         turn.set(ready_at={sender: turn.now, **state.ready_at})
-    _note_stranger(turn, sender, head, heard_lately=turn.now - before_at < HEARD_S)
+    _note_way_back(turn, sender, head)
     if head.anchor != state.head.anchor:
         _elsewhere(turn, sender, head.anchor)
     elif news and state.in_step and head.state and state.state_digest and head.state != state.state_digest:
@@ -88,28 +88,35 @@ def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
         )
 
 
-def _note_stranger(turn: Turn, sender: str, head: HeadSent, *, heard_lately: bool) -> None:
-    """Who is elsewhere and has not shown how it got there: GET is answered by CHAIN if we share an anchor."""
+def _note_way_back(turn: Turn, sender: str, head: HeadSent) -> None:
+    """Who stands at an anchor of mine has not lost my chain."""
     state = turn.state
-    others = {peer: since for peer, since in state.strangers.items() if peer != sender}
-    if head.anchor not in state.ancestors and len(others) < MAX_HEARD:
-        since = state.strangers.get(sender, turn.now) if heard_lately else turn.now
-        turn.set(strangers={**others, sender: since})
-    elif sender in state.strangers:
-        turn.set(strangers=others)
+    if sender in state.strangers and head.anchor in state.ancestors:
+        turn.set(strangers={peer: said for peer, said in state.strangers.items() if peer != sender})
+
+
+def _note_no_way(turn: Turn, sender: str) -> None:
+    """Whom I have asked knows none of my anchors, or has no block any more that follows them."""
+    strangers = turn.state.strangers
+    if sender not in turn.state.asked or (sender not in strangers and len(strangers) >= MAX_HEARD):
+        return
+    since, last = strangers.get(sender, (turn.now, turn.now))
+    turn.set(strangers={**strangers, sender: (since if turn.now - last < 2 * LOST_S else turn.now, turn.now)})
 
 
 def _resync_if_lost(turn: Turn) -> None:
-    """Nobody who is further has anything that connects with my chain, for a while: give the chain up, not the work."""
-    state = turn.state
-    lately = [peer for peer, (_, at) in state.heard.items() if turn.now - at < HEARD_S]
+    """Those who are further say for a while that they have no way from my chain: give the chain up, not the work.
+
+    Silence says nothing: answers get lost as long as lines are bad.
+    """
+    state, now = turn.state, turn.now
     # Only of those whom my chain once elected: identities cost nothing, and anybody may claim to be further.
-    apart = (
+    apart = [
         peer
-        for peer in lately
-        if peer in state.voters and peer in state.asked and turn.now - state.strangers.get(peer, turn.now) >= LOST_S
-    )
-    strange = [peer for peer in apart if state.heard[peer][0].weight > state.tip.weight]
+        for peer, (since, last) in state.strangers.items()
+        if peer in state.voters and last - since >= LOST_S > now - last
+    ]
+    strange = [peer for peer in apart if peer in state.heard and state.heard[peer][0].weight > state.tip.weight]
     if state.blocks or state.branch or len(strange) < min(LOST_TO, len(state.voters) - 1) or not strange:
         return
     turn.set(strangers={})
@@ -197,11 +204,11 @@ def _ahead_of(turn: Turn, head: Head) -> list[str]:
 
 
 def on_get(turn: Turn, sender: str, anchors: tuple[bytes, ...]) -> None:
-    """What follows the newest anchor that we share: the next blocks, or HEAD if there are none or we share none."""
+    """What follows the newest anchor that we share: the next blocks; HEAD if there are none, or that we share none."""
     ancestors = turn.state.ancestors
-    shared = next((anchor for anchor in anchors if anchor in ancestors), turn.state.head.anchor)
+    shared = next((anchor for anchor in anchors if anchor in ancestors), b"")
     last, _ = turn.state.told.get(sender, (b"", 0.0))
-    _tell(turn, sender, shared, got_on=ancestors[shared] > ancestors.get(last, -1))
+    _tell(turn, sender, shared, got_on=ancestors.get(shared, -1) > ancestors.get(last, -1))
 
 
 def _tell(turn: Turn, sender: str, anchor: bytes, *, got_on: bool) -> None:
@@ -212,8 +219,16 @@ def _tell(turn: Turn, sender: str, anchor: bytes, *, got_on: bool) -> None:
     turn.set(told={**lately, sender: (anchor, turn.now)})
     if anchor == turn.state.head.anchor:
         turn.send((sender,), turn.my_head())
-    else:
+    elif anchor:
         turn.do(SendChain(sender, anchor))
+    else:
+        _no_way(turn, sender)
+
+
+def _no_way(turn: Turn, peer: str) -> None:
+    """Say where I am, and that no block of mine follows what it stands at."""
+    turn.send((peer,), turn.my_head())
+    turn.send((peer,), ChainSent(()))
 
 
 def _lately(turn: Turn, done: Mapping[str, tuple[bytes, float]]) -> dict[str, tuple[bytes, float]]:
@@ -228,11 +243,14 @@ def _since(turn: Turn, done: Mapping[str, tuple[bytes, float]], seconds: float) 
 
 
 def on_chain(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
-    """Queue the blocks that follow the last one I know of, as far as a quorum stands behind each."""
+    """Queue the blocks that follow the last one I know of, as far as a quorum stands behind each. No blocks: no way."""
     state, tip = turn.state, turn.state.tip
     if _refused(turn, sender):
         return
-    turn.set(strangers={peer: since for peer, since in state.strangers.items() if peer != sender})
+    if not blocks:
+        _note_no_way(turn, sender)
+        return
+    turn.set(strangers={peer: said for peer, said in state.strangers.items() if peer != sender})
     first = next((i for i, block in enumerate(blocks) if block.update.parent == tip.anchor), None)
     if first is None:
         _on_branch(turn, sender, blocks)

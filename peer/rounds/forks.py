@@ -85,7 +85,7 @@ def change_over_if_held(turn: Turn) -> bool:
         f"{undone} of its rounds, and keeps its own work of them",
     )
     go_back(turn, branch.trunk)
-    turn.set(blocks=branch.blocks, last=branch.tip, block_source=branch.source, branch=None)
+    turn.set(blocks=branch.blocks, last=branch.tip, block_source=branch.source, branch=None, strangers={})
     return True
 
 

@@ -410,7 +410,8 @@ class Get(Message):
 
 @dataclass(frozen=True, slots=True)
 class ChainSent(Message):
-    """CHAIN: committed updates in order, each with its certificate."""
+    """CHAIN: committed updates in order, each with its certificate. Without any: the sender has no way from what it was
+    asked about to where it stands."""
 
     code = 15
     cap_bytes = 16 << 20

@@ -457,8 +457,8 @@ class State:
     """What I am about to change over to."""
     voters: frozenset[str] = frozenset()
     """Everybody who has ever been elected on my chain, as far as it is here."""
-    strangers: Mapping[str, float] = field(default_factory=dict)
-    """Who knows none of my anchors and says that it is further, and since when."""
+    strangers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Who says that it has no way from my chain to where it is, since when, and when it said so last."""
     heard: Mapping[str, tuple[HeadSent, float]] = field(default_factory=dict)
     alerted_at: float = float("-inf")
     asked: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)

@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 
 from peer.events import AlertRaised
-from peer.rounds import decide, forks
-from peer.rounds.effects import Received, Resync, Tick, Undo
+from peer.rounds import catchup, decide, forks
+from peer.rounds.effects import Event, Received, Resync, Send, Tick, Undo
 from peer.rounds.machine import step
-from peer.rounds.messages import HeadSent
+from peer.rounds.messages import ChainSent, Get, HeadSent
 from peer.rounds.turn import Turn
 from peer.rounds.update import Block
 from peer.testing.logical_peer import LogicalPeer
 from peer.testing.world import World
 from tests.model_swarm import FaultyWorld
+from tests.plans import run_one
 
 TAKEOVER_S = 12.0
 APART_S = 35.0
@@ -143,24 +144,51 @@ def test_identities_of_ones_own_make_no_branch_heavy() -> None:
     assert forks._work([weak], {peer.name}) == 0
 
 
-def test_strangers_who_claim_to_be_further_move_nobody() -> None:
-    """They say HEAD with a huge weight and show nothing; a voter of the chain who does so is another matter."""
+def gives_up(*names: str, said: bool = True, until_s: float = 50.0) -> bool:
+    """Whether p0 leaves its chain while these say HEAD with a huge weight, and each GET is answered with no blocks; or,
+    unless they have `said` so, not at all."""
     world = apart(3, 1, 1, apart_s=0.0)
-    state = world.peers[0].driver.state
+    current = world.peers[0].driver.state
+    for tick in range(int(2 * until_s)):
+        now = world.now + tick / 2
+        events: list[Event] = [
+            Received(now, name, HeadSent(b"?" * 32, 999, 10**9, b"", True, 1, 1, False)) for name in names
+        ]
+        for event in [*events, Tick(now)]:
+            current, effects = step(current, event)
+            asked = {
+                one
+                for effect in effects
+                if isinstance(effect, Send) and isinstance(effect.message, Get)
+                for one in effect.to
+            }
+            for name in asked.intersection(names) if said else ():
+                current, more = step(current, Received(now, name, ChainSent(())))
+                effects = (*effects, *more)
+            if any(isinstance(effect, Resync) for effect in effects):
+                return True
+    return False
 
-    def resyncs(*names: str) -> bool:
-        current, found = state, False
-        for tick in range(100):
-            now = world.now + tick / 2
-            for name in names:
-                said = HeadSent(b"?" * 32, 999, 10**9, b"", True, 1, 1, False)
-                current, effects = step(current, Received(now, name, said))
-            current, effects = step(current, Tick(now))
-            found = found or any(isinstance(effect, Resync) for effect in effects)
-        return found
 
-    assert not resyncs("x", "y", "z")
-    assert resyncs("p1", "p2")
+def test_strangers_who_claim_to_be_further_move_nobody() -> None:
+    """Voters of the chain who say for long enough that nothing of theirs follows it are another matter."""
+    assert not gives_up("x", "y", "z")
+    assert not gives_up("p1")
+    assert not gives_up("p1", "p2", until_s=catchup.LOST_S)
+    assert gives_up("p1", "p2")
+
+
+def test_silence_gives_nothing_up() -> None:
+    """Who is heard and never answers may have lost the question, or its answer."""
+    assert not gives_up("p1", "p2", said=False)
+
+
+def test_two_who_hardly_hear_each_other_give_up_nothing_that_can_be_undone() -> None:
+    """They went on alone; of what they ask and answer hardly anything gets through, while each hears that the other is
+    further. `FaultyWorld.resyncing` says which chain may be given up."""
+    result = run_one("targeted", 1033)
+    assert not result.failure
+    assert result.counts["forked"] == 1
 
 
 def test_a_clock_that_stood_still_is_set_again() -> None:
