@@ -43,7 +43,8 @@ from peer.measuring import measuring, one_at_a_time
 from peer.publishing import Publisher
 from peer.recording import EventWriter, print_event
 from peer.session import join
-from peer.spec import PeerSettings, load, settings_from
+from peer.settings import PeerSettings, settings_from
+from peer.spec import load
 from peer.telling import Session
 
 log = logging.getLogger(__name__)

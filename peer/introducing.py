@@ -26,7 +26,8 @@ from peer.plan.coefficients import shipped
 from peer.plan.machines import HOME_FLOPS, MAX_MEMBERS, Machine, alike
 from peer.plan.round import predict
 from peer.plan.shape import shape_of
-from peer.spec import PeerSettings, RunSpec
+from peer.settings import PeerSettings
+from peer.spec import RunSpec
 
 LICENCES = {
     "stdlib": "the Python Software Foundation licence",

@@ -26,8 +26,9 @@ from peer.events import (
 )  # fmt: skip
 from peer.limits.decide import Hold, until_of, why_of
 from peer.limits.resting import Resting
+from peer.settings import PeerSettings
 from peer.settling import fit_for, load_libraries, look_around, say_smaller
-from peer.spec import PeerSettings, RunSpec, parse
+from peer.spec import RunSpec, parse
 from peer.standing import Standing
 from peer.telling import Progress, Session
 from peer.wishes import PAUSED_WHY as PAUSED_WHY  # where people look for what a peer says

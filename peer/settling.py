@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from dht.errors import HomefiresError, MemoryFull
 from peer.events import AlertRaised
-from peer.spec import PeerSettings, RunSpec
+from peer.settings import PeerSettings
+from peer.spec import RunSpec
 from peer.telling import Session
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from peer.limits.decide import Hold, Verdict, until_of
-from peer.spec import PeerSettings
+from peer.settings import PeerSettings
 
 PAUSED_WHY = "its owner paused it; resume with: homefires resume"
 SNOOZED_WHY = "its owner has it snooze; resume at once with: homefires resume"

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("bootstrap", "dht", "peer", "tui")
 LAYERS = {"tui": {"tui", "peer", "dht"}, "peer": {"peer", "dht"}, "bootstrap": {"bootstrap", "dht"}, "dht": {"dht"}}
 
-TUI_MAY_IMPORT = ("peer.events", "peer.spec", "peer.plan", "dht.errors", "dht.fingerprint", "dht.invite")
+TUI_MAY_IMPORT = (
+    "peer.events", "peer.settings", "peer.spec", "peer.plan", "dht.errors", "dht.fingerprint", "dht.invite",
+)  # fmt: skip
 """Everything heavier is a child process."""
 
 IMPURE = {"asyncio", "datetime", "hivemind", "multiprocessing", "random", "socket", "threading", "time", "torch"}
@@ -68,6 +70,7 @@ def test_the_round_and_the_planner_are_pure(path: Path) -> None:
         ("tui.single", {"torch", "hivemind", "textual", "transformers"}),
         ("tui.status", {"torch", "hivemind", "textual", "transformers"}),
         ("peer.spec", {"torch", "hivemind"}),
+        ("peer.settings", {"torch", "hivemind", "msgpack"}),
     ],
 )
 def test_a_fresh_interpreter_loads_nothing_heavy(module: str, forbidden: set[str]) -> None:

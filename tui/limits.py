@@ -130,7 +130,7 @@ def _what_to_write(directory: Path, typed: Sequence[tuple[str, str]]) -> str:
 
 def _settings_on_disk(directory: Path) -> dict[str, Any]:
     """What a peer that starts there begins with. Raises BadSpec for a file that is not TOML."""
-    from peer.spec import PeerSettings
+    from peer.settings import PeerSettings
 
     path = directory / "settings.toml"
     try:

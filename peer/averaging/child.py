@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 from dht import errors
 from peer.averaging.objects import load_object
 from peer.averaging.pipe import SETTINGS, Fields, LinkLost, TrainerPipe
-from peer.spec import PeerSettings
+from peer.settings import PeerSettings
 
 POLL_S = 0.5
 START_S = 60.0

@@ -60,7 +60,8 @@ from peer.rounds.messages import HeadSent
 from peer.rounds.names import pack
 from peer.rounds.state import Head, Rules
 from peer.rounds.update import Block, Pledge
-from peer.spec import AdmissionTable, PeerSettings, RunSpec
+from peer.settings import PeerSettings
+from peer.spec import AdmissionTable, RunSpec
 
 log = logging.getLogger(__name__)
 

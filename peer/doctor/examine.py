@@ -34,7 +34,8 @@ from peer.doctor.network import Met, best, examine_network
 from peer.doctor.standing import check_identity, check_invite
 from peer.doctor.verdict import Measured, Verdict, judge
 from peer.measuring import Gpu, available_bytes
-from peer.spec import PeerSettings, RunSpec
+from peer.settings import PeerSettings
+from peer.spec import RunSpec
 
 Tell = Callable[[Check], None]
 

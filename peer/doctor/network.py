@@ -28,7 +28,7 @@ from peer.averaging.meeting import ASK_TIMEOUT_S, MAX_SPEC_BYTES
 from peer.averaging.metering import DIRECT, RELAYED, reach_of
 from peer.doctor.check import Check, count, failed, one_line, passed, unknown, warned
 from peer.doctor.clock import check_clock, measure_skew_s
-from peer.spec import LEAST_MBPS
+from peer.settings import LEAST_MBPS
 
 DIAL_S = 5.0
 ROUND_TRIP_S = 3.0

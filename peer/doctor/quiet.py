@@ -8,7 +8,8 @@ from peer.doctor.check import Check
 from peer.doctor.machine import check_descriptors, check_disk, check_memory, free_disk_bytes, held_disk_bytes
 from peer.doctor.needs import needs_of
 from peer.measuring import available_bytes
-from peer.spec import PeerSettings, RunSpec
+from peer.settings import PeerSettings
+from peer.spec import RunSpec
 
 
 def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]:

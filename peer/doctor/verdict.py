@@ -11,7 +11,8 @@ from peer.plan.explain import seconds
 from peer.plan.machines import HOME_DELAY_S, MAX_MEMBERS, Machine, alike
 from peer.plan.round import RoundCost, predict, step_tokens
 from peer.plan.shape import shape_of
-from peer.spec import LEAST_MBPS, MOST_MBPS, RunSpec
+from peer.settings import LEAST_MBPS, MOST_MBPS
+from peer.spec import RunSpec
 
 DAY_S = 86400.0
 NARROW = 0.2

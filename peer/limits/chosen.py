@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.limits import store
-from peer.spec import AT_START, PeerSettings, settings_of
+from peer.settings import AT_START, PeerSettings, settings_of
 
 Listener = Callable[[PeerSettings], str | None]
 """Takes new settings; says what else they take, if it can not do all at once."""

@@ -14,7 +14,7 @@ from datetime import tzinfo
 from peer.limits.governor import LEAST_DUTY, POWER, TEMPERATURE, Control, Gains, steer
 from peer.limits.schedule import parse
 from peer.limits.wallclock import is_open, next_change, next_month
-from peer.spec import PeerSettings
+from peer.settings import PeerSettings
 
 LINGER_S = 10.0
 """So long after a program has ended, or the mains are back, training goes on."""

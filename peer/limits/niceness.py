@@ -8,7 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from peer.spec import PeerSettings
+from peer.settings import PeerSettings
 
 SPARED = ("control", "limits", "measuring", "link")
 """How the names of threads begin that answer the owner, or start the link."""

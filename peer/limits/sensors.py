@@ -12,7 +12,7 @@ from typing import Protocol
 from peer.limits.decide import Readings
 from peer.limits.idleness import Idleness
 from peer.measuring import Gpu, Tree
-from peer.spec import PeerSettings
+from peer.settings import PeerSettings
 
 MAINS = ("Mains", "USB")
 COMM_MOST = 15

@@ -8,7 +8,7 @@ from typing import Any
 
 from dht.errors import BadSpec
 from dht.files import write_whole
-from peer.spec import PeerSettings, dump_settings, settings_of
+from peer.settings import PeerSettings, dump_settings, settings_of
 
 FILE = "settings.toml"
 HEAD = "# What the owner of this peer chose; all else is as homefires has it. Edit it while the peer does not run.\n"

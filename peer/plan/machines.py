@@ -17,7 +17,7 @@ from dht.errors import BadInput
 from peer.plan.network import Network
 from peer.rounds.update import MAX_MEMBERS as MAX_MEMBERS  # the screen takes the limits of a group from here
 from peer.rounds.update import MAX_PARTS as MAX_PARTS
-from peer.spec import LEAST_MBPS, MOST_MBPS
+from peer.settings import LEAST_MBPS, MOST_MBPS
 
 HOME_FLOPS = 20e12
 """FLOP/s that training reaches on a home GPU of which nothing is known: 40 % of the half-precision peak of a card that

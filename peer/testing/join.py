@@ -19,7 +19,8 @@ from peer.__main__ import main
 from peer.averaging.child import LinkChild
 from peer.averaging.contribution import Effort
 from peer.events import PhaseEntered, RoundStarted, parse_line
-from peer.spec import PeerSettings, RunSpec
+from peer.settings import PeerSettings
+from peer.spec import RunSpec
 from peer.telling import Session
 from peer.testing.faults import Odd
 from peer.testing.pacing import is_paced, slow_down

@@ -17,7 +17,8 @@ from dht.identity import Identity
 from peer.averaging.child import LinkChild
 from peer.averaging.pipe import Fields
 from peer.rounds.update import VOID, Block
-from peer.spec import PeerSettings, RunSpec, parse
+from peer.settings import PeerSettings
+from peer.spec import RunSpec, parse
 from peer.train.inner import Step
 from tests.benchmarks.allreduce_crew import Failed, Words
 

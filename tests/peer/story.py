@@ -20,7 +20,8 @@ from peer.events import (
 )
 from peer.rounds.update import Block, Update
 from peer.session import Peer
-from peer.spec import PeerSettings, RunSpec, from_mapping
+from peer.settings import PeerSettings
+from peer.spec import RunSpec, from_mapping
 from peer.telling import Session
 from peer.train.checkpoint import Checkpoint
 from peer.train.trainer import Undone

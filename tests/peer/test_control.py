@@ -31,7 +31,7 @@ from peer.limits.chosen import Chosen
 from peer.limits.decide import Hold, Verdict
 from peer.limits.store import read_table
 from peer.recording import EventWriter
-from peer.spec import PeerSettings, settings_from
+from peer.settings import PeerSettings, settings_from
 from peer.telling import Session
 from peer.testing.children import BUSY, HANG_S
 from peer.wishes import Wish

@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 from peer.events import AlertRaised, Event, RoundForecast
 from peer.forecasting import QUIET_ROUNDS, Forecaster
 from peer.rounds.update import Update
-from peer.spec import PeerSettings, load
+from peer.settings import PeerSettings
+from peer.spec import load
 from peer.train.pace import Pace
 from tests.peer.rounds.build import pledge, update
 

@@ -14,7 +14,7 @@ from dht.errors import BadInput, BadSpec, HomefiresError
 from peer import __main__ as command
 from peer.averaging.child import LinkChild
 from peer.control import Commands
-from peer.spec import PeerSettings, settings_from
+from peer.settings import PeerSettings, settings_from
 from peer.telling import Session
 from peer.testing.children import BUSY, HANG_S
 

@@ -20,7 +20,8 @@ from peer.events import (
     RoundCommitted,
     RoundStarted,
 )
-from peer.spec import PeerSettings, from_mapping
+from peer.settings import PeerSettings
+from peer.spec import from_mapping
 from peer.train import snapshotter
 from tests.peer.rounds.build import HEAD, NAMES, block, pledge, update
 from tests.peer.story import NEXT, STEPS, Beginning, Story, commit, join_with, spec

@@ -12,8 +12,9 @@ from dht.errors import HomefiresError, MemoryFull
 from peer.events import AlertRaised, Event
 from peer.fit import dry, finding
 from peer.fit.fitted import Basis, Fit
+from peer.settings import PeerSettings
 from peer.settling import fit_for, look_around, say_smaller
-from peer.spec import PeerSettings, RunSpec, load
+from peer.spec import RunSpec, load
 from peer.telling import Session
 from peer.testing.children import HANG_S
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dht.errors import BadSpec
-from peer.spec import RunSpec, dump, from_mapping, load, parse, settings_from
+from peer.settings import settings_from
+from peer.spec import RunSpec, dump, from_mapping, load, parse
 
 LEAST: dict[str, Any] = {"run": {"name": "r"}, "model": {"architecture": "llama", "context": 8}}
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.errors import BadInput
-from peer.spec import AT_START, PeerSettings
+from peer.settings import AT_START, PeerSettings
 from tests.tui.fake_control import SETTINGS
 from tui.codes import HOLDS
 from tui.settings import GROUPS, KNOWN, changes, check_name, grouped, in_words, to_text, to_value

@@ -14,7 +14,7 @@ from dht.errors import RunMismatch, Unreachable
 from peer.averaging import child
 from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import Fields, LinkLost
-from peer.spec import PeerSettings
+from peer.settings import PeerSettings
 from peer.testing.children import HANG_S
 
 Start = Callable[..., LinkChild]

@@ -9,7 +9,7 @@ from typing import Any
 from peer.averaging.donating import BUSY, CHUNK, MANIFEST, STANDING, Standing, ask_chunk, ask_standing
 from peer.averaging.link import Chains, _newcomers_bps
 from peer.limits.chosen import Chosen
-from peer.spec import PeerSettings
+from peer.settings import PeerSettings
 from tests.peer.averaging.donors import Network
 
 

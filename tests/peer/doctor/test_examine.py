@@ -19,7 +19,8 @@ from peer.doctor.check import Check, Status, passed
 from peer.doctor.compute import Device, Ended, check_device, check_fit
 from peer.doctor.examine import Asked, examine
 from peer.fit.fitted import Basis, Fit
-from peer.spec import PeerSettings, dump, load
+from peer.settings import PeerSettings
+from peer.spec import dump, load
 
 pytestmark = pytest.mark.swarm
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from peer.limits.decide import Readings
 from peer.limits.enforcing import LOOK_S, Enforcer
-from peer.spec import PeerSettings
+from peer.settings import PeerSettings
 from tests.peer.story import Clock, Story, Trainer
 
 FREE = Readings(

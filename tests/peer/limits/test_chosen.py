@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dht.errors import BadSpec
 from peer.limits import store
 from peer.limits.chosen import Chosen
-from peer.spec import PeerSettings, dump_settings, settings_from, settings_of
+from peer.settings import PeerSettings, dump_settings, settings_from, settings_of
 
 ALL: dict[str, Any] = {
     "name": 'al "the cat"', "device": "cuda:1", "threads": 4, "min_step_s": 0.25, "listen": ("/ip4/127.0.0.1/tcp/0",),

@@ -21,7 +21,7 @@ from peer.limits.decide import (
     until_of,
 )
 from peer.limits.governor import LEAST_DUTY
-from peer.spec import PeerSettings
+from peer.settings import PeerSettings
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
 """Of a Monday."""

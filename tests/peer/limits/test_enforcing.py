@@ -12,7 +12,7 @@ from peer.limits import enforcing as enforcings
 from peer.limits.decide import Readings
 from peer.limits.enforcing import Enforcer, enforcing
 from peer.limits.sensors import Machine
-from peer.spec import PeerSettings
+from peer.settings import PeerSettings
 from peer.telling import Session
 from peer.testing.children import HANG_S
 from tests.peer.limits.machines import FREE, Sensors, Traffic

@@ -12,7 +12,7 @@ from peer.testing.children import HANG_S
 STORY = """
 import os, threading
 from peer.limits.niceness import stand_back
-from peer.spec import PeerSettings
+from peer.settings import PeerSettings
 go, told = threading.Event(), {}
 def answer():
     go.wait(60)
@@ -37,7 +37,7 @@ import os, sys
 from pathlib import Path
 from peer.averaging.child import LinkChild
 from peer.limits.niceness import stand_back
-from peer.spec import PeerSettings
+from peer.settings import PeerSettings
 LinkChild.module = "waits_for_ever"
 before = os.getpriority(os.PRIO_PROCESS, 0)
 link = LinkChild("", Path(sys.argv[1]), PeerSettings(), lambda message: None, lambda: False)

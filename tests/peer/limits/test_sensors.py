@@ -11,7 +11,7 @@ import pytest
 from peer.limits.idleness import Idleness
 from peer.limits.sensors import Machine, folder_bytes, is_on_battery, running
 from peer.measuring import Gpu
-from peer.spec import PeerSettings
+from peer.settings import PeerSettings
 
 T = 1_800_000_000.0
 

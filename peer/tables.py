@@ -1,0 +1,80 @@
+"""Tables of named values in TOML, as a spec and a volunteer's settings are: read whole, or refused with one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from dht.errors import BadSpec
+
+T = TypeVar("T", bound="Table")
+
+
+class Table:
+    """A frozen dataclass that derives from this has no other keys than its fields when it is `read`."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
+def require(value: float, name: str, *, low: float, high: float = float("inf")) -> None:
+    """Raises BadSpec for what is not from `low` to `high`, and for what is no number."""
+    if not low <= value <= high:
+        bound = f"at least {low:g}" if high == float("inf") else f"between {low:g} and {high:g}"
+        raise BadSpec(f"{name} is {value:g}; it must be {bound}")
+
+
+def read(kind: type[T], values: Mapping[str, Any], source: str) -> T:
+    """A table, and those in it, from values by name.
+
+    Raises BadSpec with one line that names `source`, key and value.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(dict(values))
+    except ValidationError as error:
+        raise BadSpec(f"{source}: {_explain(error, kind)}") from error
+    except BadSpec as error:
+        raise BadSpec(f"{source}: {error}") from error
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """A line `key = value` for each."""
+    return "".join(f"{name} = {_to_toml(value)}\n" for name, value in values.items())
+
+
+def _to_toml(value: str | bool | int | float | Sequence[str]) -> str:
+    if isinstance(value, str):
+        # The escapes of JSON are escapes of TOML, which wants one more.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Sequence):
+        return f"[{', '.join(_to_toml(item) for item in value)}]"
+    return repr(value)
+
+
+def _explain(error: ValidationError, root: type[Table]) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(step) for step in first["loc"] if not str(step).endswith("]"))
+    if first["type"] == "unexpected_keyword_argument":
+        names = _keys_beside(first["loc"], root)
+        close = difflib.get_close_matches(str(first["loc"][-1]), names, n=1, cutoff=0.4)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; valid: {', '.join(names)}"
+        return f"unknown key {where!r}{hint}"
+    if first["type"] == "missing":
+        return f"{where} is missing"
+    if isinstance(cause := first.get("ctx", {}).get("error"), BadSpec):
+        return str(cause)
+    return f"{where} is {first['input']!r}: {first['msg']}"
+
+
+def _keys_beside(loc: tuple[int | str, ...], root: type[Table]) -> list[str]:
+    """Names that the table has to which this place belongs."""
+    kind: Any = root
+    for name in loc[:-1]:
+        kind = get_type_hints(kind)[str(name)]
+    return [each.name for each in dataclasses.fields(kind)]
