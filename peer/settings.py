@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,9 @@ LEAST_MBPS, MOST_MBPS = 0.5, 1e6
 """A line below the first holds every round up; one beyond the last is a mistake in the unit."""
 MAX_NAME = 32
 """Characters of a peer's name: what a head record takes."""
+DEVICES = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
+MOST_THREADS = 1024
+"""More than any machine has."""
 MAX_PROGRAM, MAX_PROGRAMS = 64, 64
 """Characters in the name of a program, and names."""
 MOST_IDLE_MIN = 7 * 24 * 60
@@ -77,7 +81,7 @@ class PeerSettings(Table):
     def __post_init__(self) -> None:
         if len(self.name) > MAX_NAME or not self.name.isprintable():
             raise BadSpec(f"name is {self.name!r}; use at most {MAX_NAME} printable characters")
-        require(self.threads, "threads", low=0)
+        require(self.threads, "threads", low=0, high=MOST_THREADS)
         require(self.min_step_s, "min_step_s", low=0, high=3600)
         require(self.chain_mb, "chain_mb", low=0)
         for name in ("upload_mbps", "download_mbps"):
@@ -87,9 +91,10 @@ class PeerSettings(Table):
                 raise BadSpec(f"{name} is {cap:g}; it must be 0 (no cap) or {range}")
         require(self.newcomers_mbps, "newcomers_mbps", low=0, high=MOST_MBPS)
         require(self.metrics_port, "metrics_port", low=0, high=65_535)
-        for name in ("device", "listen"):
-            if not "".join(getattr(self, name)).isprintable():
-                raise BadSpec(f"{name} has characters that cannot be printed")
+        if not DEVICES.fullmatch(self.device):
+            raise BadSpec(f"device is {self.device!r}; use auto, cpu, mps, cuda, or one of several as in cuda:1")
+        if not all(address.isprintable() for address in self.listen):
+            raise BadSpec("listen has characters that cannot be printed")
         schedules.parse(self.schedule)
         if not all(name.isprintable() and 0 < len(name) <= MAX_PROGRAM for name in self.pause_for):
             named = ", ".join(self.pause_for)

@@ -1,6 +1,6 @@
 """A volunteer's settings for people: grouped, with what each means, as text and back.
 
-The table itself is `PeerSettings` in `peer/spec.py`, and the peer alone checks a value: what cannot be read as the
+The table itself is `PeerSettings` in `peer/settings.py`, and the peer alone checks a value: what cannot be read as the
 kind that a setting has goes to it as it was typed, and it refuses that in words.
 """
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dht.addresses import check_listen
 from peer.limits import store
 from peer.settings import AT_START, PeerSettings, settings_of
 
@@ -38,11 +39,13 @@ class Chosen:
     def change(self, values: Mapping[str, Any]) -> str:
         """Check all, then keep and apply all. What else it takes, in words; empty if it is done.
 
-        Raises BadSpec with one line that names key, value and range, or DiskFull; then nothing has changed.
+        Raises BadInput with one line that names what is wrong, or DiskFull; then nothing has changed.
         """
         with self._changing:
             before = asdict(self.settings)
             settings = settings_of(before | dict(values))
+            for address in settings.listen:
+                check_listen(address)  # the next start would fail, and a service would not try again
             if self._directory is not None:
                 store.write(self._directory, settings)
             self.settings = settings

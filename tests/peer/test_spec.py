@@ -72,7 +72,7 @@ def test_a_missing_key_is_named() -> None:
         from_mapping({"run": {"name": "r"}, "model": {"architecture": "llama"}})
 
 
-@pytest.mark.parametrize("path", ["plain", 'a "quoted" one', "back\\slash", "two\nlines\tand a tab", "äöü …"])
+@pytest.mark.parametrize("path", ["plain", 'a "quoted" one', "back\\slash", "two\nlines\tand a tab", "äöü …", "a\x7fb"])
 def test_any_text_survives_the_text_of_the_spec(path: str) -> None:
     """A peer that fetches the spec computes the same run."""
     one = spec(

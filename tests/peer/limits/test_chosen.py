@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dht.errors import BadSpec
+from dht.errors import BadInput, BadSpec
 from peer.limits import store
 from peer.limits.chosen import Chosen
 from peer.settings import PeerSettings, dump_settings, settings_from, settings_of
@@ -75,7 +75,9 @@ def test_a_key_that_is_not_known_is_refused_at_start_too(tmp_path: Path) -> None
         ({"memory_gb": float("nan")}, "memory_gb is nan"), ({"nice": 20}, "nice is 20; it must be between 0 and 19"),
         ({"pause_for": ["x" * 65]}, "a program has 1 to 64 printable characters"),
         ({"pause_for": [f"p{n}" for n in range(65)]}, "the number of programs in pause_for is 65"),
-        ({"on_battery": "perhaps"}, "on_battery is 'perhaps'"), ({"device": "cuda\x7f"}, "device has characters"),
+        ({"on_battery": "perhaps"}, "on_battery is 'perhaps'"), ({"device": "cuda\x7f"}, "device is 'cuda"),
+        ({"device": "gpu"}, "device is 'gpu'; use auto, cpu"), ({"threads": 10**9}, "threads is 1e\\+09"),
+        ({"listen": "/ip4/0.0.0.0/tcp"}, "/ip4/0.0.0.0/tcp"), ({"listen": "4001"}, "4001"),
         ({"nice": None}, "nice is None"), ({"upload_mbps": [1]}, "upload_mbps is \\[1\\]"),
     ],
 )  # fmt: skip
@@ -85,7 +87,7 @@ def test_a_refusal_names_key_value_and_range_and_changes_nothing(
     chosen = Chosen(directory=tmp_path)
     heard: list[PeerSettings] = []
     chosen.listen(heard.append)
-    with pytest.raises(BadSpec, match=message) as error:
+    with pytest.raises(BadInput, match=message) as error:
         chosen.change({"chain_mb": 5} | values)
     assert "\n" not in str(error.value)
     assert (chosen.settings, heard, list(tmp_path.iterdir())) == (PeerSettings(), [PeerSettings()], [])
@@ -101,7 +103,7 @@ def test_whatever_is_asked_for_is_refused_or_survives_a_restart(values: dict[str
     chosen = Chosen()
     try:
         chosen.change(values)
-    except BadSpec:
+    except BadInput:
         assert chosen.settings == PeerSettings()
     else:
         assert settings_of(tomllib.loads(dump_settings(chosen.settings))) == chosen.settings
