@@ -169,7 +169,8 @@ def _lingering(case: _Case, code: str, cause: Hold | None, why: str) -> Hold | N
     was = case.before.held(code)
     if cause is not None or was is None:
         return cause
-    ends = case.now + LINGER_S if was.until is None else was.until
+    latest = case.now + LINGER_S
+    ends = latest if was.until is None else min(was.until, latest)  # or else a clock that is set back would hold it
     return Hold(code, why, ends) if case.now < ends else None
 
 

@@ -37,7 +37,7 @@ class Idleness:
         terminals = list(self._terminals())
         if not counters and not terminals and not (self._root / "dev/pts").is_dir():
             return None
-        if self._used_at is None or counters != self._seen:
+        if self._used_at is None or counters != self._seen or now < self._used_at:  # the clock was set back
             self._seen, self._used_at = counters, now
         return max(0.0, now - max([self._used_at, *(at for at in terminals if at <= now)]))
 

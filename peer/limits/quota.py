@@ -22,13 +22,15 @@ class Traffic:
 
     def __init__(self, directory: Path, clock: Callable[[], float], zone: tzinfo | None = None) -> None:
         self._path, self._clock, self._zone = directory / FILE, clock, zone
-        self._month, self._bytes = _read(self._path)
+        self._counted = _read(self._path)
+        """Month and bytes, replaced as a whole: another thread reads them."""
         self._told = 0
 
     @property
     def month_bytes(self) -> int:
         """Since the first of this month."""
-        return self._bytes if self._month == self._this_month() else 0
+        month, counted = self._counted
+        return counted if month == self._this_month() else 0
 
     def link_began(self) -> None:
         """What it says next counts from 0."""
@@ -39,11 +41,11 @@ class Traffic:
         total, month = sent + received, self._this_month()
         since = max(0, total - self._told)
         self._told = total
-        if not since and month == self._month:
+        if not since and month == self._counted[0]:
             return
-        self._month, self._bytes = month, self.month_bytes + since
+        self._counted = month, self.month_bytes + since
         with suppress(DiskFull):
-            row = {"month": self._month, "bytes": self._bytes}
+            row = {"month": month, "bytes": self._counted[1]}
             write_whole(self._path, (json.dumps(row) + "\n").encode(), private=True)
 
     def _this_month(self) -> str:

@@ -128,6 +128,16 @@ def test_a_program_that_starts_again_does_not_make_it_flap() -> None:
     assert not looked(PeerSettings(), off, before=verdict).holds, "nobody asks for it any more"
 
 
+def test_a_clock_that_is_set_back_makes_no_pause_longer() -> None:
+    """By a day, in the moment after a program has ended."""
+    settings, off = PeerSettings(pause_for=("game",)), Readings(running=())
+    verdict = looked(settings, Readings(running=("game",)), off)
+    yesterday = (verdict.at or 0) - 86_400
+    verdict = decide(settings, off, yesterday, verdict, UTC)
+    assert until_of(verdict.holds) == yesterday + LINGER_S
+    assert not decide(settings, off, yesterday + LINGER_S, verdict, UTC).holds
+
+
 @given(st.lists(st.booleans(), max_size=150), st.sampled_from(["PROGRAM", "BATTERY"]))
 def test_it_pauses_at_once_and_goes_on_when_the_cause_has_been_gone_for_long(causes: list[bool], code: str) -> None:
     settings, verdict, gone_for = PeerSettings(pause_for=("game",)), Verdict(), 1000
