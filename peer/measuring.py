@@ -98,6 +98,10 @@ class Tree:
         percent = None if since is None or now <= since else round(100 * used_s / (now - since), 1)
         return {"cpu_percent": percent, "memory_bytes": sum(pages for _, pages in stats.values()) * _PAGE_BYTES}
 
+    def pids(self) -> frozenset[int]:
+        """Those that run now; none without /proc."""
+        return frozenset(self._stats())
+
     def _stats(self) -> dict[int, tuple[int, int]]:
         """By process, ticks of CPU time and pages of memory. One that ends meanwhile is left out."""
         found: dict[int, tuple[int, int]] = {}
@@ -109,7 +113,8 @@ class Tree:
                 # The name, in parentheses, may hold anything; state is the field after it.
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 found[pid] = (int(fields[11]) + int(fields[12]), int(fields[21]))
-                waiting += map(int, (folder / "task" / str(pid) / "children").read_text().split())
+                for children in (folder / "task").glob("*/children"):  # each is a child of the thread that started it
+                    waiting += map(int, children.read_text().split())
         return found
 
 

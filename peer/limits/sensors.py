@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +18,8 @@ from peer.settings import PeerSettings
 MAINS = ("Mains", "USB")
 COMM_MOST = 15
 """Characters of a process's name that Linux keeps."""
+SHARE = 0.02
+"""Of the time that looking at the run folder may take: ten thousands of files are looked at less often."""
 
 
 class Sensors(Protocol):
@@ -31,9 +34,10 @@ class Machine:
     """This machine, and the peer that lives in a run folder. `root` is where its /proc and /sys are."""
 
     def __init__(self, directory: Path, root: Path = Path("/"), gpu: Gpu | None = None) -> None:
-        self._directory, self._root = directory, root
+        self._root = root
         self._idleness, self._gpu = Idleness(root), gpu or Gpu()
         self._tree = Tree(os.getpid(), root / "proc")
+        self._folder = Spared(lambda: folder_bytes(directory))
 
     def read(self, settings: PeerSettings, now: float) -> Readings:
         """See `Sensors`."""
@@ -42,12 +46,31 @@ class Machine:
         return Readings(
             idle_s=self._idleness.idle_s(now) if settings.idle_min else None,
             on_battery=None if settings.on_battery else is_on_battery(self._root),
-            running=running(settings.pause_for, self._root / "proc", os.getpid()) if settings.pause_for else None,
-            folder_bytes=folder_bytes(self._directory) if settings.disk_gb else None,
+            running=self._running(settings.pause_for) if settings.pause_for else None,
+            folder_bytes=self._folder() if settings.disk_gb else None,
             memory_bytes=self._tree.figures(time.monotonic())["memory_bytes"] if settings.memory_gb else None,
             temperature_c=figures.get("temperature_c"),
             power_w=figures.get("power_w"),
         )
+
+    def _running(self, names: Collection[str]) -> tuple[str, ...] | None:
+        return running(names, self._root / "proc", self._tree.pids())
+
+
+class Spared:
+    """A reading that may be costly: it is taken again once all looks take SHARE of the time at most."""
+
+    def __init__(self, look: Callable[[], int | None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._look, self._clock = look, clock
+        self._says: int | None = None
+        self._due_at = -math.inf
+
+    def __call__(self) -> int | None:
+        began_at = self._clock()
+        if began_at >= self._due_at:
+            self._says = self._look()
+            self._due_at = began_at + (self._clock() - began_at) / SHARE
+        return self._says
 
 
 def is_on_battery(root: Path = Path("/")) -> bool:
@@ -62,17 +85,17 @@ def is_on_battery(root: Path = Path("/")) -> bool:
     return emptied
 
 
-def running(names: Collection[str], proc: Path, me: int) -> tuple[str, ...] | None:
+def running(names: Collection[str], proc: Path, mine: Collection[int]) -> tuple[str, ...] | None:
     """Of the programs named, those that run, each as it was named; None where processes cannot be seen.
 
     A program's name is that of its process, of which Linux keeps 15 characters, or of the file that was started,
-    without regard to case, folder and `.exe`. This process does not count.
+    without regard to case, folder and `.exe`. Processes that are `mine` do not count: who names python means others.
     """
     if not proc.is_dir():
         return None
     called: set[str] = set()
     for folder in proc.glob("[0-9]*"):
-        if folder.name != str(me):
+        if int(folder.name) not in mine:
             called.update(_names(folder))
     return tuple(name for name in names if {_bare(name), _bare(name)[:COMM_MOST]} & called)
 

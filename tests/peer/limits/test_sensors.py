@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peer.limits.idleness import Idleness
-from peer.limits.sensors import Machine, folder_bytes, is_on_battery, running
-from peer.measuring import Gpu
+from peer.limits.sensors import Machine, Spared, folder_bytes, is_on_battery, running
+from peer.measuring import Gpu, Tree
 from peer.settings import PeerSettings
 
 T = 1_800_000_000.0
@@ -66,15 +69,36 @@ def test_programs_are_known_by_their_names(tmp_path: Path) -> None:
     process(tmp_path, 14, "python", "/usr/bin/python")
     (tmp_path / "15").mkdir()
     names = ("Steam", "eldenring", "a-very-long-name-of-a-program", "blender", "python", "vlc")
-    assert running(names, tmp_path, me=14) == ("Steam", "eldenring", "a-very-long-name-of-a-program")
-    assert running(("python",), tmp_path, me=99) == ("python",)
-    assert running(names, tmp_path / "nowhere", me=1) is None
+    assert running(names, tmp_path, {14}) == ("Steam", "eldenring", "a-very-long-name-of-a-program")
+    assert running(("python",), tmp_path, {99}) == ("python",)
+    assert running(names, tmp_path / "nowhere", {1}) is None
+
+
+def test_what_a_peer_has_started_itself_is_no_reason_to_pause(tmp_path: Path) -> None:
+    """Its link is a python, too, and is started by a thread of its own; the python of somebody else counts."""
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    name = Path(sys.executable).name
+    with ThreadPoolExecutor(1) as starter:
+        child = starter.submit(
+            subprocess.Popen, [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ).result()  # fmt: skip
+        with child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            mine = Tree(os.getpid()).pids()
+            assert {os.getpid(), child.pid} <= mine
+            others = set(map(int, filter(str.isdecimal, os.listdir("/proc")))) - mine
+            assert running((name,), Path("/proc"), others) == (name,)
+            assert running((name,), Path("/proc"), others | mine) == ()
+            assert child.stdin is not None
+            child.stdin.close()
+    assert Machine(tmp_path)._tree.pids() >= {os.getpid()}
 
 
 def test_this_machine_runs_what_started_these_tests() -> None:
     """The real /proc: a child of this process is found by name, this process is not."""
     name = Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode().rpartition("/")[2]
-    assert running((name,), Path("/proc"), me=0) == (name,)
+    assert running((name,), Path("/proc"), ()) == (name,)
 
 
 # ---- folder ----
@@ -89,6 +113,27 @@ def test_a_folder_takes_what_its_files_take(tmp_path: Path) -> None:
     assert folder_bytes(tmp_path) == taken
     assert taken > 100_000
     assert folder_bytes(tmp_path / "nowhere") == 0
+
+
+def test_a_folder_of_very_many_files_is_looked_at_less_often() -> None:
+    """A look that takes 50 ms follows 2.5 s after the one before; one that takes none, every time."""
+    now, looks = [0.0], list[float]()
+
+    def look() -> int:
+        looks.append(now[0])
+        now[0] += 0.05
+        return len(looks)
+
+    spared = Spared(look, lambda: now[0])
+    assert spared() == 1
+    for _ in range(20):
+        now[0] += 0.5
+        spared()
+    assert looks == pytest.approx([0.0, 2.55, 5.1, 7.65], abs=0.5)
+    assert spared() == len(looks)
+    values = iter([1, 2])
+    free = Spared(lambda: next(values), lambda: now[0])
+    assert (free(), free()) == (1, 2)
 
 
 # ---- idleness ----
@@ -158,6 +203,15 @@ def test_a_key_or_a_move_of_the_mouse_is_use(tmp_path: Path) -> None:
         assert idleness.idle_s(T + 1000 * number + 60) == 60.0
     desk.typed(at=T + 4990)
     assert idleness.idle_s(T + 5000) == 10.0
+
+
+def test_a_clock_that_is_set_back_counts_as_use_once(tmp_path: Path) -> None:
+    """Not until it is as late again."""
+    Desk(tmp_path)
+    idleness = Idleness(tmp_path)
+    idleness.idle_s(T)
+    assert idleness.idle_s(T - 400) == 0.0
+    assert idleness.idle_s(T - 300) == 100.0
 
 
 def test_a_webcam_an_interrupt_of_the_board_and_what_a_terminal_prints_are_no_use(tmp_path: Path) -> None:
