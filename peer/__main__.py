@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from dht.errors import BadInput, DiskFull, HomefiresError
@@ -275,7 +275,8 @@ def _join_or_leave(link: LinkChild, me: str, settings: PeerSettings, directory: 
     try:
         join(link, me, settings, directory, session)
     except Left:
-        link.send("leave")
+        with suppress(LinkLost):  # it may have ended meanwhile
+            link.send("leave")
 
 
 def _report(session: Session, message: Fields) -> None:

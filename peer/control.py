@@ -232,6 +232,9 @@ class ControlServer:
                 client.say({"id": id, "ok": True, **self._commands.answer(request.get("cmd"), request)})
         except (BadInput, DiskFull) as error:
             client.say(_refusal(id, str(error)))
+        except Exception as error:  # whatever it is: without this thread nobody could pause the peer any more
+            log.exception("a command failed")
+            client.say(_refusal(id, f"the command failed ({str(error) or type(error).__name__}); peer.log says more"))
 
     def _begin_following(self, client: Client, first: object) -> None:
         if not isinstance(first, int) or isinstance(first, bool) or first < 0:
@@ -245,7 +248,11 @@ class ControlServer:
         if client.follower is not None and len(client.waiting) < BACKLOG_BYTES:
             if not client.waiting:
                 client.moved_at = time.monotonic()
-            client.waiting += client.follower.read()
+            try:
+                client.waiting += client.follower.read()
+            except OSError as error:
+                client.say(_refusal(None, f"the events cannot be read: {error.strerror}"))
+                client.last_words = True
             self._write(client)
 
     def _write(self, client: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -27,6 +28,7 @@ from peer.events import (
     SettingsChanged,
     read_events,
 )
+from peer.following import Follower
 from peer.limits.chosen import Chosen
 from peer.limits.decide import Hold, Verdict
 from peer.limits.store import read_table
@@ -190,6 +192,35 @@ def test_settings_that_find_no_room_are_refused(owner: Owner, monkeypatch: pytes
     (answer,) = owner.ask(request("set", values={"idle_min": 10}))
     assert (answer["ok"], answer["error"]) == (False, "the disk that holds DIR is full")
     assert owner.session.chosen.settings.idle_min == 0
+
+
+def test_a_command_that_fails_leaves_the_others_answered(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as a disk that can only be read: else nobody could pause this peer any more."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("peer.limits.store.write_whole", fail)
+    bad, good = owner.ask(request("set", values={"idle_min": 10}), request("status"))
+    assert (bad["ok"], good["ok"]) == (False, True)
+    assert "Read-only file system" in bad["error"]
+    assert "a command failed" in caplog.text
+
+
+def test_events_that_cannot_be_read_end_that_connection_alone(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(follower: Follower) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Follower, "read", fail)
+    with closing(owner.connect()) as connection:
+        connection.sendall(request("events") + b"\n")
+        reader = connection.makefile("rb")
+        assert json.loads(reader.readline())["ok"]
+        assert "cannot be read: Input/output error" in json.loads(reader.readline())["error"]
+        assert reader.readline() == b""
+    assert owner.ask(request("status"))[0]["ok"]
 
 
 def test_what_slows_it_down_is_told_beside_what_holds_it(owner: Owner) -> None:

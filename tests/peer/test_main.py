@@ -12,7 +12,7 @@ import pytest
 from dht.addresses import ALL_INTERFACES
 from dht.errors import BadInput, BadSpec, HomefiresError
 from peer import __main__ as command
-from peer.averaging.child import LinkChild
+from peer.averaging.child import Left, LinkChild
 from peer.control import Commands
 from peer.settings import PeerSettings, settings_from
 from peer.telling import Session
@@ -74,3 +74,15 @@ def test_a_link_that_dies_is_a_bug_not_a_mistake(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(command, "join", listen)
     assert ending("dies", tmp_path) == ("the link ended unexpectedly", HomefiresError.exit_code)
+
+
+def test_who_leaves_as_the_link_dies_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the model is built: it was asked to, and nothing went wrong."""
+
+    def leave(link: LinkChild, me: str, settings: PeerSettings, directory: Path, session: Session) -> None:
+        link._process.wait(HANG_S)
+        session.stopping = True
+        raise Left
+
+    monkeypatch.setattr(command, "join", leave)
+    assert ending("dies", tmp_path) == ("asked to leave", 0)
