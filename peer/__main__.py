@@ -21,6 +21,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from dht.errors import BadInput, DiskFull, HomefiresError
@@ -46,6 +47,7 @@ from peer.session import join
 from peer.settings import PeerSettings, settings_from
 from peer.spec import load
 from peer.telling import Session
+from peer.wishes import Wishes
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
@@ -202,6 +204,7 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(directory / "cache"))
     me = Identity.load_or_create(directory / "identity.key").peer_id
     traffic = Traffic(directory, time.time)
+    wishes = Wishes(wished=store.read_wish(directory), keep=partial(store.write_wish, directory))
     with (
         closing(EventWriter(run.hex()[:16], me, directory)) as writer,
         Publisher(settings.metrics_port, me) as publisher,
@@ -215,7 +218,9 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
             publisher.note(event)
             commands.note(number, event)
 
-        session = Session(one_at_a_time(emit), chosen=Chosen(settings, directory), link_began=traffic.link_began)
+        session = Session(
+            one_at_a_time(emit), wishes=wishes, chosen=Chosen(settings, directory), link_began=traffic.link_began
+        )
         commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], _ask_to_leave)
         _keep(settings, directory, session)
         publisher.start(session.warn)

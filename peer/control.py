@@ -8,12 +8,13 @@ JSON lines. A request is `{"v":1,"id":7,"cmd":"status"}`, its answer `{"id":7,"o
               pause ends by itself, Unix time or null), duty (share of the time in which it computes), settings
     pause     make no more micro-batches, give what was learned
     snooze    likewise for so many `minutes`; then train again
-    resume    train again: ends what `pause`, `finish` and `snooze` began, and no limit
+    resume    train again: ends what `pause`, `finish` and `snooze` began, also in a life before this one, and no limit
     finish    complete this round's contribution, then pause
-    set       settings by name in `values`: all are taken or none is; the answer's `note` says what else it takes
+    set       settings by name in `values`: all are taken or none is
     leave     leave the run politely, as SIGTERM does
     events    from number `from` on, each event as a line of its own, then those that come
 
+The answer to `set` has a `note`: what else it takes, empty if it is done. So has one of a wish that could not be kept.
 Everything is done by one thread, for which training never waits. Only the owner of the files may connect.
 """
 
@@ -83,22 +84,22 @@ class Commands:
 
     def answer(self, cmd: object, fields: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """The fields of the answer. Raises BadInput for what is no command, or no value; DiskFull for `set`."""
-        fields, note = fields or {}, {}
+        fields, note = fields or {}, ""
         match cmd:
             case "status":
                 pass
             case "pause" | "resume" | "finish":
-                self._session.wishes.wish(Wish(cmd))
+                note = self._session.wishes.wish(Wish(cmd))
             case "snooze":
-                self._session.wishes.snooze(_snooze_s(fields.get("minutes")))
+                note = self._session.wishes.snooze(_snooze_s(fields.get("minutes")))
             case "set":
-                note = {"note": self._session.change(_values(fields.get("values")))}
+                note = self._session.change(_values(fields.get("values")))
             case "leave":
                 if not self._session.stopping:  # the second signal would end this peer at once
                     self._leave()
             case _:
                 raise BadInput(f"no such command: {str(cmd)[:40]!r}; use {', '.join(COMMANDS)}")
-        return {**self.status(), **note}
+        return {**self.status(), "note": note} if note or cmd == "set" else self.status()
 
     def status(self) -> Mapping[str, Any]:
         """What this peer does, and what its owner wishes."""

@@ -1,8 +1,8 @@
 """What the owner of a peer wishes: that it trains, pauses, or pauses once its round is given; and what limits ask.
 
 The thread of the control socket and the one that watches the limits say it, the trainer looks at it between
-micro-batches; neither waits for the other. A wish is remembered whatever the peer does just then, and lasts as long
-as the process.
+micro-batches; neither waits for the other. A wish is remembered whatever the peer does just then, and kept for its next
+start: whoever pauses a peer and then restarts the machine does not find it training.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
+from dht.errors import DiskFull
 from peer.limits.decide import Hold, Verdict, until_of
 from peer.settings import PeerSettings
 
@@ -28,13 +30,28 @@ class Wish(Enum):
     PAUSE = "pause"
 
 
-class Wishes:
-    """The newest wish, and the newest verdict on the limits. `clock` gives Unix time."""
+@dataclass(frozen=True)
+class Wished:
+    """What the owner said last."""
 
-    def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        self._clock = clock or time.time
-        self._wish = Wish.TRAIN
-        self._snoozed_until: float | None = None
+    wish: Wish = Wish.TRAIN
+    snoozed_until: float | None = None
+    """Unix time: a pause until then."""
+
+
+class Wishes:
+    """The newest wish, and the newest verdict on the limits. `clock` gives Unix time.
+
+    `wished` is what was said in an earlier life; `keep` has the newest on disk for the next one, or raises.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] | None = None, wished: Wished = Wished(),
+        keep: Callable[[Wished], None] = lambda wished: None,
+    ) -> None:  # fmt: skip
+        self._clock, self._keep = clock or time.time, keep
+        self._wished = wished
+        """Replaced as a whole: other threads read it."""
         self._verdict = Verdict()
         self._changing = threading.Lock()
         self.min_step_s = 0.0
@@ -43,7 +60,7 @@ class Wishes:
     @property
     def now(self) -> Wish:
         """What is wished."""
-        return self._wish
+        return self._wished.wish
 
     @property
     def holds(self) -> tuple[Hold, ...]:
@@ -71,15 +88,13 @@ class Wishes:
         """Share of the time in which to compute."""
         return self._verdict.duty
 
-    def wish(self, wish: Wish) -> None:
-        """Replace the wish before, and end a snooze."""
-        with self._changing:
-            self._wish, self._snoozed_until = wish, None
+    def wish(self, wish: Wish) -> str:
+        """Replace the wish before, and end a snooze. What people should know of it, in words; mostly nothing."""
+        return self._say(Wished(wish))
 
-    def snooze(self, seconds: float) -> None:
-        """Pause for so long; then train. Replaces the wish before."""
-        with self._changing:
-            self._wish, self._snoozed_until = Wish.TRAIN, self._clock() + seconds
+    def snooze(self, seconds: float) -> str:
+        """Pause for so long; then train. Replaces the wish before, and returns what `wish` does."""
+        return self._say(Wished(Wish.TRAIN, self._clock() + seconds))
 
     def take(self, settings: PeerSettings) -> None:
         """What of the settings concerns each step."""
@@ -91,14 +106,29 @@ class Wishes:
 
     def round_is_given(self) -> None:
         """This round's contribution is made: who wished to finish it pauses now."""
+        if self._wished.wish is not Wish.FINISH:  # mostly: the trainer waits for no disk
+            return
         with self._changing:  # a `resume` that comes meanwhile stands
-            if self._wish is Wish.FINISH:
-                self._wish = Wish.PAUSE
+            if self._wished.wish is Wish.FINISH:
+                self._replace(Wished(Wish.PAUSE))
+
+    def _say(self, wished: Wished) -> str:
+        with self._changing:
+            return self._replace(wished)
+
+    def _replace(self, wished: Wished) -> str:
+        """It is wished from now on, whether it can be kept or not."""
+        self._wished = wished
+        try:
+            self._keep(wished)
+        except (DiskFull, OSError) as error:
+            return f"{error}; it holds, but will be forgotten when the peer ends"
+        return ""
 
     def _owners_hold(self) -> tuple[Hold, ...]:
-        snoozed_until = self._snoozed_until  # another thread may end it meanwhile
-        if self._wish is Wish.PAUSE:
+        wished = self._wished
+        if wished.wish is Wish.PAUSE:
             return (Hold("PAUSED", PAUSED_WHY),)
-        if snoozed_until is not None and self._clock() < snoozed_until:
-            return (Hold("SNOOZED", SNOOZED_WHY, snoozed_until),)
+        if wished.snoozed_until is not None and self._clock() < wished.snoozed_until:
+            return (Hold("SNOOZED", SNOOZED_WHY, wished.snoozed_until),)
         return ()

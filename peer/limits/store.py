@@ -1,16 +1,24 @@
-"""`DIR/settings.toml` (0600): what this peer's owner chose, as far as it is not the default."""
+"""What this peer's owner chose and wished, for its next start (both 0600).
+
+DIR/settings.toml    the settings, as far as they are not the defaults
+DIR/wish.json        the last of pause, resume, finish and snooze
+"""
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
 
-from dht.errors import BadSpec
+from dht.errors import BadInput, BadSpec
 from dht.files import write_whole
 from peer.settings import PeerSettings, dump_settings, settings_of
+from peer.wishes import Wish, Wished
 
-FILE = "settings.toml"
+FILE, WISH = "settings.toml", "wish.json"
+LATEST_S = 1e11
+"""No snooze ends after that, in Unix time."""
 HEAD = "# What the owner of this peer chose; all else is as homefires has it. Edit it while the peer does not run.\n"
 
 
@@ -32,3 +40,24 @@ def read_table(directory: Path) -> dict[str, Any]:
 def write(directory: Path, settings: PeerSettings) -> None:
     """Keep the settings for the next start. Raises DiskFull, and then the old ones are there."""
     write_whole(directory / FILE, (HEAD + dump_settings(settings)).encode(), private=True)
+
+
+def read_wish(directory: Path) -> Wished:
+    """What the owner wished last; to train, if nothing is kept. Raises BadInput that names the file."""
+    path = directory / WISH
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+        wished = Wished(Wish(row["wish"]), None if row["until"] is None else float(row["until"]))
+        if not 0 <= (wished.snoozed_until or 0.0) < LATEST_S:
+            raise ValueError("until is no time")
+    except FileNotFoundError:
+        return Wished()
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"{path} is damaged; remove it, and the peer trains") from error
+    return wished
+
+
+def write_wish(directory: Path, wished: Wished) -> None:
+    """Keep it for the next start. Raises DiskFull, and then the old one is there."""
+    row = {"wish": wished.wish.value, "until": wished.snoozed_until}
+    write_whole(directory / WISH, (json.dumps(row) + "\n").encode(), private=True)

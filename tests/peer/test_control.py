@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,12 @@ from peer.events import (
 from peer.following import Follower
 from peer.limits.chosen import Chosen
 from peer.limits.decide import Hold, Verdict
-from peer.limits.store import read_table
+from peer.limits.store import read_table, read_wish, write_wish
 from peer.recording import EventWriter
 from peer.settings import PeerSettings, settings_from
 from peer.telling import Session
 from peer.testing.children import BUSY, HANG_S
-from peer.wishes import Wish
+from peer.wishes import Wish, Wishes
 from tui.control import PeerControl
 
 
@@ -48,8 +49,9 @@ class Owner:
         (directory / "run").mkdir(mode=0o700, exist_ok=True)
         self.writer = EventWriter("run", "id-of-alice", directory)
         self.session = Session(
-            lambda event: self.commands.note(self.writer.emit(event), event), chosen=Chosen(directory=directory)
-        )
+            lambda event: self.commands.note(self.writer.emit(event), event), chosen=Chosen(directory=directory),
+            wishes=Wishes(keep=partial(write_wish, directory)),
+        )  # fmt: skip
         self.left = 0
         self.commands = Commands(self.session, "run", "id-of-alice", "alice", self._leave)
         self.server = ControlServer(directory, self.commands)
@@ -161,6 +163,26 @@ def test_a_snooze_ends_by_itself_and_with_resume(owner: Owner) -> None:
     assert (answer["paused"], answer["until"], answer["holds"]) == (False, None, [])
     (answer,) = owner.ask(request("snooze", minutes=1e-6))
     _until(lambda: not owner.session.wishes.pausing)
+
+
+def test_what_is_wished_is_kept_for_the_next_life(owner: Owner) -> None:
+    """The same wish, and the same end; private, since it is the owner's."""
+    for cmd, fields in [("pause", {}), ("finish", {}), ("snooze", {"minutes": 60}), ("resume", {})]:
+        (answer,) = owner.ask(request(cmd, **fields))
+        again = Wishes(wished=read_wish(owner.directory))
+        assert (again.now, again.until) == (owner.session.wishes.now, answer["until"])
+        assert again.holds == owner.session.wishes.holds
+    assert stat.S_IMODE((owner.directory / "wish.json").stat().st_mode) == 0o600
+
+
+def test_a_wish_without_room_is_obeyed_and_said_to_last_one_life(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise DiskFull("the disk that holds DIR is full")
+
+    monkeypatch.setattr("peer.limits.store.write_whole", fail)
+    (answer,) = owner.ask(request("pause"))
+    assert answer["paused"]
+    assert answer["note"] == "the disk that holds DIR is full; it holds, but will be forgotten when the peer ends"
 
 
 def test_settings_are_changed_all_or_none(owner: Owner) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dht.errors import BadInput, BadSpec
 from peer.limits import store
 from peer.limits.chosen import Chosen
 from peer.settings import PeerSettings, dump_settings, settings_from, settings_of
+from peer.wishes import Wish, Wished, Wishes
 
 ALL: dict[str, Any] = {
     "name": 'al "the cat"', "device": "cuda:1", "threads": 4, "min_step_s": 0.25, "listen": ("/ip4/127.0.0.1/tcp/0",),
@@ -131,3 +133,49 @@ def test_the_chain_has_at_most_half_of_the_disk_quota() -> None:
     assert PeerSettings(chain_mb=4096).chain_bytes == 4096 << 20
     assert PeerSettings(chain_mb=4096, disk_gb=2).chain_bytes == 10**9
     assert PeerSettings(chain_mb=100, disk_gb=2).chain_bytes == 100 << 20
+
+
+# ---- what the owner wished last ----
+
+
+@pytest.mark.parametrize("wished", [Wished(wish) for wish in Wish] + [Wished(Wish.TRAIN, 1_794_830_000.25)])
+def test_a_wish_that_is_written_is_read(tmp_path: Path, wished: Wished) -> None:
+    assert store.read_wish(tmp_path) == Wished()
+    store.write_wish(tmp_path, wished)
+    assert store.read_wish(tmp_path) == wished
+    assert [path.name for path in tmp_path.iterdir()] == [store.WISH]
+
+
+def test_a_snooze_keeps_its_end_and_one_that_is_over_is_none(tmp_path: Path) -> None:
+    """Not so many hours more with every restart."""
+    now = [1000.0]
+    Wishes(lambda: now[0], keep=partial(store.write_wish, tmp_path)).snooze(3600.0)
+    now[0] += 600.0
+    again = Wishes(lambda: now[0], store.read_wish(tmp_path))
+    assert (again.pausing, again.until) == (True, 4600.0)
+    now[0] = 4600.0
+    assert not Wishes(lambda: now[0], store.read_wish(tmp_path)).pausing
+
+
+def test_a_round_that_is_finished_is_a_pause_also_after_a_restart(tmp_path: Path) -> None:
+    """Before it is given the next life finishes it."""
+    wishes = Wishes(keep=partial(store.write_wish, tmp_path))
+    wishes.wish(Wish.FINISH)
+    assert store.read_wish(tmp_path) == Wished(Wish.FINISH)
+    wishes.round_is_given()
+    assert store.read_wish(tmp_path) == Wished(Wish.PAUSE)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "[]", "{}", '{"wish": "explode", "until": null}', '{"wish": [], "until": null}', '{"wish": "pause"}',
+        '{"wish": "resume", "until": "soon"}', '{"wish": "resume", "until": NaN}', '{"wish": "resume", "until": 1e300}',
+        '{"wish": "resume", "until": -5}',
+    ],
+)  # fmt: skip
+def test_a_damaged_wish_is_one_line_that_says_what_to_do(tmp_path: Path, content: str) -> None:
+    """A peer that may have been paused does not train unasked."""
+    (tmp_path / store.WISH).write_text(content)
+    with pytest.raises(BadInput, match=r"wish\.json is damaged; remove it, and the peer trains$"):
+        store.read_wish(tmp_path)
