@@ -61,6 +61,8 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
     first_state = trainer.anchor.state_digest()
     checkpoints, anchor = _restore(trainer, directory, session)
     session.building = False
+    if session.wishes.pausing:
+        trainer.leave_device()  # it has come to take no step: until it does, its owner has the GPU
     session.emit(_started(settings, me, trainer, directory))
     peer = Peer(
         link, trainer, checkpoints, _make_snapshotter(directory, spec), spec, session, first_state, anchor,
@@ -163,6 +165,7 @@ class Peer(Standing):
 
     def pause(self, why: str) -> None:
         """The disk or the device is full. What was learned stays in memory; after `RETRY_S` it is tried again."""
+        self.exposure.begin()
         self.session.say("PAUSED", f"{why}; make room, training goes on by itself")
         until = time.monotonic() + RETRY_S
         while time.monotonic() < until and not self.session.stopping:
@@ -186,10 +189,7 @@ class Peer(Standing):
         if self.trainer.frozen:
             self.session.wishes.round_is_given()
         if not self.in_step:
-            self._finish_apply()
-            self.exposure.begin()
-            self.session.say("SYNCING", "catching up with the others")
-            self._hear(POLL_S)
+            self._catch_up()
         elif self.session.wishes.pausing:
             self._sit_out()
         elif not self._has_device():
@@ -198,6 +198,21 @@ class Peer(Standing):
         else:
             self._go_on()
             self._wait_or_train()
+
+    def _catch_up(self) -> None:
+        """Hear what was decided meanwhile. What this peer has not given waits until it is in step."""
+        self._finish_apply()
+        if holds := self.session.wishes.holds:
+            self.exposure.end()
+            self.trainer.leave_device()
+        else:
+            self.exposure.begin()
+        if _over_quota(holds):
+            self.session.say("PAUSED", why_of(holds), until_of(holds))
+            self._leave_link()
+        else:
+            self.session.say("SYNCING", "catching up with the others")
+        self._hear(POLL_S)
 
     def _wait_or_train(self) -> None:
         if self._held():
@@ -278,8 +293,7 @@ class Peer(Standing):
             self.said_paused = True
             self.trainer.leave_device()
         if self._may_stand_aside():
-            self.link.send("leave")
-            self.stands_aside = True
+            self._leave_link()
         if holds := self.session.wishes.holds:  # or else they have just ended
             self.session.say("PAUSED", why_of(holds), until_of(holds))
         self._hear(POLL_S)
@@ -301,9 +315,15 @@ class Peer(Standing):
 
         A peer that only pauses votes and takes in every round: then its link leaves, too.
         """
-        if self.stands_aside or self.trainer.frozen or self.trainer.has_progress:
+        if self.trainer.frozen or self.trainer.has_progress:
             return False
         return _over_quota(self.session.wishes.holds)
+
+    def _leave_link(self) -> None:
+        """There is no traffic left in this month. It ends in a moment, and then this peer stands aside."""
+        if not self.stands_aside:
+            self.link.send("leave")
+            self.stands_aside = True
 
     def _stand_aside(self) -> None:
         """Without a link, until there is a quota again."""
@@ -422,11 +442,14 @@ def _make_trainer(
     import torch
 
     from peer.train.inner import choose_device
+    from peer.train.memory import telling_full_memory
     from peer.train.trainer import Trainer
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    return Trainer(spec, me, directory / "x", choose_device(settings.device), fit, partial(say_smaller, session, spec))
+    device = choose_device(settings.device)
+    with telling_full_memory(device):
+        return Trainer(spec, me, directory / "x", device, fit, partial(say_smaller, session, spec))
 
 
 def _make_snapshotter(directory: Path, spec: RunSpec) -> Snapshotter:
@@ -438,6 +461,7 @@ def _make_snapshotter(directory: Path, spec: RunSpec) -> Snapshotter:
 def _restore(trainer: Trainer, directory: Path, session: Session) -> tuple[Checkpoints, bytes]:
     """Be what the newest intact checkpoint says; returns the anchor it was taken at, empty without one."""
     from peer.train.checkpoint import Checkpoints, newest
+    from peer.train.memory import telling_full_memory
 
     checkpoints = Checkpoints(directory / "checkpoints")
 
@@ -448,7 +472,8 @@ def _restore(trainer: Trainer, directory: Path, session: Session) -> tuple[Check
     found = newest(checkpoints.folder, trainer.spec.digest().hex(), trainer.me, set_aside)
     if found is None:
         return checkpoints, b""
-    trainer.restore(found)
+    with telling_full_memory(trainer.device):
+        trainer.restore(found)
     session.say("JOINING", f"going on from the checkpoint of round {trainer.anchor.round}")
     return checkpoints, found.anchor
 

@@ -49,7 +49,8 @@ def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session:
 def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Session) -> Fit | None:
     """How the run is trained on this device; None on a processor, where the spec's own micro-batch is taken.
 
-    A dry run that fails is told and changes nothing: training finds its micro-batch by halving it.
+    A dry run that fails is told and changes nothing: training finds its micro-batch by halving it. So it does where a
+    dry run would use the device of a peer that is paused.
     """
     from peer.train.inner import choose_device
 
@@ -58,10 +59,14 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Ses
         return None
     from peer.fit.dry import basis_of
     from peer.fit.finding import find_fit
+    from peer.fit.fitted import recall
 
+    basis = basis_of(spec, settings.device, device)
+    if session.wishes.pausing:
+        return recall(directory, basis)
     session.say("JOINING", "trying out which micro-batch has room and is fastest; this is done once per device")
     try:
-        fit = find_fit(spec, directory, basis_of(spec, settings.device, device))
+        fit = find_fit(spec, directory, basis)
     except MemoryFull as error:
         session.warn("FIT", f"{error}; it is tried with one sequence at a time")
         return one_at_a_time(spec, settings, device.type)

@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from dht.errors import MemoryFull
 from peer.averaging.child import LinkChild
 from peer.averaging.pipe import LinkLost
 from peer.averaging.replaying import Replaying
@@ -258,7 +259,11 @@ class Standing:
     def _evaluate(self) -> None:
         if self.session.wishes.pausing or not self.trainer.take_device():
             return
-        measured = self.trainer.evaluate(lambda: self.session.wishes.pausing)
+        try:
+            measured = self.trainer.evaluate(lambda: self.session.wishes.pausing)
+        except MemoryFull as error:
+            self.session.warn("MEMORY", f"{error}; the held-out loss of this round is not measured here")
+            return
         if measured is None:
             return
         loss, tokens = measured

@@ -23,7 +23,8 @@ from peer.fit.fitted import Basis, Fit
 from peer.fit.search import Trial, find
 from peer.model.build import build
 from peer.spec import RunSpec, load
-from peer.train.inner import InnerLoop, choose_device, is_out_of_memory, uses_bfloat16
+from peer.train.inner import InnerLoop, choose_device, uses_bfloat16
+from peer.train.memory import is_out_of_memory
 
 WARM_STEPS, TIMED_STEPS = 1, 2
 LONG_S = 5.0

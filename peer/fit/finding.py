@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from dht.errors import HomefiresError, MemoryFull
+from dht.errors import DiskFull, HomefiresError, MemoryFull
 from peer.fit.fitted import Basis, Fit, from_json, recall, remember
 from peer.spec import RunSpec
 
@@ -20,14 +21,15 @@ Start = Callable[[list[str]], "tuple[int, str, str]"]
 
 
 def run_python(words: list[str]) -> tuple[int, str, str]:
-    """To its end, or killed after CHILD_S. A negative code is a signal's, as of the kernel that needs the memory."""
+    """To its end, or killed after CHILD_S, which is a failure like others. A negative code is a signal's, as of the
+    kernel that needs the memory."""
     try:
         run = subprocess.run(
             [sys.executable, *words], capture_output=True, text=True, errors="replace", timeout=CHILD_S, check=False,
             stdin=subprocess.DEVNULL, env=os.environ | {"PYTHONSAFEPATH": "1"},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return -9, "", f"it did not end within {CHILD_S:.0f} s"
+        return HomefiresError.exit_code, "", f"it did not end within {CHILD_S:.0f} s"
     return run.returncode, run.stdout, run.stderr
 
 
@@ -40,7 +42,8 @@ def find_fit(spec: RunSpec, directory: Path, basis: Basis, start: Start = run_py
     if known is not None:
         return known
     fit = try_out(spec, directory / "spec.toml", basis.device, start)
-    remember(directory, fit)
+    with suppress(DiskFull):  # then the next start tries again
+        remember(directory, fit)
     return fit
 
 

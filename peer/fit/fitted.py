@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dht.files import write_whole
+
 FILE = "fit.json"
 VERSION = 1
 SPARE = 0.9
@@ -78,10 +80,8 @@ def recall(directory: Path, basis: Basis) -> Fit | None:
 
 
 def remember(directory: Path, fit: Fit) -> None:
-    """Replaces what was there."""
-    scratch = directory / f"{FILE}.new"
-    scratch.write_text(fit.to_json() + "\n")
-    scratch.replace(directory / FILE)
+    """Replaces what was there. Raises DiskFull."""
+    write_whole(directory / FILE, (fit.to_json() + "\n").encode())
 
 
 def room_for(fit: Fit, free_bytes: int) -> int:

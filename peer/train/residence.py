@@ -40,7 +40,7 @@ class Residence:
         return_memory(self._device)
 
     def come_back(self) -> None:
-        """Be where it was before `leave`. Raises torch.OutOfMemoryError without room for it, and then stays aside."""
+        """Be where it was before `leave`. Without room for it raises what torch does, and then stays aside."""
         if not self.is_aside:
             return
         tensors = [(tensor, _elsewhere(tensor.data, self._device)) for tensor in self._tensors()]

@@ -32,10 +32,11 @@ from peer.train.age import Age
 from peer.train.anchor import Anchor, LoadObject, advance
 from peer.train.balance import Balance, start_from
 from peer.train.checkpoint import VERSION, Checkpoint
-from peer.train.evaluate import Stopped, held_out_loss
+from peer.train.evaluate import SEQUENCES, Stopped, held_out_loss
 from peer.train.generators import generator_states, set_generator_states
 from peer.train.inner import InnerLoop, MicroBatch, Step, use_attention
 from peer.train.layerwise import Layerwise, Move
+from peer.train.memory import is_out_of_memory
 from peer.train.residence import return_memory
 from peer.train.turns import Turns
 
@@ -431,7 +432,10 @@ class Trainer:
         self._batches.restore(state["batches"])
 
     def evaluate(self, stop: Callable[[], bool] = lambda: False) -> tuple[float, int] | None:
-        """Held-out loss of the anchor in nats per token, and the tokens it was measured on; None if `stop` says so."""
+        """Held-out loss of the anchor in nats per token, and the tokens it was measured on; None if `stop` says so.
+
+        Raises MemoryFull. Where a fit says how much has room on the device, no more is tried.
+        """
         self._wait_for_layers()
         if self._held_out is None:
             self._held_out = held_out(self._source)
@@ -439,7 +443,8 @@ class Trainer:
         self._flat.copy_from(self.anchor.theta)
         try:
             with self._reading():
-                loss = held_out_loss(self._model, self._held_out, self.device, stop=stop)
+                sequences = min(SEQUENCES, self._micro.sequences) if self._fit else SEQUENCES
+                loss = held_out_loss(self._model, self._held_out, self.device, sequences, stop)
         except Stopped:
             return None
         finally:
@@ -457,8 +462,11 @@ class Trainer:
         if not self._inner.residence.is_aside:
             return True
         self._wait_for_layers()
-        with suppress(torch.OutOfMemoryError):
+        try:
             self._inner.residence.come_back()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
         if self._inner.residence.is_aside:
             return_memory(self.device)  # of what had found room
         return not self._inner.residence.is_aside

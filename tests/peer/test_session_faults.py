@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dht.errors import DiskFull, MemoryFull, RunMismatch, Unreachable
 from peer import session as sessions
@@ -16,6 +18,10 @@ from peer.events import (
     Event,
     PeerStateChanged,
 )
+from peer.settings import PeerSettings
+from peer.spec import load
+from peer.telling import Session
+from peer.wishes import PAUSED_WHY, Wish
 from tests.peer.rounds.build import HEAD, block, update
 from tests.peer.story import NEXT, STEPS, Beginning, Story, commit, join_with
 
@@ -107,6 +113,65 @@ def test_a_device_without_room_pauses_and_its_round_goes_on(story: Story, monkey
     assert paused.why.startswith("the memory of cuda has no room for even one sequence; make room")
     assert tries == STEPS + 1
     assert story.trainer.done.count("freeze") == 1
+
+
+def test_time_without_room_is_exposed(story: Story) -> None:
+    """No step could be made, and nobody wished that."""
+    story.turns(1)
+    story.link.on_wait = story.clock.sleep
+    exposed_s = story.peer.exposure.seconds
+    story.peer.pause("the disk is full")
+    assert story.peer.exposure.seconds - exposed_s == pytest.approx(sessions.RETRY_S)
+
+
+def test_a_loss_for_which_there_is_no_room_is_not_measured(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said; the round counts, and training goes on."""
+
+    def evaluate(stop: object) -> None:
+        raise MemoryFull("the memory of cuda has no room to measure even one sequence")
+
+    monkeypatch.setattr(story.peer, "_my_turn_to_evaluate", lambda update: True)
+    monkeypatch.setattr(story.trainer, "evaluate", evaluate)
+    story.turns(STEPS)
+    story.link.queue.append(commit())
+    story.turns(2)
+    (alert,) = story.told(AlertRaised)
+    assert (alert.code, alert.level) == ("MEMORY", "warning")
+    assert alert.text.endswith("the held-out loss of this round is not measured here")
+    assert "evaluated" not in story.link.kinds()
+    assert story.told(PeerStateChanged)[-1].why == "towards round 2"
+
+
+def test_a_model_for_which_there_is_no_room_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an exit code of its own, after which a service tries again."""
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+    monkeypatch.setattr("peer.train.trainer.Trainer", fail)
+    with pytest.raises(MemoryFull, match=r"^the memory of cpu has no room for the model; close other programs"):
+        sessions._make_trainer(
+            load("micro"), PeerSettings(device="cpu"), "me", tmp_path, None, Session(lambda event: None)
+        )
+
+
+def test_a_peer_that_starts_paused_leaves_the_gpu_alone(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it meets the others, which may take minutes; it says that it is paused, and takes part."""
+    story.session.wishes.wish(Wish.PAUSE)
+    away_at: list[bool] = []
+    link = Beginning(deque([("in_step",)]))
+
+    def wait(timeout_s: float) -> None:
+        away_at.append(story.trainer.is_away)
+        story.clock.sleep(timeout_s)
+        story.session.stopping = len(away_at) == 5
+
+    link.on_wait = wait
+    join_with(story, link, monkeypatch)
+    assert away_at == [True] * 5
+    assert story.trainer.done == []
+    assert ("paused", HEAD.anchor) in link.told
+    assert story.told(PeerStateChanged)[-1].why == PAUSED_WHY
 
 
 def test_a_pause_ends_when_asked_to_leave(story: Story) -> None:

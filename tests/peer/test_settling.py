@@ -11,12 +11,13 @@ import torch
 from dht.errors import HomefiresError, MemoryFull
 from peer.events import AlertRaised, Event
 from peer.fit import dry, finding
-from peer.fit.fitted import Basis, Fit
+from peer.fit.fitted import Basis, Fit, remember
 from peer.settings import PeerSettings
 from peer.settling import fit_for, look_around, say_smaller
 from peer.spec import RunSpec, load
 from peer.telling import Session
 from peer.testing.children import HANG_S
+from peer.wishes import Wish
 
 FIT = Fit(
     basis=Basis(run="ab", device="auto", name="a GPU", torch="2", homefires="0"),
@@ -80,6 +81,24 @@ def test_a_gpu_is_fitted_and_told(
     (alert,) = alerts(said)
     assert alert.text == f"4 of {whole} sequences at a time, bfloat16, sdpa attention: 1,234 tokens/s"
     assert alert.level == "info"
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_a_paused_peer_tries_nothing_out_on_a_gpu(
+    spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known is taken; what is not is found by halving, or at a later start."""
+
+    def find(*about: object) -> Fit:
+        raise AssertionError("a dry run takes all of the GPU")
+
+    monkeypatch.setattr(finding, "find_fit", find)
+    session = Session(said.append)
+    session.wishes.wish(Wish.PAUSE)
+    assert fit_for(spec, PeerSettings(), tmp_path, session) is None
+    remember(tmp_path, FIT)
+    assert fit_for(spec, PeerSettings(), tmp_path, session) == FIT
+    assert said == []
 
 
 @pytest.mark.usefixtures("a_gpu")

@@ -17,7 +17,9 @@ from peer.fit.fitted import Basis, Fit
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec, load
+from peer.train.evaluate import held_out_loss
 from peer.train.inner import InnerLoop, MicroBatch
+from peer.train.memory import is_out_of_memory
 from peer.train.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -155,6 +157,36 @@ def test_a_pause_after_memory_ran_out_counts_what_was_trained(spec: RunSpec) -> 
     assert loop.step(0, 0, stop=lambda: True).tokens == 2 * spec.model.context
     assert loop.step(0, 1).tokens == 16 * spec.model.context
     assert feed.read == 18
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 5.00 GB)"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried"),
+    ],
+)
+def test_memory_that_is_not_there_has_many_words(error: RuntimeError) -> None:
+    assert is_out_of_memory(error)
+    assert not is_out_of_memory(ValueError(str(error)))
+
+
+@pytest.mark.parametrize("most", [8, 5, 1])
+def test_a_loss_is_measured_with_as_many_sequences_as_have_room(spec: RunSpec, most: int) -> None:
+    """Each counts once, and the loss is the same."""
+    tokens_BT = Counting(spec.model.context).next(11)
+    model = build(spec)
+    expected = held_out_loss(model, tokens_BT, CPU, sequences=8)
+    small = Small(model, most)
+    assert held_out_loss(model, tokens_BT, CPU, sequences=8) == pytest.approx(expected, rel=1e-6)
+    assert sum(size for size in small.sizes if size <= most) == 11
+    small.most = 0
+    with pytest.raises(MemoryFull, match="no room to measure even one sequence"):
+        held_out_loss(model, tokens_BT, CPU)
+    assert model.training
 
 
 def test_other_errors_are_not_taken_for_it(spec: RunSpec) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dht.errors import HomefiresError, MemoryFull
-from peer.fit.finding import find_fit, try_out
+from dht.errors import DiskFull, HomefiresError, MemoryFull
+from peer.fit import finding
+from peer.fit.finding import find_fit, run_python, try_out
 from peer.fit.fitted import Basis, Fit, from_json, recall, remember, room_for
 from peer.fit.search import Trial, find
 from peer.spec import RunSpec, load
@@ -134,6 +135,33 @@ def test_a_child_that_is_killed_is_tried_with_half(spec: RunSpec, tmp_path: Path
     whole = spec.inner.sequences * spec.inner.accumulation
     assert children.most == [whole, (spec.inner.sequences + 1) // 2, (spec.inner.sequences + 3) // 4]
     assert find_fit(spec, tmp_path, BASIS, Children()) == FIT  # remembered
+
+
+def test_a_dry_run_that_hangs_is_a_failure_and_not_tried_again(
+    spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not memory that it lacks, and each try would take minutes in which the peer does not join."""
+    monkeypatch.setattr(finding, "CHILD_S", 0.2)
+    started: list[list[str]] = []
+
+    def hang(words: list[str]) -> tuple[int, str, str]:
+        started.append(words)
+        return run_python(["-c", "import time; time.sleep(600)"])
+
+    with pytest.raises(HomefiresError, match="a dry run on cuda:1 failed: it did not end within 0 s") as failed:
+        find_fit(spec, tmp_path, BASIS, hang)
+    assert not isinstance(failed.value, MemoryFull)
+    assert len(started) == 1
+
+
+def test_a_fit_that_cannot_be_kept_is_used(spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk: the next start finds it again."""
+
+    def full(*_: object, **__: object) -> None:
+        raise DiskFull("the disk is full")
+
+    monkeypatch.setattr("peer.fit.fitted.write_whole", full)
+    assert find_fit(spec, tmp_path, BASIS, Children((0, FIT.to_json(), ""))) == FIT
 
 
 def test_how_a_dry_run_fails_is_told(spec: RunSpec, tmp_path: Path) -> None:

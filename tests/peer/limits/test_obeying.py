@@ -202,6 +202,34 @@ def test_a_gpu_that_others_have_filled_is_tried_again(home: Home) -> None:
     assert home.story.link.kinds().count("resumed") == 1
 
 
+def test_without_traffic_left_nothing_is_caught_up(home: Home) -> None:
+    """A peer that starts again, or has fallen behind, with the month's traffic used up: what it missed waits, too."""
+    story = home.story
+    chosen(home, {"monthly_gb": 1})
+    home.traffic.month_bytes = 10**10
+    home.pass_time(1.0)
+    story.peer.in_step = False
+    exposed_s = story.peer.exposure.seconds
+    story.turns(5)
+    assert story.link.told == [("leave",)]
+    said = story.told(PeerStateChanged)[-1]
+    assert (said.state, said.until) == ("PAUSED", home.session.wishes.until)
+    assert story.peer.stands_aside
+    assert home.worker.is_away
+    assert story.peer.exposure.seconds == exposed_s
+
+
+def test_a_pause_frees_the_device_also_while_it_catches_up(home: Home) -> None:
+    """Which may take minutes; the others' updates are applied in main memory."""
+    home.story.peer.in_step = False
+    home.story.turns(1)
+    assert not home.worker.is_away
+    home.session.wishes.wish(Wish.PAUSE)
+    home.story.turns(1)
+    assert home.worker.is_away
+    assert home.story.told(PeerStateChanged)[-1].state == "SYNCING"
+
+
 def test_without_traffic_left_its_link_leaves_once_its_work_is_given(home: Home) -> None:
     """A peer that only pauses takes in every round. In the next month it meets the others again."""
     from peer.averaging.pipe import LinkLost

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from peer.rounds.names import digest
 from peer.spec import RunSpec
+from peer.train.evaluate import SEQUENCES
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 
@@ -233,3 +234,15 @@ def test_a_crash_after_a_missed_round_still_owes_what_it_missed(make: Make) -> N
     decoded = [torch.from_numpy(again._codec.decode(payload)) for payload in offered(again, ANCHORS[0])]
     assert torch.equal(again._balance.flat, torch.cat(decoded) * 0.75)
     expect_local_is_anchor_less_balance(again)
+
+
+def test_a_loss_takes_no_more_of_a_gpu_than_a_fit_allows(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has room for training has room for measuring, and its owner may need the rest."""
+    asked: list[int] = []
+    monkeypatch.setattr("peer.train.trainer.held_out_loss", lambda *about: asked.append(about[3]) or 1.0)
+    trainer = make()
+    trainer.evaluate()
+    monkeypatch.setattr(trainer, "_fit", object())
+    trainer._micro.sequences = 3
+    trainer.evaluate()
+    assert asked == [SEQUENCES, 3]
