@@ -16,9 +16,11 @@ from torch.optim import Optimizer
 from dht.errors import BadInput, MemoryFull
 from peer.fit.fitted import Fit
 from peer.spec import RunSpec
+from peer.train.memory import is_out_of_memory
 from peer.train.optimizers import Optimizers, make_optimizers, trained
 from peer.train.residence import Residence
 from peer.train.schedule import learning_rate
+from peer.train.whole import WholeSteps
 
 # B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
 
@@ -77,6 +79,7 @@ class InnerLoop:
         self._model, self._spec, self._batches, self._device = model, spec, batches, device
         self._optimizers = Optimizers(optimizer(model)) if optimizer else make_optimizers(model, spec, device)
         self._parameters = trained(model)
+        self._steps = WholeSteps(self._optimizers, device)
         self.residence = Residence(model, self._optimizers, device)
         self._bfloat16 = uses_bfloat16(spec, device)
         self.micro = micro or MicroBatch(spec.inner.sequences)
@@ -86,22 +89,36 @@ class InnerLoop:
     def step(self, round: int, step: float, stop: Callable[[], bool] = lambda: False) -> Step:
         """Inner step `step` (from 0) of round `round`, see `learning_rate`: all micro-batches, clip, optimizer.
 
-        Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all. Where a micro-batch has no
-        room it is halved and the step begins anew with the same sequences. Raises MemoryFull if not even one has room,
-        and then the step may be tried again.
+        Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all. Where a micro-batch or the
+        optimizer has no room, the micro-batch is halved and the step begins anew with the same sequences. Raises
+        MemoryFull if not even one has room, and then the step may be tried again.
         """
         assert not self.residence.is_aside, "it is on its device again before it trains"
-        while (made := self._backward(stop)) is None:
-            self._make_smaller()
-        loss, sequences = made
-        whole = self._spec.inner.sequences * self._spec.inner.accumulation
-        if sequences < whole:
-            loss *= self._rescale(whole / sequences)
-        norm = nn.utils.clip_grad_norm_(self._parameters, self._spec.inner.clip or math.inf)
         rate = learning_rate(self._spec, round, step)
-        self._optimizers.step(rate)
+        while (made := self._attempt(rate, stop)) is None:
+            self._make_smaller()
+        loss, norm, sequences = made
         tokens = sequences * self._spec.model.context
         return Step(loss=loss.item(), tokens=tokens, learning_rate=rate, grad_norm=norm.item())
+
+    def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[Tensor, Tensor, int] | None:
+        """A step: its loss, the norm of its gradient, and how many sequences it was made of; None if it had no room.
+
+        Then parameters and optimizer are as they were, and what was read for it is read next.
+        """
+        taken: list[Tensor] = []
+        gradient: tuple[Tensor, Tensor] | None = None
+        try:
+            gradient = self._gradient(taken, stop)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
+        if gradient is not None and self._steps.step(rate):
+            return *gradient, sum(map(len, taken))
+        self._forget_gradients()
+        self._unread = [*taken, *self._unread]
+        return None
 
     def _ends(self, stop: Callable[[], bool]) -> bool:
         """Ask `stop` when the micro-batch before has been computed, not when it has been queued on a GPU.
@@ -112,27 +129,19 @@ class InnerLoop:
             torch.cuda.synchronize(self._device)
         return stop()
 
-    def _backward(self, stop: Callable[[], bool]) -> tuple[Tensor, int] | None:
-        """Gradients of all micro-batches: their loss, and how many sequences they were; None if one had no room."""
+    def _gradient(self, taken: list[Tensor], stop: Callable[[], bool]) -> tuple[Tensor, Tensor]:
+        """Of all micro-batches, clipped; returns their loss and its norm before. `taken` gets what was read."""
         table, done = self._spec.inner, 0
-        whole, taken = table.sequences * table.accumulation, list[Tensor]()
+        whole = table.sequences * table.accumulation
         # Read once at the end: each look at a number on a GPU waits for the GPU.
         loss = torch.zeros((), device=self._device)
         while done < whole and not (done and self._ends(stop)):
             taken.append(self._read(min(self.micro.sequences, whole - done)))
-            try:
-                loss += self._backward_one(taken[-1], whole)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                break
+            loss += self._backward_one(taken[-1], whole)
             done += len(taken[-1])
-        else:
-            return loss, done
-        # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
-        self._forget_gradients()
-        self._unread = [*taken, *self._unread]
-        return None
+        if done < whole:
+            loss *= self._rescale(whole / done)
+        return loss, nn.utils.clip_grad_norm_(self._parameters, table.clip or math.inf)
 
     def _backward_one(self, tokens: Tensor, whole: int) -> Tensor:
         tokens_BT = tokens.to(self._device)
@@ -194,11 +203,6 @@ def use_attention(model: nn.Module, fit: Fit | None) -> None:
     if fit is not None and fit.attention:
         choose: Callable[[str], None] = model.set_attn_implementation  # type: ignore[assignment]
         choose(fit.attention)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: of a GPU, or of main memory, for which torch has no class of its own."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def choose_device(wanted: str = "auto") -> torch.device:

@@ -33,6 +33,7 @@ class Optimizers:
             for group in member.param_groups:
                 group["lr"] = learning_rate
             member.step()
+        for member in self.members:  # not before all are done: a step that is taken back is made again
             member.zero_grad()
 
     def state(self) -> dict[str, Tensor]:
