@@ -14,7 +14,8 @@ from peer.rounds.update import Update
 from peer.wishes import Wishes
 
 if TYPE_CHECKING:
-    from peer.train.trainer import Trainer, Undone
+    from peer.train.ledger import Undone
+    from peer.train.trainer import Trainer
 
 PROGRESS_S = 1.0
 UNTIL_S = 60.0

@@ -41,6 +41,7 @@ class Forger(Trainer):
     def __init__(self, spec: RunSpec, me: str, folder: Path, forge: Forge) -> None:
         super().__init__(spec, me, folder, CPU)
         self._forge = forge
+        vars(self._ledger)["settle"] = self._forget
         self.noise = torch.Generator().manual_seed(spec.run.seed)
         self.stolen: Tensor | None = None
         """What a replayer offers again and again."""
@@ -57,7 +58,7 @@ class Forger(Trainer):
         super()._write_contribution(anchor, effort)
         self._balance.flat.copy_(learned)
 
-    def _settle(self, *_: Any) -> None:
+    def _forget(self, *_: Any) -> None:
         """Nothing is owed to it: neither what it learned nor what it offered comes back."""
         self._balance.flat.zero_()
         self.turns.work(self.anchor.round - 1).age.counted()

@@ -29,6 +29,7 @@ from peer.spec import RunSpec
 from peer.train.anchor import Anchor
 from peer.train.balance import Balance, start_from
 from peer.train.gates import Gates
+from peer.train.ledger import Ledger
 from peer.train.outer import momentum_at, outer_step
 from peer.train.ready import Guard
 
@@ -54,7 +55,7 @@ class Move:
     """By part."""
     parts: Sequence[Part]
     anchor: Anchor
-    balance: Balance
+    ledger: Ledger
     start: Tensor
     flat: FlatParameters
     own: float | None = None
@@ -67,7 +68,7 @@ class Move:
         """
         layer = self.flat.layers[number]
         where = slice(layer.start, layer.start + layer.size)
-        balance, start, now = self.balance.flat[where], self.start[where], self.flat.new_layer(number)
+        balance, start, now = self.ledger.balance.flat[where], self.start[where], self.flat.new_layer(number)
         if all(piece.layer != number for piece in self.parts):
             Balance(balance).add_progress(start, now)
             start.copy_(now)
@@ -88,11 +89,7 @@ class Move:
             mean = None if name == VOID else _decoded(self._codec.of_means, self.means[name], where)
             momentum = momentum_at(self.spec, self.update.round - 1)
             outer_step(self.anchor.theta[where], self.anchor.momentum[where], mean, outer.learning_rate, momentum)
-        if self.outcomes[part] is Settlement.COUNTED:
-            assert self.mine is not None
-            self.balance.counted(where, _decoded(self._codec, self.mine.payload(part), where))
-        elif self.outcomes[part] is Settlement.MISSED:
-            self.balance.missed(where, self.spec.round.gamma)
+        self.ledger.settle_part(part, where, self.outcomes[part], self.mine)
 
     @property
     def _codec(self) -> Codec:

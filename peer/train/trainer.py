@@ -25,7 +25,6 @@ from peer.fit.fitted import Fit, room_for
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.rounds.layout import cut
-from peer.rounds.settlement import Settlement, settle
 from peer.rounds.update import VOID, Update
 from peer.spec import RunSpec
 from peer.train.age import Age
@@ -36,6 +35,7 @@ from peer.train.evaluate import SEQUENCES, Stopped, held_out_loss
 from peer.train.generators import generator_states, set_generator_states
 from peer.train.inner import InnerLoop, MicroBatch, Step, use_attention
 from peer.train.layerwise import Layerwise, Move
+from peer.train.ledger import Ledger, Undone
 from peer.train.memory import is_out_of_memory
 from peer.train.residence import return_memory
 from peer.train.turns import Turns
@@ -49,16 +49,6 @@ class _Freeze:
     age: Age
     step_in_round: int
     written: Future[None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Undone:
-    """In how many of the updates that were undone work of this peer was counted."""
-
-    returned: int
-    """It is owed again."""
-    lost: int
-    """It is not on this disk any more, so it is given up."""
 
 
 class Trainer:
@@ -87,6 +77,7 @@ class Trainer:
             raise BadSpec(f"round.fragments is {spec.round.fragments}: {error}") from error
         self.anchor = Anchor.initial(self._flat.new())
         self._balance = Balance.empty(self._flat.size)
+        self._ledger = Ledger(spec, me, folder, self._balance, self.turns)
         self._start = self.anchor.theta.clone()
         self._batches = Batches(self._source, spec, me, (me,), {})
         self._micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
@@ -173,7 +164,7 @@ class Trainer:
         self._wait_for_layers()
         self._collect_progress()
         round = self.anchor.round
-        if self._find_mine(anchor, round) is None:
+        if self._ledger.find(anchor, round) is None:
             age = self.turns.work(round).copy().age
             effort = self.turns.offer(round, self._batches.ranges())
             self._freezing = _Freeze(
@@ -244,9 +235,9 @@ class Trainer:
         self._wait_for_layers()
         self._wait_for_contribution()
         averaged = self.anchor.round
-        mine = self._find_mine(update.parent, averaged)
-        self._step_anchor(update, load)
-        self._settle(update, mine)
+        mine = self._ledger.find(update.parent, averaged)
+        advance(self.anchor, update, self.spec, self.parts, load)
+        self._ledger.settle(update, mine)
         given_up = self._give_up_if_too_old()
         self._merge(averaged, None if given_up else self._interpolates)  # own parameters hold what is given up
         self._begin_anew()
@@ -264,11 +255,11 @@ class Trainer:
         assert not self._layerwise.busy, "the update before is finished"
         self._wait_for_contribution()
         averaged = self.anchor.round
-        mine = self._find_mine(update.parent, averaged)
+        mine = self._ledger.find(update.parent, averaged)
         means = {name: load(name) for name in update.parts if name != VOID}
-        outcomes = settle(update, self.me, mine is not None)
+        outcomes = self._ledger.outcomes(update, mine)
         work = self.turns.work(averaged).copy()
-        if self._all_counted(outcomes):
+        if self._ledger.all_counted(outcomes):
             work.age.counted()
         too_old = work.age.staleness(self.turns.turn(averaged, update.round)) > self.spec.round.max_staleness
         if too_old:
@@ -277,7 +268,7 @@ class Trainer:
             return given_up
         move = Move(
             spec=self.spec, update=update, means=means, mine=mine, outcomes=outcomes, parts=self.turns.parts(averaged),
-            anchor=self.anchor, balance=self._balance, start=self._start, flat=self._flat, own=self._interpolates,
+            anchor=self.anchor, ledger=self._ledger, start=self._start, flat=self._flat, own=self._interpolates,
         )  # fmt: skip
         self.turns.work(averaged).age = work.age
         self.anchor.arrive([item for member in update.members for item in member.ranges])
@@ -341,9 +332,9 @@ class Trainer:
         assert updates[-1].round == restored.round + 1, "the updates lead back to the anchor"
         self._wait_for_layers()
         self._wait_for_contribution()
-        mine = [self._find_mine(update.parent, update.round - 1) for update in updates]
+        mine = [self._ledger.find(update.parent, update.round - 1) for update in updates]
         self._collect_progress()
-        done = self._return(zip(updates, mine, strict=True))
+        done = self._ledger.unsettle(zip(updates, mine, strict=True))
         self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
         self.turns.went_back(restored.round)
         self._offered = None
@@ -359,12 +350,8 @@ class Trainer:
         """
         self.resume(name)
         given_up, round = 0.0, self.anchor.round
-        if self._offered is not None and (mine := self._find_mine(self._offered, round)) is not None:
-            for part, where in enumerate(self.turns.slices((round,))):
-                decoded = self._decoded(mine.payload(part), where)
-                self._balance.counted(where, decoded)
-                given_up += float(torch.linalg.vector_norm(decoded, dtype=torch.float64)) ** 2
-            self.turns.work(round).age.counted()
+        if self._offered is not None and (mine := self._ledger.find(self._offered, round)) is not None:
+            given_up = self._ledger.leave_behind(mine, round)
         self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
         self.turns.went_back(restored.round)
         given_up = math.sqrt(given_up) + self._give_up_if_too_old()
@@ -383,14 +370,11 @@ class Trainer:
         """Stand at `anchor` again: what was offered to it before a crash, and is not remembered, is offered again."""
         self._wait_for_layers()
         self._wait_for_contribution()
-        if self._offered == anchor or (mine := self._find_mine(anchor, self.anchor.round)) is None:
+        if self._offered == anchor or (mine := self._ledger.find(anchor, self.anchor.round)) is None:
             return
         if anchor not in self._covered:
             self._take_back(mine)
         self._offer(anchor)
-
-    def _step_anchor(self, update: Update, load: LoadObject) -> None:
-        advance(self.anchor, update, self.spec, self.parts, load)
 
     def checkpoint(self, anchor: bytes) -> Checkpoint:
         """All that this peer is now; `anchor` is the chain's name of where it stands. Changes nothing.
@@ -475,22 +459,6 @@ class Trainer:
         for where, now in self._flat.each():
             self._balance.take_progress(where, self._start[where], now)
 
-    def _settle(self, update: Update, mine: Contribution | None) -> None:
-        averaged, outcomes = update.round - 1, settle(update, self.me, mine is not None)
-        for part, (where, what) in enumerate(zip(self.turns.slices((averaged,)), outcomes, strict=True)):
-            if what is Settlement.COUNTED:
-                assert mine is not None
-                self._balance.counted(where, self._decoded(mine.payload(part), where))
-            elif what is Settlement.MISSED:
-                self._balance.missed(where, self.spec.round.gamma)
-        if self._all_counted(outcomes):
-            self.turns.work(averaged).age.counted()
-
-    def _all_counted(self, outcomes: Sequence[Settlement]) -> bool:
-        """Whether nothing of what was offered is still owed."""
-        kept = Settlement.MISSED in outcomes and self.spec.round.gamma > 0
-        return Settlement.UNTOUCHED not in outcomes and not kept
-
     def _give_up_if_too_old(self) -> float:
         """Work beyond the age limit would count nothing; what came after the freeze is younger. Returns its norm."""
         round = self.anchor.round
@@ -505,41 +473,14 @@ class Trainer:
         slices = self.turns.slices(too_old)
         return math.hypot(*(self._balance.missed(where, 0.0) for where in slices))
 
-    def _return(self, undone: Iterable[tuple[Update, Contribution | None]]) -> Undone:
-        """Owe again what these updates counted of this peer's contributions to them."""
-        returned = lost = 0
-        for update, mine in undone:
-            outcomes = settle(update, self.me, frozen=True)
-            counted = [part for part, what in enumerate(outcomes) if what is Settlement.COUNTED]
-            if not counted:
-                continue
-            if mine is None:
-                lost += 1
-                continue
-            returned += 1
-            self.turns.returned(update.round - 1, mine.effort.staleness)
-            slices = self.turns.slices((update.round - 1,))
-            for part in counted:
-                self._balance.returned(slices[part], self._decoded(mine.payload(part), slices[part]))
-        return Undone(returned=returned, lost=lost)
-
     def _take_back(self, mine: Contribution) -> None:
-        """Make the balance what was frozen: all of it was written but what encoding lost or a sparse codec left out."""
+        """Make the balance what was frozen."""
         self._collect_progress()
-        for part, where in enumerate(self.turns.slices((self.anchor.round,))):
-            self._balance.restored(where, self._decoded(mine.payload(part), where), self._codec)
+        self._ledger.take_back(mine, self.anchor.round)
         self._covered.add(mine.anchor)
-        self.turns.restored(self.anchor.round, mine.effort.staleness)
         self._batches.pass_over(mine.effort.ranges)
         self._batches.mark()
         self._start_from_anchor((self.anchor.round,))
-
-    def _find_mine(self, anchor: bytes, round: int) -> Contribution | None:
-        """What this peer offered for `anchor` of this round, every byte as it was; None if nothing. Raises BadInput."""
-        mine = Contribution.find(self._folder, anchor, self.turns.parts(round), self._codec)
-        if mine is not None:
-            mine.check()
-        return mine
 
     def _start_from_anchor(self, rounds: Iterable[int]) -> None:
         """Have as local parameters what the anchor less the balance is, where these rounds have averaged.
@@ -550,6 +491,3 @@ class Trainer:
         for where in self.turns.slices(rounds):
             start_from(self.anchor.theta[where], self._balance.flat[where], self._start[where], self._codec)
         self._flat.copy_from(self._start)
-
-    def _decoded(self, payload: bytes, where: slice) -> Tensor:
-        return torch.from_numpy(self._codec.decode(payload)[: where.stop - where.start])

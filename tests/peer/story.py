@@ -24,7 +24,7 @@ from peer.settings import PeerSettings
 from peer.spec import RunSpec, from_mapping
 from peer.telling import Session
 from peer.train.checkpoint import Checkpoint
-from peer.train.trainer import Undone
+from peer.train.ledger import Undone
 from peer.train.turns import Turns
 from tests.peer.rounds.build import HEAD, NAMES, PARTS, block, update
 

@@ -19,7 +19,8 @@ from peer import spec as specs
 from peer.rounds.names import digest
 from peer.train.anchor import Anchor, advance
 from peer.train.checkpoint import Checkpoints, newest
-from peer.train.trainer import Trainer, Undone
+from peer.train.ledger import Undone
+from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 
 CPU = torch.device("cpu")
@@ -163,6 +164,7 @@ def on_grid(trainer: Trainer) -> Trainer:
         outer=dataclasses.replace(spec.outer, learning_rate=0.0),
         round=dataclasses.replace(spec.round, gamma=GAMMA, max_staleness=64),
     )
+    trainer._ledger._gamma = GAMMA
     trainer.anchor.theta.zero_()
     trainer._start_from_anchor(trainer.turns.everything)
     return trainer
