@@ -19,6 +19,7 @@ from peer.limits.decide import LINGER_S
 from peer.limits.store import read_table
 from peer.testing.children import BUSY, HANG_S
 from peer.testing.processes import RealSwarm
+from peer.wishes import PAUSED_WHY
 from tui.control import PeerControl
 
 pytestmark = pytest.mark.swarm
@@ -124,6 +125,32 @@ def test_a_snooze_says_when_it_ends_and_ends_then(run: RealSwarm) -> None:
     run.assert_agreement()
 
 
+def test_a_pause_survives_a_crash_and_a_snooze_keeps_its_end(run: RealSwarm) -> None:
+    """Whoever paused a peer does not find it training after its service has started it again; it says so."""
+    in_a_round(run)
+    paused_t = time.time()
+    asked(run, "pause")
+    run.wait_for(0, paused(paused_t))
+    run.kill(0)
+    started_t = time.time()
+    run.restart(0)
+    said = run.wait_for(0, paused(started_t)).event
+    assert isinstance(said, PeerStateChanged)
+    assert said.why == PAUSED_WHY
+    assert weight_in(run, run.committed(1)[-1].round + 2) == 0, "it is in step, and gives nothing"
+    until = asked(run, "snooze", minutes=1)["until"]
+    run.stop(0)
+    run.restart(0)
+    run.wait_for(0, paused(time.time()))
+    assert asked(run, "status")["until"] == until
+    assert not [line for line in run.lines(0) if trains(paused_t + OBEYED_S)(line)]
+    resumed_t = time.time()
+    asked(run, "resume")
+    run.wait_for(0, trains(resumed_t))
+    assert weight_in(run, run.committed(1)[-1].round + 2) > 0
+    run.assert_agreement()
+
+
 def test_a_folder_beyond_its_quota_pauses_training_and_loses_nothing(run: RealSwarm) -> None:
     """Until its owner makes room in it, or allows more."""
     round, asked_t = in_a_round(run), time.time()
@@ -185,8 +212,9 @@ def _until(reached: Callable[[], object]) -> None:
 def test_what_was_set_is_there_after_a_restart(run: RealSwarm) -> None:
     """And a limit that nothing here can hold was told once, not obeyed in silence."""
     asked(run, "set", values={"idle_min": 0, "upload_mbps": 900.0, "newcomers_mbps": 50})
-    changes = [line.event for line in run.lines(0) if isinstance(line.event, SettingsChanged)]
-    assert changes[-1].settings["upload_mbps"] == 900.0
+    run.wait_for(
+        0, lambda line: isinstance(line.event, SettingsChanged) and line.event.settings["upload_mbps"] == 900.0
+    )
     run.stop(0)
     run.restart(0)
     run.wait_for(0, trains(time.time()))
