@@ -25,6 +25,9 @@ from peer.train.whole import WholeSteps
 # B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
 
 
+UNREAD = "unread"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """What one inner step did."""
@@ -183,6 +186,14 @@ class InnerLoop:
     def load_optimizer_state(self, state: Mapping[str, Tensor]) -> None:
         """The inverse of `optimizer_state`, also before the first step. AssertionError for other names."""
         self._optimizers.load_state(state)
+
+    def unread_state(self) -> dict[str, Tensor]:
+        """What was read and waits for a step that has room; nobody else reads it, so a checkpoint holds it."""
+        return {UNREAD: torch.cat(self._unread)} if self._unread else {}
+
+    def load_unread(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of `unread_state`, among other tensors."""
+        self._unread = [state[UNREAD]] if UNREAD in state else []
 
     def _loss(self, tokens_BT: Tensor) -> Tensor:
         context = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()

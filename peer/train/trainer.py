@@ -394,7 +394,7 @@ class Trainer:
             state=state,
             tensors={
                 "anchor": {"theta": self.anchor.theta, "momentum": self.anchor.momentum},
-                "peer": mine | generator_states(self.device),
+                "peer": mine | self._inner.unread_state() | generator_states(self.device),
                 "optimizer": self._inner.optimizer_state(),
             },
         )
@@ -414,6 +414,7 @@ class Trainer:
         self.turns.restore(state["turns"])
         self.step_in_round = state["step_in_round"]
         self._batches.restore(state["batches"])
+        self._inner.load_unread(mine)
 
     def evaluate(self, stop: Callable[[], bool] = lambda: False) -> tuple[float, int] | None:
         """Held-out loss of the anchor in nats per token, and the tokens it was measured on; None if `stop` says so.

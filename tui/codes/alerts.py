@@ -105,7 +105,8 @@ ALERTS = {
     ),
     "MEMORY": Advice(
         short="the device ran out of memory, and takes fewer sequences at a time",
-        meaning="Nothing is lost, and the step counts as much as before; it only takes a little longer.",
+        meaning="Nothing is lost, and the step counts as much as before; it only takes a little longer. "
+        "Where it cannot even measure the held-out loss, that is left out for a round.",
         remedy="Close other programs that use the GPU, then start the peer again: it tries the larger one anew.",
     ),
     "METRICS": Advice(

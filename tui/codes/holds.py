@@ -9,7 +9,7 @@ _GIVEN = "What it had made is given and counts, and it holds nobody up."
 HOLDS = {
     "PAUSED": Advice(
         short="its owner paused it",
-        meaning=f"By homefires pause, homefires finish, or key p or f. {_GIVEN}",
+        meaning=f"By homefires pause, homefires finish, or key p or f. {_GIVEN} It lasts when the peer starts again.",
         remedy="homefires resume, or key p.",
     ),
     "SNOOZED": Advice(

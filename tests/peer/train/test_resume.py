@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from peer import spec as specs
 from peer.rounds.names import digest
@@ -143,6 +144,32 @@ def test_stopping_after_any_action_changes_no_bit(
         stopped.checkpoint()
         stopped.start_again()
         expect_equal(stopped.everything(), whole_then, f"starting again after {name}")
+
+
+def test_what_was_read_for_a_step_without_room_is_trained_after_a_stop(
+    make_spec: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory ran out, the micro-batch was halved, and its owner paused after the first half: the other half is next."""
+    lives = [Life(make_spec(), tmp_path / name) for name in ("whole", "stopped")]
+    for life in lives:
+        life.trainer.begin_round(("p0",))
+        backward, tries = life.trainer._inner._backward_one, iter(range(1))
+
+        def backward_one(tokens: Tensor, whole: int, backward: Any = backward, tries: Iterator[int] = tries) -> Tensor:
+            if next(tries, None) is not None:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return backward(tokens, whole)  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(life.trainer._inner, "_backward_one", backward_one)
+        assert life.trainer.train_step(lambda: True).tokens == 16
+    whole, stopped = lives
+    stopped.checkpoint()
+    stopped.start_again()
+    expect_equal(stopped.everything(), whole.everything(), "the stop")
+    for life in lives:
+        life.trainer._micro.sequences = 1
+        life.step()
+    expect_equal(stopped.everything(), whole.everything(), "the next step")
 
 
 def test_a_crash_in_a_round_begins_that_round_again(make_spec: Make, tmp_path: Path) -> None:
