@@ -114,7 +114,8 @@ class Tree:
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 found[pid] = (int(fields[11]) + int(fields[12]), int(fields[21]))
                 for children in (folder / "task").glob("*/children"):  # each is a child of the thread that started it
-                    waiting += map(int, children.read_text().split())
+                    with suppress(OSError):
+                        waiting += map(int, children.read_text().split())
         return found
 
 

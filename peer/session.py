@@ -61,8 +61,7 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
     first_state = trainer.anchor.state_digest()
     checkpoints, anchor = _restore(trainer, directory, session)
     session.building = False
-    if session.wishes.pausing:
-        trainer.leave_device()  # it has come to take no step: until it does, its owner has the GPU
+    trainer.leave_device()  # until a step is to be made, which may take hours, its owner has the GPU
     session.emit(_started(settings, me, trainer, directory))
     peer = Peer(
         link, trainer, checkpoints, _make_snapshotter(directory, spec), spec, session, first_state, anchor,

@@ -155,6 +155,24 @@ def test_a_model_for_which_there_is_no_room_ends_in_words(tmp_path: Path, monkey
         )
 
 
+def test_until_a_step_is_to_be_made_the_gpu_is_its_owners(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for the founders of a run may wait for hours."""
+    away_at: list[bool] = []
+    link = Beginning(deque([("in_step",)]))
+    link.on_wait = lambda timeout_s: setattr(story.session, "stopping", "step" in story.trainer.done)
+    expect = link.expect
+
+    def wait(kind: str, timeout_s: float | None) -> tuple[Any, ...]:
+        away_at.append(story.trainer.is_away)
+        return expect(kind, timeout_s)
+
+    monkeypatch.setattr(link, "expect", wait)
+    join_with(story, link, monkeypatch)
+    assert away_at[-1], "while it waits for the run to begin"
+    assert not story.trainer.is_away
+    assert story.trainer.done == ["begin", "step"]
+
+
 def test_a_peer_that_starts_paused_leaves_the_gpu_alone(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it meets the others, which may take minutes; it says that it is paused, and takes part."""
     story.session.wishes.wish(Wish.PAUSE)
