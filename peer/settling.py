@@ -69,7 +69,7 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Ses
         fit = find_fit(spec, directory, basis)
     except MemoryFull as error:
         session.warn("FIT", f"{error}; it is tried with one sequence at a time")
-        return one_at_a_time(spec, settings, device.type)
+        return least_fit(spec, settings, device.type)
     except HomefiresError as error:
         session.warn("FIT", f"{error}; the spec's own micro-batch is taken")
         return None
@@ -77,7 +77,7 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Ses
     return fit
 
 
-def one_at_a_time(spec: RunSpec, settings: PeerSettings, name: str) -> Fit:
+def least_fit(spec: RunSpec, settings: PeerSettings, name: str) -> Fit:
     """The least that a device can be asked for, of which nothing was measured."""
     from peer.fit.fitted import Basis, Fit
 

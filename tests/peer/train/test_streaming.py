@@ -17,11 +17,11 @@ from torch import Tensor
 from dht.errors import DiskFull
 from peer.rounds.names import digest
 from peer.train.balance import Balance
-from peer.train.fragments import Fragments
 from peer.train.outer import outer_step
 from peer.train.schedule import learning_rate
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
+from tests.peer.train.fragments import Fragments
 
 ANCHORS = [digest("anchor", number) for number in range(4)]
 Make = Callable[..., Trainer]

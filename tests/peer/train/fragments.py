@@ -1,7 +1,7 @@
 """When which fragment of a model is taken and merged in streaming DiLoCo (arXiv:2501.18512).
 
-A pure schedule, of steps alone. In a run the whole model is one fragment, whose delay is how long the round takes;
-with more of them this is what the simulator and the benchmark of quality follow.
+A pure schedule, of steps alone, for a model of few numbers. A run has `peer/train/turns.py`: there a fragment's delay
+is how long its round takes.
 """
 
 from __future__ import annotations
