@@ -286,11 +286,11 @@ class Peer(Standing):
         self._finish_apply()
         self.exposure.end()
         if not self.said_paused:
+            self.trainer.leave_device()  # first: its owner need not wait for a disk
             self._give_before_pause()
             self.forecaster.restarted()
             self.link.send("paused", self.anchor)
             self.said_paused = True
-            self.trainer.leave_device()
         if self._may_stand_aside():
             self._leave_link()
         if holds := self.session.wishes.holds:  # or else they have just ended

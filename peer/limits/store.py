@@ -52,6 +52,8 @@ def read_wish(directory: Path) -> Wished:
             raise ValueError("until is no time")
     except FileNotFoundError:
         return Wished()
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError) as error:
         raise BadInput(f"{path} is damaged; remove it, and the peer trains") from error
     return wished

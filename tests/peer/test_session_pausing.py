@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from peer.events import AlertRaised, Evaluated, InnerProgressed, PeerStateChanged, RoundCommitted
@@ -35,6 +37,22 @@ def test_what_was_made_is_given_and_no_step_follows(paused: Story) -> None:
     assert sum(event.tokens for event in paused.told(InnerProgressed)) == 64
     assert paused.shelf.written == [HEAD.anchor.hex()]
     assert state(paused) == ("PAUSED", PAUSED_WHY)
+
+
+def test_the_device_is_free_before_what_was_made_is_written(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner may want to start a game, and a large contribution takes a disk some seconds."""
+    away: list[bool] = []
+    begin_freeze = story.trainer.begin_freeze
+
+    def begin(anchor: bytes, announce: Callable[[], None]) -> None:
+        away.append(story.trainer.is_away)
+        begin_freeze(anchor, announce)
+
+    monkeypatch.setattr(story.trainer, "begin_freeze", begin)
+    story.turns(1)
+    story.session.wishes.wish(Wish.PAUSE)
+    story.turns(1)
+    assert away == [True]
 
 
 def test_a_peer_that_has_made_nothing_gives_nothing(story: Story) -> None:

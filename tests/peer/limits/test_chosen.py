@@ -179,3 +179,9 @@ def test_a_damaged_wish_is_one_line_that_says_what_to_do(tmp_path: Path, content
     (tmp_path / store.WISH).write_text(content)
     with pytest.raises(BadInput, match=r"wish\.json is damaged; remove it, and the peer trains$"):
         store.read_wish(tmp_path)
+
+
+def test_a_wish_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / store.WISH).mkdir()
+    with pytest.raises(BadInput, match=r"wish\.json cannot be read: Is a directory$"):
+        store.read_wish(tmp_path)
