@@ -60,13 +60,14 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Ses
     from peer.fit.dry import basis_of
     from peer.fit.finding import find_fit
     from peer.fit.fitted import recall
+    from peer.train.memory import free_bytes
 
     basis = basis_of(spec, settings.device, device)
     if session.wishes.pausing:
         return recall(directory, basis)
     session.say("JOINING", "trying out which micro-batch has room and is fastest; this is done once per device")
     try:
-        fit = find_fit(spec, directory, basis)
+        fit = find_fit(spec, directory, basis, free_bytes=free_bytes(device))
     except MemoryFull as error:
         session.warn("FIT", f"{error}; it is tried with one sequence at a time")
         return least_fit(spec, settings, device.type)

@@ -24,7 +24,7 @@ from peer.fit.search import Trial, find
 from peer.model.build import build
 from peer.spec import RunSpec, load
 from peer.train.inner import InnerLoop, choose_device, uses_bfloat16
-from peer.train.memory import is_out_of_memory
+from peer.train.memory import free_bytes, is_out_of_memory
 
 WARM_STEPS, TIMED_STEPS = 1, 2
 LONG_S = 5.0
@@ -56,6 +56,7 @@ def fit(spec: RunSpec, wanted: str, most: int = 0) -> Fit:
     # On a processor other programs want the memory too, and kernels are few: the spec's micro-batch, or less.
     is_gpu = device.type != "cpu"
     attentions = ATTENTIONS if is_gpu and "attn_implementation" not in spec.model.config else ("",)
+    free = free_bytes(device)
     trials = Trials(spec, device)
     found = find(
         trials.attempt, min(spec.inner.sequences, limit), limit if is_gpu else spec.inner.sequences, attentions
@@ -68,7 +69,7 @@ def fit(spec: RunSpec, wanted: str, most: int = 0) -> Fit:
         basis=basis_of(spec, wanted, device), sequences=best.sequences, attention=best.attention,
         precision="bfloat16" if uses_bfloat16(spec, device) else "float32", step_s=step_s,
         tokens_per_s=whole * spec.model.context / step_s, fixed_bytes=found.fixed_bytes,
-        sequence_bytes=found.sequence_bytes,
+        sequence_bytes=found.sequence_bytes, free_bytes=free,
     )  # fmt: skip
 
 

@@ -33,12 +33,12 @@ def run_python(words: list[str]) -> tuple[int, str, str]:
     return run.returncode, run.stdout, run.stderr
 
 
-def find_fit(spec: RunSpec, directory: Path, basis: Basis, start: Start = run_python) -> Fit:
+def find_fit(spec: RunSpec, directory: Path, basis: Basis, start: Start = run_python, free_bytes: int = 0) -> Fit:
     """What is remembered in `directory` for the same device and versions, or what a dry run of its spec.toml finds.
 
     Raises MemoryFull if not even one sequence has room, HomefiresError if nothing could be tried.
     """
-    known = recall(directory, basis)
+    known = recall(directory, basis, free_bytes)
     if known is not None:
         return known
     fit = try_out(spec, directory / "spec.toml", basis.device, start)

@@ -16,6 +16,8 @@ from dht.files import write_whole
 
 FILE = "fit.json"
 VERSION = 1
+MORE = 1.25
+"""Where so many times the memory is free that was free then, a larger micro-batch may have room: it is tried again."""
 SPARE = 0.9
 """Share of the free memory that is planned with: allocators leave gaps."""
 
@@ -52,6 +54,8 @@ class Fit:
     """At the peak, whatever the micro-batch; 0 where the device does not count (a CPU)."""
     sequence_bytes: int = 0
     """At the peak, for each sequence of the micro-batch."""
+    free_bytes: int = 0
+    """On the device when it was found, 0 where the device does not count: a game may have had the rest."""
 
     def to_json(self) -> str:
         """One line."""
@@ -67,16 +71,22 @@ def from_json(text: str) -> Fit | None:
         fit = Fit(**{**values, "basis": Basis(**values["basis"])})
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
-    return fit if isinstance(fit.sequences, int) and fit.sequences >= 1 else None
+    counted = (fit.sequences, fit.fixed_bytes, fit.sequence_bytes, fit.free_bytes, fit.step_s, fit.tokens_per_s)
+    return fit if all(isinstance(each, int | float) for each in counted) and fit.sequences >= 1 else None
 
 
-def recall(directory: Path, basis: Basis) -> Fit | None:
-    """What was found in this folder on the same device, with the same versions, for the same run."""
+def recall(directory: Path, basis: Basis, free_bytes: int = 0) -> Fit | None:
+    """What was found in this folder on the same device, with the same versions, for the same run.
+
+    Not if much more memory is free now than was then; `free_bytes` is 0 where that is not known.
+    """
     try:
         fit = from_json((directory / FILE).read_text())
     except (OSError, UnicodeDecodeError):
         return None
-    return fit if fit is not None and fit.basis == basis else None
+    if fit is None or fit.basis != basis:
+        return None
+    return None if fit.free_bytes and free_bytes > MORE * fit.free_bytes else fit
 
 
 def remember(directory: Path, fit: Fit) -> None:

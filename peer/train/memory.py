@@ -20,6 +20,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
 
 
+def free_bytes(device: torch.device) -> int:
+    """Of a GPU's memory, what nobody uses; 0 where it does not tell."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+
+
 @contextmanager
 def telling_full_memory(device: torch.device) -> Iterator[None]:
     """Raises MemoryFull where the model, or what its optimizer remembers, finds no room on `device`."""

@@ -17,6 +17,7 @@ from peer.settling import fit_for, look_around, say_smaller
 from peer.spec import RunSpec, load
 from peer.telling import Session
 from peer.testing.children import HANG_S
+from peer.train import memory
 from peer.wishes import Wish
 
 FIT = Fit(
@@ -69,13 +70,14 @@ def test_a_processor_trains_with_the_specs_own_micro_batch(spec: RunSpec, said: 
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peer.train.inner.choose_device", lambda wanted: torch.device("cuda"))
     monkeypatch.setattr(dry, "basis_of", lambda *about: FIT.basis)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 0)
 
 
 @pytest.mark.usefixtures("a_gpu")
 def test_a_gpu_is_fitted_and_told(
     spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "find_fit", lambda *about: FIT)
+    monkeypatch.setattr(finding, "find_fit", lambda *about, free_bytes: FIT)
     assert fit_for(spec, PeerSettings(), tmp_path, Session(said.append)) == FIT
     whole = spec.inner.sequences * spec.inner.accumulation
     (alert,) = alerts(said)
@@ -107,7 +109,7 @@ def test_a_dry_run_that_fails_keeps_nobody_from_training(
     error: HomefiresError, sequences: int | None, spec: RunSpec, said: list[Event], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    def fail(*about: object) -> Fit:
+    def fail(*about: object, **named: object) -> Fit:
         raise error
 
     monkeypatch.setattr(finding, "find_fit", fail)

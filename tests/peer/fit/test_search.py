@@ -90,8 +90,26 @@ def test_a_fit_is_remembered_for_the_same_device_and_versions_alone(tmp_path: Pa
     assert recall(tmp_path / "none", BASIS) is None
 
 
+def test_a_fit_that_was_found_beside_a_game_is_found_anew_without_it(spec: RunSpec, tmp_path: Path) -> None:
+    """Else a peer that first joined just then would train in small pieces for ever."""
+    beside = dataclasses.replace(FIT, sequences=1, free_bytes=4000)
+    remember(tmp_path, beside)
+    assert [recall(tmp_path, BASIS, free) for free in (0, 2000, 5000)] == [beside] * 3
+    alone = dataclasses.replace(FIT, free_bytes=20_000)
+    assert find_fit(spec, tmp_path, BASIS, Children((0, alone.to_json(), "")), free_bytes=20_000) == alone
+    assert recall(tmp_path, BASIS, 20_000) == alone
+
+
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[]", '{"v": 1}', FIT.to_json().replace('"sequences": 8', '"sequences": 0')]
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"v": 1}',
+        FIT.to_json().replace('"sequences": 8', '"sequences": 0'),
+        FIT.to_json().replace('"free_bytes": 0', '"free_bytes": "many"'),
+    ],
 )
 def test_a_damaged_file_is_measured_anew(tmp_path: Path, text: str) -> None:
     assert from_json(text) is None
