@@ -84,7 +84,7 @@ class DiskFull(HomefiresError):
 
 
 class MemoryFull(HomefiresError):
-    """No room on the training device for a single sequence. A peer pauses until there is."""
+    """No room on the training device, for the model or for a single sequence. A peer that trains pauses until then."""
 
     exit_code = 12
 
