@@ -31,7 +31,7 @@ TILE = 512 * BLOCK
 
 
 class DecodeTile(Protocol):
-    """Gives the values of a tile; writes them where one says."""
+    """Gives the values of a tile, in whole units; writes them where one says."""
 
     def __call__(self, tile: slice, values: Floats | None = None) -> Floats: ...
 
@@ -71,7 +71,11 @@ class Codec:
 
     def part_bytes(self, elements: int) -> int:
         """Encoded size of a part."""
-        return -(-elements // self._format.unit) * sum(self._format.sections)
+        return self.whole(elements) // self._format.unit * sum(self._format.sections)
+
+    def whole(self, elements: int) -> int:
+        """The elements of the whole units that hold so many."""
+        return -(-elements // self._format.unit) * self._format.unit
 
     def elements(self, payload: bytes | memoryview) -> int:
         """How many a payload decodes to: whole units. Raises ValueError for bytes that are none."""
@@ -114,7 +118,7 @@ class Codec:
         encoding, sections = self._format, self._sections(payload)
 
         def decode_tile(tile: slice, values: Floats | None = None) -> Floats:
-            values = np.empty(tile.stop - tile.start, np.float32) if values is None else values
+            values = np.empty(self.whole(tile.stop - tile.start), np.float32) if values is None else values
             units = slice(tile.start // encoding.unit, -(-tile.stop // encoding.unit))
             encoding.decode([section[units] for section in sections], values)
             return values

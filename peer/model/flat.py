@@ -10,6 +10,9 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+Values = list[tuple[slice, Tensor]]
+"""Where parameters lie in the vector, in its order, and the values of each."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
@@ -63,25 +66,23 @@ class FlatParameters:
 
     def each(self) -> Iterator[tuple[slice, Tensor]]:
         """Where each parameter lies in the vector, and its present values: float32 on the CPU, no copy if it can be."""
-        start = 0
-        for parameter in chain.from_iterable(self.members):
-            where = slice(start, start + parameter.numel())
-            yield where, parameter.detach().view(-1).to("cpu", torch.float32)
-            start = where.stop
+        return chain.from_iterable(self.of_layer(number) for number in range(len(self.layers)))
 
-    def new_layer(self, number: int) -> Tensor:
-        """A float32 vector of the present values of one layer's parameters."""
-        values = torch.empty(self.layers[number].size, dtype=torch.float32)
-        with torch.no_grad():
-            for parameter, part in _side_by_side(self.members[number], values):
-                part.copy_(parameter.view(-1))
-        return values
+    def of_layer(self, number: int) -> Values:
+        """The same of the parameters of one layer."""
+        found, start = [], self.layers[number].start
+        for parameter in self.members[number]:
+            where = slice(start, start + parameter.numel())
+            found.append((where, parameter.detach().view(-1).to("cpu", torch.float32)))
+            start = where.stop
+        return found
 
     @torch.no_grad()
-    def copy_layer_from(self, number: int, values: Tensor) -> None:
-        """Set one layer's parameters to these values, rounded to their dtype."""
-        for parameter, part in _side_by_side(self.members[number], values):
-            parameter.view(-1).copy_(part)
+    def set_layer(self, number: int, layer: Values) -> None:
+        """Set one layer's parameters to what `of_layer` gave and one has changed, rounded to their dtype."""
+        for parameter, (_, values) in zip(self.members[number], layer, strict=True):
+            if values.data_ptr() != parameter.data_ptr():
+                parameter.view(-1).copy_(values)
 
     def _parts(self, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         assert flat.shape == (self.size,), f"flat vector has shape {tuple(flat.shape)}, the model {self.size} elements"

@@ -8,10 +8,12 @@ part, a crash and a fork all end with the right amount owed.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from peer.averaging.codec import Codec
+from peer.averaging.formats import Floats
 
 CHUNK = 1 << 16
 """Elements that are worked on at a time: what several operations go over stays in the processor's cache."""
@@ -31,17 +33,6 @@ class Balance:
         return cls(torch.zeros(size, dtype=torch.float32))
 
     @torch.no_grad()
-    def add_progress(self, start: Tensor, now: Tensor) -> None:
-        """Inner steps went from parameters `start` to `now`: add `start` − `now`."""
-        assert start.shape == now.shape == self.flat.shape
-        scratch = torch.empty(min(CHUNK, self.flat.numel()), dtype=torch.float32)
-        for first in range(0, self.flat.numel(), CHUNK):
-            part = slice(first, min(first + CHUNK, self.flat.numel()))
-            # The difference first: added one by one, both would lose bits to each other's size.
-            moved = torch.sub(start[part], now[part], out=scratch[: part.stop - part.start])
-            self.flat[part].add_(moved)
-
-    @torch.no_grad()
     def take_progress(self, part: slice, start: Tensor, now: Tensor) -> None:
         """Add the progress of one part from `start` to `now`; then `start` is `now`."""
         mine, scratch = self.flat[part], torch.empty(min(CHUNK, now.numel()), dtype=torch.float32)
@@ -59,8 +50,13 @@ class Balance:
     def missed(self, part: slice, gamma: float) -> float:
         """A decided update left this part out: discount it by age. Returns the norm of what was given up."""
         norm = float(torch.linalg.vector_norm(self.flat[part], dtype=torch.float64))
-        self.flat[part].mul_(gamma)
+        self.aged(part, gamma)
         return (1 - gamma) * norm
+
+    @torch.no_grad()
+    def aged(self, part: slice, gamma: float) -> None:
+        """`missed`, where nobody asks for the norm."""
+        self.flat[part].mul_(gamma)
 
     @torch.no_grad()
     def returned(self, part: slice, decoded: Tensor) -> None:
@@ -68,22 +64,22 @@ class Balance:
         self.flat[part].add_(decoded)
 
     @torch.no_grad()
-    def interpolated(self, theta: Tensor, now: Tensor, own: float) -> None:
-        """Owe what lies between the new anchor θ and a point `own` of the way from θ − balance to the parameters `now`.
-
-        That point, (1 − α) (θ − balance) + α now, is streaming DiLoCo's merge (arXiv:2501.18512). The ledger is not
-        exact any more: progress since the freeze counts α of itself, and so does what `now` has not followed of θ.
-        """
-        for first in range(0, self.flat.numel(), CHUNK):
-            part = slice(first, min(first + CHUNK, self.flat.numel()))
-            apart = theta[part].sub(self.flat[part]).sub_(now[part]).mul_(own)
-            self.flat[part].add_(apart)
-
-    @torch.no_grad()
     def restored(self, part: slice, decoded: Tensor, codec: Codec) -> None:
         """After a crash: it was at least what had been offered. What a sparse codec left out stays as it is."""
         mine = self.flat[part]
         mine.copy_(torch.where(decoded != 0, decoded, mine) if codec.is_sparse else decoded)
+
+
+def interpolate(balance: Floats, theta: Floats, now: Floats, own: float) -> None:
+    """Owe what lies between the new anchor θ and a point `own` of the way from θ − balance to the parameters `now`.
+
+    That point, (1 − α) (θ − balance) + α now, is streaming DiLoCo's merge (arXiv:2501.18512). The ledger is not
+    exact any more: progress since the freeze counts α of itself, and so does what `now` has not followed of θ.
+    """
+    apart = theta - balance
+    apart -= now
+    apart *= np.float32(own)
+    balance += apart
 
 
 def start_from(theta: Tensor, owed: Tensor, start: Tensor, codec: Codec) -> None:

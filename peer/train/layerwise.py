@@ -10,94 +10,22 @@ byte is checked before the first layer is touched, so that a damaged one changes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from peer.averaging.codec import Codec
-from peer.averaging.contribution import Contribution
 from peer.model.flat import FlatParameters
-from peer.rounds.layout import Part
-from peer.rounds.settlement import Settlement
-from peer.rounds.update import VOID, Update
-from peer.spec import RunSpec
-from peer.train.anchor import Anchor
-from peer.train.balance import Balance, start_from
 from peer.train.gates import Gates
-from peer.train.ledger import Ledger
-from peer.train.outer import momentum_at, outer_step
 from peer.train.ready import Guard
 
 MAX_WORKERS = 4
 """Layers in work at the same time, at most: the work is bound by memory."""
 APPLY_S = 600.0
 """An update that is not applied by then never will be."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Move:
-    """An update, every byte of it in memory and checked: what it does to one layer after the other.
-
-    The same operations on slices as the whole vectors would see, so that the bits are the same.
-    """
-
-    spec: RunSpec
-    update: Update
-    means: Mapping[bytes, bytes]
-    """Encoded means by digest."""
-    mine: Contribution | None
-    outcomes: Sequence[Settlement]
-    """By part."""
-    parts: Sequence[Part]
-    anchor: Anchor
-    ledger: Ledger
-    start: Tensor
-    flat: FlatParameters
-    own: float | None = None
-    """How much of its own parameters a peer keeps that trained on meanwhile, if it merges by interpolation."""
-
-    def apply_layer(self, number: int) -> None:
-        """Outer step, settlement and new local parameters of one layer; of one that the round does not average, none.
-
-        What was learned of that is collected all the same, so that sums are those of `Trainer.apply`.
-        """
-        layer = self.flat.layers[number]
-        where = slice(layer.start, layer.start + layer.size)
-        balance, start, now = self.ledger.balance.flat[where], self.start[where], self.flat.new_layer(number)
-        if all(piece.layer != number for piece in self.parts):
-            Balance(balance).add_progress(start, now)
-            start.copy_(now)
-            return
-        for part, piece in enumerate(self.parts):
-            if piece.layer == number:
-                self._apply_part(part, slice(piece.start, piece.start + piece.size))
-        if self.own is None:
-            Balance(balance).add_progress(start, now)
-        else:
-            Balance(balance).interpolated(self.anchor.theta[where], now, self.own)
-        start_from(self.anchor.theta[where], balance, start, self._codec)
-        self.flat.copy_layer_from(number, start)
-
-    def _apply_part(self, part: int, where: slice) -> None:
-        if not self.update.rolled_back(part):
-            name, outer = self.update.parts[part], self.spec.outer
-            mean = None if name == VOID else _decoded(self._codec.of_means, self.means[name], where)
-            momentum = momentum_at(self.spec, self.update.round - 1)
-            outer_step(self.anchor.theta[where], self.anchor.momentum[where], mean, outer.learning_rate, momentum)
-        self.ledger.settle_part(part, where, self.outcomes[part], self.mine)
-
-    @property
-    def _codec(self) -> Codec:
-        return Codec(self.spec.codec.wire)
-
-
-def _decoded(codec: Codec, payload: bytes, where: slice) -> Tensor:
-    return torch.from_numpy(codec.decode(payload)[: where.stop - where.start])
 
 
 class Layerwise:

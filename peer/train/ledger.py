@@ -55,17 +55,21 @@ class Ledger:
         """An update was decided: what it counted is owed no more, and what it left out is discounted by age."""
         averaged, outcomes = update.round - 1, self.outcomes(update, mine)
         for part, (where, outcome) in enumerate(zip(self._turns.slices((averaged,)), outcomes, strict=True)):
-            self.settle_part(part, where, outcome, mine)
+            if outcome is Settlement.COUNTED:
+                assert mine is not None
+                self.balance.counted(where, self._decoded(mine, part, where))
+            elif outcome is Settlement.MISSED:
+                self.balance.aged(where, self._gamma)
         if self.all_counted(outcomes):
             self._turns.work(averaged).age.counted()
 
-    def settle_part(self, part: int, where: slice, outcome: Settlement, mine: Contribution | None) -> None:
-        """Of one part alone, and of the balance alone."""
-        if outcome is Settlement.COUNTED:
-            assert mine is not None
-            self.balance.counted(where, self._decoded(mine, part, where))
-        elif outcome is Settlement.MISSED:
-            self.balance.missed(where, self._gamma)
+    def staleness_after(self, update: Update, mine: Contribution | None) -> int:
+        """Age of the oldest work that is owed once this update is settled, in turns of what it averages."""
+        averaged = update.round - 1
+        age = self._turns.work(averaged).copy().age
+        if self.all_counted(self.outcomes(update, mine)):
+            age.counted()
+        return age.staleness(self._turns.turn(averaged, update.round))
 
     def all_counted(self, outcomes: Sequence[Settlement]) -> bool:
         """Whether nothing of what was offered is still owed."""

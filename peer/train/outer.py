@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peer.averaging.formats import Floats
 from peer.spec import RunSpec
 
 CHUNK = 1 << 15
@@ -31,15 +32,23 @@ def outer_step(theta: Tensor, momentum: Tensor, mean: Tensor | None, learning_ra
     scratch = np.empty(min(CHUNK, theta.numel()), np.float32)
     for start in range(0, theta.numel(), CHUNK):
         part = slice(start, min(start + CHUNK, theta.numel()))
-        velocity, move = velocities[part], scratch[: part.stop - part.start]
-        velocity *= np.float32(factor)
-        if gradients is not None:
-            velocity += gradients[part]
-        np.multiply(velocity, np.float32(factor), out=move)
-        if gradients is not None:
-            move += gradients[part]
-        move *= np.float32(learning_rate)
-        parameters[part] -= move
+        gradient = None if gradients is None else gradients[part]
+        step_tile(parameters[part], velocities[part], gradient, scratch, learning_rate, factor)
+
+
+def step_tile(
+    theta: Floats, velocity: Floats, gradient: Floats | None, scratch: Floats, learning_rate: float, factor: float
+) -> None:
+    """`outer_step` of few elements; `scratch` holds at least as many and is overwritten."""
+    move = scratch[: theta.size]
+    velocity *= np.float32(factor)
+    if gradient is not None:
+        velocity += gradient
+    np.multiply(velocity, np.float32(factor), out=move)
+    if gradient is not None:
+        move += gradient
+    move *= np.float32(learning_rate)
+    theta -= move
 
 
 def momentum_at(spec: RunSpec, round: int) -> float:

@@ -34,9 +34,10 @@ from peer.train.checkpoint import VERSION, Checkpoint
 from peer.train.evaluate import SEQUENCES, Stopped, held_out_loss
 from peer.train.generators import generator_states, set_generator_states
 from peer.train.inner import InnerLoop, MicroBatch, Step, use_attention
-from peer.train.layerwise import Layerwise, Move
+from peer.train.layerwise import Layerwise
 from peer.train.ledger import Ledger, Undone
 from peer.train.memory import is_out_of_memory
+from peer.train.move import Means, Move
 from peer.train.residence import return_memory
 from peer.train.turns import Turns
 
@@ -230,19 +231,17 @@ class Trainer:
         counted is kept, and measured from where this peer now stands. What the round does not average stays
         as it is, to the bit. What was offered is settled before what came after it is added, which nobody
         was offered and no age discounts. Returns the norm of what was given up because it is older than the
-        run takes; 0.0 if nothing was.
+        run takes; 0.0 if nothing was. Raises BadInput, and then nothing has changed.
         """
         self._wait_for_layers()
         self._wait_for_contribution()
-        averaged = self.anchor.round
-        mine = self._ledger.find(update.parent, averaged)
-        advance(self.anchor, update, self.spec, self.parts, load)
-        self._ledger.settle(update, mine)
-        given_up = self._give_up_if_too_old()
-        self._merge(averaged, None if given_up else self._interpolates)  # own parameters hold what is given up
-        self._begin_anew()
-        self._start_from_anchor((averaged,))
-        return given_up
+        mine, means = self._everything_for(update, load)
+        if self._ledger.staleness_after(update, mine) > self.spec.round.max_staleness:
+            return self._apply_and_give_up(update, mine, means)
+        move = self._begin_move(update, mine, means)
+        for layer in range(len(self.layer_sizes)):
+            move.apply_layer(layer)
+        return 0.0
 
     def begin_apply(self, update: Update, load: LoadObject) -> float:
         """`apply`, but all that goes over the whole model follows layer by layer, beside the next inner steps.
@@ -254,27 +253,42 @@ class Trainer:
         assert self._layerwise is not None
         assert not self._layerwise.busy, "the update before is finished"
         self._wait_for_contribution()
-        averaged = self.anchor.round
-        mine = self._ledger.find(update.parent, averaged)
-        means = {name: load(name) for name in update.parts if name != VOID}
-        outcomes = self._ledger.outcomes(update, mine)
-        work = self.turns.work(averaged).copy()
-        if self._ledger.all_counted(outcomes):
-            work.age.counted()
-        too_old = work.age.staleness(self.turns.turn(averaged, update.round)) > self.spec.round.max_staleness
-        if too_old:
-            given_up = self.apply(update, means.__getitem__)  # rare, and not the sum of what layers give
+        mine, means = self._everything_for(update, load)
+        if self._ledger.staleness_after(update, mine) > self.spec.round.max_staleness:
+            given_up = self._apply_and_give_up(update, mine, means)
             self._layerwise.begin(lambda layer: None, self.anchor.state_digest)
             return given_up
+        self._layerwise.begin(self._begin_move(update, mine, means).apply_layer, self.anchor.state_digest)
+        return 0.0
+
+    def _everything_for(self, update: Update, load: LoadObject) -> tuple[Contribution | None, Means]:
+        """What this peer has offered, and all encoded means by digest: every byte is here and was checked."""
+        mine = self._ledger.find(update.parent, self.anchor.round)
+        return mine, {name: load(name) for name in update.parts if name != VOID}
+
+    def _begin_move(self, update: Update, mine: Contribution | None, means: Means) -> Move:
+        """Stand at the next anchor, but for what its layers hold."""
+        averaged, outcomes = self.anchor.round, self._ledger.outcomes(update, mine)
         move = Move(
             spec=self.spec, update=update, means=means, mine=mine, outcomes=outcomes, parts=self.turns.parts(averaged),
-            anchor=self.anchor, ledger=self._ledger, start=self._start, flat=self._flat, own=self._interpolates,
+            anchor=self.anchor, balance=self._balance, start=self._start, flat=self._flat, own=self._interpolates,
         )  # fmt: skip
-        self.turns.work(averaged).age = work.age
+        if self._ledger.all_counted(outcomes):
+            self.turns.work(averaged).age.counted()
         self.anchor.arrive([item for member in update.members for item in member.ranges])
         self._begin_anew()
-        self._layerwise.begin(move.apply_layer, self.anchor.state_digest)
-        return 0.0
+        return move
+
+    def _apply_and_give_up(self, update: Update, mine: Contribution | None, means: Means) -> float:
+        """Over whole vectors: rare, and the norm of all that is given up is not the sum of what layers give."""
+        averaged = self.anchor.round
+        advance(self.anchor, update, self.spec, self.parts, means.__getitem__)
+        self._ledger.settle(update, mine)
+        given_up = self._give_up_if_too_old()
+        self._collect_progress()
+        self._begin_anew()
+        self._start_from_anchor((averaged,))
+        return given_up
 
     @property
     def is_applied(self) -> bool:
@@ -313,15 +327,6 @@ class Trainer:
         if not meanwhile or table.merge == "rebase" or self._codec.is_sparse:
             return None
         return table.alpha
-
-    def _merge(self, averaged: int, own: float | None) -> None:
-        """Take what was made since the freeze along to the new anchor, for what round `averaged` has averaged."""
-        if own is not None:
-            now = self._flat.new()
-            for where in self.turns.slices((averaged,)):
-                Balance(self._balance.flat[where]).interpolated(self.anchor.theta[where], now[where], own)
-                self._start[where] = now[where]  # nothing of it is progress besides
-        self._collect_progress()
 
     def undo(self, updates: Sequence[Update], restored: Anchor) -> Undone:
         """Stand at the earlier anchor `restored` again: these updates, newest first, no longer count.

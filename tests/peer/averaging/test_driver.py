@@ -302,13 +302,14 @@ def test_the_chain_is_read_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hands.done == [("send", "p1", ChainSent((block(),)))]
 
 
-def test_blocks_that_were_pruned_are_answered_with_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the other one can tell that this peer is further and cannot show how it got there."""
+def test_blocks_that_were_pruned_are_answered_with_head_and_no_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the other one knows that this peer is further and cannot show how it got there."""
     hands = Hands(blocks=())
     perform(monkeypatch, hands, SendChain("p1", digest_of(b"long ago")))
-    ((_, _, message),) = hands.done
-    assert isinstance(message, HeadSent)
-    assert message.anchor == HEAD.anchor
+    head, chain = (message for _, _, message in hands.done)
+    assert isinstance(head, HeadSent)
+    assert head.anchor == HEAD.anchor
+    assert chain == ChainSent(())
 
 
 def test_heads_are_published_also_when_nobody_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

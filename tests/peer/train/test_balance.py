@@ -28,7 +28,7 @@ def test_balance_equals_exact_bookkeeping(operations: list[tuple[object, ...]]) 
     for name, *arguments in operations:
         if name == "produce":
             start = torch.tensor(arguments[0], dtype=torch.float32)
-            balance.add_progress(start, torch.zeros(SIZE))
+            balance.take_progress(slice(None), start, torch.zeros(SIZE))
             exact = [have + value for have, value in zip(exact, arguments[0], strict=True)]
             continue
         part, values = arguments
@@ -49,7 +49,7 @@ def test_what_the_encoding_lost_is_offered_again() -> None:
     balance, counted = Balance.empty(3), torch.zeros(3)
     step = torch.tensor([0.3, -1.7, 1e-4])
     for _ in range(1000):
-        balance.add_progress(step, torch.zeros(3))
+        balance.take_progress(slice(None), step.clone(), torch.zeros(3))
         decoded = balance.flat.round()
         balance.counted(slice(0, 3), decoded)
         counted += decoded
@@ -60,7 +60,7 @@ def test_what_the_encoding_lost_is_offered_again() -> None:
 def test_a_small_move_of_a_large_parameter_is_kept() -> None:
     """The difference is taken before it is added, so 2^-20 of a parameter of size 1 survives."""
     balance = Balance(torch.full((1,), 2.0**-30))
-    balance.add_progress(torch.ones(1), torch.ones(1) - 2.0**-20)
+    balance.take_progress(slice(None), torch.ones(1), torch.ones(1) - 2.0**-20)
     assert balance.flat.item() == 2.0**-20 + 2.0**-30
 
 
@@ -75,7 +75,8 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any chunk size gives the same bits."""
     start, now = torch.linspace(0, 1, 101), torch.linspace(1, 3, 101)
     whole, chunked = Balance.empty(101), Balance.empty(101)
-    whole.add_progress(start, now)
+    whole.take_progress(slice(None), start.clone(), now)
     monkeypatch.setattr(balances, "CHUNK", 7)
-    chunked.add_progress(start, now)
+    chunked.take_progress(slice(None), start, now)
     assert torch.equal(whole.flat, chunked.flat)
+    assert torch.equal(start, now), "what comes next is measured from here"

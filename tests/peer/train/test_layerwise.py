@@ -14,9 +14,10 @@ import torch
 
 from dht.errors import BadInput
 from peer import spec as specs
+from peer.averaging.formats import Floats
 from peer.rounds.names import digest
 from peer.rounds.update import VOID, Update
-from peer.train import layerwise
+from peer.train import layerwise, move
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 
@@ -177,12 +178,12 @@ class Held:
     def __init__(self, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.released = threading.Event(), threading.Event()
         self.in_time = True
-        self._steps = layerwise.outer_step
+        self._steps = move.step_tile
         self._last = trainer.anchor.theta[trainer.parts[-1].start :].data_ptr()
-        monkeypatch.setattr(layerwise, "outer_step", self._outer_step)
+        monkeypatch.setattr(move, "step_tile", self._step_tile)
 
-    def _outer_step(self, theta: torch.Tensor, *others: Any) -> None:
-        if theta.data_ptr() == self._last:
+    def _step_tile(self, theta: Floats, *others: Any) -> None:
+        if theta.ctypes.data == self._last:
             self.reached.set()
             self.in_time &= self.released.wait(TIMEOUT_S)
         self._steps(theta, *others)
@@ -297,7 +298,7 @@ def test_what_fails_beside_training_ends_it(make: Make, monkeypatch: pytest.Monk
     def fail(*args: Any) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(layerwise, "outer_step", fail)
+    monkeypatch.setattr(move, "step_tile", fail)
     trainer.begin_apply(decided.update, decided.objects.__getitem__)
     for look in (trainer.train_step, lambda: trainer.checkpoint(FIRST), trainer.evaluate, trainer.finish_apply):
         with pytest.raises(MemoryError, match="no room"):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dht.errors import DiskFull
 from peer.rounds.names import digest
-from peer.train.balance import Balance
+from peer.train.balance import Balance, interpolate
 from peer.train.outer import outer_step
 from peer.train.schedule import learning_rate
 from peer.train.trainer import Trainer
@@ -82,13 +82,13 @@ class Fragment:
         self.offered = torch.zeros(1)
 
     def take(self) -> None:
-        self.balance.add_progress(self.start, self.local)
-        self.start, self.offered = self.local.clone(), self.balance.flat.clone()
+        self.balance.take_progress(slice(None), self.start, self.local)
+        self.offered = self.balance.flat.clone()
 
     def merge(self, mean: Tensor, momentum: float, share: float) -> None:
         outer_step(self.theta, self.momentum, mean, LEARNING_RATE, momentum)
         self.balance.counted(slice(None), self.offered)
-        self.balance.interpolated(self.theta, self.local, share)
+        interpolate(self.balance.flat.numpy(), self.theta.numpy(), self.local.numpy(), share)
         self.local = self.theta - self.balance.flat
         self.start = self.local.clone()
 
