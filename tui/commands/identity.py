@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from dht.errors import BadInput
 from tui.commands.options import Commands, add_command, add_debug, add_directory, directory
 
 
@@ -22,7 +23,8 @@ def add_to(commands: Commands) -> None:
     ):
         action = actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         action.add_argument("file", type=Path, metavar="FILE")
-        action.add_argument("--dir", type=Path, metavar="DIR", required=name == "import", help="the folder of the key")
+        # Suppressed: a default of its own would take the place of a --dir that stands before the action.
+        action.add_argument("--dir", type=Path, metavar="DIR", default=argparse.SUPPRESS, help="the folder of the key")
         action.set_defaults(run=_keep, action=name)
         add_debug(action, default=argparse.SUPPRESS)
 
@@ -36,4 +38,6 @@ def _show(options: argparse.Namespace) -> int:
 def _keep(options: argparse.Namespace) -> int:
     from tui.single import run_keyfile
 
+    if options.action == "import" and options.dir is None:
+        raise BadInput("--dir is missing: name the folder into which the key goes, which must have none")
     return run_keyfile(options.action, str(options.file), "--dir", str(directory(options)))
