@@ -93,7 +93,7 @@ class PeerControl:
                 yield connection
         except (FileNotFoundError, NotADirectoryError, ConnectionError) as error:
             raise Unreachable(f"no peer runs in {self._directory}") from error
-        except TimeoutError as error:
+        except (TimeoutError, BlockingIOError) as error:  # the latter: as many wait for it as the system lets wait
             raise Unreachable(f"the peer in {self._directory} did not answer in {self._timeout_s:.0f} s") from error
         except PermissionError as error:
             raise BadInput(f"the peer in {self._directory} belongs to somebody else") from error

@@ -125,3 +125,13 @@ def test_events_are_followed_to_the_peers_end(peer: tuple[Answers, list[dict[str
 def test_the_pause_that_an_owner_asked_for_is_told_from_others_by_its_reason() -> None:
     """`p` of the dashboard resumes that one only."""
     assert RESUME in PAUSED_WHY
+
+
+def test_a_peer_that_hangs_is_told_so_however_often_it_is_asked(tmp_path: Path) -> None:
+    """A dashboard asks every two seconds: once as many wait as the system lets wait, the answer is the same."""
+    (tmp_path / "run").mkdir()
+    with closing(socket.socket(socket.AF_UNIX)) as deaf:
+        deaf.bind(str(tmp_path / "run" / "control"))
+        deaf.listen(1)
+        replies = [PeerControl(tmp_path, timeout_s=0.02).request("status") for _ in range(5)]
+    assert {reply.error for reply in replies} == {f"the peer in {tmp_path} did not answer in 0 s"}
