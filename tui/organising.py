@@ -74,8 +74,8 @@ class _Beside:
         self._began_s = 0.0
 
     def hear(self, line: Line) -> None:
-        """An event of the node: with its invite the run can be watched."""
-        if isinstance(line.event, InviteIssued):
+        """An event of the node: with its invite, the first if there are several, the run can be watched."""
+        if isinstance(line.event, InviteIssued) and not self._invite:
             self._invite, self._due_s = line.event.invite, time.monotonic()
 
     def ended(self, child: Child) -> None:

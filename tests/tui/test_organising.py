@@ -72,6 +72,16 @@ def test_a_watcher_follows_the_invite_and_is_started_again(watchers: list[list[s
     assert "checkpoints: ended unexpectedly with exit code 1; it is started again in 0 s" in aside.getvalue()
 
 
+def test_several_invites_have_one_watcher(watchers: list[list[str]], tmp_path: Path) -> None:
+    """`--invites 5` prints five: two watchers would write into one folder."""
+    told = "\n".join(line(InviteIssued(invite=f"hf1:{number}")) for number in range(3))
+    argv = [sys.executable, "-c", NODE, str(tmp_path / "done"), told, line(PeerStopped(why="asked to stop")), "0"]
+    kept = Keep(directory=tmp_path / "keep", last=2, every=0)
+    output = JsonOutput(io.StringIO(), io.StringIO())
+    assert serve_and_keep(argv, tmp_path / "log", kept, output, backoff=Backoff(first_s=0.01)) == 0
+    assert [words[2] for words in watchers] == ["hf1:0", "hf1:0"], "the first one crashed and was started again"
+
+
 def test_what_the_node_fails_with_is_raised(watchers: list[list[str]], tmp_path: Path) -> None:
     kept = Keep(directory=tmp_path / "keep", last=2, every=0)
     with pytest.raises(HomefiresError, match="asked to stop"):
