@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 
 import tui.cli
 import tui.commands.folder
-from dht.errors import RoundsFailed
+from dht.errors import DiskFull, RoundsFailed
 from dht.identity import Identity
 from dht.invite import issue
 from peer.events import Line, PeerStarted, format_line
@@ -57,6 +58,18 @@ def test_help_answers_at_once(command: str) -> None:
         assert done.returncode == 0
         assert done.stdout.startswith(f"usage: homefires {command}".rstrip())
     assert best_s < HELP_S
+
+
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is listed with a summary, and its own help says the same with all that it takes."""
+    (actions,) = tui.cli.build_parser()._subparsers._group_actions  # type: ignore[union-attr]
+    summaries = {row.dest: row.help or "" for row in actions._choices_actions}  # type: ignore[attr-defined]
+    assert set(COMMANDS) < set(summaries)
+    for name, summary in summaries.items():
+        assert tui.cli.main([name, "--help"]) == 0
+        told = capsys.readouterr().out
+        assert told.startswith(f"usage: homefires {name}")
+        assert f"{summary[0].upper()}{summary[1:]}." in " ".join(told.split())
 
 
 def children_s() -> float:
@@ -172,4 +185,19 @@ def test_a_terminal_that_is_closed_is_no_bug(tmp_path: Path) -> None:
     )
     os.close(theirs)
     assert (done.returncode, done.stderr) == (1, b"")
+    assert not list(tmp_path.rglob("error.log"))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, code: int
+) -> None:
+    """It has an exit code of its own, whoever met it."""
+
+    def fail(options: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(tui.commands.folder, "_status", fail)
+    assert tui.cli.main(["status"]) == DiskFull.exit_code
+    assert capsys.readouterr().err == "homefires: the disk is full; make room, or write to another disk\n"
     assert not list(tmp_path.rglob("error.log"))
