@@ -7,6 +7,7 @@ checkpoints, the chain and everything binary stay where they are.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 import time
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dht.errors import BadInput
 from peer.events import event_files
@@ -44,14 +45,25 @@ def write_bundle(directory: Path, to: Path | None) -> str:
     if not (directory / "spec.toml").exists() and not event_files(directory):
         raise BadInput(f"{directory} holds no peer; name the folder of one, as homefires status shows it")
     target = to or Path.cwd() / time.strftime("homefires-bundle-%Y%m%d-%H%M%S.zip")
-    if target.exists():
-        raise BadInput(f"{target} exists; name another file with --to")
-    redactor = Redactor(Private.of_this_machine(_keys(directory)))
-    with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as bundle:
-        for name, text in contents(directory, redactor):
-            bundle.writestr(name, text)
-    target.chmod(0o600)
+    with _create(target) as file:
+        try:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bundle:
+                for name, text in contents(directory, Redactor(Private.of_this_machine(_keys(directory)))):
+                    bundle.writestr(name, text)
+        except BaseException:
+            target.unlink(missing_ok=True)  # a part of a bundle is none
+            raise
     return f"{target} ({target.stat().st_size:,} bytes): look through it, then attach it to your report"
+
+
+def _create(target: Path) -> BinaryIO:
+    """A new file that its owner alone may read. Raises BadInput."""
+    try:
+        return open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    except FileExistsError as error:
+        raise BadInput(f"{target} exists; name another file with --to") from error
+    except OSError as error:
+        raise BadInput(f"{target}: {error.strerror}; name another file with --to") from error
 
 
 def contents(directory: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:

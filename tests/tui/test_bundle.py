@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
 import zipfile
 from pathlib import Path
@@ -108,3 +110,19 @@ def test_a_person_asks_for_one(
     assert "exists; name another file with --to" in capsys.readouterr().err
     with pytest.raises(BadInput, match="holds no peer"):
         write_bundle(tmp_path, None)
+
+
+def test_half_a_bundle_is_none(
+    planted: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fills up leaves no file that looks like one; nor does a place that cannot be written to."""
+
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(bundle, "versions", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_bundle(planted[0], tmp_path / "b.zip")
+    assert not (tmp_path / "b.zip").exists()
+    with pytest.raises(BadInput, match="name another file with --to"):
+        write_bundle(planted[0], tmp_path / "nowhere" / "b.zip")
