@@ -7,7 +7,6 @@ is asked twice. The screen goes to stderr, as questions do: stdout stays what `-
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import textwrap
@@ -20,7 +19,7 @@ from dht.errors import BadInput, Unreachable
 from dht.invite import Invite
 from dht.invite import parse as parse_invite
 from peer.events import printable
-from tui.launch import CHILD_ENVIRONMENT, kind_of, python_module
+from tui.launch import environment, failure_said, python_module
 from tui.progress import format_bytes
 from tui.single import Join
 from tui.status import is_locked
@@ -40,10 +39,9 @@ Introduce = Callable[[str], Mapping[str, Any]]
 def introduce(invite: str) -> Mapping[str, Any]:
     """Ask the nodes of the invite, in a child, since it loads hivemind. Raises what the child failed with."""
     argv = python_module("peer", "introduce", invite)
-    environment = os.environ | CHILD_ENVIRONMENT
     # A session of its own: Ctrl-C is for this process, which then ends the child.
     with subprocess.Popen(
-        argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        argv, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     ) as child:  # fmt: skip
         try:
@@ -53,8 +51,7 @@ def introduce(invite: str) -> Mapping[str, Any]:
         finally:
             child.kill()
     if child.returncode != 0:
-        why = (err.strip().splitlines() or [f"exit code {child.returncode}"])[-1].removeprefix("homefires: ")
-        raise kind_of(child.returncode)(why)
+        raise failure_said("introduction", child.returncode, err)
     told: dict[str, Any] = json.loads(out)
     return told
 

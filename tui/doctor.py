@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import signal
 import subprocess
 import tempfile
 import textwrap
@@ -17,7 +17,7 @@ from typing import IO, Any, TextIO
 from dht.errors import BadInvite, HomefiresError
 from dht.invite import parse as parse_invite
 from peer.events import printable
-from tui.launch import CHILD_ENVIRONMENT, kind_of, python_module
+from tui.launch import environment, failure_said, python_module
 from tui.places import default_directory
 from tui.progress import format_bytes
 
@@ -63,7 +63,7 @@ def run_doctor(asked: Doctor, stream: TextIO, *, as_json: bool, debug: bool) -> 
     """
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         with subprocess.Popen(
-            asked.argv(), env=os.environ | CHILD_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            asked.argv(), env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=None if debug else log, text=True,
         ) as child:  # fmt: skip
             watchdog = threading.Timer(LIMIT_S, child.kill)
@@ -84,12 +84,12 @@ def run_doctor(asked: Doctor, stream: TextIO, *, as_json: bool, debug: bool) -> 
 def list_devices() -> str:
     """A line per device: what `--device` calls it, its name, its memory. A child, since it loads torch."""
     told = subprocess.run(
-        python_module("peer.doctor.kernel", "list"), env=os.environ | CHILD_ENVIRONMENT, capture_output=True,
+        python_module("peer.doctor.kernel", "list"), env=environment(), capture_output=True,
         text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     if told.returncode != 0:
         raise _failure(told.returncode, told.stderr)
-    return "\n".join(printable(_device(row)) for row in json.loads(told.stdout)["devices"])
+    return "\n".join(printable(_device(row)) for row in json.loads(told.stdout.strip().splitlines()[-1])["devices"])
 
 
 def _device(row: dict[str, Any]) -> str:
@@ -102,12 +102,21 @@ def _show(lines: IO[str], stream: TextIO, *, as_json: bool) -> bool:
     """Whether it came to the verdict."""
     failed, finished = 0, False
     for line in lines:
-        told = json.loads(line)
+        if (told := _object(line)) is None:
+            continue  # what a library prints
         failed += told.get("status") == "FAIL"
         finished = finished or "verdict" in told
         text = line.strip() if as_json else "\n".join(_words(told, failed))
         print(text, file=stream, flush=True)
     return finished
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
 
 
 def _words(told: dict[str, Any], failed: int) -> list[str]:
@@ -133,9 +142,7 @@ def _wrapped(text: str, width: int = WIDTH) -> list[str]:
 
 def _failure(code: int, said: str) -> HomefiresError:
     """Why the child did not come to a verdict."""
-    lines = said.strip().splitlines()
-    if code == -9:
-        return HomefiresError(f"the examination did not end within {LIMIT_S:.0f} s; run it again with --debug")
-    why = (lines or [f"exit code {code}"])[-1].removeprefix("homefires: ")
-    kind = kind_of(code)
-    return kind(why if kind is not HomefiresError else f"the examination failed: {why}; run it again with --debug")
+    if code == -signal.SIGKILL:
+        why = f"it did not end within {LIMIT_S:.0f} s, or the system was short of memory"
+        return HomefiresError(f"the examination was killed: {why}; run it again with --debug")
+    return failure_said("examination", code, said)

@@ -228,19 +228,33 @@ class Children:
 def error_of(child: Child) -> HomefiresError:
     """What its failure means here: the branch of the error tree that its exit code stands for."""
     kind = kind_of(child.exit_code)
-    if child.stopped is not None and kind is not HomefiresError:
-        return kind(child.stopped.why)
+    if kind is not HomefiresError and (
+        why := child.stopped.why if child.stopped is not None else _last_said(child.log)
+    ):
+        return kind(why)
     return HomefiresError(f"{child.name}: {child.describe_end()}; its log is {child.log}")
 
 
 def failure_of(what: str, exit_code: int, log: Path) -> HomefiresError:
     """The same for a process whose events we did not read: it said why on stderr, which is in `log`."""
     kind = kind_of(exit_code)
-    said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    if kind is not HomefiresError and said and said[-1].startswith(ERROR_MARK):
-        return kind(said[-1].removeprefix(ERROR_MARK))
+    if kind is not HomefiresError and (why := _last_said(log)):
+        return kind(why)
     how = f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"
     return HomefiresError(f"{what}: {how}; its log is {log}")
+
+
+def _last_said(log: Path) -> str:
+    """The one line of an error at the end of a log; empty if there is none."""
+    said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return said[-1].removeprefix(ERROR_MARK) if said and said[-1].startswith(ERROR_MARK) else ""
+
+
+def failure_said(what: str, exit_code: int, stderr: str) -> HomefiresError:
+    """The same for a process whose stderr we read: its last line."""
+    kind = kind_of(exit_code)
+    why = (stderr.strip().splitlines() or [f"exit code {exit_code}"])[-1].removeprefix(ERROR_MARK)
+    return kind(why if kind is not HomefiresError else f"the {what} failed: {why}; run it again with --debug")
 
 
 def kind_of(exit_code: int | None) -> type[HomefiresError]:

@@ -6,21 +6,21 @@
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dht.errors import BadSpec, DiskFull, HomefiresError, RunMismatch
+from dht.errors import BadInput, DiskFull, HomefiresError, RunMismatch
 from dht.invite import parse as parse_invite
 from dht.invite import parse_for
 from peer.spec import RunSpec, dump, load
 from tui.keeping import follow_once, keep_following
-from tui.launch import CHILD_ENVIRONMENT, INTERRUPTED, Children, error_of, kind_of, python_module
+from tui.launch import INTERRUPTED, Children, environment, error_of, failure_said, python_module
 from tui.organising import Keep, serve_and_keep
 from tui.output import Output
 from tui.places import default_directory
@@ -129,16 +129,11 @@ def _write_spec(path: Path, spec: RunSpec) -> None:
 
 
 def describe_model(path: Path) -> str:
-    """What the run's model is and needs, built once to see that it can be. Raises BadSpec with the child's one line.
+    """What the run's model is and needs, built once to see that it can be. Raises BadInput with the child's one line.
 
     A child, since it loads torch. An organiser must hear of a mistake before volunteers do.
     """
-    told = subprocess.run(
-        python_module("peer", "describe", str(path)), capture_output=True, text=True, timeout=DESCRIBE_S, check=False
-    )
-    if told.returncode != 0:
-        raise BadSpec(told.stderr.strip().splitlines()[-1].removeprefix("homefires: "))
-    return told.stdout.strip()
+    return _answer("description", python_module("peer", "describe", str(path)), DESCRIBE_S, debug=False)
 
 
 def run_export(directory: Path, to: Path | None, *, debug: bool) -> str:
@@ -151,14 +146,22 @@ def run_export(directory: Path, to: Path | None, *, debug: bool) -> str:
 
 def ask_child(command: str, *arguments: str, debug: bool) -> str:
     """What `python -m peer COMMAND` prints at its end. Raises the error that its exit code stands for."""
-    argv = python_module("peer", command, *arguments)
-    told = subprocess.run(
-        argv, env=os.environ | CHILD_ENVIRONMENT, capture_output=True, text=True, timeout=EXPORT_S, check=False
-    )
+    return _answer(command, python_module("peer", command, *arguments), EXPORT_S, debug=debug)
+
+
+def _answer(what: str, argv: Sequence[str], limit_s: float, *, debug: bool) -> str:
+    """What a child prints. Raises the error that its exit code stands for, HomefiresError if it takes too long."""
+    try:
+        told = subprocess.run(
+            argv, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise HomefiresError(f"the {what} did not end within {limit_s:.0f} s; run it again with --debug") from error
     if debug:
         print(told.stderr, end="", file=sys.stderr)
     if told.returncode != 0:
-        raise _failure(command, told.returncode, told.stderr)
+        raise failure_said(what, told.returncode, told.stderr)
     return told.stdout.strip()
 
 
@@ -168,9 +171,8 @@ def run_audit(directory: Path, *, as_json: bool, debug: bool) -> None:
     A child, since it loads torch. Raises the error that its exit code stands for, BadChain for a bad link.
     """
     argv = python_module("peer", "audit", str(directory), *(["--json"] if as_json else []))
-    environment = os.environ | CHILD_ENVIRONMENT
     said: list[str] = []
-    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(argv, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         watchdog = threading.Timer(AUDIT_S, child.kill)
         watchdog.start()
         try:
@@ -181,14 +183,15 @@ def run_audit(directory: Path, *, as_json: bool, debug: bool) -> None:
                     print(line, end="", file=sys.stderr, flush=True)
                 said.append(line)
             verdict = child.stdout.read().strip()  # one line: the pipe holds it
-            child.wait(GONE_S)
+            with suppress(subprocess.TimeoutExpired):  # it is killed then, which is an end of its own
+                child.wait(GONE_S)
         finally:
             watchdog.cancel()
             child.kill()
     if verdict:
         print(verdict)
     if child.returncode != 0:
-        raise _failure("audit", child.returncode, "".join(said))
+        raise failure_said("audit", child.returncode, "".join(said))
 
 
 def run_organiser(directory: Path, words: Sequence[str], *, debug: bool) -> str:
@@ -197,27 +200,16 @@ def run_organiser(directory: Path, words: Sequence[str], *, debug: bool) -> str:
     A child, since it needs keys. Raises the error that its exit code stands for.
     """
     argv = python_module("bootstrap.organiser", *words, "--dir", str(directory))
-    told = subprocess.run(
-        argv, env=os.environ | CHILD_ENVIRONMENT, capture_output=True, text=True, timeout=DESCRIBE_S, check=False
-    )
-    if debug:
-        print(told.stderr, end="", file=sys.stderr)
-    if told.returncode != 0:
-        raise _failure("command", told.returncode, told.stderr)
-    return told.stdout.strip()
+    return _answer("command", argv, DESCRIBE_S, debug=debug)
 
 
 def run_keyfile(*words: str) -> int:
     """Save or bring back a key; the exit code. The child asks for the passphrase, says what came of it, and why not."""
     argv = python_module("dht.keyfile", *words)
-    return subprocess.run(argv, env=os.environ | CHILD_ENVIRONMENT, timeout=PASSPHRASE_S, check=False).returncode
-
-
-def _failure(what: str, exit_code: int, stderr: str) -> HomefiresError:
-    """What a child failed with: its last line, in the branch of the error tree that its exit code stands for."""
-    kind = kind_of(exit_code)
-    why = (stderr.strip().splitlines() or [f"exit code {exit_code}"])[-1].removeprefix("homefires: ")
-    return kind(why if kind is not HomefiresError else f"the {what} failed: {why}; run it again with --debug")
+    try:
+        return subprocess.run(argv, env=environment(), timeout=PASSPHRASE_S, check=False).returncode
+    except subprocess.TimeoutExpired as error:
+        raise BadInput(f"no passphrase was typed within {PASSPHRASE_S:.0f} s; nothing was written") from error
 
 
 def follow(name: str, argv: Sequence[str], log: Path, output: Output) -> int:

@@ -38,6 +38,12 @@ class Ended:
     err: str
 
     @property
+    def answer(self) -> str:
+        """The last line that it printed: a library may have printed something before."""
+        lines = self.out.strip().splitlines()
+        return lines[-1] if lines else ""
+
+    @property
     def last_words(self) -> str:
         lines = self.err.strip().splitlines()
         said = lines[-1].removeprefix("homefires: ") if lines else f"it ended with exit code {self.exit_code}"
@@ -85,7 +91,7 @@ async def check_device(wanted: str, start: Start = run_python) -> tuple[Check, D
         found = f"device {wanted} does not compute: {ended.last_words}"
         fix = "install a driver and a torch build that fit this device, or join with --device cpu"
         return failed("device", found, fix, BadInput), None
-    told = json.loads(ended.out)
+    told = json.loads(ended.answer)
     device = Device(**{key: told[key] for key in ("device", "name", "uuid", "free_bytes")})
     others = [row for row in told["devices"] if row["device"] != device.device]
     listed = "; also here: " + ", ".join(f"{row['device']} ({_describe(row)})" for row in others) if others else ""
@@ -107,7 +113,7 @@ async def check_libraries(start: Start = run_python) -> Check:
             "install homefires anew into a fresh environment: python3 -m venv .venv && .venv/bin/pip install homefires"
         )
         return failed("libraries", found, fix, HomefiresError)
-    hivemind, protobuf = ended.out.split()
+    hivemind, protobuf = ended.answer.split()
     return passed("libraries", f"hivemind {hivemind} and protobuf {protobuf} go together")
 
 
@@ -117,7 +123,7 @@ async def check_fit(spec: RunSpec, device: str, start: Start = run_python) -> tu
         path = Path(folder) / "spec.toml"
         path.write_text(dump(spec))
         ended = await start("-m", "peer.fit.dry", str(path), "--device", device)
-    fit = from_json(ended.out) if ended.exit_code == 0 else None
+    fit = from_json(ended.answer) if ended.exit_code == 0 else None
     if fit is None:
         full = ended.exit_code == MemoryFull.exit_code or ended.exit_code < 0
         fix = "close other programs, choose another device with --device, or join a run with a smaller model"

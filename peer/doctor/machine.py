@@ -95,7 +95,7 @@ def check_descriptors() -> Check:
     if soft == resource.RLIM_INFINITY:
         return passed("file descriptors", "no limit of open files")
     found = f"{soft} open files allowed, {DESCRIPTORS} are wanted"
-    raised = "" if hard in (resource.RLIM_INFINITY,) or hard >= DESCRIPTORS else f" (its hard limit is {hard})"
+    raised = "" if hard == resource.RLIM_INFINITY or hard >= DESCRIPTORS else f" (its hard limit is {hard})"
     fix = f"ulimit -n {DESCRIPTORS}{raised}; in a systemd unit: LimitNOFILE={DESCRIPTORS}"
     if soft < LEAST_DESCRIPTORS:
         return failed("file descriptors", found, fix, BadInput, soft=soft, hard=hard)

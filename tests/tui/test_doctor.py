@@ -89,6 +89,21 @@ def test_devices_are_listed_as_the_option_calls_them(monkeypatch: pytest.MonkeyP
         {"device": "cuda:1", "name": "NVIDIA X", "uuid": "GPU-1", "free_bytes": 20 * 10**9, "total_bytes": 24 * 10**9},
         {"device": "cpu", "name": "x86_64", "uuid": "", "free_bytes": 0, "total_bytes": 0},
     ]
-    seen = child(monkeypatch, [json.dumps({"devices": rows})], 0)
+    seen = child(monkeypatch, ["a library is loading", json.dumps({"devices": rows})], 0)
     assert list_devices().splitlines() == ["cuda:1  NVIDIA X, 24.0 GB, 20.0 GB of it free", "cpu     x86_64"]
     assert seen == ["peer.doctor.kernel", "list"]
+
+
+def test_what_a_library_prints_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    child(monkeypatch, ["loading kernels", "7", CHECKS[0].to_json(), VERDICT.to_json()], 0)
+    for as_json in (False, True):
+        stream = io.StringIO()
+        assert run_doctor(Doctor(), stream, as_json=as_json, debug=False) == 0
+        assert "loading" not in stream.getvalue()
+
+
+def test_an_examination_that_was_killed_says_what_that_can_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    monkeypatch.setattr(tui.doctor, "python_module", lambda *_: [sys.executable, "-c", program])
+    with pytest.raises(HomefiresError, match="was killed: it did not end within 300 s, or the system was short"):
+        run_doctor(Doctor(), io.StringIO(), as_json=False, debug=False)

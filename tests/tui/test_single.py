@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tui.single
-from dht.errors import BadChain, BadInput, BadInvite, BadSpec, DiskFull, HomefiresError, PortInUse, RunMismatch
+from dht.errors import BadChain, BadInput, BadInvite, DiskFull, HomefiresError, PortInUse, RunMismatch
 from dht.identity import Identity
 from dht.invite import issue
 from peer.spec import RunSpec, dump, load, parse
@@ -115,7 +115,7 @@ def test_a_folder_of_another_run_is_refused(micro: RunSpec, tmp_path: Path) -> N
 def test_a_model_that_cannot_be_built_is_refused_before_anybody_is_invited(micro: RunSpec, tmp_path: Path) -> None:
     """The organiser hears it, with the closest valid name, and no node is started."""
     model = dataclasses.replace(micro.model, architecture="lama")
-    with pytest.raises(BadSpec, match="did you mean 'llama'"):
+    with pytest.raises(BadInput, match="did you mean 'llama'"):
         run_bootstrap(dataclasses.replace(micro, model=model), NoOutput(), directory=tmp_path, listen=[], announce=[])
     assert not (tmp_path / "bootstrap.log").exists()
 
@@ -214,3 +214,20 @@ def test_an_audit_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     program(monkeypatch, "import signal; signal.pause()")
     with pytest.raises(HomefiresError, match="the audit failed: exit code -9; run it again with --debug"):
         run_audit(tmp_path, as_json=False, debug=False)
+
+
+def test_the_folder_where_an_organiser_stands_lends_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder `peer` there must not be taken for ours when the model is described."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "peer" / "__init__.py").touch()
+    (tmp_path / "peer" / "__main__.py").write_text("print('theirs')")
+    (tmp_path / "spec.toml").write_text(dump(load("micro")))
+    assert "parameters" in tui.single.describe_model(tmp_path / "spec.toml")
+
+
+def test_a_child_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tui.single, "EXPORT_S", 0.2)
+    program(monkeypatch, "import signal; signal.pause()")
+    with pytest.raises(HomefiresError, match="the export did not end within 0 s; run it again with --debug"):
+        run_export(tmp_path, None, debug=False)

@@ -16,7 +16,7 @@ from dht.node import NetworkConfig, open_node
 from dht.probing import serve_probes
 from peer.doctor import examine as examining
 from peer.doctor.check import Check, Status, passed
-from peer.doctor.compute import Device, Ended, check_device, check_fit
+from peer.doctor.compute import Device, Ended, check_device, check_fit, check_libraries
 from peer.doctor.examine import Asked, examine
 from peer.fit.fitted import Basis, Fit
 from peer.settings import PeerSettings
@@ -82,7 +82,7 @@ async def test_what_a_child_tells_is_read() -> None:
     async def kernel(*words: str, timeout_s: float = 0.0) -> Ended:
         assert words == ("-m", "peer.doctor.kernel", "cuda:1")
         told = {**row, "kernel_s": 0.001, "torch": "2.13", "devices": [row, other]}
-        return Ended(exit_code=0, out=json.dumps(told), err="")
+        return Ended(exit_code=0, out=f"a library is loading\n{json.dumps(told)}\n", err="")
 
     check, device = await check_device("cuda:1", kernel)
     assert check.status is Status.PASS
@@ -90,11 +90,16 @@ async def test_what_a_child_tells_is_read() -> None:
     assert device == Device(device="cuda:1", name="NVIDIA X", uuid="GPU-1", free_bytes=20 << 30)
 
     async def dry(*words: str, timeout_s: float = 0.0) -> Ended:
-        return Ended(exit_code=0, out=FIT.to_json(), err="")
+        return Ended(exit_code=0, out=f"warming up\n{FIT.to_json()}\n", err="")
 
     check, fit = await check_fit(load("micro"), "cpu", dry)
     assert fit == FIT
     assert check.figures["tokens_per_s"] == 4096.0
+
+    async def imported(*words: str, timeout_s: float = 0.0) -> Ended:
+        return Ended(exit_code=0, out="a library says hello\n1.1.12 6.33.0\n", err="")
+
+    assert (await check_libraries(imported)).found == "hivemind 1.1.12 and protobuf 6.33.0 go together"
 
     async def killed(*words: str, timeout_s: float = 0.0) -> Ended:
         return Ended(exit_code=-9, out="", err="")
