@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import shutil
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 import dht.errors
 import tui.service
-from dht.errors import BadInput, HomefiresError, Unreachable
+from dht.errors import BadInput, DirectoryBusy, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
 from tui.cli import main
@@ -274,3 +275,43 @@ def test_a_person_installs_looks_and_removes(
     assert capsys.readouterr().out == f"{name}: runs; does not start by itself\n"
     assert main(["service", "remove", "--dir", str(directory)]) == 0
     assert not (tmp_path / "config" / "systemd" / "user" / name).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--announce", "/ip4/192.0.2.1/tcp/1"], "--announce is a node's: add --bootstrap"),
+        (["--health-port", "9100"], "--health-port is a node's"),
+        (["--keep", "kept"], "--keep is a node's"),
+        (["--bootstrap", "--name", "al"], "--name is a peer's: leave it out with --bootstrap"),
+        (["--bootstrap", "--device", "cpu"], "--device is a peer's"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    invite: str, tmp_path: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    what = "micro" if "--bootstrap" in words else invite
+    assert main(["service", "install", what, "--dir", str(tmp_path / "p"), "--print", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_folder_without_a_service_is_said_to_have_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """systemd itself calls a unit that it does not know inactive."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert main(["service", "status", "--dir", str(tmp_path / "p")]) == 0
+    assert f"no service is installed for {tmp_path / 'p'}" in capsys.readouterr().out
+
+
+def test_a_folder_in_which_a_peer_runs_gets_no_service(
+    invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would end at once and never be started again, while the person is told that it runs."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "p" / "run").mkdir(parents=True)
+    with (tmp_path / "p" / "run" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(["service", "install", invite, "--dir", str(tmp_path / "p"), "--yes"]) == DirectoryBusy.exit_code
+    assert "a peer runs in" in capsys.readouterr().err
+    assert not (tmp_path / "config").exists()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dht.errors import BadInput
 from tui.commands.options import Commands, add_addresses, add_command, add_keep, keep
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def _install(options: argparse.Namespace) -> int:
     from tui.consent import consents
     from tui.single import Join
 
+    _refuse_stray(options)
     if options.bootstrap:
         return _carry_out(_bootstrap(options), dry=options.dry)
     join = Join(
@@ -64,6 +66,14 @@ def _install(options: argparse.Namespace) -> int:
     if not options.dry and not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
         return 0
     return _carry_out(_peer(join), dry=options.dry)
+
+
+def _refuse_stray(options: argparse.Namespace) -> None:
+    """An option that this kind of service lacks was meant to do something. Raises BadInput."""
+    for word in ("name", "device") if options.bootstrap else ("announce", "health_port", "keep"):
+        if getattr(options, word):
+            needs = "a peer's: leave it out with --bootstrap" if options.bootstrap else "a node's: add --bootstrap"
+            raise BadInput(f"--{word.replace('_', '-')} is {needs}")
 
 
 def _peer(join: Join) -> Service:
@@ -101,12 +111,15 @@ def _bootstrap(options: argparse.Namespace) -> Service:
 
 
 def _carry_out(service: Service, *, dry: bool) -> int:
+    from tui.attach import require_free
     from tui.service import STEPS_SINCE, UserUnits, unit_text
 
     units = UserUnits()
     if dry:
         print(unit_text(service, STEPS_SINCE), end="")
         return 0
+    if service.name not in units.names():
+        require_free(service.directory)  # a second peer there would end at once, and nobody would see it
     service.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     print("\n".join(units.install(service)))
     return 0
@@ -117,12 +130,13 @@ def _status(options: argparse.Namespace) -> int:
 
     units = UserUnits()
     chosen = _chosen(options, units.names())
-    print("\n".join(map(units.status, chosen)) or "no service is installed; see: homefires service install --help")
+    where = f" for {options.dir}" if options.dir is not None else ""
+    none = f"no service is installed{where}; see: homefires service install --help"
+    print("\n".join(map(units.status, chosen)) or none)
     return 0
 
 
 def _remove(options: argparse.Namespace) -> int:
-    from dht.errors import BadInput
     from tui.service import UserUnits
 
     units = UserUnits()
@@ -137,4 +151,4 @@ def _remove(options: argparse.Namespace) -> int:
 def _chosen(options: argparse.Namespace, names: list[str]) -> list[str]:
     from tui.service import unit_name
 
-    return names if options.dir is None else [unit_name(options.dir)]
+    return [name for name in names if options.dir is None or name == unit_name(options.dir)]
