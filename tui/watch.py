@@ -9,17 +9,18 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from dht.errors import BadInput
 from dht.invite import parse as parse_invite
-from peer.events import Line, read_events, read_lines
-from tui.attach import Look
+from peer.events import Line, event_files, read_events, read_lines
+from tui.attach import POLL_S, SLICE, Look
 from tui.control import PeerControl
 from tui.feed.source import Reply, Source
+from tui.feed.tail import Tail
 from tui.launch import error_of, python_module
 from tui.output import Output
+from tui.places import data_root
 from tui.single import follow
 from tui.snapshot import Swarm
 from tui.status import is_locked
@@ -58,17 +59,18 @@ def watch_in_lines(watch: Watch, output: Output) -> int:
     """Give every event line to `output`; the exit code."""
     if watch.is_invite:
         parse_invite(watch.what, time.time())
-        with TemporaryDirectory(prefix="hf-") as folder:
-            return follow("watch", _argv(watch.what), Path(folder) / "watch.log", output)
+        return follow("watch", _argv(watch.what), _new_log(), output)
     found = False
-    for line in _lines(watch.path):
-        found = found or line is not None
-        if line is not None:
-            output.show(line)
-        output.tick(line.t if line is not None else time.time())
-    output.close()
+    try:
+        for line in _lines(watch):
+            found = found or line is not None
+            if line is not None:
+                output.show(line)
+            output.tick(line.t if line is not None else time.time())
+    finally:
+        output.close()
     if not found:
-        raise BadInput(f"{watch.what} holds no events; name a file that a peer or a demo has written, or its folder")
+        raise _no_events(watch)
     return 0
 
 
@@ -83,14 +85,13 @@ def watch_in_dashboard(watch: Watch, look: Look, output: Output) -> Outcome:
 
     invite = parse_invite(watch.what, time.time())
     output.say(f"looking for {invite.run} of organiser {invite.organiser}")
-    with TemporaryDirectory(prefix="hf-") as folder:
-        feed = ChildFeed(f"run {invite.run}, watching", _argv(watch.what), Path(folder) / "watch.log")
-        with closing(feed):
-            feed.wait_until_started()
-            outcome: Outcome = "ended" if feed.ended else _show(feed, look)
-        if feed.ended and feed.child.exit_code != 0:
-            raise error_of(feed.child)
-        return outcome
+    feed = ChildFeed(f"run {invite.run}, watching", _argv(watch.what), _new_log())
+    with closing(feed):
+        feed.wait_until_started()
+        outcome: Outcome = "ended" if feed.ended else _show(feed, look)
+    if feed.ended and feed.child.exit_code != 0:
+        raise error_of(feed.child)
+    return outcome
 
 
 def _show(feed: Source, look: Look) -> Outcome:
@@ -107,17 +108,42 @@ def _feed_of(watch: Watch) -> Source:
     if watch.viewer:
         return DemoFeed(Live.of_file(path))
     if path.is_dir():
+        if not is_locked(path / "run" / "lock") and not event_files(path) and not any(path.glob("*/events.jsonl")):
+            raise _no_events(watch)
         return Live(path)
     return Live.of_file(path) if watch.live else Recording(path)
 
 
-def _lines(path: Path) -> Iterator[Line | None]:
+def _no_events(watch: Watch) -> BadInput:
+    return BadInput(f"{watch.what} holds no events; name a file that a peer or a demo has written, or its folder")
+
+
+def _lines(watch: Watch) -> Iterator[Line | None]:
     """What is written there; of a peer at work also what will be, until it ends; None while there is none."""
+    path = watch.path
     if not path.is_dir():
-        return read_lines(path)
+        return _followed(path) if watch.live else (line for line in read_lines(path) if line is not None)
     if is_locked(path / "run" / "lock"):
         return PeerControl(path).events()
     return read_events(path)
+
+
+def _followed(path: Path) -> Iterator[Line | None]:
+    """What is written there and what will be, until somebody interrupts; None while there is none."""
+    with closing(Tail(path)) as tail:
+        while True:
+            lines = tail.take(SLICE)
+            yield from (line for line in lines if line is not None)
+            if not lines:
+                yield None
+                time.sleep(POLL_S)
+
+
+def _new_log() -> Path:
+    """Of the child that watches a run; it stays, since an error may name it, until somebody watches again."""
+    log = data_root() / "watch.log"
+    log.unlink(missing_ok=True)
+    return log
 
 
 def _argv(invite: str) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import tui.watch
-from dht.errors import BadInput, BadInvite, Unreachable
+from dht.errors import BadInput, BadInvite, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
 from peer.events import Line, PeerStarted, PeerStateChanged, format_line
@@ -112,9 +112,53 @@ def test_a_run_that_cannot_be_found_is_an_error_without_a_dashboard(
     program = "import sys; print('homefires: nobody answered', file=sys.stderr); sys.exit(3)"
     monkeypatch.setattr(tui.watch, "python_module", lambda *_: [sys.executable, "-c", program])
     monkeypatch.setattr(tui.watch, "_show", lambda *_: pytest.fail("nothing to show"))
-    with pytest.raises(Exception, match="watch: ended unexpectedly with exit code 3") as caught:
+    with pytest.raises(Unreachable, match=r"^nobody answered$"):
         watch_in_dashboard(Watch(what=invite), Look(), NoOutput())
-    assert "watch.log" in str(caught.value)
+
+
+def test_the_log_that_an_error_names_is_there(invite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the last watch alone, so that it does not grow."""
+    program = "import sys; print('Traceback', file=sys.stderr); sys.exit(1)"
+    monkeypatch.setattr(tui.watch, "python_module", lambda *_: [sys.executable, "-c", program])
+    for _ in range(2):
+        with pytest.raises(HomefiresError, match=r"its log is .*watch\.log") as caught:
+            watch_in_lines(Watch(what=invite), NoOutput())
+        assert Path(str(caught.value).rpartition(" is ")[2]).read_text() == "Traceback\n"
+
+
+def test_a_line_that_cannot_be_read_is_no_moment_of_now(tmp_path: Path) -> None:
+    """A recording has a time of its own: no sign of life is printed in the middle of an old one."""
+    path = tmp_path / "events.jsonl"
+    path.write_text("\n".join([format_line(LINES[0]), "rubbish", format_line(LINES[1])]) + "\n")
+    out = io.StringIO()
+    assert watch_in_lines(Watch(what=str(path)), PlainOutput(out)) == 0
+    assert out.getvalue() == "00:00  alice: started\n00:01  alice: TRAINING: towards round 1\n"
+
+
+def test_a_file_that_is_still_written_is_followed_in_lines_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until somebody interrupts."""
+    path = tmp_path / "events.jsonl"
+    path.write_text(format_line(LINES[0]) + "\n")
+
+    def write_on(seconds: float) -> None:
+        if path.read_text().count("\n") == 2:
+            raise KeyboardInterrupt
+        path.write_text("".join(f"{format_line(line)}\n" for line in LINES))
+
+    monkeypatch.setattr(tui.watch.time, "sleep", write_on)
+    out = io.StringIO()
+    with pytest.raises(KeyboardInterrupt):
+        watch_in_lines(Watch(what=str(path), live=True), JsonOutput(out, io.StringIO()))
+    assert out.getvalue().splitlines() == [format_line(line) for line in LINES]
+
+
+def test_a_folder_without_events_has_no_dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for a peer that is about to write the first one."""
+    monkeypatch.setattr(tui.watch, "_show", lambda *_: "ended")
+    with pytest.raises(BadInput, match="holds no events"):
+        watch_in_dashboard(Watch(what=str(tmp_path)), Look(), NoOutput())
+    with at_work(tmp_path):
+        assert watch_in_dashboard(Watch(what=str(tmp_path)), Look(), NoOutput()) == "ended"
 
 
 def test_a_run_from_outside_in_a_dashboard(invite: str, monkeypatch: pytest.MonkeyPatch) -> None:
