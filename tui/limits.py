@@ -6,6 +6,7 @@ The peer alone checks and writes settings. One that does not run is not written 
 from __future__ import annotations
 
 import json
+import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +22,8 @@ from tui.status import is_locked
 
 NAME, VALUE = 20, 26
 """Cells of the columns of the table."""
+WIDE = 132
+"""Cells from which a setting and its meaning stand on one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +71,20 @@ def read_table(directory: Path) -> Table:
     )
 
 
-def describe(table: Table, now: float) -> list[str]:
-    """The table for people: by group, each with its meaning and what it holds up."""
+def describe(table: Table, now: float, width: int = WIDE) -> list[str]:
+    """The table for people: by group, each with its meaning and what it holds up. In fewer cells than `WIDE` the
+    meaning of each stands below it."""
     lines, shown = [_head(table), *_held(table.status, now)], ""
     for group, setting, value in grouped(table.settings):
         lines += ["", group] if group != shown else []
         shown = group
         start = " (when it starts again)" if setting.at_start else ""
-        lines.append(f"  {setting.name:<{NAME}}{in_words(setting, value):<{VALUE}}  {setting.meaning}{start}")
+        head, meaning = f"  {setting.name:<{NAME}}{in_words(setting, value):<{VALUE}}", f"{setting.meaning}{start}"
+        if width >= WIDE:
+            lines.append(f"{head}  {meaning}")
+        else:
+            below = textwrap.wrap(meaning, max(20, width - 6))
+            lines += [head.rstrip(), *(f"      {line}" for line in below)]
         if setting.hold and (hold := table.status.hold(setting.hold)) is not None:
             lines.append(f"  {'':<{NAME}}holds it up now: {hold_words(hold, now)}")
     lines += ["", "change one with: homefires set KEY=VALUE, as in: homefires set max_power_w=180"]

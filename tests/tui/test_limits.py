@@ -129,3 +129,16 @@ def test_hours_that_are_none_are_refused(peer: FakePeer, tmp_path: Path, capsys:
 def test_nobody_is_there_to_snooze(tmp_path: Path, capsys: Said) -> None:
     assert main(["snooze", "--dir", str(tmp_path)]) == 3
     assert f"no peer runs in {tmp_path}" in capsys.readouterr().err
+
+
+def test_a_narrow_terminal_has_every_word_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    """Each meaning below its setting: nothing is longer than a line, and nothing is cut."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["set", "--dir", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert max(map(len, lines)) <= 80
+    monkeypatch.setenv("COLUMNS", "140")
+    assert main(["set", "--dir", str(tmp_path)]) == 0
+    assert " ".join(lines).split() == " ".join(capsys.readouterr().out.splitlines()[1:]).split()

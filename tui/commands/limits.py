@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import time
 
 from tui.commands.options import Commands, add_command, add_directory, directory
@@ -24,14 +25,15 @@ def _add_set(commands: Commands) -> None:
 
 
 def _set(options: argparse.Namespace) -> int:
-    from tui.limits import change, describe, read_table, to_json
+    from tui.limits import WIDE, change, describe, read_table, to_json
 
     place = directory(options)
     said = change(place, options.assignments) if options.assignments else []
     if options.json:
         print(to_json(read_table(place)))
     else:
-        print(*(said or describe(read_table(place), time.time())), sep="\n")
+        width = shutil.get_terminal_size((WIDE, 24)).columns
+        print(*(said or describe(read_table(place), time.time(), width)), sep="\n")
     return 0
 
 
