@@ -8,7 +8,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-from peer.events import DeviceMeasured, NetworkMeasured, PenaltyImposed, TransferProgressed
+from peer.events import DeviceMeasured, NetworkMeasured, PenaltyImposed, RoundForecast, TransferProgressed
 from tui.snapshot import Commit, Entry, PeerView, Penalised, Point, Span, Swarm
 
 MAX_PEERS = 1024
@@ -73,6 +73,7 @@ class PeerDraft:
     ups: list[Point]
     downs: list[Point]
     device_figures: DeviceMeasured | None
+    forecast: RoundForecast | None
     stopped: bool
     exit_code: int
 

@@ -29,6 +29,7 @@ from peer.events import (
     ReportReceived,
     RoundAborted,
     RoundCommitted,
+    RoundForecast,
     RoundStarted,
     SettingsChanged,
     TransferProgressed,
@@ -160,7 +161,7 @@ def _take_started(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStart
     peer.tokens_now = peer.tokens_ahead = 0
     peer.loss, peer.tokens_per_s = None, 0.0
     peer.commits, peer.alerts, peer.stopped = [], [], False
-    peer.transfer, peer.transfers, peer.network = None, MappingProxyType({}), None
+    peer.transfer, peer.transfers, peer.network, peer.forecast = None, MappingProxyType({}), None, None
     peer.started_t = t
     draft.rounds = event.rounds or draft.rounds
     add_span(peer.spans, t, "idle", peer.round + 1)
@@ -233,6 +234,10 @@ def _take_commit(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommi
     commit(draft, peer, t, event)
 
 
+def _take_forecast(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundForecast) -> None:
+    peer.forecast = event
+
+
 def _take_abort(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundAborted) -> None:
     note_abort(draft, event)
     if peer.state not in _STANDING:
@@ -301,6 +306,7 @@ _TAKERS: dict[type[Event], Callable[[SwarmDraft, PeerDraft, float, Any], None]] 
     InnerProgressed: _take_progress,
     PhaseEntered: _take_phase,
     RoundCommitted: _take_commit,
+    RoundForecast: _take_forecast,
     RoundAborted: _take_abort,
     PenaltyImposed: _take_penalty,
     Evaluated: _take_evaluation,

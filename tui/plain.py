@@ -243,3 +243,10 @@ def format_elapsed(seconds: float) -> str:
     minutes, rest_s = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest_s:02}" if hours else f"{minutes:02}:{rest_s:02}"
+
+
+def format_seconds(seconds: float) -> str:
+    """0.05 s, 3.2 s, 42 s, 12:05."""
+    if seconds < 10:
+        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s" if seconds % 1 else f"{seconds:.0f} s"
+    return f"{seconds:.0f} s" if seconds < 120 else format_elapsed(seconds)

@@ -14,7 +14,14 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from peer.events import DeviceMeasured, NetworkMeasured, PenaltyImposed, RoundCommitted, TransferProgressed
+from peer.events import (
+    DeviceMeasured,
+    NetworkMeasured,
+    PenaltyImposed,
+    RoundCommitted,
+    RoundForecast,
+    TransferProgressed,
+)
 
 WEIGHT_ONE = 65_536
 """The weight of a member who is all of a round."""
@@ -189,6 +196,8 @@ class PeerView:
     downs: tuple[Point, ...] = ()
     """Bytes per second that it received."""
     device_figures: DeviceMeasured | None = None
+    forecast: RoundForecast | None = None
+    """What it said last of the round to come."""
     stopped: bool = False
     exit_code: int = 0
 
@@ -203,6 +212,12 @@ class PeerView:
         if self.commits:
             return self.commits[-1].round
         return self.round
+
+    @property
+    def expected(self) -> RoundForecast | None:
+        """What it expects of the round that it trains for; None if it has just come, rests, or is gone."""
+        is_of_now = self.forecast is not None and self.forecast.round == self.round + 1
+        return self.forecast if is_of_now and self.state not in ("PAUSED", "SYNCING", "GONE") else None
 
     def has_committed(self, event: RoundCommitted) -> bool:
         """Whether this peer stands on the same anchor or behind it."""
@@ -315,7 +330,7 @@ _HISTORIES = frozenset({"commits", "norms", "losses", "speeds", "learning_rates"
 
 def _peer_to_json(swarm: Swarm, view: PeerView) -> dict[str, Any]:
     row = {each.name: getattr(view, each.name) for each in dataclasses.fields(view) if each.name not in _HISTORIES}
-    for name in ("transfer", "network", "device_figures"):
+    for name in ("transfer", "network", "device_figures", "forecast"):
         row[name] = dataclasses.asdict(row[name]) if row[name] is not None else None
     row["settings"] = dict(view.settings)
     row["transfers"] = {what: dataclasses.asdict(transfer) for what, transfer in view.transfers.items()}

@@ -13,7 +13,9 @@ from typing import Any
 from dht.errors import BadInput
 from peer.events import event_files, printable, read_lines
 from tui.control import PeerControl
+from tui.feed.source import Reply
 from tui.fold import fold_all
+from tui.forecast import before_words, length_words, margin_words
 from tui.holds import PeerStatus, duty_words, hold_words, next_words, read_status
 from tui.progress import format_transfer
 from tui.snapshot import PeerView, Penalised, Swarm, to_json
@@ -29,12 +31,19 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
     if not swarm.reporting:
         raise BadInput(f"{directory} holds no events of a peer{_hint(directory)}")
     alive = is_locked(directory / "run" / "lock")
-    said = PeerControl(directory).request("status").fields if alive else {}
-    status = read_status(said)
+    reply = PeerControl(directory).request("status") if alive else Reply(ok=False)
+    said, status = reply.fields, read_status(reply.fields)
     if as_json:
-        known = {"directory": str(directory), "alive": alive, "control": dict(said) or None}
+        mine = swarm.reporting[-1]
+        known = {
+            "directory": str(directory), "alive": alive, "control": dict(said) or None,
+            "credit": _credit_to_json(swarm, mine), "forecast": _forecast_to_json(mine) if alive else None,
+        }  # fmt: skip
         return json.dumps(known | _held_to_json(status, now) | to_json(swarm), allow_nan=False)
-    return "\n".join(printable(line) for line in describe(_at(swarm, said), alive, status, now))
+    lines = describe(_at(swarm, said), alive, status, now)
+    if alive and not reply.ok:
+        lines.insert(1, f"this is what it wrote last: it takes no commands now ({reply.error})")
+    return "\n".join(map(printable, lines))
 
 
 def _at(swarm: Swarm, said: Mapping[str, Any]) -> Swarm:
@@ -58,9 +67,11 @@ def describe(swarm: Swarm, alive: bool, status: PeerStatus, now: float) -> list[
     if swarm.losses:
         round, loss = swarm.losses[-1]
         lines.append(f"held-out loss {loss:.3f} at round {round}")
+    lines += _outlook(mine) if alive else []
+    lines += [_given(swarm, mine)] if mine.tokens else []
     lines += [_counted(mine)] if mine.accepted + mine.late + mine.rejected + mine.missed else []
     lines += [_penalty(swarm, penalty) for penalty in swarm.lasting]
-    others = [view.label for view in swarm.peers.values() if view is not mine]
+    others = [view.label for view in swarm.peers.values() if view is not mine and view.state != "GONE"]
     if others:
         lines.append(f"with {', '.join(others)}")
     if mine.alerts:
@@ -79,6 +90,35 @@ def _held_to_json(status: PeerStatus, now: float) -> dict[str, Any]:
     """The same for programs; `next` says in words when it trains again."""
     holds = [asdict(hold) for hold in status.holds]
     return {"holds": holds, "until": status.until, "duty": status.duty, "next": next_words(status, now)}
+
+
+def _outlook(view: PeerView) -> list[str]:
+    """What it expects of the round that it trains for, beside what the last one took."""
+    if (forecast := view.expected) is None:
+        return []
+    told = f"round {forecast.round}: {length_words(forecast)}; {margin_words(forecast)}"
+    return [told, before_words(forecast), *([f"what helps: {forecast.advice}"] if forecast.advice else [])]
+
+
+def _given(swarm: Swarm, view: PeerView) -> str:
+    """gave 12,345 tokens, 31.2 % of all, by its log; by the certificates of the chain: homefires credit DIR"""
+    share = f", {100 * view.tokens / swarm.tokens:.1f} % of all" if swarm.tokens else ""
+    return f"gave {view.tokens:,} tokens{share}, by its log; by the certificates of the chain: homefires credit DIR"
+
+
+def _credit_to_json(swarm: Swarm, view: PeerView) -> dict[str, Any]:
+    """What this peer gave in the rounds that its log tells, and what they counted for it."""
+    return {
+        "tokens": view.tokens, "share": view.tokens / swarm.tokens if swarm.tokens else None, "weight": view.weight,
+        "accepted": view.accepted, "late": view.late, "rejected": view.rejected, "missed": view.missed,
+    }  # fmt: skip
+
+
+def _forecast_to_json(view: PeerView) -> dict[str, Any] | None:
+    """Of the round that it trains for; `margin_s` is how long before the others wait no more its part is there."""
+    if (forecast := view.expected) is None:
+        return None
+    return asdict(forecast) | {"margin_s": None if forecast.late_s is None else -forecast.late_s}
 
 
 def _counted(view: PeerView) -> str:

@@ -12,8 +12,6 @@ from typing import TextIO
 
 from dht.errors import BadInput
 
-UI_CHOICES = ("auto", "tui", "plain", "json", "none")
-
 _MODES = (1049, 1000, 1002, 1003, 1004, 1006, 1015, 2004)
 RESTORE = "".join(f"\x1b[?{mode}l" for mode in _MODES) + "\x1b[?25h\x1b[<u\x1b[0m"
 """Leaves the other screen, shows the cursor, and ends reports of mouse, focus, paste and keys."""

@@ -27,6 +27,7 @@ from peer.events import (
     ReportReceived,
     RoundAborted,
     RoundCommitted,
+    RoundForecast,
     RoundStarted,
     SettingsChanged,
     read_line,
@@ -485,6 +486,17 @@ def test_a_new_start_keeps_what_the_peer_gave() -> None:
 def test_a_name_takes_at_most_so_many_columns(name: str, shown: str) -> None:
     assert short_name(name) == shown
     assert len(shown) <= 2 * NAME_CELLS + 1
+
+
+def test_a_forecast_is_of_the_round_in_training() -> None:
+    """One of a round that is over says nothing any more, nor that of a peer that rests or has started anew."""
+    forecast = RoundForecast(round=2, expected_s=60.0, low_s=50.0, high_s=70.0, took_s=61.0)
+    swarm = folded(line(PeerStarted(name="a", version="0")), line(committed(1)), line(forecast))
+    assert swarm.peers["A"].expected == forecast
+    assert to_json(swarm)["peers"][0]["forecast"]["expected_s"] == 60.0
+    paused = PeerStateChanged(state="PAUSED", why="its owner paused it")
+    for event in (committed(2), paused, PeerStarted(name="a", version="0"), PeerStopped(why="left")):
+        assert fold(swarm, line(event)).peers["A"].expected is None
 
 
 def test_random_order_of_the_lines_of_different_peers_leads_to_the_same_counts() -> None:

@@ -22,6 +22,7 @@ from peer.events import (
     PenaltyImposed,
     ReportReceived,
     RoundCommitted,
+    RoundForecast,
     TransferProgressed,
     format_line,
 )
@@ -63,6 +64,7 @@ def test_a_running_peer_in_words(tmp_path: Path) -> None:
         os.close(descriptor)
     assert text == (
         "alice: TRAINING (round 3 began)\n"
+        f"this is what it wrote last: it takes no commands now (no peer runs in {tmp_path})\n"
         "run tiny, round 3, step 20 of 50\n"
         "training loss 2.113, 1,234 tokens/s\n"
         "held-out loss 2.050 at round 3\n"
@@ -242,3 +244,48 @@ def test_a_peer_that_computes_less_of_the_time_says_how_much_and_why(tmp_path: P
         row = json.loads(describe_directory(tmp_path, as_json=True, now=NOW))
     assert lines[:2] == ["alice: TRAINING (towards round 5)", "computes 62 % of the time, to stay at or below 75 °C"]
     assert (row["duty"], row["holds"], row["next"]) == (0.62, [], "")
+
+
+def test_those_who_left_are_not_said_to_be_there(tmp_path: Path) -> None:
+    left = ReportReceived(about="QmBob", round=4, ready=False, tokens=1, steps=4, name="bob", leaving=True)
+    write(tmp_path / "events.jsonl", *STORY, replace(STORY[4], about="QmEve", name="eve"), left)  # type: ignore[call-arg]
+    assert "with eve\n" in describe_directory(tmp_path, as_json=False)
+
+
+EXPECTED = RoundForecast(
+    round=5, expected_s=62.0, low_s=55.0, high_s=71.0, took_s=61.0, foretold_s=60.0, late_s=-12.0
+)  # fmt: skip
+GIVEN = replace(committed(), tokens=4000, given={"QmAlice": 1000, "QmBob": 3000})
+
+
+def test_what_a_peer_gave_is_said_and_where_that_is_certified(tmp_path: Path) -> None:
+    write(tmp_path / "events.jsonl", *STORY, GIVEN)
+    text = describe_directory(tmp_path, as_json=False)
+    assert "gave 1,000 tokens, 25.0 % of all, by its log" in text
+    assert "homefires credit" in text
+    row = json.loads(describe_directory(tmp_path, as_json=True))["credit"]
+    assert row == {
+        "tokens": 1000, "share": 0.25, "weight": 60_000 / 65_536, "accepted": 1, "late": 0, "rejected": 0, "missed": 0,
+    }  # fmt: skip
+
+
+def test_a_running_peer_says_whether_its_part_will_be_in_time(tmp_path: Path) -> None:
+    """One that does not run expects nothing."""
+    write(tmp_path / "events.jsonl", *STORY, GIVEN, EXPECTED)
+    assert "nine in ten" not in describe_directory(tmp_path, as_json=False)
+    assert json.loads(describe_directory(tmp_path, as_json=True))["forecast"] is None
+    descriptor = lock(tmp_path)
+    try:
+        text = describe_directory(tmp_path, as_json=False)
+        row = json.loads(describe_directory(tmp_path, as_json=True))["forecast"]
+        write(tmp_path / "events.jsonl", *STORY, GIVEN, replace(EXPECTED, late_s=3.0, advice="min_step_s is 2 s"))
+        late = describe_directory(tmp_path, as_json=False)
+    finally:
+        os.close(descriptor)
+    assert (
+        "round 5: about 62 s, nine in ten between 55 s and 71 s; its part will be in time by 12 s\n"
+        "round 4 took 61 s (60 s foretold)\n"
+    ) in text
+    assert (row["round"], row["expected_s"], row["low_s"], row["high_s"], row["margin_s"]) == (5, 62, 55, 71, 12)
+    assert "its part will be 3 s late\n" in late
+    assert "what helps: min_step_s is 2 s\n" in late

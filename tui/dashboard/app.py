@@ -65,7 +65,7 @@ class Answered(Message):
 
 
 class Dashboard(App[Outcome]):
-    """Draws a source. `clock` is Unix time; `failure` is the error for which the source could not be opened."""
+    """Draws a source. `clock` is Unix time; `failure` is the error for which the source could not be read."""
 
     CSS_PATH = "dashboard.tcss"
     TITLE = "homefires"
@@ -159,8 +159,7 @@ class Dashboard(App[Outcome]):
 
     def on_opened(self, message: Opened) -> None:
         if message.error is not None:
-            self.failure = message.error
-            self.exit("ended")
+            self._fail(message.error)
             return
         self._is_open = True
         gc.freeze()  # what was read stays: to look through it again and again would hold up the screen
@@ -171,9 +170,18 @@ class Dashboard(App[Outcome]):
         """Take in what has come, and draw it."""
         if not self._is_open or not self.is_running:
             return
-        self._swarm = self._source.advance(self._clock())
+        try:
+            self._swarm = self._source.advance(self._clock())
+        except HomefiresError as error:
+            self._fail(error)
+            return
         self._ask_status()
         self.redraw()
+
+    def _fail(self, error: HomefiresError) -> None:
+        """The source cannot be read: the terminal is given back, and the command says why."""
+        self.failure = error
+        self.exit("ended")
 
     def redraw(self) -> None:
         """Draw the frame and the panel that is shown, unless nothing in them changed."""

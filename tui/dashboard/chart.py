@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from rich.cells import cell_len
 
+from tui.dashboard.glyphs import BRAILLE
 from tui.dashboard.panel import View
 from tui.dashboard.rows import Pieces, Rows
 
@@ -157,7 +158,7 @@ def _curves(frame: Frame, view: View) -> dict[tuple[int, int], tuple[str, str]]:
     for series in frame.chart.drawn:
         for x, y in _line([frame.dot(point) for point in series.points]):
             cell = x // frame.across, y // frame.down
-            bits[cell] = bits.get(cell, (0, ""))[0] | _BRAILLE[y % frame.down][x % frame.across], series.style
+            bits[cell] = bits.get(cell, (0, ""))[0] | BRAILLE[y % frame.down][x % frame.across], series.style
     cells = {cell: ("." if view.glyphs.ascii else chr(0x2800 + dots), style) for cell, (dots, style) in bits.items()}
     for series in frame.chart.drawn:
         cells |= {frame.cell(point): (series.marker, series.style) for point in markers_of(series)}
@@ -166,9 +167,6 @@ def _curves(frame: Frame, view: View) -> dict[tuple[int, int], tuple[str, str]]:
 
 _AXES = ((("│", " "), ("┤", "╌")), (("|", " "), ("+", " ")))
 """The axis and what is behind the curves: without and with a label, in Unicode and in ASCII."""
-
-_BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Bits of the dots of a Braille character, by row and column."""
 
 
 def _row(

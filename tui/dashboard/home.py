@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from peer.events import DeviceMeasured
 from tui.codes import ADVICE
 from tui.dashboard.glyphs import draw_bar
+from tui.dashboard.outlook import add_outlook
 from tui.dashboard.overview import add_peers, add_rounds, add_swarm
 from tui.dashboard.panel import Block, Panel, View
 from tui.dashboard.sheet import TALL, Sheet, add_holds, add_penalty, has_holds
@@ -83,6 +84,7 @@ def _add_round(sheet: Sheet, view: View, mine: PeerView) -> None:
     current = next((number for number, (_, phases) in enumerate(STAGES) if mine.phase in phases), 0)
     if view.mini:
         sheet.row("stage", (STAGES[current][0], view.ink.strong), mine.phase)
+        add_outlook(sheet, view, mine)
         return
     stages = Text()
     for number, (name, _) in enumerate(STAGES):
@@ -90,6 +92,7 @@ def _add_round(sheet: Sheet, view: View, mine: PeerView) -> None:
         stages.append(f" {view.glyphs.arrow} " if number else "", style=view.ink.track)
         stages.append(f"{view.glyphs.done} {name}" if number < current else name, style=style)
     sheet.row("stage", stages, mine.phase if mine.phase and mine.phase != STAGES[current][0] else "")
+    add_outlook(sheet, view, mine)
 
 
 def _add_work(sheet: Sheet, view: View, mine: PeerView) -> None:

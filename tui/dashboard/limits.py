@@ -19,8 +19,7 @@ from textual.widgets import Input
 from tui.dashboard.allowed import Row, hold_of, rows_of, shown_peer, why_fixed
 from tui.dashboard.measured import measured_against
 from tui.dashboard.panel import Block, Panel, View
-from tui.dashboard.penalties import fit
-from tui.dashboard.rows import Pieces
+from tui.dashboard.rows import Pieces, fit
 from tui.dashboard.sheet import Sheet, add_holds
 from tui.dashboard.table import Table
 from tui.feed.source import Reply

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from peer.events import NetworkMeasured, TransferProgressed
 from tui.dashboard.glyphs import draw_bar, draw_spark
 from tui.dashboard.panel import Panel, PeerOpened, View
-from tui.dashboard.penalties import fit
-from tui.dashboard.rounds import natural
-from tui.dashboard.rows import Pieces, Rows
+from tui.dashboard.rows import Pieces, Rows, cut, fit
+from tui.dashboard.waterfall import natural
 from tui.progress import count, format_bytes, format_transfer
 from tui.snapshot import PeerView, RoundView
 
@@ -95,7 +93,7 @@ class NetworkPanel(Panel):
         elif width >= 60:
             facts = [*facts, []]
         table = self._table(owner, view, width, height - len(facts))
-        return [_cut(pieces, width, view) for pieces in (*facts, *table)]
+        return [cut(pieces, width, view.glyphs.ellipsis) for pieces in (*facts, *table)]
 
     def _table(self, owner: PeerView | None, view: View, width: int, height: int) -> list[Pieces]:
         rows = _rows_of(owner, view)
@@ -292,12 +290,3 @@ def _fact(label: str, text: str, view: View) -> Pieces:
 def _bar(share: float, style: str, view: View) -> Pieces:
     done, rest = draw_bar(share, 10 if view.mini else BAR_CELLS, view.glyphs)
     return [(done, style), (rest, view.ink.track)]
-
-
-def _cut(pieces: Pieces, width: int, view: View) -> Pieces:
-    """The pieces, cut at `width` cells with an ellipsis."""
-    left, kept = width, []
-    for text, style in pieces:
-        kept.append((text if cell_len(text) <= left else fit(text, left, view.glyphs.ellipsis), style))
-        left = max(0, left - cell_len(text))
-    return kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tui.dashboard.glyphs import draw_bar
 from tui.dashboard.panel import View
-from tui.dashboard.penalties import fit
+from tui.dashboard.rows import fit
 from tui.dashboard.sheet import Sheet
 from tui.dashboard.words import MISSING, format_count, format_percent, format_round, sort_peers, state_of
 from tui.progress import count, format_bytes

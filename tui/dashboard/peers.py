@@ -6,6 +6,7 @@ hundreds is shown twice a second for little.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -18,8 +19,7 @@ from textual.widgets import Input
 
 from tui.dashboard.chosen import Chosen
 from tui.dashboard.panel import Block, Panel, PeerOpened, PeerSelected, View
-from tui.dashboard.penalties import fit
-from tui.dashboard.rows import Pieces
+from tui.dashboard.rows import Pieces, fit
 from tui.dashboard.table import Table
 from tui.dashboard.words import (
     format_ago,
@@ -88,9 +88,20 @@ def _link(peer: PeerView, view: View) -> dict[str, object]:
     return next((row for row in rows if row.get("peer") == peer.peer), {})
 
 
-def _rtt(peer: PeerView, view: View) -> str:
+def _rtt_s(peer: PeerView, view: View) -> float | None:
     rtt_s = _link(peer, view).get("rtt_s")
-    return format_rtt(rtt_s) if isinstance(rtt_s, int | float) else ""
+    return rtt_s if isinstance(rtt_s, int | float) else None
+
+
+def _rtt(peer: PeerView, view: View) -> str:
+    rtt_s = _rtt_s(peer, view)
+    return "" if rtt_s is None else format_rtt(rtt_s)
+
+
+def _rtt_order(peer: PeerView, view: View) -> float:
+    """The nearest first, those that were not measured last."""
+    rtt_s = _rtt_s(peer, view)
+    return math.inf if rtt_s is None else rtt_s
 
 
 def _path(peer: PeerView, view: View) -> str:
@@ -133,7 +144,7 @@ COLUMNS = (
            order=lambda peer, view: peer.device),
     Column(name="Mbit/s", width=7, least_width=120, right=True, cell=_rate,
            order=lambda peer, view: peer.ups[-1].value if peer.ups else 0.0),
-    Column(name="rtt", width=6, least_width=120, right=True, cell=_rtt, order=lambda peer, view: _rtt(peer, view)),
+    Column(name="rtt", width=6, least_width=120, right=True, cell=_rtt, order=_rtt_order),
     Column(name="path", width=4, least_width=120, cell=_path, order=lambda peer, view: _path(peer, view)),
     Column(name="ok/l/rej", width=8, least_width=120, right=True, cell=_counts,
            order=lambda peer, view: peer.accepted),
@@ -186,7 +197,7 @@ class PeersPanel(Panel):
         self._chosen = Chosen()
         self.listed: list[PeerView] = []
         """The peer of each row."""
-        self._sort, self._reversed = "name", False
+        self.sort, self._reversed = "name", False
         self._page = 0
         """Which of the pages of columns is shown."""
 
@@ -227,8 +238,8 @@ class PeersPanel(Panel):
         """By the column before or after."""
         names = [column.name for column in self.columns]
         if names:
-            place = names.index(self._sort) if self._sort in names else 0
-            self._sort = names[(place + step) % len(names)]
+            place = names.index(self.sort) if self.sort in names else 0
+            self.sort = names[(place + step) % len(names)]
             self._again()
 
     def action_columns(self) -> None:
@@ -263,7 +274,7 @@ class PeersPanel(Panel):
 
     def _arrange(self, view: View) -> list[PeerView]:
         """Those that pass the filter, sorted, my own on top."""
-        column = next(each for each in COLUMNS if each.name == self._sort)
+        column = next(each for each in COLUMNS if each.name == self.sort)
         wanted = self.query_one(Input).value
         peers = [peer for peer in view.swarm.peers.values() if matches(peer, wanted, view)]
         peers.sort(key=lambda peer: (peer.label, peer.peer))
@@ -278,7 +289,7 @@ class PeersPanel(Panel):
         """How many there are, and the names of the columns; the one that sorts has an arrow."""
         heading = Text()
         for column in self.columns:
-            arrow = (view.glyphs.down if self._reversed else view.glyphs.up) if column.name == self._sort else ""
+            arrow = (view.glyphs.down if self._reversed else view.glyphs.up) if column.name == self.sort else ""
             style = view.ink.strong if arrow else view.ink.muted
             title = "lag" if len(column.name) > column.width else column.name
             name = f"{arrow}{title}"[: column.width]

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
 
 from tui.codes import advice_of
 from tui.dashboard.panel import PeerSelected, View
-from tui.dashboard.rows import Pieces, Rows
+from tui.dashboard.rows import Pieces, Rows, cut, fit
 from tui.snapshot import WEIGHT_ONE, Penalised, RoundView, Swarm
 
 UNCUT = 100
@@ -74,13 +74,6 @@ def narrowed(penalties: Sequence[Penalised], category: str) -> list[Penalised]:
 def told_in(swarm: Swarm, penalty: Penalised) -> RoundView | None:
     """The committed round that a penalty belongs to, while it is remembered."""
     return next((view for view in reversed(swarm.history) if view.round == penalty.told_round), None)
-
-
-def fit(text: str, width: int, ellipsis: str = "…") -> str:
-    """`text` in exactly `width` cells, with an ellipsis where it was cut."""
-    if cell_len(text) <= width:
-        return set_cell_size(text, width)
-    return set_cell_size(text, max(0, width - cell_len(ellipsis))) + ellipsis[:width]
 
 
 class Penalties(Rows, can_focus=True):
@@ -243,7 +236,7 @@ def _row(view: View, penalty: Penalised, width: int, *, at: bool) -> list[Pieces
         evidence = fit(penalty.evidence, min(60, width - BESIDE_EVIDENCE), glyphs.ellipsis)
         tail = f" {fit(layer, 16, glyphs.ellipsis)} {until:<25} {cost}"
         lines = [[*head, (f"{factor:<17}", colour), (evidence, ink.text), (tail, ink.muted)]]
-    return [_clipped(line, width, glyphs.ellipsis) for line in lines]
+    return [cut(line, width, glyphs.ellipsis) for line in lines]
 
 
 def _joined(view: View, indent: str, *facts: tuple[str, str]) -> Pieces:
@@ -257,18 +250,6 @@ def _joined(view: View, indent: str, *facts: tuple[str, str]) -> Pieces:
 
 def _reversed(style: str, at: bool) -> str:
     return f"{style} reverse" if at and "reverse" not in style else style
-
-
-def _clipped(pieces: Pieces, width: int, ellipsis: str) -> Pieces:
-    """The pieces, cut at `width` cells."""
-    left, kept = width, []
-    for text, style in pieces:
-        if cell_len(text) > left:
-            kept.append((fit(text, left, ellipsis), style))
-            break
-        kept.append((text, style))
-        left -= cell_len(text)
-    return kept
 
 
 def _explanation(view: View, penalty: Penalised, width: int) -> list[Pieces]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region
@@ -54,3 +54,22 @@ class Rows(Widget):
         """The theme or a class changed."""
         self._base = None
         super().notify_style_update()
+
+
+def fit(text: str, width: int, ellipsis: str = "…") -> str:
+    """`text` in exactly `width` cells, with an ellipsis where it was cut."""
+    if cell_len(text) <= width:
+        return set_cell_size(text, width)
+    return set_cell_size(text, max(0, width - cell_len(ellipsis))) + ellipsis[:width]
+
+
+def cut(pieces: Pieces, width: int, ellipsis: str) -> Pieces:
+    """The pieces, at most `width` cells of them, with an ellipsis where they were cut."""
+    left = width
+    kept: Pieces = []
+    for text, style in pieces:
+        if cell_len(text) > left:
+            return [*kept, (fit(text, left, ellipsis), style)]
+        kept.append((text, style))
+        left -= cell_len(text)
+    return kept

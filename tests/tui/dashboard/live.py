@@ -7,13 +7,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from peer.events import Event, Line, PeerStarted, parse_line
+from peer.events import Event, Line, PeerStarted, RoundForecast, parse_line
 from tests.tui.dashboard.canned import Canned
 from tests.tui.fake_control import FakePeer
 from tui.feed.source import Reply
 from tui.fold import fold, fold_all
 from tui.snapshot import Swarm
 
+LATE_ADVICE = "min_step_s is 2 s: with 1.4 s its part would be there in time"
 RECORDING = Path(__file__).parents[1] / "recordings" / "demo.jsonl"
 
 
@@ -67,3 +68,16 @@ def recorded() -> list[Line]:
     """The recording's lines, by time."""
     lines = [parse_line(text) for text in RECORDING.read_text().splitlines()]
     return sorted((line for line in lines if line is not None), key=lambda line: line.t)
+
+
+def foretelling(late_s: float | None, advice: str = "") -> Attached:
+    """peer-2 beside its forecast of the round that it trains for."""
+    source = Attached()
+    mine = source.swarm.peers[source.me]
+    source.tell(
+        RoundForecast(
+            round=mine.round + 1, expected_s=62.0, low_s=55.0, high_s=71.0, took_s=61.0, foretold_s=60.0,
+            late_s=late_s, advice=advice,
+        )
+    )  # fmt: skip
+    return source

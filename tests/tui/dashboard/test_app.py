@@ -369,6 +369,21 @@ async def test_a_source_that_cannot_be_opened_ends_the_dashboard_with_its_error(
     assert "missing.jsonl" in str(app.failure)
 
 
+async def test_a_source_that_breaks_later_ends_the_dashboard_with_its_error() -> None:
+    """The disk of a folder that is followed may go away: that is one line of the command, and no traceback."""
+    source = Canned(swarm_of(2))
+    app = Dashboard(source, clock=lambda: 0.0)
+    async with opened(app):
+
+        def fail(now_s: float) -> Swarm:
+            raise BadInput("events.jsonl: Input/output error")
+
+        source.advance = fail  # type: ignore[method-assign]
+        app.tick()
+    assert isinstance(app.failure, BadInput)
+    assert app.return_value == "ended"
+
+
 async def test_nothing_is_drawn_twice() -> None:
     """A swarm in which nothing happens costs nothing."""
     app = dashboard(swarm_of(3))

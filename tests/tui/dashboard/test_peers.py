@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 from textual.geometry import Region
 from textual.widgets import Input
 
+from peer.events import NetworkMeasured
 from tests.tui.dashboard.canned import Canned, dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import Dashboard
@@ -82,6 +84,20 @@ async def test_dot_and_comma_sort_by_another_column_and_r_reverses() -> None:
         assert names(app) == ["peer-3", "peer-1", "peer-2"]
         await press(pilot, "r", "comma")
         assert names(app) == ["peer-1", "peer-2", "peer-3"]
+
+
+async def test_round_trips_are_in_the_order_of_time_and_not_of_letters() -> None:
+    """9 ms come before 120 ms, and those that were not measured last."""
+    rows: list[dict[str, Any]] = [
+        {"peer": peer_id(number), "rtt_s": rtt_s} for number, rtt_s in ((2, 0.12), (3, 0.009), (4, 1.2))
+    ]
+    network = NetworkMeasured(addresses=[], reach="", bytes_sent=0, bytes_received=0, peers=rows)
+    app = dashboard(with_peer(swarm_of(5), 1, network=network), me=peer_id(1))
+    async with opened(app, size=(120, 40)) as pilot:
+        await press(pilot, "2")
+        while app.query_one(PeersPanel).sort != "rtt":
+            await press(pilot, "full_stop")
+        assert names(app) == ["peer-1", "peer-3", "peer-2", "peer-4", "peer-5"]
 
 
 @pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40), (200, 60)])

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from peer.events import DeviceMeasured, PeerStateChanged, PenaltyImposed
-from tests.tui.dashboard.live import RECORDING, Attached, recorded
+from tests.tui.dashboard.live import LATE_ADVICE, RECORDING, Attached, foretelling, recorded
 from tests.tui.dashboard.screen import press, settled
 from tui.dashboard.app import Dashboard, Outcome
 from tui.dashboard.screens import SCREENS
@@ -95,6 +95,29 @@ def test_what_holds_my_peer_up_looks_as_it_did(
         await press(pilot, *keys)
 
     assert snap_compare(app, run_before=go, terminal_size=size)
+
+
+@pytest.mark.parametrize(
+    ("late_s", "key", "size"),
+    [
+        pytest.param(late_s, key, (width, height), id=f"{name}-{width}x{height}")
+        for late_s, name, key, sizes in (
+            (3.0, "rounds-late", "3", SIZES), (-12.0, "rounds-in-time", "3", SIZES[1:]),
+            (3.0, "home-late", "1", SIZES[1:3]),
+        )
+        for width, height in sizes
+    ],
+)  # fmt: skip
+def test_whether_i_will_be_in_time_looks_as_it_did(
+    snap_compare: Compare, late_s: float, key: str, size: tuple[int, int]
+) -> None:
+    source = foretelling(late_s, LATE_ADVICE if late_s > 0 else "")
+
+    async def go(pilot: Pilot[Outcome]) -> None:
+        await settled(pilot)
+        await press(pilot, key)
+
+    assert snap_compare(Dashboard(source, clock=lambda: source.now_s), run_before=go, terminal_size=size)
 
 
 def test_mono_looks_as_it_did(snap_compare: Compare) -> None:

@@ -9,8 +9,9 @@ import pytest
 from tests.tui.dashboard.canned import START, Canned, dashboard, peer_id, penalty, swarm_of, visit
 from tests.tui.dashboard.screen import text_of
 from tui.dashboard.penalties import Penalties
-from tui.dashboard.rounds import Waterfall, in_order, share_rows
+from tui.dashboard.rounds import share_rows
 from tui.dashboard.theme import MONO
+from tui.dashboard.waterfall import Waterfall, in_order
 from tui.snapshot import PeerView, Swarm
 
 SIZES = [(40, 12), (60, 24), (80, 24), (120, 40), (200, 60)]
@@ -177,7 +178,7 @@ def test_numbers_in_names_are_in_order() -> None:
 @pytest.mark.parametrize(
     ("height", "lanes", "penalties", "focused", "rows"),
     [(40, 10, 5, False, 10), (40, 204, 5, False, 35), (40, 204, 99, False, 24), (40, 204, 99, True, 16),
-     (10, 9, 9, False, 7), (10, 9, 9, True, 1), (1, 9, 9, False, 1)],
+     (10, 9, 9, False, 7), (13, 8, 3, False, 8), (10, 9, 9, True, 1), (1, 9, 9, False, 1)],
 )  # fmt: skip
 def test_how_lanes_and_penalties_share_the_lines(
     height: int, lanes: int, penalties: int, focused: bool, rows: int
