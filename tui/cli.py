@@ -24,6 +24,7 @@ from tui.commands import (
     identity,
     limits,
     organiser,
+    placing,
     planning,
     service,
     swarm,
@@ -78,7 +79,7 @@ def build_parser() -> Parser:
     add_debug(parser, default=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in (
-        swarm, folder, limits, doctor, explain, credit, bundle, service, identity, organiser, planning,
+        swarm, folder, limits, doctor, explain, credit, bundle, service, identity, organiser, planning, placing,
     ):  # fmt: skip
         group.add_to(commands)
     return parser

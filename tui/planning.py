@@ -70,7 +70,7 @@ def answer(plan: Plan) -> Answer:
     _refuse_parts(shape, plan.spec)
     given, machine = _measured(plan, shape)
     question = Question(
-        spec=plan.spec, shape=shape, swarm=_swarm(plan, machine), given=given,
+        spec=plan.spec, shape=shape, swarm=peers_of(plan.peers, plan.spec, machine), given=given,
         worth=lambda chosen, steps: quality(chosen, steps) ** plan.quality,
     )  # fmt: skip
     choice = search(question)
@@ -114,10 +114,11 @@ def machine_of(options: Namespace) -> Machine:
     )  # fmt: skip
 
 
-def _swarm(plan: Plan, machine: Machine) -> Swarm:
-    if plan.peers and not re.fullmatch(r"-?[0-9]{1,18}", plan.peers):
-        return read_peers(Path(plan.peers), most=MAX_MEMBERS)
-    count = int(plan.peers or plan.spec.run.founders)
+def peers_of(text: str, spec: RunSpec, machine: Machine) -> Swarm:
+    """What `--peers` means: so many like `machine`, those of a file, or as many as found the run. Raises BadInput."""
+    if text and not re.fullmatch(r"-?[0-9]{1,18}", text):
+        return read_peers(Path(text), most=MAX_MEMBERS)
+    count = int(text or spec.run.founders)
     refuse_count(count, "--peers is {}", MAX_MEMBERS)
     return alike(count, machine)
 
@@ -152,12 +153,17 @@ def _head(found: Answer) -> list[str]:
     spec, question, choice = found.plan.spec, found.question, found.choice
     tokens = spec.inner.sequences * spec.inner.accumulation * spec.model.context
     lines = [
-        f"{spec.run.name}: {_short(question.shape.parameters)} parameters, {count(len(question.swarm), 'peer')}, "
+        f"{spec.run.name}: {as_short(question.shape.parameters)} parameters, {count(len(question.swarm), 'peer')}, "
         f"{tokens:,} tokens per inner step of each",
         f"{choice.considered} strategies, {choice.tried} predicted"
         + (f", {choice.too_large} too large for a peer's memory" if choice.too_large else ""),
     ]
-    return lines + [line for text in question.swarm.assumed for line in _wrapped(f"assumed for {text}")]
+    return lines + assumptions(question.swarm)
+
+
+def assumptions(swarm: Swarm) -> list[str]:
+    """What nobody measured or said, as lines."""
+    return [line for text in swarm.assumed for line in wrapped(f"assumed for {text}")]
 
 
 def _table(found: Answer) -> list[str]:
@@ -175,7 +181,7 @@ def _row(mark: str, ranked: Ranked) -> str:
     up = f"{up_mb:.1f}" if up_mb < 1e5 else f"{up_mb:.1e}"
     return (
         f"{mark:<2}{chosen.steps:>5} {chosen.overlap:<10}{chosen.fragments:>4} {chosen.wire:<8}{micro:>7}"
-        f"{seconds(cost.round_s):>9}{cost.exposed:>8.1%}{up:>8}{_short(cost.tokens_per_s):>9}"
+        f"{seconds(cost.round_s):>9}{cost.exposed:>8.1%}{up:>8}{as_short(cost.tokens_per_s):>9}"
         f"{ranked.score / cost.tokens_per_s:>8.3f}"
     )
 
@@ -183,20 +189,20 @@ def _row(mark: str, ranked: Ranked) -> str:
 def _details(found: Answer) -> list[str]:
     best, choice, cost = found.best, found.choice, found.best.cost
     facts = [_interval(cost), _phases(cost), *_caveats(found), *_traffic(found), *_peers(found)]
-    lines = _wrapped(f"1 is best: {best.strategy.words()}")
-    lines += [line for fact in facts for line in _wrapped(fact, indent="  ")]
+    lines = wrapped(f"1 is best: {best.strategy.words()}")
+    lines += [line for fact in facts for line in wrapped(fact, indent="  ")]
     if len(choice.ranked) > 1:
-        lines += _wrapped(f"2 lost: {why_lost(best, choice.ranked[1])}")
+        lines += wrapped(f"2 lost: {why_lost(best, choice.ranked[1])}")
     if found.now.strategy != best.strategy:
-        lines += _wrapped(f"= lost (the spec as it stands): {why_lost(best, found.now)}")
+        lines += wrapped(f"= lost (the spec as it stands): {why_lost(best, found.now)}")
     if not best.strategy.runs():
-        lines += _wrapped("no run of today can be set up so: a replica is one process on one device")
-    return [*lines, *_wrapped(f"coefficients: {found.question.given.measured}")]
+        lines += wrapped("no run of today can be set up so: a replica is one process on one device")
+    return [*lines, *wrapped(f"coefficients: {found.question.given.measured}")]
 
 
 def _interval(cost: RoundCost) -> str:
     text = f"a round of {seconds(cost.round_s)}, nine in ten between {seconds(cost.low_s)} and {seconds(cost.high_s)}"
-    return f"{text}; {_short(cost.tokens_per_s)} tokens/s"
+    return f"{text}; {as_short(cost.tokens_per_s)} tokens/s"
 
 
 def _phases(cost: RoundCost) -> str:
@@ -256,14 +262,16 @@ def _peers(found: Answer) -> list[str]:
     return lines
 
 
-def _short(number: float) -> str:
+def as_short(number: float) -> str:
+    """870 k, 1.1 B."""
     for limit, unit in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
         if number >= limit:
             return f"{number / limit:.3g}{unit}"
     return f"{number:.3g}"
 
 
-def _wrapped(text: str, indent: str = "") -> list[str]:
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Lines of at most 80 columns."""
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ")
 
 

@@ -206,3 +206,13 @@ def memory_of(shape: Shape, spec: RunSpec) -> Memory:
         anchor=STATE_VECTORS * FLOAT32_BYTES * parameters,
         encoded=2 * codec.part_bytes(largest) + codec.of_means.part_bytes(largest),
     )
+
+
+def stage_bytes(shape: Shape, spec: RunSpec, stages: int) -> int:
+    """What the largest of so many stages of consecutive layers is when encoded as the spec says: what its peers send
+    each other to average it."""
+    largest = max(
+        sum(size for at, size in enumerate(shape.layers) if at * stages // len(shape.layers) == stage)
+        for stage in range(stages)
+    )
+    return Codec(spec.codec.wire).part_bytes(largest)

@@ -84,6 +84,20 @@ def add_addresses(parser: Parser, flag: str, text: str) -> None:
     parser.add_argument(flag, action="append", default=[], metavar="ADDR", help=text)
 
 
+def add_machine(parser: Parser) -> None:
+    """What every peer of a plan is, where they are only counted; and how large the model is."""
+    for flag, metavar, what in (
+        ("--step-s", "S", "seconds of an inner step of the spec as it stands, measured"),
+        ("--flops", "F", "FLOP/s that training reaches, as in 2e13"),
+        ("--memory", "GB", "of the training device"),
+        ("--upload", "MBPS", "megabits per second that each sends at most"),
+        ("--download", "MBPS", "megabits per second that each takes in at most"),
+    ):
+        parser.add_argument(flag, type=float, default=0.0, metavar=metavar, help=f"{what}, of every peer")
+    text = "size of the model, where the planner cannot count it"
+    parser.add_argument("--parameters", type=int, default=0, metavar="N", help=text)
+
+
 def add_keep(parser: Parser) -> None:
     """Whether an organiser's node has checkpoints kept, and which."""
     text = "keep checkpoints of the run in this folder; homefires export takes each of them"

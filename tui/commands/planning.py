@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tui.commands.options import Commands, add_command, add_sets, add_spec_options
+from tui.commands.options import Commands, add_command, add_machine, add_sets, add_spec_options
 
 
 def add_to(commands: Commands) -> None:
@@ -20,16 +20,7 @@ def _add_plan(commands: Commands) -> None:
     add_spec_options(parser, "spec")
     text = "how many, or a TOML file of [[peer]] tables (default: as many as found the run)"
     parser.add_argument("--peers", default="", metavar="N|FILE", help=text)
-    for flag, metavar, what in (
-        ("--step-s", "S", "seconds of an inner step of the spec as it stands, measured"),
-        ("--flops", "F", "FLOP/s that training reaches, as in 2e13"),
-        ("--memory", "GB", "of the training device"),
-        ("--upload", "MBPS", "megabits per second that each sends at most"),
-        ("--download", "MBPS", "megabits per second that each takes in at most"),
-    ):
-        parser.add_argument(flag, type=float, default=0.0, metavar=metavar, help=f"{what}, of every peer")
-    text = "size of the model, where the planner cannot count it"
-    parser.add_argument("--parameters", type=int, default=0, metavar="N", help=text)
+    add_machine(parser)
     text = "how much the quality of tokens counts beside their number: 0 not at all (default 1)"
     parser.add_argument("--quality", type=float, default=1.0, metavar="W", help=text)
     text = "what rounds took on your machines: a peer's folder or events, or what an earlier fit wrote"

@@ -1,0 +1,147 @@
+"""`homefires place`: who would hold which stage, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.events import Event, Line, NetworkMeasured, PeerStarted, PeerStopped, ReportReceived, format_line
+from peer.plan.shape import memory_of, shape_of, stage_bytes
+from peer.spec import load
+from tui.cli import main
+
+Said = pytest.CaptureFixture[str]
+REGIONS = """
+delay_ms = 120
+[[peer]]
+name = "berlin"
+count = 2
+step_s = 1.0
+upload_mbps = 50
+download_mbps = 50
+memory_gb = 8
+region = "berlin"
+[[peer]]
+name = "tokyo"
+count = 2
+step_s = 1.0
+upload_mbps = 50
+download_mbps = 50
+memory_gb = 8
+region = "tokyo"
+"""
+
+
+def placed(capsys: Said, *words: str) -> dict[str, Any]:
+    assert main(["place", *words, "--json"]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def test_every_peer_holds_one_stage_or_is_spare(capsys: Said) -> None:
+    told = placed(capsys, "tiny", "--peers", "7", "--stages", "2")
+    held = [peer for pipeline in told["pipelines"] for peer in pipeline]
+    assert [len(pipeline) for pipeline in told["pipelines"]] == [2, 2, 2]
+    assert sorted([*held, *told["spares"]]) == sorted(told["peers"])
+    assert len(told["spares"]) == 1
+    assert told["ranks"] == {peer: rank for rank, peer in enumerate(held)}
+
+
+def test_stages_that_talk_in_every_step_are_placed_near_each_other(tmp_path: Path, capsys: Said) -> None:
+    """Activations pass in each step, and a stage is averaged once in H: pipelines stay within a region."""
+    (tmp_path / "peers.toml").write_text(REGIONS)
+    told = placed(capsys, "tiny", "--peers", str(tmp_path / "peers.toml"), "--stages", "2")
+    assert sorted(sorted(pipeline) for pipeline in told["pipelines"]) == [
+        ["berlin-1", "berlin-2"],
+        ["tokyo-1", "tokyo-2"],
+    ]
+    assert told["passing_s"] < 0.12
+    assert told["work"]["sync_steps"] == load("tiny").round.steps
+    assert told["bounds"][1]["peers"][0][:3] == told["bounds"][1]["peers"][1][:3]
+
+
+def test_a_page_of_eighty_columns_says_what_bounds_a_step(tmp_path: Path, capsys: Said) -> None:
+    (tmp_path / "peers.toml").write_text(REGIONS)
+    assert main(["place", "tiny", "--peers", str(tmp_path / "peers.toml"), "--stages", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "tiny: 870 k parameters in 2 stages, 4 peers"
+    assert "pipeline 1: berlin-1 > berlin-2" in lines
+    assert any(line.startswith("2 pipelines of 2 stages: ") for line in lines)
+    assert any(line.startswith("stage 0 to 1: ") for line in lines)
+    assert lines[-1] == "no run of today can be set up so: a replica is one process on one device"
+
+
+def test_without_a_number_a_model_is_cut_as_little_as_memory_allows(capsys: Said) -> None:
+    """The large one fits on no device of 8 GB; the small one is not cut at all."""
+    spec = load("llama-1b")
+    needed = memory_of(shape_of(spec), spec).device / 1e9
+    told = placed(capsys, "llama-1b", "--peers", "12", "--memory", "8")
+    assert told["work"]["stages"] == -(-needed // 8)
+    assert placed(capsys, "tiny", "--peers", "3", "--memory", "8")["work"]["stages"] == 1
+
+
+def folder_of(directory: Path, *events: Event) -> Path:
+    """Of peer `a`, which has told these."""
+    lines = [Line(seq=n, t=100.0 + n, run="tiny", peer="a", event=event) for n, event in enumerate(events)]
+    (directory / "events.jsonl").write_text("".join(f"{format_line(line)}\n" for line in lines))
+    return directory
+
+
+def heard(about: str, speed: float, **values: Any) -> ReportReceived:
+    return ReportReceived(
+        about=about, round=1, ready=False, tokens=1, steps=1, name=about * 2, tokens_per_s=speed, **values
+    )
+
+
+def test_the_peers_of_a_run_are_those_that_a_peer_of_it_knows(tmp_path: Path, capsys: Said) -> None:
+    """With the speeds that they say and the round trips that it measured, without those that left."""
+    near = [{"peer": peer, "address": "", "relayed": False, "bytes_sent": 0, "bytes_received": 0, "rtt_s": rtt_s}
+            for peer, rtt_s in (("b", 0.004), ("c", 0.3), ("d", None))]  # fmt: skip
+    folder = folder_of(
+        tmp_path, PeerStarted(name="mine", version="0"), heard("b", 512.0), heard("c", 512.0), heard("d", 512.0),
+        heard("e", 512.0, leaving=True),
+        NetworkMeasured(addresses=[], reach="", bytes_sent=0, bytes_received=0, peers=near),
+    )  # fmt: skip
+    told = placed(capsys, "tiny", "--peers", str(folder), "--stages", "2")
+    assert told["peers"] == ["mine", "bb", "cc", "dd"]
+    place = {peer: (row, column) for row, peers in enumerate(told["pipelines"]) for column, peer in enumerate(peers)}
+    assert all(mine != far for mine, far in zip(place["mine"], place["cc"], strict=True)), "their slow line is not used"
+    assert any(text.startswith("mine: 20 TFLOP/s") for text in told["assumed"]), "it has told no speed"
+    (tmp_path / "empty").mkdir()
+    assert main(["place", "tiny", "--peers", str(tmp_path / "empty")]) == 2
+    assert "holds no events" in capsys.readouterr().err
+    folder_of(tmp_path, PeerStarted(name="mine", version="0"), PeerStopped(why="left"))
+    assert main(["place", "tiny", "--peers", str(folder)]) == 2
+    assert "knows 0 peers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--stages", "99"], "--stages is 99; a model of"),
+        (["--stages", "-1"], "--stages is -1"),
+        (
+            ["--peers", "3", "--stages", "2", "--pipelines", "2"],
+            "2 pipelines of 2 stages; 3 devices suffice for 1 to 1",
+        ),
+        (["--peers", "65"], "a group holds 64"),
+        (["--peers", "2", "--memory", "0.000001"], "fit on no 2 of these peers"),
+        (["--peers", "nowhere.toml"], "nowhere.toml"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], says: str, capsys: Said) -> None:
+    assert main(["place", "tiny", *words]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert says in told.err
+
+
+def test_a_stage_is_averaged_as_the_spec_encodes_it() -> None:
+    """All of the model in one stage, and less than all in each of two."""
+    spec, shape = load("tiny"), shape_of(load("tiny"))
+    assert 0.4 < stage_bytes(shape, spec, 1) / shape.parameters < 0.6, "four bits"
+    assert 0.5 <= stage_bytes(shape, spec, 2) / stage_bytes(shape, spec, 1) < 1

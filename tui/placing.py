@@ -1,0 +1,181 @@
+"""`homefires place`: which peer would hold which stage of a model that is cut over several of them. It starts nothing.
+
+The placement is DT-FM's (arXiv:2206.01288), in `peer/plan/placement.py`; what a stage weighs comes from the spec. No
+run of today is made so.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dht.errors import BadInput
+from peer.events import event_files, read_events
+from peer.plan.coefficients import shipped
+from peer.plan.machines import HOME_DELAY_S, MAX_MEMBERS, Machine, Swarm, refuse_count, swarm_of
+from peer.plan.pipeline import cut_bytes
+from peer.plan.placement import Placement, place
+from peer.plan.placing.work import Work
+from peer.plan.round import step_seconds, step_tokens
+from peer.plan.shape import Shape, memory_of, shape_of, stage_bytes
+from peer.spec import RunSpec
+from tui.fold import fold_all
+from tui.planning import as_short, assumptions, peers_of, wrapped
+from tui.progress import count, format_bytes
+from tui.report.names import labels_of
+from tui.snapshot import Swarm as Seen
+
+UNKNOWN = float("inf")
+"""Memory of a peer that did not say: nothing is refused for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What the command line asked for."""
+
+    spec: RunSpec
+    peers: str = ""
+    """A number, a file of [[peer]] tables, or the folder of a peer; empty: as many as found the run."""
+    machine: Machine
+    """What every peer is, if `peers` is a number."""
+    stages: int = 0
+    """0: as few as memory allows."""
+    pipelines: int = 0
+    """0: as many as there are peers for."""
+    parameters: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """What was found."""
+
+    asked: Place
+    shape: Shape
+    swarm: Swarm
+    work: Work
+    placement: Placement
+
+
+def find(asked: Place) -> Placed:
+    """Search. Raises BadInput for peers, stages and memory that do not fit together."""
+    spec, shape = asked.spec, shape_of(asked.spec, asked.parameters)
+    swarm = _swarm(asked)
+    step_s = [step_seconds(shape, spec, machine, shipped(), swarm) for machine in swarm.machines]
+    memory_bytes = [1e9 * machine.memory_gb or UNKNOWN for machine in swarm.machines]
+    work = _work(shape, spec, _stages(asked, shape, memory_bytes), min(step_s))
+    found = place(
+        swarm.network, work, memory_bytes=memory_bytes, speeds=[min(step_s) / each for each in step_s],
+        pipelines=asked.pipelines or None, seed=asked.seed,
+    )  # fmt: skip
+    return Placed(asked=asked, shape=shape, swarm=swarm, work=work, placement=found)
+
+
+def _work(shape: Shape, spec: RunSpec, stages: int, fastest_s: float) -> Work:
+    """What a stage of this model sends, holds and computes; `fastest_s` is an inner step of the fastest peer alone."""
+    whole = spec.inner.accumulation * cut_bytes(shape, spec.inner.sequences, spec.model.context)
+    return Work(
+        stages=stages, stage_bytes=stage_bytes(shape, spec, stages), cut_bytes=whole,
+        sync_steps=spec.round.steps, stage_memory_bytes=memory_of(shape, spec).device / stages,
+        compute_s=fastest_s / stages,
+    )  # fmt: skip
+
+
+def _stages(asked: Place, shape: Shape, memory_bytes: list[float]) -> int:
+    """As asked for; else the fewest of which one fits into so many peers."""
+    most = min(shape.blocks, len(memory_bytes))
+    if asked.stages:
+        if not 1 <= asked.stages <= shape.blocks:
+            raise BadInput(f"--stages is {asked.stages}; a model of {count(shape.blocks, 'block')} has 1 to as many")
+        return asked.stages
+    needed = memory_of(shape, asked.spec).device
+    for stages in range(1, most + 1):
+        if sum(held >= needed / stages for held in memory_bytes) >= stages:
+            return stages
+    raise BadInput(f"{format_bytes(round(needed))} fit on no {most} of these peers, however the model is cut")
+
+
+# ---- the peers ----
+
+
+def _swarm(asked: Place) -> Swarm:
+    if asked.peers and Path(asked.peers).is_dir():
+        return _seen_from(Path(asked.peers), asked.spec)
+    return peers_of(asked.peers, asked.spec, asked.machine)
+
+
+def _seen_from(directory: Path, spec: RunSpec) -> Swarm:
+    """The peers of a run as one of them knows them: the speeds that they say, and the round trips that it measured."""
+    if not event_files(directory):
+        raise BadInput(
+            f"{directory} holds no events; name the folder of a peer, a file of [[peer]] tables, or a number"
+        )
+    seen = fold_all(Seen(), read_events(directory))
+    labels, tokens = labels_of(seen), step_tokens(spec)
+    there = [view for view in seen.peers.values() if view.state != "GONE"]
+    refuse_count(len(there), f"{directory} knows {{}} peers", MAX_MEMBERS)
+    machines = [
+        Machine(
+            name=labels[view.peer], region=view.peer,
+            step_s=tokens / view.tokens_per_s if view.tokens_per_s else 0.0,
+        )
+        for view in there
+    ]  # fmt: skip
+    return swarm_of(machines, delays=_delays(seen), otherwise_s=HOME_DELAY_S)
+
+
+def _delays(seen: Seen) -> dict[frozenset[str], float]:
+    """One way in seconds, by pair of ids: half of what whoever reports has measured of those it is connected with."""
+    return {
+        frozenset((view.peer, row["peer"])): row["rtt_s"] / 2
+        for view in seen.reporting
+        if view.network is not None
+        for row in view.network.peers
+        if row["rtt_s"] is not None and row["rtt_s"] >= 0
+    }
+
+
+# ---- for people ----
+
+
+def describe(found: Placed) -> str:
+    """A page of at most 80 columns."""
+    spec, work, layout = found.asked.spec, found.work, found.placement
+    lines = [
+        f"{spec.run.name}: {as_short(found.shape.parameters)} parameters in {count(work.stages, 'stage')}, "
+        f"{count(len(found.swarm), 'peer')}",
+        *wrapped(
+            f"a stage needs {format_bytes(round(work.stage_memory_bytes))} on its device; "
+            f"{format_bytes(round(work.cut_bytes))} pass each cut per step and come back, "
+            f"{format_bytes(round(work.stage_bytes))} of a stage are averaged once in {work.sync_steps} steps"
+        ),
+        *assumptions(found.swarm),
+        "",
+    ]
+    for number, peers in enumerate(layout.pipelines, start=1):
+        lines += wrapped(f"pipeline {number}: {' > '.join(layout.names[peer] for peer in peers)}")
+    lines.append("")
+    for text in layout.explained().splitlines():
+        lines += wrapped(text)
+    return "\n".join([*lines, *wrapped("no run of today can be set up so: a replica is one process on one device")])
+
+
+# ---- for programs ----
+
+
+def to_json(found: Placed) -> str:
+    """One object: the pipelines by name, what a step of them costs, and what bounds that."""
+    layout = found.placement
+    table = {
+        "run": found.asked.spec.run.name, "parameters": found.shape.parameters, "work": asdict(found.work),
+        "peers": list(layout.names), "assumed": list(found.swarm.assumed),
+        "pipelines": [[layout.names[peer] for peer in peers] for peers in layout.pipelines],
+        "spares": [layout.names[peer] for peer in layout.spares], "ranks": layout.ranks(), "step_s": layout.cost_s,
+        "averaging_s": layout.data_parallel_s, "passing_s": layout.pipeline_s, "evaluations": layout.evaluations,
+        "bounds": [
+            {"text": bound.text, "peers": [layout.names[peer] for peer in bound.peers], "seconds": bound.seconds}
+            for bound in layout.bounds
+        ],
+    }  # fmt: skip
+    return json.dumps(table)
