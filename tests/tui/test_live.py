@@ -206,6 +206,14 @@ def test_nothing_is_new_where_nothing_was_written(home: Path) -> None:
     assert source.advance(1.0) is source.advance(2.0)
 
 
+def test_a_folder_with_another_key_is_the_peer_of_that_key(home: Path) -> None:
+    """As `homefires status` has it: the one that began last."""
+    append(home / "events.jsonl", text(0, event=started()), text(1, peer="B", event=started()))
+    source = live_of(home)
+    source.open()
+    assert source.me == "B"
+
+
 def test_a_backlog_is_taken_in_slices(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "SLICE", 10)
     source = live_of(home)

@@ -92,8 +92,8 @@ class Live:
             lines.sort(key=lambda line: line.t if line is not None else 0.0)
         if lines:
             self._swarm = fold_all(self._swarm, lines)
-        if not self.me and self._lock is not None and self._swarm.reporting:
-            self.me = self._swarm.reporting[0].peer
+        if lines and self._lock is not None and self._swarm.reporting:
+            self.me = self._swarm.reporting[-1].peer  # the newest: a folder may have been given another key
         return any(len(batch) == limit for batch in batches)
 
     def _look_after_peers(self, now_s: float) -> None:
