@@ -20,10 +20,12 @@ from peer.events import printable
 from tui.launch import environment, failure_said, python_module
 from tui.places import default_directory
 from tui.progress import format_bytes
+from tui.terminal import columns
 
 LIMIT_S = 300.0
 """An examination takes seconds; with a slow line, dead addresses and a large model some minutes."""
 WIDTH = 100
+"""Cells of a line, on a terminal that has as many."""
 MARKS = 8
 """Columns of a status and a space."""
 NAMES = 17
@@ -125,8 +127,9 @@ def _words(told: dict[str, Any], failed: int) -> list[str]:
         return ["", *_wrapped(_conclusion(failed)), *_wrapped(f"verdict: {told['verdict']['sentence']}")]
     head = f"{told['status']:<{MARKS}}{told['check']:<{NAMES}}"
     fix = [f"fix: {told['fix']}"] if told["fix"] else []
-    first, *more = _wrapped(told["found"], WIDTH - len(head))
-    below = [*more, *(line for text in fix for line in _wrapped(text, WIDTH - len(head)))]
+    room = max(20, columns(WIDTH) - len(head))
+    first, *more = _wrapped(told["found"], room)
+    below = [*more, *(line for text in fix for line in _wrapped(text, room))]
     return [head + first, *(" " * len(head) + line for line in below)]
 
 
@@ -136,8 +139,10 @@ def _conclusion(failed: int) -> str:
     return f"{failed} of these must be mended before this machine can take part"
 
 
-def _wrapped(text: str, width: int = WIDTH) -> list[str]:
-    return textwrap.wrap(printable(text), width, break_long_words=False, break_on_hyphens=False) or [""]
+def _wrapped(text: str, room: int = 0) -> list[str]:
+    return textwrap.wrap(printable(text), room or columns(WIDTH), break_long_words=False, break_on_hyphens=False) or [
+        ""
+    ]
 
 
 def _failure(code: int, said: str) -> HomefiresError:

@@ -94,8 +94,10 @@ def _measured(plan: Plan, shape: Shape) -> tuple[Coefficients, Machine]:
     """(coefficients, what every peer is), from what was measured on this machine if anything was."""
     if plan.measured is None:
         return shipped(), plan.machine
+    if not plan.measured.exists():
+        raise BadInput(f"--measured {plan.measured} does not exist; name a peer's folder, or its events.jsonl")
     folder = plan.measured.parent if plan.measured.name.startswith("events.jsonl") else plan.measured
-    if not folder.is_dir() or not plan.measured.exists():
+    if not folder.is_dir():
         return read(plan.measured), plan.machine
     from peer.plan.calibrate import rescale
     from peer.plan.measured import read_run, step_for

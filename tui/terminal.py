@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import sys
 import termios
 from collections.abc import Mapping
@@ -26,6 +27,11 @@ def require_terminal() -> None:
     """Raises BadInput if no dashboard can be shown here."""
     if fault := _fault_of(os.environ, sys.stdin, sys.stderr):
         raise BadInput(f"a dashboard needs a terminal: {fault}; for lines: homefires status, or watch DIR --ui plain")
+
+
+def columns(most: int) -> int:
+    """Cells of a line on this terminal, so many at most; as many where there is no terminal."""
+    return min(most, shutil.get_terminal_size((most, 24)).columns)
 
 
 def is_gone(stream: TextIO) -> bool:

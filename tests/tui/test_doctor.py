@@ -49,6 +49,17 @@ def test_a_table_names_each_fix_and_ends_with_the_verdict(monkeypatch: pytest.Mo
     assert lines[-1] == f"verdict: {VERDICT.sentence}"
 
 
+def test_a_narrow_terminal_has_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    child(monkeypatch, [*(check.to_json() for check in CHECKS), VERDICT.to_json()], 2)
+    texts = []
+    for width in ("80", "200"):
+        monkeypatch.setenv("COLUMNS", width)
+        run_doctor(Doctor(), stream := io.StringIO(), as_json=False, debug=False)
+        texts.append(stream.getvalue())
+    assert max(map(len, texts[0].splitlines())) <= 80
+    assert texts[0].split() == texts[1].split()
+
+
 def test_programs_get_what_the_child_said(monkeypatch: pytest.MonkeyPatch) -> None:
     said = [CHECKS[0].to_json(), VERDICT.to_json()]
     child(monkeypatch, said, 0)

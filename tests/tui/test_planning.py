@@ -84,7 +84,7 @@ def test_peers_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["plan", "tiny", "--quality", "99"], ["--quality is 99"]),
         (["plan", "llama-1b", "--memory", "8"], ["has 8 GB for training", "leave that peer out"]),
         (["plan", "tiny", "--set", "model.architecture=mamba"], ["'mamba'", "--parameters"]),
-        (["plan", "tiny", "--measured", "nowhere"], ["nowhere", "No such file"]),
+        (["plan", "tiny", "--measured", "nowhere"], ["--measured nowhere does not exist", "events.jsonl"]),
         (["plan", "tiny", "--write", "/nowhere/x.toml"], ["/nowhere/x.toml", "--write"]),
         (["plan", "tiny", "--peers", "65"], ["--peers is 65", "holds 64", "homefires simulate --peers 65"]),
         (["plan", "tiny", "--peers", "4000"], ["--peers is 4000", "homefires simulate --peers 4000"]),

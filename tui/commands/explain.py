@@ -20,9 +20,10 @@ def add_to(commands: Commands) -> None:
 
 def _explain(options: argparse.Namespace) -> int:
     from tui.codes import explain, list_all
+    from tui.terminal import columns
 
     if options.code is None:
         print(*list_all(), sep="\n")
     else:
-        print(*(textwrap.fill(line, WIDTH) for line in explain(options.code)), sep="\n")
+        print(*(textwrap.fill(line, columns(WIDTH)) for line in explain(options.code)), sep="\n")
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import time
 
 from tui.commands.options import Commands, add_command, add_directory, directory
@@ -26,14 +25,14 @@ def _add_set(commands: Commands) -> None:
 
 def _set(options: argparse.Namespace) -> int:
     from tui.limits import WIDE, change, describe, read_table, to_json
+    from tui.terminal import columns
 
     place = directory(options)
     said = change(place, options.assignments) if options.assignments else []
     if options.json:
         print(to_json(read_table(place)))
     else:
-        width = shutil.get_terminal_size((WIDE, 24)).columns
-        print(*(said or describe(read_table(place), time.time(), width)), sep="\n")
+        print(*(said or describe(read_table(place), time.time(), columns(WIDE))), sep="\n")
     return 0
 
 
