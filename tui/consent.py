@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dht.errors import BadInput, Unreachable
-from dht.invite import Invite
-from dht.invite import parse as parse_invite
+from dht.invite import Invite, parse_for
 from peer.events import printable
 from tui.launch import environment, failure_said, python_module
 from tui.progress import format_bytes
@@ -59,9 +58,11 @@ def introduce(invite: str) -> Mapping[str, Any]:
 def consents(join: Join, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce = introduce) -> bool:
     """Whether the owner of this machine wants it to join; remembered if so.
 
-    Raises BadInvite, BadInput where nobody can be asked, and Unreachable if no node tells what the run is.
+    Raises BadInvite as `Join.place` does, BadInput where nobody can be asked, and Unreachable if no node tells what the
+    run is.
     """
-    invite, directory = parse_invite(join.invite, time.time()), join.place()
+    directory = join.place()
+    invite = parse_for(directory, join.invite, time.time())
     if is_agreed(directory, invite) or is_locked(directory / "run" / "lock"):
         return True
     if yes:

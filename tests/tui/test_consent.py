@@ -112,6 +112,19 @@ def test_another_run_or_another_organiser_is_asked_for_anew(join: Join, spec: Ru
     assert not is_agreed(join.place(), read(join.invite))
 
 
+def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(spec: RunSpec, tmp_path: Path) -> None:
+    """As the peer itself has it; a newcomer does not get in with one."""
+    address = f"/ip4/127.0.0.1/tcp/4001/p2p/{ORGANISER.peer_id}"
+    over = issue(ORGANISER, run="tiny", spec_hash=spec.digest(), addrs=(address,), expires=time.time() - 60)
+    join = Join(invite=over, directory=tmp_path / "peer")
+    with pytest.raises(BadInvite, match="expired"):
+        consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "peer" / "genesis").touch()
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
+    assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO()), "and is not asked again"
+
+
 def test_what_fails_before_is_told_before(join: Join, spec: RunSpec) -> None:
     """A bad invite, nodes that do not answer; a folder that is in use is for `join` to tell."""
 

@@ -232,6 +232,18 @@ def test_print_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_peer_that_has_taken_part_is_installed_with_an_invite_that_is_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    organiser = Identity.from_seed(b"i" * 32)
+    address = f"/ip4/127.0.0.1/tcp/4001/p2p/{organiser.peer_id}"
+    over = issue(organiser, run="mine", spec_hash=b"\xab" * 32, addrs=(address,), expires=1.0)
+    assert main(["service", "install", over, "--dir", str(tmp_path), "--print"]) == 2
+    (tmp_path / "genesis").touch()
+    assert main(["service", "install", over, "--dir", str(tmp_path), "--print"]) == 0
+    assert over in capsys.readouterr().out
+
+
 def test_the_node_of_an_organiser_is_served_from_its_own_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,11 +79,11 @@ def _refuse_stray(options: argparse.Namespace) -> None:
 def _peer(join: Join) -> Service:
     import time
 
-    from dht.invite import parse
+    from dht.invite import parse_for
     from tui.service import Service
 
     directory = join.place().resolve()
-    what = f"a peer of {parse(join.invite, time.time()).run}"
+    what = f"a peer of {parse_for(directory, join.invite, time.time()).run}"
     argv = [*join.argv(directory), "--stay"]
     return Service(argv=argv, directory=directory, log=directory / "peer.log", what=what)
 
