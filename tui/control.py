@@ -50,15 +50,12 @@ class PeerControl:
 
     def require(self, cmd: str, **fields: Any) -> Reply:
         """As `request`. Raises Unreachable if no peer answers there, BadInput if it refuses."""
-        reply = _reply(self._ask(cmd, fields))
-        if not reply.ok:
-            raise BadInput(reply.error)
-        return reply
+        return _required(_reply(self._ask(cmd, fields)))
 
     def events(self, first: int = 0) -> Iterator[Line | None]:
         """The peer's events from number `first` on, until it ends; None whenever there was none for a second.
 
-        Raises Unreachable if no peer answers there.
+        Raises Unreachable if no peer answers there, BadInput if it refuses.
         """
         with self._connected() as connection:
             connection.sendall(_packed("events", {"from": first}))
@@ -71,10 +68,11 @@ class PeerControl:
                     yield None
                     continue
                 *whole, rest = (rest + piece).split(b"\n")
-                for text in whole[not told :]:  # the first line is the answer
+                if whole and not told:
+                    told = _required(_reply(_row(whole.pop(0)))).ok
+                for text in whole:
                     if (line := _parsed(text)) is not None:
                         yield line
-                told = told or bool(whole)
 
     def _ask(self, cmd: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         with self._connected() as connection:
@@ -97,6 +95,8 @@ class PeerControl:
             raise Unreachable(f"the peer in {self._directory} did not answer in {self._timeout_s:.0f} s") from error
         except PermissionError as error:
             raise BadInput(f"the peer in {self._directory} belongs to somebody else") from error
+        except BadInput:  # what it refuses in words; a ValueError, too
+            raise
         except ValueError as error:
             raise Unreachable(f"what listens at {path} is no peer of ours") from error
 
@@ -147,10 +147,20 @@ def _read_row(connection: socket.socket) -> dict[str, Any]:
         if not piece:
             raise ConnectionResetError("closed without an answer")
         received += piece
-    row = json.loads(received.partition(b"\n")[0])
+    return _row(received.partition(b"\n")[0])
+
+
+def _row(text: bytes) -> dict[str, Any]:
+    row = json.loads(text)
     if not isinstance(row, dict):
         raise ValueError("not an object")
     return row
+
+
+def _required(reply: Reply) -> Reply:
+    if not reply.ok:
+        raise BadInput(reply.error)
+    return reply
 
 
 def _reply(row: dict[str, Any]) -> Reply:

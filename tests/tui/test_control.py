@@ -122,6 +122,14 @@ def test_events_are_followed_to_the_peers_end(peer: tuple[Answers, list[dict[str
     assert asked[-1]["from"] == 7
 
 
+def test_a_peer_that_lets_nobody_follow_says_why(peer: tuple[Answers, list[dict[str, Any]]], tmp_path: Path) -> None:
+    """It has too many listeners: that is no folder without events."""
+    answer, _ = peer
+    answer(b'{"id":1,"ok":false,"error":"this peer has 16 connections already; close one"}\n')
+    with pytest.raises(BadInput, match="16 connections already"):
+        list(PeerControl(tmp_path).events())
+
+
 def test_the_pause_that_an_owner_asked_for_is_told_from_others_by_its_reason() -> None:
     """`p` of the dashboard resumes that one only."""
     assert RESUME in PAUSED_WHY
