@@ -38,7 +38,9 @@ class Keep:
 def serve_and_keep(
     argv: Sequence[str], log: Path, keep: Keep, output: Output, *, backoff: Backoff | None = None
 ) -> int:
-    """Run the node to its end, and the watcher beside it; the exit code. Raises what the node failed with."""
+    """Run the node to its end, and the watcher beside it; the exit code. Raises what the node failed with, and
+    OSError, before anything is started, for a folder that cannot be written to."""
+    keep.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with Children() as children:
         node = children.start("bootstrap", argv, log)
         beside = _Beside(children, keep, backoff or Backoff(), output)

@@ -91,6 +91,14 @@ def test_what_the_node_fails_with_is_raised(watchers: list[list[str]], tmp_path:
         )  # fmt: skip
 
 
+def test_a_folder_that_cannot_be_is_told_before_anybody_is_invited(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    kept, stream = Keep(directory=tmp_path / "file" / "keep", last=2, every=0), io.StringIO()
+    with pytest.raises(NotADirectoryError):
+        serve_and_keep(node(tmp_path / "done"), tmp_path / "log", kept, JsonOutput(stream, io.StringIO()))
+    assert stream.getvalue() == ""
+
+
 def test_what_is_kept_is_chosen_on_the_command_line() -> None:
     parser = Parser()
     add_keep(parser)
