@@ -188,7 +188,7 @@ class Dashboard(App[Outcome]):
         if not self._is_open or not self.is_running:  # while it closes, its widgets go one by one
             return
         view, shown = self.view(), self._shown
-        seen = (id(view.swarm), int(view.now), self.size, view.selected, view.ended, view.status)
+        seen = (id(view.swarm), int(view.now), self.size, view.selected, view.ended, view.status, view.silence)
         drawn = (*seen, shown, self._position())
         if drawn == self._drawn:
             return
@@ -214,6 +214,7 @@ class Dashboard(App[Outcome]):
             takes=source.control.takes if source.control is not None else frozenset(),
             refusal=self._refusal(),
             status=self._remote.status,
+            silence=self._remote.silence,
         )
 
     @property

@@ -85,6 +85,8 @@ def _state_line(view: View) -> Text:
         return Text(clip(f"{view.glyphs.alert} {view.ended}", room_of(view), view), style=view.ink.bad)
     if view.mine is None:
         return _counts_line(view)
+    if view.silence:
+        return Text(clip(f"{view.glyphs.alert} {view.silence}", room_of(view), view), style=view.ink.bad)
     text = state_of(view.mine, view)
     text.append(f"  {view.mine.why}" if view.mine.why else "", style=view.ink.text)
     return _sides(text, Text(_countdown(view.mine, view), style=view.ink.muted), view)

@@ -50,6 +50,9 @@ class View:
     status: PeerStatus | None = None
     """What my peer answered when it was asked last; None if it was not, or did not answer."""
 
+    silence: str = ""
+    """Why my peer does not answer when it is asked, or empty."""
+
     @property
     def mine(self) -> PeerView | None:
         """The volunteer's own peer, once it is known."""

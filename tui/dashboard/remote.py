@@ -14,6 +14,9 @@ ASK_EVERY_S = 2.0
 SNOOZED_S = 5.0
 """A peer that was just snoozed says so within this time."""
 
+UNANSWERED = 2
+"""Times in a row that it does not answer, before that is said: one may fall into its start or its end."""
+
 DONE = {
     "pause": "paused: what was trained in this round still counts",
     "resume": "training goes on",
@@ -28,6 +31,9 @@ class Remote:
     def __init__(self) -> None:
         self.status: PeerStatus | None = None
         """None: it never answered, or not the last time."""
+        self.silence = ""
+        """Why it does not answer; empty while it does."""
+        self._failures = 0
         self._asking = False
         self._asked_s = float("-inf")
         self._snoozed = (float("-inf"), 0.0)
@@ -45,6 +51,8 @@ class Remote:
         if cmd == "status":
             self._asking = False
             self.status = read_status(reply.fields) if reply.ok else None
+            self._failures = 0 if reply.ok else self._failures + 1
+            self.silence = reply.error if self._failures >= UNANSWERED else ""
             return
         if reply.ok and "holds" in reply.fields:
             self.status = read_status(reply.fields)

@@ -221,6 +221,25 @@ async def test_the_status_is_asked_every_two_seconds_and_never_twice_at_once() -
         assert "computes 50 %" in text_of(app)
 
 
+async def test_a_peer_that_hangs_is_not_said_to_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file says what it did last: after two questions without an answer the header says so, until it answers."""
+    source = Attached()
+    app = attached(source)
+    hangs = Reply(ok=False, error="the peer in runs/micro did not answer in 5 s")
+    async with opened(app) as pilot:
+        with monkeypatch.context() as patch:
+            patch.setattr(source.remembering, "request", lambda cmd, **fields: hangs)
+            for told in (False, True):
+                source.now_s += 2.0
+                app.tick()
+                await settled(pilot)
+                assert ("did not answer" in text_of(app).splitlines()[1]) == told
+        source.now_s += 2.0
+        app.tick()
+        await settled(pilot)
+        assert "did not answer" not in text_of(app)
+
+
 @pytest.mark.parametrize("key", ["p", "f", "z", "Q"])
 async def test_read_only_commands_nothing_and_says_why(key: str) -> None:
     source = Attached()
