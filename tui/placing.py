@@ -113,7 +113,7 @@ def _seen_from(directory: Path, spec: RunSpec) -> Swarm:
         )
     seen = fold_all(Seen(), read_events(directory))
     labels, tokens = labels_of(seen), step_tokens(spec)
-    there = [view for view in seen.peers.values() if view.state != "GONE"]
+    there = [view for view in seen.peers.values() if view.reports or view.state != "GONE"]  # mine may be stopped
     refuse_count(len(there), f"{directory} knows {{}} peers", MAX_MEMBERS)
     machines = [
         Machine(

@@ -114,7 +114,9 @@ def test_the_peers_of_a_run_are_those_that_a_peer_of_it_knows(tmp_path: Path, ca
     (tmp_path / "empty").mkdir()
     assert main(["place", "tiny", "--peers", str(tmp_path / "empty")]) == 2
     assert "holds no events" in capsys.readouterr().err
-    folder_of(tmp_path, PeerStarted(name="mine", version="0"), PeerStopped(why="left"))
+    folder_of(tmp_path, PeerStarted(name="mine", version="0"), heard("b", 512.0), PeerStopped(why="left"))
+    assert placed(capsys, "tiny", "--peers", str(folder))["peers"] == ["mine", "bb"]
+    (tmp_path / "events.jsonl").write_text("rubbish\n")
     assert main(["place", "tiny", "--peers", str(folder)]) == 2
     assert "knows 0 peers" in capsys.readouterr().err
 
