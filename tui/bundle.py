@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 from dht.errors import BadInput
 from peer.events import event_files
+from tui.places import ERROR_LOG, data_root
 from tui.redact import Private, Redactor
 
 EVENT_BYTES = 8 << 20
@@ -75,9 +76,9 @@ def contents(directory: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
         if (directory / name).exists():
             yield name, redactor.text((directory / name).read_text(errors="replace"))
     yield "events.jsonl", "".join(f"{redactor.line(line)}\n" for line in newest_events(directory))
-    for name in LOGS:
-        if (directory / name).exists():
-            yield name, redactor.text(tail(directory / name, LOG_BYTES))
+    for path in (*(directory / name for name in LOGS), data_root() / ERROR_LOG):
+        if path.exists():
+            yield path.name, redactor.text(tail(path, LOG_BYTES))
 
 
 def versions() -> dict[str, Any]:

@@ -126,10 +126,10 @@ def _fail(message: str, exit_code: int, *, debug: bool) -> int:
 
 def _describe_bug(error: Exception) -> str:
     """One line for an error that is ours, after its traceback went to a log."""
-    from tui.places import data_root
+    from tui.places import ERROR_LOG, data_root
 
     what = f"{type(error).__name__}: {error}".splitlines()[0]
-    log = data_root() / "error.log"
+    log = data_root() / ERROR_LOG
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         log.write_text(traceback.format_exc())

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
+ERROR_LOG = "error.log"
+"""Below `data_root`: the traceback of the last bug that a command met."""
+
 
 def data_root() -> Path:
     """The folder of everything of ours that outlives a process."""

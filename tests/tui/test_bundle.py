@@ -20,6 +20,7 @@ from peer.spec import dump, load
 from tui import bundle
 from tui.bundle import tail, write_bundle
 from tui.cli import main
+from tui.places import ERROR_LOG, data_root
 
 ADDRESSES = ("198.51.100.23", "2001:db8:77::5", "00:1b:44:11:3a:b7")
 HOST, LOGIN = "warhorse", "mallory"
@@ -53,6 +54,9 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list
     (directory / "settings.toml").write_text(f'name = "alice"\n# {text}\n')
     for name in ("peer.log", "peer.log.1", "doctor.json"):
         (directory / name).write_text(f"a line\n{text}\n")
+    error_log = data_root() / ERROR_LOG
+    error_log.parent.mkdir(parents=True)
+    error_log.write_text(f"Traceback\n{text}\n")
     return directory, [*secrets, "s3cret-value"]
 
 
@@ -76,7 +80,7 @@ def test_it_holds_what_a_report_needs(planted: tuple[Path, list[str]], tmp_path:
     texts = texts_of(tmp_path / "b.zip")
     assert texts.keys() == {
         "README.txt", "versions.json", "files.json", "spec.toml", "settings.toml", "doctor.json", "events.jsonl",
-        "peer.log", "peer.log.1",
+        "peer.log", "peer.log.1", "error.log",
     }  # fmt: skip
     versions = json.loads(texts["versions.json"])
     assert {"homefires", "torch", "hivemind", "textual"} <= versions["packages"].keys()

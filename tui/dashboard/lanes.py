@@ -155,14 +155,6 @@ def ticks(rounds: Sequence[RoundView], axis: Axis, mark: str) -> str:
     return "".join(row)
 
 
-def round_at(rounds: Sequence[RoundView], t: float) -> RoundView | None:
-    """The newest round that was committed by `t`."""
-    index = _first_from(rounds, t)
-    if index < len(rounds) and rounds[index].t <= t:
-        return rounds[index]
-    return rounds[index - 1] if index else None
-
-
 def _first_from(rounds: Sequence[RoundView], t: float) -> int:
     """How many rounds were committed before `t`. Rounds are by number, and so by time."""
     return bisect_left(rounds, t, key=lambda view: view.t)

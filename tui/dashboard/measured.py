@@ -10,7 +10,7 @@ def measured_against(name: str, peer: PeerView) -> str:
     """`83 °C now` beside `max_temperature_c`; empty if nothing is measured of what the setting is about."""
     figures, network = peer.device_figures, peer.network
     if name == "chain_mb" and network is not None:
-        return _share(network.disk_bytes, network.disk_quota_bytes or _chain_bytes(peer))
+        return _share(network.disk_bytes, network.disk_quota_bytes)
     if name in ("upload_mbps", "download_mbps"):
         points = peer.ups if name == "upload_mbps" else peer.downs
         return f"{points[-1].value * 8 / 1e6:.1f} Mbit/s now" if points else ""
@@ -30,8 +30,3 @@ def _share(used: int, quota: int) -> str:
     if not used or not quota:
         return f"{format_bytes(used)} now" if used else ""
     return f"{format_bytes(used)} of {format_bytes(quota)}, {100 * used / quota:.1f} %"
-
-
-def _chain_bytes(peer: PeerView) -> int:
-    megabytes = peer.settings.get("chain_mb")
-    return int(1e6 * megabytes) if isinstance(megabytes, int | float) else 0
