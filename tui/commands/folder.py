@@ -27,7 +27,8 @@ def add_to(commands: Commands) -> None:
 
 
 def _add_status(commands: Commands) -> None:
-    parser = add_command(commands, "status", _status, "say what a peer of this machine does")
+    summary = "say what a peer of this machine does, what it gave, and whether its part of the round will be in time"
+    parser = add_command(commands, "status", _status, summary)
     add_directory(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

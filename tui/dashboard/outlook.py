@@ -19,23 +19,19 @@ MOST_ADVICE = 2
 """Lines of what helps."""
 
 
-def outlook_of(view: View) -> RoundForecast | None:
-    """My peer's forecast, or without one of mine the selected peer's; None if there is none for this round."""
-    peer = view.mine or view.swarm.peers.get(view.selected)
-    return peer.expected if peer is not None else None
-
-
 def draw_outlook(view: View, width: int, *, roomy: bool) -> list[Text]:
-    """Above the lanes: a line on the round, one on the margin, and what helps. Where there is no room only what is
-    late, or nearly so, has a line."""
-    forecast = outlook_of(view)
-    if forecast is None or not (roomy or forecast.advice):
+    """Above the lanes, of my peer or without one of mine of the selected one: a line on the round, one on the margin,
+    and what helps. Where there is no room only what is late, or nearly so, has a line."""
+    peer = view.mine or view.swarm.peers.get(view.selected)
+    forecast = peer.expected if peer is not None else None
+    if peer is None or forecast is None or not (roomy or forecast.advice):
         return []
     words, style = margin_words(forecast), _style(forecast, view)
     if not roomy:
         return [_line([(f"{view.glyphs.alert} round {forecast.round}: {words}", style)], width, view)]
     dot = f" {view.glyphs.dot} "
-    head: Pieces = [(f"Round {forecast.round}", view.ink.strong), (f" {length_words(forecast)}", view.ink.text)]
+    whose = f" for {peer.label}" if view.mine is None else ""
+    head: Pieces = [(f"Round {forecast.round}{whose}", view.ink.strong), (f" {length_words(forecast)}", view.ink.text)]
     if (so_far := _so_far(view, forecast)) is not None:
         over = so_far > forecast.high_s
         head.append((f"{dot}{format_seconds(so_far)} so far", view.ink.warn if over else view.ink.muted))

@@ -108,7 +108,9 @@ async def test_who_watches_sees_what_the_selected_peer_foretells() -> None:
     app = shown(source)
     async with opened(app) as pilot:
         await press(pilot, "3")
-        assert "its part will be 3 s late" in text_of(app)
+        text = text_of(app)
+    assert "its part will be 3 s late" in text
+    assert f"Round {source.swarm.peers[peer].round + 1} for peer-2 about 62 s" in text
 
 
 def reordered(swarm: Swarm, first: str) -> Swarm:
