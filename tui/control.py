@@ -95,6 +95,8 @@ class PeerControl:
             raise Unreachable(f"the peer in {self._directory} did not answer in {self._timeout_s:.0f} s") from error
         except PermissionError as error:
             raise BadInput(f"the peer in {self._directory} belongs to somebody else") from error
+        except OSError as error:  # such as too many open files
+            raise Unreachable(f"the peer in {self._directory} cannot be asked: {error.strerror}") from error
         except BadInput:  # what it refuses in words; a ValueError, too
             raise
         except ValueError as error:

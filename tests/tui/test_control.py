@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import tui.control
 from dht.errors import BadInput, Unreachable
 from peer.events import Line, PeerStarted, format_line
 from peer.session import PAUSED_WHY
@@ -101,6 +104,17 @@ def test_a_peer_that_does_not_answer_is_not_waited_for_long(tmp_path: Path) -> N
         deaf.listen()
         reply = PeerControl(tmp_path, timeout_s=0.1).request("status")
     assert reply.error == f"the peer in {tmp_path} did not answer in 0 s"
+
+
+def test_a_system_that_gives_no_socket_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dashboard asks in a thread of its own: nothing but an answer may come out of that."""
+
+    def none(*about: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(tui.control.socket, "socket", none)
+    reply = PeerControl(tmp_path).request("status")
+    assert (reply.ok, reply.error) == (False, f"the peer in {tmp_path} cannot be asked: Too many open files")
 
 
 def test_no_peer_is_one_line_and_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
