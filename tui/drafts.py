@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from peer.events import DeviceMeasured, NetworkMeasured, PenaltyImposed, RoundForecast, TransferProgressed
+from tui.history import PEER_POINTS, add_point
 from tui.snapshot import Commit, Entry, PeerView, Penalised, Point, Span, Swarm
 
 MAX_PEERS = 1024
@@ -164,6 +165,10 @@ class SwarmDraft:
         """One more line of the log."""
         short = text if len(text) <= MAX_ENTRY_TEXT else f"{text[: MAX_ENTRY_TEXT - 1]}…"
         self.entries.append(Entry(t=t, level=level, peer=peer, code=code, text=short))
+
+    def plot(self, points: list[Point], t: float, round: int, value: float, limit: int = PEER_POINTS) -> None:
+        """One more point of a curve, at as many tokens as the run has by now."""
+        add_point(points, Point(t=t, round=round, tokens=self.tokens, value=value), limit)
 
     def freeze(self) -> Swarm:
         """What is known now."""

@@ -6,7 +6,6 @@ what the line says of the peer that told it. What it says of the swarm as a whol
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterable
 from types import MappingProxyType
 from typing import Any
@@ -35,19 +34,17 @@ from peer.events import (
     TransferProgressed,
 )
 from tui.drafts import PeerDraft, SwarmDraft
-from tui.history import PEER_POINTS, add_point, add_span, is_exchanging, training_began
-from tui.rounds import commit, impose, is_excused, note_abort, note_evaluation, note_heard
+from tui.hearsay import take_hearsay
+from tui.history import LONG_S, add_span, is_exchanging
+from tui.naming import short_name
+from tui.rounds import commit, impose, is_excused, note_abort, note_evaluation
 from tui.settings import changes
-from tui.snapshot import Point, Swarm
+from tui.snapshot import Swarm
 
 MAX_ALERTS = 16
 """Alerts of one peer that are kept, the newest last."""
-NAME_CELLS = 32
-"""A longer name is cut."""
 TRAFFIC_POINTS = 64
 MAX_TRANSFERS = 8
-LONG_S = 1.0
-"""Over a shorter time no speed is computed."""
 
 _CYCLE = frozenset({"TRAINING", "READY", "AVERAGING"})
 """Each round goes through these: their changes are not in the log."""
@@ -81,7 +78,7 @@ def _take(draft: SwarmDraft, line: Line) -> None:
     draft.last_t = t if draft.last_t is None else max(draft.last_t, t)
     event = line.event
     if isinstance(event, ReportReceived):
-        _take_hearsay(draft, draft.peer(event.about), t, event)
+        take_hearsay(draft, draft.peer(event.about), t, event)
     elif isinstance(event, InviteIssued):
         draft.invite = event.invite
         draft.note(t, "info", line.peer, "INVITE", "an invite was issued")
@@ -102,50 +99,6 @@ def _take_nameless(draft: SwarmDraft, t: float, event: Event) -> None:
             _TAKERS[type(event)](draft, draft.narrator, t, event)
         case PeerStopped(why=why, exit_code=exit_code):
             draft.note(t, "error" if exit_code else "info", "", "STOPPED", why)
-
-
-# ---- what others received of a peer ----
-
-
-def _take_hearsay(draft: SwarmDraft, peer: PeerDraft, t: float, event: ReportReceived) -> None:
-    """What another peer says of itself; nothing but a sign of life if its own lines are read."""
-    peer.seen_t = t if peer.seen_t is None else max(peer.seen_t, t)
-    if event.evaluated is not None:
-        note_heard(draft, t, peer, event.evaluated_round, event.evaluated)
-    if peer.reports:
-        return
-    peer.started_t = t if peer.started_t is None else peer.started_t
-    peer.name = short_name(event.name) or peer.name
-    phase, peer.state = _stage(event)
-    peer.why = "sits this round out" if event.ready and not event.steps else ""
-    peer.round, peer.step = event.round, event.steps
-    add_span(peer.spans, t, phase, event.round + 1)
-    if event.ready and event.tokens:
-        peer.tokens_now = event.tokens
-    speed = event.tokens_per_s or _estimate_speed(peer, t, event)
-    if speed:
-        peer.tokens_per_s = speed
-        _plot(draft, peer.speeds, t, event.round, speed)
-    if event.loss is not None:
-        peer.loss = event.loss
-        _plot(draft, peer.losses, t, event.round, event.loss)
-
-
-def _stage(event: ReportReceived) -> tuple[str, str]:
-    """Phase and state of a peer that is known by hearsay."""
-    if event.leaving:
-        return "gone", "GONE"
-    if event.ready and not event.steps and event.round >= 0:
-        return "paused", "PAUSED"
-    return ("group", "READY") if event.ready else ("train", "TRAINING")
-
-
-def _estimate_speed(peer: PeerDraft, t: float, event: ReportReceived) -> float:
-    """Tokens per second since it was first heard to train in this round; 0 if that is not known."""
-    began_t = training_began(peer.spans, event.round + 1)
-    if not event.ready or began_t is None or t - began_t < LONG_S:
-        return 0.0
-    return event.tokens / (t - began_t)
 
 
 # ---- what a peer says of itself ----
@@ -209,9 +162,9 @@ def _take_progress(draft: SwarmDraft, peer: PeerDraft, t: float, event: InnerPro
     peer.loss, peer.learning_rate, peer.tokens_per_s = event.loss, event.learning_rate, event.tokens_per_s
     _return(peer)
     if event.loss is not None:
-        _plot(draft, peer.losses, t, event.round, event.loss)
-    _plot(draft, peer.speeds, t, event.round, event.tokens_per_s)
-    _plot(draft, peer.learning_rates, t, event.round, event.learning_rate)
+        draft.plot(peer.losses, t, event.round, event.loss)
+    draft.plot(peer.speeds, t, event.round, event.tokens_per_s)
+    draft.plot(peer.learning_rates, t, event.round, event.learning_rate)
     if not is_exchanging(peer.spans):
         add_span(peer.spans, t, "train", event.round + 1)
 
@@ -272,8 +225,8 @@ def _take_network(draft: SwarmDraft, peer: PeerDraft, t: float, event: NetworkMe
     if before is not None and before_t is not None and t - before_t >= LONG_S:
         sent_bps = max(0, event.bytes_sent - before.bytes_sent) / (t - before_t)
         received_bps = max(0, event.bytes_received - before.bytes_received) / (t - before_t)
-        _plot(draft, peer.ups, t, peer.round, sent_bps, TRAFFIC_POINTS)
-        _plot(draft, peer.downs, t, peer.round, received_bps, TRAFFIC_POINTS)
+        draft.plot(peer.ups, t, peer.round, sent_bps, TRAFFIC_POINTS)
+        draft.plot(peer.downs, t, peer.round, received_bps, TRAFFIC_POINTS)
     peer.network, peer.network_t = event, t
 
 
@@ -323,28 +276,3 @@ def _return(peer: PeerDraft) -> None:
     """Others took it for gone, and it trains."""
     if peer.state == "GONE":
         peer.state, peer.why = "TRAINING", ""
-
-
-def _plot(draft: SwarmDraft, points: list[Point], t: float, round: int, value: float, limit: int = PEER_POINTS) -> None:
-    add_point(points, Point(t=t, round=round, tokens=draft.tokens, value=value), limit)
-
-
-def short_name(name: str) -> str:
-    """A name of at most `NAME_CELLS` columns, cut with an ellipsis; marks that pile up without width are cut, too."""
-    if len(name) <= NAME_CELLS and name.isascii():
-        return name
-    if len(name) <= 2 * NAME_CELLS and sum(map(_cells, name)) <= NAME_CELLS:
-        return name
-    kept, cells = "", 0
-    for char in name[: 2 * NAME_CELLS]:
-        cells += _cells(char)
-        if cells >= NAME_CELLS:
-            break
-        kept += char
-    return f"{kept}…"
-
-
-def _cells(char: str) -> int:
-    if unicodedata.category(char) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -11,6 +11,9 @@ PEER_POINTS = 256
 MAX_SPANS = 512
 """Of the lane of one peer: some fifty rounds."""
 
+LONG_S = 1.0
+"""Over a shorter time no speed is computed."""
+
 _EXCHANGE = frozenset({"freeze", "group", "send", "judge", "reduce", "commit", "apply"})
 _STANDING = frozenset({"gone", "paused", "sync"})
 

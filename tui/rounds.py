@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from peer.events import ACCEPTED, LATE, PenaltyImposed, RoundAborted, RoundCommitted, outcomes
 from tui.drafts import MAX_ROUNDS, PeerDraft, SwarmDraft
-from tui.history import PEER_POINTS, SWARM_POINTS, add_point, add_span, drop_rounds, mark_tardy
+from tui.history import SWARM_POINTS, add_point, add_span, drop_rounds, mark_tardy
 from tui.snapshot import WEIGHT_ONE, PeerView, Penalised, Point, RoundView
 
 MAX_COMMITS = 4096
@@ -218,7 +218,7 @@ def _count_for_peer(
         peer.weight = weight / WEIGHT_ONE
     if norm is not None:
         peer.norm = norm
-        add_point(peer.norms, Point(t=t, round=event.round, tokens=draft.tokens, value=norm), PEER_POINTS)
+        draft.plot(peer.norms, t, event.round, norm)
     if not peer.reports and peer.peer in event.group:
         peer.round = max(peer.round, event.round)  # until it says otherwise
         if live and event.weights.get(peer.peer):
@@ -235,16 +235,14 @@ def _plot_training(draft: SwarmDraft, peer: PeerDraft, t: float, view: RoundView
         known.loss for known in draft.peers.values() if known.reports and known.loss is not None and not known.stopped
     ]
     if losses:
-        value = sum(losses) / len(losses)
-        add_point(draft.training, Point(t=t, round=view.round, tokens=draft.tokens, value=value), SWARM_POINTS)
+        draft.plot(draft.training, t, view.round, sum(losses) / len(losses), SWARM_POINTS)
 
 
 def _plot_speed(draft: SwarmDraft, t: float, view: RoundView) -> None:
     """Of a round whose time is known: catching up belongs to none."""
     if not view.round_s or (draft.speeds and draft.speeds[-1].round >= view.round):
         return
-    speed = view.tokens / view.round_s
-    add_point(draft.speeds, Point(t=t, round=view.round, tokens=draft.tokens, value=speed), SWARM_POINTS)
+    draft.plot(draft.speeds, t, view.round, view.tokens / view.round_s, SWARM_POINTS)
 
 
 # ---- a fork undoes rounds ----

@@ -34,8 +34,9 @@ from peer.events import (
 )
 from tests.tui.many_lines import make_lines
 from tui.drafts import MAX_ENTRIES, MAX_PEERS, MAX_PENALTIES, MAX_ROUNDS, PeerDraft
-from tui.fold import NAME_CELLS, fold, fold_all, short_name
+from tui.fold import fold, fold_all
 from tui.history import MAX_SPANS, PEER_POINTS, SWARM_POINTS
+from tui.naming import NAME_CELLS, short_name
 from tui.snapshot import PeerView, Swarm, to_json
 
 RECORDING = Path(__file__).with_name("recordings") / "demo.jsonl"
