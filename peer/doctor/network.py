@@ -82,6 +82,11 @@ def daemon_failed(error: HomefiresError) -> Check:
     return failed("daemon", one_line(error), fix, type(error))
 
 
+def broke_off(error: HomefiresError) -> Check:
+    """A daemon that had started ended, or lost its network, in the middle of it."""
+    return unknown("network", f"the examination broke off: {one_line(error)}", "run it again")
+
+
 # ---- the addresses of the invite ----
 
 
@@ -225,7 +230,7 @@ def _mbps(value: float | None) -> str:
 
 async def examine_network(invite: Invite | None, listen: Sequence[str], tell: Callable[[Check], None]) -> Met | None:
     """Every check of this family, in order; what was learned on the way, None without a daemon."""
-    run = invite.spec_hash if invite else b"\0" * 32
+    run, met = invite.spec_hash if invite else b"\0" * 32, None
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         try:
             config = daemon_config(Path(folder), run, listen)
@@ -237,10 +242,9 @@ async def examine_network(invite: Invite | None, listen: Sequence[str], tell: Ca
                 if invite is not None:
                     await _examine_others(met, invite, tell)
                 tell(check_reach(await node.addresses()))
-                return met
         except HomefiresError as error:
-            tell(daemon_failed(error))
-            return None
+            tell(daemon_failed(error) if met is None else broke_off(error))
+    return met
 
 
 async def _examine_others(met: Met, invite: Invite, tell: Callable[[Check], None]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+import peer.doctor.network
 from dht.addresses import LOOPBACK
-from dht.errors import ClockOff
+from dht.errors import ClockOff, Unreachable
 from dht.identity import Identity
 from dht.invite import issue, parse
 from dht.node import NetworkConfig, open_node
@@ -38,8 +41,8 @@ async def test_a_run_that_is_there_is_examined_and_introduced(tmp_path: Path, cl
         node.serve("spec", dump(spec).encode)
         node.serve("time", lambda: struct.pack(">d", time.time() + 10))
         serve_probes(node)
-        peer = Identity.generate()
-        await Notices(node.board, peer, spec.digest(), "peer").publish(HEAD_SENT)
+        other = Identity.generate()
+        await Notices(node.board, other, spec.digest(), "peer").publish(HEAD_SENT)
         silent = f"/ip4/127.0.0.1/tcp/{closed_port}/p2p/{organiser.peer_id}"
         addresses = (*await node.addresses(), silent)
         invite = parse(issue(organiser, run="micro", spec_hash=spec.digest(), addrs=addresses), time.time())
@@ -61,6 +64,24 @@ async def test_a_run_that_is_there_is_examined_and_introduced(tmp_path: Path, cl
     assert found["line"].status is Status.PASS
     assert set(found["line"].figures) == {"upload_mbps", "download_mbps"}
     assert facts(invite, spec, None)["parameters"] > 0
+
+
+async def test_a_network_that_goes_away_is_no_broken_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is told to install hivemind anew for that; what was found by then counts."""
+
+    class Lost:
+        async def addresses(self) -> list[str]:
+            raise Unreachable("the daemon is gone")
+
+    @asynccontextmanager
+    async def opened(config: NetworkConfig) -> AsyncIterator[Lost]:
+        yield Lost()
+
+    monkeypatch.setattr(peer.doctor.network, "open_node", opened)
+    found: list[Check] = []
+    assert await examine_network(None, LOOPBACK, found.append) is not None
+    assert [(check.name, check.status) for check in found] == [("daemon", Status.PASS), ("network", Status.UNKNOWN)]
+    assert "the daemon is gone" in found[1].found
 
 
 def test_every_address_is_told() -> None:
