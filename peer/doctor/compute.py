@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import BadInput, HomefiresError, MemoryFull
-from peer.doctor.check import Check, failed, one_line, passed, size
+from peer.doctor.check import Check, failed, one_line, passed, size, unknown
 from peer.fit.fitted import Fit, from_json
 from peer.plan.explain import seconds
 from peer.spec import RunSpec, dump
 
 CHILD_S = 90.0
 """Loading torch takes seconds; a driver that hangs is not waited for any longer."""
+
+DRY_S = 180.0
+"""A dry run of the micro-batch; one of a join may take longer (`peer.fit.finding`)."""
 
 LIBRARIES = """
 import google.protobuf, hivemind
@@ -36,6 +39,7 @@ class Ended:
     exit_code: int
     out: str
     err: str
+    timed_out: bool = False
 
     @property
     def answer(self) -> str:
@@ -75,7 +79,7 @@ async def run_python(*words: str, timeout_s: float = CHILD_S) -> Ended:
         async with asyncio.timeout(timeout_s):
             out, err = await child.communicate()
     except TimeoutError:
-        return Ended(exit_code=-9, out="", err=f"it did not end within {timeout_s:.0f} s")
+        return Ended(exit_code=-9, out="", err=f"it did not end within {timeout_s:.0f} s", timed_out=True)
     finally:
         if child.returncode is None:
             child.kill()
@@ -117,12 +121,27 @@ async def check_libraries(start: Start = run_python) -> Check:
     return passed("libraries", f"hivemind {hivemind} and protobuf {protobuf} go together")
 
 
+async def _dry_run(spec: RunSpec, path: Path, device: str, start: Start) -> Ended:
+    """As a join does it: one that the system kills, for it took too much memory, is tried with half the micro-batch."""
+    most = spec.inner.sequences * spec.inner.accumulation
+    while True:
+        ended = await start(
+            "-m", "peer.fit.dry", str(path), "--device", device, "--most", str(most), timeout_s=DRY_S
+        )  # fmt: skip
+        if ended.exit_code >= 0 or ended.timed_out or most == 1:
+            return ended
+        most = (min(most, spec.inner.sequences) + 1) // 2
+
+
 async def check_fit(spec: RunSpec, device: str, start: Start = run_python) -> tuple[Check, Fit | None]:
     """A dry run of the real micro-batch: how fast this machine trains, and whether there is room."""
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         path = Path(folder) / "spec.toml"
         path.write_text(dump(spec))
-        ended = await start("-m", "peer.fit.dry", str(path), "--device", device)
+        ended = await _dry_run(spec, path, device, start)
+    if ended.timed_out:
+        found = f"a dry run of {spec.run.name}: {ended.last_words}; a join waits longer for it"
+        return unknown("fit", found, "join a run with a smaller model, or choose another device with --device"), None
     fit = from_json(ended.answer) if ended.exit_code == 0 else None
     if fit is None:
         full = ended.exit_code == MemoryFull.exit_code or ended.exit_code < 0

@@ -104,6 +104,22 @@ async def test_what_a_child_tells_is_read() -> None:
     async def killed(*words: str, timeout_s: float = 0.0) -> Ended:
         return Ended(exit_code=-9, out="", err="")
 
+    async def killed_at_first(*words: str, timeout_s: float = 0.0) -> Ended:
+        tried.append(int(words[-1]))
+        return await (dry if len(tried) > 1 else killed)(*words)
+
+    spec, tried = load("micro"), list[int]()
+    check, fit = await check_fit(spec, "cpu", killed_at_first)
+    assert fit == FIT, "as a join would: half as much may have room"
+    assert tried == [spec.inner.sequences * spec.inner.accumulation, (spec.inner.sequences + 1) // 2]
+
+    async def slow(*words: str, timeout_s: float = 0.0) -> Ended:
+        return Ended(exit_code=-9, out="", err=f"it did not end within {timeout_s:.0f} s", timed_out=True)
+
+    check, fit = await check_fit(spec, "cpu", slow)
+    assert (check.status, fit) == (Status.UNKNOWN, None), "a join takes its time"
+    assert "did not end within 180 s" in check.found
+
     check, fit = await check_fit(load("micro"), "cpu", killed)
     assert fit is None
     assert (check.status, check.exit_code) == (Status.FAIL, 12)
