@@ -34,7 +34,7 @@ from dht.links import (
 from dht.records import Malformed, Record, acceptable, pack, unpack
 from dht.refusals import Code, Refusals
 from dht.remembered import Remembered
-from dht.schema import make_validator
+from dht.schema import bound_storage, make_validator
 from dht.streams import MAX_FRAME_BYTES, Streams
 from dht.traffic import Tally
 
@@ -461,7 +461,7 @@ async def _start_dht(daemon: Daemon, config: NetworkConfig, met: list[str], refu
     from hivemind.dht import DHTNode
 
     # Records are small, short-lived and always read anew: caches would only serve old ones.
-    return await DHTNode.create(
+    dht_node = await DHTNode.create(
         p2p=daemon.p2p,
         initial_peers=met or None,
         client_mode=config.client_mode,
@@ -472,6 +472,8 @@ async def _start_dht(daemon: Daemon, config: NetworkConfig, met: list[str], refu
         cache_nearest=0,
         cache_on_store=False,
     )
+    bound_storage(dht_node.protocol)
+    return dht_node
 
 
 async def _watch(daemon: Daemon) -> None:

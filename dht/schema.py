@@ -18,6 +18,13 @@ from dht.keys import MAX_TTL_S, TOPICS, dht_key
 from dht.records import CLOCK_SKEW_S, MAX_RECORD_BYTES, Malformed, Record, sound, unpack
 from dht.refusals import Code, Refusals
 
+MAX_VALUE_BYTES = MAX_RECORD_BYTES + 3
+"""A record as msgpack bytes."""
+MAX_SUBKEY_BYTES = 64
+"""A peer id as msgpack text has 54."""
+AUTHORS_MOST = 1024
+"""Under one topic. Keys cost nothing, so there is an end; who is on the board stays there. So many of the longest
+records fit into one answer of hivemind's, which has at most 2 MiB."""
 LATE_S = 60.0
 """A record that expired so long ago is nobody's answer any more, but put up again."""
 
@@ -43,6 +50,31 @@ def make_validator(run: bytes, refusals: Refusals) -> Any:
     return RecordValidator()
 
 
+def bound_storage(protocol: Any) -> None:
+    """Have a hivemind DHTProtocol hold so many authors under a topic, and no older record beside a newer one.
+
+    By itself it takes as many as come, and forgets the newer record when an older one, put up again, expires.
+    """
+    from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
+
+    class Storage(DHTLocalStorage):  # type: ignore[misc]
+        def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
+            held = self.get(key)
+            authors = held.value if held is not None else None
+            if isinstance(authors, DictionaryDHTValue):
+                known = authors.get(subkey)
+                if known is None and len(authors) >= AUTHORS_MOST:
+                    return False
+                if known is not None and known.expiration_time >= expiration_time:
+                    return False
+            return bool(super().store_subkey(key, subkey, value, expiration_time))
+
+    for name in ("storage", "cache"):
+        bounded = Storage()
+        bounded.__dict__.update(getattr(protocol, name).__dict__)
+        setattr(protocol, name, bounded)
+
+
 def fault_of(run: bytes, topic: str, subkey: bytes, value: bytes, expires: float) -> tuple[Code, str] | None:
     """Why `value` (msgpack of the packed record) is not the statement of the peer named by `subkey`; None if it is."""
     now = time.time()
@@ -50,7 +82,9 @@ def fault_of(run: bytes, topic: str, subkey: bytes, value: bytes, expires: float
         return Code.RECORD, f"it is to live for {expires - now:.0f} s; none lives longer than {MAX_TTL_S:.0f} s"
     if expires < now - LATE_S:
         return Code.REPLAY, f"it expired {now - expires:.0f} s ago"
-    record = _parse(run, topic, bytes(value))
+    if len(value) > MAX_VALUE_BYTES:  # looked at first: what is parsed is remembered
+        return Code.RECORD, f"it has {len(value)} bytes; a record has at most {MAX_RECORD_BYTES}"
+    record = _parse(run, topic, value)
     if record is None:
         return Code.RECORD, f"it is no {topic} that its author signed for this run"
     if record.expires != expires:
@@ -63,7 +97,7 @@ def fault_of(run: bytes, topic: str, subkey: bytes, value: bytes, expires: float
 def _author_of(subkey: Any) -> str:
     """Whom a record is said to be of, for the log; a stranger wrote it."""
     try:
-        name = msgpack.unpackb(subkey)
+        name = msgpack.unpackb(subkey) if len(subkey) <= MAX_SUBKEY_BYTES else None
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
         name = None
     return name if isinstance(name, str) and public_key_of(name) is not None else "somebody"
@@ -72,8 +106,6 @@ def _author_of(subkey: Any) -> str:
 @functools.lru_cache(maxsize=2048)
 def _parse(run: bytes, topic: str, value: bytes) -> Record | None:
     """The record if all that does not depend on time is right. Cached: nodes see each one many times."""
-    if len(value) > MAX_RECORD_BYTES + 3:
-        return None
     try:
         packed = msgpack.unpackb(value)
         record = unpack(packed) if isinstance(packed, bytes) else None
