@@ -112,8 +112,15 @@ class PeerStreams:
         assert to != self._daemon.peer_id, "a peer does not send to itself"
         if (lane, to) not in self._outgoing:
             link = _Outgoing(self, lane, to)
-            self._outgoing[lane, to] = (link, self._spawn(link.run()))
+            self._outgoing[lane, to] = (link, self._spawn(self._serve(link, lane, to)))
         return self._outgoing[lane, to][0]
+
+    async def _serve(self, link: _Outgoing, lane: Lane, to: str) -> None:
+        """Run a link, and forget it when it has ended: peer ids cost nothing."""
+        try:
+            await link.run()
+        finally:
+            del self._outgoing[lane, to]
 
     async def dial(self, to: str, lane: Lane = Lane.CONTROL) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A new stream to a peer; raises Unreachable."""
@@ -268,11 +275,13 @@ class _Outgoing:
         self._wake.set()
 
     async def run(self) -> None:
-        """Dial when there is something to send; after a failure drop what waits, pause, and go on."""
+        """Dial while there is something to send; after a failure drop what waits, pause, and go on.
+
+        Ends when the stream has ended and nothing waits: the next frame to this peer makes another link.
+        """
         first_s, largest_s = self._limits.retry_s
         pause_s = first_s
-        while not self._is_finishing:
-            await self._wait_for_frame()
+        while (self._frames or self._later) and not self._is_finishing:
             sent_before = self._frames_sent
             try:
                 await self._send_while_connected()
@@ -285,9 +294,9 @@ class _Outgoing:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, largest_s)
 
-    async def _wait_for_frame(self, ended: asyncio.Task[None] | None = None) -> None:
-        """Or until the stream has ended, if there is one."""
-        while not (self._frames or self._later or self._is_finishing or (ended is not None and ended.done())):
+    async def _wait_for_frame(self, ended: asyncio.Task[None]) -> None:
+        """Or until the stream has ended."""
+        while not (self._frames or self._later or self._is_finishing or ended.done()):
             self._wake.clear()
             await self._wake.wait()
 

@@ -106,8 +106,21 @@ async def test_the_stream_to_a_peer_that_ends_it_is_closed_at_once_and_a_new_one
         assert streams.frames_dropped == 0
         for end in (writer, other):
             end.close()
-        for task in running:
-            task.cancel()
+        await asyncio.wait(running)
+        assert streams._outgoing == {}, "peer ids cost nothing: those that are gone are forgotten"
+
+
+async def test_a_peer_that_cannot_be_reached_is_forgotten_once_nothing_waits_for_it() -> None:
+    class Nowhere(Sockets):
+        async def open_stream(self, *about: Any) -> Any:
+            raise Unreachable("nobody is there")
+
+    daemon: Any = Nowhere()
+    async with asyncio.timeout(HANG_S), asyncio.TaskGroup() as tasks:
+        streams = PeerStreams(daemon, "/test", tasks.create_task, LIMITS)
+        streams.send("carol", b"hello")
+        streams.send_when_free("carol", lambda: FRAME)
+    assert (streams.frames_dropped, streams._outgoing) == (2, {})
 
 
 def test_a_stream_that_was_closed_meanwhile_is_an_error_of_the_network() -> None:
