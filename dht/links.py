@@ -171,6 +171,11 @@ class PeerStreams:
             if (lane, sender) in self._incoming:
                 self._incoming[lane, sender].cancel()
 
+    def cut_all(self) -> None:
+        """End the streams of everybody."""
+        for task in self._incoming.values():
+            task.cancel()
+
     async def _read_frames(self, lane: Lane, sender: str, reader: asyncio.StreamReader) -> None:
         me = asyncio.current_task()
         assert me is not None

@@ -178,8 +178,12 @@ class Node:
         return False
 
     def guard(self, lets_in: LetsIn, open_names: Container[str]) -> None:
-        """From now on take streams, and questions for other than these names, from those alone who are let in."""
+        """From now on take streams, and questions for other than these names, from those alone who are let in.
+
+        Streams that are open end: whoever may come in opens another.
+        """
         self._links.lets_in, self._open_names = lets_in, open_names
+        self._links.cut_all()
 
     def cut(self, peer_id: str) -> None:
         """End the streams of a peer that is not let in any more."""
