@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -52,6 +52,7 @@ _BOARD_TIMEOUT_S = 15.0
 _MAX_NAME_BYTES = 64
 _MAX_REQUEST_BYTES = 8192
 _MAX_ANSWERS = 64
+_MAX_ANSWERS_EACH = 16
 _HAS_IT = b"\x01"
 _HAS_NOTHING = b"\x00"
 _NO_NAME = ""
@@ -106,7 +107,8 @@ class Node:
         self._links = streams
         self._providers: dict[str, Answer] = {}
         self._ask_protocol = _protocol(config.run, "ask")
-        self._answers = asyncio.Semaphore(_MAX_ANSWERS)
+        self._answering: Counter[str] = Counter()
+        """Questions that are open, by asker."""
         self._open_names: Container[str] | None = None
         """What those may ask, too, who are not let in; None: everybody is."""
 
@@ -260,12 +262,15 @@ class Node:
         await self._daemon.handle(self._ask_protocol, self._answer)
 
     async def _answer(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._answers.locked():
-            log.warning("refused a question of %s: too many at once", peer_id)
+        if self._answering[peer_id] >= _MAX_ANSWERS_EACH or self._answering.total() >= _MAX_ANSWERS:
+            log.info("refused a question of %s: too many at once", peer_id)
             return
-        async with self._answers:
+        self._answering[peer_id] += 1
+        try:
             with suppress(EOFError, TimeoutError, OSError):
                 await self._answer_one(peer_id, reader, writer)
+        finally:
+            self._answering -= Counter([peer_id])  # which forgets who has none any more
 
     async def _answer_one(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         limit_s = self._config.limits.progress_timeout_s

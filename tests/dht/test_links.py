@@ -18,7 +18,7 @@ from dht.bucket import CHUNK_BYTES, Lane
 from dht.errors import Unreachable
 from dht.line import Line
 from dht.links import HEADER_BYTES, PROGRESS_BYTES, LinkLimits, OversizeError, PeerStreams, read_frame, require_open
-from dht.node import NetworkConfig, Node
+from dht.node import _MAX_ANSWERS, _MAX_ANSWERS_EACH, NetworkConfig, Node
 from dht.streams import MAX_FRAME_BYTES
 from peer.testing.children import HANG_S
 
@@ -377,6 +377,36 @@ async def asking(timeout_s: float, slowest_bytes_per_s: float) -> AsyncIterator[
     finally:
         writer.close()
         await asyncio.wait([asked])
+
+
+async def test_one_asker_leaves_room_for_the_others() -> None:
+    """Mallory opens as many streams as may be open at once, and says nothing on them."""
+    daemon: Any = Sockets()
+    config = NetworkConfig(run=b"r" * 32, identity_path=Path(), socket_folder=Path(), listen=(), limits=LIMITS)
+    board: Any = None
+    node = Node(config, daemon, board, PeerStreams(daemon, "/test", asyncio.create_task, LIMITS))
+    node.serve("name", lambda: b"value")
+    near_ends = []
+
+    async def open_stream(peer: str) -> tuple[asyncio.Task[None], asyncio.StreamReader, asyncio.StreamWriter]:
+        near, far = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=near)
+        near_ends.append(writer)
+        answering = asyncio.create_task(node._answer(peer, reader, writer))
+        return answering, *await asyncio.open_connection(sock=far)
+
+    async with asyncio.timeout(HANG_S):
+        opened = [await open_stream("mallory") for _ in range(_MAX_ANSWERS)]
+        silent = [task for task, _, _ in opened]
+        await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
+        assert sum(not task.done() for task in silent) == _MAX_ANSWERS_EACH
+        answering, reader, writer = await open_stream("alice")
+        writer.write(b"\x04name\x00\x00")
+        assert await reader.readexactly(1 + HEADER_BYTES + 5) == b"\x01\x00\x00\x00\x05value"
+        for end in (writer, *(far for _, _, far in opened), *near_ends):
+            end.close()
+        await asyncio.wait([answering, *silent])
+    assert not node._answering, "who asks nothing any more is forgotten"
 
 
 async def test_an_answer_may_take_longer_than_its_beginning_as_long_as_it_comes_fast_enough() -> None:
