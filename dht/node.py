@@ -235,6 +235,7 @@ class Node:
         """Returns its size."""
         question = len(name.encode()).to_bytes(1, "big") + name.encode() + len(request).to_bytes(2, "big") + request
         await self._links.upload.take(Lane.CONTROL, peer_id, len(question))
+        require_open(writer)
         writer.write(question)
         await writer.drain()
         return len(question)
@@ -285,6 +286,7 @@ class Node:
         await self._links.download.take(Lane.CONTROL, peer_id, 3 + size + request_bytes)
         may_ask = self._open_names is None or name in self._open_names or await self._links.lets_in(peer_id)
         data = await answer(peer_id, request) if answer is not None and may_ask else None
+        require_open(writer)
         writer.write(_HAS_NOTHING if data is None else _HAS_IT + len(data).to_bytes(HEADER_BYTES, "big"))
         upload = self._links.upload
         view = memoryview(data or b"")
