@@ -26,6 +26,8 @@ class Line:
         self.bps = 0.0
         self.chunk_bytes = CHUNK_BYTES
         """What is to be written or read at a time."""
+        self._largest_bytes = 0
+        """Of the pieces that may wait here, cut under this cap or an earlier one."""
         self.allow(bps)
 
     def allow(self, bps: float) -> None:
@@ -33,12 +35,13 @@ class Line:
         if bps == self.bps:
             return
         self.bps = bps
+        self._largest_bytes = max(self._largest_bytes, self.chunk_bytes) if self._turns.first() else 0
         if not bps:
             self._bucket, self.chunk_bytes = None, CHUNK_BYTES
         else:
-            per_s, waiting_bytes = bps / 8, self.chunk_bytes if self._turns.first() else 0
+            per_s = bps / 8
             self.chunk_bytes = min(CHUNK_BYTES, max(SMALLEST_CHUNK_BYTES, round(per_s * CHUNK_S)))
-            burst_bytes = max(2 * self.chunk_bytes, round(per_s * BURST_S), waiting_bytes)
+            burst_bytes = max(2 * self.chunk_bytes, round(per_s * BURST_S), self._largest_bytes)
             self._bucket = Bucket(per_s, burst_bytes, self._clock())
         if self._turns.first():
             self._let_pass()

@@ -91,6 +91,17 @@ async def test_a_cap_that_is_lowered_holds_for_what_waits(timers: Timers) -> Non
     assert timers.now - raised_at < 0.7, "of the 5 MB that were left, 2 MB passed in those 20 s"
 
 
+async def test_a_cap_that_is_lowered_twice_still_lets_the_pieces_of_the_first_pass(timers: Timers) -> None:
+    """A piece that was cut for a quick line is larger than what a slow one lets pass at once."""
+    line = Line(10_000 * KBPS, clock=timers)
+    tasks = [taking(line, 64_000) for _ in range(40)]
+    await timers.run(timers.now, *tasks)
+    line.allow(100 * KBPS)
+    line.allow(50 * KBPS)
+    await timers.run(timers.now + 60, *tasks)
+    assert all(task.done() for task in tasks)
+
+
 async def test_a_cap_that_is_taken_away_lets_all_pass(timers: Timers) -> None:
     line = Line(100 * KBPS, clock=timers)
     task = taking(line, 10**9)
