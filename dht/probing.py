@@ -27,6 +27,8 @@ PEER_BYTES = sum(SIZES_BYTES) * 2
 ALL_BYTES = 2 * PEER_BYTES
 """Names cost nothing: this is what strangers together can take of a home line, 2.6 Mbit/s."""
 WINDOW_S = 60.0
+BACK_S = 15.0
+"""One `probe-back` takes no longer."""
 
 Clock = Callable[[], float]
 
@@ -77,8 +79,9 @@ def serve_probes(node: Asking, is_busy: Callable[[], bool] = lambda: False, cloc
             return None
         async with one_at_a_time:
             try:
-                seconds = await _fetch_s(node, peer, size_bytes, WINDOW_S / 4, clock)
-            except Unreachable:
+                async with asyncio.timeout(BACK_S):  # whoever gives slowly keeps all others waiting
+                    seconds = await _fetch_s(node, peer, size_bytes, BACK_S, clock)
+            except (Unreachable, TimeoutError):
                 return None
         return None if seconds is None else struct.pack(">d", seconds)
 

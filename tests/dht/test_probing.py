@@ -12,6 +12,7 @@ from dht.probing import (
     ALL_BYTES,
     MOST_BYTES,
     PEER_BYTES,
+    PROBE_BACK,
     SIZES_BYTES,
     WINDOW_S,
     Allowance,
@@ -19,6 +20,7 @@ from dht.probing import (
     measure,
     serve_probes,
 )
+from peer.testing.children import HANG_S
 
 Answer = Callable[[str, bytes], Awaitable[bytes | None]]
 TRIP_S = 0.04
@@ -94,6 +96,21 @@ async def test_a_node_that_falls_silent_costs_no_more_than_the_limit() -> None:
 
     found = await measure(Silent("me", Clock(), 1.0), "other", TRIP_S, 10.0)
     assert found == LineSpeed(upload_mbps=None, download_mbps=None)
+
+
+async def test_who_gives_slowly_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `probe-back` has its turn alone, and an answer that has begun may come at 4 KiB/s: 17 minutes of it."""
+    monkeypatch.setattr("dht.probing.BACK_S", 0.05)
+
+    class Trickle(Pair):
+        async def ask(self, *about: object, **more: object) -> bytes | None:
+            return await asyncio.get_running_loop().create_future()
+
+    node = Trickle("node", Clock(), 1.0)
+    serve_probes(node)
+    for peer in ("slow", "next"):
+        async with asyncio.timeout(HANG_S):
+            assert await node.answers[PROBE_BACK](peer, SIZES_BYTES[0].to_bytes(4, "big")) is None
 
 
 def test_strangers_get_little() -> None:
