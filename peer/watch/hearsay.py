@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from dht.records import Head
 from peer.events import ReportReceived
 
 PEERS_MOST = 256
-"""Peer ids cost nothing: more than so many are not listened to."""
+"""Peer ids cost nothing: more than so many are not listened to, and who was heard before comes first."""
+ANCHORS_MOST = 8
+"""Of a peer. A snapshot is offered when whoever wrote it is further already."""
 AGAIN_S = 30.0
 """Who says the same for this long is told of again: it is still there."""
 
@@ -21,13 +23,17 @@ class Hearsay:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.heads: Mapping[str, Head] = {}
         self._clock = clock
+        self._stood: dict[str, dict[bytes, bytes]] = {}
+        """By peer: at which anchors it stood, the newest last, and the hash of its bits there."""
         self._told: dict[str, tuple[ReportReceived, float]] = {}
         """By peer: what was told of it, and when."""
 
     def news(self, heads: Mapping[str, Head]) -> list[ReportReceived]:
         """Take in what the board says now; returns what is not as it was, and now and then what still is."""
         now = self._clock()
-        self.heads = {peer: heads[peer] for peer in sorted(heads)[:PEERS_MOST]}
+        heard_first = sorted(heads, key=lambda peer: (peer not in self.heads, peer))
+        self.heads = {peer: heads[peer] for peer in sorted(heard_first[:PEERS_MOST])}
+        self._stood = {peer: _noted(self._stood.get(peer, {}), head) for peer, head in self.heads.items()}
         reports = {peer: _report(peer, head) for peer, head in self.heads.items()}
         fresh = {peer: report for peer, report in reports.items() if self._is_due(peer, report, now)}
         kept = {peer: told for peer, told in self._told.items() if peer in reports}
@@ -38,10 +44,17 @@ class Hearsay:
         before, told_at = self._told.get(peer, (None, now))
         return report != before or now - told_at >= AGAIN_S
 
-    def state_of(self, anchor: bytes) -> bytes:
-        """The hash of the bits that most peers at this anchor say; empty if nobody says any."""
-        said = Counter(head.state for head in self.heads.values() if head.anchor == anchor and head.state)
+    def state_of(self, anchor: bytes, of: Iterable[str]) -> bytes:
+        """The hash of the bits that most of these peers said when they stood at this anchor; empty if none did."""
+        said = Counter(self._stood[peer][anchor] for peer in of if anchor in self._stood.get(peer, {}))
         return said.most_common(1)[0][0] if said else b""
+
+
+def _noted(stood: Mapping[bytes, bytes], head: Head) -> dict[bytes, bytes]:
+    if not head.anchor or not head.state:
+        return dict(stood)
+    others = {anchor: state for anchor, state in stood.items() if anchor != head.anchor}
+    return dict(list({**others, head.anchor: head.state}.items())[-ANCHORS_MOST:])
 
 
 def _report(peer: str, head: Head) -> ReportReceived:

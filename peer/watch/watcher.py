@@ -106,9 +106,9 @@ class Watcher:
         while True:
             await asyncio.sleep(KEEP_LOOK_S)
             if self._following is not None and self._following.trail:
-                peers = self._trusted(self._some(ASK_MOST))
+                peers = self._some(ASK_MOST, self._trusted(self._hearsay.heads))
                 await asyncio.gather(*(self._meet(peer) for peer in peers))
-                await archive.look(self._following.trail, peers, self._hearsay.state_of)
+                await archive.look(self._following.trail, peers, self._state_of)
 
     async def follow(self, rounds: int) -> None:
         """Until this many rounds are made, for ever if that is 0."""
@@ -198,7 +198,7 @@ class Watcher:
         for step in taken.steps:
             rules = following.rules
             averaged = rules.fragment(step.before.round).parts
-            for event in told(step, averaged, self._hearsay.state_of, rules.fragments, rules.tokens_cap):
+            for event in told(step, averaged, self._state_of, rules.fragments, rules.tokens_cap):
                 self._session.emit(event)
         if taken.steps:
             self._cut_off.clear()
@@ -228,7 +228,9 @@ class Watcher:
 
     async def _learn_layers(self) -> tuple[int, ...]:
         """What most of some peers say of the sizes of the layers. A wrong word is found out by the next block."""
-        answers = await asyncio.gather(*(self._ask_layers(peer) for peer in self._some(LAYERS_FROM)))
+        answers = await asyncio.gather(
+            *(self._ask_layers(peer) for peer in self._some(LAYERS_FROM, self._hearsay.heads))
+        )
         said = Counter(answer for answer in answers if answer)
         if not said:
             self._warn("no peer tells how large the model's layers are; without that no round can be checked")
@@ -258,7 +260,7 @@ class Watcher:
 
     async def _begin_late(self, why: str) -> bool:
         """Go on from the round of a snapshot that several peers offer alike; False if that cannot be had."""
-        peers = self._trusted(self._some(ASK_MOST))
+        peers = self._some(ASK_MOST, self._trusted(self._hearsay.heads))
         await asyncio.gather(*(self._meet(peer) for peer in peers))
         choice = choose(await survey(self._node, peers, ()))
         if choice is None or choice.offer.round <= self.head.round:
@@ -294,9 +296,13 @@ class Watcher:
             await self._node.meet(peer, self._hearsay.heads[peer].addrs)
             self._met.add(peer)
 
-    def _some(self, most: int) -> list[str]:
-        """Of the peers on the board."""
-        return self._rng.sample(sorted(self._hearsay.heads), min(most, len(self._hearsay.heads)))
+    def _state_of(self, anchor: bytes) -> bytes:
+        """The hash of the bits there, as those say it who are to be trusted."""
+        return self._hearsay.state_of(anchor, self._trusted(self._hearsay.heads))
+
+    def _some(self, most: int, of: Iterable[str]) -> list[str]:
+        peers = sorted(of)
+        return self._rng.sample(peers, min(most, len(peers)))
 
     def _leave_alone(self, peer: str, seconds: float) -> None:
         self._left_alone[peer] = time.monotonic() + seconds

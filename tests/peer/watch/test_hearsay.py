@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dht.records import Head
 from peer.events import ReportReceived
-from peer.watch.hearsay import PEERS_MOST, Hearsay
+from peer.watch.hearsay import ANCHORS_MOST, PEERS_MOST, Hearsay
 
 HEAD = Head(
     run=b"r" * 32, anchor=b"a" * 32, round=7, weight=21, state=b"s" * 32, ready=True, stuck_s=0.0, tokens=1000,
@@ -46,14 +46,29 @@ def test_the_state_is_what_most_at_this_anchor_say() -> None:
             "behind": replace(HEAD, anchor=b"b" * 32, state=b"y" * 32), "behind too": replace(HEAD, anchor=b"b" * 32),
         }
     )  # fmt: skip
-    assert hearsay.state_of(HEAD.anchor) == b"s" * 32
-    assert hearsay.state_of(b"c" * 32) == b""
+    assert hearsay.state_of(HEAD.anchor, hearsay.heads) == b"s" * 32
+    assert hearsay.state_of(HEAD.anchor, ["liar", "nobody"]) == b"x" * 32
+    assert hearsay.state_of(b"c" * 32, hearsay.heads) == b""
 
 
-def test_identities_without_number_fill_nothing() -> None:
+def test_what_a_peer_said_of_an_earlier_anchor_is_known_for_a_while() -> None:
+    """A snapshot is found when those who wrote it have gone on."""
     hearsay = Hearsay()
-    assert len(hearsay.news({f"p{n}": HEAD for n in range(PEERS_MOST + 50)})) == PEERS_MOST
+    for number in range(ANCHORS_MOST + 1):
+        hearsay.news({"zoe": replace(HEAD, anchor=bytes([number]) * 32, state=bytes([100 + number]) * 32)})
+        hearsay.news({"zoe": replace(HEAD, anchor=bytes([number]) * 32, state=b"")})
+    said = [hearsay.state_of(bytes([number]) * 32, ["zoe"])[:1] for number in range(ANCHORS_MOST + 1)]
+    assert said == [b"", *(bytes([100 + number]) for number in range(1, ANCHORS_MOST + 1))]
+    hearsay.news({"yan": HEAD})
+    assert hearsay.state_of(bytes([ANCHORS_MOST]) * 32, ["zoe"]) == b"", "it is gone"
+
+
+def test_identities_without_number_fill_nothing_and_push_nobody_out() -> None:
+    hearsay = Hearsay()
+    hearsay.news({"zoe": HEAD})
+    hearsay.news({"zoe": HEAD} | {f"p{n}": HEAD for n in range(PEERS_MOST + 50)})
     assert len(hearsay.heads) == PEERS_MOST
+    assert "zoe" in hearsay.heads
 
 
 def test_who_says_the_same_is_told_of_again_now_and_then() -> None:
