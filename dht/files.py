@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,15 +20,46 @@ def write_whole(path: Path, payload: bytes, *, private: bool = False) -> None:
     Nobody else can ever read a `private` one (0600). Raises DiskFull, and then the old bytes are there.
     """
     scratch = path.with_name(path.name + ".new")
-    if private:
-        scratch.unlink(missing_ok=True)  # whatever its mode is
     with telling_full_disk(path.parent):
-        with open(scratch, "wb", opener=lambda name, flags: os.open(name, flags, 0o600 if private else 0o666)) as file:
-            file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
+        if private:
+            scratch.unlink(missing_ok=True)  # whatever its mode is
+        _write(scratch, payload, 0o600 if private else 0o666)
         scratch.replace(path)
         sync_folder(path.parent)
+
+
+def write_new(path: Path, payload: bytes) -> None:
+    """Write a small file (0600) that must not exist: whole and on disk at return, or not there at all.
+
+    Raises FileExistsError, DiskFull.
+    """
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # in a folder where anything may lie
+    try:
+        with telling_full_disk(path.parent):
+            _write(scratch, payload, 0o600)
+            _move_unless_there(scratch, path)
+            sync_folder(path.parent)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _write(path: Path, payload: bytes, mode: int) -> None:
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        file.write(payload)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _move_unless_there(scratch: Path, path: Path) -> None:
+    """Raises FileExistsError."""
+    try:
+        os.link(scratch, path)  # a rename would replace what is there
+    except FileExistsError:
+        raise
+    except OSError:  # no links, as on a memory stick
+        if path.exists():
+            raise FileExistsError(f"{path} exists already") from None
+        scratch.rename(path)
 
 
 def sync_folder(folder: Path) -> None:
@@ -37,6 +69,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def stamp_of(path: Path) -> tuple[int, int] | None:
+    """What changes when `write_whole` replaces a file, which others then read again; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_ino
 
 
 @contextmanager

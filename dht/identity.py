@@ -7,7 +7,6 @@ the transport authenticates, and a signature needs no other key than the peer id
 from __future__ import annotations
 
 import functools
-import os
 from pathlib import Path
 
 import base58
@@ -16,6 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from dht.errors import BadInput
+from dht.files import write_new
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -76,12 +76,11 @@ class Identity:
         return identity if identity is not None and identity.to_bytes() == raw else None
 
     def save(self, path: Path) -> None:
-        """Write the key file; its folder must exist. Never replaces a file."""
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(handle, "wb") as file:
-            file.write(self.to_bytes())
-            file.flush()
-            os.fsync(file.fileno())
+        """Write the key file into a folder that is there. Raises DiskFull, and BadInput if there is a file already."""
+        try:
+            write_new(path, self.to_bytes())
+        except FileExistsError as error:
+            raise BadInput(f"{path} has come into being meanwhile; it is not replaced") from error
 
     def sign(self, run: bytes, kind: str, payload: bytes) -> bytes:
         """64 bytes over (`run`, `kind`, `payload`): what one run or kind signs says nothing in another."""

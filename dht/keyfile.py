@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from dht.errors import BadInput, HomefiresError
+from dht.files import write_new
 from dht.fingerprint import words
 from dht.identity import Identity
 
@@ -50,13 +51,9 @@ def export_key(directory: Path, target: Path, ask: Ask) -> Identity:
     if ask("The same again: ") != passphrase:
         raise BadInput("the two passphrases differ; nothing was written")
     try:
-        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        write_new(target, seal(identity, passphrase) + b"\n")
     except OSError as error:
-        raise BadInput(f"{target} cannot be written ({error.strerror}); name another file") from error
-    with open(handle, "wb") as file:
-        file.write(seal(identity, passphrase) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+        raise BadInput(f"{target} cannot be written ({error.strerror or 'it exists'}); name another file") from error
     return identity
 
 

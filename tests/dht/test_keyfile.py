@@ -77,6 +77,19 @@ def test_no_key_and_no_file_is_ever_replaced(tmp_path: Path) -> None:
     assert not (tmp_path / "empty").exists()
 
 
+def test_a_peer_that_starts_while_the_passphrase_is_typed_keeps_its_key(tmp_path: Path) -> None:
+    other = Identity.generate()
+    (tmp_path / "copy").write_bytes(seal(other, SECRET))
+
+    def ask(question: str) -> str:
+        Identity.load_or_create(tmp_path / "identity.key")
+        return SECRET
+
+    with pytest.raises(BadInput, match="not replaced"):
+        import_key(tmp_path / "copy", tmp_path, ask)
+    assert Identity.load_or_create(tmp_path / "identity.key").peer_id != other.peer_id
+
+
 @pytest.mark.parametrize(("answers", "says"), [(("short",), "at least 8"), ((SECRET, "other horse"), "differ")])
 def test_a_passphrase_is_long_and_typed_twice(tmp_path: Path, answers: tuple[str, ...], says: str) -> None:
     Identity.load_or_create(tmp_path / "identity.key")
