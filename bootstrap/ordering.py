@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from bootstrap.report import Reporter
 from dht.errors import BadInput
+from dht.files import stamp_of
 from dht.identity import Identity
 from dht.orders import Orders, load_orders, order, save_orders
 from dht.refusals import Code
@@ -23,7 +25,7 @@ class OrdersFile:
 
     def look(self) -> Orders:
         """What they are now. Raises BadInput for a damaged file."""
-        stamp = self._stamp()
+        stamp = stamp_of(self._path)
         if stamp != self._seen:
             before, self._orders = self._orders, load_orders(self._path, self._run, self._organiser)
             self._seen = stamp
@@ -34,13 +36,6 @@ class OrdersFile:
         """The orders, if they are newer than the number in the request."""
         orders = self.look()
         return orders.to_bytes() if orders.number > int.from_bytes(request[:8], "big") else None
-
-    def _stamp(self) -> tuple[int, int] | None:
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            return None
-        return found.st_mtime_ns, found.st_ino
 
     def _tell(self, before: Orders) -> None:
         for peer, reason in sorted(self._orders.quarantined.items()):
@@ -57,7 +52,7 @@ def quarantine(directory: Path, organiser: Identity, run: bytes, peer: str, reas
     if peer == organiser.peer_id:
         raise BadInput("this is the organiser's own key; it cannot be put in quarantine")
     known = load_orders(directory / ORDERS_FILE, run, organiser.peer_id)
-    return _save(directory, order(organiser, run, known.number + 1, {**known.quarantined, peer: reason}))
+    return _save(directory, order(organiser, run, _next(known), {**known.quarantined, peer: reason}))
 
 
 def lift(directory: Path, organiser: Identity, run: bytes, peer: str) -> Orders:
@@ -67,7 +62,12 @@ def lift(directory: Path, organiser: Identity, run: bytes, peer: str) -> Orders:
         kept_out = ", ".join(sorted(known.quarantined)) or "nobody"
         raise BadInput(f"{peer[:60]!r} is not in quarantine; {kept_out} is")
     others = {other: reason for other, reason in known.quarantined.items() if other != peer}
-    return _save(directory, order(organiser, run, known.number + 1, others))
+    return _save(directory, order(organiser, run, _next(known), others))
+
+
+def _next(known: Orders) -> int:
+    """By the clock: they must count also where this folder was lost, or is an old copy, and others know newer ones."""
+    return max(known.number + 1, round(time.time()))
 
 
 def _save(directory: Path, orders: Orders) -> Orders:

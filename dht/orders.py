@@ -21,7 +21,8 @@ from dht.records import Malformed
 
 MAX_QUARANTINED = 256
 MAX_REASON = 200
-MAX_ORDERS_BYTES = 1 << 17
+MAX_ORDERS_BYTES = 1 << 18
+"""There is room for the longest reasons, at 4 bytes a character, of all of them."""
 
 _KIND = "orders"
 NOBODY: Mapping[str, str] = MappingProxyType({})

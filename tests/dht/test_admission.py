@@ -94,7 +94,9 @@ def test_what_no_peer_would_read_is_not_signed(quarantined: dict[str, str], says
 
 
 def test_the_longest_orders_are_read() -> None:
-    many = {Identity.from_seed(number.to_bytes(32, "big")).peer_id: "\U0001f525" * MAX_REASON for number in range(100)}
+    """What the organiser can sign every peer can read."""
+    reason = "\U0001f525" * MAX_REASON
+    many = {Identity.from_seed(number.to_bytes(32, "big")).peer_id: reason for number in range(MAX_QUARANTINED)}
     assert read_orders(order(ORGANISER, RUN, 1, many).to_bytes(), RUN, ORGANISER.peer_id).quarantined == many
 
 
