@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +31,7 @@ OPEN = frozenset({"spec", ADMISSION, ORDERS, "time", ""})
 """What anybody may ask. The empty name is that of a question that measures a round trip."""
 ASK_S = 5.0
 ASKED_AT_ONCE = 16
-"""Strangers. One more is refused, and comes again."""
+"""Strangers, and peers that say to have newer orders. One more has to wait."""
 HEAR_S = 10.0
 NUMBER_BYTES = 8
 
@@ -85,19 +86,19 @@ class Guard:
 
     def takes(self, peer: str, said: Head) -> bool:
         """Whether what a peer says of itself on the board is listened to; looks at what it says of orders, too."""
-        if said.orders is not None and said.orders > self.roster.orders.number:
-            self._further[peer] = said.orders
         if said.admission is not None and self.roster.asks_admission:
             with suppress(Malformed):
                 self.roster.learn(peer, said.admission)
         refused = self.roster.why_not(peer)
         if refused is not None:
             self._node.refusals(refused[0], peer, refused[1])
+        elif said.orders is not None and said.orders > self.roster.orders.number:
+            self._further[peer] = said.orders
         return refused is None
 
     def show_out(self) -> None:
-        """Cut the streams of those in quarantine whom no round needs any more."""
-        for peer in self.roster.orders.quarantined.keys() - set(self.roster.needed()):
+        """Cut the streams of those who are kept out and whom no round needs any more."""
+        for peer in self.roster.kept_out() - set(self.roster.needed()):
             self._node.cut(peer)
 
     # ---- what the organiser orders ----
@@ -113,10 +114,13 @@ class Guard:
         connected: set[str] = set()
         with suppress(Unreachable):
             connected = set(await self._node.connections())
-        asked = {peer for peer in self._further if self._further[peer] > self.roster.orders.number}
+        asked = [peer for peer in self._further if self._further[peer] > self.roster.orders.number]
         self._further.clear()
-        asked |= {self._organiser} & connected
-        await asyncio.gather(*(self._ask_orders(peer) for peer in sorted(asked)[:ASKED_AT_ONCE]))
+        # In an open run anybody says so: whom a round needs is asked before those of whom nothing is known.
+        needed = self.roster.needed()
+        asked.sort(key=lambda peer: (peer not in needed, random.random()))
+        asked = [*({self._organiser} & connected), *asked[:ASKED_AT_ONCE]]
+        await asyncio.gather(*(self._ask_orders(peer) for peer in dict.fromkeys(asked)))
 
     async def _ask_orders(self, peer: str) -> None:
         number = self.roster.orders.number.to_bytes(NUMBER_BYTES, "big")
