@@ -1,6 +1,7 @@
 """What this node refuses: a code that people can look up, whom it concerns, and why, as one line in the log.
 
-Refusing costs an attacker nothing, so the same thing is said once a minute at most, and only so much is remembered.
+What is refused costs an attacker nothing, nor does another name: the same thing is said once a minute at most, of each
+code no more than `SAY_MOST` lines a minute, and nothing is remembered for longer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Callable
 from enum import StrEnum
 
 SAY_AGAIN_S = 60.0
-REMEMBERED_MOST = 1024
+SAY_MOST = 32
+"""Of a code within SAY_AGAIN_S, whomever it concerns."""
 
 log = logging.getLogger(__name__)
 
@@ -44,16 +46,15 @@ class Refusals:
         self.hear: Callable[[Code, str, str], None] = lambda code, who, why: None
         self._clock = clock
         self._said: dict[tuple[Code, str], float] = {}
-        """When each was said last, oldest first."""
+        """When each was said within SAY_AGAIN_S, oldest first."""
 
     def __call__(self, code: Code, who: str, why: str) -> None:
-        """Say that something of `who` was refused, unless that has just been said."""
+        """Say that something of `who` was refused, unless that, or much of the kind, has just been said."""
         now = self._clock()
-        if now - self._said.get((code, who), float("-inf")) < SAY_AGAIN_S:
-            return
-        self._said.pop((code, who), None)
-        self._said[code, who] = now
-        if len(self._said) > REMEMBERED_MOST:
+        while self._said and now - next(iter(self._said.values())) >= SAY_AGAIN_S:
             del self._said[next(iter(self._said))]
+        if (code, who) in self._said or sum(said is code for said, _ in self._said) >= SAY_MOST:
+            return
+        self._said[code, who] = now
         log.warning("refused %s of %s: %s", code, who, why)
         self.hear(code, who, why)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from dht.refusals import REMEMBERED_MOST, SAY_AGAIN_S, Code, Refusals
+from dht.refusals import SAY_AGAIN_S, SAY_MOST, Code, Refusals
 
 
 def test_the_same_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -26,8 +26,17 @@ def test_the_same_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> Non
     assert len(heard) == 3
 
 
-def test_memory_is_bounded_whatever_strangers_do() -> None:
-    refuse = Refusals(lambda: 0.0)
-    for number in range(3 * REMEMBERED_MOST):
+def test_strangers_under_many_names_fill_neither_log_nor_memory() -> None:
+    """And do not drown what has another code."""
+    now_s = [0.0]
+    heard: list[tuple[Code, str]] = []
+    refuse = Refusals(lambda: now_s[0])
+    refuse.hear = lambda code, who, why: heard.append((code, who))
+    for number in range(10 * SAY_MOST):
         refuse(Code.STRANGER, str(number), "")
-    assert len(refuse._said) == REMEMBERED_MOST
+    refuse(Code.QUARANTINE, "0", "")
+    assert len(heard) == len(refuse._said) == SAY_MOST + 1
+    now_s[0] = SAY_AGAIN_S
+    refuse(Code.STRANGER, "another", "")
+    assert heard[-1] == (Code.STRANGER, "another")
+    assert len(refuse._said) == 1
