@@ -227,7 +227,7 @@ def _packed_genesis(file: GenesisFile) -> bytes | None:
 
 async def _invite(config: BootstrapConfig, identity: Identity, node: Node, report: Reporter) -> None:
     """Print invites, and keep one: `homefires invite` makes more like it."""
-    addresses = [address for address in await node.addresses() if _can_be_dialled(address)]
+    addresses = [address for address in await node.addresses() if can_be_dialled(address)]
     beyond = [address for address in addresses if not are_loopback([address])]
     texts = issue_all(
         identity,
@@ -240,14 +240,6 @@ async def _invite(config: BootstrapConfig, identity: Identity, node: Node, repor
     write_whole(config.directory / INVITE_FILE, texts[-1].encode())
     for text in texts:
         report("InviteIssued", invite=text)
-
-
-def _can_be_dialled(address: str) -> bool:
-    try:
-        check_dial(address)
-    except BadAddress:
-        return False
-    return True
 
 
 def _network(config: BootstrapConfig) -> NetworkConfig:

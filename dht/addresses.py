@@ -64,6 +64,15 @@ def check_announce(address: str) -> str:
     return address
 
 
+def can_be_dialled(address: str) -> bool:
+    """Whether `check_dial` accepts it. One through a relay it does not: the daemon finds the way by itself."""
+    try:
+        check_dial(address)
+    except BadAddress:
+        return False
+    return True
+
+
 def peer_id_in(address: str) -> str:
     """The peer id of a checked dial address."""
     return address.rpartition("/p2p/")[2]

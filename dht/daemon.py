@@ -298,7 +298,8 @@ def _remove_sockets(folder: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    return str(error).removeprefix("Connect failed. msg=").strip().splitlines()[0]
+    lines = str(error).removeprefix("Connect failed. msg=").strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _id_bytes(peer_id: str) -> bytes:

@@ -20,6 +20,7 @@ from dht.keys import GENESIS, HEAD, MAX_TTL_S, VERSION
 MAX_RECORD_BYTES = 1024
 MAX_FOUNDERS = 16
 MAX_ADDRESSES = 4
+MAX_ADDRESS_CHARS = 128
 MAX_MEASURE = 1e9
 """A larger figure is no loss, speed or duration, and its sums would overflow at whoever shows it."""
 CLOCK_SKEW_S = 5.0
@@ -116,7 +117,7 @@ Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Measure = Annotated[float, Field(strict=True, ge=0, le=MAX_MEASURE, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
 Shown = Annotated[bytes, Field(strict=True, max_length=96)]
-Address = Annotated[str, Field(strict=True, max_length=128), AfterValidator(_printable)]
+Address = Annotated[str, Field(strict=True, max_length=MAX_ADDRESS_CHARS), AfterValidator(_printable)]
 Label = Annotated[str, Field(strict=True, max_length=32), AfterValidator(_printable)]
 
 

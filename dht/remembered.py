@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dht.addresses import check_dial, peer_id_in
-from dht.errors import BadAddress, DiskFull
+from dht.addresses import can_be_dialled, peer_id_in
+from dht.errors import DiskFull
 from dht.files import write_whole
 from dht.records import MAX_ADDRESSES
 
@@ -75,7 +75,4 @@ def _good(peer: str, addresses: Any) -> tuple[str, ...]:
 
 
 def _belongs(peer: str, address: str) -> bool:
-    try:
-        return peer_id_in(check_dial(address)) == peer
-    except BadAddress:
-        return False
+    return can_be_dialled(address) and peer_id_in(address) == peer

@@ -16,13 +16,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from dht.addresses import are_loopback
+from dht.addresses import are_loopback, can_be_dialled
 from dht.errors import HomefiresError
 from dht.identity import Identity, verify
 from dht.invite import Invite, parse_for
@@ -493,10 +493,14 @@ def _first(errors: BaseExceptionGroup[HomefiresError]) -> HomefiresError:
 
 
 async def _dialable(node: Node) -> tuple[str, ...]:
-    """My addresses that others may try; those of loopback only if there are no others."""
-    addresses = await node.addresses()
-    beyond = tuple(address for address in addresses if not are_loopback([address]))
-    return (beyond or addresses)[:MAX_ADDRESSES]
+    """My addresses that others may try; those of loopback only if there are no others.
+
+    One through a relay is no address to dial, and too long for a HEAD, which nobody would then believe.
+    """
+    addresses = [address for address in await node.addresses() if can_be_dialled(address)]
+    addresses = [address for address in addresses if len(address) <= MAX_ADDRESS_CHARS]
+    beyond = [address for address in addresses if not are_loopback([address])]
+    return tuple((beyond or addresses)[:MAX_ADDRESSES])
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from dht.addresses import LOOPBACK, check_dial
-from dht.daemon import _socket_folder
+from dht.daemon import _reason, _socket_folder
 from dht.errors import BadAddress, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.keys import HEAD
@@ -130,6 +130,11 @@ async def test_nobody_at_the_bootstrap_address(tmp_path: Path) -> None:
             pass
     assert "\n" not in str(caught.value)
     assert daemons() == []
+
+
+def test_a_daemon_that_gives_no_reason_is_no_bug_of_ours() -> None:
+    assert _reason(OSError("Connect failed. msg=")) == "OSError"
+    assert _reason(OSError("Connect failed. msg=no route\nand more")) == "no route"
 
 
 async def test_a_silent_bootstrap_address_times_out(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from dht.identity import Identity
 from peer.averaging.donating import BUSY, CHUNK, MANIFEST, STANDING, Standing, ask_chunk, ask_standing
-from peer.averaging.link import Chains, _newcomers_bps
+from peer.averaging.link import Chains, _dialable, _newcomers_bps
 from peer.limits.chosen import Chosen
 from peer.settings import PeerSettings
 from tests.peer.averaging.donors import Network
@@ -51,3 +52,23 @@ def test_a_chain_is_as_long_as_its_owner_wants_now(tmp_path: Path) -> None:
         assert disk.quota_bytes == 50_000_000
     chosen.change({"disk_gb": 0})
     assert disk.quota_bytes == 50_000_000
+
+
+async def test_a_peer_publishes_addresses_that_others_believe() -> None:
+    """One through a relay is too long: a HEAD with it would be refused by everybody, and the peer not be seen."""
+    mine, relay = (Identity.from_seed(letter * 32).peer_id for letter in (b"m", b"r"))
+    direct = f"/ip4/203.0.113.5/tcp/31337/p2p/{mine}"
+    found = (
+        f"/ip4/127.0.0.1/tcp/31337/p2p/{mine}",
+        f"/ip4/198.51.100.7/tcp/31337/p2p/{relay}/p2p-circuit/p2p/{mine}",
+        f"/dns/{'a' * 120}.example/tcp/31337/p2p/{mine}",
+        direct,
+    )
+
+    async def addresses() -> tuple[str, ...]:
+        return found
+
+    node: Any = SimpleNamespace(addresses=addresses)
+    assert await _dialable(node) == (direct,)
+    found = found[:-1]
+    assert await _dialable(node) == found[:1], "those of this machine if there are no others"
