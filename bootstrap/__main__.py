@@ -18,6 +18,7 @@ from bootstrap.inviting import parse_duration_s
 from bootstrap.report import Reporter
 from bootstrap.server import BootstrapConfig, read_config, serve
 from dht.addresses import check_announce, check_dial, check_listen
+from dht.admission import LASTS_S
 from dht.errors import BadInput, HomefiresError
 from dht.lifetime import die_with_parent, parent_gone
 
@@ -52,6 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--also", action="append", default=[], metavar="ADDR", help="where else newcomers may dial")
     parser.add_argument("--invites", type=int, default=0, metavar="N", help="so many invites for one peer each")
     parser.add_argument("--expires", default="", metavar="TIME", help="how long invites last, such as 7d or 12h")
+    text = "how long an admission lasts until it is renewed, such as 30d"
+    parser.add_argument("--members-for", default="", metavar="TIME", help=text)
     text = "serve a health page and metrics on this port of loopback"
     parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=text)
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
@@ -68,9 +71,10 @@ def _config(options: argparse.Namespace) -> BootstrapConfig:
     listen = tuple(check_listen(address) for address in options.listen)
     announce = tuple(check_announce(address) for address in options.announce)
     lasts_s = parse_duration_s("--expires", options.expires) if options.expires else 0.0
+    member_s = parse_duration_s("--members-for", options.members_for) if options.members_for else LASTS_S
     return read_config(
         options.spec, spec_hash, options.dir, listen, announce, single=options.invites, lasts_s=lasts_s,
-        health_port=options.health_port, also=tuple(check_dial(address) for address in options.also),
+        health_port=options.health_port, member_s=member_s, also=tuple(check_dial(address) for address in options.also),
     )  # fmt: skip
 
 

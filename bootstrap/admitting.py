@@ -1,8 +1,9 @@
-"""Whom the organiser has admitted: the book that its node keeps, a line per peer, and what it answers newcomers."""
+"""Whom the organiser has admitted: the book that its node keeps, a line per admission, and what it answers peers."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +11,17 @@ from typing import Any
 
 import msgpack
 
-from dht.admission import Admission, admit
+from bootstrap.members import Ended
+from dht.admission import FOR_EVER, LASTS_S, RENEWED_FROM, Admission, admit
 from dht.errors import BadInvite
 from dht.files import telling_full_disk
 from dht.identity import Identity, public_key_of
-from dht.invite import Invite, parse
+from dht.invite import parse
 from dht.orders import Orders
 
+BOOK_FILE = "admitted"
 ADMITTED_MOST = 4096
-"""A run has no more peers. An invite that may be shown by many admits no more keys than that."""
+"""Members at a time. An invite that may be shown by many admits no more keys than that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,8 @@ class Answer:
 
     admission: Admission | None = None
     why: str = ""
+    is_new: bool = False
+    """Whether the peer was not known before."""
 
     def to_bytes(self) -> bytes:
         """msgpack of the admission's bytes, empty for none, and of the reason."""
@@ -36,32 +41,46 @@ class Answer:
 
 
 class Book:
-    """Which peer was admitted for which token. A line is on disk before anybody hears of the admission."""
+    """Which peer was admitted for which token, and until when. A line is on disk before anybody hears of it."""
 
-    def __init__(self, path: Path, organiser: Identity, run: bytes) -> None:
-        self._path, self._organiser, self._run = path, organiser, run
+    def __init__(self, directory: Path, organiser: Identity, run: bytes, lasts_s: float = LASTS_S) -> None:
+        assert lasts_s > 0
+        self._path, self._organiser, self._run, self._lasts_s = directory / BOOK_FILE, organiser, run, lasts_s
+        self._ended = Ended(directory)
         self._used: dict[str, str] = {}
         """Single-use tokens, in hex, and by whom."""
-        self._peers: set[str] = set()
-        for row in _read_lines(path):
+        self._until: dict[str, float] = {}
+        """By peer, when its newest admission ends."""
+        for row in read_book(directory):
             self._note(row)
 
-    @property
-    def peers(self) -> frozenset[str]:
-        """Everybody who was ever admitted."""
-        return frozenset(self._peers)
+    def members(self, now_s: float) -> frozenset[str]:
+        """Everybody whose admission has not ended."""
+        return frozenset(peer for peer, until in self._until.items() if until == FOR_EVER or until > now_s)
 
     def answer(self, peer: str, text: str, orders: Orders, now_s: float) -> Answer:
-        """Admit the peer that shows this invite; the same again who was admitted before. Raises DiskFull."""
+        """Admit the peer that shows this invite; who was admitted before needs none, and gets the next in time.
+
+        Raises DiskFull, BadInput for a damaged file.
+        """
         if peer in orders.quarantined:
             return Answer(why=f"the organiser keeps this peer out: {orders.quarantined[peer]}")
-        if peer not in self._peers:
-            why = self._why_not(peer, text, now_s)
-            if why:
-                return Answer(why=why)
-        return Answer(admission=admit(self._organiser, self._run, peer))
+        if (reason := self._ended.look().get(peer)) is not None:
+            return Answer(why=f"the organiser lets it take part no longer: {reason}")
+        is_new = peer not in self._until
+        if is_new and (why := self._why_not(peer, text, now_s)):
+            return Answer(why=why)
+        if not is_new and self._is_due(peer, now_s):
+            self._write(peer, "", once=False, now_s=now_s)
+        return Answer(admission=admit(self._organiser, self._run, peer, self._until[peer]), is_new=is_new)
+
+    def _is_due(self, peer: str, now_s: float) -> bool:
+        """Whether there is to be a next one: else whoever asks every second would fill the book."""
+        until = self._until[peer]
+        return until != FOR_EVER and until - now_s < RENEWED_FROM * self._lasts_s
 
     def _why_not(self, peer: str, text: str, now_s: float) -> str:
+        """Empty, and written down, if the invite admits this newcomer."""
         try:
             invite = parse(text, now_s)
         except BadInvite as error:
@@ -72,14 +91,14 @@ class Book:
             return "this invite admits nobody; ask the organiser for one with a token"
         if self._used.get(invite.token.hex(), peer) != peer:
             return "this invite was for one peer, and another has used it; ask the organiser for a new one"
-        if len(self._peers) >= ADMITTED_MOST:
-            return f"the run has admitted {ADMITTED_MOST} peers, and has room for no more"
-        self._write(peer, invite, now_s)
+        if len(self.members(now_s)) >= ADMITTED_MOST:
+            return f"the run has {ADMITTED_MOST} members, and has room for no more"
+        self._write(peer, invite.token.hex(), once=invite.once, now_s=now_s)
         return ""
 
-    def _write(self, peer: str, invite: Invite, now_s: float) -> None:
-        assert invite.token is not None
-        row = {"peer": peer, "token": invite.token.hex(), "once": invite.once, "at": round(now_s)}
+    def _write(self, peer: str, token: str, *, once: bool, now_s: float) -> None:
+        until = round(now_s + self._lasts_s, 3)
+        row = {"peer": peer, "token": token, "once": once, "at": round(now_s), "until": until}
         with telling_full_disk(self._path.parent), self._path.open("ab") as file:
             # The line before may have been cut off by a crash.
             file.write(b"\n" + json.dumps(row).encode() + b"\n")
@@ -88,13 +107,14 @@ class Book:
         self._note(row)
 
     def _note(self, row: dict[str, Any]) -> None:
-        self._peers.add(row["peer"])
+        self._until[row["peer"]] = row["until"]
         if row["once"]:
             self._used[row["token"]] = row["peer"]
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of the book. The last one may be cut off: nobody heard of that admission."""
+def read_book(directory: Path) -> list[dict[str, Any]]:
+    """The lines of a folder's book, the oldest first. The last may be cut off: nobody heard of that admission."""
+    path = directory / BOOK_FILE
     if not path.exists():
         return []
     rows = []
@@ -105,5 +125,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
             continue
         match row:
             case {"peer": str(peer), "token": str(), "once": bool()} if public_key_of(peer) is not None:
-                rows.append(row)
+                until = row.get("until", FOR_EVER)  # without one it is of an earlier version
+                if isinstance(until, int | float) and math.isfinite(until):
+                    rows.append(row | {"until": float(until)})
     return rows

@@ -4,6 +4,9 @@
     quarantine PEER --dir DIR --reason TEXT        have nobody work with a peer any more, and say why
     lift PEER --dir DIR                            take that back
     list --dir DIR                                 who is in quarantine, and why
+    members --dir DIR                              who is admitted, and until when
+    end PEER --dir DIR --reason TEXT               renew its admission no more
+    renew PEER --dir DIR                           take that back
 
 It needs the organiser's folder with its key, no network. A bootstrap node that runs there passes orders on at once.
 """
@@ -16,8 +19,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bootstrap.admitting import read_book
 from bootstrap.inviting import INVITE_FILE, Terms, issue_all, parse_duration_s
+from bootstrap.members import end, load_ended, renew
 from bootstrap.ordering import ORDERS_FILE, lift, quarantine
+from dht.admission import FOR_EVER
 from dht.errors import BadInput, HomefiresError
 from dht.fingerprint import words
 from dht.identity import Identity
@@ -49,11 +55,18 @@ def _parser() -> argparse.ArgumentParser:
     quarantining.add_argument("--reason", required=True, help="why, for everybody to read")
     lifting = commands.add_parser("lift", help="take a quarantine back")
     listing = commands.add_parser("list", help="who is in quarantine")
-    for command, run in ((inviting, _invite), (quarantining, _quarantine), (lifting, _lift), (listing, _list)):
+    telling = commands.add_parser("members", help="who is admitted, and until when")
+    ending = commands.add_parser("end", help="renew a peer's admission no more")
+    ending.add_argument("--reason", required=True, help="why, for its owner to read")
+    renewing = commands.add_parser("renew", help="renew it again")
+    for command, run in (
+        (inviting, _invite), (quarantining, _quarantine), (lifting, _lift), (listing, _list), (telling, _members),
+        (ending, _end), (renewing, _renew),
+    ):  # fmt: skip
         command.set_defaults(run=run)
         command.add_argument("--dir", type=Path, required=True, help="the organiser's folder")
         command.add_argument("--debug", action="store_true", help="show tracebacks")
-    for command in (quarantining, lifting):
+    for command in (quarantining, lifting, ending, renewing):
         command.add_argument("peer", metavar="PEER", help="its id, 12D3Koo…")
     return parser
 
@@ -87,6 +100,36 @@ def _list(options: argparse.Namespace) -> str:
     kept_out = load_orders(options.dir / ORDERS_FILE, last.spec_hash, organiser.peer_id).quarantined
     lines = [f"{peer}  {reason}" for peer, reason in sorted(kept_out.items())]
     return "\n".join(lines or [f"nobody is in quarantine in {last.run} of {words(organiser.peer_id)}"])
+
+
+def _members(options: argparse.Namespace) -> str:
+    organiser, last = _open(options.dir)
+    now_s, ended = time.time(), load_ended(options.dir)
+    until = {row["peer"]: row["until"] for row in read_book(options.dir)}  # of a peer the newest line counts
+    lines = [
+        f"{peer}  {_when(until[peer], now_s)}{f'; not renewed: {ended[peer]}' if peer in ended else ''}"
+        for peer in sorted(until)
+    ]
+    return "\n".join(lines or [f"nobody was admitted to {last.run} of {words(organiser.peer_id)}"])
+
+
+def _when(until: float, now_s: float) -> str:
+    if until == FOR_EVER:
+        return "as long as the run lasts"
+    date = time.strftime("%Y-%m-%d", time.gmtime(until))
+    return f"until {date}" if until > now_s else f"ended on {date}"
+
+
+def _end(options: argparse.Namespace) -> str:
+    _open(options.dir)
+    end(options.dir, options.peer, options.reason.strip())
+    return f"the admission of {options.peer} is renewed no more: {options.reason.strip()}; it takes part until it ends"
+
+
+def _renew(options: argparse.Namespace) -> str:
+    _open(options.dir)
+    renew(options.dir, options.peer)
+    return f"the admission of {options.peer} is renewed again"
 
 
 def _open(directory: Path) -> tuple[Identity, Invite]:

@@ -21,8 +21,9 @@ from bootstrap.inviting import INVITE_FILE, Terms, issue_all
 from bootstrap.ordering import OrdersFile
 from bootstrap.report import Reporter
 from dht import invite
-from dht.addresses import ALL_INTERFACES, are_loopback, check_dial
-from dht.errors import BadAddress, BadSpec, DiskFull, Unreachable
+from dht.addresses import ALL_INTERFACES, are_loopback, can_be_dialled
+from dht.admission import LASTS_S
+from dht.errors import BadInput, BadSpec, DiskFull, Unreachable
 from dht.files import write_whole
 from dht.fingerprint import words
 from dht.identity import Identity
@@ -60,11 +61,14 @@ class BootstrapConfig:
     terms: Terms = field(default_factory=Terms)
     health_port: int = 0
     """Of loopback; 0 serves no health page."""
+    member_s: float = LASTS_S
+    """How long an admission lasts."""
 
 
 def read_config(
     path: Path, spec_hash: bytes, directory: Path, listen: tuple[str, ...], announce: tuple[str, ...],
     *, also: tuple[str, ...] = (), single: int = 0, lasts_s: float = 0.0, health_port: int = 0,
+    member_s: float = LASTS_S,
 ) -> BootstrapConfig:  # fmt: skip
     """The config for a spec file. Raises BadSpec, and BadInput for terms of invites that do not fit it."""
     try:
@@ -89,6 +93,7 @@ def read_config(
         also=also,
         terms=Terms(admits=policy == "invited", single=single, lasts_s=lasts_s),
         health_port=health_port,
+        member_s=member_s,
     )
 
 
@@ -99,7 +104,7 @@ async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) 
         report.run, report.peer = config.spec_hash.hex()[:16], identity.peer_id
         file = GenesisFile(config.directory / "genesis", identity, config.spec_hash)
         orders = OrdersFile(config.directory, config.spec_hash, identity.peer_id, report)
-        book = Book(config.directory / "admitted", identity, config.spec_hash) if config.terms.admits else None
+        book = Book(config.directory, identity, config.spec_hash, config.member_s) if config.terms.admits else None
         health = Health(config.name, config.directory, config.founders, time.time())
         report.listener = health.note
         report("PeerStarted", name="bootstrap", version=_version(), directory=str(config.directory))
@@ -107,6 +112,9 @@ async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) 
         report("AlertRaised", level="info", code="FINGERPRINT", text=text)
         with _forgiving_when(stop), _pages(config, health), bounding(config.directory / "bootstrap.log"):
             async with open_node(_network(config)) as node:
+                node.refusals.hear = lambda code, who, why: report(
+                    "AlertRaised", level="warning", code=code, text=f"refused {who}: {why}"
+                )
                 node.serve("spec", lambda: config.spec)
                 node.serve("genesis", lambda: _packed_genesis(file))
                 serve_probes(node)
@@ -128,17 +136,18 @@ def _pages(config: BootstrapConfig, health: Health) -> Iterator[None]:
 
 def _admit_who_asks(node: Node, book: Book, orders: OrdersFile, report: Reporter) -> None:
     async def answer(peer: str, request: bytes) -> bytes | None:
-        known = book.peers
         try:
             answered = book.answer(peer, request.decode(errors="replace"), orders.look(), time.time())
         except DiskFull as error:
             report("AlertRaised", level="error", code="DISK", text=f"{peer} waits for its admission: {error}")
             return None
+        except BadInput as error:
+            report("AlertRaised", level="error", code=Code.TOKEN, text=f"{peer} waits for its admission: {error}")
+            return None
         if answered.admission is None:
-            node.refusals(Code.TOKEN, peer, answered.why)
-            report("AlertRaised", level="warning", code=Code.TOKEN, text=f"{peer} is not admitted: {answered.why}")
-        elif peer not in known:
-            text = f"{peer} is admitted, number {len(known) + 1}"
+            node.refusals(Code.TOKEN, peer, f"it is not admitted: {answered.why}")
+        elif answered.is_new:
+            text = f"{peer} is admitted, one of {len(book.members(time.time()))} members"
             report("AlertRaised", level="info", code="ADMITTED", text=text)
         return answered.to_bytes()
 
@@ -154,11 +163,12 @@ async def _found(
     while file.genesis is None and not stop.is_set():
         heads = await _read_heads(node)
         kept_out = orders.look().quarantined
+        members = None if book is None else book.members(time.time())
         seen = look(
             {
                 peer: head
                 for peer, head in heads.items()
-                if peer not in kept_out and (book is None or peer in book.peers)
+                if peer not in kept_out and (members is None or peer in members)
             }
         )
         health.see(heads)

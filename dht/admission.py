@@ -1,8 +1,8 @@
 """Who may take part in a run that asks for it: certificates of the organiser, which peers check by themselves.
 
-An admission says in the organiser's name that a peer may take part in a run. The organiser's node gives one for an
-invite that holds a token; the peer keeps it in its folder and shows it to whoever asks, so that nobody needs the
-organiser's node afterwards. Everything here is pure: no network, no clock.
+An admission says in the organiser's name that a peer may take part in a run for some weeks. The organiser's node gives
+one for an invite that holds a token, and later the next one; the peer keeps it in its folder and shows it to whoever
+asks, so that nobody else needs the organiser's node. Everything here is pure: no network, no clock.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from dht.identity import SIGNATURE_BYTES, Identity, public_key_of, verify
 from dht.records import Malformed
 
 MAX_ADMISSION_BYTES = 96
+LASTS_S = 30 * 86400.0
+"""Unless the organiser says otherwise. Its node may be away for some weeks, and nobody has to leave."""
+RENEWED_FROM = 2 / 3
+"""With less than this part of its time left an admission is followed by the next one."""
 FOR_EVER = 0.0
-"""As long as the run lasts."""
+"""As long as the run lasts: the admissions of earlier versions."""
 
 _KIND = "admission"
 
@@ -32,6 +36,10 @@ class Admission:
 
     def is_over(self, now_s: float) -> bool:
         return self.expires != FOR_EVER and self.expires <= now_s
+
+    def outlasts(self, other: Admission) -> bool:
+        """Whether it ends later."""
+        return other.expires != FOR_EVER and (self.expires == FOR_EVER or self.expires > other.expires)
 
     def to_bytes(self) -> bytes:
         """As it travels: whose it is says who shows it."""

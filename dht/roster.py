@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 
 from dht.admission import Admission, read_admission
 from dht.orders import Orders
-from dht.records import Malformed
 from dht.refusals import Code
 
 REMEMBERED_MOST = 4096
@@ -26,21 +25,21 @@ class Roster:
     ) -> None:
         self.orders = Orders()
         self.needed: Callable[[], Collection[str]] = lambda: ()
-        """Who votes or is a member in the round that is being made: such peers finish it, quarantined or not."""
+        """Who votes or is a member in the round that is being made: such peers finish it, kept out or not."""
         self.asks_admission = asks_admission
         self._run, self._organiser, self._clock = run, organiser, clock
         self._admitted: dict[str, Admission] = {}
 
     def learn(self, peer: str, shown: bytes) -> None:
-        """A peer shows its admission. Raises Malformed if it is none of the organiser's for this peer."""
-        known = self._admitted.pop(peer, None)
+        """A peer shows its admission; of two the one that lasts longer counts.
+
+        Raises Malformed if it is none of the organiser's for this peer.
+        """
+        known = self._admitted.get(peer)
         if known is None or known.to_bytes() != shown:
-            try:
-                known = read_admission(shown, self._run, self._organiser, peer)
-            except Malformed:
-                if known is not None:
-                    self._admitted[peer] = known
-                raise
+            read = read_admission(shown, self._run, self._organiser, peer)
+            known = read if known is None or read.outlasts(known) else known
+        self._admitted.pop(peer, None)
         self._admitted[peer] = known
         if len(self._admitted) > REMEMBERED_MOST:
             del self._admitted[next(iter(self._admitted))]
@@ -52,6 +51,12 @@ class Roster:
         self.orders = orders
         return True
 
+    def kept_out(self) -> frozenset[str]:
+        """Those in quarantine, and those whose admission has ended: with them nothing new begins."""
+        now_s = self._clock()
+        ended = (peer for peer, admission in self._admitted.items() if admission.is_over(now_s))
+        return frozenset((*self.orders.quarantined, *(ended if self.asks_admission else ())))
+
     def why_not(self, peer: str) -> tuple[Code, str] | None:
         """Why this peer does not work with another; None if it does."""
         reason = self.orders.quarantined.get(peer)
@@ -62,6 +67,6 @@ class Roster:
         admission = self._admitted.get(peer)
         if admission is None:
             return Code.STRANGER, "it shows no admission of the organiser"
-        if admission.is_over(self._clock()):
+        if admission.is_over(self._clock()) and peer not in self.needed():
             return Code.STRANGER, "its admission is over"
         return None

@@ -87,11 +87,13 @@ def run_join(join: Join, output: Output) -> int:
 def run_bootstrap(
     spec: RunSpec, output: Output, *, directory: Path | None, listen: Sequence[str], announce: Sequence[str],
     also: Sequence[str] = (), invites: int = 0, expires: str = "", health_port: int = 0, keep: Keep | None = None,
+    members_for: str = "",
 ) -> int:  # fmt: skip
     """Serve the run until interrupted, and keep checkpoints of it if `keep` says where.
 
     Invites name the addresses in `also`, too; `invites` for one peer each, 0: one for all; `expires` is how long they
-    last, such as 7d. Raises RunMismatch if the directory belongs to another run, DiskFull.
+    last, such as 7d, `members_for` how long an admission does. Raises RunMismatch if the directory belongs to another
+    run, DiskFull.
     """
     directory = directory or default_directory("bootstrap", spec.run.name, spec.digest())
     path = claim_directory(directory, spec)
@@ -100,6 +102,7 @@ def run_bootstrap(
     argv += _listen(listen) + [part for address in announce for part in ("--announce", address)]
     argv += [part for address in also for part in ("--also", address)]
     argv += ["--invites", str(invites)] + (["--expires", expires] if expires else [])
+    argv += ["--members-for", members_for] if members_for else []
     argv += ["--health-port", str(health_port)] if health_port else []
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
     log = directory / "bootstrap.log"

@@ -30,11 +30,11 @@ from dht.lifetime import die_with_parent
 from dht.node import NetworkConfig, Node, open_node
 from dht.orders import Orders
 from dht.probing import serve_probes
-from dht.records import MAX_ADDRESSES
+from dht.records import MAX_ADDRESS_CHARS, MAX_ADDRESSES
 from dht.refusals import Code
 from dht.roster import Roster
 from peer import spec as specs
-from peer.averaging.admitting import find_admission
+from peer.averaging.admitting import Membership, find_admission
 from peer.averaging.blocks import first_head
 from peer.averaging.chain import ChainOnDisk
 from peer.averaging.codec import Codec
@@ -83,7 +83,16 @@ async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, not
     text = await find_spec(node, invite, directory)
     node.serve("spec", text.encode)
     spec = specs.parse(text)
-    notices = await _stand_guard(node, pipe, directory, invite, notices, spec.admission)
+    notices, membership = await _stand_guard(node, pipe, directory, invite, notices, spec.admission)
+    async with nullcontext() if membership is None else _meanwhile(membership.keep()):
+        await _take_part(node, pipe, directory, invite, notices, chosen, spec, text)
+
+
+async def _take_part(
+    node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, chosen: Chosen, spec: RunSpec,
+    text: str,
+) -> None:  # fmt: skip
+    """Hear what the model looks like, meet the founders, follow the chain."""
     pipe.send("spec", text)
     kind, *fields = await pipe.receive()
     if kind != "model":
@@ -104,7 +113,7 @@ async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, not
 
 async def _stand_guard(
     node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, table: AdmissionTable
-) -> Notices:
+) -> tuple[Notices, Membership | None]:
     """Serve from now on those alone whom the organiser lets in; my own admission is what I show them.
 
     Raises NotAdmitted, or Unreachable if only the organiser's node could admit me and it does not answer.
@@ -112,15 +121,38 @@ async def _stand_guard(
     run, organiser, asks = invite.spec_hash, invite.organiser, table.policy == "invited"
     roster = Roster(run, organiser, asks_admission=asks)
     guard = Guard(node, roster, directory, run, organiser)
-    shown = None
-    if asks:
-        shown = await find_admission(node, invite, directory, notices.identity.peer_id, pipe)
-        node.serve(ADMISSION, lambda: shown)
+    membership = await _become_member(node, pipe, directory, invite) if asks else None
     guard.changed = lambda orders, before: _tell_orders(pipe, orders, before, node.peer_id)
     guard.stand()
     _tell_orders(pipe, roster.orders, Orders(), node.peer_id)
     await guard.hear()
-    return dataclasses.replace(notices, guard=guard, admission=shown)
+    notices = dataclasses.replace(notices, guard=guard)
+    if membership is not None:
+        notices = dataclasses.replace(notices, admission=lambda: membership.shown)
+    return notices, membership
+
+
+async def _become_member(node: Node, pipe: LinkPipe, directory: Path, invite: Invite) -> Membership:
+    """Raises NotAdmitted, Unreachable."""
+
+    def tell(text: str) -> None:
+        _report(pipe, AlertRaised(level="warning", code="ADMISSION", text=text))
+
+    admission = await find_admission(node, invite, directory, node.peer_id, pipe)
+    membership = Membership(node, invite, directory, node.peer_id, admission, tell)
+    node.serve(ADMISSION, lambda: membership.shown)
+    return membership
+
+
+@asynccontextmanager
+async def _meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Have this go on until the block ends; what it fails with ends the block."""
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(work)
+        try:
+            yield
+        finally:
+            task.cancel()
 
 
 def _tell_orders(pipe: LinkPipe, orders: Orders, before: Orders, me: str) -> None:
@@ -241,11 +273,11 @@ class Link:
             await self._guard.follow()
 
     def _obey(self) -> None:
-        """Have the machine work with nobody in quarantine; who is needed for what has begun finishes it."""
+        """Have the machine work with nobody who is kept out; who is needed for what has begun finishes it."""
         if self._guard is None:
             return
         self._guard.roster.needed = self._needed
-        kept_out = frozenset(self._guard.roster.orders.quarantined)
+        kept_out = self._guard.roster.kept_out()
         if kept_out - {self._node.peer_id} != self._driver.state.quarantined:
             self._driver.deliver(Quarantined(time.monotonic(), kept_out))
         self._guard.show_out()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
@@ -49,8 +49,8 @@ class Notices:
     refusals: Refusals = field(default_factory=Refusals)
     guard: Guard | None = None
     """Who is listened to; None: everybody."""
-    admission: bytes | None = None
-    """What I show, in a run that asks for it."""
+    admission: Callable[[], bytes | None] = lambda: None
+    """What I show now, in a run that asks for it."""
 
     async def publish(self, head: HeadSent, learning: Learning = NOTHING) -> None:
         """Put a HEAD up, signed; it replaces my last one."""
@@ -71,7 +71,7 @@ class Notices:
         body = HeadRecord(
             run=self.run, anchor=head.anchor, round=head.round, weight=head.weight, state=head.state,
             ready=head.ready, stuck_s=0.0, tokens=head.tokens, steps=head.steps, bandwidth_bps=0,
-            leaving=head.leaving, reach=0, name=self.name, version="1", addrs=addrs, admission=self.admission,
+            leaving=head.leaving, reach=0, name=self.name, version="1", addrs=addrs, admission=self.admission(),
             orders=self.guard.roster.orders.number or None if self.guard is not None else None, **figures,
         )  # fmt: skip
         return sign_record(self.identity, self.run, topics.HEAD, body.pack(), time.time() + topics.HEAD_TTL_S)

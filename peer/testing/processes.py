@@ -88,7 +88,8 @@ class RealSwarm(Swarm):
     `sets` are TOML assignments to keys of the spec, such as `round.steps=60`, `settings` to those of every
     peer, such as `min_step_s=0.5`, `own` to those of one, by its index. The devices of a `paced` swarm are busy for as
     long as each peer's `min_step_s` says (`peer.testing.pacing`). Every frame is `delay_s` longer on its way. An
-    `endless` run has no last round. A peer that ends though nobody asked it to is an AssertionError in whatever waits.
+    `endless` run has no last round. `organiser` are more words on the bootstrap node's command line. A peer that ends
+    though nobody asked it to is an AssertionError in whatever waits.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class RealSwarm(Swarm):
         paced: bool = False,
         delay_s: float = 0.0,
         endless: bool = True,
+        organiser: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.directory = directory.resolve()
@@ -120,7 +122,7 @@ class RealSwarm(Swarm):
         self._temporary = tempfile.TemporaryDirectory(prefix="hf-")
         self._hear_strikes()
         self.invite = ""
-        self._bootstrap = self._start_bootstrap()
+        self._bootstrap = self._start_bootstrap(organiser)
         try:
             self._await(lambda: self.invite, HANG_S, "the bootstrap node issued no invite")
             for _ in range(peers):
@@ -270,6 +272,14 @@ class RealSwarm(Swarm):
         assert_no_orphans(victim.directory)
         return code
 
+    def ends(self, peer: int) -> int:
+        """Wait for a peer that is to end by itself; its exit code."""
+        leaver = self._peers[peer]
+        leaver.may_end = True
+        code = self._await_end(leaver, HANG_S)
+        assert_no_orphans(leaver.directory)
+        return code
+
     def restart(self, peer: int) -> None:
         """Start a peer again that has ended or was killed, in its directory."""
         victim = self._peers[peer]
@@ -359,12 +369,12 @@ class RealSwarm(Swarm):
 
     # ---- children ----
 
-    def _start_bootstrap(self) -> Child:
+    def _start_bootstrap(self, words: Sequence[str]) -> Child:
         folder = self.directory / "bootstrap"
         folder.mkdir(mode=0o700)
         (folder / "spec.toml").write_text(dump(self.spec))
         where = [str(folder / "spec.toml"), "--dir", str(folder), "--listen", LOOPBACK]
-        argv = [sys.executable, "-m", "bootstrap", *where, "--spec-hash", self.spec.digest().hex()]
+        argv = [sys.executable, "-m", "bootstrap", *where, "--spec-hash", self.spec.digest().hex(), *words]
         return self._child_of(argv, folder / "bootstrap.log")
 
     def _start(self, peer: _Peer) -> None:

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from bootstrap import organiser as command
-from bootstrap.admitting import Book
+from bootstrap.admitting import BOOK_FILE, Book, read_book
 from bootstrap.inviting import INVITE_FILE, SINGLE_MOST, Terms, issue_all, parse_duration_s
+from bootstrap.members import ENDED_FILE, end, renew
 from bootstrap.ordering import ORDERS_FILE, OrdersFile, lift, quarantine
-from dht.admission import read_admission
+from dht.admission import FOR_EVER, LASTS_S, read_admission
 from dht.errors import BadInput
 from dht.identity import Identity
 from dht.invite import issue, parse
 from dht.orders import Orders, order
+from dht.roster import Roster
 
 ORGANISER, ALICE, BOB = (Identity.from_seed(letter * 32) for letter in (b"o", b"a", b"b"))
 RUN, NOW_S = b"r" * 32, 1_800_000_000.0
@@ -31,7 +33,7 @@ def invite(**terms: Any) -> str:
 
 @pytest.fixture
 def book(tmp_path: Path) -> Book:
-    return Book(tmp_path / "admitted", ORGANISER, RUN)
+    return Book(tmp_path, ORGANISER, RUN)
 
 
 # ---- the book ----
@@ -43,7 +45,7 @@ def test_an_invite_for_all_admits_everybody_until_it_is_over(book: Book) -> None
         answer = book.answer(peer.peer_id, text, NOBODY, NOW_S)
         assert answer.admission is not None
         read_admission(answer.admission.to_bytes(), RUN, ORGANISER.peer_id, peer.peer_id)
-    assert book.peers == {ALICE.peer_id, BOB.peer_id}
+    assert book.members(NOW_S) == {ALICE.peer_id, BOB.peer_id}
     late = book.answer(Identity.generate().peer_id, text, NOBODY, NOW_S + 60)
     assert (late.admission, "expired" in late.why) == (None, True)
 
@@ -52,7 +54,7 @@ def test_an_invite_for_one_admits_one_and_the_same_again(book: Book, tmp_path: P
     """Also after a restart: an answer that was lost on its way is no loss, and no second key slips in."""
     text = invite(once=True)
     assert book.answer(ALICE.peer_id, text, NOBODY, NOW_S).admission is not None
-    again = Book(tmp_path / "admitted", ORGANISER, RUN)
+    again = Book(tmp_path, ORGANISER, RUN)
     assert again.answer(ALICE.peer_id, text, NOBODY, NOW_S).admission is not None
     refused = again.answer(BOB.peer_id, text, NOBODY, NOW_S)
     assert (refused.admission, "another has used it" in refused.why) == (None, True)
@@ -72,7 +74,7 @@ def test_what_the_organiser_has_not_signed_for_this_run_admits_nobody(book: Book
     answer = book.answer(ALICE.peer_id, text, NOBODY, NOW_S)
     assert answer.admission is None
     assert says in answer.why
-    assert book.peers == frozenset()
+    assert book.members(NOW_S) == frozenset()
 
 
 def test_who_is_in_quarantine_is_not_admitted_again(book: Book) -> None:
@@ -84,15 +86,66 @@ def test_a_line_that_was_cut_off_is_forgotten_and_spoils_no_other(book: Book, tm
     path = tmp_path / "admitted"
     book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
     path.write_bytes(path.read_bytes() + b'{"peer": "12D3Koo')
-    again = Book(path, ORGANISER, RUN)
+    again = Book(tmp_path, ORGANISER, RUN)
     again.answer(BOB.peer_id, invite(), NOBODY, NOW_S)
-    assert Book(path, ORGANISER, RUN).peers == {ALICE.peer_id, BOB.peer_id}
+    assert Book(tmp_path, ORGANISER, RUN).members(NOW_S) == {ALICE.peer_id, BOB.peer_id}
 
 
 def test_the_book_has_an_end(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bootstrap.admitting.ADMITTED_MOST", 1)
     book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
     assert "no more" in book.answer(BOB.peer_id, invite(), NOBODY, NOW_S).why
+    assert book.answer(BOB.peer_id, invite(), NOBODY, NOW_S + LASTS_S).admission, "the other's admission has ended"
+
+
+def test_an_admission_ends_and_the_next_one_is_given_in_time(tmp_path: Path) -> None:
+    """To whoever was admitted, with whatever invite; one that asks every second gets the same, and fills no book."""
+    book = Book(tmp_path, ORGANISER, RUN, 30.0)
+
+    def until(now_s: float, text: str = "") -> float:
+        admission = book.answer(ALICE.peer_id, text, NOBODY, now_s).admission
+        assert admission is not None
+        assert read_admission(admission.to_bytes(), RUN, ORGANISER.peer_id, ALICE.peer_id) == admission
+        return admission.expires - NOW_S
+
+    assert until(NOW_S, invite(once=True)) == 30
+    assert [until(NOW_S + passed) for passed in range(11)] == [30] * 11
+    assert len(read_book(tmp_path)) == 1
+    assert until(NOW_S + 10.5) == 40.5
+    assert book.members(NOW_S + 40) == {ALICE.peer_id}
+    assert book.members(NOW_S + 41) == frozenset()
+    book = Book(tmp_path, ORGANISER, RUN, 30.0)
+    assert until(NOW_S + 39) == 69
+    assert until(NOW_S + 1000) == 1030, "it was switched off for long"
+    assert not book.answer(BOB.peer_id, invite(once=True), NOBODY, NOW_S).admission, "the invite stays used"
+
+
+def test_admissions_of_an_earlier_version_have_no_end(tmp_path: Path) -> None:
+    row = {"peer": ALICE.peer_id, "token": "00", "once": False, "at": 1}
+    (tmp_path / BOOK_FILE).write_text(f"\n{json.dumps(row)}\n")
+    admission = Book(tmp_path, ORGANISER, RUN).answer(ALICE.peer_id, "", NOBODY, NOW_S).admission
+    assert admission is not None
+    assert admission.expires == FOR_EVER
+
+
+def test_whose_admission_shall_end_gets_no_other_while_the_node_runs(book: Book, tmp_path: Path) -> None:
+    """What it has goes on until it ends; the organiser can change his mind."""
+    assert book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S).admission
+    end(tmp_path, ALICE.peer_id, "the project is over for guests")
+    refused = book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S + 1)
+    assert refused.admission is None
+    assert refused.why.endswith("no longer: the project is over for guests")
+    assert book.members(NOW_S + 1) == {ALICE.peer_id}
+    renew(tmp_path, ALICE.peer_id)
+    assert book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S + 2).admission
+    with pytest.raises(BadInput, match="not to end"):
+        renew(tmp_path, ALICE.peer_id)
+    for peer, reason in (("nobody", "x"), (ALICE.peer_id, ""), (ALICE.peer_id, "\x1b[2J")):
+        with pytest.raises(BadInput):
+            end(tmp_path, peer, reason)
+    (tmp_path / ENDED_FILE).write_text("[]")
+    with pytest.raises(BadInput, match="damaged"):
+        book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S + 3)
 
 
 # ---- invites ----
@@ -138,10 +191,10 @@ def test_orders_are_numbered_reported_and_lifted(tmp_path: Path) -> None:
 
     file = OrdersFile(tmp_path, RUN, ORGANISER.peer_id, Reporter())  # type: ignore[arg-type]
     assert file.look() == Orders()
-    assert quarantine(tmp_path, ORGANISER, RUN, ALICE.peer_id, "sends noise").number == 1
-    assert quarantine(tmp_path, ORGANISER, RUN, BOB.peer_id, "two names").number == 2
+    first = quarantine(tmp_path, ORGANISER, RUN, ALICE.peer_id, "sends noise").number
+    assert quarantine(tmp_path, ORGANISER, RUN, BOB.peer_id, "two names").number > first
     assert set(file.look().quarantined) == {ALICE.peer_id, BOB.peer_id}
-    assert lift(tmp_path, ORGANISER, RUN, ALICE.peer_id).number == 3
+    assert lift(tmp_path, ORGANISER, RUN, ALICE.peer_id).number > first + 1
     assert file.look().quarantined == {BOB.peer_id: "two names"}
     assert sorted(told) == [
         *sorted(
@@ -156,6 +209,15 @@ def test_orders_are_numbered_reported_and_lifted(tmp_path: Path) -> None:
         lift(tmp_path, ORGANISER, RUN, ALICE.peer_id)
     with pytest.raises(BadInput, match="own key"):
         quarantine(tmp_path, ORGANISER, RUN, ORGANISER.peer_id, "x")
+
+
+def test_orders_count_also_after_the_folder_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key is left, or an old copy of the folder: peers know the orders that are gone, and obey newer ones alone."""
+    known = Roster(RUN, ORGANISER.peer_id, asks_admission=False)
+    for now_s, copy in ((NOW_S, "old"), (NOW_S + 0.2, "old"), (NOW_S + 60, "empty")):
+        monkeypatch.setattr("time.time", lambda now_s=now_s: now_s)
+        (tmp_path / copy).mkdir(exist_ok=True)
+        assert known.obey(quarantine(tmp_path / copy, ORGANISER, RUN, ALICE.peer_id, "sends noise"))
 
 
 # ---- the command ----
@@ -190,7 +252,9 @@ def test_a_mistake_is_one_line(words: list[str], tmp_path: Path, capsys: pytest.
         assert error.count("\n") == 1
 
 
-def test_a_line_of_the_book_names_peer_token_and_time(book: Book, tmp_path: Path) -> None:
+def test_a_line_of_the_book_names_peer_token_and_times(book: Book, tmp_path: Path) -> None:
     book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
     row = json.loads((tmp_path / "admitted").read_text())
-    assert row == {"peer": ALICE.peer_id, "token": (b"t" * 16).hex(), "once": False, "at": NOW_S}
+    assert row == {
+        "peer": ALICE.peer_id, "token": (b"t" * 16).hex(), "once": False, "at": NOW_S, "until": NOW_S + LASTS_S
+    }  # fmt: skip

@@ -15,11 +15,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import psutil
 import pytest
 
 from dht import invite
 from dht.addresses import LOOPBACK
+from dht.admission import read_admission
 from dht.errors import BadInput, DirectoryBusy, PortInUse
 from dht.fingerprint import words
 from dht.identity import Identity
@@ -52,6 +54,12 @@ class Bootstrap:
                     return line.event
         raise AssertionError(f"the process ended without {kind.__name__}")
 
+    async def rest(self) -> bytes:
+        """All that it still prints."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(HANG_S):
+            return await self.process.stdout.read()
+
     async def ended(self) -> tuple[int, str]:
         """Its exit code and what it wrote on stderr."""
         async with asyncio.timeout(HANG_S):
@@ -61,12 +69,12 @@ class Bootstrap:
 
 
 @asynccontextmanager
-async def bootstrap(folder: Path, *arguments: str) -> AsyncIterator[Bootstrap]:
-    spec = folder / "spec.toml"
-    spec.write_bytes(SPEC)
+async def bootstrap(folder: Path, *arguments: str, spec: bytes = SPEC) -> AsyncIterator[Bootstrap]:
+    path = folder / "spec.toml"
+    path.write_bytes(spec)
     listen = [] if "--listen" in arguments else ["--listen", LOOPBACK[0]]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bootstrap", str(spec), "--dir", str(folder / "organiser"), "--spec-hash", RUN.hex(),
+        sys.executable, "-m", "bootstrap", str(path), "--dir", str(folder / "organiser"), "--spec-hash", RUN.hex(),
         *listen, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -139,6 +147,31 @@ async def test_from_the_invite_to_genesis_and_through_a_restart(tmp_path: Path) 
                 while not found:
                     found = await late.board.read(GENESIS)
         assert unpack_body(found[parsed.organiser]) == genesis
+
+
+async def test_an_admission_lasts_as_long_as_the_organiser_says(tmp_path: Path) -> None:
+    policy = "\n[admission]\npolicy = 'invited'\n"
+    async with bootstrap(tmp_path, "--members-for", "2d", spec=SPEC + policy.encode()) as running:
+        text = (await running.wait_for(InviteIssued)).invite
+        organiser = invite.parse(text, time.time()).organiser
+        async with joined(tmp_path / "a", text) as (alice, a):
+            for _ in range(2):
+                shown, why = msgpack.unpackb(await a.ask(organiser, "admit", 5, request=text.encode()) or b"")
+                admission = read_admission(shown, RUN, organiser, alice.peer_id)
+                assert why == ""
+                assert 1.9 * 86400 < admission.expires - time.time() <= 2 * 86400
+            await running.wait_for(AlertRaised, code="ADMITTED", text=f"{alice.peer_id} is admitted, one of 1 members")
+            for _ in range(50):
+                assert msgpack.unpackb(await a.ask(organiser, "admit", 5, request=text.encode()) or b"")[0] == shown
+        async with joined(tmp_path / "b", text) as (bob, b):
+            for _ in range(3):
+                assert msgpack.unpackb(await b.ask(organiser, "admit", 5, request=b"nonsense") or b"")[0] == b""
+            refused = await running.wait_for(AlertRaised, code="TOKEN")
+            assert refused.text.startswith(f"refused {bob.peer_id}: it is not admitted")
+        running.process.send_signal(signal.SIGTERM)
+        told = (await running.rest()).decode()
+        assert "ADMITTED" not in told
+        assert "TOKEN" not in told, "said once, however often it is asked"
 
 
 async def test_peers_with_other_initial_parameters_are_named(tmp_path: Path) -> None:

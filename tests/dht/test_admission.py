@@ -140,6 +140,33 @@ def test_an_admission_that_is_over_lets_nobody_in() -> None:
     assert known.why_not(ALICE.peer_id) == (Code.STRANGER, "its admission is over")
 
 
+def test_of_two_admissions_the_longer_one_counts() -> None:
+    """A record that was signed before the renewal may be read after it."""
+    known = roster()
+    for ends_s in (60.0, 120.0, 30.0):
+        known.learn(ALICE.peer_id, admit(ORGANISER, RUN, ALICE.peer_id, NOW_S + ends_s).to_bytes())
+    later = roster(now_s=NOW_S + 90)
+    later._admitted = known._admitted
+    assert later.why_not(ALICE.peer_id) is None
+    assert later.kept_out() == frozenset()
+    known.learn(ALICE.peer_id, SHOWN)
+    known.learn(ALICE.peer_id, admit(ORGANISER, RUN, ALICE.peer_id, NOW_S + 60).to_bytes())
+    assert known._admitted[ALICE.peer_id].expires == FOR_EVER
+
+
+def test_whose_admission_is_over_finishes_what_has_begun_and_is_kept_out() -> None:
+    """Whoever never had one has nothing to finish."""
+    known = roster()
+    known.learn(ALICE.peer_id, admit(ORGANISER, RUN, ALICE.peer_id, NOW_S - 1).to_bytes())
+    known.obey(order(ORGANISER, RUN, 1, {MALLORY.peer_id: "sends noise"}))
+    assert known.kept_out() == {ALICE.peer_id, MALLORY.peer_id}
+    stranger = Identity.generate().peer_id
+    known.needed = lambda: {ALICE.peer_id, stranger}
+    assert known.why_not(ALICE.peer_id) is None
+    assert known.why_not(stranger) is not None
+    assert known.kept_out() == {ALICE.peer_id, MALLORY.peer_id}
+
+
 @pytest.mark.parametrize("asks", [False, True])
 def test_quarantine_is_obeyed_in_open_runs_too_and_lifted(asks: bool) -> None:
     known = roster(asks=asks)

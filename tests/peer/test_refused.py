@@ -27,7 +27,7 @@ from dht.roster import Roster
 from peer import spec as specs
 from peer import watching
 from peer.averaging.admitting import ADMIT, find_admission
-from peer.averaging.guarding import ADMISSION, OPEN, ORDERS, Guard
+from peer.averaging.guarding import ADMISSION, ASKED_AT_ONCE, OPEN, ORDERS, Guard
 from peer.averaging.meeting import find_genesis, find_spec, said_genesis
 from peer.averaging.notices import Notices
 from peer.telling import Session
@@ -136,7 +136,7 @@ async def test_an_expired_token(place: Place, tmp_path: Path, caplog: pytest.Log
     from bootstrap.admitting import Book
     from dht.orders import Orders
 
-    book = Book(tmp_path / "admitted", place.organiser, RUN)
+    book = Book(tmp_path, place.organiser, RUN)
 
     async def answer(peer: str, request: bytes) -> bytes | None:
         return book.answer(peer, request.decode(), Orders(), time.time() + 60).to_bytes()
@@ -150,7 +150,7 @@ async def test_an_expired_token(place: Place, tmp_path: Path, caplog: pytest.Log
         )
     assert caught.value.exit_code == 11
     assert len(refused(caplog, Code.TOKEN, "this peer")) == 1
-    assert book.peers == frozenset()
+    assert book.members(time.time()) == frozenset()
 
 
 async def test_a_replayed_record(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -229,6 +229,49 @@ async def test_a_stranger_that_opens_streams(place: Place, caplog: pytest.LogCap
 
 
 # ---- and what belongs to them ----
+
+
+async def test_a_stranger_that_was_there_first_is_shown_the_door(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its stream was open before this peer knew what the run asks for."""
+    _, node = await place.add()
+    heard: list[bytes] = []
+    node.streams.listen(lambda sender, frame: heard.append(frame))
+    stranger, strange = await place.add()
+    strange.streams.send(node.peer_id, b"before")
+    await until(lambda: heard)
+    place.stand_guard(node)
+    await until(lambda: not strange._links._outgoing)
+    strange.streams.send(node.peer_id, b"after")
+    await until(lambda: refused(caplog, Code.STRANGER, stranger.peer_id))
+    assert heard == [b"before"]
+
+
+async def test_orders_come_through_though_strangers_claim_to_have_newer_ones(place: Place) -> None:
+    """In an open run names cost nothing: more of them than are asked at once, all of which sort before the others."""
+    await place.add()
+    _, node = await place.add()
+    guard = place.stand_guard(node, asks=False)
+    odd = Identity.generate()
+    teller, telling = await place.add()
+    telling.serve(ORDERS, order(place.organiser, RUN, 1, {odd.peer_id: "sends noise"}).to_bytes)
+    asked: list[str] = []
+
+    async def ask(peer: str, *about: Any) -> bytes | None:
+        asked.append(peer)
+        return await real_ask(peer, *about) if peer == telling.peer_id else None
+
+    real_ask, node.ask = node.ask, ask  # type: ignore[method-assign]
+    for number in range(4 * ASKED_AT_ONCE):
+        stranger = Identity.from_seed(number.to_bytes(32, "big"))
+        assert guard.takes(stranger.peer_id, head(stranger, orders=2**62))
+    guard.takes(teller.peer_id, head(teller, orders=1))
+    guard.roster.needed = lambda: {teller.peer_id}
+    await guard.hear()
+    assert guard.roster.orders.number == 1
+    assert asked[0] == place.organiser.peer_id
+    assert len(asked) == 1 + ASKED_AT_ONCE
 
 
 async def test_an_admission_of_somebody_else_opens_nothing(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -340,9 +383,9 @@ async def test_no_token_and_no_organiser_are_told_apart(
 async def test_who_was_admitted_needs_the_organiser_never_again(place: Place, tmp_path: Path) -> None:
     await place.add()
     identity, newcomer = await place.add()
-    shown = admit(place.organiser, RUN, identity.peer_id).to_bytes()
-    (tmp_path / "admission").write_bytes(shown)
-    assert await find_admission(newcomer, place.invite(), tmp_path, identity.peer_id, Pipe()) == shown
+    admission = admit(place.organiser, RUN, identity.peer_id)
+    (tmp_path / "admission").write_bytes(admission.to_bytes())
+    assert await find_admission(newcomer, place.invite(), tmp_path, identity.peer_id, Pipe()) == admission
 
 
 def test_every_code_has_its_own_word() -> None:

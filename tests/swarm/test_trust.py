@@ -5,15 +5,17 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from dht.errors import NotAdmitted
 from dht.fingerprint import words
 from dht.identity import Identity
 from dht.invite import issue, parse
-from peer.events import AlertRaised, Line
+from peer.events import AlertRaised, Line, PeerStopped
 from peer.testing.children import HANG_S
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import LOOPBACK, RealSwarm
@@ -85,6 +87,38 @@ def test_an_invited_run_takes_whom_its_organiser_admits_and_a_peer_in_quarantine
     run.until(lambda: 2 in run.committed(0)[-1].group, "the peer is not back in the group")
     assert organise(run, "list").startswith(f"nobody is in quarantine in micro of {words(invite.organiser)}")
     run.assert_agreement()
+
+
+def test_an_admission_is_renewed_while_its_peer_runs_and_ends_where_the_organiser_does_not_renew_it(
+    swarm: StartSwarm,
+) -> None:
+    """A minute each. Nobody notices a renewal; who gets none hears why, takes part until its admission ends, and then
+    stops with the reason. The others go on."""
+    run = swarm(peers=3, real=True, sets=(*QUICK, INVITED), organiser=("--members-for", "1m"))
+    run.until_round(2)
+    first = [admission_ends(run, peer) for peer in range(3)]
+    run.until(lambda: all(admission_ends(run, peer) > first[peer] for peer in range(3)), "an admission is not renewed")
+    assert run.group(newest(run, 0)) == {0, 1, 2}
+
+    organise(run, "end", run.id_of(2), "--reason", "the project is over for guests")
+    told = run.wait_for(2, lambda line: isinstance(line.event, AlertRaised) and line.event.code == "ADMISSION")
+    assert isinstance(told.event, AlertRaised)
+    assert "no longer: the project is over for guests" in told.event.text
+    assert run.ends(2) == NotAdmitted.exit_code
+    stopped = run.lines(2)[-1].event
+    assert isinstance(stopped, PeerStopped)
+    assert "no longer: the project is over for guests" in stopped.why
+    assert admission_ends(run, 2) < time.time() + 1
+    last = newest(run, 0)
+    run.until_round(last + 4, by=(0, 1))
+    assert run.group(last + 4) == {0, 1}
+    run.assert_agreement()
+
+
+def admission_ends(run: RealSwarm, peer: int) -> float:
+    """Unix time, from what lies in its folder."""
+    expires, _ = msgpack.unpackb((run.directory_of(peer) / "admission").read_bytes())
+    return float(expires)
 
 
 def assert_not_admitted(run: RealSwarm, folder: Path) -> None:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from bootstrap.admitting import Book
 from bootstrap.inviting import INVITE_FILE
 from dht.errors import BadInput
 from dht.fingerprint import words
 from dht.identity import Identity
 from dht.invite import issue, parse
+from dht.orders import Orders
 from peer.testing.children import HANG_S
 from tui.cli import main
 from tui.commands.organiser import _newest
@@ -52,9 +54,36 @@ def test_a_peer_is_kept_out_shown_and_let_in_again(folder: Path, capsys: pytest.
         assert says in capsys.readouterr().out
 
 
+def test_members_are_listed_and_an_admission_is_not_renewed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where, day = ["--dir", str(folder)], 86400.0
+    assert main(["members", *where]) == 0
+    assert "nobody was admitted to tiny" in capsys.readouterr().out
+    book = Book(folder, Identity.load_or_create(folder / "identity.key"), RUN)
+    text = (folder / INVITE_FILE).read_text()
+    other = Identity.from_seed(b"q" * 32).peer_id
+    for peer, at_s in ((PEER, time.time()), (PEER, time.time() + 15 * day), (other, time.time() - 99 * day)):
+        assert book.answer(peer, text, Orders(), at_s).admission
+    ends = time.strftime("%Y-%m-%d", time.gmtime(time.time() + 45 * day))
+    for command, says in (
+        ([], f"{PEER}  until {ends}\n"),
+        ([], f"{other}  ended on "),
+        ([PEER, "--end", "its owner asked us to"], "takes part until it ends"),
+        ([], f"{PEER}  until {ends}; not renewed: its owner asked us to\n"),
+        ([PEER, "--renew"], "is renewed again"),
+        ([], f"{PEER}  until {ends}\n"),
+    ):
+        assert main(["members", *command, *where]) == 0
+        assert says in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("command", "says"),
-    [(["quarantine", PEER], "--reason is missing"), (["quarantine", "nobody", "--reason", "x"], "not a peer id")],
+    [
+        (["members", PEER], "--end is missing"),
+        (["members", PEER, "--renew"], "not to end"),
+        (["quarantine", PEER], "--reason is missing"),
+        (["quarantine", "nobody", "--reason", "x"], "not a peer id"),
+    ],
 )
 def test_mistakes_are_one_line(folder: Path, command: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--dir", str(folder)]) == BadInput.exit_code

@@ -5,6 +5,12 @@ from __future__ import annotations
 from tui.codes.advice import Advice
 
 ALERTS = {
+    "ADMISSION": Advice(
+        short="the organiser does not renew this peer's admission",
+        meaning="It takes part until the admission that it has ends, which the line says, with the organiser's reason. "
+        "Then it stops; what it has given the run stays.",
+        remedy="Speak with the organiser. If it is admitted again before then, nothing else is to be done.",
+    ),
     "ADMITTED": Advice(short="the organiser's node admitted a peer to the run"),
     "AUDIT": Advice(
         short="a mean was doubted, and the doubt was not proved",

@@ -1,4 +1,4 @@
-"""The commands of an organiser beside `bootstrap`: more invites, and peers that nobody shall work with.
+"""The commands of an organiser beside `bootstrap`: more invites, members, and peers that nobody shall work with.
 
 The work is done by `python -m bootstrap.organiser`, in a child.
 """
@@ -15,6 +15,7 @@ from tui.commands.options import Commands, Parser, add_command
 def add_to(commands: Commands) -> None:
     """Add them."""
     _add_invite(commands)
+    _add_members(commands)
     _add_quarantine(commands)
 
 
@@ -31,6 +32,25 @@ def _add_invite(commands: Commands) -> None:
 def _invite(options: argparse.Namespace) -> int:
     words = ["--count", str(options.invites)] + (["--expires", options.expires] if options.expires else [])
     return _tell(options, "invite", *words)
+
+
+def _add_members(commands: Commands) -> None:
+    parser = add_command(commands, "members", _members, "say who is admitted to a run of yours, or end an admission")
+    parser.add_argument("peer", nargs="?", metavar="PEER", help="its id, 12D3Koo…; none: list all, and until when")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--end", default="", metavar="TEXT", help="let it stay until its admission ends, and why")
+    what.add_argument("--renew", action="store_true", help="take that back")
+    _add_folder(parser)
+
+
+def _members(options: argparse.Namespace) -> int:
+    if options.peer is None:
+        return _tell(options, "members")
+    if options.renew:
+        return _tell(options, "renew", options.peer)
+    if not options.end.strip():
+        raise BadInput("--end is missing: say why, its owner reads it; or --renew to take that back")
+    return _tell(options, "end", options.peer, "--reason", options.end)
 
 
 def _add_quarantine(commands: Commands) -> None:

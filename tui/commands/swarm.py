@@ -77,6 +77,8 @@ def _add_bootstrap(commands: Commands) -> None:
     parser.add_argument("--admission", action="store_true", help=text)
     text = "with --admission: print N invites for one peer each, not one for all"
     parser.add_argument("--invites", type=int, default=0, metavar="N", help=text)
+    text = "with --admission: how long one lasts before the node renews it (default 30d)"
+    parser.add_argument("--members-for", default="", metavar="TIME", help=text)
     text = "how long the invites last, such as 12h, 7d or 4w (default: as long as the run)"
     parser.add_argument("--expires", default="", metavar="TIME", help=text)
     text = "serve a health page and metrics on this port of loopback (default: none)"
@@ -96,7 +98,7 @@ def _bootstrap(options: argparse.Namespace) -> int:
     return run_bootstrap(
         spec, output, directory=options.dir, listen=options.listen, announce=options.announce,
         also=options.also, invites=options.invites, expires=options.expires, health_port=options.health_port,
-        keep=keep(options),
+        keep=keep(options), members_for=options.members_for,
     )  # fmt: skip
 
 

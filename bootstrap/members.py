@@ -1,0 +1,67 @@
+"""Who is a member of a run that asks for an admission, and whose admission the organiser does not renew.
+
+An admission that is not renewed ends by itself; a quarantine (`bootstrap.ordering`) is for peers that must go at once.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dht.errors import BadInput
+from dht.files import stamp_of, write_whole
+from dht.identity import public_key_of
+from dht.orders import MAX_REASON
+
+ENDED_FILE = "ended"
+
+
+class Ended:
+    """Whom the organiser lets take part no longer than their admissions last: the file of a folder, as it is now."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._seen: tuple[int, int] | None = None
+        self._reasons: dict[str, str] = {}
+
+    def look(self) -> dict[str, str]:
+        """Reasons by peer. Raises BadInput for a damaged file."""
+        stamp = stamp_of(self._directory / ENDED_FILE)
+        if stamp != self._seen:
+            self._reasons, self._seen = load_ended(self._directory), stamp
+        return self._reasons
+
+
+def load_ended(directory: Path) -> dict[str, str]:
+    """Reasons by peer. Raises BadInput for a damaged file."""
+    path = directory / ENDED_FILE
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(reason, str) for reason in found.values()):
+        raise BadInput(f"{path} is damaged; move it away, and say again whose admission ends")
+    return found
+
+
+def end(directory: Path, peer: str, reason: str) -> None:
+    """Renew a peer's admission no more. Raises BadInput for what nobody could read, DiskFull."""
+    if public_key_of(peer) is None:
+        raise BadInput(f"{peer[:60]!r} is not a peer id (12D3Koo…); homefires members lists them")
+    if not 0 < len(reason) <= MAX_REASON or not reason.isprintable():
+        raise BadInput(f"the reason must be 1 to {MAX_REASON} printable characters, for the peer's owner reads it")
+    _save(directory, {**load_ended(directory), peer: reason})
+
+
+def renew(directory: Path, peer: str) -> None:
+    """Renew it again. Raises BadInput if it was not to end, DiskFull."""
+    known = load_ended(directory)
+    if peer not in known:
+        raise BadInput(f"the admission of {peer[:60]!r} is not to end; homefires members shows whose is")
+    _save(directory, {other: reason for other, reason in known.items() if other != peer})
+
+
+def _save(directory: Path, reasons: dict[str, str]) -> None:
+    write_whole(directory / ENDED_FILE, json.dumps(reasons, indent=1).encode())
