@@ -28,6 +28,7 @@ from dht.files import write_whole
 from dht.fingerprint import words
 from dht.identity import Identity
 from dht.keys import GENESIS, GENESIS_TTL_S, HEAD
+from dht.links import LinkLimits
 from dht.lock import hold_directory
 from dht.logfile import bounding
 from dht.loopback import serving
@@ -260,6 +261,7 @@ def _network(config: BootstrapConfig) -> NetworkConfig:
         listen=config.listen,
         announce=config.announce,
         public=not are_loopback(config.listen),
+        limits=LinkLimits(incoming_streams=0),  # it takes no part in rounds: frames would only fill its memory
     )
 
 

@@ -124,6 +124,7 @@ async def test_from_the_invite_to_genesis_and_through_a_restart(tmp_path: Path) 
         async with joined(tmp_path / "a", text) as (alice, a), joined(tmp_path / "b", text) as (bob, b):
             assert await a.ask(parsed.organiser, "spec", 5) == SPEC
             assert await a.ask(parsed.organiser, "genesis", 5) is None
+            await assert_takes_no_frames(parsed.organiser, a)
             await publish_head(alice, a, b"s" * 32)
             await first.wait_for(AlertRaised, text="1 of 2 founders are here")
             await publish_head(bob, b, b"s" * 32)
@@ -147,6 +148,14 @@ async def test_from_the_invite_to_genesis_and_through_a_restart(tmp_path: Path) 
                 while not found:
                     found = await late.board.read(GENESIS)
         assert unpack_body(found[parsed.organiser]) == genesis
+
+
+async def assert_takes_no_frames(organiser: str, node: Node) -> None:
+    """It ends the stream: else strangers could fill its memory with frames that nobody reads."""
+    node.streams.send(organiser, b"frame")
+    async with asyncio.timeout(HANG_S):
+        while node._links._outgoing:  # noqa: ASYNC110 (nothing reports it)
+            await asyncio.sleep(0.02)
 
 
 async def test_an_admission_lasts_as_long_as_the_organiser_says(tmp_path: Path) -> None:
