@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,9 +17,10 @@ from dht.addresses import check_announce, check_dial, check_listen, peer_id_in
 from dht.board import Board
 from dht.bucket import Lane
 from dht.clock import TIME, Clock, pack_time, require_right_clock
+from dht.contact import dial_first, stay_in_touch
 from dht.daemon import Daemon, DaemonConfig, open_daemon
 from dht.errors import BadAddress, ClockOff, Unreachable
-from dht.keys import MAX_TTL_S, dht_key
+from dht.kademlia import DhtBoard, start_dht
 from dht.line import Line
 from dht.links import (
     HEADER_BYTES,
@@ -31,10 +32,8 @@ from dht.links import (
     read_size,
     require_open,
 )
-from dht.records import Malformed, Record, acceptable, pack, unpack
 from dht.refusals import Code, Refusals
 from dht.remembered import Remembered
-from dht.schema import bound_storage, make_validator
 from dht.streams import MAX_FRAME_BYTES, Streams
 from dht.traffic import Tally
 
@@ -45,10 +44,8 @@ Answer = Callable[[str, bytes], Awaitable[bytes | None]]
 
 log = logging.getLogger(__name__)
 
-_REMEET_S = 15.0
 MEET_TIMEOUT_S = 5.0
 _GOODBYE_S = 1.0
-_BOARD_TIMEOUT_S = 15.0
 _MAX_NAME_BYTES = 64
 _MAX_REQUEST_BYTES = 8192
 _MAX_ANSWERS = 64
@@ -302,49 +299,6 @@ class Node:
             await reader.read(1)  # the other side closes when it has everything
 
 
-class DhtBoard:
-    """The contract of `dht.board.Board` on hivemind's DHT."""
-
-    def __init__(self, dht_node: Any, run: bytes) -> None:
-        self._dht = dht_node
-        self._run = run
-
-    async def meet(self, peer_id: str) -> None:
-        """Know a node to which there is a connection; one that does not answer is left out."""
-        from hivemind.p2p import PeerID
-
-        await self._dht.protocol.call_ping(PeerID.from_base58(peer_id))
-
-    async def publish(self, topic: str, record: Record, ttl_s: float) -> bool:
-        """Store the record on the nodes nearest to the topic's key."""
-        assert 0 < ttl_s <= MAX_TTL_S, ttl_s
-        if record.kind != topic or not acceptable(record, self._run, time.time()):
-            return False
-        key = dht_key(topic, self._run)
-        try:
-            async with asyncio.timeout(_BOARD_TIMEOUT_S):
-                return bool(await self._dht.store(key, pack(record), record.expires, subkey=record.author))
-        except TimeoutError:
-            return False
-
-    async def read(self, topic: str) -> dict[str, Record]:
-        """The newest records that the nodes nearest to the key hold; none if they do not answer in time."""
-        try:
-            async with asyncio.timeout(_BOARD_TIMEOUT_S):
-                found = await self._dht.get(dht_key(topic, self._run), latest=True)
-        except TimeoutError:
-            return {}
-        if found is None or not isinstance(found.value, dict):
-            return {}
-        records: dict[str, Record] = {}
-        for author, item in found.value.items():
-            with suppress(Malformed):
-                record = unpack(item.value)
-                if record.author == author and record.expires > time.time():
-                    records[author] = record
-        return records
-
-
 @asynccontextmanager
 async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
     """Start a node; everything it started has ended when the block is left.
@@ -359,17 +313,18 @@ async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
     earlier = () if remembered is None else remembered.addresses
     try:
         async with open_daemon(_daemon_config(config)) as daemon, _task_scope() as spawn:
-            met = await _dial_first(daemon, (*config.bootstrap, *earlier), config.dial_timeout_s)
+            met = await dial_first(daemon, (*config.bootstrap, *earlier), config.dial_timeout_s)
             await _check_clock(daemon, config, met, refusals)
-            dht_node = await _start_dht(daemon, config, met, refusals)
+            dht_node = await start_dht(daemon.p2p, config.run, met, refusals, client_mode=config.client_mode)
+            board = DhtBoard(dht_node, config.run)
             streams = PeerStreams(
                 daemon, _protocol(config.run, "frames"), spawn, config.limits,
                 upload=Line(config.upload_bps), download=Line(config.download_bps),
             )  # fmt: skip
-            node = Node(config, daemon, DhtBoard(dht_node, config.run), streams, refusals, remembered)
+            node = Node(config, daemon, board, streams, refusals, remembered)
             await node.start()
             spawn(_watch(daemon))
-            spawn(_stay_in_touch(daemon, dht_node, config, earlier))
+            spawn(stay_in_touch(daemon, board.meet, config.bootstrap, earlier, config.dial_timeout_s))
             try:
                 yield node
             finally:
@@ -421,40 +376,6 @@ def _daemon_config(config: NetworkConfig) -> DaemonConfig:
     )
 
 
-async def _dial_first(daemon: Daemon, addresses: Sequence[str], timeout_s: float) -> list[str]:
-    """Those that answer. One is enough: the others then have _GOODBYE_S more."""
-    others = _others(daemon, addresses)
-    if not others:
-        return []
-    dials = {asyncio.create_task(daemon.connect(address, timeout_s)): address for address in others}
-    waiting = set(dials)
-    met: list[str] = []
-    failures: list[Unreachable] = []
-    try:
-        while waiting:
-            done, waiting = await asyncio.wait(
-                waiting, timeout=_GOODBYE_S if met else None, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not done:
-                break
-            for dial in done:
-                error = dial.exception()
-                if error is None:
-                    met.append(dials[dial])
-                elif isinstance(error, Unreachable):
-                    failures.append(error)
-                else:
-                    raise error
-    finally:
-        for dial in waiting:
-            dial.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-    if not met:
-        more = f" (nor {len(failures) - 1} more)" if len(failures) > 1 else ""
-        raise Unreachable(f"{failures[0]}{more}; is the bootstrap node running, is the address right?")
-    return met
-
-
 async def _check_clock(daemon: Daemon, config: NetworkConfig, met: Sequence[str], refusals: Refusals) -> None:
     """Raises ClockOff."""
     try:
@@ -464,49 +385,9 @@ async def _check_clock(daemon: Daemon, config: NetworkConfig, met: Sequence[str]
         raise
 
 
-def _others(daemon: Daemon, addresses: Sequence[str]) -> list[str]:
-    return [address for address in dict.fromkeys(addresses) if peer_id_in(address) != daemon.peer_id]
-
-
-async def _start_dht(daemon: Daemon, config: NetworkConfig, met: list[str], refusals: Refusals) -> Any:
-    from hivemind.dht import DHTNode
-
-    # Records are small, short-lived and always read anew: caches would only serve old ones.
-    dht_node = await DHTNode.create(
-        p2p=daemon.p2p,
-        initial_peers=met or None,
-        client_mode=config.client_mode,
-        record_validator=make_validator(config.run, refusals),
-        ensure_bootstrap_success=False,
-        strict=False,
-        cache_locally=False,
-        cache_nearest=0,
-        cache_on_store=False,
-    )
-    bound_storage(dht_node.protocol)
-    return dht_node
-
-
 async def _watch(daemon: Daemon) -> None:
     await daemon.ended()
     raise Unreachable("the network daemon (p2pd) ended by itself; the log holds its last words")
-
-
-async def _stay_in_touch(daemon: Daemon, dht_node: Any, config: NetworkConfig, earlier: Sequence[str]) -> None:
-    """Meet a bootstrap node again that was away: after its restart it knows nobody.
-
-    And in turn those who were met in an earlier life: without bootstrap nodes two who started apart find each other so.
-    """
-    from hivemind.p2p import PeerID
-
-    always, in_turn = _others(daemon, config.bootstrap), deque(_others(daemon, earlier))
-    while always or in_turn:
-        await asyncio.sleep(_REMEET_S)
-        in_turn.rotate(-1)
-        for address in (*always, *list(in_turn)[:1]):
-            with suppress(Unreachable):
-                await daemon.connect(address, config.dial_timeout_s)
-                await dht_node.protocol.call_ping(PeerID.from_base58(peer_id_in(address)))
 
 
 def _protocol(run: bytes, name: str) -> str:
