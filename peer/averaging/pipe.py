@@ -28,9 +28,12 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 import msgpack
+
+from peer.events import Event
 
 Fields = tuple[Any, ...]
 LENGTH_BYTES = 4
@@ -114,6 +117,10 @@ class LinkPipe:
         """A trainer that has ended hears nothing; `receive` says that it has."""
         if not self._writer.is_closing():  # uvloop's `write` would raise RuntimeError
             self._writer.write(_framed(kind, fields))
+
+    def report(self, event: Event) -> None:
+        """Have people hear of an event."""
+        self.send("report", type(event).__name__, asdict(event))
 
     async def receive(self) -> Fields:
         """The next message. Raises LinkLost when the trainer has ended."""
