@@ -99,7 +99,8 @@ class Book:
     def _write(self, peer: str, token: str, *, once: bool, now_s: float) -> None:
         until = round(now_s + self._lasts_s, 3)
         row = {"peer": peer, "token": token, "once": once, "at": round(now_s), "until": until}
-        with telling_full_disk(self._path.parent), self._path.open("ab") as file:
+        # Nobody else on this machine can read it: the token of an invite for many admits whoever knows it.
+        with telling_full_disk(self._path.parent), open(self._path, "ab", opener=_private) as file:
             # The line before may have been cut off by a crash.
             file.write(b"\n" + json.dumps(row).encode() + b"\n")
             file.flush()
@@ -110,6 +111,10 @@ class Book:
         self._until[row["peer"]] = row["until"]
         if row["once"]:
             self._used[row["token"]] = row["peer"]
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
 
 
 def read_book(directory: Path) -> list[dict[str, Any]]:

@@ -248,7 +248,7 @@ async def _invite(config: BootstrapConfig, identity: Identity, node: Node, repor
         terms=config.terms,
         now_s=time.time(),
     )
-    write_whole(config.directory / INVITE_FILE, texts[-1].encode())
+    write_whole(config.directory / INVITE_FILE, texts[-1].encode(), private=True)  # it may hold a token
     for text in texts:
         report("InviteIssued", invite=text)
 

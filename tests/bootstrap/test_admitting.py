@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,7 @@ def test_a_mistake_is_one_line(words: list[str], tmp_path: Path, capsys: pytest.
 
 def test_a_line_of_the_book_names_peer_token_and_times(book: Book, tmp_path: Path) -> None:
     book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
+    assert stat.S_IMODE((tmp_path / "admitted").stat().st_mode) == 0o600, "whoever knows the token is admitted"
     row = json.loads((tmp_path / "admitted").read_text())
     assert row == {
         "peer": ALICE.peer_id, "token": (b"t" * 16).hex(), "once": False, "at": NOW_S, "until": NOW_S + LASTS_S

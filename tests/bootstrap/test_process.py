@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 import urllib.request
@@ -19,6 +20,7 @@ import msgpack
 import psutil
 import pytest
 
+from bootstrap.inviting import INVITE_FILE
 from dht import invite
 from dht.addresses import LOOPBACK
 from dht.admission import read_admission
@@ -116,6 +118,8 @@ async def test_from_the_invite_to_genesis_and_through_a_restart(tmp_path: Path) 
         text = (await first.wait_for(InviteIssued)).invite
         parsed = invite.parse(text, time.time())
         assert (parsed.run, parsed.spec_hash) == ("test", RUN)
+        kept = tmp_path / "organiser" / INVITE_FILE
+        assert (kept.read_text(), stat.S_IMODE(kept.stat().st_mode)) == (text, 0o600)
         assert told.text.endswith(words(parsed.organiser))
         assert len(parsed.addrs) == 2
         assert parsed.addrs[1] == other
