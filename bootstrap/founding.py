@@ -61,6 +61,15 @@ class GenesisFile:
         write_whole(self._path, pack_record(self._sign(genesis, now_s)))
         self.genesis = genesis
 
+    def restore(self, record: Record) -> bool:
+        """Take back what this organiser said once, from whoever has kept it; whether it is that."""
+        genesis = self._mine(record)
+        if genesis is None:
+            return False
+        write_whole(self._path, pack_record(record))
+        self.genesis = genesis
+        return True
+
     def record(self, expires: float) -> Record | None:
         """The record to publish or serve; None before the decision."""
         return None if self.genesis is None else self._sign(self.genesis, expires)
@@ -72,11 +81,15 @@ class GenesisFile:
         if not self._path.exists():
             return None
         try:
-            record = unpack(self._path.read_bytes())
-            genesis = unpack_body(record)
+            genesis = self._mine(unpack(self._path.read_bytes()))
         except Malformed as error:
             raise BadInput(f"{self._path} is damaged: {error}; restore it from a copy, or start a new run") from error
-        is_mine = record.author == self._identity.peer_id and verify_record(record, self._run)
-        if not is_mine or not isinstance(genesis, Genesis):
+        if genesis is None:
             raise RunMismatch(f"{self._path} is the genesis of another run or organiser; use another folder")
         return genesis
+
+    def _mine(self, record: Record) -> Genesis | None:
+        """What the record says, if this organiser signed it for this run. Raises Malformed."""
+        genesis = unpack_body(record)
+        is_mine = record.author == self._identity.peer_id and verify_record(record, self._run)
+        return genesis if is_mine and isinstance(genesis, Genesis) and genesis.run == self._run else None

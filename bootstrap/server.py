@@ -19,6 +19,7 @@ from bootstrap.founding import GenesisFile, Waiting, look
 from bootstrap.health import Health
 from bootstrap.inviting import INVITE_FILE, Terms, issue_all
 from bootstrap.ordering import OrdersFile
+from bootstrap.recovering import restore
 from bootstrap.report import Reporter
 from dht import invite
 from dht.addresses import ALL_INTERFACES, are_loopback, can_be_dialled
@@ -174,6 +175,10 @@ async def _found(
         )
         health.see(heads)
         health.found(len(seen.agreed))
+        if await restore(node, file, heads):
+            text = "the run has begun: a peer gave its genesis back, which was not in this folder any more"
+            report("AlertRaised", level="warning", code="GENESIS", text=text)
+            return
         if seen != last:
             _say_who_waits(seen, config.founders, report)
             last = seen

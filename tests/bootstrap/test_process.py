@@ -29,7 +29,7 @@ from dht.fingerprint import words
 from dht.identity import Identity
 from dht.keys import GENESIS, HEAD, HEAD_TTL_S
 from dht.node import NetworkConfig, Node, open_node
-from dht.records import Genesis, Head, Record, sign_record, unpack, unpack_body, verify_record
+from dht.records import Genesis, Head, Record, pack, sign_record, unpack, unpack_body, verify_record
 from peer.events import AlertRaised, Event, InviteIssued, PeerStarted, PeerStopped, parse_line
 from peer.testing.children import HANG_S
 
@@ -101,9 +101,9 @@ async def joined(folder: Path, text: str) -> AsyncIterator[tuple[Identity, Node]
         yield identity, node
 
 
-async def publish_head(identity: Identity, node: Node, state: bytes) -> None:
+async def publish_head(identity: Identity, node: Node, state: bytes, round: int = -1) -> None:
     body = Head(
-        run=RUN, anchor=b"", round=-1, weight=0, state=state, ready=True, stuck_s=0.0, tokens=0, steps=0,
+        run=RUN, anchor=b"", round=round, weight=0, state=state, ready=True, stuck_s=0.0, tokens=0, steps=0,
         bandwidth_bps=0, leaving=False, reach=0, name="", version="0",
     )  # fmt: skip
     record = sign_record(identity, RUN, HEAD, body.pack(), time.time() + HEAD_TTL_S)
@@ -185,6 +185,27 @@ async def test_an_admission_lasts_as_long_as_the_organiser_says(tmp_path: Path) 
         told = (await running.rest()).decode()
         assert "ADMITTED" not in told
         assert "TOKEN" not in told, "said once, however often it is asked"
+
+
+async def test_a_genesis_that_was_lost_comes_back_from_a_peer(tmp_path: Path) -> None:
+    """The organiser's key is left of the folder. What another key signed counts for nothing."""
+    organiser = Identity.load_or_create(tmp_path / "organiser" / "identity.key")
+    genesis = Genesis(run=RUN, founders=(organiser.peer_id,), state=b"s" * 32).pack()
+    async with bootstrap(tmp_path) as running:
+        text = (await running.wait_for(InviteIssued)).invite
+        async with joined(tmp_path / "a", text) as (alice, a):
+            served = [sign_record(alice, RUN, GENESIS, genesis, time.time() + 60)]
+            a.serve("genesis", lambda: pack(served[0]))
+            await publish_head(alice, a, b"s" * 32, round=7)
+            await running.wait_for(AlertRaised, code="GENESIS_LOST")
+            assert not (tmp_path / "organiser" / "genesis").exists()
+            served[0] = sign_record(organiser, RUN, GENESIS, genesis, time.time() - 60)
+            told = await running.wait_for(AlertRaised, code="GENESIS")
+            assert "a peer gave its genesis back" in told.text
+            again = await a.ask(organiser.peer_id, "genesis", 5)
+    assert again is not None
+    assert unpack(again).body == genesis
+    assert unpack((tmp_path / "organiser" / "genesis").read_bytes()).body == genesis
 
 
 async def test_peers_with_other_initial_parameters_are_named(tmp_path: Path) -> None:
