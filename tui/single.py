@@ -95,6 +95,10 @@ def run_bootstrap(
     last, such as 7d, `members_for` how long an admission does. Raises RunMismatch if the directory belongs to another
     run, DiskFull.
     """
+    if keep is not None and spec.admission.policy != "open":
+        raise BadInput(
+            "--keep watches the run as anybody may, which --admission forbids; a peer's folder holds the same"
+        )
     directory = directory or default_directory("bootstrap", spec.run.name, spec.digest())
     path = claim_directory(directory, spec)
     output.say(describe_model(path))
