@@ -121,6 +121,7 @@ async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) 
                 node.serve("genesis", lambda: _packed_genesis(file))
                 serve_probes(node)
                 node.answer("orders", orders.answer)
+                node.relay_for(lambda peer: may_meet(peer, book, orders, time.time()))
                 if book is not None:
                     _admit_who_asks(node, book, orders, report)
                 await _invite(config, identity, node, report)
@@ -134,6 +135,11 @@ def _pages(config: BootstrapConfig, health: Health) -> Iterator[None]:
     """Serve the health page if the organiser wants one. Raises PortInUse."""
     with serving(config.health_port, health.pages()) if config.health_port else nullcontext():
         yield
+
+
+def may_meet(peer: str, book: Book | None, orders: OrdersFile, now_s: float) -> bool:
+    """Whether this node passes on what the peer and others say who cannot dial each other."""
+    return (book is None or peer in book.members(now_s)) and peer not in orders.look().quarantined
 
 
 def _admit_who_asks(node: Node, book: Book, orders: OrdersFile, report: Reporter) -> None:

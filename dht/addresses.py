@@ -15,6 +15,10 @@ ALL_INTERFACES = ("/ip4/0.0.0.0/tcp/0",)
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 """Where `demo` listens: nobody else can connect."""
 
+NOWHERE = "none"
+"""In the place of an address to listen on: others reach this peer through relays, and connections of its own."""
+CIRCUIT = "/p2p-circuit"
+"""In an address: from here on through a relay."""
 MAX_ADDRESS_BYTES = 511
 
 _HOSTS = frozenset({"ip4", "ip6", "dns", "dns4", "dns6", "dnsaddr"})
@@ -65,7 +69,7 @@ def check_announce(address: str) -> str:
 
 
 def can_be_dialled(address: str) -> bool:
-    """Whether `check_dial` accepts it. One through a relay it does not: the daemon finds the way by itself."""
+    """Whether `check_dial` accepts it. A circuit of a relay it does not: at whom a peer holds a slot its HEAD says."""
     try:
         check_dial(address)
     except BadAddress:
@@ -73,8 +77,21 @@ def can_be_dialled(address: str) -> bool:
     return True
 
 
+def circuit(relay: str, peer: str) -> str:
+    """Where to dial a peer that holds a slot at this relay: any address of the relay will do."""
+    return f"/p2p/{relay}{CIRCUIT}/p2p/{peer}"
+
+
+def is_circuit(address: str) -> bool:
+    """Whether this is what `circuit` gives for two peer ids."""
+    match address.split("/"):
+        case ["", "p2p", relay, "p2p-circuit", "p2p", peer]:
+            return relay != peer and public_key_of(relay) is not None and public_key_of(peer) is not None
+    return False
+
+
 def peer_id_in(address: str) -> str:
-    """The peer id of a checked dial address."""
+    """The peer id of a checked dial address, or the one at the far end of a circuit."""
     return address.rpartition("/p2p/")[2]
 
 
@@ -84,6 +101,11 @@ def tcp_target(address: str) -> tuple[str, int] | None:
     if len(parts) < 5 or parts[3] != "tcp" or parts[1] == "dnsaddr":
         return None
     return parts[2], int(parts[4])
+
+
+def listened_on(said: Iterable[str]) -> tuple[str, ...]:
+    """The addresses to listen on that these words name."""
+    return tuple(word for word in said if word != NOWHERE)
 
 
 def are_loopback(addresses: Iterable[str]) -> bool:

@@ -17,11 +17,12 @@ REMEET_S = 15.0
 
 Meet = Callable[[str], Awaitable[None]]
 """Has the board know a node to which there is a connection."""
+LookAfter = Callable[[], Awaitable[None]]
 
 
 async def dial_first(daemon: Daemon, addresses: Sequence[str], timeout_s: float) -> list[str]:
     """Those that answer. One is enough: the others then have OTHERS_S more. Raises Unreachable."""
-    others = _others(daemon, addresses)
+    others = without_me(daemon, addresses)
     if not others:
         return []
     dials = {asyncio.create_task(daemon.connect(address, timeout_s)): address for address in others}
@@ -54,13 +55,15 @@ async def dial_first(daemon: Daemon, addresses: Sequence[str], timeout_s: float)
 
 
 async def stay_in_touch(
-    daemon: Daemon, meet: Meet, bootstrap: Sequence[str], earlier: Sequence[str], timeout_s: float
-) -> None:
+    daemon: Daemon, meet: Meet, bootstrap: Sequence[str], earlier: Sequence[str], timeout_s: float,
+    look_after: Sequence[LookAfter] = (),
+) -> None:  # fmt: skip
     """Meet a bootstrap node again that was away: after its restart it knows nobody.
 
     And in turn those who were met in an earlier life: without bootstrap nodes two who started apart find each other so.
+    Each time something else may be looked after, too, which raises Unreachable if the daemon is gone.
     """
-    always, in_turn = _others(daemon, bootstrap), deque(_others(daemon, earlier))
+    always, in_turn = without_me(daemon, bootstrap), deque(without_me(daemon, earlier))
     while always or in_turn:
         await asyncio.sleep(REMEET_S)
         in_turn.rotate(-1)
@@ -68,7 +71,11 @@ async def stay_in_touch(
             with suppress(Unreachable):
                 await daemon.connect(address, timeout_s)
                 await meet(peer_id_in(address))
+        with suppress(Unreachable):
+            for look in look_after:
+                await look()
 
 
-def _others(daemon: Daemon, addresses: Sequence[str]) -> list[str]:
+def without_me(daemon: Daemon, addresses: Sequence[str]) -> list[str]:
+    """Each once, and none of this node's own."""
     return [address for address in dict.fromkeys(addresses) if peer_id_in(address) != daemon.peer_id]

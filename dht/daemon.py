@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from multiaddr import Multiaddr
+
+from dht.addresses import CIRCUIT
 from dht.errors import BadAddress, BadInput, PortInUse, Unreachable
 from dht.identity import id_bytes_of
 
@@ -80,13 +83,17 @@ class Daemon:
 
         Nowhere if it does not listen. Raises Unreachable if the daemon is gone.
         """
-        host_addresses = await self._told(self.p2p._client.identify)
-        return tuple(f"{address}/p2p/{self.peer_id}" for address in host_addresses[1])
+        _, addresses = await self._told(self.p2p._client.identify)
+        return tuple(f"{_text_of(address)}/p2p/{self.peer_id}" for address in addresses)
 
     async def connections(self) -> dict[str, str]:
-        """By peer id, the address of the other end of each connection. Raises Unreachable if the daemon is gone."""
+        """By peer id, the address of the other end of each connection, a direct one where there is one.
+
+        Raises Unreachable if the daemon is gone.
+        """
         peers = await self._told(self.p2p._client.list_peers)
-        return {peer.peer_id.to_base58(): str(peer.addrs[0]) for peer in peers if peer.addrs}
+        found = [(peer.peer_id.to_base58(), _text_of(peer.addrs[0])) for peer in peers if peer.addrs]
+        return dict(sorted(found, key=lambda row: CIRCUIT in row[1], reverse=True))
 
     async def _told(self, question: Callable[[], Awaitable[Any]]) -> Any:
         try:
@@ -96,9 +103,8 @@ class Daemon:
             raise Unreachable("the network daemon (p2pd) does not answer") from error
 
     async def connect(self, address: str, timeout_s: float) -> None:
-        """Connect to a dial address; raises Unreachable."""
+        """Connect to a dial address or a circuit; a connection that exists is enough. Raises Unreachable."""
         from hivemind.proto import p2pd_pb2
-        from hivemind.utils.multiaddr import Multiaddr
 
         host, _, peer_id = address.rpartition("/p2p/")
         target = p2pd_pb2.ConnectRequest(
@@ -211,7 +217,9 @@ async def _start(config: DaemonConfig, folder: Path) -> Any:
 
         @staticmethod
         def _make_process_args(*args: Any, **kwargs: Any) -> list[str]:
-            return [sys.executable, "-I", "-S", "-c", _GUARD, *P2P._make_process_args(*args, **kwargs)]
+            # Else it would wait three minutes for more relays than there are, and ask those who cut circuits.
+            words = P2P._make_process_args(*args, **kwargs, relayDiscovery=False)
+            return [sys.executable, "-I", "-S", "-c", _GUARD, *words]
 
     try:
         return await GuardedP2P.create(
@@ -221,7 +229,7 @@ async def _start(config: DaemonConfig, folder: Path) -> Any:
             no_listen=not config.listen,
             announce_maddrs=config.announce or None,
             dht_mode="client" if config.client_mode else "server",
-            use_relay=config.public,
+            use_relay=True,
             auto_nat=config.public,
             nat_port_map=config.public,
             use_auto_relay=config.public and bool(config.relays),
@@ -295,6 +303,11 @@ def _short_folder(wanted: Path) -> Path:
 def _remove_sockets(folder: Path) -> None:
     for path in folder.glob("p2p*-*.sock"):
         path.unlink(missing_ok=True)
+
+
+def _text_of(address: Any) -> str:
+    """hivemind's own class cannot spell a circuit."""
+    return str(Multiaddr(address.to_bytes()))
 
 
 def _reason(error: BaseException) -> str:

@@ -131,6 +131,12 @@ def id_bytes_of(peer_id: str) -> bytes | None:
     return None if key is None else _ID_HEADER + key
 
 
+def peer_id_in_bytes(raw: bytes) -> str | None:
+    """The peer id that `id_bytes_of` gives these bytes for; None if there is none."""
+    key = raw[len(_ID_HEADER) :]
+    return peer_id_of(key) if raw.startswith(_ID_HEADER) and len(key) == PUBLIC_KEY_BYTES else None
+
+
 @functools.lru_cache(maxsize=4096)
 def _verifier(peer_id: str) -> Ed25519PublicKey | None:
     key = public_key_of(peer_id)

@@ -126,6 +126,11 @@ class PeerStreams:
         """A new stream to a peer; raises Unreachable."""
         return await self._daemon.open_stream(to, self._protocols[lane], self.limits.dial_timeout_s)
 
+    def redial(self, to: str) -> None:
+        """Have the streams to this peer opened anew, since there is a better way to it by now; nothing is lost."""
+        for link, _ in (self._outgoing[lane, to] for lane in self._protocols if (lane, to) in self._outgoing):
+            link.redial()
+
     async def finish(self, timeout_s: float) -> None:
         """Send what waits for the peers that are connected, then nothing more; gives up after the time-out."""
         self._is_finished = True
@@ -257,6 +262,7 @@ class _Outgoing:
         self._queued_bytes = 0
         self._frames_sent = 0
         self._is_finishing = False
+        self._is_redialling = False
         self._wake = asyncio.Event()
 
     def put(self, frame: bytes) -> None:
@@ -272,6 +278,11 @@ class _Outgoing:
             self._streams.frames_dropped += 1
             return
         self._later.append(make_frame)
+        self._wake.set()
+
+    def redial(self) -> None:
+        """End the stream after the frame that is being written, if there is one."""
+        self._is_redialling = self.is_connected
         self._wake.set()
 
     def finish(self) -> None:
@@ -300,8 +311,10 @@ class _Outgoing:
             pause_s = min(2 * pause_s, largest_s)
 
     async def _wait_for_frame(self, ended: asyncio.Task[None]) -> None:
-        """Or until the stream has ended."""
-        while not (self._frames or self._later or self._is_finishing or ended.done()):
+        """Or until the stream has ended, or shall."""
+        while not (
+            self._frames or self._later or self._is_finishing or self._is_redialling or ended.done()
+        ):  # fmt: skip
             self._wake.clear()
             await self._wake.wait()
 
@@ -314,6 +327,11 @@ class _Outgoing:
         ended.add_done_callback(lambda _: self._wake.set())
         try:
             while not ended.done():
+                if self._is_redialling:
+                    require_open(writer)
+                    writer.write_eof()
+                    await asyncio.wait([ended], timeout=self._limits.progress_timeout_s)
+                    return
                 if self._frames:
                     await self._write(writer, self._pop_frames())
                 elif self._later:
@@ -325,7 +343,7 @@ class _Outgoing:
                 else:
                     await self._wait_for_frame(ended)
         finally:
-            self.is_connected = False
+            self.is_connected = self._is_redialling = False
             # No flush: a peer that stopped reading would keep the buffer alive.
             writer.transport.abort()
             ended.cancel()

@@ -6,18 +6,18 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dht.addresses import check_announce, check_dial, check_listen, peer_id_in
+from dht.addresses import CIRCUIT, check_announce, check_dial, check_listen, is_circuit, peer_id_in
 from dht.board import Board
 from dht.bucket import Lane
 from dht.clock import TIME, Clock, pack_time, require_right_clock
-from dht.contact import dial_first, stay_in_touch
+from dht.contact import dial_first, stay_in_touch, without_me
 from dht.daemon import Daemon, DaemonConfig, open_daemon
 from dht.errors import BadAddress, ClockOff, Unreachable
 from dht.kademlia import DhtBoard, start_dht
@@ -33,6 +33,7 @@ from dht.links import (
     require_open,
 )
 from dht.refusals import Code, Refusals
+from dht.relaying import Relay, Serves, hold_slot, nobody
 from dht.remembered import Remembered
 from dht.streams import MAX_FRAME_BYTES, Streams
 from dht.traffic import Tally
@@ -45,6 +46,9 @@ Answer = Callable[[str, bytes], Awaitable[bytes | None]]
 log = logging.getLogger(__name__)
 
 MEET_TIMEOUT_S = 5.0
+_GIVE_WAY_S = 3.0
+"""Who may be dialled itself leaves the other so long to do it before a relay is troubled."""
+_SLOT_TIMEOUT_S = 5.0
 _GOODBYE_S = 1.0
 _MAX_NAME_BYTES = 64
 _MAX_REQUEST_BYTES = 8192
@@ -66,14 +70,16 @@ class NetworkConfig:
     socket_folder: Path
     """For the daemon's sockets; cleaned at start, so one node at a time."""
     listen: tuple[str, ...]
-    """None: others reach this node through the connections that it opens itself."""
+    """None: others reach this node through the connections that it opens itself, or a relay."""
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
     """Dialled first; none: this node is the first."""
+    wants_relays: bool = False
+    """Ask those dialled first for a slot each, so that others reach this node who cannot dial it."""
     remember: Path | None = None
     """A file for the addresses of peers that it meets; those that are there already are dialled first, too."""
     public: bool = False
-    """Reach beyond this machine: relays, hole punching, UPnP. Slower to start."""
+    """Reach beyond this machine: hole punching, UPnP. Slower to start."""
     client_mode: bool = False
     """Use the DHT without serving it."""
     start_timeout_s: float = 15.0
@@ -106,6 +112,10 @@ class Node:
         self._ask_protocol = _protocol(config.run, "ask")
         self._answering: Counter[str] = Counter()
         """Questions that are open, by asker."""
+        self._relay = Relay(daemon, nobody)
+        self._slots: tuple[str, ...] = ()
+        self._relayed: set[str] = set()
+        """Peers to whom there was no straight way at the last look."""
         self._open_names: Container[str] | None = None
         """What those may ask, too, who are not let in; None: everybody is."""
 
@@ -132,6 +142,38 @@ class Node:
     async def addresses(self) -> tuple[str, ...]:
         """Where others can dial this node, each with /p2p/…; nowhere if it does not listen."""
         return await self._daemon.addresses()
+
+    @property
+    def relays(self) -> tuple[str, ...]:
+        """The peers at which this node holds a slot: others reach it through them, too."""
+        return self._slots
+
+    async def hold_slots(self) -> None:
+        """Ask those dialled first for a slot each; again before three minutes are over, or it ends.
+
+        Raises Unreachable if the daemon is gone.
+        """
+        if self._config.wants_relays:
+            connected = await self._daemon.connections()
+            named = dict.fromkeys(map(peer_id_in, without_me(self._daemon, self._config.bootstrap)))
+            peers = [peer for peer in named if peer in connected]
+            held = await asyncio.gather(*(hold_slot(self._daemon, peer, _SLOT_TIMEOUT_S) for peer in peers))
+            self._slots = tuple(peer for peer, holds in zip(peers, held, strict=True) if holds)
+
+    async def leave_relays(self) -> None:
+        """Have what goes to a peer through a relay go straight, where there is a way by now: a hole in two routers.
+
+        Raises Unreachable if the daemon is gone.
+        """
+        connections = await self._daemon.connections()
+        relayed = {peer for peer, address in connections.items() if CIRCUIT in address}
+        for peer in self._relayed & connections.keys() - relayed:
+            self._links.redial(peer)
+        self._relayed = relayed
+
+    def relay_for(self, serves: Serves) -> None:
+        """From now on be the relay of these peers; until then of nobody."""
+        self._relay.serves = serves
 
     async def connections(self) -> dict[str, str]:
         """By peer id, the address of the other end of each connection. Raises Unreachable if the daemon is gone."""
@@ -161,16 +203,25 @@ class Node:
             raise Unreachable(f"peer {peer_id} did not answer within {timeout_s:g} s") from error
 
     async def meet(self, peer_id: str, addresses: Sequence[str]) -> bool:
-        """Connect to a peer at the first of its addresses that answers; addresses of others are not dialled.
+        """Connect to a peer at the first of its addresses that answers, circuits of relays last.
 
-        Routing alone does not know every address: it leaves out ranges that it takes for unreachable.
+        Addresses of others are not dialled. Routing alone does not know every address: it leaves out ranges that it
+        takes for unreachable.
         """
+        circuits = [address for address in addresses if is_circuit(address) and peer_id_in(address) == peer_id]
+        if await self._meet(peer_id, [address for address in addresses if address not in circuits]):
+            if self._remembered is not None:
+                self._remembered.note(peer_id, addresses)
+            return True
+        if circuits and self._config.listen:
+            await asyncio.sleep(_GIVE_WAY_S)
+        return await self._meet(peer_id, circuits)
+
+    async def _meet(self, peer_id: str, addresses: Iterable[str]) -> bool:
         for address in addresses:
             try:
-                if peer_id_in(check_dial(address)) == peer_id:
+                if is_circuit(address) or peer_id_in(check_dial(address)) == peer_id:
                     await self._daemon.connect(address, MEET_TIMEOUT_S)
-                    if self._remembered is not None:
-                        self._remembered.note(peer_id, addresses)
                     return True
             except (BadAddress, Unreachable) as error:
                 log.info("%s", error)
@@ -257,6 +308,7 @@ class Node:
         """Accept streams and questions from now on."""
         self.serve(TIME, lambda: pack_time(self._config.clock()))
         await self._links.start()
+        await self._relay.start()
         await self._daemon.handle(self._ask_protocol, self._answer)
 
     async def _answer(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -323,8 +375,10 @@ async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
             )  # fmt: skip
             node = Node(config, daemon, board, streams, refusals, remembered)
             await node.start()
+            await node.hold_slots()
             spawn(_watch(daemon))
-            spawn(stay_in_touch(daemon, board.meet, config.bootstrap, earlier, config.dial_timeout_s))
+            look_after = (node.hold_slots, node.leave_relays)
+            spawn(stay_in_touch(daemon, board.meet, config.bootstrap, earlier, config.dial_timeout_s, look_after))
             try:
                 yield node
             finally:
@@ -369,7 +423,7 @@ def _daemon_config(config: NetworkConfig) -> DaemonConfig:
         socket_folder=config.socket_folder,
         listen=config.listen,
         announce=config.announce,
-        relays=config.bootstrap,
+        relays=tuple({peer_id_in(address): address for address in reversed(config.bootstrap)}.values()),
         public=config.public,
         client_mode=config.client_mode,
         start_timeout_s=config.start_timeout_s,

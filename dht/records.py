@@ -14,13 +14,15 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import msgpack
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from dht.identity import SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify
+from dht.addresses import circuit
+from dht.identity import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify
 from dht.keys import GENESIS, HEAD, MAX_TTL_S, VERSION
 
 MAX_RECORD_BYTES = 1024
 MAX_FOUNDERS = 16
 MAX_ADDRESSES = 4
 MAX_ADDRESS_CHARS = 128
+MAX_RELAYS = 2
 MAX_MEASURE = 1e9
 """A larger figure is no loss, speed or duration, and its sums would overflow at whoever shows it."""
 CLOCK_SKEW_S = 5.0
@@ -118,6 +120,7 @@ Measure = Annotated[float, Field(strict=True, ge=0, le=MAX_MEASURE, allow_inf_na
 Flag = Annotated[bool, Field(strict=True)]
 Shown = Annotated[bytes, Field(strict=True, max_length=96)]
 Address = Annotated[str, Field(strict=True, max_length=MAX_ADDRESS_CHARS), AfterValidator(_printable)]
+PublicKey = Annotated[bytes, Field(strict=True, min_length=PUBLIC_KEY_BYTES, max_length=PUBLIC_KEY_BYTES)]
 Label = Annotated[str, Field(strict=True, max_length=32), AfterValidator(_printable)]
 
 
@@ -161,6 +164,12 @@ class Head:
     """The organiser's certificate for this peer, in a run that asks for one."""
     orders: Count | None = None
     """The number of the organiser's newest orders that this peer knows; None if there were none."""
+    relays: Annotated[tuple[PublicKey, ...], Field(max_length=MAX_RELAYS)] | None = None
+    """At whom it holds a slot: dialled through these peers where no address of its own answers."""
+
+    def ways(self, author: str) -> tuple[str, ...]:
+        """Where to dial the peer that says this, relays last."""
+        return (*self.addrs, *(circuit(peer_id_of(relay), author) for relay in self.relays or ()))
 
     def pack(self) -> bytes:
         """The body of a `head` record; what is None is left out."""

@@ -44,7 +44,7 @@ class PeerSettings(Table):
     min_step_s: float = 0.0
     """An inner step takes at least this long, so that whoever sits at the machine hardly notices; 0 means no pause."""
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
-    """Addresses to listen on; port 0 takes a free one."""
+    """Addresses to listen on; port 0 takes a free one. `none`: others reach this peer through the bootstrap node."""
     chain_mb: int = 4096
     """Room on disk for updates that others may need; what no fork and no newcomer can need any more goes first."""
     upload_mbps: float = 0.0

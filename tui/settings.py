@@ -77,8 +77,8 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
             off="no quota", example="300", hold="QUOTA",
         ),
         Setting(
-            name="listen", meaning="addresses it listens on; port 0 takes a free one", example="/ip4/0.0.0.0/tcp/4001",
-            at_start=True,
+            name="listen", meaning="addresses it listens on, or none; port 0 takes a free one",
+            example="/ip4/0.0.0.0/tcp/4001", at_start=True,
         ),
     ),
     "disk and memory": (

@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from dht.addresses import are_loopback, can_be_dialled
+from dht.addresses import are_loopback, can_be_dialled, listened_on
 from dht.errors import HomefiresError
 from dht.identity import Identity, verify
 from dht.invite import Invite, parse_for
@@ -251,15 +251,19 @@ async def _run(args: argparse.Namespace, tell: Story) -> int:
 async def _join(args: argparse.Namespace, pipe: LinkPipe, tell: Story) -> None:
     invite = parse_for(args.dir, args.invite, time.time())
     identity = Identity.load_or_create(args.dir / "identity.key")
+    listen = listened_on(args.listen)
+    is_public = not are_loopback(listen or invite.addrs)
     config = NetworkConfig(
         run=invite.spec_hash, identity_path=args.dir / "identity.key", socket_folder=args.dir / "run",
-        listen=tuple(args.listen), bootstrap=invite.addrs, public=not are_loopback(args.listen),
+        listen=listen, bootstrap=invite.addrs, public=is_public, client_mode=not listen,
+        wants_relays=is_public or not listen,
         remember=args.dir / "peers.json",
         upload_bps=1e6 * args.upload_mbps, download_bps=1e6 * args.download_mbps,
     )  # fmt: skip
     async with open_node(config) as node:
         notices = Notices(
-            node.board, identity, invite.spec_hash, args.name, await _dialable(node), node.refusals
+            node.board, identity, invite.spec_hash, args.name, await _dialable(node), node.refusals,
+            relays=lambda: node.relays,
         )  # fmt: skip
         node.refusals.hear = lambda code, who, why: _tell_refusal(pipe, code, who, why)
         settings = PeerSettings(
@@ -284,7 +288,7 @@ def _first(errors: BaseExceptionGroup[HomefiresError]) -> HomefiresError:
 async def _dialable(node: Node) -> tuple[str, ...]:
     """My addresses that others may try; those of loopback only if there are no others.
 
-    One through a relay is no address to dial, and too long for a HEAD, which nobody would then believe.
+    A circuit is none of them, and too long for a HEAD, which nobody would then believe.
     """
     addresses = [address for address in await node.addresses() if can_be_dialled(address)]
     addresses = [address for address in addresses if len(address) <= MAX_ADDRESS_CHARS]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from dht.addresses import are_loopback
+from dht.addresses import CIRCUIT, are_loopback
 from dht.errors import Unreachable
 from dht.traffic import Tally, Traffic
 from peer.events import NetworkMeasured
@@ -25,7 +25,6 @@ ROUND_TRIPS = 4
 """At a time."""
 
 DIRECT, RELAYED, UNKNOWN = "direct", "relayed", ""
-_CIRCUIT = "/p2p-circuit"
 
 
 class Metered(Protocol):
@@ -33,6 +32,8 @@ class Metered(Protocol):
 
     @property
     def tally(self) -> Tally: ...
+    @property
+    def relays(self) -> tuple[str, ...]: ...
     async def addresses(self) -> tuple[str, ...]: ...
     async def connections(self) -> dict[str, str]: ...
     async def round_trip_s(self, peer_id: str, timeout_s: float) -> float: ...
@@ -80,7 +81,7 @@ class NetworkMeter:
         addresses, tally = await self._node.addresses(), self._node.tally
         last = dict.fromkeys([*reversed(tally.peers), *connections])
         return NetworkMeasured(
-            addresses=list(addresses), reach=reach_of(addresses), bytes_sent=tally.total.sent,
+            addresses=list(addresses), reach=reach_of(addresses, self._node.relays), bytes_sent=tally.total.sent,
             bytes_received=tally.total.received,
             peers=[self._row(peer, connections.get(peer, "")) for peer in list(last)[:PEERS_MOST]],
             disk_bytes=self._room.disk_bytes, disk_quota_bytes=self._room.quota_bytes,
@@ -90,7 +91,7 @@ class NetworkMeter:
         traffic = self._node.tally.peers.get(peer, Traffic())
         _, round_trip_s = self._round_trips.get(peer, (0.0, None))
         return {
-            "peer": peer, "address": address, "relayed": _CIRCUIT in address, "bytes_sent": traffic.sent,
+            "peer": peer, "address": address, "relayed": CIRCUIT in address, "bytes_sent": traffic.sent,
             "bytes_received": traffic.received, "rtt_s": round_trip_s if address else None,
         }  # fmt: skip
 
@@ -111,14 +112,14 @@ class NetworkMeter:
             return None
 
 
-def reach_of(addresses: Iterable[str]) -> str:
-    """How others come to a peer that is dialled at these addresses; empty if they do not tell.
+def reach_of(addresses: Iterable[str], relays: Iterable[str] = ()) -> str:
+    """How others come to a peer that is dialled at these addresses, or through `relays`; empty if that does not tell.
 
     A daemon that nobody could dial directly announces addresses of relays. Private addresses alone say nothing:
     peers of the same house dial them.
     """
     known = list(addresses)
-    if any(_CIRCUIT in address for address in known):
+    if any(CIRCUIT in address for address in known) or (not known and any(relays)):
         return RELAYED
     if known and (are_loopback(known) or any(_is_global(address) for address in known)):
         return DIRECT

@@ -9,8 +9,18 @@ from dataclasses import asdict, dataclass, field
 
 from dht import keys as topics
 from dht.board import Board
-from dht.identity import Identity
-from dht.records import MAX_MEASURE, MAX_RECORD_BYTES, Genesis, Malformed, Record, pack, sign_record, unpack_body
+from dht.identity import Identity, public_key_of
+from dht.records import (
+    MAX_MEASURE,
+    MAX_RECORD_BYTES,
+    MAX_RELAYS,
+    Genesis,
+    Malformed,
+    Record,
+    pack,
+    sign_record,
+    unpack_body,
+)
 from dht.records import Head as HeadRecord
 from dht.refusals import Code, Refusals
 from peer.averaging.guarding import Guard
@@ -51,6 +61,8 @@ class Notices:
     """Who is listened to; None: everybody."""
     admission: Callable[[], bytes | None] = lambda: None
     """What I show now, in a run that asks for it."""
+    relays: Callable[[], tuple[str, ...]] = tuple
+    """Peer ids of those through whom it can be dialled, now."""
 
     async def publish(self, head: HeadSent, learning: Learning = NOTHING) -> None:
         """Put a HEAD up, signed; it replaces my last one."""
@@ -72,9 +84,14 @@ class Notices:
             run=self.run, anchor=head.anchor, round=head.round, weight=head.weight, state=head.state,
             ready=head.ready, stuck_s=0.0, tokens=head.tokens, steps=head.steps, bandwidth_bps=0,
             leaving=head.leaving, reach=0, name=self.name, version="1", addrs=addrs, admission=self.admission(),
+            relays=self._relay_keys(),
             orders=self.guard.roster.orders.number or None if self.guard is not None else None, **figures,
         )  # fmt: skip
         return sign_record(self.identity, self.run, topics.HEAD, body.pack(), time.time() + topics.HEAD_TTL_S)
+
+    def _relay_keys(self) -> tuple[bytes, ...] | None:
+        keys = (public_key_of(relay) for relay in self.relays()[:MAX_RELAYS])
+        return tuple(key for key in keys if key is not None) or None
 
     async def read_heads(self) -> dict[str, HeadRecord]:
         """By peer id what each other peer says of itself that is let in; its anchor is empty before it takes part."""
@@ -103,7 +120,7 @@ class Notices:
 
 def said_by(heads: Mapping[str, HeadRecord]) -> dict[str, tuple[HeadSent | None, tuple[str, ...]]]:
     """By peer id what `Notices.read_others` says of these records."""
-    return {peer: (_said(body) if body.anchor else None, body.addrs) for peer, body in heads.items()}
+    return {peer: (_said(body) if body.anchor else None, body.ways(peer)) for peer, body in heads.items()}
 
 
 def _said(body: HeadRecord) -> HeadSent:

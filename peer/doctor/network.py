@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from dht.addresses import are_loopback, peer_id_in, tcp_target
+from dht.addresses import are_loopback, listened_on, peer_id_in, tcp_target
 from dht.errors import BadInput, HomefiresError, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.invite import Invite
@@ -66,9 +66,10 @@ class Met:
 def daemon_config(folder: Path, run: bytes, listen: Sequence[str]) -> NetworkConfig:
     """A node as `join` starts it, with a key that lies in `folder`."""
     Identity.load_or_create(folder / "identity.key")
+    addresses = listened_on(listen)
     return NetworkConfig(
-        run=run, identity_path=folder / "identity.key", socket_folder=folder / "run", listen=tuple(listen),
-        public=not are_loopback(listen), client_mode=True, start_timeout_s=START_S,
+        run=run, identity_path=folder / "identity.key", socket_folder=folder / "run", listen=addresses,
+        public=not are_loopback(addresses), client_mode=True, start_timeout_s=START_S,
     )  # fmt: skip
 
 
@@ -190,7 +191,7 @@ async def _peers(met: Met) -> list[str]:
         with suppress(Malformed, Unreachable, TimeoutError):
             body = unpack_body(record)
             async with asyncio.timeout(DIAL_S):
-                if isinstance(body, HeadRecord) and await met.node.meet(peer, body.addrs):
+                if isinstance(body, HeadRecord) and await met.node.meet(peer, body.ways(peer)):
                     met.answered.setdefault(peer, await met.node.round_trip_s(peer, ROUND_TRIP_S))
                     found.append(peer)
     return found

@@ -24,7 +24,7 @@ from peer.spec import RunSpec
 from peer.telling import Session
 from peer.testing.faults import Odd
 from peer.testing.pacing import is_paced, slow_down
-from peer.testing.strikes import Striker
+from peer.testing.strikes import BOOKS, Striker
 
 if TYPE_CHECKING:
     from peer.fit.fitted import Fit
@@ -113,6 +113,10 @@ def run() -> int:
         let_be_odd(trainer, watched.take_odd)
         if is_paced(directory):
             slow_down(trainer, settings.min_step_s, spec.inner.accumulation)
+        if (directory / BOOKS).exists():
+            from peer.testing.books import keep_books
+
+            keep_books(trainer, directory)
         return trainer
 
     peer.session._make_trainer = make_faulty_trainer

@@ -32,7 +32,7 @@ from peer.testing.children import BUSY, HANG_S, ORPHAN_S, Child, Printed, assert
 from peer.testing.faults import Crash, Fault, Odd, Stall
 from peer.testing.faulty_streams import DELAY
 from peer.testing.pacing import PACED
-from peer.testing.strikes import Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
+from peer.testing.strikes import BOOKS, Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
 from peer.testing.swarm import Committed, Swarm
 
 LINK_MODULE = "peer.testing.faulty_link"
@@ -87,9 +87,10 @@ class RealSwarm(Swarm):
 
     `sets` are TOML assignments to keys of the spec, such as `round.steps=60`, `settings` to those of every
     peer, such as `min_step_s=0.5`, `own` to those of one, by its index. The devices of a `paced` swarm are busy for as
-    long as each peer's `min_step_s` says (`peer.testing.pacing`). Every frame is `delay_s` longer on its way. An
-    `endless` run has no last round. `organiser` are more words on the bootstrap node's command line. A peer that ends
-    though nobody asked it to is an AssertionError in whatever waits.
+    long as each peer's `min_step_s` says (`peer.testing.pacing`). With `books` each keeps account of its work
+    (`peer.testing.books`). Every frame is `delay_s` longer on its way. An `endless` run has no last round. `organiser`
+    are more words on the bootstrap node's command line. A peer that ends though nobody asked it to is an AssertionError
+    in whatever waits.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class RealSwarm(Swarm):
         *,
         own: Mapping[int, Sequence[str]] | None = None,
         paced: bool = False,
+        books: bool = False,
         delay_s: float = 0.0,
         endless: bool = True,
         organiser: Sequence[str] = (),
@@ -117,7 +119,7 @@ class RealSwarm(Swarm):
         self._later: list[tuple[float, Callable[[], None]]] = []
         threads = max(1, (len(os.sched_getaffinity(0)) - 1) // peers)
         self._settings = (f"threads={threads}", *settings)
-        self._own, self._paced, self._delay_s = own or {}, paced, delay_s
+        self._own, self._paced, self._books, self._delay_s = own or {}, paced, books, delay_s
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._temporary = tempfile.TemporaryDirectory(prefix="hf-")
         self._hear_strikes()
@@ -233,6 +235,8 @@ class RealSwarm(Swarm):
         make_fifos(directory)
         if self._paced:
             (directory / PACED).touch()
+        if self._books:
+            (directory / BOOKS).touch()
         if self._delay_s:
             (directory / DELAY).write_text(str(self._delay_s))
         identity = Identity.load_or_create(directory / "identity.key")

@@ -18,6 +18,8 @@ from typing import Any, TextIO
 from peer.testing import faults
 from peer.testing.faults import Crash, Fault, Stall
 
+BOOKS = "books"
+"""A peer in whose directory there is a file of this name keeps account of its work (`peer.testing.books`)."""
 LINE_BYTES = 4096
 """A write of no more than this to a FIFO is never mixed with another (PIPE_BUF)."""
 

@@ -293,7 +293,7 @@ class Watcher:
 
     async def _meet(self, peer: str) -> None:
         if peer not in self._met and peer in self._hearsay.heads:
-            await self._node.meet(peer, self._hearsay.heads[peer].addrs)
+            await self._node.meet(peer, self._hearsay.heads[peer].ways(peer))
             self._met.add(peer)
 
     def _state_of(self, anchor: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from bootstrap.admitting import BOOK_FILE, Book, read_book
 from bootstrap.inviting import INVITE_FILE, SINGLE_MOST, Terms, issue_all, parse_duration_s
 from bootstrap.members import ENDED_FILE, end, renew
 from bootstrap.ordering import ORDERS_FILE, OrdersFile, lift, quarantine
+from bootstrap.report import Reporter
+from bootstrap.server import may_meet
 from dht.admission import FOR_EVER, LASTS_S, read_admission
 from dht.errors import BadInput
 from dht.identity import Identity
@@ -260,3 +263,14 @@ def test_a_line_of_the_book_names_peer_token_and_times(book: Book, tmp_path: Pat
     assert row == {
         "peer": ALICE.peer_id, "token": (b"t" * 16).hex(), "once": False, "at": NOW_S, "until": NOW_S + LASTS_S
     }  # fmt: skip
+
+
+def test_the_node_is_the_relay_of_those_alone_who_may_take_part(book: Book, tmp_path: Path) -> None:
+    orders = OrdersFile(tmp_path, RUN, ORGANISER.peer_id, Reporter(StringIO()))
+    assert not may_meet(ALICE.peer_id, book, orders, NOW_S)
+    assert may_meet(ALICE.peer_id, None, orders, NOW_S)
+    book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
+    assert may_meet(ALICE.peer_id, book, orders, NOW_S)
+    quarantine(tmp_path, ORGANISER, RUN, ALICE.peer_id, "sends noise")
+    assert not may_meet(ALICE.peer_id, book, orders, NOW_S)
+    assert not may_meet(ALICE.peer_id, None, orders, NOW_S)

@@ -2,7 +2,19 @@
 
 import pytest
 
-from dht.addresses import ALL_INTERFACES, LOOPBACK, are_loopback, check_announce, check_dial, check_listen, peer_id_in
+from dht.addresses import (
+    ALL_INTERFACES,
+    LOOPBACK,
+    NOWHERE,
+    are_loopback,
+    check_announce,
+    check_dial,
+    check_listen,
+    circuit,
+    is_circuit,
+    listened_on,
+    peer_id_in,
+)
 from dht.errors import BadAddress
 from dht.identity import Identity
 
@@ -97,3 +109,25 @@ def test_loopback_is_this_machine_alone() -> None:
 def test_nobody_can_dial_all_interfaces(address: str) -> None:
     with pytest.raises(BadAddress, match="name the one"):
         check_announce(address)
+
+
+def test_a_circuit_leads_through_one_peer_to_another() -> None:
+    relay = Identity.from_seed(b"r" * 32).peer_id
+    through = circuit(relay, ID)
+    assert is_circuit(through)
+    assert peer_id_in(through) == ID
+    for other in (
+        circuit(ID, ID),
+        circuit("12D3KooWnobody", ID),
+        f"/ip4/203.0.113.5/tcp/1/p2p/{ID}",
+        through + "/p2p/x",
+        "",
+    ):
+        assert not is_circuit(other)
+    with pytest.raises(BadAddress):
+        check_dial(through)
+
+
+def test_who_listens_nowhere_says_so() -> None:
+    assert listened_on([NOWHERE]) == ()
+    assert listened_on(LOOPBACK) == LOOPBACK

@@ -551,3 +551,52 @@ async def test_answers_pass_through_the_same_bucket_and_behind_the_frames(real_w
             streams.send_when_free(taker.peer_id, lambda: bytes(100_000))
         await inbox.wait_for(1 + 30)
         assert not loading.done(), "with equal shares the smaller of the two were here first"
+
+
+class Connected(Sockets):
+    """Says how it is connected, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ways: dict[str, str] = {}
+
+    async def connections(self) -> dict[str, str]:
+        return self.ways
+
+
+async def test_who_is_reached_straight_by_now_is_not_kept_waiting_at_a_relay() -> None:
+    """The stream through it ends with what was written, and the next frame goes by a new one; others stay."""
+    daemon: Any = Connected()
+    async with asyncio.timeout(HANG_S), asyncio.TaskGroup() as tasks:
+        running: list[asyncio.Task[None]] = []
+
+        def spawn(story: Any) -> asyncio.Task[None]:
+            running.append(tasks.create_task(story))
+            return running[-1]
+
+        streams = PeerStreams(daemon, "/test", spawn, LIMITS)
+        node = Node(
+            NetworkConfig(run=b"r" * 32, identity_path=Path(), socket_folder=Path(), listen=()), daemon, Any, streams
+        )
+        daemon.ways = {"carol": "/p2p/relay/p2p-circuit", "dave": "/p2p/relay/p2p-circuit"}
+        await node.leave_relays()
+        ends = {}
+        for peer in ("carol", "dave"):
+            streams.send(peer, b"hello")
+            ends[peer] = await asyncio.open_connection(sock=await far_end(daemon, peer))
+        assert await read_frame(ends["carol"][0], 2**20, 5.0) == b"hello"
+        daemon.ways["carol"] = "/ip4/203.0.113.5/tcp/1"
+        await node.leave_relays()
+        streams.send("carol", b"after")
+        assert await ends["carol"][0].read() == b""
+        ends["carol"][1].close()
+        again, other = await asyncio.open_connection(sock=await far_end(daemon, "carol"))
+        assert await read_frame(again, 2**20, 5.0) == b"after"
+        await node.leave_relays()
+        streams.send("dave", b"still")
+        assert [await read_frame(ends["dave"][0], 2**20, 5.0) for _ in range(2)] == [b"hello", b"still"]
+        assert streams.frames_dropped == 0
+        for end in (other, ends["dave"][1]):
+            end.close()
+        for task in running:
+            task.cancel()

@@ -80,6 +80,7 @@ def test_the_largest_honest_records_fit() -> None:
         bandwidth_bps=2**62,
         name="𝔸" * 32,
         version="v" * 32,
+        relays=(b"r" * 32, b"s" * 32),
     )
     for kind, body in ((HEAD, full.pack()), (GENESIS, genesis_of(MAX_FOUNDERS).pack())):
         record = sign_record(ALICE, RUN, kind, body, NOW_S + 60)

@@ -41,9 +41,10 @@ class Run:
         assert isinstance(line.event, InviteIssued)
         self.invite = line.event.invite
 
-    def join(self, name: str) -> Homefires:
-        """Start a peer in the directory of this name, or start it again."""
-        words = ["join", self.invite, "--dir", str(self.directory / name), "--name", name, *LOOPBACK, "--ui", "json"]
+    def join(self, name: str, *where: str) -> Homefires:
+        """Start a peer in the directory of this name, or start it again; it listens on loopback unless told."""
+        listen = where or LOOPBACK
+        words = ["join", self.invite, "--dir", str(self.directory / name), "--name", name, *listen, "--ui", "json"]
         words.append("--yes")
         return self._homefires(*words, directory=self.directory / f"{name}-out")
 

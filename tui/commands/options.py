@@ -79,6 +79,13 @@ def add_sets(parser: Parser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="sets", help=sets)
 
 
+LISTEN = (
+    "listen on this multiaddr (default: all interfaces, a free port), repeatable; or none: others reach this machine "
+    "through the bootstrap node"
+)
+"""What a peer's --listen means."""
+
+
 def add_addresses(parser: Parser, flag: str, text: str) -> None:
     """A flag that takes a multiaddr, repeatable."""
     parser.add_argument(flag, action="append", default=[], metavar="ADDR", help=text)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dht.errors import BadInput
-from tui.commands.options import Commands, add_addresses, add_command, add_keep, keep
+from tui.commands.options import LISTEN, Commands, add_addresses, add_command, add_keep, keep
 
 if TYPE_CHECKING:
     from tui.service import Service
@@ -40,7 +40,7 @@ def _add_install(actions: Commands) -> None:
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where it lives (default: by run, below your data)")
     parser.add_argument("--name", default="", help="what the others call your peer (default: the end of its id)")
     parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
-    add_addresses(parser, "--listen", "listen on this multiaddr (default: all interfaces, a free port); repeatable")
+    add_addresses(parser, "--listen", LISTEN)
     add_addresses(parser, "--announce", "with --bootstrap: tell others to dial this multiaddr; repeatable")
     parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=f"with --bootstrap: {HEALTH_PORT}")
     add_keep(parser)

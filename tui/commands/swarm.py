@@ -9,6 +9,7 @@ from pathlib import Path
 from dht.errors import BadInput
 from tui.commands.options import (
     LINES_UI_CHOICES,
+    LISTEN,
     Commands,
     add_addresses,
     add_command,
@@ -113,7 +114,7 @@ def _add_join(commands: Commands) -> None:
     for word, what in (("upload", "sends"), ("download", "takes in")):
         text = f"megabits per second that your peer {what} at most (default: no cap)"
         parser.add_argument(f"--{word}", default="", metavar="MBPS", help=text)
-    add_addresses(parser, "--listen", "listen on this multiaddr (default: all interfaces, a free port); repeatable")
+    add_addresses(parser, "--listen", LISTEN)
     text = "agree to what the run is and takes, without being asked: for services and scripts"
     parser.add_argument("--yes", action="store_true", help=text)
     text = "start the peer again after a crash, later and later (with systemd: homefires service install)"

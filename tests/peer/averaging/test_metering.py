@@ -30,6 +30,7 @@ class Network:
     is_gone: bool = False
     disk_bytes: int = 300
     quota_bytes: int = 1000
+    relays: tuple[str, ...] = ()
 
     async def addresses(self) -> tuple[str, ...]:
         return (HERE,)
@@ -165,3 +166,8 @@ async def test_with_many_peers_it_is_looked_less_often(monkeypatch: pytest.Monke
 )
 def test_reach_is_what_the_addresses_tell(addresses: list[str], reach: str) -> None:
     assert reach_of(addresses) == reach
+
+
+def test_who_listens_nowhere_is_reached_through_its_relays_alone() -> None:
+    assert reach_of([], ["relay"]) == "relayed"
+    assert reach_of([HERE], ["relay"]) == "direct"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from dht.addresses import circuit
 from dht.identity import Identity
 from dht.keys import HEAD
 from dht.memory import MemoryBoard
@@ -36,6 +38,18 @@ async def test_others_hear_how_training_goes(board: MemoryBoard) -> None:
     assert (head.anchor, head.round, head.name, head.ready) == (SAID.anchor, 3, "Zoë", True)
     assert await reader.read_others() == {zoe.identity.peer_id: (SAID, ())}
     assert await zoe.read_heads() == {}, "a peer is no other of itself"
+
+
+async def test_who_cannot_be_dialled_is_found_through_its_relays(board: MemoryBoard) -> None:
+    """Its own addresses come first; of the relays, those that it has when it speaks, two at most."""
+    relays = [Identity.generate().peer_id for _ in range(3)]
+    held: list[str] = []
+    zoe = replace(of(board, addrs=("/ip4/192.168.1.7/tcp/1",)), relays=lambda: tuple(held))
+    me = zoe.identity.peer_id
+    held.extend(relays)
+    await zoe.publish(SAID, LEARNING)
+    ((_, ways),) = (await of(board).read_others()).values()
+    assert ways == (*zoe.addrs, circuit(relays[0], me), circuit(relays[1], me))
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, 1e12, -1.0, None])
