@@ -77,7 +77,7 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
             off="no quota", example="300", hold="QUOTA",
         ),
         Setting(
-            name="listen", meaning="addresses it listens on, or none; port 0 takes a free one",
+            name="listen", meaning="addresses it listens on, or none; port 0: any",
             example="/ip4/0.0.0.0/tcp/4001", at_start=True,
         ),
     ),

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dht.addresses import check_listen
+from dht.addresses import check_listen, listened_on
 from peer.limits import store
 from peer.settings import AT_START, PeerSettings, settings_of
 
@@ -44,7 +44,7 @@ class Chosen:
         with self._changing:
             before = asdict(self.settings)
             settings = settings_of(before | dict(values))
-            for address in settings.listen:
+            for address in listened_on(settings.listen):
                 check_listen(address)  # the next start would fail, and a service would not try again
             if self._directory is not None:
                 store.write(self._directory, settings)

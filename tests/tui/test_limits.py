@@ -58,8 +58,9 @@ def test_a_mistake_is_one_line_and_changes_nothing(
 
 
 def test_the_table_has_every_setting_its_meaning_and_what_it_holds_up(
-    peer: FakePeer, tmp_path: Path, capsys: Said
+    peer: FakePeer, tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
     peer.settings |= {"schedule": "mon-fri 22:00-07:00"}
     peer.holds = [{"code": "SCHEDULE", "why": "its schedule has it rest now", "until": None}]
     assert main(["set", "--dir", str(tmp_path)]) == 0

@@ -95,6 +95,13 @@ def test_a_refusal_names_key_value_and_range_and_changes_nothing(
     assert (chosen.settings, heard, list(tmp_path.iterdir())) == (PeerSettings(), [PeerSettings()], [])
 
 
+def test_a_peer_that_listens_nowhere_may_do_so() -> None:
+    """Others reach it through relays."""
+    chosen = Chosen()
+    assert chosen.change({"listen": "none"}) == "listen takes effect when the peer starts again"
+    assert chosen.settings.listen == ("none",)
+
+
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.lists(st.text(max_size=5))
 
 
