@@ -15,7 +15,7 @@ from peer.rounds import decide, forks
 from peer.rounds.deadlines import HEARD_S
 from peer.rounds.effects import Report, Resync, SendChain, Store
 from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BytesSent, ChainSent, Get, HeadSent, Place
-from peer.rounds.names import digest_of
+from peer.rounds.names import digest_of, next_anchor
 from peer.rounds.state import Head, Proposal
 from peer.rounds.turn import Turn
 from peer.rounds.update import VOID, Block, Update
@@ -96,7 +96,7 @@ def _note_way_back(turn: Turn, sender: str, head: HeadSent) -> None:
 
 
 def _note_no_way(turn: Turn, sender: str) -> None:
-    """Whom I have asked knows none of my anchors, or has no block any more that follows them."""
+    """Whom I asked knows none of my anchors, has no block any more that follows them, or left my chain too early."""
     strangers = turn.state.strangers
     if sender not in turn.state.asked or (sender not in strangers and len(strangers) >= MAX_HEARD):
         return
@@ -195,11 +195,13 @@ def awaits_answer(turn: Turn) -> bool:
 
 
 def _ahead_of(turn: Turn, head: Head) -> list[str]:
-    """Peers heard lately that say they are further than `head`: the last source first, then voters."""
+    """Peers heard lately that say they are further than `head`, or did more: the last source first, then voters."""
     state = turn.state
     further = [
-        peer for peer, (said, at) in state.heard.items() if said.round > head.round and turn.now - at < HEARD_S
-    ]  # fmt: skip
+        peer
+        for peer, (said, at) in state.heard.items()
+        if (said.round > head.round or said.weight > head.weight) and turn.now - at < HEARD_S
+    ]
     return sorted(further, key=lambda peer: (peer != state.block_source, peer not in head.electorate, peer))
 
 
@@ -247,7 +249,7 @@ def on_chain(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
     state, tip = turn.state, turn.state.tip
     if _refused(turn, sender):
         return
-    if not blocks:
+    if not blocks or _part_too_early(turn, blocks):
         _note_no_way(turn, sender)
         return
     turn.set(strangers={peer: said for peer, said in state.strangers.items() if peer != sender})
@@ -268,6 +270,17 @@ def on_chain(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
         return
     turn.set(blocks=tuple(queue), last=tip, block_source=sender, strangers={})
     apply_blocks(turn)
+
+
+def _part_too_early(turn: Turn, blocks: tuple[Block, ...]) -> bool:
+    """Whether they leave my chain before the oldest round that I can undo."""
+    ancestors, trail = turn.state.ancestors, turn.state.trail
+    oldest = trail[0].before.round if trail else turn.state.head.round
+    return any(
+        ancestors.get(block.update.parent, oldest) < oldest
+        and next_anchor(block.update.parent, block.update.digest) not in ancestors
+        for block in blocks
+    )
 
 
 def _on_branch(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:

@@ -183,10 +183,22 @@ def test_silence_gives_nothing_up() -> None:
     assert not gives_up("p1", "p2", said=False)
 
 
-def test_two_who_hardly_hear_each_other_give_up_nothing_that_can_be_undone() -> None:
-    """They went on alone; of what they ask and answer hardly anything gets through, while each hears that the other is
-    further. `FaultyWorld.resyncing` says which chain may be given up."""
-    result = run_one("targeted", 1033)
+@pytest.mark.parametrize(
+    ("plan", "number"),
+    [
+        (
+            "targeted",
+            1033,
+        ),  # two went on alone; hardly a question or an answer gets through, but that the other is further
+        (
+            "forks",
+            215,
+        ),  # one went on alone for eleven rounds, faster than the others, who did more: it is to follow them
+    ],
+)
+def test_what_can_be_undone_is_undone_and_nothing_else_is_given_up(plan: str, number: int) -> None:
+    """`FaultyWorld` says which chain may be given up, and that all end on one."""
+    result = run_one(plan, number)
     assert not result.failure
     assert result.counts["forked"] == 1
 
