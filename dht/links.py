@@ -126,10 +126,18 @@ class PeerStreams:
         """A new stream to a peer; raises Unreachable."""
         return await self._daemon.open_stream(to, self._protocols[lane], self.limits.dial_timeout_s)
 
+    def retry(self, to: str) -> None:
+        """Dial this peer again now if there is something for it: it can be reached, though it could not be before."""
+        for link in self._links_to(to):
+            link.retry()
+
     def redial(self, to: str) -> None:
         """Have the streams to this peer opened anew, since there is a better way to it by now; nothing is lost."""
-        for link, _ in (self._outgoing[lane, to] for lane in self._protocols if (lane, to) in self._outgoing):
+        for link in self._links_to(to):
             link.redial()
+
+    def _links_to(self, to: str) -> list[_Outgoing]:
+        return [self._outgoing[lane, to][0] for lane in self._protocols if (lane, to) in self._outgoing]
 
     async def finish(self, timeout_s: float) -> None:
         """Send what waits for the peers that are connected, then nothing more; gives up after the time-out."""
@@ -264,6 +272,7 @@ class _Outgoing:
         self._is_finishing = False
         self._is_redialling = False
         self._wake = asyncio.Event()
+        self._can_retry = asyncio.Event()
 
     def put(self, frame: bytes) -> None:
         if self._queued_bytes + len(frame) > self._limits.queue_bytes:
@@ -279,6 +288,10 @@ class _Outgoing:
             return
         self._later.append(make_frame)
         self._wake.set()
+
+    def retry(self) -> None:
+        """Pause no longer."""
+        self._can_retry.set()
 
     def redial(self) -> None:
         """End the stream after the frame that is being written, if there is one."""
@@ -307,8 +320,15 @@ class _Outgoing:
             if self._frames_sent > sent_before:
                 pause_s = first_s
                 continue
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, largest_s)
+            pause_s = first_s if await self._is_called_within(pause_s) else min(2 * pause_s, largest_s)
+
+    async def _is_called_within(self, pause_s: float) -> bool:
+        """Pause, unless the peer is known to be reached again meanwhile."""
+        self._can_retry.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._can_retry.wait()
+        return self._can_retry.is_set()
 
     async def _wait_for_frame(self, ended: asyncio.Task[None]) -> None:
         """Or until the stream has ended, or shall."""

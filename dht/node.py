@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -203,28 +203,53 @@ class Node:
             raise Unreachable(f"peer {peer_id} did not answer within {timeout_s:g} s") from error
 
     async def meet(self, peer_id: str, addresses: Sequence[str]) -> bool:
-        """Connect to a peer at the first of its addresses that answers, circuits of relays last.
+        """Connect to a peer at the first of its addresses that answers; addresses of others are not dialled.
 
-        Addresses of others are not dialled. Routing alone does not know every address: it leaves out ranges that it
-        takes for unreachable.
+        Routing alone does not know every address: it leaves out ranges that it takes for unreachable. What goes
+        through a relay is tried a little later, beside the rest: an address behind a router may just be silent.
         """
         circuits = [address for address in addresses if is_circuit(address) and peer_id_in(address) == peer_id]
-        if await self._meet(peer_id, [address for address in addresses if address not in circuits]):
-            if self._remembered is not None:
-                self._remembered.note(peer_id, addresses)
-            return True
-        if circuits and self._config.listen:
-            await asyncio.sleep(_GIVE_WAY_S)
-        return await self._meet(peer_id, circuits)
+        straight = [address for address in addresses if not is_circuit(address)]
+        give_way_s = _GIVE_WAY_S if self._config.listen else 0.0
+        ways = [
+            asyncio.create_task(self._meet_straight(peer_id, straight)),
+            asyncio.create_task(self._meet_through(circuits, give_way_s)),
+        ]
+        try:
+            for met in asyncio.as_completed(ways):
+                if await met:
+                    self._links.retry(peer_id)
+                    return True
+            return False
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
 
-    async def _meet(self, peer_id: str, addresses: Iterable[str]) -> bool:
+    async def _meet_straight(self, peer_id: str, addresses: Sequence[str]) -> bool:
         for address in addresses:
             try:
-                if is_circuit(address) or peer_id_in(check_dial(address)) == peer_id:
+                if peer_id_in(check_dial(address)) == peer_id:
                     await self._daemon.connect(address, MEET_TIMEOUT_S)
+                    if self._remembered is not None:
+                        self._remembered.note(peer_id, addresses)
                     return True
             except (BadAddress, Unreachable) as error:
                 log.info("%s", error)
+        return False
+
+    async def _meet_through(self, circuits: Sequence[str], give_way_s: float) -> bool:
+        """By the first relay that answers; a peer that can be dialled gives the other time to do it first."""
+        if not circuits:
+            return False
+        await asyncio.sleep(give_way_s)
+        for address in circuits:
+            try:
+                await self._daemon.connect(address, MEET_TIMEOUT_S)
+            except Unreachable as error:
+                log.info("%s", error)
+                continue
+            return True
         return False
 
     def guard(self, lets_in: LetsIn, open_names: Container[str]) -> None:

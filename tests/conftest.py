@@ -10,11 +10,13 @@ from xdist.scheduler import LoadScopeScheduling
 
 from peer.testing.children import HANG_S
 
-pytest_plugins = ["tests.pictures", "tests.devices"]
+pytest_plugins = ["tests.pictures", "tests.devices", "tests.namespaces"]
 
 SWARM = "tests/swarm/"
 """Each of these tests starts several processes that train and keep deadlines: after all others, two at a time."""
-PACED = ("test_catch_up", "test_chaos", "test_dashboard", "test_fork", "test_join_by_snapshot", "test_limits")
+PACED = (
+    "test_catch_up", "test_chaos", "test_dashboard", "test_fork", "test_join_by_snapshot", "test_limits", "test_split",
+)  # fmt: skip
 """Peers that sleep between their steps and wait for those who were struck: another swarm has room beside them."""
 HUNG_S = 3 * HANG_S
 """The longest of them takes some minutes, and what hangs in it is told by what waits for it."""

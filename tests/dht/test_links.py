@@ -600,3 +600,30 @@ async def test_who_is_reached_straight_by_now_is_not_kept_waiting_at_a_relay() -
             end.close()
         for task in running:
             task.cancel()
+
+
+async def test_who_can_be_reached_again_is_dialled_at_once() -> None:
+    """Not when the pause is over that was begun when it could not."""
+    daemon: Any = Sockets()
+    dialled, reachable = asyncio.Event(), daemon.open_stream
+
+    async def refuse(*words: Any) -> Any:
+        dialled.set()
+        raise Unreachable("nobody there")
+
+    daemon.open_stream = refuse
+    async with asyncio.timeout(HANG_S), asyncio.TaskGroup() as tasks:
+        streams = PeerStreams(daemon, "/test", tasks.create_task, LinkLimits(retry_s=(2 * HANG_S, 2 * HANG_S)))
+        streams.send("carol", b"lost")
+        await dialled.wait()
+        daemon.open_stream = reachable
+        while not streams.frames_dropped:  # noqa: ASYNC110  # nothing reports it
+            await asyncio.sleep(0)
+        streams.send("carol", b"hello")
+        await asyncio.sleep(0)
+        streams.retry("carol")
+        reader, writer = await asyncio.open_connection(sock=await far_end(daemon, "carol"))
+        assert await read_frame(reader, 2**20, 5.0) == b"hello"
+        writer.close()
+        for _, task in streams._outgoing.values():
+            task.cancel()

@@ -6,7 +6,7 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -17,14 +17,17 @@ from peer.testing.children import HANG_S, ORPHAN_S, Child, Printed, processes_of
 
 
 class Homefires:
-    """One `homefires` command and all it starts. Everything it keeps lies below `directory`."""
+    """One `homefires` command and all it starts. Everything it keeps lies below `directory`.
 
-    def __init__(self, directory: Path, *words: str) -> None:
+    `before` are words of a command that starts it somewhere else, such as in another network.
+    """
+
+    def __init__(self, directory: Path, *words: str, before: Sequence[str] = ()) -> None:
         self.directory = directory
         self.out: list[str] = []
         self.lines: list[Line] = []
         self._queue: queue.SimpleQueue[Printed] = queue.SimpleQueue()
-        argv = [sys.executable, "-m", "tui", *words]
+        argv = [*before, sys.executable, "-m", "tui", *words]
         environment = {"TMPDIR": str(directory), "OMP_NUM_THREADS": "1"}
         self._child = Child(argv, directory / "stderr.txt", environment, self._queue.put)
         self.process = self._child.process
@@ -93,8 +96,8 @@ def homefires(tmp_path: Path) -> Iterator[Callable[..., Homefires]]:
     """Start commands; whatever is left of them is killed by pid afterwards."""
     started: list[Homefires] = []
 
-    def start(*words: str, directory: Path | None = None) -> Homefires:
-        started.append(Homefires(directory or tmp_path, *words))
+    def start(*words: str, directory: Path | None = None, before: Sequence[str] = ()) -> Homefires:
+        started.append(Homefires(directory or tmp_path, *words, before=before))
         return started[-1]
 
     yield start
