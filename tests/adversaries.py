@@ -26,6 +26,7 @@ from peer.rounds.names import digest_of, pack
 from peer.rounds.state import Figures
 from peer.rounds.update import WEIGHT_ONE, Pledge, Update
 from peer.spec import RunSpec
+from peer.train.anchor import LoadObject
 from peer.train.trainer import Trainer
 from tests.training_swarm import CPU, Hands, Role
 
@@ -41,7 +42,6 @@ class Forger(Trainer):
     def __init__(self, spec: RunSpec, me: str, folder: Path, forge: Forge) -> None:
         super().__init__(spec, me, folder, CPU)
         self._forge = forge
-        vars(self._ledger)["settle"] = self._forget
         self.noise = torch.Generator().manual_seed(spec.run.seed)
         self.stolen: Tensor | None = None
         """What a replayer offers again and again."""
@@ -58,10 +58,13 @@ class Forger(Trainer):
         super()._write_contribution(anchor, effort)
         self._balance.flat.copy_(learned)
 
-    def _forget(self, *_: Any) -> None:
+    def apply(self, update: Update, load: LoadObject) -> float:
         """Nothing is owed to it: neither what it learned nor what it offered comes back."""
+        given_up = super().apply(update, load)
         self._balance.flat.zero_()
         self.turns.work(self.anchor.round - 1).age.counted()
+        self._start_from_anchor(self.turns.everything)
+        return given_up
 
 
 def times_100(trainer: Forger, learned: Tensor) -> Tensor:

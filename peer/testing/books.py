@@ -23,10 +23,11 @@ from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.rounds.layout import cut
 from peer.rounds.settlement import Settlement, settle
-from peer.rounds.update import Block
+from peer.rounds.update import Block, Update
 from peer.spec import RunSpec
 from peer.train.balance import Balance
 from peer.train.checkpoint import Checkpoint
+from peer.train.move import Means, Move
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,16 +52,31 @@ class BookedBalance(Balance):
         super().take_progress(part, start, now)
 
     @torch.no_grad()
-    def missed(self, part: slice, gamma: float) -> float:
+    def aged(self, part: slice, gamma: float) -> None:
         """Note what is given up, and give it up."""
         self.discounted[part] += self.flat[part].double() * (1 - gamma)
-        return super().missed(part, gamma)
+        super().aged(part, gamma)
+
+    @torch.no_grad()
+    def note(self, move: Move) -> None:
+        """What a move is about to take of whole parts, tile by tile."""
+        now = move.flat.new()
+        for piece, outcome in zip(move.parts, move.outcomes, strict=True):
+            part = slice(piece.start, piece.start + piece.size)
+            self.produced[part] += move.start[part].double() - now[part].double()
+            if outcome is Settlement.MISSED:
+                self.discounted[part] += self.flat[part].double() * (1 - move.spec.round.gamma)
 
 
 def keep_books(trainer: Trainer, directory: Path) -> None:
     """Have this trainer's balance noted, and the books written with every checkpoint. Not for runs with `overlap`."""
-    balance = trainer._balance = BookedBalance(trainer._balance.flat)
-    take_checkpoint = trainer.checkpoint
+    balance = trainer._balance = trainer._ledger.balance = BookedBalance(trainer._balance.flat)
+    take_checkpoint, begin_move = trainer.checkpoint, trainer._begin_move
+
+    def note_move(update: Update, mine: Contribution | None, means: Means) -> Move:
+        move = begin_move(update, mine, means)
+        balance.note(move)
+        return move
 
     def take_both(anchor: bytes) -> Checkpoint:
         checkpoint = take_checkpoint(anchor)
@@ -69,6 +85,7 @@ def keep_books(trainer: Trainer, directory: Path) -> None:
         return checkpoint
 
     vars(trainer)["checkpoint"] = take_both
+    vars(trainer)["_begin_move"] = note_move
 
 
 @dataclass(frozen=True, kw_only=True)

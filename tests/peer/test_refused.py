@@ -114,10 +114,16 @@ def head(identity: Identity, run: bytes = RUN, **changes: Any) -> Head:
 
 async def test_a_forged_spec(place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The node that the invite names serves another spec; a peer with the right one is there, too."""
+    lied: list[bytes] = []
+
+    def lie() -> bytes:
+        lied.append(OTHER)
+        return OTHER
+
     _, liar = await place.add()
-    liar.serve("spec", lambda: OTHER)
+    liar.serve("spec", lie)
     _, honest = await place.add()
-    honest.serve("spec", specs.dump(SPEC).encode)
+    honest.serve("spec", lambda: specs.dump(SPEC).encode() if lied else b"")  # whoever is asked first
     _, newcomer = await place.add()
     assert await newcomer.meet(honest.peer_id, await honest.addresses())
     (tmp_path / "new").mkdir()
