@@ -269,18 +269,15 @@ class RealSwarm(Swarm):
 
     def stop(self, peer: int) -> int:
         """Ask the peer to leave politely (SIGTERM), and wait for its end; its exit code."""
-        victim = self._peers[peer]
-        victim.may_end = True
-        self._child(victim).signal(signal.SIGTERM)
-        code = self._await_end(victim, STOP_S)
-        assert_no_orphans(victim.directory)
-        return code
+        self._peers[peer].may_end = True
+        self._child(self._peers[peer]).signal(signal.SIGTERM)
+        return self.ends(peer, STOP_S)
 
-    def ends(self, peer: int) -> int:
+    def ends(self, peer: int, within_s: float = HANG_S) -> int:
         """Wait for a peer that is to end by itself; its exit code."""
         leaver = self._peers[peer]
         leaver.may_end = True
-        code = self._await_end(leaver, HANG_S)
+        code = self._await_end(leaver, within_s)
         assert_no_orphans(leaver.directory)
         return code
 
