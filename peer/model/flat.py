@@ -9,6 +9,7 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 Values = list[tuple[slice, Tensor]]
 """Where parameters lie in the vector, in its order, and the values of each."""
@@ -83,6 +84,8 @@ class FlatParameters:
         for parameter, (_, values) in zip(self.members[number], layer, strict=True):
             if values.data_ptr() != parameter.data_ptr():
                 parameter.view(-1).copy_(values)
+            else:
+                increment_version(parameter)  # or a backward pass would not notice that its forward pass read another
 
     def _parts(self, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         assert flat.shape == (self.size,), f"flat vector has shape {tuple(flat.shape)}, the model {self.size} elements"

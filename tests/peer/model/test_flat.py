@@ -47,6 +47,21 @@ def test_other_dtypes_are_rounded_and_widened(model: nn.Module) -> None:
     assert torch.equal(flat.new(), vector.bfloat16().float())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_is_changed_in_place_and_a_backward_pass_notices(model: nn.Module, dtype: torch.dtype) -> None:
+    """Where the values are the parameter's own memory, too."""
+    flat = FlatParameters(model.to(dtype))
+    (number,) = (at for at, layer in enumerate(flat.layers) if layer.name == "model.norm")
+    norm = model.get_parameter("model.norm.weight")
+    loss = (norm * norm).sum()
+    layer = flat.of_layer(number)
+    layer[0][1].numpy()[:] = 0.5
+    flat.set_layer(number, layer)
+    assert bool((norm == 0.5).all())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_frozen_parameters_are_left_out(model: nn.Module) -> None:
     """Only what is trained is averaged."""
     whole = FlatParameters(model).size
