@@ -96,15 +96,17 @@ class Relay:
         await self._daemon.handle(HOP, self._answer)
 
     async def _answer(self, asker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._asking >= self.limits.askers:
+            # Without a word: closing a stream that holds unread bytes takes the answer along.
+            log.info("hung up on %s: %d are asking already", asker, self._asking)
+            return
         with suppress(EOFError, TimeoutError, OSError):
             try:
                 wish = await self._hear(reader)
             except Malformed:
                 await _refuse(writer, MALFORMED_MESSAGE)
                 return
-            if wish is None:
-                await _refuse(writer, RESOURCE_LIMIT_EXCEEDED)
-            elif not self.serves(asker):
+            if not self.serves(asker):
                 await _refuse(writer, PERMISSION_DENIED)
             elif wish.type == RESERVE:
                 await self._give_slot(asker, writer)
@@ -114,9 +116,7 @@ class Relay:
                 await _refuse(writer, MALFORMED_MESSAGE)
 
     async def _hear(self, reader: asyncio.StreamReader) -> Any:
-        """What somebody wants; None if too many are asking. Raises Malformed, EOFError, TimeoutError, OSError."""
-        if self._asking >= self.limits.askers:
-            return None
+        """What somebody wants. Raises Malformed, EOFError, TimeoutError, OSError."""
         self._asking += 1
         try:
             async with asyncio.timeout(self.limits.handshake_s):

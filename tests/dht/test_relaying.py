@@ -25,7 +25,7 @@ from dht.circuit import (
 )
 from dht.identity import Identity, id_bytes_of
 from dht.node import Node, open_node
-from dht.relaying import RelayLimits
+from dht.relaying import RelayLimits, hold_slot
 from peer.testing.children import HANG_S
 from tests.dht.test_node import config
 
@@ -111,8 +111,20 @@ async def test_a_full_relay_says_so(tmp_path: Path) -> None:
         alone = config(tmp_path / "more", bootstrap=await hub.addresses(), listen=(), client_mode=True)
         async with open_node(alone) as third:
             assert await asked(third, hub, Hop(type=RESERVE)) == RESOURCE_LIMIT_EXCEEDED
-        hub._relay.limits = RelayLimits(askers=0)
-        assert await asked(alice, hub, Hop(type=RESERVE)) == RESOURCE_LIMIT_EXCEEDED
+
+
+async def test_a_relay_that_too_many_ask_hangs_up(tmp_path: Path) -> None:
+    """It keeps nothing for who is one too many, who takes it for no relay; and it answers again when it can."""
+    async with behind_routers(tmp_path, 1) as (hub, (alice,)):
+        hub._relay.limits = RelayLimits(askers=1)
+        _, first = await alice._daemon.open_stream(hub.peer_id, HOP, HANG_S)
+        async with asyncio.timeout(HANG_S):
+            while not hub._relay._asking:  # noqa: ASYNC110 (nothing reports it)
+                await asyncio.sleep(0.01)
+        assert not await hold_slot(alice._daemon, hub.peer_id, HANG_S)
+        first.close()
+        await asyncio.wait_for(asyncio.gather(*hub._daemon._serving), HANG_S)
+        assert await hold_slot(alice._daemon, hub.peer_id, HANG_S)
 
 
 async def asked(node: Node, relay: Node, message: object) -> int:
