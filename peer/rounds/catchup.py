@@ -110,14 +110,15 @@ def _resync_if_lost(turn: Turn) -> None:
     Silence says nothing: answers get lost as long as lines are bad.
     """
     state, now = turn.state, turn.now
+    weight = max(state.tip.weight, state.branch.tip.weight if state.branch else 0)
     # Only of those whom my chain once elected: identities cost nothing, and anybody may claim to be further.
     apart = [
         peer
         for peer, (since, last) in state.strangers.items()
         if peer in state.voters and last - since >= LOST_S > now - last
     ]
-    strange = [peer for peer in apart if peer in state.heard and state.heard[peer][0].weight > state.tip.weight]
-    if state.blocks or state.branch or len(strange) < min(LOST_TO, len(state.voters) - 1) or not strange:
+    strange = [peer for peer in apart if peer in state.heard and state.heard[peer][0].weight > weight]
+    if len(strange) < min(LOST_TO, len(state.voters) - 1) or not strange:
         return
     turn.set(strangers={})
     rounds = max(state.heard[peer][0].round for peer in strange)
@@ -292,7 +293,7 @@ def _on_branch(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
     honest, won = forks.consider(turn, sender, step, branch)
     if not honest:
         _doubt(turn, sender, f"a block of {sender} after round {step.before.round} has no valid certificate")
-    elif not won:
+    elif not won and step.before.anchor in turn.state.ancestors:
         _tell(turn, sender, step.before.anchor, got_on=False)
     apply_blocks(turn)
 

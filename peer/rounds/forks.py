@@ -4,12 +4,13 @@ The heavier branch wins: signed contributions are counted, of those who were kno
 branches part. Between equal ones the branch whose first differing update is firm, then the one where
 its digest is lower. The losers undo back to where the branches part and apply the other updates; what
 the undone ones held of a peer's own work returns to its balance. Nothing older than `keep_rounds` is
-undone.
+undone. Of blocks that only wait for their bytes there is nothing to undo: a branch that wins takes
+their place, for those who made them may have left them, and then nobody holds the bytes any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from peer.rounds import decide
 from peer.rounds.effects import Undo
@@ -21,7 +22,7 @@ from peer.rounds.update import Block
 
 def parting(turn: Turn, blocks: tuple[Block, ...]) -> tuple[Step, tuple[Block, ...]] | None:
     """The step of my chain beside which these blocks leave it, and those that do; None if they do not fork off."""
-    mine = {step.before.anchor: step for step in turn.state.trail}
+    mine = {step.before.anchor: step for step in (*turn.state.trail, *_queue(turn))}
     for index, block in enumerate(blocks):
         step = mine.get(block.update.parent)
         if step is not None and block.update.digest != step.block.update.digest:
@@ -29,8 +30,19 @@ def parting(turn: Turn, blocks: tuple[Block, ...]) -> tuple[Step, tuple[Block, .
     return None
 
 
+def _queue(turn: Turn) -> Iterator[Step]:
+    """The blocks that wait for their bytes, each with the head before it."""
+    tip = turn.state.head
+    for block in turn.state.blocks:
+        yield Step(before=tip, block=block)
+        tip = tip.after(block.update)
+
+
 def consider(turn: Turn, source: str, step: Step, blocks: tuple[Block, ...]) -> tuple[bool, bool]:
-    """Change over to this branch if it wins. Returns whether every block is genuine, and whether it won."""
+    """Change over to this branch if it wins, or queue it in the place of what waits there.
+
+    Returns whether every block is genuine, and whether it won.
+    """
     tip, genuine, honest = step.before, [], True
     for block in blocks:
         honest = decide.follows(turn.state, tip, block)
@@ -41,7 +53,10 @@ def consider(turn: Turn, source: str, step: Step, blocks: tuple[Block, ...]) -> 
     if not genuine or not _wins(turn, step, tuple(genuine)):
         return honest, False
     known = turn.state.branch
-    if known is None or tip.weight >= known.tip.weight:
+    if step.before.round >= turn.state.head.round:
+        waiting = turn.state.blocks[: step.before.round - turn.state.head.round]
+        turn.set(blocks=(*waiting, *genuine), last=tip, block_source=source, strangers={})
+    elif known is None or tip.weight >= known.tip.weight:
         turn.set(branch=Branch(trunk=step.before, blocks=tuple(genuine), tip=tip, source=source))
         change_over_if_held(turn)
     return honest, True
@@ -50,8 +65,8 @@ def consider(turn: Turn, source: str, step: Step, blocks: tuple[Block, ...]) -> 
 def _wins(turn: Turn, step: Step, blocks: tuple[Block, ...]) -> bool:
     """Larger W since the branches parted, of those who were known there: identities cost nothing."""
     known = {*step.before.electorate, *step.before.members}
-    mine = [later.block for later in turn.state.trail if later.before.round >= step.before.round]
-    mine += turn.state.blocks
+    steps = (*turn.state.trail, *_queue(turn))
+    mine = [later.block for later in steps if later.before.round >= step.before.round]
     ours, theirs = mine[0], blocks[0]
     return (_work(blocks, known), theirs.firm, ours.update.digest) > (
         _work(mine, known),

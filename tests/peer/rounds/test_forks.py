@@ -11,6 +11,7 @@ from peer.rounds import catchup, decide, forks
 from peer.rounds.effects import Event, Received, Resync, Send, Tick, Undo
 from peer.rounds.machine import step
 from peer.rounds.messages import ChainSent, Get, HeadSent
+from peer.rounds.names import next_anchor
 from peer.rounds.turn import Turn
 from peer.rounds.update import Block
 from peer.testing.logical_peer import LogicalPeer
@@ -194,6 +195,10 @@ def test_silence_gives_nothing_up() -> None:
             "forks",
             215,
         ),  # one went on alone for eleven rounds, faster than the others, who did more: it is to follow them
+        (
+            "forks",
+            916,
+        ),  # one was shown a first round that its makers undid before they gave the bytes away: it waited for ever
     ],
 )
 def test_what_can_be_undone_is_undone_and_nothing_else_is_given_up(plan: str, number: int) -> None:
@@ -201,6 +206,60 @@ def test_what_can_be_undone_is_undone_and_nothing_else_is_given_up(plan: str, nu
     result = run_one(plan, number)
     assert not result.failure
     assert result.counts["forked"] == 1
+
+
+# ---- blocks that wait for their bytes ----
+
+
+def at_the_parting() -> tuple[Turn, tuple[Block, ...], tuple[Block, ...]]:
+    """A peer where two branches part, which holds no bytes of either; the lighter one's blocks, and the other's."""
+    world = apart(5, 2, 1)
+    lighter, heavier = world.peers[0], world.peers[4]
+    heads, others = lighter.disk.heads, {head.anchor for head in heavier.disk.heads}
+    common = sum(head.anchor in others for head in heads)
+    turn = Turn(lighter.driver.state, world.now)
+    forks.go_back(turn, heads[common - 1])
+    turn.set(held={})
+    return turn, tuple(lighter.disk.blocks[common:]), tuple(heavier.disk.blocks[common:])
+
+
+def test_what_waits_for_its_bytes_makes_room_for_a_branch_that_did_more() -> None:
+    """Those who made it may have left it, and then nobody holds the bytes any more."""
+    turn, lighter, heavier = at_the_parting()
+    catchup.on_chain(turn, "p1", lighter)
+    assert turn.state.blocks == lighter
+    catchup.on_chain(turn, "p3", heavier)
+    assert turn.state.blocks == heavier
+    assert turn.state.tip.anchor == next_anchor(heavier[-1].update.parent, heavier[-1].update.digest)
+    catchup.on_chain(turn, "p1", lighter)
+    assert turn.state.blocks == heavier
+
+
+def test_what_waits_before_the_parting_goes_on_waiting() -> None:
+    """Only what differs is replaced."""
+    turn, lighter, heavier = at_the_parting()
+    trunk = turn.state.trail[-1]
+    forks.go_back(turn, trunk.before)
+    turn.set(held={})
+    catchup.on_chain(turn, "p1", (trunk.block, *lighter))
+    catchup.on_chain(turn, "p3", heavier)
+    assert turn.state.blocks == (trunk.block, *heavier)
+
+
+def test_a_chain_is_given_up_even_while_blocks_wait_for_bytes_that_never_come() -> None:
+    """Voters who did more than those blocks have no way from any of them."""
+    turn, lighter, _ = at_the_parting()
+    catchup.on_chain(turn, "p1", lighter)
+    began_at, given_up = turn.now, False
+    while not given_up and turn.now < began_at + 3 * catchup.LOST_S:
+        turn = Turn(turn.state, turn.now + 1.0)
+        for name in ("p2", "p3"):
+            catchup.on_head(turn, name, HeadSent(b"?" * 32, 999, 10**9, b"", True, 1, 1, False))
+            catchup.on_chain(turn, name, ())
+        catchup.look(turn)
+        given_up = any(isinstance(effect, Resync) for effect in turn.effects)
+    assert given_up
+    assert turn.now > began_at + catchup.LOST_S
 
 
 def test_a_clock_that_stood_still_is_set_again() -> None:
