@@ -24,8 +24,9 @@ DROPPED = 0.5
 """Probability that a round goes without a peer's contribution: the most that DiLoCo was tried with."""
 QUICK_ROUNDS = 6
 
-VARIANTS = ("carry", "no-drops", "no-carry")
-"""In the order in which they are run, seed by seed: what the bar is about comes first."""
+JUDGED = ("carry", "no-drops")
+"""What the bar is about: made first, seed by seed."""
+BESIDE = ("no-carry",)
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,8 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     code = jobs.code_digest(CODE)
     wanted = [
         jobs.Job(variant=variant, seed=seed, spec=spec_of(variant, base, seed, peers), code=code, train=train)
+        for variants in (JUDGED, BESIDE)
         for seed in arguments.seeds
-        for variant in VARIANTS
+        for variant in variants
     ]
     rows = jobs.rows_of(wanted, out, arguments.jobs)
     drops_report.draw(rows, out / "drops.png")
