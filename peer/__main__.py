@@ -38,7 +38,7 @@ from peer.limits import store
 from peer.limits.chosen import Chosen
 from peer.limits.enforcing import Enforcer, enforcing
 from peer.limits.niceness import stand_back
-from peer.limits.quota import Traffic
+from peer.limits.quota import Traffic, keeping
 from peer.limits.sensors import Machine
 from peer.measuring import measuring, one_at_a_time
 from peer.publishing import Publisher
@@ -224,7 +224,7 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
         commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], _ask_to_leave)
         _keep(settings, directory, session)
         publisher.start(session.warn)
-        with measuring(session.emit), enforcing(Enforcer(session, Machine(directory), traffic)):
+        with measuring(session.emit), keeping(traffic), enforcing(Enforcer(session, Machine(directory), traffic)):
             why, code = _ending(invite, me, settings, directory, session, commands)
         writer.emit(PeerStopped(why=why, exit_code=code))
     return code

@@ -1,13 +1,15 @@
 """Traffic of the calendar month, remembered in `DIR/traffic.json` over restarts and crashes.
 
 The link says how much it has sent and received since it started, every ten seconds: so much a crash makes it forget.
+Who hears that is the trainer, which a busy disk must not hold up: a thread writes it down.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, tzinfo
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from dht.errors import DiskFull
 from dht.files import write_whole
 
 FILE = "traffic.json"
+END_S = 2.0
+"""A disk that hangs holds the end of this process up no longer."""
 
 
 class Traffic:
@@ -23,8 +27,11 @@ class Traffic:
     def __init__(self, directory: Path, clock: Callable[[], float], zone: tzinfo | None = None) -> None:
         self._path, self._clock, self._zone = directory / FILE, clock, zone
         self._counted = _read(self._path)
-        """Month and bytes, replaced as a whole: another thread reads them."""
+        """Month and bytes, replaced as a whole: other threads read them."""
+        self._kept = self._counted
         self._told = 0
+        self.is_news = threading.Event()
+        """There is something to keep."""
 
     @property
     def month_bytes(self) -> int:
@@ -37,19 +44,49 @@ class Traffic:
         self._told = 0
 
     def note(self, sent: int, received: int) -> None:
-        """The link says what it has sent and received in its life. Where the disk is full it is not kept."""
+        """The link says what it has sent and received in its life."""
         total, month = sent + received, self._this_month()
         since = max(0, total - self._told)
         self._told = total
         if not since and month == self._counted[0]:
             return
         self._counted = month, self.month_bytes + since
+        self.is_news.set()
+
+    def keep(self) -> None:
+        """Have on disk what was counted; where the disk is full it counts in this life alone."""
+        self.is_news.clear()
+        counted = self._counted
+        if counted == self._kept:
+            return
         with suppress(DiskFull):
-            row = {"month": month, "bytes": self._counted[1]}
+            row = {"month": counted[0], "bytes": counted[1]}
             write_whole(self._path, (json.dumps(row) + "\n").encode(), private=True)
+            self._kept = counted
 
     def _this_month(self) -> str:
         return datetime.fromtimestamp(self._clock(), self._zone).strftime("%Y-%m")
+
+
+@contextmanager
+def keeping(traffic: Traffic) -> Iterator[None]:
+    """Have it kept whenever it has news, by a thread of its own, until the block ends."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        while not ended.is_set():
+            traffic.is_news.wait()
+            traffic.keep()
+        traffic.keep()  # what came during the last one
+
+    thread = threading.Thread(target=keep, name="traffic", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        traffic.is_news.set()
+        thread.join(END_S)
 
 
 def _read(path: Path) -> tuple[str, int]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from peer.limits.quota import FILE, Traffic
+from peer.limits.quota import FILE, Traffic, keeping
+from peer.testing.children import HANG_S
 
 NOVEMBER = datetime(2026, 11, 30, 23, 59, tzinfo=UTC).timestamp()
 DECEMBER = NOVEMBER + 120
@@ -39,11 +41,14 @@ def test_a_link_tells_totals_and_each_byte_counts_once(tmp_path: Path, calendar:
 
 
 def test_it_survives_a_restart_and_a_crash(tmp_path: Path, calendar: Calendar) -> None:
-    """What was told last is on disk; a new process has a new link."""
-    Traffic(tmp_path, calendar, UTC).note(1000, 0)
+    """What was kept last is on disk; a new process has a new link."""
+    first = Traffic(tmp_path, calendar, UTC)
+    first.note(1000, 0)
+    first.keep()
     again = Traffic(tmp_path, calendar, UTC)
     assert again.month_bytes == 1000
     again.note(30, 0)
+    again.keep()
     assert Traffic(tmp_path, calendar, UTC).month_bytes == 1030
     assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
 
@@ -54,6 +59,7 @@ def test_a_new_month_begins_at_nothing(tmp_path: Path, calendar: Calendar) -> No
     traffic.note(1000, 0)
     calendar.now = DECEMBER
     assert traffic.month_bytes == 0
+    traffic.keep()
     assert Traffic(tmp_path, calendar, UTC).month_bytes == 0
     traffic.note(1001, 0)
     assert traffic.month_bytes == 1
@@ -65,6 +71,7 @@ def test_a_damaged_file_counts_anew(tmp_path: Path, calendar: Calendar, text: st
     traffic = Traffic(tmp_path, calendar, UTC)
     assert traffic.month_bytes == 0
     traffic.note(5, 5)
+    traffic.keep()
     assert Traffic(tmp_path, calendar, UTC).month_bytes == 10
 
 
@@ -74,7 +81,34 @@ def test_on_a_full_disk_it_counts_on(tmp_path: Path, calendar: Calendar, monkeyp
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "fsync", fail)
-    traffic.note(5, 5)
-    traffic.note(50, 50)
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", fail)
+        traffic.note(5, 5)
+        traffic.keep()
+        traffic.note(50, 50)
+        traffic.keep()
     assert traffic.month_bytes == 100
+    traffic.keep()
+    assert Traffic(tmp_path, calendar, UTC).month_bytes == 100, "once there is room it is kept"
+
+
+def test_a_disk_that_hangs_holds_up_nobody_who_tells(
+    tmp_path: Path, calendar: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread waits for it; what it could not keep meanwhile it keeps afterwards, the end of the process included."""
+    traffic = Traffic(tmp_path, calendar, UTC)
+    hangs, goes_on, fsync = threading.Event(), threading.Event(), os.fsync
+
+    def slow(descriptor: int) -> None:
+        hangs.set()
+        assert goes_on.wait(HANG_S)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    with keeping(traffic):
+        traffic.note(5, 5)
+        assert hangs.wait(HANG_S)
+        traffic.note(50, 50)
+        assert traffic.month_bytes == 100
+        goes_on.set()
+    assert Traffic(tmp_path, calendar, UTC).month_bytes == 100
