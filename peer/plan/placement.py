@@ -76,9 +76,9 @@ class Placement:
     def explained(self) -> str:
         """What it costs, and why it does not cost less: a line for the sum and one for each bound."""
         talk = f"averaging {self.data_parallel_s:.2f} s + pipeline {self.pipeline_s:.2f} s"
-        lines = [
-            f"{len(self.pipelines)} pipelines of {len(self.pipelines[0])} stages: {self.cost_s:.2f} s per step; {talk}"
-        ]
+        pipelines, stages = len(self.pipelines), len(self.pipelines[0])
+        size = f"{_count(pipelines, 'pipeline')} of {_count(stages, 'stage')}"
+        lines = [f"{size}: {self.cost_s:.2f} s per step; {talk}"]
         lines += [bound.text for bound in self.bounds]
         if self.spares:
             lines.append(f"spare: {', '.join(self.names[peer] for peer in self.spares)}")
@@ -194,3 +194,7 @@ def _link(network: Network, one: int, other: int) -> str:
     links = network.only([one, other]).symmetrised()
     delay_ms, speed_gbps = links.delay_s[0, 1] * 1e3, links.bandwidth_bps[0, 1] / 1e9
     return f"{network.names[one]} to {network.names[other]} ({delay_ms:.0f} ms, {speed_gbps:.3g} Gbit/s)"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
