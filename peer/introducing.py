@@ -61,7 +61,7 @@ async def fetch(invite: Invite, folder: Path) -> RunSpec:
 
 def facts(invite: Invite, spec: RunSpec, power_w: float | None) -> dict[str, Any]:
     """All that a consent screen says, numbers as numbers. `power_w`: what the GPU may draw, None without one."""
-    needs = needs_of(spec, PeerSettings.chain_mb)
+    needs = needs_of(spec, PeerSettings().chain_bytes)
     return {
         "v": 1, "run": invite.run, "organiser": invite.organiser, "fingerprint": words(invite.organiser),
         "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,

@@ -45,7 +45,7 @@ class PeerSettings(Table):
     """An inner step takes at least this long, so that whoever sits at the machine hardly notices; 0 means no pause."""
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     """Addresses to listen on; port 0 takes a free one. `none`: others reach this peer through the bootstrap node."""
-    chain_mb: int = 4096
+    chain_mb: int = 4000
     """Room on disk for updates that others may need; what no fork and no newcomer can need any more goes first."""
     upload_mbps: float = 0.0
     """Megabits per second that this peer sends at most, to all others together; 0 means no cap. A little less than the
@@ -110,7 +110,7 @@ class PeerSettings(Table):
     @property
     def chain_bytes(self) -> int:
         """Room for updates: `chain_mb`, and of `disk_gb` no more than a half."""
-        asked = self.chain_mb << 20
+        asked = self.chain_mb * 10**6
         return min(asked, int(self.disk_gb * 1e9) // 2) if self.disk_gb else asked
 
 

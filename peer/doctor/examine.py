@@ -113,7 +113,7 @@ def _spec(invite: Invite | None, directory: Path | None, met: Met | None) -> Run
 
 def _needs(spec: RunSpec, asked: Asked, tell: Tell) -> Needs | None:
     try:
-        return needs_of(spec, asked.settings.chain_mb)
+        return needs_of(spec, asked.settings.chain_bytes)
     except HomefiresError as error:
         fix = "upgrade homefires, or tell the organiser that this model cannot be built here"
         tell(failed("needs", one_line(error), fix, type(error)))

@@ -34,14 +34,14 @@ class Needs:
     """With the chain at its quota."""
 
 
-def needs_of(spec: RunSpec, chain_mb: int) -> Needs:
-    """Of a peer of this run that keeps `chain_mb` MiB of updates. Raises BadSpec for a model that cannot be built."""
+def needs_of(spec: RunSpec, chain_bytes: int) -> Needs:
+    """Of a peer of this run that keeps so many bytes of updates. Raises BadSpec for a model that cannot be built."""
     parameters, training, activations, main = _memory(spec)
     least_disk = (KEPT + 1) * (SNAPSHOT_BYTES + CHECKPOINT_BYTES) * parameters
     return Needs(
         parameters=parameters, device=round(training + activations),
         least_device=round(training + activations / spec.inner.sequences), main=round(PROCESS_BYTES + main),
-        least_disk=least_disk, disk=least_disk + (chain_mb << 20),
+        least_disk=least_disk, disk=least_disk + chain_bytes,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from peer.spec import RunSpec
 
 def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]:
     """File descriptors, memory, disk. Raises BadSpec for a model that cannot be counted."""
-    needs = needs_of(spec, settings.chain_mb)
+    needs = needs_of(spec, settings.chain_bytes)
     return [
         check_descriptors(), check_memory(needs, available_bytes(), on_cpu=settings.device == "cpu"),
         check_disk(needs, directory, free_disk_bytes(directory), held_disk_bytes(directory)),

@@ -127,7 +127,7 @@ def test_a_link_takes_settings_while_it_runs_and_so_does_the_next_one(start: Sta
     link.take(PeerSettings(name="me", idle_min=5))
     link.take(PeerSettings(name="me", upload_mbps=5.0, disk_gb=2.0))
     link.take(PeerSettings(name="me", upload_mbps=5.0, disk_gb=2.0, nice=3))
-    live = {"chain_mb": 4096, "disk_gb": 2.0, "upload_mbps": 5.0, "download_mbps": 0.0, "newcomers_mbps": 100.0}
+    live = {"chain_mb": 4000, "disk_gb": 2.0, "upload_mbps": 5.0, "download_mbps": 0.0, "newcomers_mbps": 100.0}
     assert link.receive(HANG_S) == ("settings", live)
     link.send("model", 1)
     assert link.receive(HANG_S) == ("model", 1)

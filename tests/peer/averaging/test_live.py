@@ -47,7 +47,7 @@ def test_a_chain_is_as_long_as_its_owner_wants_now(tmp_path: Path) -> None:
     chains = Chains(tmp_path, *[None] * 4, chosen)  # type: ignore[arg-type]
     disk: Any = SimpleNamespace(quota_bytes=0)
     with chains.within_quota(disk):
-        assert disk.quota_bytes == 100 << 20
+        assert disk.quota_bytes == 10**8
         chosen.change({"disk_gb": 0.1})
         assert disk.quota_bytes == 50_000_000
     chosen.change({"disk_gb": 0})

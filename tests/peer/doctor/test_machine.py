@@ -67,7 +67,7 @@ def test_heat_is_a_baseline_and_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["micro", "tiny", "gpt2-small"])
 def test_what_a_run_needs_is_what_its_model_takes(name: str) -> None:
     spec, counted = load(name), size_of(load(name))
-    needs = needs_of(spec, chain_mb=10)
+    needs = needs_of(spec, chain_bytes=10 << 20)
     assert needs.parameters == counted.parameters
     assert needs.device == pytest.approx(counted.training_bytes + counted.activation_bytes, rel=0.02)
     assert needs.main == pytest.approx(PROCESS_BYTES + counted.anchor_bytes + counted.encoded_bytes, rel=0.02)

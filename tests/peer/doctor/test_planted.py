@@ -37,7 +37,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def needs() -> Needs:
-    return needs_of(load("gpt2-small"), chain_mb=1024)
+    return needs_of(load("gpt2-small"), chain_bytes=2**30)
 
 
 def assert_fails(check: Check, kind: type[HomefiresError], found: str, fix: str) -> None:

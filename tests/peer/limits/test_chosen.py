@@ -137,9 +137,9 @@ def test_who_listens_hears_the_present_and_every_change() -> None:
 
 
 def test_the_chain_has_at_most_half_of_the_disk_quota() -> None:
-    assert PeerSettings(chain_mb=4096).chain_bytes == 4096 << 20
-    assert PeerSettings(chain_mb=4096, disk_gb=2).chain_bytes == 10**9
-    assert PeerSettings(chain_mb=100, disk_gb=2).chain_bytes == 100 << 20
+    assert PeerSettings(chain_mb=4000).chain_bytes == 4 * 10**9
+    assert PeerSettings(chain_mb=4000, disk_gb=2).chain_bytes == 10**9
+    assert PeerSettings(chain_mb=100, disk_gb=2).chain_bytes == 10**8
 
 
 # ---- what the owner wished last ----
