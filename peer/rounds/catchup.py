@@ -40,7 +40,8 @@ NEWS_EVERY_S = 0.2
 """A peer that says something else more often than this is not listened to."""
 LOST_S = 20.0
 LOST_TO = 2
-"""My chain is given up when so many peers have said for LOST_S that they cannot show what follows it."""
+"""My chain is given up when so many peers, half of them its voters, have said for LOST_S that they cannot show what
+follows it."""
 ALERT_EVERY_S = 10.0
 MAX_HEARD = 256
 
@@ -111,17 +112,18 @@ def _resync_if_lost(turn: Turn) -> None:
     """
     state, now = turn.state, turn.now
     weight = max(state.tip.weight, state.branch.tip.weight if state.branch else 0)
-    # Only of those whom my chain once elected: identities cost nothing, and anybody may claim to be further.
     apart = [
         peer
         for peer, (since, last) in state.strangers.items()
-        if peer in state.voters and last - since >= LOST_S > now - last
+        if last - since >= LOST_S > now - last and peer in state.heard and state.heard[peer][0].weight > weight
     ]
-    strange = [peer for peer in apart if peer in state.heard and state.heard[peer][0].weight > weight]
-    if len(strange) < min(LOST_TO, len(state.voters) - 1) or not strange:
+    # Identities cost nothing, and anybody may claim to be further: each that my chain once elected vouches for one that
+    # it did not, who may have joined the others when we had parted.
+    known = sum(peer in state.voters for peer in apart)
+    if not known or min(len(apart), 2 * known) < min(LOST_TO, len(state.voters) - 1):
         return
     turn.set(strangers={})
-    rounds = max(state.heard[peer][0].round for peer in strange)
+    rounds = max(state.heard[peer][0].round for peer in apart)
     turn.do(Resync(f"the others are at round {rounds} and no longer have what follows round {state.head.round} here"))
 
 

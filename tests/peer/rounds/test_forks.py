@@ -177,6 +177,7 @@ def test_strangers_who_claim_to_be_further_move_nobody() -> None:
     assert not gives_up("p1")
     assert not gives_up("p1", "p2", until_s=catchup.LOST_S)
     assert gives_up("p1", "p2")
+    assert gives_up("p1", "x"), "who joined the others when they had parted is nobody's voter here"
 
 
 def test_silence_gives_nothing_up() -> None:
@@ -199,6 +200,10 @@ def test_silence_gives_nothing_up() -> None:
             "forks",
             916,
         ),  # one was shown a first round that its makers undid before they gave the bytes away: it waited for ever
+        (
+            "forks",
+            2143,
+        ),  # two pairs that parted too long ago, of each of which the other knows one: somebody is to give up
     ],
 )
 def test_what_can_be_undone_is_undone_and_nothing_else_is_given_up(plan: str, number: int) -> None:
