@@ -188,8 +188,9 @@ class RoundTable(Table):
     """Further wait per skipped coordinator."""
     keep_rounds: int = 8
     """Rounds that a fork can undo: for so long a peer keeps its own encoded contributions and its votes."""
-    gamma: float = 0.75
-    """Age discount of a contribution that a round missed."""
+    gamma: float = 1.0
+    """What is left of a contribution after each round that missed it. 1: a peer goes on from its own parameters and
+    owes all that it has learned, as in DiLoCo (arXiv:2311.08105); from three rounds on that weighs less by its age."""
     max_staleness: int = 16
     """Rounds after which what a peer learned is no longer taken."""
     takeover_s: float = 600.0

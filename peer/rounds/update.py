@@ -338,8 +338,7 @@ def discount(staleness: int, max_staleness: int) -> int:
     """What a stale contribution still counts, over 65,536: ⌊65,536 / (1 + (s − 2)/8)⌋ from s = 2 on, and nothing above
     the age limit.
 
-    FedAsync's hinge (arXiv:1903.03934, §5.2) with b = 2 and a = 1/8: the balance has lost its share by γ already, so
-    that a round or two cost nothing more.
+    FedAsync's hinge (arXiv:1903.03934, §5.2) with b = 2 and a = 1/8: a round or two cost nothing.
     """
     return WEIGHT_ONE * 8 // (8 + max(0, staleness - 2)) if staleness <= max_staleness else 0
 
