@@ -16,21 +16,41 @@ ORDERS_FILE = "orders"
 
 
 class OrdersFile:
-    """The newest orders of a folder; what changes in them is reported."""
+    """The newest orders of a folder; what changes in them is reported. Raises BadInput for a file that is damaged now.
+
+    One that is damaged, gone, or older while the node runs changes nothing: what was ordered last goes on.
+    """
 
     def __init__(self, directory: Path, run: bytes, organiser: str, report: Reporter) -> None:
         self._path, self._run, self._organiser, self._report = directory / ORDERS_FILE, run, organiser, report
-        self._seen: tuple[int, int] | None = None
-        self._orders = Orders()
+        self._seen = stamp_of(self._path)
+        self._newest, self._told = load_orders(self._path, run, organiser), Orders()
 
     def look(self) -> Orders:
-        """What they are now. Raises BadInput for a damaged file."""
+        """What they are now."""
         stamp = stamp_of(self._path)
         if stamp != self._seen:
-            before, self._orders = self._orders, load_orders(self._path, self._run, self._organiser)
             self._seen = stamp
+            self._read()
+        if self._newest is not self._told:
+            before, self._told = self._told, self._newest
             self._tell(before)
-        return self._orders
+        return self._newest
+
+    def _read(self) -> None:
+        try:
+            found = load_orders(self._path, self._run, self._organiser)
+        except BadInput as error:
+            self._keep(str(error))
+            return
+        if found.number < self._newest.number:
+            self._keep(f"{self._path} is gone, or holds older orders")
+        else:
+            self._newest = found
+
+    def _keep(self, why: str) -> None:
+        text = f"{why}: what was ordered last goes on as long as this node runs"
+        self._report("AlertRaised", level="warning", code=Code.RECORD, text=text)
 
     async def answer(self, peer: str, request: bytes) -> bytes | None:
         """The orders, if they are newer than the number in the request."""
@@ -38,11 +58,11 @@ class OrdersFile:
         return orders.to_bytes() if orders.number > int.from_bytes(request[:8], "big") else None
 
     def _tell(self, before: Orders) -> None:
-        for peer, reason in sorted(self._orders.quarantined.items()):
+        for peer, reason in sorted(self._newest.quarantined.items()):
             if before.quarantined.get(peer) != reason:
                 text = f"{peer} is in quarantine: {reason}"
                 self._report("AlertRaised", level="warning", code=Code.QUARANTINE, text=text)
-        for peer in sorted(before.quarantined.keys() - self._orders.quarantined.keys()):
+        for peer in sorted(before.quarantined.keys() - self._newest.quarantined.keys()):
             text = f"the quarantine of {peer} is lifted"
             self._report("AlertRaised", level="info", code=Code.QUARANTINE, text=text)
 

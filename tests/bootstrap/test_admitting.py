@@ -215,6 +215,24 @@ def test_orders_are_numbered_reported_and_lifted(tmp_path: Path) -> None:
         quarantine(tmp_path, ORGANISER, RUN, ORGANISER.peer_id, "x")
 
 
+@pytest.mark.parametrize(("spoilt", "why"), [(b"?", "is damaged"), (b"", "is damaged"), (None, "is gone")])
+def test_orders_that_are_spoilt_while_the_node_runs_go_on(tmp_path: Path, spoilt: bytes | None, why: str) -> None:
+    """Nobody is let in by an accident of a disk; it is told once, and the next start says what to do."""
+    told: list[str] = []
+    quarantine(tmp_path, ORGANISER, RUN, ALICE.peer_id, "sends noise")
+    file = OrdersFile(tmp_path, RUN, ORGANISER.peer_id, lambda kind, **fields: told.append(fields["text"]))  # type: ignore[arg-type]
+    assert set(file.look().quarantined) == {ALICE.peer_id}
+    (tmp_path / ORDERS_FILE).unlink()
+    if spoilt is not None:
+        (tmp_path / ORDERS_FILE).write_bytes(spoilt)
+    for _ in range(2):
+        assert set(file.look().quarantined) == {ALICE.peer_id}
+    assert [why in text for text in told] == [False, True]
+    if spoilt is not None:
+        with pytest.raises(BadInput, match="move it away"):
+            OrdersFile(tmp_path, RUN, ORGANISER.peer_id, Reporter(StringIO()))
+
+
 def test_orders_count_also_after_the_folder_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key is left, or an old copy of the folder: peers know the orders that are gone, and obey newer ones alone."""
     known = Roster(RUN, ORGANISER.peer_id, asks_admission=False)
