@@ -24,12 +24,12 @@ class Waiting:
     odd: tuple[str, ...]
     """Peers that start from other parameters; they cannot take part."""
     state: bytes
-    has_begun: bool
-    """Somebody already trains in this run."""
+    training: tuple[str, ...]
+    """Who says that it already trains in this run, which then has begun: anybody can say so."""
 
     def founders(self, count: int) -> tuple[str, ...] | None:
         """The first `count` of those who agree; None while there are too few."""
-        if self.has_begun or len(self.agreed) < count:
+        if self.training or len(self.agreed) < count:
             return None
         return self.agreed[:count]
 
@@ -44,7 +44,7 @@ def look(heads: Mapping[str, Head]) -> Waiting:
         agreed=tuple(sorted(peer for peer, head in here.items() if head.state == state)),
         odd=tuple(sorted(peer for peer, head in here.items() if head.state != state)),
         state=state,
-        has_begun=any(head.round >= 0 for head in heads.values()),
+        training=tuple(sorted(peer for peer, head in heads.items() if head.round >= 0)),
     )
 
 

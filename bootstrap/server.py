@@ -203,8 +203,11 @@ def _say_who_waits(seen: Waiting, count: int, report: Reporter) -> None:
             f"these peers start from other initial parameters than the {len(seen.agreed)} others: {', '.join(seen.odd)}"
         )
         report("AlertRaised", level="error", code="STATE_DIFFERS", text=text)
-    if seen.has_begun:
-        text = "peers already train in this run, but its genesis is not in this folder; restore it from a copy"
+    if seen.training:
+        text = (
+            f"these peers say that they train in this run already, but its genesis is not in this folder: "
+            f"{', '.join(seen.training)}; restore it from a copy, or put who says so wrongly in quarantine"
+        )
         report("AlertRaised", level="error", code="GENESIS_LOST", text=text)
         return
     text = f"{len(seen.agreed)} of {count} founders are here"

@@ -63,7 +63,7 @@ def test_who_leaves_or_is_not_done_computing_is_no_founder() -> None:
 def test_a_run_that_has_begun_is_not_begun_again() -> None:
     """The organiser's folder was lost: a second genesis would split the run."""
     seen = look({"a": HEAD, "b": replace(HEAD, round=0, anchor=b"a" * 32)})
-    assert seen.has_begun
+    assert seen.training == ("b",)
     assert seen.founders(1) is None
 
 

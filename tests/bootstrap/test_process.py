@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from bootstrap.inviting import INVITE_FILE
+from bootstrap.ordering import quarantine
 from dht import invite
 from dht.addresses import LOOPBACK
 from dht.admission import read_admission
@@ -206,6 +207,27 @@ async def test_a_genesis_that_was_lost_comes_back_from_a_peer(tmp_path: Path) ->
     assert again is not None
     assert unpack(again).body == genesis
     assert unpack((tmp_path / "organiser" / "genesis").read_bytes()).body == genesis
+
+
+async def test_who_says_that_a_new_run_has_begun_is_named_and_can_be_kept_out(tmp_path: Path) -> None:
+    """In an open run anybody can say so; the organiser alone knows that it is not so."""
+    async with bootstrap(tmp_path) as running:
+        text = (await running.wait_for(InviteIssued)).invite
+        async with (
+            joined(tmp_path / "a", text) as (alice, a), joined(tmp_path / "b", text) as (bob, b),
+            joined(tmp_path / "x", text) as (stranger, x),
+        ):  # fmt: skip
+            await publish_head(stranger, x, b"s" * 32, round=7)
+            alert = await running.wait_for(AlertRaised, code="GENESIS_LOST")
+            assert stranger.peer_id in alert.text
+            organiser = Identity.load_or_create(tmp_path / "organiser" / "identity.key")
+            quarantine(tmp_path / "organiser", organiser, RUN, stranger.peer_id, "is not in this run")
+            await publish_head(alice, a, b"s" * 32)
+            await publish_head(bob, b, b"s" * 32)
+            begun = await running.wait_for(AlertRaised, code="GENESIS")
+    assert alice.peer_id in begun.text
+    assert bob.peer_id in begun.text
+    assert stranger.peer_id not in begun.text
 
 
 async def test_peers_with_other_initial_parameters_are_named(tmp_path: Path) -> None:

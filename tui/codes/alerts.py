@@ -92,7 +92,8 @@ ALERTS = {
     "GENESIS_LOST": Advice(
         short="peers train, and this node does not know how their run began",
         meaning="The file that fixes the first electorate is not in this folder, so newcomers cannot be served.",
-        remedy="Restore it from a copy of the folder, or start bootstrap in the folder in which the run began.",
+        remedy="Restore it from a copy of the folder, or start bootstrap in the folder in which the run began. "
+        "If the run is new, somebody says so who is not in it: put the peers of the line in quarantine.",
     ),
     "KEEP": Advice(
         short="a checkpoint that the organiser's node was to keep could not be kept",
