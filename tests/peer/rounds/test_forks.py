@@ -202,6 +202,10 @@ def test_silence_gives_nothing_up() -> None:
         ),  # one was shown a first round that its makers undid before they gave the bytes away: it waited for ever
         (
             "forks",
+            3677,
+        ),  # one went on alone for fifteen rounds, of six others who made six: it gives up, and they go on
+        (
+            "forks",
             2143,
         ),  # two pairs that parted too long ago, of each of which the other knows one: somebody is to give up
     ],
