@@ -22,6 +22,7 @@ from dht.errors import Unreachable
 from dht.line import Line
 from dht.streams import MAX_FRAME_BYTES, MakeFrame, OnFrame
 from dht.traffic import Tally
+from dht.uplink import Uplink
 
 HEADER_BYTES = 4
 
@@ -75,6 +76,7 @@ class PeerStreams:
         """Of all streams with each peer; whoever opens other streams adds theirs."""
         self.upload, self.download = upload or Line(), download or Line()
         """Whoever opens other streams has its bytes pass here, too."""
+        self.uplink = Uplink()
         self._daemon = daemon
         self._protocols = {Lane.CONTROL: protocol, Lane.BULK: f"{protocol}/bulk"}
         self._spawn = spawn
@@ -257,6 +259,14 @@ class Unfinished:
         self.total_bytes -= self._frames.pop(reader, 0)
 
 
+Wrote = Callable[[str, int], None]
+"""Called with who is written to, and with how many bytes."""
+
+
+def _to_nobody(peer: str, size_bytes: int) -> None:
+    """Small frames say nothing of the line."""
+
+
 class _Outgoing:
     """The queue of one lane to one peer, and the task that empties it."""
 
@@ -372,8 +382,11 @@ class _Outgoing:
         """The frame, if it is still wanted."""
         made = make_frame()
         del make_frame  # what only the queue held is free while the frame is written
-        if made is not None:
-            await self._write(writer, [made])
+        if made is None:
+            return
+        uplink = self._streams.uplink
+        with uplink.writing():
+            await self._write(writer, [made], uplink.wrote)
 
     def _pop_frames(self) -> list[bytes]:
         """The next frame, and those behind it that fit into one write with it."""
@@ -384,15 +397,17 @@ class _Outgoing:
         self._queued_bytes -= sum(map(len, frames))
         return frames
 
-    async def _write(self, writer: asyncio.StreamWriter, frames: list[bytes]) -> None:
-        """Several small frames, or one of any size in chunks."""
+    async def _write(self, writer: asyncio.StreamWriter, frames: list[bytes], wrote: Wrote = _to_nobody) -> None:
+        """Several small frames, or one of any size in chunks, each of which is told of when it is written."""
         size = sum(HEADER_BYTES + len(frame) for frame in frames)
         for pieces in _chunks(frames, size, self._streams.upload.chunk_bytes):
-            await self._streams.upload.take(self._lane, self._to, sum(map(len, pieces)))
+            piece_bytes = sum(map(len, pieces))
+            await self._streams.upload.take(self._lane, self._to, piece_bytes)
             require_open(writer)
             writer.writelines(pieces)
             async with asyncio.timeout(self._limits.progress_timeout_s):
                 await writer.drain()
+            wrote(self._to, piece_bytes)
         self._frames_sent += len(frames)
         self._streams.bytes_sent += size
         self._streams.tally.add(self._to, sent=size)

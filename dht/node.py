@@ -37,6 +37,7 @@ from dht.relaying import Relay, Serves, hold_slot, nobody
 from dht.remembered import Remembered
 from dht.streams import MAX_FRAME_BYTES, Streams
 from dht.traffic import Tally
+from dht.uplink import FASTEST_BPS
 
 Provider = Callable[[], bytes | None]
 """Gives the bytes that a name stands for, or None while there are none."""
@@ -133,6 +134,16 @@ class Node:
     def frames_dropped(self) -> int:
         """Frames that were given up: no room in the queue, peer not reachable, peer not reading."""
         return self._links.frames_dropped
+
+    @property
+    def upload_bps(self) -> int:
+        """Bits per second that this node can send, as far as is known: what was seen, or its cap if it has one.
+
+        At most FASTEST_BPS; 0 if neither is known.
+        """
+        seen, cap = self._links.uplink.bps, self._links.upload.bps
+        known = [bps for bps in (seen, cap) if bps]
+        return round(min(*known, FASTEST_BPS)) if known else 0
 
     @property
     def tally(self) -> Tally:

@@ -278,7 +278,8 @@ class NetworkMeasured(Event):
 
     `reach` is direct, relayed or empty (not known yet). Each row of `peers` has `peer`, `address`, `relayed`,
     `bytes_sent`, `bytes_received` and `rtt_s` (None if not measured). `disk_bytes` is what the run directory's chain
-    takes of `disk_quota_bytes`.
+    takes of `disk_quota_bytes`. `upload_bps` is how fast this peer can send, in bits per second, as far as it is known;
+    0 before that.
     """
 
     addresses: list[str]
@@ -288,6 +289,7 @@ class NetworkMeasured(Event):
     peers: list[dict[str, Any]]
     disk_bytes: int = 0
     disk_quota_bytes: int = 0
+    upload_bps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,10 @@ class Forecaster:
         if not self._pace.step_s or self._spec.run.rounds == update.round:
             return
         settings = self._settings()
-        expected = self._live.expect(self._mine(settings), self._others(len(update.members)), HOME_DELAY_S)
+        upload_bps = {member.peer: member.bandwidth_bps for member in update.members}
+        mine = self._mine(settings, upload_bps.pop(self._me, 0))
+        others = self._others(len(update.members))
+        expected = self._live.expect(mine, others, HOME_DELAY_S, tuple(upload_bps.values()))
         self._foretold_s = expected.round_s
         steps = self._pace.expected(update.round)
         advice = remedy(self._spec, expected, self._pace.step_s, steps, settings)
@@ -56,9 +59,9 @@ class Forecaster:
         self._live.forget_foretold()
         self._foretold_s = None
 
-    def _mine(self, settings: Mapping[str, Any]) -> Machine:
+    def _mine(self, settings: Mapping[str, Any], upload_bps: int) -> Machine:
         return Machine(
-            name="mine", step_s=self._pace.step_s, upload_mbps=settings["upload_mbps"],
+            name="mine", step_s=self._pace.step_s, upload_mbps=upload_bps / 1e6 or settings["upload_mbps"],
             download_mbps=settings["download_mbps"],
         )  # fmt: skip
 

@@ -91,10 +91,10 @@ class Contribution:
         """Merkle path of one part to the pledged root."""
         return merkle.path(self.leaves, part)
 
-    def pledge(self, peer: str) -> Pledge:
-        """The unsigned pledge that stands for this contribution."""
+    def pledge(self, peer: str, bandwidth_bps: int = 0) -> Pledge:
+        """The unsigned pledge that stands for this contribution; its upload in bits per second, 0 if not known."""
         return Pledge(
-            peer, self.anchor, merkle.root(self.leaves), self.effort.tokens, self.effort.steps, 0, False,
+            peer, self.anchor, merkle.root(self.leaves), self.effort.tokens, self.effort.steps, bandwidth_bps, False,
             self.effort.ranges, self.effort.staleness,
         )  # fmt: skip
 

@@ -263,7 +263,7 @@ async def _join(args: argparse.Namespace, pipe: LinkPipe, tell: Story) -> None:
     async with open_node(config) as node:
         notices = Notices(
             node.board, identity, invite.spec_hash, args.name, await _dialable(node), node.refusals,
-            relays=lambda: node.relays,
+            relays=lambda: node.relays, upload_bps=lambda: node.upload_bps,
         )  # fmt: skip
         node.refusals.hear = lambda code, who, why: _tell_refusal(pipe, code, who, why)
         settings = PeerSettings(

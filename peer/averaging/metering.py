@@ -33,6 +33,8 @@ class Metered(Protocol):
     @property
     def tally(self) -> Tally: ...
     @property
+    def upload_bps(self) -> int: ...
+    @property
     def relays(self) -> tuple[str, ...]: ...
     async def addresses(self) -> tuple[str, ...]: ...
     async def connections(self) -> dict[str, str]: ...
@@ -85,6 +87,7 @@ class NetworkMeter:
             bytes_received=tally.total.received,
             peers=[self._row(peer, connections.get(peer, "")) for peer in list(last)[:PEERS_MOST]],
             disk_bytes=self._room.disk_bytes, disk_quota_bytes=self._room.quota_bytes,
+            upload_bps=self._node.upload_bps,
         )  # fmt: skip
 
     def _row(self, peer: str, address: str) -> dict[str, Any]:

@@ -61,6 +61,8 @@ class Notices:
     """Who is listened to; None: everybody."""
     admission: Callable[[], bytes | None] = lambda: None
     """What I show now, in a run that asks for it."""
+    upload_bps: Callable[[], int] = lambda: 0
+    """How fast it can send, in bits per second; 0: not known."""
     relays: Callable[[], tuple[str, ...]] = tuple
     """Peer ids of those through whom it can be dialled, now."""
 
@@ -82,9 +84,9 @@ class Notices:
         }
         body = HeadRecord(
             run=self.run, anchor=head.anchor, round=head.round, weight=head.weight, state=head.state,
-            ready=head.ready, stuck_s=0.0, tokens=head.tokens, steps=head.steps, bandwidth_bps=0,
-            leaving=head.leaving, reach=0, name=self.name, version="1", addrs=addrs, admission=self.admission(),
-            relays=self._relay_keys(),
+            ready=head.ready, stuck_s=0.0, tokens=head.tokens, steps=head.steps,
+            bandwidth_bps=self.upload_bps(), leaving=head.leaving, reach=0, name=self.name, version="1", addrs=addrs,
+            admission=self.admission(), relays=self._relay_keys(),
             orders=self.guard.roster.orders.number or None if self.guard is not None else None, **figures,
         )  # fmt: skip
         return sign_record(self.identity, self.run, topics.HEAD, body.pack(), time.time() + topics.HEAD_TTL_S)

@@ -56,7 +56,7 @@ class Link:
         state = begin(
             rules, disk.head, time.monotonic(), ancestors=disk.ancestors, acceptors=acceptors,
             trail=disk.trail, voters=disk.voters, accepted=accepted, held=disk.held(),
-            pledge=mine.pledge(rules.me).signed(rules.keys) if mine else None,
+            pledge=mine.pledge(rules.me, node.upload_bps).signed(rules.keys) if mine else None,
         )  # fmt: skip
         self._driver = Driver(
             state, clock=time.monotonic, streams=node.streams, disk=disk,
@@ -198,8 +198,8 @@ class Link:
 
     def _offered(self, anchor: bytes) -> Pledge:
         """What the trainer wrote for this anchor; a pledge that gives nothing if it wrote nothing."""
-        mine, me = self._disk.contribution(anchor), self._node.peer_id
-        return mine.pledge(me) if mine else Pledge(me, anchor, b"", 0, 0, 0, False)
+        mine, me, bandwidth_bps = self._disk.contribution(anchor), self._node.peer_id, self._node.upload_bps
+        return mine.pledge(me, bandwidth_bps) if mine else Pledge(me, anchor, b"", 0, 0, bandwidth_bps, False)
 
     async def _say_goodbye(self, finished: bool) -> None:
         """A peer that has finished stays until the others have too; one that leaves goes as soon as it may."""

@@ -92,14 +92,21 @@ class Live:
         """How many times longer rounds take here than the formulas say."""
         return math.exp(self._log_factor)
 
-    def expect(self, mine: Machine, others: Sequence[float], delay_s: float) -> Expected:
+    def expect(
+        self, mine: Machine, others: Sequence[float], delay_s: float, others_upload_bps: Sequence[int] = ()
+    ) -> Expected:
         """Of the round that begins now. `others` are the tokens per second that other members say to make, 0 where one
-        does not: it is taken to be as fast as this peer. `delay_s` is one way."""
+        does not: it is taken to be as fast as this peer. `others_upload_bps` is what they say to send, 0 where one does
+        not, and of as many as say so; that the two are not of the same peers in the same order makes no difference to
+        speak of: a round waits for the slowest of each. `delay_s` is one way."""
         tokens = self._spec.inner.sequences * self._spec.inner.accumulation * self._spec.model.context
         machines = [mine] + [
-            Machine(name=f"other-{number}", step_s=tokens / speed if speed > 0 else mine.step_s)
+            Machine(
+                name=f"other-{number}", step_s=tokens / speed if speed > 0 else mine.step_s,
+                upload_mbps=(others_upload_bps[number] if number < len(others_upload_bps) else 0) / 1e6,
+            )
             for number, speed in enumerate(others)
-        ]
+        ]  # fmt: skip
         cost = predict(self._shape, self._spec, swarm_of(machines, otherwise_s=delay_s), self._given)
         self._foretold_s = cost.round_s
         round_s, wide = self.factor * cost.round_s, math.exp(Z90 * math.sqrt(self._variance))

@@ -1,9 +1,10 @@
 """What a round sends, and how long lines take for it: bytes up and down, frames, delays.
 
 As the protocol moves them (`peer/rounds/README.md`, §5): parts in model order are cut into contiguous runs, one per
-member, which rotate; each member sends its part of every run that is not its own (up), and gets from each the means of
-its run (down). So each sends and receives 2 (n − 1)/n copies of what is averaged, as any reduce-scatter and all-gather
-does (arXiv:2503.09799, appendix A), but not always all at the same time: runs are whole parts.
+member in proportion to what it can send, which rotate; each member sends its part of every run that is not its own
+(up), and gets from each the means of its run (down). So each sends and receives 2 (n − 1)/n copies of what is averaged,
+as any reduce-scatter and all-gather does (arXiv:2503.09799, appendix A), but not always all at the same time: runs are
+whole parts.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from numpy.typing import NDArray
 from peer.averaging.codec import Codec
 from peer.plan.machines import Swarm
 from peer.plan.shape import Shape
-from peer.rounds.layout import assign, cut, divide
+from peer.rounds.layout import assign, cut, divide, shares_of
 from peer.spec import RunSpec
 
 BURST_S = 0.1
 """A capped line that was idle lets so much of its rate pass at once (`dht.line`)."""
+FASTEST_BPS = 250_000_000
+"""Peers do not tell faster lines apart (`dht.uplink`)."""
 FRAME_BYTES = 320
 """Around a part: place, path in the Merkle tree, signature, headers. A count of the fields, ours."""
 CONTROL_BYTES = 400
@@ -35,7 +38,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """How one fragment is shared out: elements and parts of each of n contiguous runs."""
+    """How one fragment is shared out: elements and parts of the contiguous run of each member."""
 
     elements: tuple[int, ...]
     parts: tuple[int, ...]
@@ -47,12 +50,15 @@ class Runs:
 
 
 @cache
-def runs_of(layers: tuple[int, ...], part_elements: int, fragments: int, members: int) -> tuple[Runs, ...]:
-    """By fragment, among so many members of equal share."""
+def runs_of(
+    layers: tuple[int, ...], part_elements: int, fragments: int, shares: tuple[int, ...], turn: int = 0
+) -> tuple[Runs, ...]:
+    """By fragment, among members with these shares; `turn` is who comes first."""
     found = []
-    names = [f"{member:05d}" for member in range(members)]
+    names = [f"{member:05d}" for member in range(len(shares))]
+    ranked, their_shares = [*names[turn:], *names[:turn]], [*shares[turn:], *shares[:turn]]
     for fragment in divide(cut(layers, part_elements), fragments):
-        owners = assign(fragment.parts, names, [1] * members, b"", 0)
+        owners = assign(fragment.parts, ranked, their_shares, b"", 0)
         elements, parts = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
         for part, owner in zip(fragment.parts, owners, strict=True):
             elements[owner] += part.size
@@ -85,12 +91,12 @@ def traffic_of(shape: Shape, spec: RunSpec, swarm: Swarm) -> Traffic:
     up, down = (np.array([getattr(machine, f"{way}_bps") for machine in swarm.machines]) / 8
                 for way in ("upload", "download"))  # fmt: skip
     pairs = swarm.network.bandwidth_bps / 8
-    layouts = runs_of(shape.layers, spec.codec.part_elements, spec.round.fragments, members)
-    rows = [
-        _exchange(runs, Codec(spec.codec.wire), up, down, pairs, turn) for runs in layouts for turn in _turns(members)
-    ]  # fmt: skip
-    send_s, means_s = (float(np.mean([row[way] for row in rows])) for way in (0, 1))
+    shares = tuple(shares_of([round(min(machine.upload_bps, FASTEST_BPS)) for machine in swarm.machines]))
+    cut_by = (shape.layers, spec.codec.part_elements, spec.round.fragments, shares)
+    layouts = [runs for turn in _turns(members) for runs in runs_of(*cut_by, turn)]
     codec = Codec(spec.codec.wire)
+    rows = [_exchange(runs, codec, up, down, pairs) for runs in layouts]
+    send_s, means_s = (float(np.mean([row[way] for row in rows])) for way in (0, 1))
     whole, means = (float(np.mean([_copy_bytes(runs, each) for runs in layouts])) for each in (codec, codec.of_means))
     control = float(np.mean([_control_bytes(runs, members) for runs in layouts]))
     # Each part is audited with this probability: all its givers send it once more.
@@ -123,11 +129,11 @@ def _control_bytes(runs: Runs, members: int) -> float:
 
 
 def _exchange(
-    runs: Runs, codec: Codec, up: Floats, down: Floats, pairs: Floats, turn: int
+    runs: Runs, codec: Codec, up: Floats, down: Floats, pairs: Floats
 ) -> tuple[float, float]:  # fmt: skip
     """Seconds that lines take for parts and for means; `up`, `down` and `pairs` in bytes per second."""
     members = len(runs.elements)
-    parts, means = (_of_each(runs, each, turn) for each in (codec, codec.of_means))
+    parts, means = (_of_each(runs, each) for each in (codec, codec.of_means))
     parts_s = max(
         ((parts.sum() - parts) / up).max(), ((members - 1) * parts / down).max(), _over_pairs(parts[None, :] / pairs)
     )  # fmt: skip
@@ -137,10 +143,10 @@ def _exchange(
     return float(parts_s), float(means_s)
 
 
-def _of_each(runs: Runs, codec: Codec, turn: int) -> Floats:
+def _of_each(runs: Runs, codec: Codec) -> Floats:
     """Bytes of the run that each member reduces, frames included."""
-    found: Floats = np.roll([float(codec.part_bytes(each)) for each in runs.elements], turn)
-    found += FRAME_BYTES * np.roll(runs.parts, turn)
+    found: Floats = np.array([codec.part_bytes(each) for each in runs.elements], dtype=np.float64)
+    found += FRAME_BYTES * np.array(runs.parts)
     return found
 
 

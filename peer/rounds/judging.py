@@ -15,7 +15,7 @@ from dataclasses import replace
 from peer.judge.evidence import Claim, LayerNorms
 from peer.judge.judge import Judgement, judge
 from peer.judge.records import MAX_ROOTS, NOTHING, Record
-from peer.rounds.layout import Fragment, Part, assign
+from peer.rounds.layout import Fragment, Part, assign, shares_of
 from peer.rounds.names import digest
 from peer.rounds.state import Exchange, Figures, Head, Rules
 from peer.rounds.update import WEIGHT_ONE, Measurements, Pledge, Row, givers, token_share
@@ -89,12 +89,10 @@ def reducers_of(rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: i
 
 
 def _reducers_of(rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int) -> tuple[str, ...]:
-    guilty = caught(head, members)
-    declared = sorted(pledge.bandwidth_bps for pledge in members)
-    # Nobody measures it yet: who says that it can take everything gets twice the usual share.
-    most = max(1, 2 * declared[(len(declared) - 1) // 2])
-    shares = [0 if pledge.peer in guilty else min(max(1, pledge.bandwidth_bps), most) for pledge in members]
-    return assign(rules.fragment(head.round).parts, [pledge.peer for pledge in members], shares, head.anchor, ballot)
+    guilty, names = caught(head, members), [pledge.peer for pledge in members]
+    by_line = shares_of([pledge.bandwidth_bps for pledge in members])
+    shares = [0 if name in guilty else share for name, share in zip(names, by_line, strict=True)]
+    return assign(rules.fragment(head.round).parts, names, shares, head.anchor, ballot)
 
 
 def _claims(rules: Rules, head: Head, members: tuple[Pledge, ...]) -> list[Claim]:

@@ -92,6 +92,16 @@ def _fragment(parts: Sequence[Part], owners: Sequence[int], fragment: int) -> Fr
     return Fragment(chosen, numbers, layers, tuple(places[part.layer] for part in chosen))
 
 
+def shares_of(upload_bps: Sequence[int]) -> list[int]:
+    """What each member reduces, in proportion to how fast it says to send (0: not known, taken to be usual).
+
+    Nobody can check it: who says that it can take everything gets twice the usual share, that is the lower median.
+    """
+    known = sorted(bps for bps in upload_bps if bps > 0)
+    usual = known[(len(known) - 1) // 2] if known else 1
+    return [min(bps or usual, 2 * usual) for bps in upload_bps]
+
+
 def assign(
     parts: Sequence[Part], members: Sequence[str], shares: Sequence[int], anchor: bytes, ballot: int
 ) -> tuple[str, ...]:

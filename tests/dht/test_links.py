@@ -468,6 +468,23 @@ async def test_the_rate_is_the_cap(real_world: Any, capped: str) -> None:
 
 
 @pytest.mark.swarm
+async def test_who_sends_finds_out_how_fast_its_line_is(real_world: Any) -> None:
+    """Nobody told it: the two who read are capped, which its line does not differ from."""
+    _, _, streams = await real_world.add_peer()
+    inboxes = []
+    for _ in range(2):
+        peer, _, theirs = await real_world.add_peer(caps={"download_bps": 8e6})
+        inboxes.append(real_world.inbox())
+        theirs.listen(inboxes[-1])
+        for _ in range(6):
+            streams.send_when_free(peer.peer_id, lambda: bytes(2**20))
+    assert streams.uplink.bps is None
+    for inbox in inboxes:
+        await inbox.wait_for(6)
+    assert 8e6 < streams.uplink.bps < 24e6
+
+
+@pytest.mark.swarm
 async def test_all_receivers_share_one_cap_and_get_alike(real_world: Any) -> None:
     """Bob has ten times as much coming as Carol and Dave, who get theirs as if he had not."""
     _, _, streams = await real_world.add_peer(caps={"upload_bps": 8e6})

@@ -139,6 +139,9 @@ def _traffic(owner: PeerView | None, view: View, width: int) -> list[Pieces]:
     if network is not None:
         sent, received = format_bytes(network.bytes_sent), format_bytes(network.bytes_received)
         lines.append(_fact("Traffic", f"{glyphs.up} {sent}  {glyphs.down} {received} since it started", view))
+        if network.upload_bps:
+            told = f"{network.upload_bps / 1e6:.3g} Mbit/s can be sent, and its share of the averaging follows that"
+            lines.append(_fact("Upload", told, view))
     lines += _rates(owner, view, width)
     lines += _per_round(view.swarm.history, view, width)
     if network is not None and network.disk_quota_bytes:

@@ -31,6 +31,7 @@ from peer.plan.simulate.dice import Dice
 from peer.plan.simulate.peer import READ_BOARD_S, Crashed, SwarmPeer
 from peer.plan.simulate.setting import Simulated
 from peer.plan.simulate.tokens import TokenDisk, TokenSums, part_of
+from peer.plan.traffic import FASTEST_BPS
 from peer.rounds import merkle
 from peer.rounds.catchup import HEAD_EVERY_S, NEWS_EVERY_S
 from peer.rounds.deadlines import ready_after_others_s
@@ -337,7 +338,8 @@ class SimulatedPeer(SwarmPeer):
         payloads = self._payloads(round, max(1, effort.steps))
         root = merkle.root([digest_of(payload) for payload in payloads])
         pledge = Pledge(
-            self.name, anchor, root, effort.tokens, effort.steps, 0, False, (), effort.staleness,
+            self.name, anchor, root, effort.tokens, effort.steps, int(min(self.machine.upload_bps, FASTEST_BPS)), False,
+            (), effort.staleness,
         ).signed(self.driver.state.rules.keys)  # fmt: skip
         self.disk.save_contribution(pledge, payloads)
         self.world.tally.offered(self.name, effort.tokens)

@@ -31,6 +31,7 @@ class Network:
     disk_bytes: int = 300
     quota_bytes: int = 1000
     relays: tuple[str, ...] = ()
+    upload_bps: int = 20_000_000
 
     async def addresses(self) -> tuple[str, ...]:
         return (HERE,)
@@ -70,7 +71,7 @@ async def test_traffic_connections_and_room_are_told() -> None:
             {"peer": "gone", "address": "", "relayed": False, "bytes_sent": 1, "bytes_received": 2, "rtt_s": None},
             {"peer": "carol", "address": CIRCUIT, "relayed": True, "bytes_sent": 0, "bytes_received": 0, "rtt_s": None},
         ],
-        disk_bytes=300, disk_quota_bytes=1000,
+        disk_bytes=300, disk_quota_bytes=1000, upload_bps=20_000_000,
     )  # fmt: skip
     line = Line(seq=1, t=1.0, run="r", peer="p", event=event)
     assert parse_line(format_line(line)) == line

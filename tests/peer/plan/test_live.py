@@ -94,6 +94,13 @@ def test_a_faster_peer_is_foretold_a_shorter_round() -> None:
     assert fast < 0.7 * slow
 
 
+def test_a_slow_line_of_another_member_is_known_from_what_it_pledges() -> None:
+    """The round waits for its part, however fast this peer sends."""
+    live = make_live()
+    slow, fast = (live.expect(MINE, (0.0, 0.0), DELAY_S, (0, bps)).round_s for bps in (200_000, 100_000_000))
+    assert slow > 1.05 * fast
+
+
 # ---- lateness ----
 
 

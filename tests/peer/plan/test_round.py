@@ -13,7 +13,7 @@ from peer.plan.coefficients import Coefficients, shipped
 from peer.plan.machines import Machine, swarm_of
 from peer.plan.round import layerwise_s, predict
 from peer.plan.shape import shape_of
-from peer.plan.traffic import BURST_S, delays_of, line_s, runs_of, traffic_of
+from peer.plan.traffic import BURST_S, FASTEST_BPS, delays_of, line_s, runs_of, traffic_of
 from peer.plan.waiting import gather_s
 from tests.peer.plan.plans import FREE, peers, spec
 
@@ -153,9 +153,30 @@ def test_fragments_divide_what_a_round_sends() -> None:
 
 def test_runs_hold_every_element_once() -> None:
     shape = shape_of(spec())
-    for runs in runs_of(shape.layers, 10_000, 2, 3):
-        assert len(runs.elements) == 3
-    assert sum(runs.total for runs in runs_of(shape.layers, 10_000, 2, 3)) == shape.parameters
+    for turn in range(3):
+        layouts = runs_of(shape.layers, 10_000, 2, (1, 5, 2), turn)
+        assert {len(runs.elements) for runs in layouts} == {3}
+        assert sum(runs.total for runs in layouts) == shape.parameters
+
+
+def test_who_sends_slowly_reduces_less() -> None:
+    """A slow peer among fast ones costs less than if it had an equal run of the means to send to all."""
+    run = spec(codec={"part_elements": 4096})
+    equal, mixed = (
+        traffic_of(
+            shape_of(run), run,
+            swarm_of([Machine(name=f"peer-{bps}-{number}", upload_mbps=bps) for number, bps in enumerate(lines)]),
+        )
+        for lines in ((100, 100, 100, 100), (25, 100, 100, 100))
+    )  # fmt: skip
+    assert mixed.up_bytes == pytest.approx(equal.up_bytes, rel=0.05)
+    assert mixed.means_wire_s < 2 * equal.means_wire_s, "with equal runs it takes four times as long"
+
+
+def test_what_peers_can_tell_apart_is_what_the_plan_knows() -> None:
+    from dht import uplink
+
+    assert FASTEST_BPS == uplink.FASTEST_BPS
 
 
 def test_a_line_that_was_idle_lets_a_tenth_of_a_second_pass_at_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.rounds.layout import Part, assign, cut, divide, share_out, turns
+from peer.rounds.layout import Part, assign, cut, divide, share_out, shares_of, turns
 from peer.rounds.names import digest
 
 sizes = st.lists(st.integers(1, 5000), min_size=1, max_size=12)
@@ -56,6 +56,20 @@ def test_shares_follow_bandwidth() -> None:
     parts = tuple(Part(0, index, 1) for index in range(400))
     owners = assign(parts, ("slow", "fast"), (10, 30), b"a" * 32, 0)
     assert abs(owners.count("fast") - 300) <= 1
+
+
+@pytest.mark.parametrize(
+    ("upload_bps", "shares"),
+    [
+        ([20, 40, 60], [20, 40, 60]),
+        ([20, 0, 60, 30], [20, 30, 60, 30]),  # who does not know is taken to be usual
+        ([20, 0, 2**60], [20, 20, 40]),  # who boasts gets twice that, and does not change what is usual
+        ([0, 2**60], [2**60, 2**60]),
+        ([0, 0, 0], [1, 1, 1]),
+    ],
+)
+def test_what_members_say_to_send(upload_bps: list[int], shares: list[int]) -> None:
+    assert shares_of(upload_bps) == shares
 
 
 def test_unknown_bandwidth_means_equal_shares() -> None:

@@ -22,7 +22,7 @@ def measured(peers: int = 5, *, reach: str = "direct") -> NetworkMeasured:
     ]  # fmt: skip
     return NetworkMeasured(
         addresses=["/ip4/192.168.1.7/tcp/4001"], reach=reach, bytes_sent=123_456_789, bytes_received=98_765_432,
-        peers=rows, disk_bytes=812_000_000, disk_quota_bytes=4_096_000_000,
+        peers=rows, disk_bytes=812_000_000, disk_quota_bytes=4_096_000_000, upload_bps=18_400_000,
     )  # fmt: skip
 
 
@@ -46,7 +46,8 @@ async def test_traffic_disk_and_what_arrives_from_whom() -> None:
         await visit(pilot, "5")
         text = text_of(app)
     for fact in (
-        "↑ 123.5 MB  ↓ 98.8 MB since it started", "↑ 100.0 kB", "of 5 peers", "812.0 MB of 4.1 GB, 20 %",
+        "↑ 123.5 MB  ↓ 98.8 MB since it started", "18.4 Mbit/s can be sent",
+        "↑ 100.0 kB", "of 5 peers", "812.0 MB of 4.1 GB, 20 %",
         "25 %  snapshot, 100.0 MB of 400.0 MB from peer-2, peer-3", "/ip4/10.0.0.2/tcp/4001", "2.0 MB",
     ):  # fmt: skip
         assert fact in text

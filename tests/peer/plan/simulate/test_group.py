@@ -65,6 +65,19 @@ def test_the_lines_are_those_of_a_run() -> None:
     assert all(sum(event.weights.values()) > 65_000 and event.bytes_sent > 0 for event in commits)
 
 
+def test_who_sends_slowly_averages_less_and_sends_less() -> None:
+    """Of three peers one has a tenth of the others' line: it hardly sends more than its own part."""
+    alike = dataclasses.replace(setting(peers=3), part_elements=4096)
+    slow, *others = alike.machines
+    sent = Counter[str]()
+    for line in ran(alike.with_machines((dataclasses.replace(slow, upload_bps=1e6), *others)))[1]:
+        if isinstance(line.event, RoundCommitted):
+            sent[line.peer] += line.event.bytes_sent
+    least, *more = sorted(sent.values())
+    assert len(more) == 2
+    assert least < 0.85 * more[0]
+
+
 def test_streaming_hides_the_exchange() -> None:
     """A line that takes as long as training costs rounds nothing while steps go on."""
     waiting, streaming = (

@@ -1,0 +1,80 @@
+"""How fast this peer's line takes what it sends, seen from what it sends anyway: no probe, no traffic of its own.
+
+Large frames are looked at alone: in a round they go to several peers at once, so together they fill the line. What
+the buffers between here and the line take says nothing of it; the first bytes to each peer after a pause are not
+counted. Where the receivers are slower than this line, what they take is what is seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+
+BUFFERED_BYTES = 2**20
+"""What a socket, the daemon and a stream's window may hold of what goes to one peer."""
+PAUSE_S = 0.1
+"""Whoever makes the next frame takes less. Buffers that had longer than that are taken to be empty."""
+WINDOW_S, WINDOW_BYTES = 0.5, 32 * 2**20
+"""One value is made of so many seconds of sending, or of so many bytes if those are sent sooner."""
+WINDOWS = 31
+"""The newest, of which the median counts: one in which a receiver stood still does not."""
+FASTEST_BPS = 250_000_000
+"""More is not told apart: beyond, a round is calculated more slowly than it is sent, and what is seen is the processor.
+Ours: 25 ns of processor time and at least half a byte per parameter."""
+
+Clock = Callable[[], float]
+
+
+class Uplink:
+    """Told of everything large that is written; knows what the line took of it."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._writers = 0
+        self._paused_at = float("-inf")
+        self._buffered: dict[str, int] = {}
+        """By peer, bytes since the pause that may still lie in buffers."""
+        self._counted_bytes, self._counted_s = 0, 0.0
+        self._since: float | None = None
+        """From when the window that is open counts; None while buffers are filled."""
+        self._windows_bps: deque[float] = deque(maxlen=WINDOWS)
+
+    @property
+    def bps(self) -> float | None:
+        """Bits per second, FASTEST_BPS at most; None before there was enough to see."""
+        return min(median(self._windows_bps), FASTEST_BPS) if self._windows_bps else None
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """While a large frame is written; several may be at the same time."""
+        if not self._writers and self._clock() - self._paused_at > PAUSE_S:
+            self._buffered.clear()
+            self._since = None
+        self._writers += 1
+        try:
+            yield
+        finally:
+            self._writers -= 1
+            if not self._writers:
+                self._paused_at = self._clock()
+
+    def wrote(self, peer: str, size_bytes: int) -> None:
+        """So many bytes to this peer were taken, and there is room for more."""
+        now = self._clock()
+        if self._buffered.get(peer, 0) < BUFFERED_BYTES:
+            self._buffered[peer] = self._buffered.get(peer, 0) + size_bytes
+            if self._since is None and self._buffered[peer] >= BUFFERED_BYTES:
+                self._since = now
+            return
+        assert self._since is not None
+        self._counted_bytes += size_bytes
+        self._counted_s += now - self._since
+        self._since = now
+        if self._counted_s < WINDOW_S and self._counted_bytes < WINDOW_BYTES:
+            return
+        if self._counted_s > 0:
+            self._windows_bps.append(8 * self._counted_bytes / self._counted_s)
+        self._counted_bytes, self._counted_s = 0, 0.0
