@@ -14,11 +14,12 @@ from statistics import median
 from typing import Any
 
 from peer.plan.coefficients import UNMEASURED, Z90, Coefficients, shipped
-from peer.plan.machines import Machine, swarm_of
+from peer.plan.machines import LEAST_STEP_S, MOST_STEP_S, Machine, swarm_of
 from peer.plan.round import predict
 from peer.plan.shape import Shape, shape_of
 from peer.rounds.deadlines import MISSED, ready_after_s
 from peer.rounds.update import NEVER, Update
+from peer.settings import LEAST_MBPS, MOST_MBPS
 from peer.spec import RunSpec
 
 FOLLOWS = 0.3
@@ -100,13 +101,11 @@ class Live:
         not, and of as many as say so; that the two are not of the same peers in the same order makes no difference to
         speak of: a round waits for the slowest of each. `delay_s` is one way."""
         tokens = self._spec.inner.sequences * self._spec.inner.accumulation * self._spec.model.context
+        lines = (*others_upload_bps, *[0] * len(others))
         machines = [mine] + [
-            Machine(
-                name=f"other-{number}", step_s=tokens / speed if speed > 0 else mine.step_s,
-                upload_mbps=(others_upload_bps[number] if number < len(others_upload_bps) else 0) / 1e6,
-            )
-            for number, speed in enumerate(others)
-        ]  # fmt: skip
+            _other(number, tokens / speed if speed > 0 else mine.step_s, upload_bps)
+            for number, (speed, upload_bps) in enumerate(zip(others, lines, strict=False))
+        ]
         cost = predict(self._shape, self._spec, swarm_of(machines, otherwise_s=delay_s), self._given)
         self._foretold_s = cost.round_s
         round_s, wide = self.factor * cost.round_s, math.exp(Z90 * math.sqrt(self._variance))
@@ -137,6 +136,14 @@ class Live:
         if len(self._facts) < KNOWN:
             return None
         return median(fact.ready_s - fact.patience_s for fact in self._facts)
+
+
+def _other(number: int, step_s: float, upload_bps: int) -> Machine:
+    """As it says of itself, within what a plan takes: whoever says anything else must not end this peer."""
+    upload_mbps = min(max(upload_bps / 1e6, LEAST_MBPS), MOST_MBPS) if upload_bps > 0 else 0.0
+    return Machine(
+        name=f"other-{number}", step_s=min(max(step_s, LEAST_STEP_S), MOST_STEP_S), upload_mbps=upload_mbps
+    )  # fmt: skip
 
 
 def remedy(spec: RunSpec, expected: Expected, step_s: float, steps: int, settings: Mapping[str, Any]) -> str:
