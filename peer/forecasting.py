@@ -7,10 +7,9 @@ from typing import Any
 
 from peer.events import AlertRaised, Event, RoundForecast
 from peer.plan.live import Expected, Live, fact_of, in_words, remedy
-from peer.plan.machines import HOME_DELAY_S, Machine
+from peer.plan.machines import HOME_DELAY_S, Machine, claimed_mbps
 from peer.plan.shape import known_shape
 from peer.rounds.update import Update
-from peer.settings import LEAST_MBPS
 from peer.spec import RunSpec
 from peer.train.pace import Pace
 
@@ -61,9 +60,8 @@ class Forecaster:
         self._foretold_s = None
 
     def _mine(self, settings: Mapping[str, Any], upload_bps: int) -> Machine:
-        seen_mbps = max(upload_bps / 1e6, LEAST_MBPS) if upload_bps else 0.0
         return Machine(
-            name="mine", step_s=self._pace.step_s, upload_mbps=seen_mbps or settings["upload_mbps"],
+            name="mine", step_s=self._pace.step_s, upload_mbps=claimed_mbps(upload_bps) or settings["upload_mbps"],
             download_mbps=settings["download_mbps"],
         )  # fmt: skip
 

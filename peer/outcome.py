@@ -53,6 +53,11 @@ def weights_of(update: Update, parts: Sequence[Part]) -> dict[str, int]:
     return {pledge.peer: weighed // whole for pledge, weighed in zip(update.members, sums, strict=True)}
 
 
+def uplinks_of(update: Update) -> dict[str, int]:
+    """Bits per second that members pledged they can send; who does not know it is left out."""
+    return {pledge.peer: pledge.bandwidth_bps for pledge in update.members if pledge.bandwidth_bps}
+
+
 def norms_of(update: Update) -> dict[str, float]:
     """The L2 norm of each member's pseudo-gradient over all that the round averages, as the reducers measured it.
 

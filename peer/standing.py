@@ -20,7 +20,7 @@ from peer.events import Evaluated, Event, PhaseEntered, RoundCommitted
 from peer.exposure import Exposure
 from peer.forecasting import Forecaster
 from peer.keeping import Keeper
-from peer.outcome import given_of, norms_of, penalties_of, tokens_of, weights_of
+from peer.outcome import given_of, norms_of, penalties_of, tokens_of, uplinks_of, weights_of
 from peer.rounds.deadlines import ready_after_others_s
 from peer.rounds.names import next_anchor
 from peer.rounds.update import Block, Update
@@ -222,6 +222,7 @@ class Standing:
                 exposed_s=round(exposed_s, 3), void=sum(part == b"" for part in update.parts),
                 norms=norms_of(update),
                 given=given_of(update, weights, self.spec.tokens_cap, self.spec.round.fragments),
+                uplinks=uplinks_of(update),
             )
         )  # fmt: skip
         for penalty in imposed:

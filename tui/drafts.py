@@ -45,6 +45,7 @@ class PeerDraft:
     ballot: int
     loss: float | None
     tokens_per_s: float
+    upload_bps: int
     learning_rate: float | None
     bytes_sent: int
     bytes_received: int

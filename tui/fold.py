@@ -184,6 +184,8 @@ def _take_commit(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommi
     peer.bytes_received += event.bytes_received
     if peer.state != "SYNCING":
         add_span(peer.spans, t, "paused" if peer.state == "PAUSED" else "idle", event.round + 1)
+    for member, upload_bps in event.uplinks.items():
+        draft.peer(member).upload_bps = upload_bps
     commit(draft, peer, t, event)
 
 

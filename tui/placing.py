@@ -13,7 +13,7 @@ from pathlib import Path
 from dht.errors import BadInput
 from peer.events import event_files, read_events
 from peer.plan.coefficients import shipped
-from peer.plan.machines import HOME_DELAY_S, MAX_MEMBERS, Machine, Swarm, refuse_count, swarm_of
+from peer.plan.machines import HOME_DELAY_S, MAX_MEMBERS, Machine, Swarm, claimed_mbps, refuse_count, swarm_of
 from peer.plan.pipeline import cut_bytes
 from peer.plan.placement import Placement, place
 from peer.plan.placing.work import Work
@@ -106,7 +106,8 @@ def _swarm(asked: Place) -> Swarm:
 
 
 def _seen_from(directory: Path, spec: RunSpec) -> Swarm:
-    """The peers of a run as one of them knows them: the speeds that they say, and the round trips that it measured."""
+    """The peers of a run as one of them knows them: what they say of their speeds and lines, and the round trips that
+    it measured."""
     if not event_files(directory):
         raise BadInput(
             f"{directory} holds no events; name the folder of a peer, a file of [[peer]] tables, or a number"
@@ -119,6 +120,7 @@ def _seen_from(directory: Path, spec: RunSpec) -> Swarm:
         Machine(
             name=labels[view.peer], region=view.peer,
             step_s=tokens / view.tokens_per_s if view.tokens_per_s else 0.0,
+            upload_mbps=claimed_mbps(view.upload_bps),
         )
         for view in there
     ]  # fmt: skip

@@ -147,6 +147,8 @@ class PeerView:
     ballot: int = 0
     loss: float | None = None
     tokens_per_s: float = 0.0
+    upload_bps: int = 0
+    """Bits per second that it pledged it can send; 0: not known."""
     learning_rate: float | None = None
     bytes_sent: int = 0
     bytes_received: int = 0

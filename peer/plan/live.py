@@ -14,12 +14,11 @@ from statistics import median
 from typing import Any
 
 from peer.plan.coefficients import UNMEASURED, Z90, Coefficients, shipped
-from peer.plan.machines import LEAST_STEP_S, MOST_STEP_S, Machine, swarm_of
+from peer.plan.machines import LEAST_STEP_S, MOST_STEP_S, Machine, claimed_mbps, swarm_of
 from peer.plan.round import predict
 from peer.plan.shape import Shape, shape_of
 from peer.rounds.deadlines import MISSED, ready_after_s
 from peer.rounds.update import NEVER, Update
-from peer.settings import LEAST_MBPS, MOST_MBPS
 from peer.spec import RunSpec
 
 FOLLOWS = 0.3
@@ -140,10 +139,8 @@ class Live:
 
 def _other(number: int, step_s: float, upload_bps: int) -> Machine:
     """As it says of itself, within what a plan takes: whoever says anything else must not end this peer."""
-    upload_mbps = min(max(upload_bps / 1e6, LEAST_MBPS), MOST_MBPS) if upload_bps > 0 else 0.0
-    return Machine(
-        name=f"other-{number}", step_s=min(max(step_s, LEAST_STEP_S), MOST_STEP_S), upload_mbps=upload_mbps
-    )  # fmt: skip
+    step_s = min(max(step_s, LEAST_STEP_S), MOST_STEP_S)
+    return Machine(name=f"other-{number}", step_s=step_s, upload_mbps=claimed_mbps(upload_bps))
 
 
 def remedy(spec: RunSpec, expected: Expected, step_s: float, steps: int, settings: Mapping[str, Any]) -> str:

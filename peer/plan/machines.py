@@ -91,6 +91,11 @@ class Machine:
         return self.download_mbps * 1e6 or NO_CAP_BPS
 
 
+def claimed_mbps(upload_bps: int) -> float:
+    """A line as somebody says it is, within what a plan takes; 0: not known."""
+    return min(max(upload_bps / 1e6, LEAST_MBPS), MOST_MBPS) if upload_bps > 0 else 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Swarm:
     """All peers of a plan, and what lies between them."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from peer.events import Event, RoundCommitted
-from peer.outcome import given_of, norms_of, penalties_of, tokens_of, weights_of
+from peer.outcome import given_of, norms_of, penalties_of, tokens_of, uplinks_of, weights_of
 from peer.rounds.decide import fault_of_block
 from peer.rounds.layout import Part
 from peer.rounds.machine import begin
@@ -105,6 +105,6 @@ def told(
         penalties=[asdict(penalty) for penalty in imposed], tokens=tokens_of(update, fragments),
         bytes_sent=0, bytes_received=0, round_s=0.0, exposed_s=0.0,
         void=sum(part == VOID for part in update.parts), norms=norms_of(update),
-        given=given_of(update, weights, tokens_cap, fragments),
+        given=given_of(update, weights, tokens_cap, fragments), uplinks=uplinks_of(update),
     )  # fmt: skip
     yield from imposed

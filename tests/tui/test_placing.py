@@ -8,10 +8,22 @@ from typing import Any
 
 import pytest
 
-from peer.events import Event, Line, NetworkMeasured, PeerStarted, PeerStopped, ReportReceived, format_line
+from peer.events import (
+    Event,
+    Line,
+    NetworkMeasured,
+    PeerStarted,
+    PeerStopped,
+    ReportReceived,
+    RoundCommitted,
+    format_line,
+)
+from peer.plan.machines import Machine
 from peer.plan.shape import memory_of, shape_of, stage_bytes
+from peer.settings import MOST_MBPS
 from peer.spec import load
 from tui.cli import main
+from tui.placing import Place, find
 
 Said = pytest.CaptureFixture[str]
 REGIONS = """
@@ -119,6 +131,19 @@ def test_the_peers_of_a_run_are_those_that_a_peer_of_it_knows(tmp_path: Path, ca
     (tmp_path / "events.jsonl").write_text("rubbish\n")
     assert main(["place", "tiny", "--peers", str(folder)]) == 2
     assert "knows 0 peers" in capsys.readouterr().err
+
+
+def test_the_lines_of_a_run_are_those_that_its_members_pledged(tmp_path: Path) -> None:
+    """Whatever they pledged; 0 is a line that is not known."""
+    commit = RoundCommitted(
+        round=1, digest="d", state="s", group=["a", "b", "c"], weights={}, penalties=[], tokens=1, bytes_sent=0,
+        bytes_received=0, round_s=1.0, exposed_s=0.0, uplinks={"a": 20_000_000, "b": 2**62},
+    )  # fmt: skip
+    folder = folder_of(
+        tmp_path, PeerStarted(name="mine", version="0"), heard("b", 512.0), heard("c", 512.0), commit
+    )  # fmt: skip
+    found = find(Place(spec=load("tiny"), peers=str(folder), machine=Machine(name="any")))
+    assert [machine.upload_mbps for machine in found.swarm.machines] == [20.0, MOST_MBPS, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,8 @@ def _add_machine(sheet: Sheet, view: View, peer: PeerView) -> None:
         sheet.row(label, *facts)
     if peer.reports:
         sheet.row("network", *traffic_facts(peer, view))
+    if peer.upload_bps:
+        sheet.row("line", f"{peer.upload_bps / 1e6:.3g} Mbit/s up", "its share of the averaging follows that")
     if peer.network is not None:
         sheet.row("address", *peer.network.addresses[:2])
     if peer.transfer is not None:

@@ -26,7 +26,7 @@ from peer.events import (
     RoundCommitted,
     RoundStarted,
 )  # fmt: skip
-from peer.outcome import norms_of, penalties_of, tokens_of, weights_of
+from peer.outcome import norms_of, penalties_of, tokens_of, uplinks_of, weights_of
 from peer.plan.simulate.dice import Dice
 from peer.plan.simulate.peer import READ_BOARD_S, Crashed, SwarmPeer
 from peer.plan.simulate.setting import Simulated
@@ -414,7 +414,7 @@ class SimulatedPeer(SwarmPeer):
                 penalties=[asdict(penalty) for penalty in imposed],
                 tokens=tokens_of(update, self.world.spec.round.fragments), bytes_sent=sent, bytes_received=received,
                 round_s=round(round_s, 3), exposed_s=round(exposed_s, 3), void=update.parts.count(VOID),
-                norms=norms_of(update),
+                norms=norms_of(update), uplinks=uplinks_of(update),
             )
         )  # fmt: skip
         for penalty in imposed:

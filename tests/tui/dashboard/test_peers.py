@@ -211,6 +211,16 @@ async def test_enter_tells_all_about_a_peer() -> None:
             assert fact in text
 
 
+async def test_the_page_of_a_peer_says_how_fast_it_can_send() -> None:
+    """If it has pledged it; nothing stands for what is not known."""
+    app = dashboard(with_peer(swarm_of(3), 2, upload_bps=18_400_000), me=peer_id(1))
+    async with opened(app, size=(100, 40)) as pilot:
+        await press(pilot, "2", "enter")
+        assert "Mbit/s up" not in text_of(app)
+        await press(pilot, "escape", "down", "enter")
+        assert "18.4 Mbit/s up" in text_of(app)
+
+
 async def test_hundreds_of_peers_fit() -> None:
     app = dashboard(swarm_of(200))
     async with opened(app) as pilot:
