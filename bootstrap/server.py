@@ -29,6 +29,7 @@ from dht.files import write_whole
 from dht.fingerprint import words
 from dht.identity import Identity
 from dht.keys import GENESIS, GENESIS_TTL_S, HEAD
+from dht.knocking import serve_knocks
 from dht.links import LinkLimits
 from dht.lock import hold_directory
 from dht.logfile import bounding
@@ -120,6 +121,7 @@ async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) 
                 node.serve("spec", lambda: config.spec)
                 node.serve("genesis", lambda: _packed_genesis(file))
                 serve_probes(node)
+                serve_knocks(node)
                 node.answer("orders", orders.answer)
                 node.relay_for(lambda peer: may_meet(peer, book, orders, time.time()))
                 if book is not None:

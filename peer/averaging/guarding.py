@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dht.admission import MAX_ADMISSION_BYTES
 from dht.errors import DiskFull, Unreachable
+from dht.knocking import KNOCK
 from dht.node import Node
 from dht.orders import MAX_ORDERS_BYTES, Orders, load_orders, read_orders, save_orders
 from dht.records import Head, Malformed
@@ -27,7 +28,7 @@ ADMISSION = "admission"
 """Under this name a peer shows its own."""
 ORDERS = "orders"
 """Under this name everybody gives the newest orders, if they are newer than the number in the request."""
-OPEN = frozenset({"spec", ADMISSION, ORDERS, "time", ""})
+OPEN = frozenset({"spec", ADMISSION, ORDERS, "time", KNOCK, ""})
 """What anybody may ask. The empty name is that of a question that measures a round trip."""
 ASK_S = 5.0
 ASKED_AT_ONCE = 16

@@ -26,6 +26,7 @@ from dht.addresses import are_loopback, can_be_dialled, listened_on
 from dht.errors import HomefiresError
 from dht.identity import Identity, verify
 from dht.invite import Invite, parse_for
+from dht.knocking import serve_knocks
 from dht.lifetime import die_with_parent
 from dht.node import NetworkConfig, Node, open_node
 from dht.orders import Orders
@@ -93,6 +94,7 @@ async def _take_part(
             chosen.listen(lambda settings: donor.allow(_newcomers_bps(settings)))
             donor.listen(node)
             serve_probes(node, lambda: donor.is_exchanging())  # a round needs the line more
+            serve_knocks(node)
             await _follow_chain(node, pipe, notices, chains, donor, _rules(spec, parts, notices), at)
 
 

@@ -20,6 +20,7 @@ from dht.errors import BadInput, HomefiresError, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.invite import Invite
 from dht.keys import HEAD
+from dht.knocking import Knocked, ask_to_knock, port_of
 from dht.node import NetworkConfig, Node, open_node
 from dht.probing import LineSpeed, measure, serve_probes
 from dht.records import Head as HeadRecord
@@ -34,6 +35,8 @@ DIAL_S = 5.0
 ROUND_TRIP_S = 3.0
 PROBE_S = 5.0
 """For one node, both directions."""
+KNOCKERS = 3
+"""Nodes that are asked to dial back."""
 PROBED_MOST = 3
 """Bootstrap nodes and peers with which the line is measured."""
 START_S = 15.0
@@ -155,19 +158,37 @@ def check_bootstrap(dialled: Sequence[Dialled]) -> Check:
 # ---- reach ----
 
 
-def check_reach(addresses: Sequence[str]) -> Check:
-    """Whether others can connect to this machine. Only the daemon can tell, and it needs minutes to be sure."""
+def check_reach(addresses: Sequence[str], knocked: Sequence[Knocked] = ()) -> Check:
+    """Whether others can connect to this machine: what those found who tried, else what the daemon says by itself."""
     reach = reach_of(addresses)
     fix = "forward a port of the router to this machine and fix it with --listen /ip4/0.0.0.0/tcp/PORT"
+    tried = [each for each in knocked if each.tells]
+    if any(each.answered for each in tried):
+        there = next(each for each in tried if each.answered)
+        return passed("reach", f"a node of the run connected to {there.host} port {there.port}, where this machine is")
+    if tried:
+        where = f"{tried[0].host} port {tried[0].port}"
+        found = f"{count(len(tried), 'node')} of the run could not connect to {where}: others come through a relay"
+        return warned("reach", f"{found}, which is slower", fix)
     if reach == RELAYED:
         return warned("reach", "others reach this machine through a relay, which is slower", fix)
     if reach == DIRECT and are_loopback(addresses):
         return unknown("reach", "it listens on this machine alone, where nobody else can dial")
     if reach == DIRECT:
         return passed("reach", "this machine has an address of the open internet")
-    return unknown(
-        "reach", "nobody has dialled back yet: behind a router others may reach it through a relay alone", fix
-    )
+    if any(each.answered for each in knocked):
+        return unknown("reach", "a node of the same network can connect to it; nobody outside it has tried", fix)
+    return unknown("reach", "nobody has dialled back: behind a router others may reach it through a relay alone", fix)
+
+
+async def have_knocked(met: Met, addresses: Sequence[str]) -> list[Knocked]:
+    """What those found who answered and tried to connect to this node."""
+    port = port_of(addresses)
+    if port is None:
+        return []
+    peers = list(met.answered)[:KNOCKERS]
+    found = await asyncio.gather(*(ask_to_knock(met.node, peer, port) for peer in peers))
+    return [each for each in found if each is not None]
 
 
 # ---- the line ----
@@ -242,7 +263,8 @@ async def examine_network(invite: Invite | None, listen: Sequence[str], tell: Ca
                 met = Met(node)
                 if invite is not None:
                     await _examine_others(met, invite, tell)
-                tell(check_reach(await node.addresses()))
+                addresses = await node.addresses()
+                tell(check_reach(addresses, await have_knocked(met, addresses)))
         except HomefiresError as error:
             tell(daemon_failed(error) if met is None else broke_off(error))
     return met

@@ -15,6 +15,7 @@ from dht.addresses import LOOPBACK
 from dht.errors import ClockOff, Unreachable
 from dht.identity import Identity
 from dht.invite import issue, parse
+from dht.knocking import Knocked, greets, serve_knocks
 from dht.node import NetworkConfig, open_node
 from dht.probing import serve_probes
 from peer.averaging.notices import Notices
@@ -41,6 +42,13 @@ async def test_a_run_that_is_there_is_examined_and_introduced(tmp_path: Path, cl
         node.serve("spec", dump(spec).encode)
         node.serve("time", lambda: struct.pack(">d", time.time() + 10))
         serve_probes(node)
+        knocked_at: list[str] = []
+
+        async def knock(host: str, port: int) -> bool:
+            knocked_at.append(host)
+            return await greets(host, port)
+
+        serve_knocks(node, knock)
         other = Identity.generate()
         await Notices(node.board, other, spec.digest(), "peer").publish(HEAD_SENT)
         silent = f"/ip4/127.0.0.1/tcp/{closed_port}/p2p/{organiser.peer_id}"
@@ -62,6 +70,8 @@ async def test_a_run_that_is_there_is_examined_and_introduced(tmp_path: Path, cl
     assert found["clock"].status is Status.FAIL
     assert found["clock"].figures["skew_s"] == pytest.approx(-10, abs=2)
     assert found["line"].status is Status.PASS
+    assert knocked_at == ["127.0.0.1"]
+    assert found["reach"].status is Status.UNKNOWN
     assert set(found["line"].figures) == {"upload_mbps", "download_mbps"}
     assert facts(invite, spec, None)["parameters"] > 0
 
@@ -105,3 +115,21 @@ def test_every_address_is_told() -> None:
 )
 def test_who_was_not_dialled_is_not_said_to_be_reached(addresses: list[str], status: Status) -> None:
     assert check_reach(addresses).status is status
+
+
+@pytest.mark.parametrize(
+    ("knocked", "status", "words"),
+    [
+        ([("8.8.8.8", True)], Status.PASS, "8.8.8.8 port 4001"),
+        ([("8.8.8.8", False), ("8.8.8.8", True)], Status.PASS, "connected"),
+        ([("8.8.8.8", False)], Status.WARN, "could not connect to 8.8.8.8 port 4001"),
+        ([("192.168.1.7", True)], Status.UNKNOWN, "of the same network"),
+        ([("192.168.1.7", False)], Status.UNKNOWN, "nobody has dialled back"),
+    ],
+)
+def test_who_tried_from_outside_knows(knocked: list[tuple[str, bool]], status: Status, words: str) -> None:
+    """One who got through is enough: another may stand behind a firewall of its own."""
+    found = [Knocked(host=host, port=4001, answered=answered) for host, answered in knocked]
+    check = check_reach(["/ip4/192.168.1.7/tcp/4001"], found)
+    assert check.status is status
+    assert words in check.found
