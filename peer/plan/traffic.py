@@ -24,7 +24,7 @@ from peer.spec import RunSpec
 
 BURST_S = 0.1
 """A capped line that was idle lets so much of its rate pass at once (`dht.line`)."""
-FASTEST_BPS = 250_000_000
+FASTEST_BPS = 100_000_000
 """Peers do not tell faster lines apart (`dht.uplink`)."""
 FRAME_BYTES = 320
 """Around a part: place, path in the Merkle tree, signature, headers. A count of the fields, ours."""
