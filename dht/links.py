@@ -19,6 +19,7 @@ from functools import partial
 from dht.bucket import CHUNK_BYTES, Lane
 from dht.daemon import Daemon
 from dht.errors import Unreachable
+from dht.incoming import Incoming
 from dht.line import Line
 from dht.streams import MAX_FRAME_BYTES, MakeFrame, OnFrame
 from dht.traffic import Tally
@@ -86,7 +87,7 @@ class PeerStreams:
         """Streams whose senders are being asked."""
         self._on_frame: OnFrame | None = None
         self._outgoing: dict[tuple[Lane, str], tuple[_Outgoing, asyncio.Task[None]]] = {}
-        self._incoming: dict[tuple[Lane, str], asyncio.Task[None]] = {}
+        self._incoming = Incoming(limits.incoming_streams)
         self._unfinished = Unfinished(limits.unfinished_bytes)
         self._is_finished = False
 
@@ -154,21 +155,15 @@ class PeerStreams:
         self, lane: Lane, sender: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """One stream per lane and sender: a new one replaces the last, which the sender has given up."""
-        if not await self._is_let_in(sender):
+        if self._incoming.is_closed or not await self._is_let_in(sender) or self._is_finished:
             return
-        last = self._incoming.pop((lane, sender), None)
-        if last is not None:
-            last.cancel()
-        if self._is_finished or len(self._incoming) >= self.limits.incoming_streams:
-            log.warning("refused a stream of %s: %d are open", sender, len(self._incoming))
-            return
-        task = self._incoming[lane, sender] = self._spawn(self._read_frames(lane, sender, reader))
+        task = self._spawn(self._read_frames(lane, sender, reader))
+        self._incoming.add((lane, sender), task)
         try:
             await asyncio.wait([task])
         finally:
             task.cancel()
-            if self._incoming.get((lane, sender)) is task:
-                del self._incoming[lane, sender]
+            self._incoming.end((lane, sender), task)
 
     async def _is_let_in(self, sender: str) -> bool:
         """Those who are being asked who they are take no more room than others do."""
@@ -182,14 +177,11 @@ class PeerStreams:
 
     def cut(self, sender: str) -> None:
         """End the streams of a peer that may not come in any more."""
-        for lane in self._protocols:
-            if (lane, sender) in self._incoming:
-                self._incoming[lane, sender].cancel()
+        self._incoming.cut(sender)
 
     def cut_all(self) -> None:
         """End the streams of everybody."""
-        for task in self._incoming.values():
-            task.cancel()
+        self._incoming.cut_all()
 
     async def _read_frames(self, lane: Lane, sender: str, reader: asyncio.StreamReader) -> None:
         me = asyncio.current_task()
@@ -205,6 +197,7 @@ class PeerStreams:
                 if frame is None:
                     return
                 self._unfinished.end(me)
+                self._incoming.heard((lane, sender))
                 self.bytes_received += HEADER_BYTES + len(frame)
                 self.tally.add(sender, received=HEADER_BYTES + len(frame))
                 if self._on_frame is not None:

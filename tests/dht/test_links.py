@@ -332,6 +332,28 @@ async def test_who_is_still_being_asked_takes_no_more_room_than_streams_do() -> 
     assert await streams._is_let_in("one more")
 
 
+async def test_who_opens_streams_and_says_nothing_keeps_nobody_out() -> None:
+    """Two fit. Dave comes through beside strangers, and stays for as long as there are silent ones."""
+    daemon: Any = Sockets()
+    arrived: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+    async with asyncio.timeout(HANG_S), asyncio.TaskGroup() as tasks:
+        streams = PeerStreams(daemon, "/test", tasks.create_task, LinkLimits(incoming_streams=2))
+        streams.listen(lambda sender, frame: arrived.put_nowait((sender, frame)))
+        ends = [await accepted(streams, f"stranger-{number}", tasks) for number in range(2)]
+        dave = await accepted(streams, "dave", tasks)
+        await ends[0].ended
+        await dave.write(frame_of(FRAME))
+        assert await arrived.get() == ("dave", FRAME)
+        ends += [await accepted(streams, f"late-{number}", tasks) for number in range(3)]
+        for end in ends[1:4]:
+            await end.ended
+        await dave.write(frame_of(FRAME))
+        assert await arrived.get() == ("dave", FRAME)
+        assert not ends[-1].ended.done()
+        for end in [*ends, dave]:
+            end.close()
+
+
 async def test_a_frame_is_not_kept_after_it_has_passed() -> None:
     """Neither by whoever has sent it nor by whoever has got it, while both wait for the next one."""
     daemon: Any = Sockets()
