@@ -15,6 +15,7 @@ from tests.benchmarks import (
     dashboard,
     drops,
     fuzz,
+    gpu,
     honest,
     join,
     links,
@@ -30,7 +31,7 @@ from tests.benchmarks import (
 
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
-    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, fuzz,
+    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, fuzz, gpu,
 )  # fmt: skip
 
 
