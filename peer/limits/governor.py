@@ -30,11 +30,14 @@ class Gains:
     """Time constant of the smoothing."""
     band: float
     """So many units before the target a GPU that warms up is slowed down: the integral does not wind up beyond."""
+    guess_s: float = 0.0
+    """What computes all the time and was so long above the target is slowed down at once by what it is too much; 0:
+    it is left to the controller, whose sensor is smoothed."""
 
 
 TEMPERATURE = Gains(proportional=0.08, integral_s=60.0, smooth_s=2.0, band=12.0)
 """For coolers that take 20 to 150 s, and 25 to 80 degrees between rest and full load; the tests simulate them."""
-POWER = Gains(proportional=0.2, integral_s=6.0, smooth_s=8.0, band=0.2)
+POWER = Gains(proportional=0.2, integral_s=6.0, smooth_s=8.0, band=0.2, guess_s=1.0)
 """For a draw that follows at once, at rest between 5 and 60 % of the target and at work up to four times as much."""
 
 
@@ -47,6 +50,8 @@ class Control:
     integral: float = 1.0
     reading: float | None = None
     """What the sensor says, smoothed."""
+    over_s: float = 0.0
+    """For how long it has been above the target without a rest."""
 
 
 def steer(
@@ -59,13 +64,17 @@ def steer(
     if reading is None:
         return control
     seconds = min(max(elapsed_s, 0.0), LONGEST_STEP_S)
+    over_s = control.over_s + seconds if control.duty == 1.0 and reading > target else 0.0
+    if 0 < gains.guess_s <= over_s:
+        guess = max(target / reading, LEAST_DUTY)
+        return Control(duty=guess, integral=guess, reading=target)
     smooth = _smoothed(control.reading, reading, seconds / gains.smooth_s)
     error = (target - smooth) / unit
     integral = control.integral + gains.proportional * error * seconds / gains.integral_s
     most = 1.0 - gains.proportional * min(max(error, 0.0), gains.band)
     integral = min(max(integral, 0.0), most)
     duty = max(integral + gains.proportional * error, LEAST_DUTY)
-    return Control(duty=1.0 if duty > ALL_THE_TIME else duty, integral=integral, reading=smooth)
+    return Control(duty=1.0 if duty > ALL_THE_TIME else duty, integral=integral, reading=smooth, over_s=over_s)
 
 
 def _smoothed(before: float | None, reading: float, steps: float) -> float:

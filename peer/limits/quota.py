@@ -7,6 +7,7 @@ Who hears that is the trainer, which a busy disk must not hold up: a thread writ
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,8 @@ from dht.errors import DiskFull
 from dht.files import write_whole
 
 FILE = "traffic.json"
+log = logging.getLogger(__name__)
+
 END_S = 2.0
 """A disk that hangs holds the end of this process up no longer."""
 
@@ -54,14 +57,17 @@ class Traffic:
         self.is_news.set()
 
     def keep(self) -> None:
-        """Have on disk what was counted; where the disk is full it counts in this life alone."""
+        """Have on disk what was counted; where it cannot be written it counts in this life alone, until it can."""
         self.is_news.clear()
         counted = self._counted
         if counted == self._kept:
             return
-        with suppress(DiskFull):
-            row = {"month": counted[0], "bytes": counted[1]}
+        row = {"month": counted[0], "bytes": counted[1]}
+        try:
             write_whole(self._path, (json.dumps(row) + "\n").encode(), private=True)
+        except (DiskFull, OSError) as error:
+            log.warning("this month's traffic could not be written down: %s", error)
+        else:
             self._kept = counted
 
     def _this_month(self) -> str:

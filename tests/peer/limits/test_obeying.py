@@ -119,6 +119,22 @@ def story_turn(home: Home) -> None:
         home.story.link.queue.append(commit())
 
 
+def test_a_power_is_obeyed_in_time_and_the_steps_count(home: Home) -> None:
+    """A GPU that draws a half too much computes no more than the share that is allowed, two seconds later."""
+    chosen(home, {"max_power_w": 200})
+    home.say(power_w=180.0)
+    seen: list[tuple[float, float]] = []
+    home.at(11.3, lambda: home.say(power_w=300.0))
+    for after_s in (11.3 + OBEYED_S, 11.3 + OBEYED_S + 10.0):
+        home.at(after_s, lambda: seen.append((home.session.wishes.duty, home.worker.computed_s)))
+    while len(seen) < 2:
+        story_turn(home)
+    (duty, before_s), (_, after_s) = seen
+    assert duty == pytest.approx(200 / 300, abs=0.05)
+    assert (after_s - before_s) / 10.0 <= duty + 0.05
+    assert sum(event.tokens for event in home.story.told(InnerProgressed)) == home.worker.tokens
+
+
 def test_a_rest_ends_with_a_pause(home: Home) -> None:
     """A step whose rests would take minutes is a step of the micro-batches that were made."""
     chosen(home, {"max_temperature_c": 60})

@@ -75,11 +75,14 @@ def test_a_damaged_file_counts_anew(tmp_path: Path, calendar: Calendar, text: st
     assert Traffic(tmp_path, calendar, UTC).month_bytes == 10
 
 
-def test_on_a_full_disk_it_counts_on(tmp_path: Path, calendar: Calendar, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_on_a_full_or_broken_disk_it_counts_on(
+    tmp_path: Path, calendar: Calendar, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     traffic = Traffic(tmp_path, calendar, UTC)
 
     def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as full:
         full.setattr(os, "fsync", fail)
@@ -89,7 +92,7 @@ def test_on_a_full_disk_it_counts_on(tmp_path: Path, calendar: Calendar, monkeyp
         traffic.keep()
     assert traffic.month_bytes == 100
     traffic.keep()
-    assert Traffic(tmp_path, calendar, UTC).month_bytes == 100, "once there is room it is kept"
+    assert Traffic(tmp_path, calendar, UTC).month_bytes == 100, "once it can be written it is kept"
 
 
 def test_a_disk_that_hangs_holds_up_nobody_who_tells(
