@@ -295,6 +295,14 @@ class NetworkMeasured(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DistancesTold(Event):
+    """Another peer says how long its round trips to others take: seconds by peer id, exponential means."""
+
+    about: str
+    rtt_s: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceMeasured(Event):
     """What training takes of this machine now. A figure that the machine does not give is None."""
 

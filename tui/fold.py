@@ -14,6 +14,7 @@ from peer.events import (
     AlertRaised,
     CheckpointWritten,
     DeviceMeasured,
+    DistancesTold,
     Evaluated,
     Event,
     InnerProgressed,
@@ -232,6 +233,11 @@ def _take_network(draft: SwarmDraft, peer: PeerDraft, t: float, event: NetworkMe
     peer.network, peer.network_t = event, t
 
 
+def _take_distances(draft: SwarmDraft, peer: PeerDraft, t: float, event: DistancesTold) -> None:
+    if event.about in draft.peers:  # a relay, or somebody who watches, is no peer
+        draft.peer(event.about).distances = MappingProxyType(event.rtt_s)
+
+
 def _take_device(draft: SwarmDraft, peer: PeerDraft, t: float, event: DeviceMeasured) -> None:
     peer.device_figures = event
 
@@ -267,6 +273,7 @@ _TAKERS: dict[type[Event], Callable[[SwarmDraft, PeerDraft, float, Any], None]] 
     Evaluated: _take_evaluation,
     TransferProgressed: _take_transfer,
     NetworkMeasured: _take_network,
+    DistancesTold: _take_distances,
     DeviceMeasured: _take_device,
     CheckpointWritten: _take_checkpoint,
     AlertRaised: _take_alert,

@@ -9,14 +9,25 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 
 from dht.errors import BadInput
 from peer.events import event_files, read_events
 from peer.plan.coefficients import shipped
-from peer.plan.machines import HOME_DELAY_S, MAX_MEMBERS, Machine, Swarm, claimed_mbps, refuse_count, swarm_of
+from peer.plan.machines import (
+    HOME_DELAY_S,
+    MAX_MEMBERS,
+    Machine,
+    Swarm,
+    at_places,
+    claimed_mbps,
+    refuse_count,
+    swarm_of,
+)
 from peer.plan.pipeline import cut_bytes
 from peer.plan.placement import Placement, place
 from peer.plan.placing.work import Work
+from peer.plan.regions import preset
 from peer.plan.round import step_seconds, step_tokens
 from peer.plan.shape import Shape, memory_of, shape_of, stage_bytes
 from peer.spec import RunSpec
@@ -24,6 +35,7 @@ from tui.fold import fold_all
 from tui.planning import as_short, assumptions, peers_of, wrapped
 from tui.progress import count, format_bytes
 from tui.report.names import labels_of
+from tui.snapshot import PeerView
 from tui.snapshot import Swarm as Seen
 
 UNKNOWN = float("inf")
@@ -39,6 +51,9 @@ class Place:
     """A number, a file of [[peer]] tables, or the folder of a peer; empty: as many as found the run."""
     machine: Machine
     """What every peer is, if `peers` is a number."""
+    preset: str = ""
+    """A network of known places, over which a number of peers is spread; as many as it has, or a group
+    holds, if `peers` is empty."""
     stages: int = 0
     """0: as few as memory allows."""
     pipelines: int = 0
@@ -100,9 +115,21 @@ def _stages(asked: Place, shape: Shape, memory_bytes: list[float]) -> int:
 
 
 def _swarm(asked: Place) -> Swarm:
+    if asked.preset:
+        return _spread_over(asked)
     if asked.peers and Path(asked.peers).is_dir():
         return _seen_from(Path(asked.peers), asked.spec)
     return peers_of(asked.peers, asked.spec, asked.machine)
+
+
+def _spread_over(asked: Place) -> Swarm:
+    """Raises BadInput for a network that nobody knows, and for peers that are no number."""
+    regions = preset(asked.preset)
+    if asked.peers and not asked.peers.isdecimal():
+        raise BadInput(f"--preset {asked.preset} has lines of its own; with it --peers is a number, not {asked.peers}")
+    count = int(asked.peers) if asked.peers else min(sum(regions.counts), MAX_MEMBERS)
+    refuse_count(count, "--peers is {}", MAX_MEMBERS)
+    return at_places(regions.network(count), asked.machine)
 
 
 def _seen_from(directory: Path, spec: RunSpec) -> Swarm:
@@ -128,14 +155,18 @@ def _seen_from(directory: Path, spec: RunSpec) -> Swarm:
 
 
 def _delays(seen: Seen) -> dict[frozenset[str], float]:
-    """One way in seconds, by pair of ids: half of what whoever reports has measured of those it is connected with."""
-    return {
-        frozenset((view.peer, row["peer"])): row["rtt_s"] / 2
-        for view in seen.reporting
-        if view.network is not None
-        for row in view.network.peers
-        if row["rtt_s"] is not None and row["rtt_s"] >= 0
-    }
+    """One way in seconds, by pair of ids: half of the round trips that both ends tell, the mean of the two."""
+    told: dict[frozenset[str], list[float]] = {}
+    for view in seen.peers.values():
+        for other, rtt_s in (_measured_by(view) | dict(view.distances)).items():
+            told.setdefault(frozenset((view.peer, other)), []).append(rtt_s / 2)
+    return {pair: fmean(delays_s) for pair, delays_s in told.items()}
+
+
+def _measured_by(view: PeerView) -> dict[str, float]:
+    """Round trips in seconds by peer id, in the lines of whoever reports."""
+    rows = view.network.peers if view.reports and view.network is not None else ()
+    return {row["peer"]: row["rtt_s"] for row in rows if row["rtt_s"] is not None and row["rtt_s"] >= 0}
 
 
 # ---- for people ----

@@ -149,6 +149,8 @@ class PeerView:
     tokens_per_s: float = 0.0
     upload_bps: int = 0
     """Bits per second that it pledged it can send; 0: not known."""
+    distances: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Round trips to others in seconds, by peer id, as it has told."""
     learning_rate: float | None = None
     bytes_sent: int = 0
     bytes_received: int = 0

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 from dht.addresses import CIRCUIT, are_loopback
 from dht.errors import Unreachable
+from dht.knocking import Knocking, ask_to_knock, port_of
 from dht.traffic import Tally, Traffic
-from peer.events import NetworkMeasured
+from peer.averaging.distances import ANSWER_BYTES, DISTANCES, Distances, unpack
+from peer.events import DistancesTold, NetworkMeasured
 
 EVERY_S = 10.0
 AT_LEAST_EVERY_S = 60.0
@@ -23,11 +25,16 @@ ROUND_TRIP_S = 2.0
 """Who has not answered by then is not measured."""
 ROUND_TRIPS = 4
 """At a time."""
+DISTANCES_EVERY_S = 300.0
+"""Each peer is asked for its distances to others so often, one at a time."""
+KNOCK_EVERY_S = 60.0
+KNOCK_AGAIN_S = 1800.0
+"""Once somebody outside has told whether it can connect."""
 
 DIRECT, RELAYED, UNKNOWN = "direct", "relayed", ""
 
 
-class Metered(Protocol):
+class Metered(Knocking, Protocol):
     """What is measured; `dht.node.Node` is one."""
 
     @property
@@ -37,7 +44,6 @@ class Metered(Protocol):
     @property
     def relays(self) -> tuple[str, ...]: ...
     async def addresses(self) -> tuple[str, ...]: ...
-    async def connections(self) -> dict[str, str]: ...
     async def round_trip_s(self, peer_id: str, timeout_s: float) -> float: ...
 
 
@@ -54,16 +60,24 @@ class NetworkMeter:
     """Looks every EVERY_S, less often with many peers, and says what has changed, or the same once a minute."""
 
     def __init__(
-        self, node: Metered, room: Room, say: Callable[[NetworkMeasured], None], is_exchanging: Callable[[], bool]
-    ) -> None:
+        self, node: Metered, room: Room, say: Callable[[NetworkMeasured | DistancesTold], None],
+        is_exchanging: Callable[[], bool],
+    ) -> None:  # fmt: skip
         self._node, self._room, self._say, self._is_exchanging = node, room, say, is_exchanging
         self._said: NetworkMeasured | None = None
         self._said_at = 0.0
-        self._round_trips: dict[str, tuple[float, float | None]] = {}
-        """By peer, when it was asked and how long its answer took."""
+        self._timed_at: dict[str, float] = {}
+        """By peer, when it was asked for a round trip."""
+        self._distances = Distances()
+        self._told_at: dict[str, float] = {}
+        """By peer, when it was asked for its distances."""
+        self._reached: bool | None = None
+        """Whether somebody outside this network could connect; None: nobody has said."""
+        self._knock_at, self._knocks = float("-inf"), 0
 
     async def follow(self) -> None:
         """For ever."""
+        self._node.answer(DISTANCES, self._distances.give)
         while True:
             rows = await self.look(time.monotonic())
             await asyncio.sleep(max(EVERY_S, min(rows, AT_LEAST_EVERY_S)))
@@ -75,15 +89,17 @@ class NetworkMeter:
             if measured != self._said or now - self._said_at >= AT_LEAST_EVERY_S:
                 self._said, self._said_at = measured, now
                 self._say(measured)
+            await self._hear_distances(now)
         return 0 if self._said is None else len(self._said.peers)
 
     async def _measure(self, now: float) -> NetworkMeasured:
         connections = await self._node.connections()
         await self._time_round_trips(connections, now)
         addresses, tally = await self._node.addresses(), self._node.tally
+        await self._have_knocked(connections, addresses, now)
         last = dict.fromkeys([*reversed(tally.peers), *connections])
         return NetworkMeasured(
-            addresses=list(addresses), reach=reach_of(addresses, self._node.relays), bytes_sent=tally.total.sent,
+            addresses=list(addresses), reach=self._reach(addresses), bytes_sent=tally.total.sent,
             bytes_received=tally.total.received,
             peers=[self._row(peer, connections.get(peer, "")) for peer in list(last)[:PEERS_MOST]],
             disk_bytes=self._room.disk_bytes, disk_quota_bytes=self._room.quota_bytes,
@@ -92,27 +108,61 @@ class NetworkMeter:
 
     def _row(self, peer: str, address: str) -> dict[str, Any]:
         traffic = self._node.tally.peers.get(peer, Traffic())
-        _, round_trip_s = self._round_trips.get(peer, (0.0, None))
         return {
             "peer": peer, "address": address, "relayed": CIRCUIT in address, "bytes_sent": traffic.sent,
-            "bytes_received": traffic.received, "rtt_s": round_trip_s if address else None,
+            "bytes_received": traffic.received, "rtt_s": self._distances.of(peer) if address else None,
         }  # fmt: skip
 
     async def _time_round_trips(self, connected: Iterable[str], now: float) -> None:
         """A few peers at a time, never while parts are exchanged: it would be felt, and measure the queue."""
-        self._round_trips = {peer: self._round_trips.get(peer, (float("-inf"), None)) for peer in connected}
+        self._timed_at = {peer: self._timed_at.get(peer, float("-inf")) for peer in connected}
+        self._distances.keep(self._timed_at)
         if self._is_exchanging():
             return
-        due = sorted((at, peer) for peer, (at, _) in self._round_trips.items() if now - at >= ROUND_TRIP_EVERY_S)
-        peers = [peer for _, peer in due[:ROUND_TRIPS]]
-        answers = await asyncio.gather(*(self._round_trip_s(peer) for peer in peers))
-        self._round_trips |= {peer: (now, answer) for peer, answer in zip(peers, answers, strict=True)}
+        peers = _due(self._timed_at, now, ROUND_TRIP_EVERY_S)[:ROUND_TRIPS]
+        self._timed_at |= dict.fromkeys(peers, now)
+        await asyncio.gather(*(self._time_round_trip(peer) for peer in peers))
 
-    async def _round_trip_s(self, peer: str) -> float | None:
+    async def _have_knocked(self, connections: Mapping[str, str], addresses: Sequence[str], now: float) -> None:
+        """One peer after the other is asked to try, until somebody outside tells."""
+        port, straight = port_of(addresses), sorted(peer for peer, way in connections.items() if CIRCUIT not in way)
+        if now < self._knock_at or port is None or not straight or self._is_exchanging():
+            return
+        peer = straight[self._knocks % len(straight)]
+        self._knocks += 1
+        knocked = await ask_to_knock(self._node, peer, port)
+        tells = knocked is not None and knocked.tells
+        self._knock_at = now + (KNOCK_AGAIN_S if tells else KNOCK_EVERY_S)
+        if knocked is not None and tells:
+            self._reached = knocked.answered
+
+    def _reach(self, addresses: Iterable[str]) -> str:
+        if self._reached is None:
+            return reach_of(addresses, self._node.relays)
+        return DIRECT if self._reached else RELAYED
+
+    async def _time_round_trip(self, peer: str) -> None:
         try:
-            return round(await self._node.round_trip_s(peer, ROUND_TRIP_S), 4)
+            self._distances.measured(peer, await self._node.round_trip_s(peer, ROUND_TRIP_S))
         except Unreachable:
-            return None
+            self._distances.missed(peer)
+
+    async def _hear_distances(self, now: float) -> None:
+        """How far one of those who are connected is from the others, as it says."""
+        self._told_at = {peer: self._told_at.get(peer, float("-inf")) for peer in self._timed_at}
+        due = _due(self._told_at, now, DISTANCES_EVERY_S)
+        if not due or self._is_exchanging():
+            return
+        self._told_at[due[0]] = now
+        with suppress(Unreachable, ValueError):
+            answer = await self._node.ask(due[0], DISTANCES, ROUND_TRIP_S, ANSWER_BYTES)
+            if answer is not None:
+                self._say(DistancesTold(about=due[0], rtt_s=unpack(answer)))
+
+
+def _due(asked_at: Mapping[str, float], now: float, every_s: float) -> list[str]:
+    """Who was not asked for so long, those who have waited longest first."""
+    return [peer for at, peer in sorted((at, peer) for peer, at in asked_at.items()) if now - at >= every_s]
 
 
 def reach_of(addresses: Iterable[str], relays: Iterable[str] = ()) -> str:

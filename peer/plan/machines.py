@@ -251,14 +251,26 @@ def alike(count: int, machine: Machine, **between: Any) -> Swarm:
     return swarm_of([replace(machine, name=f"peer-{number}") for number in range(count)], **between)
 
 
-def _assumptions(machines: Sequence[Machine]) -> list[str]:
+def at_places(network: Network, machine: Machine) -> Swarm:
+    """Peers of one kind, one at each place of a network that is known; a cap of the machine's holds there, too."""
+    refuse_count(len(network), "the network has {} peers", MOST_PEERS)
+    machines = [replace(machine, name=name) for name in network.names]
+    slowest = min(cap for cap in (machine.upload_mbps, machine.download_mbps, float("inf")) if cap)
+    return Swarm(
+        machines=tuple(machines),
+        network=replace(network, bandwidth_bps=np.minimum(network.bandwidth_bps, 1e6 * slowest)),
+        assumed=tuple(_assumptions(machines, knows_lines=True)),
+    )  # fmt: skip
+
+
+def _assumptions(machines: Sequence[Machine], knows_lines: bool = False) -> list[str]:
     said = []
     unknown = [machine for machine in machines if not machine.step_s and not machine.flops]
     if unknown:
         text = f"{HOME_FLOPS / 1e12:g} TFLOP/s reached in training"
         said.append(f"{_who(unknown, machines)}: {text}; measure a step and say step_s (--step-s)")
     uncapped = [machine for machine in machines if not (machine.upload_mbps and machine.download_mbps)]
-    if uncapped and len(machines) > 1:
+    if uncapped and len(machines) > 1 and not knows_lines:
         said.append(f"{_who(uncapped, machines)}: a line of 1 Gbit/s where no cap is said (--upload, --download)")
     unsized = [machine for machine in machines if not machine.memory_gb]
     if unsized:

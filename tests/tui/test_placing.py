@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peer.events import (
+    DistancesTold,
     Event,
     Line,
     NetworkMeasured,
@@ -18,7 +20,7 @@ from peer.events import (
     RoundCommitted,
     format_line,
 )
-from peer.plan.machines import Machine
+from peer.plan.machines import HOME_DELAY_S, Machine
 from peer.plan.shape import memory_of, shape_of, stage_bytes
 from peer.settings import MOST_MBPS
 from peer.spec import load
@@ -146,6 +148,30 @@ def test_the_lines_of_a_run_are_those_that_its_members_pledged(tmp_path: Path) -
     assert [machine.upload_mbps for machine in found.swarm.machines] == [20.0, MOST_MBPS, 0.0]
 
 
+def test_peers_are_spread_over_a_network_of_known_places(capsys: Said) -> None:
+    """With its lines, and a cap that one says on top."""
+    told = placed(capsys, "tiny", "--preset", "aws", "--peers", "8", "--stages", "2")
+    assert sorted([*chain(*told["pipelines"]), *told["spares"]]) == sorted(told["peers"])
+    assert len({name.rpartition("-")[0] for name in told["peers"]}) > 1, "in more than one place"
+    assert not any("line" in text for text in told["assumed"])
+    capped = placed(capsys, "tiny", "--preset", "aws", "--peers", "8", "--stages", "2", "--upload", "1")
+    assert capped["step_s"] > told["step_s"]
+
+
+def test_the_distances_of_others_are_those_that_both_ends_tell(tmp_path: Path) -> None:
+    """The mean of the two; of whom nobody tells, as of any home."""
+    near = [{"peer": "b", "address": "", "relayed": False, "bytes_sent": 0, "bytes_received": 0, "rtt_s": 0.1}]
+    folder = folder_of(
+        tmp_path, PeerStarted(name="mine", version="0"), heard("b", 512.0), heard("c", 512.0),
+        NetworkMeasured(addresses=[], reach="", bytes_sent=0, bytes_received=0, peers=near),
+        DistancesTold(about="b", rtt_s={"a": 0.3, "c": 0.02}), DistancesTold(about="relay", rtt_s={"c": 9.0}),
+    )  # fmt: skip
+    found = find(Place(spec=load("tiny"), peers=str(folder), machine=Machine(name="any")))
+    delay_s = found.swarm.network.delay_s
+    assert [delay_s[0, 1], delay_s[1, 2], delay_s[0, 2]] == pytest.approx([0.1, 0.01, HOME_DELAY_S])
+    assert len(found.swarm) == 3
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -158,6 +184,9 @@ def test_the_lines_of_a_run_are_those_that_its_members_pledged(tmp_path: Path) -
         (["--peers", "65"], "a group holds 64"),
         (["--peers", "2", "--memory", "0.000001"], "fit on no 2 of these peers"),
         (["--peers", "nowhere.toml"], "nowhere.toml"),
+        (["--preset", "atlantis"], "no network is called 'atlantis'; there are"),
+        (["--preset", "aws", "--peers", "3x"], "with it --peers is a number, not 3x"),
+        (["--preset", "aws", "--peers", "65"], "a group holds 64"),
     ],
 )
 def test_a_mistake_is_one_line(words: list[str], says: str, capsys: Said) -> None:

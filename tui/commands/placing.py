@@ -14,6 +14,8 @@ def add_to(commands: Commands) -> None:
     add_spec_options(parser, "spec")
     text = "how many, a TOML file of [[peer]] tables, or a peer's folder (default: as many as found the run)"
     parser.add_argument("--peers", default="", metavar="N|FILE|DIR", help=text)
+    text = "a network of known places, such as aws, over which they are spread (default: their own lines)"
+    parser.add_argument("--preset", default="", metavar="NAME", help=text)
     add_machine(parser)
     text = "into how many the model is cut (default: as few as memory allows)"
     parser.add_argument("--stages", type=int, default=0, metavar="K", help=text)
@@ -32,7 +34,7 @@ def _place(options: argparse.Namespace) -> int:
     asked = Place(
         spec=choose_spec(options.spec, sets=options.sets), peers=options.peers, machine=machine_of(options),
         stages=options.stages, pipelines=options.pipelines, parameters=options.parameters,
-        seed=options.seed,
+        preset=options.preset, seed=options.seed,
     )  # fmt: skip
     found = find(asked)
     print(to_json(found) if options.json else "\n".join(map(printable, describe(found).splitlines())))

@@ -19,7 +19,7 @@ from tui.snapshot import PeerView, RoundView
 REACH = {
     "direct": "direct: others dial this machine themselves",
     "relayed": "relayed: others come through a relay, which is slower; forward a port to be reached directly",
-    "": "not known yet: nobody has said whether this machine can be dialled",
+    "": "not known yet: nobody outside has tried to dial this machine",
 }
 """The verdict in words."""
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgpack
 import pytest
 
 from dht.errors import Unreachable
+from dht.knocking import KNOCK
 from dht.traffic import Tally
 from peer.averaging import metering
-from peer.averaging.metering import NetworkMeter, reach_of
-from peer.events import Line, NetworkMeasured, format_line, parse_line
+from peer.averaging.distances import DISTANCES, PEERS_MOST, Distances, pack, unpack
+from peer.averaging.metering import DISTANCES_EVERY_S, KNOCK_AGAIN_S, NetworkMeter, reach_of
+from peer.events import DistancesTold, Line, NetworkMeasured, format_line, parse_line
 
 HERE = "/ip4/127.0.0.1/tcp/4001/p2p/me"
 CIRCUIT = "/ip4/198.51.100.7/tcp/1/p2p/relay/p2p-circuit"
@@ -32,6 +35,14 @@ class Network:
     quota_bytes: int = 1000
     relays: tuple[str, ...] = ()
     upload_bps: int = 20_000_000
+    knock: bytes | None = None
+    """What everybody answers who is asked to knock."""
+    knockers: list[str] = field(default_factory=list)
+    distances: bytes | None = None
+    """What everybody answers who is asked how far others are."""
+    told: list[str] = field(default_factory=list)
+    """Who was asked that."""
+    answers: dict[str, Callable[[str, bytes], Awaitable[bytes | None]]] = field(default_factory=dict)
 
     async def addresses(self) -> tuple[str, ...]:
         return (HERE,)
@@ -40,6 +51,19 @@ class Network:
         if self.is_gone:
             raise Unreachable("the daemon is gone")
         return self.connected
+
+    def answer(self, name: str, answer: Callable[[str, bytes], Awaitable[bytes | None]]) -> None:
+        self.answers[name] = answer
+
+    async def ask(
+        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = 0, request: bytes = b""
+    ) -> bytes | None:
+        if name == DISTANCES:
+            self.told.append(peer_id)
+            return self.distances
+        assert (name, request) == (KNOCK, (4001).to_bytes(2, "big"))
+        self.knockers.append(peer_id)
+        return self.knock
 
     async def round_trip_s(self, peer_id: str, timeout_s: float) -> float:
         self.asked.append(peer_id)
@@ -172,3 +196,84 @@ def test_reach_is_what_the_addresses_tell(addresses: list[str], reach: str) -> N
 def test_who_listens_nowhere_is_reached_through_its_relays_alone() -> None:
     assert reach_of([], ["relay"]) == "relayed"
     assert reach_of([HERE], ["relay"]) == "direct"
+
+
+@pytest.mark.parametrize(
+    ("knock", "reach"),
+    [
+        (b"\x018.8.8.8", "direct"), (b"\x008.8.8.8", "relayed"),
+        (b"\x01192.168.1.7", "direct"), (b"\x00192.168.1.7", "direct"), (None, "direct"),
+    ],
+)  # fmt: skip
+async def test_who_tried_from_outside_knows_how_one_is_reached(knock: bytes | None, reach: str) -> None:
+    """Here it listens on loopback alone, which is direct as far as that tells."""
+    network = Network(connected={"bob": "/ip4/10.0.0.2/tcp/1", "carol": CIRCUIT}, knock=knock)
+    metered, said = meter(network)
+    await metered.look(100.0)
+    assert said[-1].reach == reach
+    assert network.knockers == ["bob"], "carol comes through a relay, and could not tell"
+
+
+async def test_others_are_asked_to_knock_until_one_outside_has_told() -> None:
+    """Each in turn, once a minute; never while a round is exchanged."""
+    network, busy = Network(connected={"bob": "/ip4/10.0.0.2/tcp/1", "eve": "/ip4/10.0.0.3/tcp/1"}), [True]
+    metered, _ = meter(network, lambda: busy[0])
+    await metered.look(0.0)
+    assert network.knockers == []
+    busy[0] = False
+    for now in (10.0, 20.0, 70.0, 80.0):
+        await metered.look(now)
+    assert network.knockers == ["bob", "eve"]
+    network.knock = b"\x018.8.8.8"
+    for now in (200.0, 300.0, 200.0 + KNOCK_AGAIN_S):
+        await metered.look(now)
+    assert network.knockers == ["bob", "eve", "bob", "eve"]
+
+
+# ---- distances of others ----
+
+
+async def test_others_are_asked_in_turn_how_far_they_are_from_whom() -> None:
+    """One at a look, each every five minutes; what they say is told, and can be read again."""
+    network = Network(connected={"bob": "/ip4/10.0.0.2/tcp/1", "carol": CIRCUIT}, distances=pack({"dave": 0.0125}))
+    metered, said = meter(network)
+    for now in (100.0, 110.0, 120.0, 100.0 + DISTANCES_EVERY_S):
+        await metered.look(now)
+    assert network.told == ["bob", "carol", "bob"]
+    told = [event for event in said if isinstance(event, DistancesTold)]
+    assert told[1] == DistancesTold(about="carol", rtt_s={"dave": 0.0125})
+    line = Line(seq=1, t=1.0, run="r", peer="p", event=told[1])
+    assert parse_line(format_line(line)) == line
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None, b"", b"\xc1", msgpack.packb([1]), msgpack.packb({"bob": -1}), msgpack.packb({"bob": 1.5}),
+        msgpack.packb({"bob": True}), msgpack.packb({"": 1}), msgpack.packb({1: 1}), msgpack.packb({"bob": 10**9}),
+        msgpack.packb({f"p{number}": 1 for number in range(PEERS_MOST + 1)}), msgpack.packb({"b" * 65: 1}),
+    ],
+)  # fmt: skip
+async def test_nonsense_about_distances_is_not_told(answer: bytes | None) -> None:
+    network = Network(connected={"bob": "/ip4/10.0.0.2/tcp/1"}, distances=answer)
+    metered, said = meter(network)
+    await metered.look(100.0)
+    assert network.told == ["bob"]
+    assert [type(event) for event in said] == [NetworkMeasured]
+
+
+async def test_what_this_peer_measured_is_an_exponential_mean_that_it_gives_to_whoever_asks() -> None:
+    distances = Distances()
+    for trip_s in (0.1, 0.2):
+        distances.measured("bob", trip_s)
+    distances.measured("carol", 0.5)
+    distances.missed("carol")
+    for number in range(2 * PEERS_MOST):
+        distances.measured(f"p{number}", 0.01)
+    assert distances.of("bob") == 0.13
+    assert distances.of("carol") is None
+    given = unpack(await distances.give("dave", b""))
+    assert given["bob"] == pytest.approx(0.13)
+    assert len(given) == PEERS_MOST
+    distances.keep({"bob"})
+    assert unpack(await distances.give("dave", b"")) == {"bob": pytest.approx(0.13)}
