@@ -337,6 +337,7 @@ def _peer_to_json(swarm: Swarm, view: PeerView) -> dict[str, Any]:
     for name in ("transfer", "network", "device_figures", "forecast"):
         row[name] = dataclasses.asdict(row[name]) if row[name] is not None else None
     row["settings"] = dict(view.settings)
+    row["distances"] = dict(view.distances)
     row["transfers"] = {what: dataclasses.asdict(transfer) for what, transfer in view.transfers.items()}
     last = dataclasses.asdict(view.commits[-1]) if view.commits else None
     return row | {"behind": swarm.behind(view.peer), "last_commit": last}

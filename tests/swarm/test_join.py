@@ -13,7 +13,16 @@ import pytest
 from dht.errors import BadInput, DirectoryBusy, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
-from peer.events import InviteIssued, Line, PeerStopped, ReportReceived, RoundCommitted, RoundStarted
+from peer.events import (
+    InnerProgressed,
+    InviteIssued,
+    Line,
+    PeerStateChanged,
+    PeerStopped,
+    ReportReceived,
+    RoundCommitted,
+    RoundStarted,
+)
 from peer.spec import RoundTable
 from peer.testing.children import BUSY, assert_no_orphans
 from peer.testing.plugin import StartSwarm
@@ -23,6 +32,7 @@ from tests.swarm.conftest import Homefires, pid_of
 pytestmark = pytest.mark.swarm
 Start = Callable[..., Homefires]
 
+FIRST_STEP_S = 20.0
 LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")
 QUICK = (
     "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2",
@@ -33,9 +43,9 @@ ENDLESS = [word for item in ("run.rounds=0", "inner.schedule_rounds=50", *QUICK)
 class Run:
     """A bootstrap node, its invite, and peers that join by it."""
 
-    def __init__(self, homefires: Start, directory: Path, founders: int, *sets: str) -> None:
+    def __init__(self, homefires: Start, directory: Path, founders: int, *sets: str, spec: str = "micro") -> None:
         self._homefires, self.directory = homefires, directory
-        words = ["bootstrap", "micro", "--dir", str(directory / "b"), *LOOPBACK, "--ui", "json", *sets]
+        words = ["bootstrap", spec, "--dir", str(directory / "b"), *LOOPBACK, "--ui", "json", *sets]
         self.bootstrap = homefires(*words, "--set", f"run.founders={founders}", directory=directory / "b-out")
         line = self.bootstrap.wait_for(lambda line: isinstance(line.event, InviteIssued))
         assert isinstance(line.event, InviteIssued)
@@ -85,6 +95,24 @@ def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(swa
     ends_s = [commit.at_s for peer in (0, late) for commit in run.committed(peer) if commit.round == made]
     assert max(ends_s) - asked_at_s < round_limit_s(run.spec.round)
     run.assert_agreement()
+
+
+def test_from_join_to_the_first_inner_step(homefires: Start, tmp_path: Path) -> None:
+    """The demo's model, with two commands: who founds the run, and who comes when it has begun. Each says at once what
+    it waits for."""
+    run = Run(homefires, tmp_path, 1, spec="tiny")
+    peers = []
+    for name in ("founder", "newcomer"):
+        asked_at = time.monotonic()
+        peers.append(run.join(name))
+        peers[-1].wait_for(lambda line: isinstance(line.event, InnerProgressed))
+        seconds = time.monotonic() - asked_at
+        print(f"{name}: {seconds:.1f} s from `join` to the first inner step")
+        assert seconds < FIRST_STEP_S * BUSY
+        said = [line.event for line in peers[-1].lines if isinstance(line.event, PeerStateChanged)]
+        assert said[0].state == "JOINING"
+        assert all(event.why for event in said if event.state in ("JOINING", "SYNCING"))
+    stop_all(*peers, run.bootstrap)
 
 
 def round_of_arrival(run: RealSwarm, founder: int, peer: str) -> int:
