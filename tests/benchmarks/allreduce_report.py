@@ -220,4 +220,4 @@ def _draw_sizes(axes: Any, rows: Sequence[Row]) -> None:
                     marker="os^D"[place % 4], color=COLOURS[name.split()[0]], label=f"{name}, {number} peers",
                 )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlabel="parameters (millions)", ylabel="seconds")
-    axes.legend(frameon=False, fontsize=7)
+    axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
