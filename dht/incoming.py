@@ -24,7 +24,7 @@ class Incoming:
     def __init__(self, most: int) -> None:
         self._most = most
         self._silent: dict[Door, asyncio.Task[None]] = {}
-        """Nothing whole has come yet; the oldest first."""
+        """Nothing has come yet; the oldest first."""
         self._heard: dict[Door, asyncio.Task[None]] = {}
         """The one that was silent longest first."""
 
@@ -46,7 +46,7 @@ class Incoming:
         self._silent[door] = task
 
     def heard(self, door: Door) -> None:
-        """A whole frame has come; nothing if the stream was replaced meanwhile."""
+        """Something has come, if only a part of a frame; nothing if the stream was replaced meanwhile."""
         task = self._pop(door)
         if task is not None:
             self._heard[door] = task

@@ -58,9 +58,7 @@ class Knocked:
     @property
     def tells(self) -> bool:
         """Whether it says anything of the internet: a node of the same house, or machine, sees no router."""
-        with suppress(ValueError):
-            return ipaddress.ip_address(self.host).is_global
-        return False
+        return _is_global(self.host)
 
 
 def serve_knocks(node: Knocking, connect: Connect | None = None, clock: Clock = time.monotonic) -> None:
@@ -79,7 +77,8 @@ def serve_knocks(node: Knocking, connect: Connect | None = None, clock: Clock = 
 
     async def knock(peer: str, request: bytes) -> bytes | None:
         port = int.from_bytes(request, "big")
-        if len(request) != 2 or not port or not grant(peer):
+        # Whoever waited for a turn would hold one of the node's few questions meanwhile.
+        if len(request) != 2 or not port or at_once.locked() or not grant(peer):
             return None
         try:
             host = _host_of((await node.connections()).get(peer, CIRCUIT))
@@ -126,6 +125,16 @@ async def ask_to_knock(node: Knocking, peer: str, port: int) -> Knocked | None:
 
 
 def port_of(addresses: Sequence[str]) -> int | None:
-    """The TCP port on which a node with these addresses listens; None if it does on none."""
-    targets = [tcp_target(address) for address in addresses if CIRCUIT not in address]
-    return next((target[1] for target in targets if target is not None), None)
+    """The TCP port at which others would dial a node with these addresses; None if it listens on none.
+
+    That of an address of the internet goes first: a router may forward another port than the node listens on.
+    """
+    targets = [target for address in addresses if CIRCUIT not in address and (target := tcp_target(address))]
+    outside = [port for host, port in targets if _is_global(host)]
+    return next(iter([*outside, *(port for _, port in targets)]), None)
+
+
+def _is_global(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_global
+    return False

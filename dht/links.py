@@ -189,6 +189,7 @@ class PeerStreams:
 
         async def take(size_bytes: int) -> None:
             self._unfinished.grow(me, size_bytes)
+            self._incoming.heard((lane, sender))
             await self.download.take(lane, sender, size_bytes)
 
         try:
@@ -197,7 +198,6 @@ class PeerStreams:
                 if frame is None:
                     return
                 self._unfinished.end(me)
-                self._incoming.heard((lane, sender))
                 self.bytes_received += HEADER_BYTES + len(frame)
                 self.tally.add(sender, received=HEADER_BYTES + len(frame))
                 if self._on_frame is not None:

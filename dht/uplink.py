@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from statistics import median
 
 BUFFERED_BYTES = 2**20
 """What a socket, the daemon and a stream's window may hold of what goes to one peer."""
 PAUSE_S = 0.1
 """Whoever makes the next frame takes less. Buffers that had longer than that are taken to be empty."""
-WINDOW_S, WINDOW_BYTES = 0.5, 32 * 2**20
+WINDOW_S, WINDOW_BYTES = 0.5, 16 * 2**20
 """One value is made of so many seconds of sending, or of so many bytes if those are sent sooner."""
-WINDOWS = 31
-"""The newest, of which the median counts: one in which a receiver stood still does not."""
+REMEMBERED_BYTES = 64 * 2**20
+"""The newest, of which the median counts. By bytes, not by time: what one slow receiver takes alone when the others
+have theirs lasts long, and says nothing of the line."""
 FASTEST_BPS = 100_000_000
 """More is not told apart: beyond, what is seen on a busy machine is its processor, and shares that follow such noise
 cost more than they gain. Ours."""
@@ -40,12 +40,14 @@ class Uplink:
         self._counted_bytes, self._counted_s = 0, 0.0
         self._since: float | None = None
         """From when the window that is open counts; None while buffers are filled."""
-        self._windows_bps: deque[float] = deque(maxlen=WINDOWS)
+        self._windows: deque[tuple[float, int]] = deque()
+        """(bits per second, bytes), the oldest first."""
+        self._remembered_bytes = 0
 
     @property
     def bps(self) -> float | None:
         """Bits per second, FASTEST_BPS at most; None before there was enough to see."""
-        return min(median(self._windows_bps), FASTEST_BPS) if self._windows_bps else None
+        return min(_median(self._windows), FASTEST_BPS) if self._windows else None
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -76,5 +78,22 @@ class Uplink:
         if self._counted_s < WINDOW_S and self._counted_bytes < WINDOW_BYTES:
             return
         if self._counted_s > 0:
-            self._windows_bps.append(8 * self._counted_bytes / self._counted_s)
+            self._remember(8 * self._counted_bytes / self._counted_s, self._counted_bytes)
         self._counted_bytes, self._counted_s = 0, 0.0
+
+    def _remember(self, bps: float, size_bytes: int) -> None:
+        self._windows.append((bps, size_bytes))
+        self._remembered_bytes += size_bytes
+        while self._remembered_bytes - self._windows[0][1] >= REMEMBERED_BYTES:
+            self._remembered_bytes -= self._windows.popleft()[1]
+
+
+def _median(windows: Iterable[tuple[float, int]]) -> float:
+    """The rate below which half of the bytes went."""
+    ranked = sorted(windows)
+    half, below = sum(size for _, size in ranked) / 2, 0
+    for bps, size in ranked:
+        below += size
+        if below >= half:
+            return bps
+    raise AssertionError("there is a window")

@@ -21,6 +21,7 @@ from peer.plan.machines import (
     Swarm,
     at_places,
     claimed_mbps,
+    claimed_step_s,
     refuse_count,
     swarm_of,
 )
@@ -146,7 +147,7 @@ def _seen_from(directory: Path, spec: RunSpec) -> Swarm:
     machines = [
         Machine(
             name=labels[view.peer], region=view.peer,
-            step_s=tokens / view.tokens_per_s if view.tokens_per_s else 0.0,
+            step_s=claimed_step_s(tokens, view.tokens_per_s),
             upload_mbps=claimed_mbps(view.upload_bps),
         )
         for view in there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from peer.events import TransferProgressed
+from peer.plan.machines import FASTEST_BPS
 
 EVERY_S = 5.0
 """A bar is drawn this often."""
@@ -47,6 +48,11 @@ class Bar:
 def format_transfer(transfer: TransferProgressed) -> str:
     """7.1 MB of 23.5 MB."""
     return f"{format_bytes(transfer.bytes_done)} of {format_bytes(transfer.bytes_total)}"
+
+
+def format_line(bps: int) -> str:
+    """How fast a line is said to be: 18.4 Mbit/s."""
+    return f"{bps / 1e6:.3g} Mbit/s{' or more' if bps >= FASTEST_BPS else ''}"
 
 
 def format_bytes(count: int) -> str:

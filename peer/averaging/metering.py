@@ -29,7 +29,9 @@ DISTANCES_EVERY_S = 300.0
 """Each peer is asked for its distances to others so often, one at a time."""
 KNOCK_EVERY_S = 60.0
 KNOCK_AGAIN_S = 1800.0
-"""Once somebody outside has told whether it can connect."""
+"""Once it is known."""
+REFUSALS = 3
+"""So many in a row that could not connect are believed, all of them if there are fewer; one that could is."""
 
 DIRECT, RELAYED, UNKNOWN = "direct", "relayed", ""
 
@@ -74,6 +76,8 @@ class NetworkMeter:
         self._reached: bool | None = None
         """Whether somebody outside this network could connect; None: nobody has said."""
         self._knock_at, self._knocks = float("-inf"), 0
+        self._refused: set[str] = set()
+        """Who could not connect, since somebody could."""
 
     async def follow(self) -> None:
         """For ever."""
@@ -124,17 +128,19 @@ class NetworkMeter:
         await asyncio.gather(*(self._time_round_trip(peer) for peer in peers))
 
     async def _have_knocked(self, connections: Mapping[str, str], addresses: Sequence[str], now: float) -> None:
-        """One peer after the other is asked to try, until somebody outside tells."""
+        """One peer after the other is asked to try, until it is known."""
         port, straight = port_of(addresses), sorted(peer for peer, way in connections.items() if CIRCUIT not in way)
         if now < self._knock_at or port is None or not straight or self._is_exchanging():
             return
         peer = straight[self._knocks % len(straight)]
         self._knocks += 1
         knocked = await ask_to_knock(self._node, peer, port)
-        tells = knocked is not None and knocked.tells
-        self._knock_at = now + (KNOCK_AGAIN_S if tells else KNOCK_EVERY_S)
-        if knocked is not None and tells:
-            self._reached = knocked.answered
+        self._knock_at = now + KNOCK_EVERY_S
+        if knocked is None or not knocked.tells:
+            return
+        self._refused = set() if knocked.answered else self._refused | {peer}
+        if knocked.answered or len(self._refused) >= min(REFUSALS, len(straight)):
+            self._reached, self._knock_at = knocked.answered, now + KNOCK_AGAIN_S
 
     def _reach(self, addresses: Iterable[str]) -> str:
         if self._reached is None:

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from peer.plan.coefficients import UNMEASURED, Z90, Coefficients, shipped
-from peer.plan.machines import LEAST_STEP_S, MOST_STEP_S, Machine, claimed_mbps, swarm_of
+from peer.plan.machines import Machine, claimed_mbps, claimed_step_s, swarm_of
 from peer.plan.round import predict
 from peer.plan.shape import Shape, shape_of
 from peer.rounds.deadlines import MISSED, ready_after_s
@@ -102,9 +102,12 @@ class Live:
         tokens = self._spec.inner.sequences * self._spec.inner.accumulation * self._spec.model.context
         lines = (*others_upload_bps, *[0] * len(others))
         machines = [mine] + [
-            _other(number, tokens / speed if speed > 0 else mine.step_s, upload_bps)
+            Machine(
+                name=f"other-{number}", step_s=claimed_step_s(tokens, speed) or mine.step_s,
+                upload_mbps=claimed_mbps(upload_bps),
+            )
             for number, (speed, upload_bps) in enumerate(zip(others, lines, strict=False))
-        ]
+        ]  # fmt: skip
         cost = predict(self._shape, self._spec, swarm_of(machines, otherwise_s=delay_s), self._given)
         self._foretold_s = cost.round_s
         round_s, wide = self.factor * cost.round_s, math.exp(Z90 * math.sqrt(self._variance))
@@ -135,12 +138,6 @@ class Live:
         if len(self._facts) < KNOWN:
             return None
         return median(fact.ready_s - fact.patience_s for fact in self._facts)
-
-
-def _other(number: int, step_s: float, upload_bps: int) -> Machine:
-    """As it says of itself, within what a plan takes: whoever says anything else must not end this peer."""
-    step_s = min(max(step_s, LEAST_STEP_S), MOST_STEP_S)
-    return Machine(name=f"other-{number}", step_s=step_s, upload_mbps=claimed_mbps(upload_bps))
 
 
 def remedy(spec: RunSpec, expected: Expected, step_s: float, steps: int, settings: Mapping[str, Any]) -> str:

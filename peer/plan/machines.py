@@ -32,6 +32,8 @@ MOST_PEERS = 10_000
 LEAST_FLOPS, MOST_FLOPS = 1e6, 1e21
 """FLOP/s of a peer: what is slower or faster is a mistake in the unit."""
 LEAST_STEP_S, MOST_STEP_S = 1e-6, 1e6
+FASTEST_BPS = 100_000_000
+"""Peers do not tell faster lines apart (`dht.uplink`)."""
 MOST_WHOLE = 10**18
 """Whole numbers beyond that are typing mistakes."""
 
@@ -92,8 +94,13 @@ class Machine:
 
 
 def claimed_mbps(upload_bps: int) -> float:
-    """A line as somebody says it is, within what a plan takes; 0: not known."""
-    return min(max(upload_bps / 1e6, LEAST_MBPS), MOST_MBPS) if upload_bps > 0 else 0.0
+    """A line as somebody says it is, within what a plan takes; 0: not known, or too fast to tell."""
+    return max(upload_bps / 1e6, LEAST_MBPS) if 0 < upload_bps < FASTEST_BPS else 0.0
+
+
+def claimed_step_s(tokens: int, tokens_per_s: float) -> float:
+    """Seconds of a step of so many tokens as somebody says his speed is, within what a plan takes; 0: not known."""
+    return min(max(tokens / tokens_per_s, LEAST_STEP_S), MOST_STEP_S) if tokens_per_s > 0 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from peer.averaging.codec import Codec
-from peer.plan.machines import Swarm
+from peer.plan.machines import FASTEST_BPS, Swarm
 from peer.plan.shape import Shape
 from peer.rounds.layout import assign, cut, divide, shares_of
 from peer.spec import RunSpec
 
 BURST_S = 0.1
 """A capped line that was idle lets so much of its rate pass at once (`dht.line`)."""
-FASTEST_BPS = 100_000_000
-"""Peers do not tell faster lines apart (`dht.uplink`)."""
 FRAME_BYTES = 320
 """Around a part: place, path in the Merkle tree, signature, headers. A count of the fields, ours."""
 CONTROL_BYTES = 400
@@ -49,7 +47,7 @@ class Runs:
         return sum(self.elements)
 
 
-@cache
+@lru_cache(maxsize=64)
 def runs_of(
     layers: tuple[int, ...], part_elements: int, fragments: int, shares: tuple[int, ...], turn: int = 0
 ) -> tuple[Runs, ...]:
@@ -91,8 +89,7 @@ def traffic_of(shape: Shape, spec: RunSpec, swarm: Swarm) -> Traffic:
     up, down = (np.array([getattr(machine, f"{way}_bps") for machine in swarm.machines]) / 8
                 for way in ("upload", "download"))  # fmt: skip
     pairs = swarm.network.bandwidth_bps / 8
-    shares = tuple(shares_of([round(min(machine.upload_bps, FASTEST_BPS)) for machine in swarm.machines]))
-    cut_by = (shape.layers, spec.codec.part_elements, spec.round.fragments, shares)
+    cut_by = (shape.layers, spec.codec.part_elements, spec.round.fragments, _shares(swarm))
     layouts = [runs for turn in _turns(members) for runs in runs_of(*cut_by, turn)]
     codec = Codec(spec.codec.wire)
     rows = [_exchange(runs, codec, up, down, pairs) for runs in layouts]
@@ -106,6 +103,12 @@ def traffic_of(shape: Shape, spec: RunSpec, swarm: Swarm) -> Traffic:
         up_bytes=sent, down_bytes=sent, send_wire_s=send_s * (1 + audits / 2), means_wire_s=means_s,
         messages=control_messages(members),
     )  # fmt: skip
+
+
+def _shares(swarm: Swarm) -> tuple[int, ...]:
+    """In 32nds of the largest: lines are measured anew in every round, and hardly differ."""
+    shares = shares_of([round(min(machine.upload_bps, FASTEST_BPS)) for machine in swarm.machines])
+    return tuple(max(1, round(32 * share / max(shares))) for share in shares)
 
 
 def control_messages(members: int) -> int:

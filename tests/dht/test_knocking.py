@@ -11,6 +11,7 @@ import pytest
 
 from dht.errors import Unreachable
 from dht.knocking import (
+    AT_ONCE,
     EACH_S,
     GREETING,
     KNOCK,
@@ -92,6 +93,22 @@ async def test_so_many_knocks_and_no_more_until_time_has_passed() -> None:
     assert await ask_to_knock(node, "alice", 4001) is not None
 
 
+async def test_who_would_have_to_wait_is_told_nothing_at_once() -> None:
+    """Else it would hold one of the node's few questions for as long as others' knocks last."""
+    node, goes_on = Node(), asyncio.Event()
+
+    async def hang(host: str, port: int) -> bool:
+        await goes_on.wait()
+        return True
+
+    serve_knocks(node, hang, lambda: 0.0)
+    waiting = [asyncio.create_task(ask_to_knock(node, "alice", 4001)) for _ in range(AT_ONCE)]
+    await asyncio.sleep(0)
+    assert await ask_to_knock(node, "bob", 4001) is None
+    goes_on.set()
+    assert all(each is not None for each in await asyncio.gather(*waiting))
+
+
 @pytest.mark.parametrize("told", [None, b"", b"\x02127.0.0.1", b"\x01", b"\x01nowhere", b"\x01\xff\xfe"])
 async def test_a_liar_tells_nothing(told: bytes | None) -> None:
     node = Node()
@@ -136,6 +153,7 @@ def test_the_port_is_that_of_tcp() -> None:
     circuit = "/ip4/9.9.9.9/tcp/7/p2p/r/p2p-circuit/p2p/m"
     addresses = ["/ip4/1.2.3.4/udp/9/quic-v1", circuit, "/ip4/10.0.0.1/tcp/8/p2p/m"]
     assert port_of(addresses) == 8
+    assert port_of([*addresses, "/ip4/8.8.8.8/tcp/31337"]) == 31337, "a router forwards that one"
     assert port_of(addresses[:2]) is None
 
 

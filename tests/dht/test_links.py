@@ -344,9 +344,13 @@ async def test_who_opens_streams_and_says_nothing_keeps_nobody_out() -> None:
         await ends[0].ended
         await dave.write(frame_of(FRAME))
         assert await arrived.get() == ("dave", FRAME)
+        whole = frame_of(bytes(4 * PROGRESS_BYTES))
+        await dave.write(whole[: 2 * PROGRESS_BYTES])
         ends += [await accepted(streams, f"late-{number}", tasks) for number in range(3)]
         for end in ends[1:4]:
             await end.ended
+        await dave.write(whole[2 * PROGRESS_BYTES :])
+        assert await arrived.get() == ("dave", bytes(4 * PROGRESS_BYTES))
         await dave.write(frame_of(FRAME))
         assert await arrived.get() == ("dave", FRAME)
         assert not ends[-1].ended.done()
@@ -493,14 +497,13 @@ async def test_the_rate_is_the_cap(real_world: Any, capped: str) -> None:
 async def test_who_sends_finds_out_how_fast_its_line_is(real_world: Any) -> None:
     """Nobody told it: the two who read are capped, which its line does not differ from."""
     _, _, streams = await real_world.add_peer()
-    inboxes = []
-    for _ in range(2):
-        peer, _, theirs = await real_world.add_peer(caps={"download_bps": 8e6})
-        inboxes.append(real_world.inbox())
-        theirs.listen(inboxes[-1])
+    peers = [await real_world.add_peer(caps={"download_bps": 8e6}) for _ in range(2)]
+    inboxes = [real_world.inbox() for _ in peers]
+    assert streams.uplink.bps is None
+    for (peer, _, theirs), inbox in zip(peers, inboxes, strict=True):
+        theirs.listen(inbox)
         for _ in range(6):
             streams.send_when_free(peer.peer_id, lambda: bytes(2**20))
-    assert streams.uplink.bps is None
     for inbox in inboxes:
         await inbox.wait_for(6)
     print(f"{streams.uplink.bps / 1e6:.1f} Mbit/s of 16")

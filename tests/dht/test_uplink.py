@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dht.uplink import BUFFERED_BYTES, FASTEST_BPS, PAUSE_S, Uplink
+from dht.uplink import BUFFERED_BYTES, FASTEST_BPS, PAUSE_S, REMEMBERED_BYTES, Uplink
 
 PIECE_BYTES = 2**16
 
@@ -69,11 +69,23 @@ def test_a_receiver_that_stands_still_for_once_changes_nothing() -> None:
     assert sending.uplink.bps == pytest.approx(20e6, rel=0.05)
 
 
+def test_one_slow_receiver_does_not_make_the_line_slow() -> None:
+    """It takes longer for its own than all others together for theirs, in every round."""
+    sending = Sending(80e6)
+    for _ in range(10):
+        sending.frame(10 * BUFFERED_BYTES, "ada", "bob", "cid")
+        sending.bps = 1e6
+        sending.frame(3 * BUFFERED_BYTES, "eve")
+        sending.bps = 80e6
+        sending.now += 60.0
+    assert sending.uplink.bps == pytest.approx(80e6, rel=0.05)
+
+
 def test_a_line_that_became_slower_is_known_after_a_while() -> None:
-    sending = Sending(100e6)
+    sending = Sending(90e6)
     sending.frame(100 * BUFFERED_BYTES, "ada")
     sending.bps = 10e6
-    sending.frame(20 * BUFFERED_BYTES, "ada")
+    sending.frame(REMEMBERED_BYTES * 3 // 4, "ada")
     assert sending.uplink.bps == pytest.approx(10e6, rel=0.05)
 
 

@@ -20,9 +20,9 @@ from peer.events import (
     RoundCommitted,
     format_line,
 )
-from peer.plan.machines import HOME_DELAY_S, Machine
+from peer.plan.machines import HOME_DELAY_S, MOST_STEP_S, Machine
 from peer.plan.shape import memory_of, shape_of, stage_bytes
-from peer.settings import MOST_MBPS
+from peer.settings import LEAST_MBPS
 from peer.spec import load
 from tui.cli import main
 from tui.placing import Place, find
@@ -136,16 +136,17 @@ def test_the_peers_of_a_run_are_those_that_a_peer_of_it_knows(tmp_path: Path, ca
 
 
 def test_the_lines_of_a_run_are_those_that_its_members_pledged(tmp_path: Path) -> None:
-    """Whatever they pledged; 0 is a line that is not known."""
+    """Whatever they pledged, and say of their speed; 0 is a line that is not known, or too fast to tell."""
     commit = RoundCommitted(
         round=1, digest="d", state="s", group=["a", "b", "c"], weights={}, penalties=[], tokens=1, bytes_sent=0,
-        bytes_received=0, round_s=1.0, exposed_s=0.0, uplinks={"a": 20_000_000, "b": 2**62},
+        bytes_received=0, round_s=1.0, exposed_s=0.0, uplinks={"a": 20_000_000, "b": 2**62, "c": 1},
     )  # fmt: skip
     folder = folder_of(
-        tmp_path, PeerStarted(name="mine", version="0"), heard("b", 512.0), heard("c", 512.0), commit
+        tmp_path, PeerStarted(name="mine", version="0"), heard("b", 512.0), heard("c", 1e-9), commit
     )  # fmt: skip
     found = find(Place(spec=load("tiny"), peers=str(folder), machine=Machine(name="any")))
-    assert [machine.upload_mbps for machine in found.swarm.machines] == [20.0, MOST_MBPS, 0.0]
+    assert [machine.upload_mbps for machine in found.swarm.machines] == [20.0, 0.0, LEAST_MBPS]
+    assert found.swarm.machines[2].step_s == MOST_STEP_S
 
 
 def test_peers_are_spread_over_a_network_of_known_places(capsys: Said) -> None:

@@ -13,7 +13,7 @@ from tui.dashboard.glyphs import draw_bar, draw_spark
 from tui.dashboard.panel import Panel, PeerOpened, View
 from tui.dashboard.rows import Pieces, Rows, cut, fit
 from tui.dashboard.waterfall import natural
-from tui.progress import count, format_bytes, format_transfer
+from tui.progress import count, format_bytes, format_line, format_transfer
 from tui.snapshot import PeerView, RoundView
 
 REACH = {
@@ -140,7 +140,7 @@ def _traffic(owner: PeerView | None, view: View, width: int) -> list[Pieces]:
         sent, received = format_bytes(network.bytes_sent), format_bytes(network.bytes_received)
         lines.append(_fact("Traffic", f"{glyphs.up} {sent}  {glyphs.down} {received} since it started", view))
         if network.upload_bps:
-            told = f"{network.upload_bps / 1e6:.3g} Mbit/s can be sent, and its share of the averaging follows that"
+            told = f"{format_line(network.upload_bps)} can be sent, and its share of the averaging follows that"
             lines.append(_fact("Upload", told, view))
     lines += _rates(owner, view, width)
     lines += _per_round(view.swarm.history, view, width)

@@ -19,7 +19,7 @@ from tui.dashboard.words import (
     shown_why,
     state_of,
 )
-from tui.progress import format_transfer
+from tui.progress import format_line, format_transfer
 from tui.snapshot import WEIGHT_ONE, PeerView, Penalised, Point, RoundView
 
 MOST_PENALTIES = 64
@@ -93,7 +93,7 @@ def _add_machine(sheet: Sheet, view: View, peer: PeerView) -> None:
     if peer.reports:
         sheet.row("network", *traffic_facts(peer, view))
     if peer.upload_bps:
-        sheet.row("line", f"{peer.upload_bps / 1e6:.3g} Mbit/s up", "its share of the averaging follows that")
+        sheet.row("line", f"{format_line(peer.upload_bps)} up", "its share of the averaging follows that")
     if peer.network is not None:
         sheet.row("address", *peer.network.addresses[:2])
     if peer.transfer is not None:

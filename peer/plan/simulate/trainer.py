@@ -27,11 +27,11 @@ from peer.events import (
     RoundStarted,
 )  # fmt: skip
 from peer.outcome import norms_of, penalties_of, tokens_of, uplinks_of, weights_of
+from peer.plan.machines import FASTEST_BPS
 from peer.plan.simulate.dice import Dice
 from peer.plan.simulate.peer import READ_BOARD_S, Crashed, SwarmPeer
 from peer.plan.simulate.setting import Simulated
 from peer.plan.simulate.tokens import TokenDisk, TokenSums, part_of
-from peer.plan.traffic import FASTEST_BPS
 from peer.rounds import merkle
 from peer.rounds.catchup import HEAD_EVERY_S, NEWS_EVERY_S
 from peer.rounds.deadlines import ready_after_others_s

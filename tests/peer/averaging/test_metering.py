@@ -214,7 +214,7 @@ async def test_who_tried_from_outside_knows_how_one_is_reached(knock: bytes | No
     assert network.knockers == ["bob"], "carol comes through a relay, and could not tell"
 
 
-async def test_others_are_asked_to_knock_until_one_outside_has_told() -> None:
+async def test_others_are_asked_to_knock_until_it_is_known() -> None:
     """Each in turn, once a minute; never while a round is exchanged."""
     network, busy = Network(connected={"bob": "/ip4/10.0.0.2/tcp/1", "eve": "/ip4/10.0.0.3/tcp/1"}), [True]
     metered, _ = meter(network, lambda: busy[0])
@@ -228,6 +228,22 @@ async def test_others_are_asked_to_knock_until_one_outside_has_told() -> None:
     for now in (200.0, 300.0, 200.0 + KNOCK_AGAIN_S):
         await metered.look(now)
     assert network.knockers == ["bob", "eve", "bob", "eve"]
+
+
+async def test_one_who_could_not_connect_is_not_believed_alone() -> None:
+    """It may lie, or stand behind a firewall of its own."""
+    network = Network(connected={f"p{number}": "/ip4/10.0.0.2/tcp/1" for number in range(5)}, knock=b"\x018.8.8.8")
+    metered, said = meter(network)
+    await metered.look(0.0)
+    network.knock = b"\x008.8.8.8"
+    reached = []
+    for minute in range(3):
+        await metered.look(KNOCK_AGAIN_S + 60.0 * minute)
+        reached.append(said[-1].reach)
+    assert len(network.knockers) == 4
+    await metered.look(KNOCK_AGAIN_S + 200.0)
+    assert reached[:2] == ["direct", "direct"]
+    assert said[-1].reach == "relayed"
 
 
 # ---- distances of others ----

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from peer.averaging.codec import Codec
 from peer.plan.coefficients import Coefficients, shipped
-from peer.plan.machines import Machine, swarm_of
+from peer.plan.machines import FASTEST_BPS, Machine, swarm_of
 from peer.plan.round import layerwise_s, predict
 from peer.plan.shape import shape_of
-from peer.plan.traffic import BURST_S, FASTEST_BPS, delays_of, line_s, runs_of, traffic_of
+from peer.plan.traffic import BURST_S, delays_of, line_s, runs_of, traffic_of
 from peer.plan.waiting import gather_s
 from tests.peer.plan.plans import FREE, peers, spec
 
