@@ -15,6 +15,10 @@ def door(sender: str, lane: Lane = Lane.CONTROL) -> Door:
     return lane, sender
 
 
+async def read_for_ever() -> None:
+    await asyncio.Event().wait()
+
+
 class Streams:
     """Tasks that end when they are cut off."""
 
@@ -24,7 +28,7 @@ class Streams:
 
     def open(self, *senders: str) -> None:
         for sender in senders:
-            self.tasks[door(sender)] = task = asyncio.create_task(asyncio.sleep(3600))
+            self.tasks[door(sender)] = task = asyncio.create_task(read_for_ever())
             self.incoming.add(door(sender), task)
 
     async def cut(self) -> set[str]:
