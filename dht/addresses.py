@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 
 from multiaddr import Multiaddr
 
@@ -101,6 +103,13 @@ def tcp_target(address: str) -> tuple[str, int] | None:
     if len(parts) < 5 or parts[3] != "tcp" or parts[1] == "dnsaddr":
         return None
     return parts[2], int(parts[4])
+
+
+def is_global(host: str) -> bool:
+    """Whether it is an IP address of the open internet; False for a name."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_global
+    return False
 
 
 def listened_on(said: Iterable[str]) -> tuple[str, ...]:

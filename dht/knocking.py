@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from dht.addresses import CIRCUIT, tcp_target
+from dht.addresses import CIRCUIT, is_global, tcp_target
+from dht.allowance import Allowance
 from dht.errors import Unreachable
 
 KNOCK = "knock"
@@ -58,27 +58,18 @@ class Knocked:
     @property
     def tells(self) -> bool:
         """Whether it says anything of the internet: a node of the same house, or machine, sees no router."""
-        return _is_global(self.host)
+        return is_global(self.host)
 
 
 def serve_knocks(node: Knocking, connect: Connect | None = None, clock: Clock = time.monotonic) -> None:
     """Try for others from now on whether they can be dialled."""
-    given: deque[tuple[float, str]] = deque()
+    allowance = Allowance(at_once=1, each=MOST_EACH, everybody=MOST, window_s=EACH_S, clock=clock)
     at_once, connect = asyncio.Semaphore(AT_ONCE), connect or greets
-
-    def grant(peer: str) -> bool:
-        now = clock()
-        while given and now - given[0][0] >= EACH_S:
-            given.popleft()
-        if len(given) >= MOST or sum(who == peer for _, who in given) >= MOST_EACH:
-            return False
-        given.append((now, peer))
-        return True
 
     async def knock(peer: str, request: bytes) -> bytes | None:
         port = int.from_bytes(request, "big")
         # Whoever waited for a turn would hold one of the node's few questions meanwhile.
-        if len(request) != 2 or not port or at_once.locked() or not grant(peer):
+        if len(request) != 2 or not port or at_once.locked() or not allowance.grant(peer, 1):
             return None
         try:
             host = _host_of((await node.connections()).get(peer, CIRCUIT))
@@ -130,11 +121,5 @@ def port_of(addresses: Sequence[str]) -> int | None:
     That of an address of the internet goes first: a router may forward another port than the node listens on.
     """
     targets = [target for address in addresses if CIRCUIT not in address and (target := tcp_target(address))]
-    outside = [port for host, port in targets if _is_global(host)]
+    outside = [port for host, port in targets if is_global(host)]
     return next(iter([*outside, *(port for _, port in targets)]), None)
-
-
-def _is_global(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_global
-    return False

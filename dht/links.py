@@ -19,13 +19,12 @@ from functools import partial
 from dht.bucket import CHUNK_BYTES, Lane
 from dht.daemon import Daemon
 from dht.errors import Unreachable
+from dht.frames import HEADER_BYTES, SLOWEST_BYTES_PER_S, OversizeError, Take, read_frame
 from dht.incoming import Incoming
 from dht.line import Line
 from dht.streams import MAX_FRAME_BYTES, MakeFrame, OnFrame
 from dht.traffic import Tally
 from dht.uplink import Uplink
-
-HEADER_BYTES = 4
 
 Spawn = Callable[..., asyncio.Task[None]]
 LetsIn = Callable[[str], Awaitable[bool]]
@@ -49,17 +48,13 @@ class LinkLimits:
     retry_s: tuple[float, float] = (0.25, 8.0)
     """First and largest pause after a peer could not be reached."""
     incoming_streams: int = 512
-    slowest_bytes_per_s: float = 4096.0
+    slowest_bytes_per_s: float = SLOWEST_BYTES_PER_S
     """A frame must be here in the time that it takes at this rate: a line of 0.5 Mbit/s that fifteen share."""
     unfinished_bytes: int = 512 * 2**20
     """Of frames that have not come whole, from all senders together; the one that began first gives way."""
 
     def __post_init__(self) -> None:
         assert self.unfinished_bytes >= MAX_FRAME_BYTES, "no large frame would ever come whole"
-
-
-PROGRESS_BYTES = 4 * 2**10
-"""Least that keeps a stream alive: a sender whose line is slow and shared by many is not cut off."""
 
 
 class PeerStreams:
@@ -435,74 +430,3 @@ def require_open(writer: asyncio.StreamWriter) -> None:
     """Raises ConnectionResetError if the stream was closed meanwhile: uvloop's `write` would raise RuntimeError."""
     if writer.is_closing():
         raise ConnectionResetError("the stream was closed")
-
-
-class OversizeError(ValueError):
-    """A header announced more bytes than the cap."""
-
-
-Take = Callable[[int], Awaitable[None]]
-"""Called with a number of bytes; returns when they may pass."""
-
-
-async def pass_all(size_bytes: int) -> None:
-    """`Take` of a line without a cap."""
-
-
-async def read_frame(
-    reader: asyncio.StreamReader,
-    cap_bytes: int,
-    progress_timeout_s: float,
-    take: Take = pass_all,
-    slowest_bytes_per_s: float = LinkLimits.slowest_bytes_per_s,
-) -> bytes:
-    """The next frame; waits for its header without limit, for its bytes as `read_content` does.
-
-    Raises EOFError, TimeoutError, OSError, or OversizeError before anything is allocated.
-    """
-    size = await read_size(reader, cap_bytes)
-    return await read_content(reader, size, progress_timeout_s, take, slowest_bytes_per_s)
-
-
-async def read_size(reader: asyncio.StreamReader, cap_bytes: int) -> int:
-    """The header of a frame. Raises EOFError, OSError, or OversizeError."""
-    size = int.from_bytes(await reader.readexactly(HEADER_BYTES), "big")
-    if size > cap_bytes:
-        raise OversizeError(f"a frame of {size} bytes; at most {cap_bytes} are allowed")
-    return size
-
-
-async def read_content(
-    reader: asyncio.StreamReader,
-    size: int,
-    progress_timeout_s: float,
-    take: Take = pass_all,
-    slowest_bytes_per_s: float = LinkLimits.slowest_bytes_per_s,
-) -> bytes:
-    """The bytes of a frame, as long as they keep coming and as fast as they must.
-
-    Time spent in `take` does not count: then it is we who do not read. Raises EOFError, TimeoutError, OSError.
-    """
-    now = asyncio.get_running_loop().time
-    content = bytearray()  # pieces would cost more than what is in them, if they are small
-    left_s = progress_timeout_s + size / slowest_bytes_per_s
-    unpaid = HEADER_BYTES
-    while len(content) < size:
-        before, began = len(content), now()
-        await _read_some(reader, content, size, min(progress_timeout_s, left_s))
-        left_s -= now() - began
-        await take(unpaid + len(content) - before)
-        unpaid = 0
-    await take(unpaid)
-    return bytes(content)
-
-
-async def _read_some(reader: asyncio.StreamReader, content: bytearray, size: int, timeout_s: float) -> None:
-    """Add what has arrived of a frame, as soon as it is enough to be progress."""
-    enough = min(size, len(content) + PROGRESS_BYTES)
-    async with asyncio.timeout(timeout_s):
-        while len(content) < enough:
-            piece = await reader.read(min(size - len(content), CHUNK_BYTES))
-            if not piece:
-                raise EOFError("the stream ended within a frame")
-            content += piece

@@ -20,18 +20,10 @@ from dht.clock import TIME, Clock, pack_time, require_right_clock
 from dht.contact import dial_first, stay_in_touch, without_me
 from dht.daemon import Daemon, DaemonConfig, open_daemon
 from dht.errors import BadAddress, ClockOff, Unreachable
+from dht.frames import HEADER_BYTES, OversizeError, read_content, read_size
 from dht.kademlia import DhtBoard, start_dht
 from dht.line import Line
-from dht.links import (
-    HEADER_BYTES,
-    LetsIn,
-    LinkLimits,
-    OversizeError,
-    PeerStreams,
-    read_content,
-    read_size,
-    require_open,
-)
+from dht.links import LetsIn, LinkLimits, PeerStreams, require_open
 from dht.refusals import Code, Refusals
 from dht.relaying import Relay, Serves, hold_slot, nobody
 from dht.remembered import Remembered

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from dht.allowance import Allowance
 from dht.errors import Unreachable
 
 PROBE, PROBE_BACK = "probe", "probe-back"
@@ -43,29 +43,10 @@ class Asking(Protocol):
     def answer(self, name: str, answer: Callable[[str, bytes], Awaitable[bytes | None]]) -> None: ...
 
 
-class Allowance:
-    """How many bytes strangers may still have measured."""
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock = clock
-        self._given: deque[tuple[float, str, int]] = deque()
-
-    def grant(self, peer: str, size_bytes: int) -> bool:
-        """Whether this peer may have so many now; counted if so."""
-        now = self._clock()
-        while self._given and now - self._given[0][0] >= WINDOW_S:
-            self._given.popleft()
-        mine = sum(size for _, who, size in self._given if who == peer)
-        everyone = sum(size for _, _, size in self._given)
-        if not 0 < size_bytes <= MOST_BYTES or mine + size_bytes > PEER_BYTES or everyone + size_bytes > ALL_BYTES:
-            return False
-        self._given.append((now, peer, size_bytes))
-        return True
-
-
 def serve_probes(node: Asking, is_busy: Callable[[], bool] = lambda: False, clock: Clock = time.monotonic) -> None:
     """Let others measure the line to this node from now on."""
-    allowance, one_at_a_time = Allowance(clock), asyncio.Lock()
+    one_at_a_time = asyncio.Lock()
+    allowance = Allowance(at_once=MOST_BYTES, each=PEER_BYTES, everybody=ALL_BYTES, window_s=WINDOW_S, clock=clock)
 
     async def give(peer: str, request: bytes) -> bytes | None:
         size_bytes = int.from_bytes(request, "big")

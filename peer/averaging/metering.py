@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from dht.addresses import CIRCUIT, are_loopback
+from dht.addresses import CIRCUIT, are_loopback, is_global
 from dht.errors import Unreachable
 from dht.knocking import Knocking, ask_to_knock, port_of
 from dht.traffic import Tally, Traffic
@@ -180,11 +179,11 @@ def reach_of(addresses: Iterable[str], relays: Iterable[str] = ()) -> str:
     known = list(addresses)
     if any(CIRCUIT in address for address in known) or (not known and any(relays)):
         return RELAYED
-    if known and (are_loopback(known) or any(_is_global(address) for address in known)):
+    if known and (are_loopback(known) or any(_is_outside(address) for address in known)):
         return DIRECT
     return UNKNOWN
 
 
-def _is_global(address: str) -> bool:
+def _is_outside(address: str) -> bool:
     _, kind, host, *_ = address.split("/")
-    return kind.startswith("dns") or ipaddress.ip_address(host).is_global
+    return kind.startswith("dns") or is_global(host)

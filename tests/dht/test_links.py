@@ -16,8 +16,9 @@ import uvloop
 
 from dht.bucket import CHUNK_BYTES, Lane
 from dht.errors import Unreachable
+from dht.frames import HEADER_BYTES, PROGRESS_BYTES, OversizeError, read_frame
 from dht.line import Line
-from dht.links import HEADER_BYTES, PROGRESS_BYTES, LinkLimits, OversizeError, PeerStreams, read_frame, require_open
+from dht.links import LinkLimits, PeerStreams, require_open
 from dht.node import _MAX_ANSWERS, _MAX_ANSWERS_EACH, NetworkConfig, Node
 from dht.streams import MAX_FRAME_BYTES
 from peer.testing.children import HANG_S

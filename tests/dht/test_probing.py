@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from dht.allowance import Allowance
 from dht.errors import Unreachable
 from dht.probing import (
     ALL_BYTES,
@@ -15,7 +16,6 @@ from dht.probing import (
     PROBE_BACK,
     SIZES_BYTES,
     WINDOW_S,
-    Allowance,
     LineSpeed,
     measure,
     serve_probes,
@@ -116,7 +116,7 @@ async def test_who_gives_slowly_keeps_nobody_else_waiting(monkeypatch: pytest.Mo
 def test_strangers_get_little() -> None:
     """So much each and minute, so much together, and nothing of an odd size."""
     clock = Clock()
-    allowance = Allowance(clock)
+    allowance = Allowance(at_once=MOST_BYTES, each=PEER_BYTES, everybody=ALL_BYTES, window_s=WINDOW_S, clock=clock)
     assert not allowance.grant("odd", 0)
     assert not allowance.grant("odd", MOST_BYTES + 1)
     given = sum(allowance.grant("one", MOST_BYTES) for _ in range(10))
