@@ -20,6 +20,8 @@ from dht.keys import GENESIS, HEAD, MAX_TTL_S, VERSION
 
 MAX_RECORD_BYTES = 1024
 MAX_FOUNDERS = 16
+MAX_LABEL_CHARS = 32
+"""Of a name, or of a client's version."""
 MAX_ADDRESSES = 4
 MAX_ADDRESS_CHARS = 128
 MAX_RELAYS = 2
@@ -121,7 +123,7 @@ Flag = Annotated[bool, Field(strict=True)]
 Shown = Annotated[bytes, Field(strict=True, max_length=96)]
 Address = Annotated[str, Field(strict=True, max_length=MAX_ADDRESS_CHARS), AfterValidator(_printable)]
 PublicKey = Annotated[bytes, Field(strict=True, min_length=PUBLIC_KEY_BYTES, max_length=PUBLIC_KEY_BYTES)]
-Label = Annotated[str, Field(strict=True, max_length=32), AfterValidator(_printable)]
+Label = Annotated[str, Field(strict=True, max_length=MAX_LABEL_CHARS), AfterValidator(_printable)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import version
 
 from dht import keys as topics
 from dht.board import Board
 from dht.identity import Identity, public_key_of
 from dht.records import (
+    MAX_LABEL_CHARS,
     MAX_MEASURE,
     MAX_RECORD_BYTES,
     MAX_RELAYS,
@@ -43,6 +46,12 @@ class Learning:
 
 
 NOTHING = Learning()
+
+
+@cache
+def client_version() -> str:
+    """Of this client, as far as a HEAD has room for it."""
+    return version("homefires")[:MAX_LABEL_CHARS]
 
 
 @dataclass(frozen=True)
@@ -85,8 +94,8 @@ class Notices:
         body = HeadRecord(
             run=self.run, anchor=head.anchor, round=head.round, weight=head.weight, state=head.state,
             ready=head.ready, stuck_s=0.0, tokens=head.tokens, steps=head.steps,
-            bandwidth_bps=self.upload_bps(), leaving=head.leaving, reach=0, name=self.name, version="1", addrs=addrs,
-            admission=self.admission(), relays=self._relay_keys(),
+            bandwidth_bps=self.upload_bps(), leaving=head.leaving, reach=0, name=self.name, version=client_version(),
+            addrs=addrs, admission=self.admission(), relays=self._relay_keys(),
             orders=self.guard.roster.orders.number or None if self.guard is not None else None, **figures,
         )  # fmt: skip
         return sign_record(self.identity, self.run, topics.HEAD, body.pack(), time.time() + topics.HEAD_TTL_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 
@@ -36,6 +37,7 @@ async def test_others_hear_how_training_goes(board: MemoryBoard) -> None:
     (head,) = (await reader.read_heads()).values()
     assert (head.loss, head.tokens_per_s, head.evaluated, head.evaluated_round) == (2.5, 1000.0, 2.25, 2)
     assert (head.anchor, head.round, head.name, head.ready) == (SAID.anchor, 3, "Zoë", True)
+    assert head.version == version("homefires")
     assert await reader.read_others() == {zoe.identity.peer_id: (SAID, ())}
     assert await zoe.read_heads() == {}, "a peer is no other of itself"
 
