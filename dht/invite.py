@@ -2,6 +2,9 @@
 
 `hf1:` + base64url of msgpack [fields, signature], signed by the organiser's peer id. An invite
 names no code and no download address; the spec itself comes from peers and is checked by hash.
+
+Wherever a person or a program names an invite, a file that holds it will do. What we start ourselves is always given a
+file: a token lets in whoever has read it, and on a machine everybody can read every command line.
 """
 
 from __future__ import annotations
@@ -9,7 +12,11 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import os
 import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +24,8 @@ from typing import Any
 import msgpack
 
 from dht.addresses import check_dial
-from dht.errors import BadAddress, BadInvite
+from dht.errors import BadAddress, BadInvite, RunMismatch
+from dht.files import write_whole
 from dht.identity import Identity, public_key_of, verify
 
 PREFIX = "hf1:"
@@ -26,6 +34,10 @@ VERSION = 2
 MAX_INVITE_CHARS = 8192
 MAX_ADDRESSES = 16
 MAX_TOKEN_BYTES = 32
+MAX_FILE_BYTES = 1 << 15
+"""Of a file that holds an invite: a mail program may have broken its line, and put spaces around it."""
+FILE = "invite"
+"""In a peer's folder: the one that it joined with (0600)."""
 
 _FIRST_VERSION = 1
 _KIND = "invite"
@@ -110,6 +122,61 @@ def parse(text: str, now_s: float) -> Invite:
 def parse_for(directory: Path, text: str, now_s: float) -> Invite:
     """Like `parse`, for a peer that lives in this folder: one that has taken part may come back with an old invite."""
     return parse(text, float("-inf") if (directory / "genesis").exists() else now_s)
+
+
+# ---- invites in files ----
+
+
+def read_text(named: str) -> str:
+    """The invite that somebody names: by its text, or by a file that holds it. Raises BadInvite."""
+    if named.lstrip().startswith(PREFIX):
+        return named
+    if not os.path.isfile(named):
+        raise BadInvite(f"{named[:60]!r} is no invite, which starts with {PREFIX}, and no file that holds one")
+    try:
+        with open(named, "rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise BadInvite(f"{named} cannot be read: {os.strerror(error.errno or 0)}") from error
+    text = raw.decode(errors="replace").strip()
+    if len(raw) > MAX_FILE_BYTES or not text.startswith(PREFIX):
+        raise BadInvite(f"{named} holds no invite; one starts with {PREFIX}, and there is nothing else in its file")
+    return text
+
+
+def keep(invite: Invite, directory: Path) -> Path:
+    """Have it in the folder of a peer, where every start of that peer finds it; its path.
+
+    Raises DiskFull, and RunMismatch if another run's is there: its peer may be at work, and start its link again.
+    """
+    path = directory / FILE
+    kept = None
+    with suppress(BadInvite):
+        kept = parse(read_text(str(path)), float("-inf"))
+    if kept is not None and (kept.spec_hash, kept.organiser) != (invite.spec_hash, invite.organiser):
+        raise RunMismatch(
+            f"{directory} belongs to another run, {kept.run} of {kept.organiser}; name a new folder with --dir, or "
+            "remove that one"
+        )
+    if kept is None or kept.text != invite.text:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(path, invite.text.encode(), private=True)
+    return path
+
+
+@contextmanager
+def in_a_file(text: str) -> Iterator[str]:
+    """A file (0600) that holds it while the block lasts, for a child that has no folder of its own; its path."""
+    handle, path = tempfile.mkstemp(prefix="hf-invite-")
+    try:
+        with open(handle, "w") as file:
+            file.write(text)
+        yield path
+    finally:
+        Path(path).unlink(missing_ok=True)  # whoever sweeps the folder may have been there before
+
+
+# ---- how it is written ----
 
 
 def _decode(text: str) -> tuple[bytes, bytes]:

@@ -1,5 +1,8 @@
 """`python -m peer join INVITE --dir DIR`: one peer, headless; event lines on stdout, the log on stderr.
 
+INVITE is the text of an invite or, as our own programs name it, a file that holds it: everybody on a machine can read
+command lines, and a token lets in whoever has it.
+
 `python -m peer watch INVITE` prints what happens in a run without taking part in it.
 `python -m peer describe SPEC` prints what a run's model is and what memory it needs.
 `python -m peer export DIR` writes the model of a run directory for plain transformers.
@@ -26,7 +29,7 @@ from pathlib import Path
 
 from dht.errors import BadInput, DiskFull, HomefiresError
 from dht.identity import Identity
-from dht.invite import parse_for
+from dht.invite import keep, parse_for, read_text
 from dht.lifetime import die_with_parent
 from dht.lock import hold_directory
 from dht.logfile import bounding
@@ -78,9 +81,9 @@ def main(argv: list[str] | None = None) -> int:
         settings = settings_from(args.set, store.read_table(args.dir) if args.dir else {}, listen=tuple(args.listen))
         if args.command == "doctor":
             return _doctor(args.invite, args.dir, settings)
-        invite = parse_for(args.dir, args.invite, time.time())
+        invite = parse_for(args.dir, read_text(args.invite), time.time())
         with hold_directory(args.dir):
-            return _join(args.invite, invite.spec_hash, settings, args.dir)
+            return _join(str(keep(invite, args.dir)), invite.spec_hash, settings, args.dir)
     except HomefiresError as error:
         if args.debug:
             traceback.print_exc()
@@ -109,10 +112,10 @@ def _watch(args: argparse.Namespace) -> int:
     from peer.watch.archive import Retention
 
     if args.keep is None:
-        return watching.main(args.invite)
+        return watching.main(read_text(args.invite))
     retention = Retention(last=args.keep_last, every=args.keep_every)
     with hold_directory(args.keep), bounding(args.keep / "watch.log"):
-        return watching.main(args.invite, watching.Keep(folder=args.keep, retention=retention))
+        return watching.main(read_text(args.invite), watching.Keep(folder=args.keep, retention=retention))
 
 
 def _audit(directory: Path, *, as_json: bool) -> int:
@@ -140,13 +143,14 @@ def _audit(directory: Path, *, as_json: bool) -> int:
 def _introduce(invite: str) -> int:
     from peer import introducing
 
-    return introducing.main(invite)
+    return introducing.main(read_text(invite))
 
 
 def _doctor(invite: str, directory: Path | None, settings: PeerSettings) -> int:
     from peer.doctor.examine import Asked, run
 
-    return run(Asked(invite=invite, directory=directory, settings=settings))
+    text = read_text(invite) if invite else ""
+    return run(Asked(invite=text, directory=directory, settings=settings))
 
 
 def _credit(directory: Path, *, as_json: bool) -> int:

@@ -77,6 +77,7 @@ def join_and_attach(join: Join, look: Look, output: Output) -> int:
     invite = parse_for(directory, join.invite, time.time())
     output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}")
     log = directory / "peer.log"
+    join.settle(directory)
     with closing(Tail(directory / "events.jsonl")) as tail:
         tail.skip_to_end()  # of lives before
         process = start_lasting(join.lasting_argv(directory, log), log)

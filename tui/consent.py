@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dht.errors import BadInput, Unreachable
-from dht.invite import Invite, parse_for
+from dht.invite import Invite, in_a_file, parse_for
 from peer.events import printable
 from tui.launch import environment, failure_said, python_module
 from tui.progress import format_bytes
@@ -37,11 +37,10 @@ Introduce = Callable[[str], Mapping[str, Any]]
 
 def introduce(invite: str) -> Mapping[str, Any]:
     """Ask the nodes of the invite, in a child, since it loads hivemind. Raises what the child failed with."""
-    argv = python_module("peer", "introduce", invite)
     # A session of its own: Ctrl-C is for this process, which then ends the child.
-    with subprocess.Popen(
-        argv, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
+    with in_a_file(invite) as path, subprocess.Popen(
+        python_module("peer", "introduce", path), env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
     ) as child:  # fmt: skip
         try:
             out, err = child.communicate(timeout=INTRODUCE_S)

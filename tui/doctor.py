@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from dht.errors import BadInvite, HomefiresError
+from dht.invite import in_a_file
 from dht.invite import parse as parse_invite
 from peer.events import printable
 from tui.launch import environment, failure_said, python_module
@@ -40,9 +41,9 @@ class Doctor:
     device: str = ""
     listen: tuple[str, ...] = ()
 
-    def argv(self) -> list[str]:
+    def argv(self, invite_file: str) -> list[str]:
         """The command line of the child. An invite that does not hold is the child's finding."""
-        words = [self.invite] if self.invite else []
+        words = [invite_file] if self.invite else []
         place = self.directory or self._default_directory()
         words += ["--dir", str(place)] if place else []
         words += ["--set", f"settings.device={self.device}"] if self.device else []
@@ -63,9 +64,9 @@ def run_doctor(asked: Doctor, stream: TextIO, *, as_json: bool, debug: bool) -> 
 
     Raises what the child ended with if it could not examine to the end.
     """
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
+    with tempfile.TemporaryFile("w+", errors="replace") as log, in_a_file(asked.invite) as invite_file:
         with subprocess.Popen(
-            asked.argv(), env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            asked.argv(invite_file), env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=None if debug else log, text=True,
         ) as child:  # fmt: skip
             watchdog = threading.Timer(LIMIT_S, child.kill)

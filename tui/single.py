@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import BadInput, DiskFull, HomefiresError, RunMismatch
+from dht.invite import FILE as INVITE_FILE
+from dht.invite import keep as keep_invite
 from dht.invite import parse as parse_invite
 from dht.invite import parse_for
 from peer.spec import RunSpec, dump, load
@@ -59,12 +61,17 @@ class Join:
         parse_for(directory, self.invite, time.time())
         return directory
 
+    def settle(self, directory: Path) -> None:
+        """Have the invite in the peer's folder. Raises RunMismatch if another run's is there, DiskFull."""
+        keep_invite(parse_for(directory, self.invite, time.time()), directory)
+
     def argv(self, directory: Path) -> list[str]:
-        """The command line of the peer."""
+        """The command line of the peer, once it is settled."""
         chosen = [("name", self.name), ("device", self.device)]
         chosen += [("upload_mbps", self.upload), ("download_mbps", self.download)]
         settings = [part for key, value in chosen if value for part in ("--set", f"settings.{key}={value}")]
-        return python_module("peer", "join", self.invite, "--dir", str(directory), *_listen(self.listen), *settings)
+        words = ["join", str(directory / INVITE_FILE), "--dir", str(directory), *_listen(self.listen), *settings]
+        return python_module("peer", *words)
 
     def lasting_argv(self, directory: Path, log: Path) -> list[str]:
         """The command line of a process that goes on when whoever started it ends."""
@@ -79,6 +86,7 @@ def run_join(join: Join, output: Output) -> int:
     invite = parse_for(directory, join.invite, time.time())
     output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}; Ctrl-C leaves")
     log = directory / "peer.log"
+    join.settle(directory)
     if join.keep_running:
         return keep_following("peer", join.argv(directory), log, output)
     return follow("peer", join.argv(directory), log, output)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dht.errors import BadInput
+from dht.invite import MAX_FILE_BYTES, PREFIX, in_a_file, read_text
 from dht.invite import parse as parse_invite
 from peer.events import Line, event_files, read_events, read_lines
 from tui.attach import POLL_S, SLICE, Look
@@ -28,23 +29,23 @@ from tui.status import is_locked
 if TYPE_CHECKING:
     from tui.dashboard.app import Outcome
 
-INVITE_MARK = "hf1:"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
     """What the command line of `watch` asked for."""
 
     what: str
-    """A file of event lines, a run directory or a folder of them, or an invite."""
+    """A file of event lines, a run directory or a folder of them, or an invite or a file that holds one."""
     live: bool = False
     """Somebody still writes the file."""
     viewer: bool = False
     """A demo stands behind it and may be asked to stop; the exit code tells how the dashboard was closed."""
 
     @property
-    def is_invite(self) -> bool:
-        return self.what.startswith(INVITE_MARK)
+    def invite(self) -> str:
+        """Its text, if it is one or a file that holds one; else empty."""
+        is_one = self.what.startswith(PREFIX) or (os.path.isfile(self.what) and _begins_an_invite(Path(self.what)))
+        return read_text(self.what) if is_one else ""
 
     @property
     def path(self) -> Path:
@@ -57,9 +58,10 @@ class Watch:
 
 def watch_in_lines(watch: Watch, output: Output) -> int:
     """Give every event line to `output`; the exit code."""
-    if watch.is_invite:
-        parse_invite(watch.what, time.time())
-        return follow("watch", _argv(watch.what), _new_log(), output)
+    if text := watch.invite:
+        parse_invite(text, time.time())
+        with in_a_file(text) as path:
+            return follow("watch", _argv(path), _new_log(), output)
     found = False
     try:
         for line in _lines(watch):
@@ -79,14 +81,14 @@ def watch_in_dashboard(watch: Watch, look: Look, output: Output) -> Outcome:
 
     Raises what a child that watches failed with.
     """
-    if not watch.is_invite:
+    text = watch.invite
+    if not text:
         return _show(_feed_of(watch), look)
     from tui.feed.child import ChildFeed
 
-    invite = parse_invite(watch.what, time.time())
+    invite = parse_invite(text, time.time())
     output.say(f"looking for {invite.run} of organiser {invite.organiser}")
-    feed = ChildFeed(f"run {invite.run}, watching", _argv(watch.what), _new_log())
-    with closing(feed):
+    with in_a_file(text) as path, closing(ChildFeed(f"run {invite.run}, watching", _argv(path), _new_log())) as feed:
         feed.wait_until_started()
         outcome: Outcome = "ended" if feed.ended else _show(feed, look)
     if feed.ended and feed.child.exit_code != 0:
@@ -146,8 +148,13 @@ def _new_log() -> Path:
     return log
 
 
-def _argv(invite: str) -> list[str]:
-    return python_module("peer", "watch", invite)
+def _argv(invite_file: str) -> list[str]:
+    return python_module("peer", "watch", invite_file)
+
+
+def _begins_an_invite(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(MAX_FILE_BYTES).lstrip().startswith(PREFIX.encode())
 
 
 class DemoControl:

@@ -1,6 +1,6 @@
 """The link process: finds the others, runs the round machine, talks to the trainer. No torch of ours, no CUDA.
 
-    python -m peer.averaging.link --fd N --dir DIR --invite INVITE [--name NAME] [--listen ADDR …]
+    python -m peer.averaging.link --fd N --dir DIR --invite FILE [--name NAME] [--listen ADDR …]
         [--chain-mb MB] [--upload-mbps MBPS] [--download-mbps MBPS] [--newcomers-mbps MBPS] [--disk-gb GB]
 
 Read `story` first.
@@ -25,7 +25,7 @@ from typing import Any
 from dht.addresses import are_loopback, can_be_dialled, listened_on
 from dht.errors import HomefiresError
 from dht.identity import Identity, verify
-from dht.invite import Invite, parse_for
+from dht.invite import Invite, parse_for, read_text
 from dht.knocking import serve_knocks
 from dht.lifetime import die_with_parent
 from dht.node import NetworkConfig, Node, open_node
@@ -251,7 +251,7 @@ async def _run(args: argparse.Namespace, tell: Story) -> int:
 
 
 async def _join(args: argparse.Namespace, pipe: LinkPipe, tell: Story) -> None:
-    invite = parse_for(args.dir, args.invite, time.time())
+    invite = parse_for(args.dir, read_text(args.invite), time.time())
     identity = Identity.load_or_create(args.dir / "identity.key")
     listen = listened_on(args.listen)
     is_public = not are_loopback(listen or invite.addrs)

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dht import invite
-from dht.errors import BadAddress, BadInvite
+from dht.errors import BadAddress, BadInvite, RunMismatch
 from dht.identity import Identity
 
 ORGANISER = Identity.from_seed(b"o" * 32)
@@ -178,3 +179,47 @@ def test_whatever_a_signed_field_holds_parse_reads_or_refuses(name: str, value: 
     with contextlib.suppress(BadInvite):
         parsed = invite.parse(forge(**{name: value}), NOW_S)
         assert parsed.expires is None or parsed.expires > NOW_S
+
+
+# ---- in files ----
+
+
+def test_a_file_holds_it_however_it_was_pasted(tmp_path: Path) -> None:
+    file = tmp_path / "invite.txt"
+    file.write_text(f"\n  {TEXT[:60]}\r\n{TEXT[60:]}\n")
+    assert invite.parse(invite.read_text(str(file)), NOW_S) == invite.parse(TEXT, NOW_S)
+    assert invite.read_text(TEXT) == TEXT
+
+
+def test_no_more_of_a_file_is_read_than_an_invite_can_have(tmp_path: Path) -> None:
+    file = tmp_path / "invite.txt"
+    with file.open("wb") as sparse:
+        sparse.write(TEXT.encode())
+        sparse.truncate(1 << 40)
+    with pytest.raises(BadInvite, match="holds no invite"):
+        invite.read_text(str(file))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for named in ("", "no\0file", str(tmp_path / "missing"), str(tmp_path), "/dev/zero"):
+        with pytest.raises(BadInvite, match="is no invite"):
+            invite.read_text(named)
+
+
+def test_a_folder_keeps_the_newest_invite_of_one_run(tmp_path: Path) -> None:
+    """Nobody else can read it; another run or another organiser needs a folder of its own."""
+    kept = invite.keep(invite.parse(TEXT, NOW_S), tmp_path / "p")
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    written_at = kept.stat().st_mtime_ns
+    assert invite.keep(invite.parse(TEXT, NOW_S), tmp_path / "p").stat().st_mtime_ns == written_at
+    newer = forge(token=b"t", min_version=2)
+    invite.keep(invite.parse(newer, NOW_S), tmp_path / "p")
+    assert kept.read_text() == newer
+    other = Identity.generate()
+    for text in (forge(spec_hash=b"t" * 32), forge(other, organiser=other.peer_id)):
+        with pytest.raises(RunMismatch, match="belongs to another run, tiny"):
+            invite.keep(invite.parse(text, NOW_S), tmp_path / "p")
+    assert kept.read_text() == newer
+    kept.write_text("rubbish")
+    invite.keep(invite.parse(TEXT, NOW_S), tmp_path / "p")
+    assert kept.read_text() == TEXT

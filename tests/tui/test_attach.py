@@ -157,7 +157,8 @@ def test_a_directory_that_is_served_offers_the_dashboard(bench: Bench) -> None:
 
 def test_what_the_person_chose_reaches_the_peer_that_stays(bench: Bench) -> None:
     assert bench.run("stays") == 0
-    assert bench.argv == ["peer", "join", bench.invite, "--dir", str(bench.directory)]
+    assert bench.argv == ["peer", "join", str(bench.directory / "invite"), "--dir", str(bench.directory)]
+    assert (bench.directory / "invite").read_text() == bench.invite
     assert bench.processes()[0].cmdline()[-1] == "--stay"
     bench.stop_peer()
 

@@ -223,12 +223,14 @@ def invite() -> str:
 def test_print_writes_nothing(
     invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The right interpreter, the right folder; it goes on by itself when whoever installed it logs out."""
+    """The right interpreter, the right folder; it goes on by itself when whoever installed it logs out. The invite is
+    named by its file: everybody on the machine can read the command line."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     assert main(["service", "install", invite, "--dir", str(tmp_path / "p"), "--name", "al", "--print"]) == 0
     command = shlex.split(value_of(capsys.readouterr().out, "ExecStart"))
     assert command[:4] == [sys.executable, "-m", "peer", "join"]
-    assert command[4:] == [invite, "--dir", str(tmp_path / "p"), "--set", "settings.name=al", "--stay"]
+    place = tmp_path / "p"
+    assert command[4:] == [str(place / "invite"), "--dir", str(place), "--set", "settings.name=al", "--stay"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -241,7 +243,7 @@ def test_a_peer_that_has_taken_part_is_installed_with_an_invite_that_is_over(
     assert main(["service", "install", over, "--dir", str(tmp_path), "--print"]) == 2
     (tmp_path / "genesis").touch()
     assert main(["service", "install", over, "--dir", str(tmp_path), "--print"]) == 0
-    assert over in capsys.readouterr().out
+    assert str(tmp_path / "invite") in capsys.readouterr().out
 
 
 def test_the_node_of_an_organiser_is_served_from_its_own_folder(
@@ -283,6 +285,7 @@ def test_a_person_installs_looks_and_removes(
     said = capsys.readouterr().out.splitlines()
     assert said == [f"a peer of mine runs as {name}; look with: homefires service status", HOW_TO_LINGER]
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert (directory / "invite").read_text() == invite
     assert main(["service", "status"]) == 0
     assert capsys.readouterr().out == f"{name}: runs; does not start by itself\n"
     assert main(["service", "remove", "--dir", str(directory)]) == 0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -67,8 +68,11 @@ def test_what_the_person_chose_reaches_the_peer(invite: str, tmp_path: Path, mon
     run_join(join, NoOutput())
     chosen = ["--set", "settings.name=al", "--set", "settings.device=cpu"]
     chosen += ["--set", "settings.upload_mbps=8", "--set", "settings.download_mbps=50.5"]
-    assert seen[:5] == ["peer", "join", invite, "--dir", str(tmp_path)]
+    kept = tmp_path / "invite"
+    assert seen[:5] == ["peer", "join", str(kept), "--dir", str(tmp_path)]
     assert seen[5:] == ["--listen", "/ip4/0.0.0.0/tcp/1", "--listen", "/ip6/::/tcp/1", *chosen]
+    assert kept.read_text() == invite
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 
 def test_a_peer_in_the_background_outlives_us_or_is_kept_running(invite: str, tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from tui.commands.options import Commands, add_addresses, add_command
+from tui.commands.options import INVITE, Commands, add_addresses, add_command
 
 
 def add_to(commands: Commands) -> None:
     """Add them."""
     add_command(commands, "devices", _devices, "list what can train on this machine, as --device calls it")
     parser = add_command(commands, "doctor", _doctor, "say what keeps this machine from taking part, and what to do")
-    text = "the text that begins with hf1: (default: only what needs no run is looked at)"
+    text = f"{INVITE} (default: only what needs no run is looked at)"
     parser.add_argument("invite", nargs="?", default="", metavar="INVITE", help=text)
     text = "where the peer would live (default: by run, below your data)"
     parser.add_argument("--dir", type=Path, metavar="DIR", help=text)
@@ -30,7 +30,9 @@ def _devices(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    from dht.invite import read_text
     from tui.doctor import Doctor, run_doctor
 
-    asked = Doctor(invite=options.invite, directory=options.dir, device=options.device, listen=tuple(options.listen))
+    invite = read_text(options.invite) if options.invite else ""
+    asked = Doctor(invite=invite, directory=options.dir, device=options.device, listen=tuple(options.listen))
     return run_doctor(asked, sys.stdout, as_json=options.json, debug=options.debug)

@@ -79,6 +79,9 @@ def add_sets(parser: Parser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="sets", help=sets)
 
 
+INVITE = "the text that begins with hf1:, or a file that holds it: what others of this machine shall not see"
+"""What an invite is on a command line, which everybody on a machine can read."""
+
 LISTEN = (
     "listen on this multiaddr (default: all interfaces, a free port), repeatable; or none: others reach this machine "
     "through the bootstrap node"

@@ -35,7 +35,8 @@ def _missing(options: argparse.Namespace) -> int:
 def _add_install(actions: Commands) -> None:
     summary = "write a unit for a peer, or for an organiser's node, and start it"
     parser = add_command(actions, "install", _install, summary)
-    parser.add_argument("what", metavar="INVITE|SPEC", help="an invite, or with --bootstrap a run spec")
+    text = "an invite or a file that holds it, or with --bootstrap a run spec"
+    parser.add_argument("what", metavar="INVITE|SPEC", help=text)
     parser.add_argument("--bootstrap", action="store_true", help="the node that newcomers of a run dial first")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where it lives (default: by run, below your data)")
     parser.add_argument("--name", default="", help="what the others call your peer (default: the end of its id)")
@@ -53,6 +54,7 @@ HEALTH_PORT = "serve a health page and metrics on this port of loopback (default
 
 
 def _install(options: argparse.Namespace) -> int:
+    from dht.invite import read_text
     from tui.consent import consents
     from tui.single import Join
 
@@ -60,12 +62,15 @@ def _install(options: argparse.Namespace) -> int:
     if options.bootstrap:
         return _carry_out(_bootstrap(options), dry=options.dry)
     join = Join(
-        invite=options.what, directory=options.dir, name=options.name, device=options.device,
+        invite=read_text(options.what), directory=options.dir, name=options.name, device=options.device,
         listen=tuple(options.listen),
     )  # fmt: skip
     if not options.dry and not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
         return 0
-    return _carry_out(_peer(join), dry=options.dry)
+    service = _peer(join)
+    if not options.dry:
+        join.settle(service.directory)
+    return _carry_out(service, dry=options.dry)
 
 
 def _refuse_stray(options: argparse.Namespace) -> None:

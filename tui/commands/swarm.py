@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dht.errors import BadInput
 from tui.commands.options import (
+    INVITE,
     LINES_UI_CHOICES,
     LISTEN,
     Commands,
@@ -105,7 +106,7 @@ def _bootstrap(options: argparse.Namespace) -> int:
 
 def _add_join(commands: Commands) -> None:
     parser = add_command(commands, "join", _join, "take part in the run of an invite")
-    parser.add_argument("invite", metavar="INVITE", help="the text that begins with hf1:")
+    parser.add_argument("invite", metavar="INVITE", help=INVITE)
     parser.add_argument(
         "--dir", type=Path, metavar="DIR", help="where the peer lives (default: by run, below your data)"
     )
@@ -124,6 +125,7 @@ def _add_join(commands: Commands) -> None:
 
 
 def _join(options: argparse.Namespace) -> int:
+    from dht.invite import read_text
     from tui.attach import join_and_attach
     from tui.consent import consents
     from tui.output import open_output
@@ -131,7 +133,7 @@ def _join(options: argparse.Namespace) -> int:
     from tui.terminal import choose_ui
 
     join = Join(
-        invite=options.invite,
+        invite=read_text(options.invite),
         directory=options.dir,
         name=options.name,
         device=options.device,
@@ -150,7 +152,8 @@ def _join(options: argparse.Namespace) -> int:
 
 def _add_watch(commands: Commands) -> None:
     parser = add_command(commands, "watch", _watch, "look at a recording, a peer's folder, or a run from outside")
-    parser.add_argument("what", metavar="FILE|DIR|INVITE", help="event lines, a folder of a peer, or an invite")
+    text = f"event lines, a folder of a peer, or an invite: {INVITE}"
+    parser.add_argument("what", metavar="FILE|DIR|INVITE", help=text)
     parser.add_argument("--live", action="store_true", help="somebody still writes the file: follow it")
     parser.add_argument("--viewer", action="store_true", help=argparse.SUPPRESS)  # see `tui.viewer`
     add_ui(parser)
