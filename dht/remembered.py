@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dht.addresses import can_be_dialled, peer_id_in
+from dht.addresses import can_be_dialled, check_dial, peer_id_in
 from dht.errors import DiskFull
 from dht.files import write_whole
 from dht.records import MAX_ADDRESSES
@@ -31,6 +31,15 @@ class Remembered:
     def addresses(self) -> tuple[str, ...]:
         """Where they were met, each with /p2p/…"""
         return tuple(address for addresses in self._peers.values() for address in addresses)
+
+    def note_named(self, addresses: Sequence[str]) -> None:
+        """Somebody says that peers are there. Raises BadAddress before anything is noted."""
+        named: dict[str, list[str]] = {}
+        for address in addresses:
+            named.setdefault(peer_id_in(check_dial(address)), []).append(address)
+        for peer, theirs in named.items():
+            known = [address for address in self._peers.get(peer, ()) if address not in theirs]
+            self.note(peer, [*theirs, *known])  # what is said may be older than what is known
 
     def note(self, peer: str, addresses: Sequence[str]) -> None:
         """This peer was met; these are its addresses. On disk at return, unless that is full."""

@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from dht.invite import keep, parse_for, read_text
 from dht.lifetime import die_with_parent
 from dht.lock import hold_directory
 from dht.logfile import bounding
+from dht.remembered import Remembered
 from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import Fields, LinkLost
 from peer.control import Commands, ControlServer
@@ -75,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.command == "audit":
             return _audit(args.dir, as_json=args.json)
         if args.command == "introduce":
-            return _introduce(args.invite)
+            return _introduce(args.invite, args.peer)
         if args.command == "credit":
             return _credit(args.dir, as_json=args.json)
         settings = settings_from(args.set, store.read_table(args.dir) if args.dir else {}, listen=tuple(args.listen))
@@ -83,6 +84,7 @@ def main(argv: list[str] | None = None) -> int:
             return _doctor(args.invite, args.dir, settings)
         invite = parse_for(args.dir, read_text(args.invite), time.time())
         with hold_directory(args.dir):
+            Remembered(args.dir / "peers.json").note_named(args.peer)
             return _join(str(keep(invite, args.dir)), invite.spec_hash, settings, args.dir)
     except HomefiresError as error:
         if args.debug:
@@ -140,10 +142,10 @@ def _audit(directory: Path, *, as_json: bool) -> int:
     return 0
 
 
-def _introduce(invite: str) -> int:
+def _introduce(invite: str, peers: Sequence[str]) -> int:
     from peer import introducing
 
-    return introducing.main(read_text(invite))
+    return introducing.main(read_text(invite), peers)
 
 
 def _doctor(invite: str, directory: Path | None, settings: PeerSettings) -> int:
@@ -188,6 +190,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(examining)
     introducing = commands.add_parser("introduce", help="ask the nodes of an invite what the run is")
     introducing.add_argument("invite")
+    for command in (joining, introducing):
+        command.add_argument("--peer", action="append", default=[], help="a peer to dial, too; may be repeated")
     crediting = commands.add_parser("credit", help="print what each peer has put into a run")
     crediting.add_argument("dir", type=Path, help="run directory of a peer")
     crediting.add_argument("--json", action="store_true", help="print one JSON object")

@@ -1,7 +1,7 @@
-"""`python -m peer introduce INVITE`: what the run of an invite is, as far as a person must know it before joining.
+"""`python -m peer introduce INVITE [--peer ADDR …]`: what the run of an invite is, as far as one must know it to join.
 
-It dials the nodes of the invite with a key that is thrown away, fetches the spec, and leaves: it takes no part, and
-writes nothing that lasts. One JSON object on stdout.
+It dials the nodes of the invite, and these peers, with a key that is thrown away, fetches the spec, and leaves: it
+takes no part, and writes nothing that lasts. One JSON object on stdout.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dht.fingerprint import words
 from dht.identity import Identity
 from dht.invite import Invite, parse
 from dht.node import NetworkConfig, open_node
+from dht.remembered import Remembered
 from peer import spec as specs
 from peer.averaging.meeting import find_spec
 from peer.doctor.needs import needs_of
@@ -37,23 +39,25 @@ LICENCES = {
 """The spec names no licence; by `data.source`, where it stands."""
 
 
-def main(text: str) -> int:
+def main(text: str, peers: Sequence[str]) -> int:
     """Print what the run is. Raises BadInvite, Unreachable, BadSpec."""
     import uvloop
 
     invite = parse(text, time.time())
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
-        spec = uvloop.run(fetch(invite, Path(folder)))
+        spec = uvloop.run(fetch(invite, peers, Path(folder)))
     print(json.dumps(facts(invite, spec, power_limit_w()), allow_nan=False))
     return 0
 
 
-async def fetch(invite: Invite, folder: Path) -> RunSpec:
-    """The spec, from a node of the invite; `folder` is for a key and sockets. Raises Unreachable."""
+async def fetch(invite: Invite, peers: Sequence[str], folder: Path) -> RunSpec:
+    """The spec, from a node of the invite or one of these; `folder` is for a key and sockets. Raises Unreachable."""
+    Remembered(folder / "peers.json").note_named(peers)
     Identity.load_or_create(folder / "identity.key")
     config = NetworkConfig(
         run=invite.spec_hash, identity_path=folder / "identity.key", socket_folder=folder / "run", listen=(),
-        bootstrap=invite.addrs, public=not are_loopback(invite.addrs), client_mode=True,
+        bootstrap=invite.addrs, remember=folder / "peers.json", public=not are_loopback((*invite.addrs, *peers)),
+        client_mode=True,
     )  # fmt: skip
     async with open_node(config) as node:
         return specs.parse(await find_spec(node, invite, folder))

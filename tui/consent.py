@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,7 +20,7 @@ from dht.invite import Invite, in_a_file, parse_for
 from peer.events import printable
 from tui.launch import environment, failure_said, python_module
 from tui.progress import format_bytes
-from tui.single import Join
+from tui.single import Join, also_dialled
 from tui.status import is_locked
 
 FILE = "consent.json"
@@ -31,16 +31,16 @@ YES = ("y", "yes")
 WIDTH, NAMES = 79, 14
 """Columns of the screen, and of what stands before each line."""
 
-Introduce = Callable[[str], Mapping[str, Any]]
-"""From an invite to what its run is."""
+Introduce = Callable[[str, Sequence[str]], Mapping[str, Any]]
+"""From an invite and more addresses to what its run is."""
 
 
-def introduce(invite: str) -> Mapping[str, Any]:
-    """Ask the nodes of the invite, in a child, since it loads hivemind. Raises what the child failed with."""
+def introduce(invite: str, peers: Sequence[str] = ()) -> Mapping[str, Any]:
+    """Ask the nodes of the invite and these, in a child, which loads hivemind. Raises what the child failed with."""
     # A session of its own: Ctrl-C is for this process, which then ends the child.
     with in_a_file(invite) as path, subprocess.Popen(
-        python_module("peer", "introduce", path), env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
+        python_module("peer", "introduce", path, *also_dialled(peers)), env=environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     ) as child:  # fmt: skip
         try:
             out, err = child.communicate(timeout=INTRODUCE_S)
@@ -71,10 +71,9 @@ def consents(join: Join, *, yes: bool, stdin: TextIO, screen: TextIO, introduce:
         raise BadInput(
             "nobody can be asked here whether this machine shall join, since there is no terminal; add --yes"
         )
-    nodes = len(invite.addrs)
-    print(f"asking {_count(nodes, 'address')} of the invite what the run is; whoever answers sees your IP address",
-          file=screen, flush=True)  # fmt: skip
-    for line in describe(introduce(join.invite), directory):
+    asked = f"{_count(len(invite.addrs), 'address')} of the invite{' and the peers you named' * bool(join.peers)}"
+    print(f"asking {asked} what the run is; whoever answers sees your IP address", file=screen, flush=True)
+    for line in describe(introduce(join.invite, join.peers), directory):
         print(printable(line), file=screen)
     print("Join this run? [y/N] ", end="", file=screen, flush=True)
     if stdin.readline().strip().lower() not in YES:

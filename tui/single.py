@@ -51,6 +51,8 @@ class Join:
     """Megabits per second; the peer says what is wrong with them."""
     download: str = ""
     listen: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    """Addresses to dial besides those of the invite."""
     keep_running: bool = False
     """Whether the peer is started again after a crash."""
 
@@ -70,8 +72,8 @@ class Join:
         chosen = [("name", self.name), ("device", self.device)]
         chosen += [("upload_mbps", self.upload), ("download_mbps", self.download)]
         settings = [part for key, value in chosen if value for part in ("--set", f"settings.{key}={value}")]
-        words = ["join", str(directory / INVITE_FILE), "--dir", str(directory), *_listen(self.listen), *settings]
-        return python_module("peer", *words)
+        words = ["join", str(directory / INVITE_FILE), "--dir", str(directory), *_listen(self.listen)]
+        return python_module("peer", *words, *also_dialled(self.peers), *settings)
 
     def lasting_argv(self, directory: Path, log: Path) -> list[str]:
         """The command line of a process that goes on when whoever started it ends."""
@@ -237,6 +239,11 @@ def follow(name: str, argv: Sequence[str], log: Path, output: Output) -> int:
     if child.exit_code != 0:
         raise error_of(child)
     return 0
+
+
+def also_dialled(peers: Sequence[str]) -> list[str]:
+    """The words that have a child dial these, too."""
+    return [part for address in peers for part in ("--peer", address)]
 
 
 def _listen(addresses: Sequence[str]) -> list[str]:

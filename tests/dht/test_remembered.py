@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dht.errors import BadAddress
 from dht.identity import Identity
 from dht.records import MAX_ADDRESSES
 from dht.remembered import FILE_BYTES_MOST, PEERS_MOST, Remembered
@@ -32,6 +33,19 @@ def test_a_peer_that_moved_is_known_at_its_new_address_alone(tmp_path: Path) -> 
     met.note(PEERS[0], [at(PEERS[0], 1)])
     met.note(PEERS[0], [at(PEERS[0], 2)])
     assert met.addresses == (at(PEERS[0], 2),)
+
+
+def test_what_somebody_names_is_dialled_first_beside_what_is_known(tmp_path: Path) -> None:
+    """Also at another start, when it may have moved; what cannot be dialled is refused, and nothing is noted."""
+    met = Remembered(tmp_path / "peers.json")
+    met.note(PEERS[0], [at(PEERS[0], 9)])
+    met.note(PEERS[1], [at(PEERS[1])])
+    for _ in range(2):
+        met.note_named([at(PEERS[0], 1), at(PEERS[0], 2)])
+        assert met.addresses == (*(at(PEERS[0], port) for port in (1, 2, 9)), at(PEERS[1]))
+    with pytest.raises(BadAddress, match="the peer id is missing"):
+        met.note_named([at(PEERS[2]), "/ip4/203.0.113.5/tcp/1"])
+    assert PEERS[2] not in "".join(met.addresses)
 
 
 def test_only_so_many_peers_and_addresses(tmp_path: Path) -> None:

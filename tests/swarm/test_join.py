@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dht.errors import BadInput, DirectoryBusy, PortInUse, Unreachable
@@ -28,6 +29,7 @@ from peer.testing.children import BUSY, assert_no_orphans
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
 from tests.swarm.conftest import Homefires, pid_of
+from tui.consent import introduce
 
 pytestmark = pytest.mark.swarm
 Start = Callable[..., Homefires]
@@ -155,6 +157,38 @@ def test_the_run_needs_no_bootstrap_node_once_it_has_begun(homefires: Start, tmp
     assert isinstance(second.lines[-1].event, PeerStopped)
     stop_all(first)
     assert_no_orphans(tmp_path)
+
+
+def test_a_newcomer_who_knows_one_peer_gets_in_when_no_node_of_the_invite_is_left(
+    homefires: Start, tmp_path: Path
+) -> None:
+    """He is told what the run is before he says yes, and then trains with the others, all by one address of a peer."""
+    run = Run(homefires, tmp_path, 1, *ENDLESS)
+    first = run.join("a")
+    first.wait_for(committed(1))
+    run.bootstrap.signal(signal.SIGKILL)
+    assert run.bootstrap.finish() != 0
+    address = address_of(first, tmp_path / "a")
+
+    assert introduce(run.invite, [address])["run"] == "micro"
+    newcomer = run.join("n", *LOOPBACK, "--peer", address)
+    newcomer.wait_for(lambda line: isinstance(line.event, InnerProgressed))
+    line = newcomer.wait_for(lambda line: isinstance(line.event, RoundCommitted) and len(line.event.group) == 2)
+    assert address in (tmp_path / "n" / "peers.json").read_text()
+    first.wait_for(lambda other: isinstance(other.event, RoundCommitted) and other.event.group == line.event.group)
+    stop_all(newcomer, first)
+
+
+def address_of(peer: Homefires, directory: Path) -> str:
+    """Where this peer of loopback can be dialled."""
+    (port,) = [
+        connection.laddr.port
+        for process in peer.processes(directory)
+        if process.name() == "p2pd"
+        for connection in process.net_connections("tcp4")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    return f"/ip4/127.0.0.1/tcp/{port}/p2p/{Identity.load_or_create(directory / 'identity.key').peer_id}"
 
 
 # ---- mistakes ----

@@ -7,7 +7,7 @@ import io
 import json
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +56,10 @@ class Node:
     """Tells what the run is, and counts how often it was asked."""
 
     def __init__(self, spec: RunSpec) -> None:
-        self._spec, self.asked = spec, 0
+        self._spec, self.asked, self.peers = spec, 0, list[str]()
 
-    def __call__(self, invite: str) -> Mapping[str, Any]:
+    def __call__(self, invite: str, peers: Sequence[str]) -> Mapping[str, Any]:
+        self.peers += peers
         self.asked += 1
         return facts(read(invite), self._spec, power_w=None)
 
@@ -74,6 +75,15 @@ def test_yes_is_remembered_and_nobody_is_asked_twice(join: Join, spec: RunSpec) 
     assert node.asked == 1
     assert json.loads((join.place() / FILE).read_text())["how"] == "asked"
     assert stat.S_IMODE(join.place().stat().st_mode) == 0o700
+
+
+def test_peers_that_the_volunteer_names_are_asked_too(join: Join, spec: RunSpec) -> None:
+    """He may have no other way in: every node of the invite may be gone."""
+    node, screen = Node(spec), Terminal()
+    named = dataclasses.replace(join, peers=("/ip4/203.0.113.5/tcp/1/p2p/x",))
+    assert consents(named, yes=False, stdin=Terminal("y\n"), screen=screen, introduce=node)
+    assert node.peers == list(named.peers)
+    assert screen.getvalue().startswith("asking 2 addresses of the invite and the peers you named what the run is")
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "", "yesterday\n"])
@@ -128,7 +138,7 @@ def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(spec: RunSpec
 def test_what_fails_before_is_told_before(join: Join, spec: RunSpec) -> None:
     """A bad invite, nodes that do not answer; a folder that is in use is for `join` to tell."""
 
-    def silent(invite: str) -> Mapping[str, Any]:
+    def silent(invite: str, peers: Sequence[str]) -> Mapping[str, Any]:
         raise Unreachable("nobody answers")
 
     with pytest.raises(BadInvite):

@@ -64,13 +64,14 @@ def test_what_the_person_chose_reaches_the_peer(invite: str, tmp_path: Path, mon
         upload="8",
         download="50.5",
         listen=("/ip4/0.0.0.0/tcp/1", "/ip6/::/tcp/1"),
+        peers=("/ip4/192.0.2.1/tcp/1/p2p/x",),
     )
     run_join(join, NoOutput())
     chosen = ["--set", "settings.name=al", "--set", "settings.device=cpu"]
     chosen += ["--set", "settings.upload_mbps=8", "--set", "settings.download_mbps=50.5"]
     kept = tmp_path / "invite"
     assert seen[:5] == ["peer", "join", str(kept), "--dir", str(tmp_path)]
-    assert seen[5:] == ["--listen", "/ip4/0.0.0.0/tcp/1", "--listen", "/ip6/::/tcp/1", *chosen]
+    assert seen[5:] == ["--listen", "/ip4/0.0.0.0/tcp/1", "--listen", "/ip6/::/tcp/1", "--peer", *join.peers, *chosen]
     assert kept.read_text() == invite
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 

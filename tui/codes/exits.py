@@ -21,7 +21,8 @@ EXITS = {
         short="nobody answered in time",
         meaning="No address of the invite answered, or no peer runs in the folder that was named.",
         remedy="Look whether this machine is online. An invite whose addresses are all gone: ask its organiser for a "
-        "new one. A peer: homefires status, and homefires join to start it.",
+        "new one, or join with --peer and the address of somebody who takes part (in his peer's folder, peers.json has "
+        "some). A peer: homefires status, and homefires join to start it.",
     ),
     "4": Advice(
         short="the port is in use",

@@ -94,6 +94,10 @@ def add_addresses(parser: Parser, flag: str, text: str) -> None:
     parser.add_argument(flag, action="append", default=[], metavar="ADDR", help=text)
 
 
+PEER = "dial this peer of the run, too, such as when no address of the invite answers; repeatable"
+"""What join's --peer is for."""
+
+
 def add_machine(parser: Parser) -> None:
     """What every peer of a plan is, where they are only counted; and how large the model is."""
     for flag, metavar, what in (

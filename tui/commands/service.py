@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dht.errors import BadInput
-from tui.commands.options import LISTEN, Commands, add_addresses, add_command, add_keep, keep
+from tui.commands.options import LISTEN, PEER, Commands, add_addresses, add_command, add_keep, keep
 
 if TYPE_CHECKING:
     from tui.service import Service
@@ -42,6 +42,7 @@ def _add_install(actions: Commands) -> None:
     parser.add_argument("--name", default="", help="what the others call your peer (default: the end of its id)")
     parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
     add_addresses(parser, "--listen", LISTEN)
+    add_addresses(parser, "--peer", PEER)
     add_addresses(parser, "--announce", "with --bootstrap: tell others to dial this multiaddr; repeatable")
     parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=f"with --bootstrap: {HEALTH_PORT}")
     add_keep(parser)
@@ -63,7 +64,7 @@ def _install(options: argparse.Namespace) -> int:
         return _carry_out(_bootstrap(options), dry=options.dry)
     join = Join(
         invite=read_text(options.what), directory=options.dir, name=options.name, device=options.device,
-        listen=tuple(options.listen),
+        listen=tuple(options.listen), peers=tuple(options.peer),
     )  # fmt: skip
     if not options.dry and not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
         return 0
@@ -75,7 +76,7 @@ def _install(options: argparse.Namespace) -> int:
 
 def _refuse_stray(options: argparse.Namespace) -> None:
     """An option that this kind of service lacks was meant to do something. Raises BadInput."""
-    for word in ("name", "device") if options.bootstrap else ("announce", "health_port", "keep"):
+    for word in ("name", "device", "peer") if options.bootstrap else ("announce", "health_port", "keep"):
         if getattr(options, word):
             needs = "a peer's: leave it out with --bootstrap" if options.bootstrap else "a node's: add --bootstrap"
             raise BadInput(f"--{word.replace('_', '-')} is {needs}")

@@ -11,6 +11,7 @@ from tui.commands.options import (
     INVITE,
     LINES_UI_CHOICES,
     LISTEN,
+    PEER,
     Commands,
     add_addresses,
     add_command,
@@ -116,6 +117,7 @@ def _add_join(commands: Commands) -> None:
         text = f"megabits per second that your peer {what} at most (default: no cap)"
         parser.add_argument(f"--{word}", default="", metavar="MBPS", help=text)
     add_addresses(parser, "--listen", LISTEN)
+    add_addresses(parser, "--peer", PEER)
     text = "agree to what the run is and takes, without being asked: for services and scripts"
     parser.add_argument("--yes", action="store_true", help=text)
     text = "start the peer again after a crash, later and later (with systemd: homefires service install)"
@@ -140,6 +142,7 @@ def _join(options: argparse.Namespace) -> int:
         upload=options.upload,
         download=options.download,
         listen=tuple(options.listen),
+        peers=tuple(options.peer),
         keep_running=options.keep_running,
     )
     ui = choose_ui(options.ui)
