@@ -64,16 +64,20 @@ async def stay_in_touch(
     Each time something else may be looked after, too, which raises Unreachable if the daemon is gone.
     """
     always, in_turn = without_me(daemon, bootstrap), deque(without_me(daemon, earlier))
-    while always or in_turn:
+    while True:
         await asyncio.sleep(REMEET_S)
         in_turn.rotate(-1)
-        for address in (*always, *list(in_turn)[:1]):
-            with suppress(Unreachable):
-                await daemon.connect(address, timeout_s)
-                await meet(peer_id_in(address))
+        again = (*always, *list(in_turn)[:1])
+        await asyncio.gather(*(_meet_again(daemon, meet, address, timeout_s) for address in again))
         with suppress(Unreachable):
             for look in look_after:
                 await look()
+
+
+async def _meet_again(daemon: Daemon, meet: Meet, address: str, timeout_s: float) -> None:
+    with suppress(Unreachable):
+        await daemon.connect(address, timeout_s)
+        await meet(peer_id_in(address))
 
 
 def without_me(daemon: Daemon, addresses: Sequence[str]) -> list[str]:

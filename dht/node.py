@@ -107,6 +107,7 @@ class Node:
         """Questions that are open, by asker."""
         self._relay = Relay(daemon, nobody)
         self._slots: tuple[str, ...] = ()
+        self._found_at: tuple[str, ...] = ()
         self._relayed: set[str] = set()
         """Peers to whom there was no straight way at the last look."""
         self._open_names: Container[str] | None = None
@@ -145,6 +146,18 @@ class Node:
     async def addresses(self) -> tuple[str, ...]:
         """Where others can dial this node, each with /p2p/…; nowhere if it does not listen."""
         return await self._daemon.addresses()
+
+    @property
+    def found_at(self) -> tuple[str, ...]:
+        """What `addresses` said at the last look: a router that has restarted, or is asked for a port, changes it."""
+        return self._found_at
+
+    async def look_where(self) -> None:
+        """See where others can dial this node by now. Raises Unreachable if the daemon is gone."""
+        addresses = await self.addresses()
+        if set(addresses) != set(self._found_at):  # their order means nothing, and others would take it for news
+            self._found_at = addresses
+            log.info("others can dial this node at %s", ", ".join(addresses))
 
     @property
     def relays(self) -> tuple[str, ...]:
@@ -405,13 +418,14 @@ async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
             await node.start()
             await node.hold_slots()
             spawn(_watch(daemon))
-            look_after = (node.hold_slots, node.leave_relays)
+            look_after = (node.hold_slots, node.leave_relays, node.look_where)
             spawn(stay_in_touch(daemon, board.meet, config.bootstrap, earlier, config.dial_timeout_s, look_after))
             try:
                 yield node
             finally:
                 await streams.finish(_GOODBYE_S)
     except BaseExceptionGroup as group:
+            await node.look_where()
         if len(group.exceptions) == 1:
             raise group.exceptions[0] from group
         raise

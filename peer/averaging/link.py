@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
 from pathlib import Path
@@ -264,7 +264,7 @@ async def _join(args: argparse.Namespace, pipe: LinkPipe, tell: Story) -> None:
     )  # fmt: skip
     async with open_node(config) as node:
         notices = Notices(
-            node.board, identity, invite.spec_hash, args.name, await _dialable(node), node.refusals,
+            node.board, identity, invite.spec_hash, args.name, lambda: _dialable(node.found_at), node.refusals,
             relays=lambda: node.relays, upload_bps=lambda: node.upload_bps,
         )  # fmt: skip
         node.refusals.hear = lambda code, who, why: _tell_refusal(pipe, code, who, why)
@@ -287,13 +287,12 @@ def _first(errors: BaseExceptionGroup[HomefiresError]) -> HomefiresError:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-async def _dialable(node: Node) -> tuple[str, ...]:
-    """My addresses that others may try; those of loopback only if there are no others.
+def _dialable(mine: Iterable[str]) -> tuple[str, ...]:
+    """Of my addresses those that others may try; those of loopback only if there are no others.
 
     A circuit is none of them, and too long for a HEAD, which nobody would then believe.
     """
-    addresses = [address for address in await node.addresses() if can_be_dialled(address)]
-    addresses = [address for address in addresses if len(address) <= MAX_ADDRESS_CHARS]
+    addresses = [address for address in mine if can_be_dialled(address) and len(address) <= MAX_ADDRESS_CHARS]
     beyond = [address for address in addresses if not are_loopback([address])]
     return tuple((beyond or addresses)[:MAX_ADDRESSES])
 

@@ -30,7 +30,8 @@ class Neighbours:
         self, node: Node, notices: Notices, driver: Driver, hear_speeds: Callable[[Mapping[str, float]], None]
     ) -> None:
         self._node, self._notices, self._driver, self._hear_speeds = node, notices, driver, hear_speeds
-        self._met_at: dict[str, float] = {}
+        self._met: dict[str, tuple[float, tuple[str, ...]]] = {}
+        """When each was dialled last, and where."""
         self._dials = asyncio.Semaphore(DIALS)
 
     async def follow(self) -> None:
@@ -42,8 +43,8 @@ class Neighbours:
                 for peer, (head, addresses) in said_by(heads).items():
                     if head is not None and self._is_news(peer, head):
                         self._driver.deliver(Received(time.monotonic(), peer, head))
-                    if self._is_due(peer):
-                        self._met_at[peer] = time.monotonic()
+                    if self._is_due(peer, addresses):
+                        self._met[peer] = time.monotonic(), addresses
                         dialling.create_task(self._meet(peer, addresses))
                 await asyncio.sleep(READ_BOARD_S)
 
@@ -56,11 +57,13 @@ class Neighbours:
         heard, heard_at = self._driver.state.heard.get(peer, (None, float("-inf")))
         return heard is None or (time.monotonic() - heard_at > MEET_AGAIN_S and heard.anchor != head.anchor)
 
-    def _is_due(self, peer: str) -> bool:
-        """At once, and again while nothing is heard of it."""
+    def _is_due(self, peer: str, addresses: tuple[str, ...]) -> bool:
+        """At once; again while nothing is heard of it, and where it says to be now: there it is remembered."""
+        if peer not in self._met:
+            return True
         _, heard_at = self._driver.state.heard.get(peer, (None, float("-inf")))
-        met_at = self._met_at.get(peer)
-        return met_at is None or time.monotonic() - max(heard_at, met_at) > MEET_AGAIN_S
+        (met_at, where), now = self._met[peer], time.monotonic()
+        return now - met_at > MEET_AGAIN_S and (addresses != where or now - heard_at > MEET_AGAIN_S)
 
     async def _meet(self, peer: str, addresses: tuple[str, ...]) -> None:
         async with self._dials:

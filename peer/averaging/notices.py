@@ -63,8 +63,8 @@ class Notices:
     run: bytes
     name: str
     """What people call this peer."""
-    addrs: tuple[str, ...] = ()
-    """Where it can be dialled."""
+    addrs: Callable[[], tuple[str, ...]] = tuple
+    """Where it can be dialled, now."""
     refusals: Refusals = field(default_factory=Refusals)
     guard: Guard | None = None
     """Who is listened to; None: everybody."""
@@ -77,12 +77,13 @@ class Notices:
 
     async def publish(self, head: HeadSent, learning: Learning = NOTHING) -> None:
         """Put a HEAD up, signed; it replaces my last one."""
-        record = self._signed(head, learning, self.addrs)
-        most = len(self.addrs)
+        addrs = self.addrs()
+        record = self._signed(head, learning, addrs)
+        most = len(addrs)
         while (
             len(pack(record)) > MAX_RECORD_BYTES and most >= 0
         ):  # a long name and long addresses: others must hear of this peer
-            record = self._signed(head, NOTHING, self.addrs[:most])
+            record = self._signed(head, NOTHING, addrs[:most])
             most -= 1
         await self.board.publish(topics.HEAD, record, topics.HEAD_TTL_S)
 

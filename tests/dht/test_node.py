@@ -241,6 +241,32 @@ async def test_announced_addresses_are_the_ones_to_dial(tmp_path: Path) -> None:
         assert await node.addresses() == (f"{announce[0]}/p2p/{node.peer_id}",)
 
 
+async def test_it_is_found_where_its_daemon_says_by_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router gave it a port, or another address at night. The same in another order is no news."""
+    monkeypatch.setattr("dht.contact.REMEET_S", 0.01)
+    async with open_node(config(tmp_path)) as node:
+        first = node.found_at
+        assert first == await node.addresses()
+        says, looks = [*first, f"/ip4/203.0.113.5/tcp/1/p2p/{node.peer_id}"], asyncio.Semaphore(0)
+
+        async def addresses() -> tuple[str, ...]:
+            looks.release()
+            return tuple(says)
+
+        monkeypatch.setattr(node._daemon, "addresses", addresses)
+        async with asyncio.timeout(HANG_S):
+            for _ in range(2):
+                await looks.acquire()
+            assert node.found_at == tuple(says)
+            known = node.found_at
+            says.reverse()
+            while not looks.locked():
+                await looks.acquire()
+            for _ in range(2):
+                await looks.acquire()
+            assert node.found_at == known
+
+
 async def test_asking(tmp_path: Path) -> None:
     async with (
         open_node(config(tmp_path / "a")) as server,

@@ -184,7 +184,7 @@ async def test_a_wrong_organiser(place: Place, tmp_path: Path, caplog: pytest.Lo
     liar.serve("genesis", lambda: pack(forged))
     identity, newcomer = await place.add()
     assert await newcomer.meet(liar.peer_id, await liar.addresses())
-    notices = Notices(newcomer.board, identity, RUN, "", (), newcomer.refusals)
+    notices = Notices(newcomer.board, identity, RUN, "", tuple, newcomer.refusals)
     assert await said_genesis(newcomer, notices, place.organiser.peer_id) is None
     (line,) = refused(caplog, Code.ORGANISER, mallory.peer_id) or [""]
     assert "not the organiser of the invite" in line
@@ -294,7 +294,7 @@ async def test_a_head_of_a_stranger_is_not_listened_to(place: Place, caplog: pyt
     """The board is open; who reads it is not."""
     identity, node = await place.add()
     guard = place.stand_guard(node)
-    notices = Notices(node.board, identity, RUN, "", (), node.refusals, guard)
+    notices = Notices(node.board, identity, RUN, "", tuple, node.refusals, guard)
     for shows in (False, True):
         other = Identity.generate()
         shown = admit(place.organiser, RUN, other.peer_id).to_bytes() if shows else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -32,17 +32,22 @@ class Around:
     speeds: dict[str, float] = field(default_factory=dict)
     heard: list[Mapping[str, float]] = field(default_factory=list)
     reads: int = 0
+    where: list[tuple[str, ...]] = field(default_factory=list)
+    on_read: Callable[[], None] = lambda: None
     state: Any = field(default_factory=lambda: SimpleNamespace(heard={}, electorate=("p1", "p2")))
     read_again: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read_heads(self) -> dict[str, HeadRecord]:
         self.reads += 1
+        if self.reads == 2:
+            self.on_read()
         if self.reads == 3:
             self.read_again.set()
         return {peer: record(head, addresses, self.speeds.get(peer)) for peer, (head, addresses) in self.others.items()}
 
     async def meet(self, peer: str, addresses: tuple[str, ...]) -> bool:
         self.met.append(peer)
+        self.where.append(addresses)
         if peer == self.hanging:
             await asyncio.Event().wait()
         return True
@@ -86,6 +91,18 @@ async def test_a_silent_peer_is_dialled_again(monkeypatch: pytest.MonkeyPatch) -
     around = Around({"p1": (HEAD, NOWHERE)})
     await follow(around, monkeypatch)
     assert around.met.count("p1") >= 2
+
+
+async def test_a_peer_that_says_to_be_elsewhere_is_met_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, though it is heard: who starts again looks where it was met last. Not at each word of it: after a while."""
+    moved = ("/ip4/10.0.0.2/tcp/1",)
+    for again_s, met in ((-1.0, [NOWHERE, moved]), (HANG_S, [NOWHERE])):
+        monkeypatch.setattr(neighbours, "MEET_AGAIN_S", again_s)
+        around = Around({"p1": (HEAD, NOWHERE)})
+        monkeypatch.setattr(around, "on_read", lambda around=around: around.others.update(p1=(HEAD, moved)))
+        around.state.heard["p1"] = (HEAD, float("inf"))
+        await follow(around, monkeypatch)
+        assert around.where == met
 
 
 async def test_a_dial_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:

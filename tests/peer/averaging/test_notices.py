@@ -28,7 +28,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> MemoryBoard:
 
 
 def of(board: MemoryBoard, name: str = "Zoë", addrs: tuple[str, ...] = ()) -> Notices:
-    return Notices(board, Identity.generate(), RUN, name, addrs)
+    return Notices(board, Identity.generate(), RUN, name, lambda: addrs)
 
 
 async def test_others_hear_how_training_goes(board: MemoryBoard) -> None:
@@ -43,15 +43,16 @@ async def test_others_hear_how_training_goes(board: MemoryBoard) -> None:
 
 
 async def test_who_cannot_be_dialled_is_found_through_its_relays(board: MemoryBoard) -> None:
-    """Its own addresses come first; of the relays, those that it has when it speaks, two at most."""
+    """Its own addresses come first, as they are when it speaks; of its relays likewise, two at most."""
     relays = [Identity.generate().peer_id for _ in range(3)]
-    held: list[str] = []
-    zoe = replace(of(board, addrs=("/ip4/192.168.1.7/tcp/1",)), relays=lambda: tuple(held))
+    held, addrs = list[str](), ["/ip4/192.168.1.7/tcp/1"]
+    zoe = replace(of(board), relays=lambda: tuple(held), addrs=lambda: tuple(addrs))
     me = zoe.identity.peer_id
     held.extend(relays)
+    addrs[:] = ["/ip4/203.0.113.5/tcp/1"]
     await zoe.publish(SAID, LEARNING)
     ((_, ways),) = (await of(board).read_others()).values()
-    assert ways == (*zoe.addrs, circuit(relays[0], me), circuit(relays[1], me))
+    assert ways == (*addrs, circuit(relays[0], me), circuit(relays[1], me))
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, 1e12, -1.0, None])
