@@ -1,7 +1,9 @@
-"""How far this machine's clock is from those of the nodes that it meets first.
+"""How far this machine's clock is from those of others.
 
 hivemind drops a peer whose clock is more than 3 s off, without a word to it (`MAX_DHT_TIME_DISCREPANCY_SECONDS`): who
-joins must hear of it before.
+joins must hear of it before. A clock that goes wrong later is as bad: what its machine says of itself is over before
+others read it, or it holds what the others say for over, and nobody tells it. So it is compared again whenever it has
+jumped, as when a laptop wakes up, and every ten minutes, for one that only goes wrong slowly.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dht.addresses import peer_id_in
 from dht.daemon import Daemon
 from dht.errors import ClockOff, Unreachable
 
@@ -24,6 +25,13 @@ TIME = "time"
 MOST_S = 3.0
 ASK_S = 3.0
 ASK_MOST = 5
+"""At the start."""
+LOOK_S = 5.0
+"""A jump is noticed so soon."""
+JUMP_S = 1.0
+"""A clock that has moved so far against the one that only counts seconds was set, or its machine has slept."""
+COMPARE_S = 600.0
+"""One that has not jumped is compared so often."""
 
 _QUESTION = bytes([len(TIME)]) + TIME.encode() + bytes(2)
 _ANSWER = struct.Struct(">BId")
@@ -49,19 +57,43 @@ def pack_time(now_s: float) -> bytes:
     return struct.pack(">d", now_s)
 
 
-async def require_right_clock(daemon: Daemon, protocol: str, addresses: Sequence[str], clock: Clock) -> None:
-    """Compare with the nodes at these addresses, to which there is a connection. Raises ClockOff."""
-    peers = list(dict.fromkeys(map(peer_id_in, addresses)))[:ASK_MOST]
+class Watch:
+    """Says when a clock that was right is to be compared again. Both clocks are in seconds; `steady` never jumps."""
+
+    def __init__(self, wall: Clock, steady: Clock) -> None:
+        self._wall, self._steady = wall, steady
+        self.compared()
+
+    def compared(self) -> None:
+        """It is as good as the others' now."""
+        self._apart_s, self._at_s = self._wall() - self._steady(), self._steady()
+
+    @property
+    def has_jumped(self) -> bool:
+        """Since it was compared."""
+        return abs(self._wall() - self._steady() - self._apart_s) > JUMP_S
+
+    @property
+    def is_due(self) -> bool:
+        return self.has_jumped or self._steady() - self._at_s >= COMPARE_S
+
+
+async def require_right_clock(
+    daemon: Daemon, protocol: str, peers: Sequence[str], clock: Clock, least: int = 1
+) -> bool:
+    """Compare with these peers, to which there is a connection; whether any told the time.
+
+    Raises ClockOff if most of those that did, and so many at least, are too far from `clock`.
+    """
     answers = await asyncio.gather(*(_read(daemon, protocol, peer, clock) for peer in peers))
     readings = [answer for answer in answers if answer is not None]
-    if 2 * sum(reading.is_off for reading in readings) <= len(readings):
-        return  # most agree with this machine, or nobody told the time
+    if len(readings) < least or 2 * sum(reading.is_off for reading in readings) <= len(readings):
+        return bool(readings)
     ahead_s = statistics.median(reading.ahead_s for reading in readings)
     which = "the node" if len(readings) == 1 else f"{len(readings)} nodes"
     raise ClockOff(
         f"this machine's clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} that of {which} "
-        f"asked, more than the {MOST_S:.0f} s that peers bear; set it with NTP (timedatectl set-ntp true), then start "
-        "again"
+        f"asked, more than the {MOST_S:.0f} s that peers bear; set it with NTP (timedatectl set-ntp true)"
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from dht.addresses import CIRCUIT, check_announce, check_dial, check_listen, is_circuit, peer_id_in
 from dht.board import Board
 from dht.bucket import Lane
-from dht.clock import TIME, Clock, pack_time, require_right_clock
+from dht.clock import ASK_MOST, TIME, Clock, pack_time, require_right_clock
 from dht.contact import dial_first, stay_in_touch, without_me
 from dht.daemon import Daemon, DaemonConfig, open_daemon
 from dht.errors import BadAddress, ClockOff, Unreachable
@@ -218,6 +218,15 @@ class Node:
         except (TimeoutError, EOFError, OSError) as error:
             raise Unreachable(f"peer {peer_id} did not answer within {timeout_s:g} s") from error
 
+    @property
+    def clock(self) -> Clock:
+        """What this node takes for the time."""
+        return self._config.clock
+
+    async def compare_clocks(self, peers: Sequence[str], least: int) -> bool:
+        """As `require_right_clock`, with this node's clock. Raises ClockOff."""
+        return await require_right_clock(self._daemon, self._ask_protocol, peers, self._config.clock, least)
+
     async def meet(self, peer_id: str, addresses: Sequence[str]) -> bool:
         """Connect to a peer at the first of its addresses that answers; addresses of others are not dialled.
 
@@ -416,6 +425,7 @@ async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
             )  # fmt: skip
             node = Node(config, daemon, board, streams, refusals, remembered)
             await node.start()
+            await node.look_where()
             await node.hold_slots()
             spawn(_watch(daemon))
             look_after = (node.hold_slots, node.leave_relays, node.look_where)
@@ -425,7 +435,6 @@ async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
             finally:
                 await streams.finish(_GOODBYE_S)
     except BaseExceptionGroup as group:
-            await node.look_where()
         if len(group.exceptions) == 1:
             raise group.exceptions[0] from group
         raise
@@ -475,7 +484,8 @@ def _daemon_config(config: NetworkConfig) -> DaemonConfig:
 async def _check_clock(daemon: Daemon, config: NetworkConfig, met: Sequence[str], refusals: Refusals) -> None:
     """Raises ClockOff."""
     try:
-        await require_right_clock(daemon, _protocol(config.run, "ask"), met, config.clock)
+        peers = list(dict.fromkeys(map(peer_id_in, met)))[:ASK_MOST]
+        await require_right_clock(daemon, _protocol(config.run, "ask"), peers, config.clock)
     except ClockOff as error:
         refusals(Code.CLOCK, "this machine", str(error))
         raise

@@ -15,7 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dht.errors import DiskFull, HomefiresError, MemoryFull, RunMismatch, Unreachable
+from dht.clock import Watch
+from dht.errors import ClockOff, DiskFull, HomefiresError, MemoryFull, RunMismatch, Unreachable
 from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import LinkLost
 from peer.events import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 SPEC_TIMEOUT_S = 90.0
 POLL_S = 0.5
 RETRY_S = 5.0
+CLOCK_RETRY_S = 60.0
 LINKS_LOST = 3
 LINK_LOST_WINDOW_S = 600.0
 
@@ -91,6 +93,8 @@ class Peer(Standing):
     """No inner step begins before that."""
     learning_rate: float = 0.0
     """Of the newest inner step."""
+    clock_is_off: bool = False
+    """Whether this machine's clock keeps it from having a link."""
     stands_aside: bool = False
     """Whether its link was asked to leave, since there is no quota of traffic."""
     tries_device_at: float = 0.0
@@ -122,6 +126,8 @@ class Peer(Standing):
             except (LinkLost, Unreachable) as error:
                 if not self.stands_aside:
                     self.note_lost_link(error)
+            except ClockOff as error:
+                self.wait_for_clock(error)
             except Left:
                 return
 
@@ -136,7 +142,7 @@ class Peer(Standing):
                 f"{self.checkpoints.folder} is at round {self.trainer.anchor.round}, where the chain beside it does "
                 "not lead; move the checkpoints away to start from the chain"
             )
-        self.anchor, self.met = anchor, True
+        self.anchor, self.met, self.clock_is_off = anchor, True, False
 
     def meet_again(self) -> None:
         """A new link in place of one that has ended; the trainer stays as it is."""
@@ -162,6 +168,21 @@ class Peer(Standing):
             raise error
         self.session.warn("LINK", "the link ended unexpectedly and is started again; nothing is lost")
 
+    def wait_for_clock(self, error: ClockOff) -> None:
+        """The link has ended: by a wrong clock what it says is over, or not yet true. Try another once that was set.
+
+        A clock that was put right slowly does not jump: it is tried again after `CLOCK_RETRY_S`, too.
+        """
+        self.exposure.begin()
+        self.trainer.leave_device()
+        if not self.clock_is_off:
+            self.session.warn("CLOCK", f"{error}; this peer holds back until it is right")
+        self.clock_is_off = True
+        self.session.say("PAUSED", f"{error}; training goes on by itself when it is right")
+        watch, until = Watch(time.time, time.monotonic), time.monotonic() + CLOCK_RETRY_S
+        while time.monotonic() < until and not (watch.has_jumped or self.session.stopping):
+            time.sleep(POLL_S)
+
     def pause(self, why: str) -> None:
         """The disk or the device is full. What was learned stays in memory; after `RETRY_S` it is tried again."""
         self.exposure.begin()
@@ -173,8 +194,8 @@ class Peer(Standing):
                 continue
             try:
                 self._hear(POLL_S)
-            except DiskFull:
-                continue  # the link writes to the same disk
+            except (DiskFull, ClockOff):
+                continue  # the link writes to the same disk; by a wrong clock the next one ends, too
             except (LinkLost, Unreachable) as error:
                 self.note_lost_link(error)
 

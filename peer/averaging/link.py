@@ -19,10 +19,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dht.addresses import are_loopback, can_be_dialled, listened_on
+from dht.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
+from dht.clock import Watch
 from dht.errors import HomefiresError
 from dht.identity import Identity, verify
 from dht.invite import Invite, parse_for, read_text
@@ -48,6 +50,7 @@ from peer.averaging.pipe import LinkLost, LinkPipe
 from peer.averaging.rules import rules_of
 from peer.averaging.starting import lead, unless_left
 from peer.averaging.syncing import Syncer
+from peer.averaging.timekeeping import keep_time
 from peer.events import AlertRaised
 from peer.limits.chosen import Chosen
 from peer.rounds.layout import Part, cut
@@ -70,8 +73,18 @@ async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, not
     node.serve("spec", text.encode)
     spec = specs.parse(text)
     notices, membership = await _stand_guard(node, pipe, directory, invite, notices, spec.admission)
-    async with nullcontext() if membership is None else _meanwhile(membership.keep()):
+    async with (
+        _meanwhile(keep_time(node, partial(_whose_time_counts, invite, notices), Watch(node.clock, time.monotonic))),
+        nullcontext() if membership is None else _meanwhile(membership.keep()),
+    ):
         await _take_part(node, pipe, directory, invite, notices, chosen, spec, text)
+
+
+def _whose_time_counts(invite: Invite, notices: Notices) -> Iterator[str]:
+    """The nodes of the invite, and whom rounds need."""
+    yield from map(peer_id_in, invite.addrs)
+    assert notices.guard is not None
+    yield from notices.guard.roster.needed()
 
 
 async def _take_part(

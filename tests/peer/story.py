@@ -50,9 +50,14 @@ class Clock:
     """What the session believes the time to be."""
 
     now: float = 1000.0
+    ahead_s: float = 0.0
 
     def monotonic(self) -> float:
         return self.now
+
+    def time(self) -> float:
+        """What the clock on the wall shows."""
+        return 1_800_000_000.0 + self.now + self.ahead_s
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds

@@ -207,6 +207,23 @@ async def test_a_clock_that_is_off_by_10_s(
     assert len(refused(caplog, Code.CLOCK, "this machine")) == 1
 
 
+async def test_a_clock_that_goes_wrong_later(place: Place) -> None:
+    """Most of those asked must disagree, and as many as are wanted: the other machine may be the one that is wrong."""
+    ahead = [0.0]
+    _, first = await place.add()
+    _, second = await place.add()
+    _, node = await place.add(clock=lambda: time.time() + ahead[0])
+    both = [first.peer_id, second.peer_id]
+    await node.meet(second.peer_id, await second.addresses())
+    assert await node.compare_clocks(both, 1)
+    ahead[0] = -90.0
+    with pytest.raises(ClockOff, match="90 s behind that of 2 nodes asked"):
+        await node.compare_clocks(both, 2)
+    assert await node.compare_clocks(both[:1], 2), "one alone proves nothing"
+    assert await first.compare_clocks([second.peer_id, node.peer_id], 2), "most agree with it"
+    assert not await node.compare_clocks([], 1)
+
+
 async def test_a_clock_that_is_off_by_1_s_is_borne(place: Place) -> None:
     await place.add()
     await place.add(clock=lambda: time.time() + 1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dht.errors import DiskFull, MemoryFull, RunMismatch, Unreachable
+from dht.errors import ClockOff, DiskFull, MemoryFull, RunMismatch, Unreachable
 from peer import session as sessions
 from peer.averaging.pipe import LinkLost
 from peer.events import (
@@ -27,6 +27,7 @@ from tests.peer.story import NEXT, STEPS, Beginning, Story, commit, join_with
 
 DAEMON_GONE = Unreachable("the network daemon (p2pd) ended by itself")
 """What a link says before it ends for that."""
+CLOCK_OFF = ClockOff("this machine's clock is 90 s ahead of that of 2 nodes asked; set it with NTP")
 
 # ---- checkpoints ----
 
@@ -199,7 +200,7 @@ def test_a_pause_ends_when_asked_to_leave(story: Story) -> None:
     assert story.link.waits == []
 
 
-@pytest.mark.parametrize("failure", [DiskFull("the disk is full"), LinkLost(), DAEMON_GONE])
+@pytest.mark.parametrize("failure", [DiskFull("the disk is full"), LinkLost(), DAEMON_GONE, CLOCK_OFF])
 def test_a_link_that_ends_during_a_pause_is_started_again(
     story: Story, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
@@ -268,6 +269,74 @@ def test_a_link_that_ended_is_started_again(story: Story, monkeypatch: pytest.Mo
     ]
     assert ("applied", NEXT, b"state") in link.told
     assert link.kinds()[-1] == "finish"
+
+
+@pytest.mark.parametrize(("jumps", "waits_s"), [(True, 10.0), (False, sessions.CLOCK_RETRY_S)])
+def test_a_clock_that_goes_wrong_holds_training_until_it_is_right(
+    story: Story, monkeypatch: pytest.MonkeyPatch, jumps: bool, waits_s: float
+) -> None:
+    """It is told once, with what to do, however often the next link finds it wrong. Nothing is lost, and training goes
+    on when the clock was set, or was right at the next try."""
+
+    class Wrong(Beginning):
+        def restart(self) -> None:
+            super().restart()
+            assert story.told(PeerStateChanged)[-1].why == "connecting again"
+            if self.restarts == 1:
+                self.queue.append(("ends with", CLOCK_OFF))
+
+        def expect(self, kind: str, timeout_s: float | None) -> tuple[Any, ...]:
+            if self.queue and self.queue[0][0] == "ends with":
+                self.receive(0.0)
+            return super().expect(kind, timeout_s)
+
+    sleep = story.clock.sleep
+
+    def sleep_and_set(seconds: float) -> None:
+        sleep(seconds)
+        if jumps and story.clock.now - held[-1] >= 10.0:
+            story.clock.ahead_s -= 90.0
+
+    held: list[float] = []
+
+    def emit(event: Event) -> None:
+        story.events.append(event)
+        if isinstance(event, PeerStateChanged) and event.state == "PAUSED":
+            held.append(story.clock.now)
+            assert event.why == f"{CLOCK_OFF}; training goes on by itself when it is right"
+            assert story.trainer.is_away, "its owner has the device meanwhile"
+
+    story.session.emit = emit
+    monkeypatch.setattr(story.clock, "sleep", sleep_and_set)
+    link = Wrong(deque([("in_step",), ("ends with", CLOCK_OFF)]))
+    goes_on = [("resume", HEAD.anchor), ("in_step",), *[None] * STEPS]
+
+    def wait(timeout_s: float) -> None:
+        if link.restarts == 2 and goes_on:
+            link.queue.append(goes_on.pop(0))
+        story.session.stopping = story.trainer.frozen
+
+    link.on_wait = wait
+    join_with(story, link, monkeypatch)
+    assert [alert.code for alert in story.told(AlertRaised)] == ["CLOCK"]
+    assert "set it with NTP" in story.told(AlertRaised)[0].text
+    assert len(held) == link.restarts == 2
+    assert story.clock.now - held[0] >= 2 * waits_s
+    assert held[1] - held[0] < waits_s + 2 * sessions.POLL_S
+    assert story.trainer.done.count("step") == STEPS
+
+
+def test_a_clock_that_was_wrong_from_the_start_ends_the_peer_in_words(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody sits there who can set it."""
+
+    class Wrong(Beginning):
+        def expect(self, kind: str, timeout_s: float | None) -> tuple[Any, ...]:
+            raise CLOCK_OFF
+
+    with pytest.raises(ClockOff):
+        join_with(story, Wrong(), monkeypatch)
 
 
 def test_what_else_does_not_answer_ends_the_peer_as_ever(story: Story) -> None:

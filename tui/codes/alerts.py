@@ -31,9 +31,10 @@ ALERTS = {
     ),
     "CLOCK": Advice(
         short="a clock is further off than the network bears",
-        meaning="What peers tell each other carries the time, and expires by it. A peer whose clock is seconds off is "
-        "not understood.",
-        remedy="Set the clock by the network: timedatectl set-ntp true.",
+        meaning="What peers tell each other carries the time, and expires by it. By a wrong clock nobody sees this "
+        "peer, or it sees nobody. It is compared with others' at the start, every ten minutes, and when it has jumped, "
+        "as after a laptop's sleep. While it is wrong this peer has no connection and does not train; nothing is lost.",
+        remedy="Set the clock by the network: timedatectl set-ntp true. Training then goes on by itself.",
     ),
     "CONTROL": Advice(
         short="the peer takes no commands",
