@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -89,6 +90,20 @@ def let_lie(node: Node, directory: Path) -> None:
     vars(node)["answer"] = listen_to_liar
 
 
+CLOCK = "clock_ahead_s"
+"""A link in whose directory there is a file of this name reads it to know how wrong its clock is, in seconds."""
+
+
+def let_clock_go_wrong(node: Node, directory: Path) -> None:
+    """Have this node's clock be as wrong as the file says, from now on and whenever it is changed."""
+
+    def clock() -> float:
+        path = directory / CLOCK
+        return time.time() + (float(path.read_text()) if path.exists() else 0.0)
+
+    node._config = replace(node._config, clock=clock)
+
+
 def lengthen(node: Node, streams: FaultyStreams, delay_s: float) -> None:
     """Have all that this node hears come so much later, and answers after the way there and back."""
     streams.delay(delay_s)
@@ -108,6 +123,7 @@ async def faulty_story(
     loop = asyncio.get_running_loop()
     streams = node.streams = FaultyStreams(node.streams, time.monotonic, loop.call_later, Random(node.peer_id))
     let_lie(node, directory)
+    let_clock_go_wrong(node, directory)
     if (directory / DELAY).exists():
         lengthen(node, streams, float((directory / DELAY).read_text()))
     breaker = Breaker(directory, streams)
