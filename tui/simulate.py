@@ -11,7 +11,8 @@ from typing import TextIO
 from dht.errors import BadInput
 from peer.events import Line, format_line
 from peer.plan.explain import seconds
-from peer.plan.machines import Swarm, read_peers
+from peer.plan.machines import Declared
+from peer.plan.peers_file import read_declared
 from peer.plan.shape import shape_of
 from peer.plan.simulate.asked import Asked, read_attackers
 from peer.plan.simulate.churn import read_churn
@@ -92,9 +93,9 @@ def _is_same(path: Path, other: Path) -> bool:
 def _asked(asked: Simulate) -> Asked:
     _check(asked)
     spec = choose_spec(asked.spec, sets=asked.sets)
-    peers, swarm = _peers(asked.peers)
+    peers, declared = _peers(asked.peers)
     return Asked(
-        spec=spec, shape=shape_of(spec), swarm=swarm, peers=peers, step_s=asked.step_s, spread=asked.spread,
+        spec=spec, shape=shape_of(spec), declared=declared, peers=peers, step_s=asked.step_s, spread=asked.spread,
         upload_mbps=asked.upload, download_mbps=asked.download, rounds=asked.rounds, preset=asked.preset,
         churn=read_churn(asked.churn) if asked.churn else Churn(),
         attackers=read_attackers(asked.attackers) if asked.attackers else (), skew_s=asked.skew_s, seed=asked.seed,
@@ -119,10 +120,10 @@ def _check(asked: Simulate) -> None:
         raise BadInput(f"--seed is {asked.seed}; use 0 to 2^63 - 1")
 
 
-def _peers(text: str) -> tuple[int, Swarm | None]:
+def _peers(text: str) -> tuple[int, Declared | None]:
     if not text.removeprefix("-").isdecimal():
-        swarm = read_peers(Path(text))
-        return len(swarm), swarm
+        declared = read_declared(Path(text))
+        return len(declared.machines), declared
     if not 1 <= int(text) <= MOST_PEERS:
         raise BadInput(f"--peers is {text}; simulate 1 to {MOST_PEERS}")
     return int(text), None

@@ -58,6 +58,18 @@ def test_more_than_a_group_is_a_grid(capsys: pytest.CaptureFixture[str]) -> None
     assert "grid of 3 × 4, message by message" in json.loads(capsys.readouterr().out)["how"]
 
 
+def test_peers_of_a_file_sit_in_a_grid_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two regions that are far apart: what is agreed on takes longer than between neighbours."""
+    row, median_s = "upload_mbps = 20\ndownload_mbps = 50\nstep_s = 0.2\n", []
+    for region in ("near", "far"):
+        peers = tmp_path / f"{region}.toml"
+        first = f'[[peer]]\nname = "a"\ncount = 6\nregion = "near"\n{row}'
+        peers.write_text(f'delay_ms = 500\n{first}[[peer]]\nname = "b"\ncount = 6\nregion = "{region}"\n{row}')
+        assert main([*QUICK, "--peers", str(peers), "--grid", "3x4", "--json"]) == 0
+        median_s.append(json.loads(capsys.readouterr().out)["median_round_s"])
+    assert median_s[1] > median_s[0] + 4 * 0.4
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

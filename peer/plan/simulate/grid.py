@@ -147,23 +147,34 @@ class Grid:
 def gather(setting: Setting, sides: tuple[int, ...], side: int, decided: Times) -> Times:
     """When each seat has what all its mates along a side hold: shards of one size, from each its own.
 
-    Of a mate that is not there another seat is asked that holds the same, after the usual silence.
+    A mate sends from when it has its shard, at the rate of the pair or at its share of its own line; all of it passes
+    the receiver's line. In the place of a mate that is gone another seat is asked that holds the same, after the usual
+    silence.
     """
-    shard_bytes = wire_bytes(setting) / math.prod(sides[: side + 1])
-    have = np.full_like(decided, np.nan)
-    for members in groups_along(sides, side):
-        seats = members[members < len(decided)]
-        there = decided[seats]
-        if np.isnan(there).all():
-            continue
-        lost = int(np.isnan(there).sum())
-        latest = float(np.nanmax(there)) + (FETCH_RETRY_S if lost else 0.0)
-        for seat in seats[~np.isnan(there)]:
-            machine = setting.machines[int(seat)]
-            slowest = min(filter(None, (machine.upload_bps, machine.download_bps)), default=0.0)
-            took_s = 8 * shard_bytes * (len(seats) - 1) / slowest if slowest else 0.0
-            have[seat] = max(latest + setting.delay_s[1], float(decided[seat]) + took_s)
-    return have
+    seats_GM, peers = groups_along(sides, side), len(decided)
+    taken_GM = seats_GM < peers
+    known_GM = np.minimum(seats_GM, peers - 1)
+    has_GM = np.where(taken_GM, decided[known_GM], np.nan)
+    shard_bits = 8 * wire_bytes(setting) / math.prod(sides[: side + 1])
+    all_bits_G1 = shard_bits * (taken_GM.sum(axis=1, keepdims=True) - 1)
+    up_GM, down_GM = (all_bits_G1 / bps[known_GM] for bps in lines_of(setting))
+    delay_GMM, pair_bps_GMM = setting.between(known_GM)
+    at_GM = np.where(np.isnan(has_GM), -np.inf, has_GM)
+    latest_G1 = at_GM.max(axis=1, keepdims=True)
+    gives_GM = np.where(np.isnan(has_GM) & taken_GM, latest_G1 + FETCH_RETRY_S, at_GM)
+    arrives_GMM = gives_GM[:, :, None] + delay_GMM + np.maximum(shard_bits / pair_bps_GMM, up_GM[:, :, None])
+    own = np.arange(seats_GM.shape[1])
+    arrives_GMM[:, own, own] = at_GM
+    have: Times = np.full(math.prod(sides), np.nan)
+    have[seats_GM] = np.maximum(arrives_GMM.max(axis=1), has_GM + down_GM)  # NaN for whoever has nothing
+    return have[:peers]
+
+
+def lines_of(setting: Setting) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Up and down, in bits per second; infinite where there is no cap."""
+    up = [machine.upload_bps or np.inf for machine in setting.machines]
+    down = [machine.download_bps or np.inf for machine in setting.machines]
+    return np.array(up), np.array(down)
 
 
 def wire_bytes(setting: Setting) -> int:

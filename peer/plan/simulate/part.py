@@ -170,12 +170,11 @@ def _group(
     One part for each reducer: a message stands for the run of parts that one member reduces.
     """
     elements = math.ceil(sum(setting.layer_sizes) / math.prod(sides[:side]))
-    places = setting.places or tuple(range(len(setting.machines)))
     inside = {seat: place for place, seat in enumerate(members)}
     theirs = tuple(dataclasses.replace(change, peer=inside[change.peer]) for change in changes if change.peer in inside)
     own = dataclasses.replace(
         setting, layer_sizes=(elements,), machines=tuple(_machine(setting.machines[seat], side) for seat in members),
-        places=tuple(places[seat] for seat in members), churn=Churn(schedule=theirs),
+        places=tuple(setting.places[seat] for seat in members if setting.places), churn=Churn(schedule=theirs),
         spec=_spec(setting, side), part_elements=math.ceil(elements / len(members)), most_s=float("inf"),
         seed=setting.seed * 1_000_003 + side * 10_007 + number,
     )  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from dht.errors import BadInput
 from peer.plan.simulate import estimate
 from peer.plan.simulate.estimate import Estimate
-from peer.plan.simulate.grid import Grid, gather, seated
+from peer.plan.simulate.grid import Grid, gather, seated, wire_bytes
 from peer.plan.simulate.group import Group
 from peer.plan.simulate.setting import Change, Churn
 from peer.plan.simulate.sides import check_sides, groups_along, sides_for
@@ -150,6 +150,26 @@ def test_who_gathers_waits_for_the_last_of_its_mates_and_for_its_line() -> None:
     assert times[1] == pytest.approx(4.05, abs=0.2)
     assert alone[0] == pytest.approx(1.0 + 2.0 + 0.05, abs=0.2)
     assert np.isnan(alone[2])
+
+
+def test_gathering_takes_the_line_of_each_pair() -> None:
+    """Of a place that is known, too, where no peer says what its own line carries."""
+    of = dataclasses.replace(
+        setting(peers=4, preset="homogeneous", upload_mbps=0, download_mbps=0), layer_sizes=(10**8,)
+    )
+    shard_s = 8 * wire_bytes(of) / 2 / 1e9
+    assert shard_s > 0.1
+    assert gather(of, (2, 2), 0, np.zeros(4)) == pytest.approx(0.05 + shard_s)
+
+
+def test_a_slow_sender_keeps_its_mates_waiting_and_a_slow_receiver_itself() -> None:
+    """Mates 0 and 2: what one sends the other has to take in."""
+    of = dataclasses.replace(setting(peers=4, upload_mbps=100, download_mbps=100), layer_sizes=(10**8,))
+    shard_bits = 8 * wire_bytes(of) / 2
+    usual_s = 0.05 + shard_bits / 1e8
+    slow = dataclasses.replace(of.machines[2], upload_bps=1e6, download_bps=2e6)
+    found = gather(of.with_machines((*of.machines[:2], slow, of.machines[3])), (2, 2), 0, np.zeros(4))
+    assert found == pytest.approx([0.05 + shard_bits / 1e6, usual_s, shard_bits / 2e6, usual_s])
 
 
 @pytest.fixture
