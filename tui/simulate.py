@@ -155,9 +155,8 @@ def describe(outcome: Outcome, events: Path | None) -> str:
         ("penalties", _penalties(figures.penalties)),
         ("messages", f"{figures.messages:,}"),
     ]
-    rows += [(name, text) for name, text in outcome.more]
     if events is not None:
-        rows.append(("events", f"{events}; look at them with: homefires watch {events}"))
+        rows.append(("events", f"of {outcome.told}; look at them with: homefires watch {events}"))
     width = max(len(name) for name, _ in rows)
     return "".join(f"{name:<{width}}  {text}\n" for name, text in rows)
 

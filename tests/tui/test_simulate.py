@@ -52,6 +52,23 @@ def test_events_can_be_watched_and_reported(tmp_path: Path, capsys: pytest.Captu
     assert main(["report", str(events), "--to", str(tmp_path / "report.html")]) == 0
 
 
+def test_events_of_a_grid_are_those_of_a_row_with_an_attacker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However many processes; and the table says whose they are."""
+    said = []
+    for processes in ("1", "2"):
+        events = tmp_path / f"{processes}.jsonl"
+        grid = ("--peers", "12", "--grid", "3x4", "--attackers", "nan=1", "--processes", processes)
+        assert main([*QUICK, *grid, "--events", str(events)]) == 0
+        assert "the 3 peers of one row of 4, in seats 3, 7 and 11 (nan among them)" in capsys.readouterr().out
+        said.append(events.read_text())
+        commits = [line.event for line in read_lines(events) if line and isinstance(line.event, RoundCommitted)]
+        assert all(len(event.penalties) == 1 for event in commits)
+        assert len(commits) == 9
+    assert said[0] == said[1]
+
+
 def test_more_than_a_group_is_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
     """Chosen, or as it is said."""
     assert main([*QUICK, "--peers", "12", "--grid", "3x4", "--json"]) == 0

@@ -60,14 +60,26 @@ class Grid:
         self.tokens: list[NDArray[np.float64]] = []
         """Likewise the tokens that it trained on."""
         chosen = [self.chosen(side) for side in range(len(sides))]
+        self._told = chosen[0][0]
         others, mine = far(setting, sides, self.changes, chosen)
         self.mine = Part(setting, sides, self.changes, mine, sink)
         self.parts: list[Part | FarPart] = [*others, self.mine]
         self._sums: list[Sums] = []
 
     def chosen(self, side: int) -> Sequence[int]:
-        """The groups along a side that are simulated message by message: all."""
-        return range(math.prod(self.sides) // self.sides[side])
+        """The groups along a side that are simulated message by message: all. The first row tells its events."""
+        numbers = range(math.prod(self.sides) // self.sides[side])
+        return self.told_first(numbers) if side == 0 else numbers
+
+    def attacked(self) -> dict[str, int]:
+        """Of each kind of attack a row in which it happens."""
+        rows = math.prod(self.sides) // self.sides[0]
+        return {machine.attack: seat % rows for seat, machine in enumerate(self.setting.machines) if machine.attack}
+
+    def told_first(self, rows: Sequence[int]) -> list[int]:
+        """In another order: a row with an attacker comes first, if there is one."""
+        first = next(iter(self.attacked().values()), rows[0])
+        return [first, *(row for row in rows if row != first)]
 
     def run(self) -> None:
         """All rounds."""
@@ -101,6 +113,15 @@ class Grid:
 
     # ---- what came of it ----
 
+    def told(self) -> str:
+        """In words, whose events are told."""
+        rows = groups_along(self.sides, 0)
+        seats = [int(seat) for seat in rows[self._told] if seat < len(self.setting.machines)]
+        attacks = sorted({self.setting.machines[seat].attack for seat in seats} - {""})
+        named = f"{', '.join(map(str, seats[:-1]))} and {seats[-1]}"
+        who = f"the {len(seats)} peers of one row of {len(rows)}, in seats {named}"
+        return f"{who} ({', '.join(attacks)} among them)" if attacks else who
+
     def figures(self) -> Figures:
         """In the same numbers as of one group."""
         ends = np.array([float(np.median(times)) for times in self.began])
@@ -112,6 +133,9 @@ class Grid:
         exposed = [1 - float(np.nanmean(trained / gap)) for trained, gap in shares if not np.isnan(trained).all()]
         along = self.sums()
         scale = self.scale()
+        penalties: dict[str, float] = {}
+        for (attack, code), times in along[0].penalties.items():
+            penalties[code] = penalties.get(code, 0.0) + times * self.scale(attack)
         return Figures(
             peers=len(self.setting.machines), rounds=rounds, seconds=seconds, rounds_per_hour=3600 * rounds / seconds,
             tokens_per_s=tokens / seconds, exposed_share=float(np.mean(exposed or [0.0])),
@@ -119,7 +143,7 @@ class Grid:
             aborts=round(scale * sum(found.aborts for found in along)),
             later_ballots=round(scale * sum(found.later_ballots for found in along)),
             void_share=along[0].void / max(1, along[0].parts),
-            penalties={code: round(scale * times) for code, times in sorted(along[0].penalties.items())},
+            penalties={code: round(times) for code, times in sorted(penalties.items())},
             bytes_sent=self.sent_bytes(), messages=sum(found.messages for found in along),
         )  # fmt: skip
 
@@ -132,8 +156,8 @@ class Grid:
                     total.add(found)
         return self._sums
 
-    def scale(self) -> float:
-        """How often what was simulated happens in all."""
+    def scale(self, attack: str = "") -> float:
+        """How often what was simulated happens in all; of an attack, what was simulated of those who attack so."""
         return 1.0
 
     def sent_bytes(self) -> int:

@@ -6,6 +6,7 @@ The same seed gives the same run, to the last digit of every event.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from dht.memory import Scheduler
@@ -192,6 +193,14 @@ class Group:
     def _snapshot_s(self, machine: Simulated) -> float:
         size_bytes = STATE_BYTES * sum(part.size for part in self.parts)
         return 8 * size_bytes / machine.download_bps if machine.download_bps else 1.0
+
+    # ---- what came of it ----
+
+    def penalties(self) -> Counter[tuple[str, str]]:
+        """By attack of the peer that has it, empty of an honest one, and code."""
+        attacks = {peer.name: peer.machine.attack for peer in self.peers}
+        rounds = self.tally.rounds.values()
+        return Counter((attacks[peer], code) for found in rounds for peer, code in found.penalties)
 
     # ---- running ----
 
