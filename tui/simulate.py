@@ -16,9 +16,11 @@ from peer.plan.peers_file import read_declared
 from peer.plan.shape import shape_of
 from peer.plan.simulate.asked import Asked, read_attackers
 from peer.plan.simulate.churn import read_churn
+from peer.plan.simulate.compare import compare
 from peer.plan.simulate.running import Outcome, simulate
 from peer.plan.simulate.setting import Churn
 from tui.choose import choose_spec
+from tui.comparing import describe as compared
 from tui.processes import MOST, cores, spread_over
 from tui.progress import count, format_bytes
 
@@ -68,6 +70,17 @@ def run_simulate(asked: Simulate, out: TextIO) -> int:
             far=spread_over(asked.processes or cores()),
         )  # fmt: skip
     out.write(json.dumps(outcome.plain()) + "\n" if asked.as_json else describe(outcome, asked.events))
+    return 0
+
+
+def run_compare(asked: Simulate, out: TextIO) -> int:
+    """The same on rounds beside other ways to train. Raises BadInput."""
+    options = (("--grid", asked.grid), ("--aggregate", asked.aggregate), ("--events", asked.events))
+    for option, value in options:
+        if value:
+            raise BadInput(f"{option} does not go with --compare, which is for one group and writes a table alone")
+    found = compare(_asked(asked))
+    out.write(json.dumps(found.plain()) + "\n" if asked.as_json else compared(found))
     return 0
 
 

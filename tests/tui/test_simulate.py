@@ -223,3 +223,32 @@ def test_papers_are_printed_with_deviations(capsys: pytest.CaptureFixture[str]) 
     assert rows["case5_worldwide"][-1].endswith("%")
     assert "Of cases 1 to 4 it prints none" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_rounds_stand_beside_gossip_and_delayed_nesterov(capsys: pytest.CaptureFixture[str]) -> None:
+    """With what is modelled; the same again."""
+    said = []
+    for _ in range(2):
+        assert main([*QUICK, "--compare", "--upload", "5", "--download", "20"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    for words in ("rounds of 10 steps, simulated", "one-peer exponential gossip", "delayed Nesterov", "are formulas"):
+        assert words in said[0]
+    assert max(map(len, said[0].splitlines())) <= 80
+    assert main([*QUICK, "--compare", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["speeds"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--compare", "--peers", "65"], "there are 65 peers; take 2 to 64"),
+        (["--compare", "--peers", "1"], "there are 1 peers; take 2 to 64"),
+        (["--compare", "--grid", "2x2"], "--grid does not go with --compare"),
+        (["--compare", "--step-s", "1e6"], "no round was made"),
+        (["--papers", "--json"], "--json does not go with --papers"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUICK, *words]) == 2
+    assert says in capsys.readouterr().err
