@@ -15,7 +15,7 @@ from peer.plan.simulate.group import Sink
 from peer.plan.simulate.part import Agreed, FarPart, Part, Sums, Times
 from peer.plan.simulate.setting import Change, Setting
 from peer.plan.simulate.sides import groups_along
-from peer.plan.simulate.tally import Figures
+from peer.plan.simulate.tally import Figures, nine_in_ten
 from peer.rounds.turn import FETCH_RETRY_S
 
 Chosen = Sequence[Sequence[int]]
@@ -127,6 +127,7 @@ class Grid:
         ends = np.array([float(np.median(times)) for times in self.began])
         gave = np.array([int((~np.isnan(trained)).sum()) for trained in self.trained_s])
         seconds, rounds = float(ends[-1]), int((gave > 0).sum())
+        low_s, high_s = nine_in_ten(np.diff(ends).tolist())
         tokens = float(np.nansum(self.tokens))
         gaps = [later - earlier for earlier, later in pairwise(self.began)]
         shares = zip(self.trained_s, gaps, strict=True)
@@ -139,8 +140,8 @@ class Grid:
         return Figures(
             peers=len(self.setting.machines), rounds=rounds, seconds=seconds, rounds_per_hour=3600 * rounds / seconds,
             tokens_per_s=tokens / seconds, exposed_share=float(np.mean(exposed or [0.0])),
-            median_round_s=float(np.median(np.diff(ends))), members=float(gave.mean()),
-            aborts=round(scale * sum(found.aborts for found in along)),
+            median_round_s=float(np.median(np.diff(ends))), low_round_s=low_s, high_round_s=high_s,
+            members=float(gave.mean()), aborts=round(scale * sum(found.aborts for found in along)),
             later_ballots=round(scale * sum(found.later_ballots for found in along)),
             void_share=along[0].void / max(1, along[0].parts),
             penalties={code: round(times) for code, times in sorted(penalties.items())},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -32,6 +33,15 @@ def test_a_round_takes_the_declared_steps_and_an_agreement() -> None:
     assert figures.exposed_share == pytest.approx(1 - 10.0 / figures.median_round_s, abs=0.03)
     assert figures.tokens_per_s == pytest.approx(4 * 20 * 512 / figures.median_round_s, rel=0.05)
     assert figures.penalties == {}
+
+
+def test_nine_in_ten_rounds_are_within_the_bounds_that_are_told() -> None:
+    """Of rounds that are unlike."""
+    group, _ = ran(setting(rounds=20, spread=0.2))
+    figures = figures_of(group.tally, 4, 1, 0)
+    gaps = [later - earlier for earlier, later in pairwise(group.tally.times())]
+    assert figures.low_round_s < figures.median_round_s < figures.high_round_s
+    assert sum(figures.low_round_s <= gap <= figures.high_round_s for gap in gaps) == 17  # of 19: one beyond each end
 
 
 def test_the_same_seed_gives_the_same_lines() -> None:
