@@ -157,15 +157,13 @@ def describe(outcome: Outcome, events: Path | None) -> str:
     figures = outcome.figures
     if not figures.rounds:
         return f"no round was made: {figures.peers} peers {outcome.how}, decided nothing in the time they have\n"
-    round_s = (
-        f"{figures.median_round_s:.1f} s (median; nine in ten {figures.low_round_s:.1f} to {figures.high_round_s:.1f})"
-    )
+    bounds_s = f"{figures.low_round_s:.1f} to {figures.high_round_s:.1f} s"
     rows: list[tuple[str, str]] = [
         ("peers", f"{figures.peers} {outcome.how}"),
         ("rounds", f"{figures.rounds} in {seconds(figures.seconds)}, {figures.rounds_per_hour:.1f} per hour"),
         (
             "a round",
-            f"{round_s}, {figures.members:.1f} members",
+            f"{figures.median_round_s:.1f} s ({bounds_s} nine in ten), {figures.members:.1f} members",
         ),
         ("training", f"{figures.tokens_per_s:,.0f} tokens/s; a peer waits {figures.exposed_share:.1%} of its time"),
         ("each peer sends", f"{format_bytes(figures.bytes_sent)} per round"),

@@ -80,7 +80,7 @@ def _add_simulate(commands: Commands) -> None:
     what.add_argument("--papers", action="store_true", help=text)
     text = "put gossip and delayed Nesterov beside rounds: how fast, and how far, of 2 to 64 peers"
     what.add_argument("--compare", action="store_true", help=text)
-    text = "write the event lines of all peers there"
+    text = "write the event lines of all peers there; of a grid those of one row"
     parser.add_argument("--events", type=Path, metavar="FILE", help=text)
 
 
