@@ -14,9 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bootstrap.config import BootstrapConfig, read_config
 from bootstrap.inviting import parse_duration_s
 from bootstrap.report import Reporter
-from bootstrap.server import BootstrapConfig, read_config, serve
+from bootstrap.server import serve
 from dht.addresses import check_announce, check_dial, check_listen
 from dht.admission import LASTS_S
 from dht.errors import BadInput, HomefiresError

@@ -12,11 +12,11 @@ import pytest
 
 from bootstrap import organiser as command
 from bootstrap.admitting import BOOK_FILE, Book, read_book
+from bootstrap.around import may_meet
 from bootstrap.inviting import INVITE_FILE, SINGLE_MOST, Terms, issue_all, parse_duration_s
 from bootstrap.members import ENDED_FILE, end, renew
 from bootstrap.ordering import ORDERS_FILE, OrdersFile, lift, quarantine
 from bootstrap.report import Reporter
-from bootstrap.server import may_meet
 from dht.admission import FOR_EVER, LASTS_S, read_admission
 from dht.errors import BadInput
 from dht.identity import Identity
