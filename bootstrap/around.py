@@ -25,6 +25,7 @@ from dht.keys import HEAD
 from dht.node import Node
 from dht.records import Head, Malformed, unpack_body
 from dht.remembered import Remembered
+from dht.roster import Roster
 
 PEERS_FILE = "peers.json"
 """In the organiser's folder: whom its node met, and where."""
@@ -36,9 +37,12 @@ NOTE_MOST = 4
 log = logging.getLogger(__name__)
 
 
-def may_meet(peer: str, book: Book | None, orders: OrdersFile, now_s: float) -> bool:
-    """Whether this node passes on what the peer and others say who cannot dial each other."""
-    return (book is None or peer in book.members(now_s)) and peer not in orders.look().quarantined
+def is_relayed(peer: str, book: Book | None, orders: OrdersFile, guests: Roster, now_s: float) -> bool:
+    """Whether this node passes on what the peer and others say who cannot dial each other: of members, and of `guests`
+    who have shown an admission that is not in the book."""
+    if peer in orders.look().quarantined:
+        return False
+    return book is None or peer in book.members(now_s) or guests.why_not(peer) is None
 
 
 class Around:

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from bootstrap import ports
 from bootstrap.admitting import Book
-from bootstrap.around import Around, may_meet
+from bootstrap.around import Around, is_relayed
 from bootstrap.config import BootstrapConfig
 from bootstrap.founding import GenesisFile, Waiting, look
 from bootstrap.health import Health
@@ -33,8 +33,9 @@ from dht.logfile import bounding
 from dht.loopback import serving
 from dht.node import NetworkConfig, Node, open_node
 from dht.probing import serve_probes
-from dht.records import Genesis, pack
+from dht.records import Genesis, Malformed, pack
 from dht.refusals import Code
+from dht.roster import Roster
 
 LOOK_S = 1.0
 """Pause between two looks at the board while founders are missing, and between two at the orders."""
@@ -108,9 +109,11 @@ def _answer(
     serve_probes(node)
     serve_knocks(node)
     node.answer("orders", orders.answer)
-    node.relay_for(lambda peer: may_meet(peer, book, orders, time.time()))
+    guests = Roster(config.spec_hash, node.peer_id, asks_admission=True)
+    node.relay_for(lambda peer: is_relayed(peer, book, orders, guests, time.time()))
     if book is not None:
         _admit_who_asks(node, book, orders, report)
+        _take_in_guests(node, guests)
 
 
 def _admit_who_asks(node: Node, book: Book, orders: OrdersFile, report: Reporter) -> None:
@@ -131,6 +134,20 @@ def _admit_who_asks(node: Node, book: Book, orders: OrdersFile, report: Reporter
         return answered.to_bytes()
 
     node.answer("admit", answer)
+
+
+def _take_in_guests(node: Node, guests: Roster) -> None:
+    """Whoever shows an admission that is in no book, as the organiser's own watcher does, is relayed for, too."""
+
+    async def answer(peer: str, request: bytes) -> bytes | None:
+        try:
+            guests.learn(peer, request)
+        except Malformed as error:
+            node.refusals(Code.STRANGER, peer, f"what it shows is no admission: {error}")
+            return None
+        return b""
+
+    node.answer("guest", answer)
 
 
 async def _found(

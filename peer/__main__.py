@@ -109,10 +109,10 @@ def _watch(args: argparse.Namespace) -> int:
     from peer.watch.archive import Retention
 
     if args.keep is None:
-        return watching.main(args.invite)
+        return watching.main(args.invite, organiser=args.organiser)
     retention = Retention(last=args.keep_last, every=args.keep_every)
     with hold_directory(args.keep), bounding(args.keep / "watch.log"):
-        return watching.main(args.invite, watching.Keep(folder=args.keep, retention=retention))
+        return watching.main(args.invite, watching.Keep(folder=args.keep, retention=retention), args.organiser)
 
 
 def _audit(directory: Path, *, as_json: bool) -> int:
@@ -170,6 +170,8 @@ def _parser() -> argparse.ArgumentParser:
     watching.add_argument("--keep", type=Path, metavar="DIR", help="keep checkpoints in this folder")
     watching.add_argument("--keep-last", type=int, default=3, metavar="N", help="the newest N of them")
     watching.add_argument("--keep-every", type=int, default=0, metavar="M", help="and the first of every M rounds")
+    text = "the organiser's folder, whose key lets the watcher into a run that asks for an admission"
+    watching.add_argument("--organiser", type=Path, metavar="DIR", help=text)
     describing = commands.add_parser("describe", help="print parameters and memory of a run")
     describing.add_argument("spec", help="a shipped spec or a TOML file")
     exporting = commands.add_parser("export", help="write the model of a run directory for plain transformers")
