@@ -7,7 +7,7 @@ started once the node has issued its invite, and again if it fails. The node doe
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,17 +22,56 @@ TOLD = (CheckpointWritten, AlertRaised, PeerStopped)
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    """What the command line of `bootstrap` asked of the node; the node says what is wrong with it."""
+
+    listen: Sequence[str] = ()
+    announce: Sequence[str] = ()
+    also: Sequence[str] = ()
+    """What its invites name besides."""
+    invites: int = 0
+    """So many, for one peer each; 0: one for all."""
+    expires: str = ""
+    """How long they last, such as 7d."""
+    members_for: str = ""
+    """How long an admission does."""
+    health_port: int = 0
+
+    def words(self) -> list[str]:
+        """The same for `homefires bootstrap` and for `python -m bootstrap`."""
+        many = (("--listen", self.listen), ("--announce", self.announce), ("--also", self.also))
+        each = [(flag, address) for flag, addresses in many for address in addresses]
+        rest = (("--members-for", self.members_for), ("--health-port", self.health_port))
+        return _words(each) + self.invite_words() + _words(rest)
+
+    def invite_words(self) -> list[str]:
+        """Those of them that `homefires invite` takes, too."""
+        return _words((("--invites", self.invites), ("--expires", self.expires)))
+
+
+def _words(chosen: Iterable[tuple[str, object]]) -> list[str]:
+    """Flags with their values, without those that nobody has chosen."""
+    return [word for flag, value in chosen if value for word in (flag, str(value))]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Keep:
     """Where checkpoints are kept, and which: the newest `last`, and the first of `every` so many rounds (0: none)."""
 
     directory: Path
     last: int
     every: int
+    organiser: Path | None = None
+    """The organiser's folder, whose key lets the watcher into a run that asks for an admission."""
+
+    def words(self) -> list[str]:
+        """What `homefires bootstrap` and the watcher are told."""
+        return ["--keep", str(self.directory), "--keep-last", str(self.last), "--keep-every", str(self.every)]
 
     def argv(self, invite: str) -> list[str]:
         """The command line of the watcher."""
-        words = ["--keep", str(self.directory), "--keep-last", str(self.last), "--keep-every", str(self.every)]
-        return python_module("peer", "watch", invite, *words)
+        organiser = [] if self.organiser is None else ["--organiser", str(self.organiser)]
+        return python_module("peer", "watch", invite, *self.words(), *organiser)
 
 
 def serve_and_keep(
