@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -18,6 +19,8 @@ from dht.node import Node
 
 LOOK_S = 10.0
 CODE = "ADDRESS"
+
+log = logging.getLogger(__name__)
 
 
 class Issuer:
@@ -42,7 +45,9 @@ class Issuer:
         # Who listens on loopback alone wants nobody else.
         self._is_private = not are_loopback(self._config.listen) and not lead_outside(addresses)
         if self._is_private:
-            self._report("AlertRaised", level="warning", code=CODE, text=_only_here(addresses))
+            text = _only_here(addresses)
+            log.warning("%s", text)  # of a service nobody sees the events
+            self._report("AlertRaised", level="warning", code=CODE, text=text)
         self._look_at = time.monotonic() + LOOK_S
 
     async def look(self) -> None:
@@ -56,8 +61,11 @@ class Issuer:
         if lead_outside(addresses):
             self._make(addresses)
             self._is_private = False
-            text = f"others can dial {_list(filter(_leads_outside, addresses))}: invites name that from now on; print "
-            text += f"new ones with homefires invite {self._config.directory}"
+            text = (
+                f"this machine is at {_list(filter(_leads_outside, addresses))} on the internet, by the word of its "
+                "router or its peers: new invites name that; print one with homefires invite "
+                f"{self._config.directory}, and try it from another network"
+            )
             self._report("AlertRaised", level="info", code=CODE, text=text)
 
     async def _addresses(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ Once the run has begun the peers need it no more; whoever joins later still find
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
@@ -40,6 +41,8 @@ from dht.roster import Roster
 LOOK_S = 1.0
 """Pause between two looks at the board while founders are missing, and between two at the orders."""
 REPUBLISH_S = GENESIS_TTL_S / 10
+
+log = logging.getLogger(__name__)
 
 
 async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) -> None:
@@ -84,6 +87,7 @@ async def _open(config: BootstrapConfig, report: Reporter) -> AsyncIterator[Node
                 "this node takes another port this time, and nobody comes in by those invites; end that program and "
                 f"start again, or print new invites with homefires invite {config.directory}"
             )
+            log.warning("%s", text)  # of a service nobody sees the events
             report("AlertRaised", level="error", code="ADDRESS", text=text)
             node = await stack.enter_async_context(open_node(_network(config, config.listen)))
         ports.keep(config.directory, config.listen, await node.addresses())

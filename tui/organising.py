@@ -16,6 +16,10 @@ from tui.keeping import Backoff
 from tui.launch import INTERRUPTED, Child, Children, Ended, Interrupted, Said, error_of, python_module
 from tui.output import Output
 
+INVITE_FILE = "invite"
+"""In the organiser's folder: the newest one, which the node writes before it prints it."""
+LOG_FILE = "bootstrap.log"
+"""Likewise what the node says; no folder of a peer has it."""
 LOOK_S = 1.0
 TOLD = (CheckpointWritten, AlertRaised, PeerStopped)
 """What is shown of a watcher; rounds are for dashboards."""
@@ -70,8 +74,17 @@ class Keep:
 
     def argv(self, invite: str) -> list[str]:
         """The command line of the watcher."""
-        organiser = [] if self.organiser is None else ["--organiser", str(self.organiser)]
-        return python_module("peer", "watch", invite, *self.words(), *organiser)
+        if self.organiser is None:
+            return python_module("peer", "watch", invite, *self.words())
+        return python_module("peer", "watch", *organiser_words(self.organiser), *self.words())
+
+
+def organiser_words(directory: Path) -> list[str]:
+    """What has a watcher work in an organiser's name.
+
+    Its invite is in a file: the token in it lets in whoever reads it, and everybody on a machine reads command lines.
+    """
+    return [str(directory / INVITE_FILE), "--organiser", str(directory)]
 
 
 def serve_and_keep(

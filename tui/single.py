@@ -22,7 +22,7 @@ from dht.invite import parse_for
 from peer.spec import RunSpec, dump, load
 from tui.keeping import follow_once, keep_following
 from tui.launch import INTERRUPTED, Children, environment, error_of, failure_said, python_module
-from tui.organising import Keep, NodeOptions, serve_and_keep
+from tui.organising import LOG_FILE, Keep, NodeOptions, serve_and_keep
 from tui.output import Output
 from tui.places import default_directory, namesakes
 
@@ -97,7 +97,7 @@ def run_bootstrap(
     output.say(describe_model(path))
     argv = node_argv(path, spec, options)
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
-    log = directory / "bootstrap.log"
+    log = directory / LOG_FILE
     if keep is None:
         return follow("bootstrap", argv, log, output)
     if spec.admission.policy != "open":

@@ -20,6 +20,7 @@ from tui.control import PeerControl
 from tui.feed.source import Reply, Source
 from tui.feed.tail import Tail
 from tui.launch import error_of, python_module
+from tui.organising import INVITE_FILE, LOG_FILE, organiser_words
 from tui.output import Output
 from tui.places import data_root
 from tui.single import follow
@@ -46,20 +47,21 @@ class Watch:
     @property
     def is_run(self) -> bool:
         """Whether it stands for a run, in which this machine may take no part."""
-        return self.what.startswith(INVITE_MARK) or self._kept_invite.is_file()
+        return self.what.startswith(INVITE_MARK) or self._is_organisers
 
     @property
-    def _kept_invite(self) -> Path:
-        """In an organiser's folder: the one that its node printed last."""
-        return Path(self.what) / "invite"
+    def _is_organisers(self) -> bool:
+        folder = Path(self.what)
+        return (folder / INVITE_FILE).is_file() and (folder / LOG_FILE).is_file()
 
     def open(self) -> tuple[Invite, list[str]]:
         """The invite of such a run, and the command line of whoever watches it. Raises BadInvite."""
         if self.what.startswith(INVITE_MARK):
             return parse_invite(self.what, time.time()), python_module("peer", "watch", self.what)
-        text = self._kept_invite.read_text(errors="replace")
+        folder = Path(self.what)
         # The organiser's own key lets a watcher in, also where the invite is over.
-        return parse_invite(text, float("-inf")), python_module("peer", "watch", text, "--organiser", self.what)
+        invite = parse_invite((folder / INVITE_FILE).read_text(errors="replace"), float("-inf"))
+        return invite, python_module("peer", "watch", *organiser_words(folder))
 
     @property
     def path(self) -> Path:

@@ -106,6 +106,7 @@ def _install_node(options: argparse.Namespace) -> int:
 def _node(options: argparse.Namespace, spec: RunSpec, directory: Path) -> Service:
     """The service. Nobody reads what it prints: invites for one peer each are printed later, when somebody asks."""
     from tui.launch import python_module
+    from tui.organising import LOG_FILE
     from tui.service import Service
 
     words = dataclasses.replace(node_options(options), invites=0).words()
@@ -113,7 +114,7 @@ def _node(options: argparse.Namespace, spec: RunSpec, directory: Path) -> Servic
         words += dataclasses.replace(kept, directory=kept.directory.resolve()).words()
     argv = python_module("tui", "bootstrap", str(directory / "spec.toml"), "--dir", str(directory), "--ui", "none")
     what = f"the bootstrap node of {spec.run.name}"
-    return Service(argv=[*argv, *words], directory=directory, log=directory / "bootstrap.log", what=what)
+    return Service(argv=[*argv, *words], directory=directory, log=directory / LOG_FILE, what=what)
 
 
 def _carry_out(service: Service, *, dry: bool) -> int:
