@@ -26,7 +26,7 @@ from bootstrap.members import load_names
 from bootstrap.ordering import quarantine
 from dht import invite
 from dht.addresses import LOOPBACK, tcp_target
-from dht.admission import read_admission
+from dht.admission import admit, read_admission
 from dht.errors import BadInput, DirectoryBusy, PortInUse
 from dht.fingerprint import words
 from dht.identity import Identity
@@ -228,6 +228,10 @@ async def test_an_admission_lasts_as_long_as_the_organiser_says(tmp_path: Path) 
                 assert msgpack.unpackb(await b.ask(organiser, "admit", 5, request=b"nonsense") or b"")[0] == b""
             refused = await running.wait_for(AlertRaised, code="TOKEN")
             assert refused.text.startswith(f"refused {bob.peer_id}: it is not admitted")
+            assert await b.ask(organiser, "guest", 5, request=b"nonsense") is None
+            key = Identity.load_or_create(tmp_path / "organiser" / "identity.key")
+            signed = admit(key, RUN, bob.peer_id, time.time() + 60).to_bytes()
+            assert await b.ask(organiser, "guest", 5, request=signed) == b"", "a watcher of the organiser's"
         running.process.send_signal(signal.SIGTERM)
         told = (await running.rest()).decode()
         assert "ADMITTED" not in told
