@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dht.errors import BadInput
+from dht.invite import Invite
 from dht.invite import parse as parse_invite
 from peer.events import Line, event_files, read_events, read_lines
 from tui.attach import POLL_S, SLICE, Look
@@ -19,6 +20,7 @@ from tui.control import PeerControl
 from tui.feed.source import Reply, Source
 from tui.feed.tail import Tail
 from tui.launch import error_of, python_module
+from tui.organising import INVITE_FILE, LOG_FILE, organiser_words
 from tui.output import Output
 from tui.places import data_root
 from tui.single import follow
@@ -36,15 +38,30 @@ class Watch:
     """What the command line of `watch` asked for."""
 
     what: str
-    """A file of event lines, a run directory or a folder of them, or an invite."""
+    """A file of event lines, a run directory or a folder of them, an invite, or the folder of an organiser."""
     live: bool = False
     """Somebody still writes the file."""
     viewer: bool = False
     """A demo stands behind it and may be asked to stop; the exit code tells how the dashboard was closed."""
 
     @property
-    def is_invite(self) -> bool:
-        return self.what.startswith(INVITE_MARK)
+    def is_run(self) -> bool:
+        """Whether it stands for a run, in which this machine may take no part."""
+        return self.what.startswith(INVITE_MARK) or self._is_organisers
+
+    @property
+    def _is_organisers(self) -> bool:
+        folder = Path(self.what)
+        return (folder / INVITE_FILE).is_file() and (folder / LOG_FILE).is_file()
+
+    def open(self) -> tuple[Invite, list[str]]:
+        """The invite of such a run, and the command line of whoever watches it. Raises BadInvite."""
+        if self.what.startswith(INVITE_MARK):
+            return parse_invite(self.what, time.time()), python_module("peer", "watch", self.what)
+        folder = Path(self.what)
+        # The organiser's own key lets a watcher in, also where the invite is over.
+        invite = parse_invite((folder / INVITE_FILE).read_text(errors="replace"), float("-inf"))
+        return invite, python_module("peer", "watch", *organiser_words(folder))
 
     @property
     def path(self) -> Path:
@@ -57,9 +74,9 @@ class Watch:
 
 def watch_in_lines(watch: Watch, output: Output) -> int:
     """Give every event line to `output`; the exit code."""
-    if watch.is_invite:
-        parse_invite(watch.what, time.time())
-        return follow("watch", _argv(watch.what), _new_log(), output)
+    if watch.is_run:
+        _, argv = watch.open()
+        return follow("watch", argv, _new_log(), output)
     found = False
     try:
         for line in _lines(watch):
@@ -79,13 +96,13 @@ def watch_in_dashboard(watch: Watch, look: Look, output: Output) -> Outcome:
 
     Raises what a child that watches failed with.
     """
-    if not watch.is_invite:
+    if not watch.is_run:
         return _show(_feed_of(watch), look)
     from tui.feed.child import ChildFeed
 
-    invite = parse_invite(watch.what, time.time())
+    invite, argv = watch.open()
     output.say(f"looking for {invite.run} of organiser {invite.organiser}")
-    feed = ChildFeed(f"run {invite.run}, watching", _argv(watch.what), _new_log())
+    feed = ChildFeed(f"run {invite.run}, watching", argv, _new_log())
     with closing(feed):
         feed.wait_until_started()
         outcome: Outcome = "ended" if feed.ended else _show(feed, look)
@@ -144,10 +161,6 @@ def _new_log() -> Path:
     log = data_root() / "watch.log"
     log.unlink(missing_ok=True)
     return log
-
-
-def _argv(invite: str) -> list[str]:
-    return python_module("peer", "watch", invite)
 
 
 class DemoControl:
