@@ -135,14 +135,6 @@ def _penalty(swarm: Swarm, penalty: Penalised) -> str:
     return f"penalty: {swarm.label(penalty.about)} {penalty.code}{where}, {penalty.evidence}, {counted}"
 
 
-def newest_directory(root: Path) -> Path:
-    """The run directory below `root` that reported last. Raises BadInput if there is none."""
-    logs = [path for path in root.glob("*/events.jsonl") if path.is_file()]
-    if not logs:
-        raise BadInput(f"no run was joined yet (nothing in {root}); name a directory with --dir")
-    return max(logs, key=lambda path: path.stat().st_mtime).parent
-
-
 def is_locked(lock: Path) -> bool:
     """Whether a running peer holds the lock of its directory."""
     if not lock.exists():

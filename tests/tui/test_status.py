@@ -30,7 +30,7 @@ from peer.telling import Session
 from tests.tui.fake_control import FakePeer, serving
 from tui.codes import HOLDS
 from tui.holds import clock
-from tui.status import describe_directory, newest_directory
+from tui.status import describe_directory
 
 STORY: tuple[Event, ...] = (
     PeerStarted(name="alice", version="0.1.0"),
@@ -165,13 +165,6 @@ def test_a_demos_folder_points_at_its_peers(tmp_path: Path) -> None:
     write(tmp_path / "peer-1" / "events.jsonl", *STORY)
     with pytest.raises(BadInput, match="look at one of peer-1 in it"):
         describe_directory(tmp_path, as_json=False)
-
-
-def test_the_newest_run_is_the_one_that_reported_last(tmp_path: Path) -> None:
-    for age, name in enumerate(("new", "old")):
-        write(tmp_path / name / "events.jsonl", *STORY)
-        os.utime(tmp_path / name / "events.jsonl", (1000.0 - age, 1000.0 - age))
-    assert newest_directory(tmp_path).name == "new"
 
 
 def test_a_peer_at_work_says_itself_what_it_does(tmp_path: Path) -> None:
