@@ -21,6 +21,8 @@ import tui.service
 from dht.errors import BadInput, DirectoryBusy, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
+from peer.limits import store
+from tests.tui.fake_control import FakePeer, serving
 from tui.cli import main
 from tui.service import FINAL, HOW_TO_LINGER, Service, UserUnits, describe, quoted, unit_name, unit_text
 
@@ -266,10 +268,9 @@ def test_nothing_installed_is_said(
     assert capsys.readouterr().err == "homefires: no service is installed\n"
 
 
-def test_a_person_installs_looks_and_removes(
-    invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With commands of the system that say yes to everything."""
+@pytest.fixture
+def willing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of the system say yes to everything."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, said in (("systemctl", "systemd 252 (x)\nActiveState=active"), ("loginctl", "Linger=no")):
@@ -277,6 +278,50 @@ def test_a_person_installs_looks_and_removes(
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.mark.usefixtures("willing")
+def test_settings_are_kept_in_the_folder_and_not_in_the_unit(
+    invite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the unit they would undo at every start what their owner has changed since."""
+    directory = tmp_path / "p"
+    words = ["service", "install", invite, "--dir", str(directory), "--yes", "--set", "schedule=22:00-07:00"]
+    assert main(words) == 0
+    unit = tmp_path / "config" / "systemd" / "user" / unit_name(directory)
+    assert "schedule" not in unit.read_text()
+    assert store.read_table(directory) == {"schedule": "22:00-07:00"}
+    for more in (["--print"], ["--bootstrap", "--print"]):
+        assert main([*words, *more]) == 2
+        assert "--set is kept in a peer's folder" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("willing")
+def test_who_leaves_hears_that_the_service_starts_it_again(
+    invite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And how to have it otherwise; without a service it stays away."""
+    directory = tmp_path / "p"
+    with serving(tmp_path, FakePeer()):
+        assert main(["leave", "--dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "attic leaves the run; come back with homefires join\n"
+    assert main(["service", "install", invite, "--dir", str(directory), "--yes"]) == 0
+    capsys.readouterr()
+    with serving(directory, peer := FakePeer()):
+        assert main(["leave", "--dir", str(directory)]) == 0
+    assert [cmd for cmd, _ in peer.asked] == ["leave"]
+    unit = unit_name(directory)
+    then = (
+        f"its service starts it again at the next login or boot, or now with: systemctl --user start {unit}; "
+        f"keep it from that with: homefires service remove --dir {directory}\n"
+    )
+    assert capsys.readouterr().out == f"attic leaves the run; {then}"
+    assert main(["leave", "--dir", str(directory)]) == 3
+    assert capsys.readouterr().err == f"homefires: no peer runs in {directory}; {then}"
+
+
+@pytest.mark.usefixtures("willing")
+def test_a_person_installs_looks_and_removes(invite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "p"
     name = unit_name(directory)
     assert main(["service", "install", invite, "--dir", str(directory), "--yes"]) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dht.errors import BadInput
-from tui.commands.options import LISTEN, Commands, add_addresses, add_command, add_keep, keep
+from tui.commands.options import LISTEN, Commands, add_addresses, add_command, add_keep, add_settings, keep
 
 if TYPE_CHECKING:
     from tui.service import Service
@@ -44,6 +44,7 @@ def _add_install(actions: Commands) -> None:
     add_addresses(parser, "--announce", "with --bootstrap: tell others to dial this multiaddr; repeatable")
     parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=f"with --bootstrap: {HEALTH_PORT}")
     add_keep(parser)
+    add_settings(parser)
     text = "agree to what the run is and takes, without being asked"
     parser.add_argument("--yes", action="store_true", help=text)
     parser.add_argument("--print", action="store_true", dest="dry", help="print the unit and do nothing")
@@ -54,9 +55,11 @@ HEALTH_PORT = "serve a health page and metrics on this port of loopback (default
 
 def _install(options: argparse.Namespace) -> int:
     from tui.consent import consents
+    from tui.limits import keep_for_start, values_for_start
     from tui.single import Join
 
     _refuse_stray(options)
+    settings = values_for_start(options.sets)
     if options.bootstrap:
         return _carry_out(_bootstrap(options), dry=options.dry)
     join = Join(
@@ -65,7 +68,10 @@ def _install(options: argparse.Namespace) -> int:
     )  # fmt: skip
     if not options.dry and not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
         return 0
-    return _carry_out(_peer(join), dry=options.dry)
+    service = _peer(join)
+    if not options.dry:
+        keep_for_start(service.directory, settings)
+    return _carry_out(service, dry=options.dry)
 
 
 def _refuse_stray(options: argparse.Namespace) -> None:
@@ -74,6 +80,8 @@ def _refuse_stray(options: argparse.Namespace) -> None:
         if getattr(options, word):
             needs = "a peer's: leave it out with --bootstrap" if options.bootstrap else "a node's: add --bootstrap"
             raise BadInput(f"--{word.replace('_', '-')} is {needs}")
+    if options.sets and (options.bootstrap or options.dry):
+        raise BadInput("--set is kept in a peer's folder, not in a unit: leave it out with --bootstrap and --print")
 
 
 def _peer(join: Join) -> Service:

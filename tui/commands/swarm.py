@@ -16,6 +16,7 @@ from tui.commands.options import (
     add_directory,
     add_keep,
     add_look,
+    add_settings,
     add_spec_options,
     add_ui,
     directory,
@@ -115,6 +116,7 @@ def _add_join(commands: Commands) -> None:
         text = f"megabits per second that your peer {what} at most (default: no cap)"
         parser.add_argument(f"--{word}", default="", metavar="MBPS", help=text)
     add_addresses(parser, "--listen", LISTEN)
+    add_settings(parser)
     text = "agree to what the run is and takes, without being asked: for services and scripts"
     parser.add_argument("--yes", action="store_true", help=text)
     text = "start the peer again after a crash, later and later (with systemd: homefires service install)"
@@ -124,8 +126,9 @@ def _add_join(commands: Commands) -> None:
 
 
 def _join(options: argparse.Namespace) -> int:
-    from tui.attach import join_and_attach
+    from tui.attach import join_and_attach, require_free
     from tui.consent import consents
+    from tui.limits import keep_for_start, values_for_start
     from tui.output import open_output
     from tui.single import Join, run_join
     from tui.terminal import choose_ui
@@ -140,9 +143,12 @@ def _join(options: argparse.Namespace) -> int:
         listen=tuple(options.listen),
         keep_running=options.keep_running,
     )
-    ui = choose_ui(options.ui)
+    ui, settings = choose_ui(options.ui), values_for_start(options.sets)
     if not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
         return 0
+    if settings:
+        require_free(join.place())  # they are for the peer that is started here
+        keep_for_start(join.place(), settings)
     if ui == "tui":
         return join_and_attach(join, look(options), open_output("plain", sys.stdout, sys.stderr))
     return run_join(join, open_output(ui, sys.stdout, sys.stderr))
