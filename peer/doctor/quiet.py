@@ -13,9 +13,13 @@ from peer.spec import RunSpec
 
 
 def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]:
-    """File descriptors, memory, disk. Raises BadSpec for a model that cannot be counted."""
+    """File descriptors, memory, disk. Raises BadSpec for a model that cannot be counted, BadInput for a device that is
+    not there."""
+    from peer.train.inner import choose_device  # torch, which a peer has loaded by now
+
     needs = needs_of(spec, settings.chain_bytes)
+    on_cpu = choose_device(settings.device).type == "cpu"
     return [
-        check_descriptors(), check_memory(needs, available_bytes(), on_cpu=settings.device == "cpu"),
+        check_descriptors(), check_memory(needs, available_bytes(), on_cpu=on_cpu),
         check_disk(needs, directory, free_disk_bytes(directory), held_disk_bytes(directory)),
     ]  # fmt: skip
