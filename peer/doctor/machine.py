@@ -27,14 +27,16 @@ ASK_S = 2.0
 """The desktop is not waited for any longer."""
 
 
-def check_memory(needs: Needs, available_bytes: int, *, on_cpu: bool) -> Check:
-    """Main memory that can be had, which on a CPU holds the model too."""
+def check_memory(needs: Needs, available_bytes: int, *, on_cpu: bool, held_bytes: int = 0) -> Check:
+    """Main memory that can be had, which on a CPU holds the model too; a peer at work has `held_bytes` already."""
     wanted = needs.main + (needs.device if on_cpu else 0)
     if not available_bytes:
         return unknown("memory", "the system does not tell how much memory is free", needed_bytes=wanted)
     found = f"{size(available_bytes)} of memory free, the run needs about {size(wanted)}"
-    figures = {"available_bytes": available_bytes, "needed_bytes": wanted}
+    found += f", of which its peer has {size(held_bytes)} already" if held_bytes else ""
+    figures = {"available_bytes": available_bytes, "needed_bytes": wanted, "held_bytes": held_bytes}
     least = needs.main + (needs.least_device if on_cpu else 0)
+    available_bytes += held_bytes
     if available_bytes < least:
         fix = "close other programs, add memory, or join a run with a smaller model"
         return failed("memory", found, fix, BadInput, **figures)
