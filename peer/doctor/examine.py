@@ -1,8 +1,6 @@
 """The whole examination of a machine, check by check. Read `examine` first.
 
 What loads libraries runs in children, beside what asks the network, so that it takes as long as the slower of the two.
-Shared memory (/dev/shm) is not looked at, however small it is: no process of ours keeps anything there. Trainer and
-link share files of the peer's folder, and a pipe.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from peer.doctor.machine import (
     check_heat,
     check_memory,
     check_power,
+    check_shared_memory,
     cpu_temperature_c,
     free_disk_bytes,
     held_disk_bytes,
@@ -56,6 +55,7 @@ async def examine(asked: Asked, tell: Tell) -> Verdict:
     at_work = None if asked.directory is None else peer_at_work(asked.directory)
     run = _papers(asked, tell)
     tell(check_descriptors())
+    tell(check_shared_memory())
     tell(await asyncio.to_thread(lambda: check_power(read_power())))
     device, met, _ = await asyncio.gather(
         _device(asked, tell),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +105,18 @@ def check_descriptors() -> Check:
     if soft < DESCRIPTORS:
         return warned("file descriptors", found, fix, soft=soft, hard=hard)
     return passed("file descriptors", found, soft=soft, hard=hard)
+
+
+def check_shared_memory(make: Callable[[], object] = multiprocessing.Lock) -> Check:
+    """Whether a lock can be made in it, as hivemind makes four when it is loaded. All else that processes of ours share
+    are files of the peer's folder and pipes, so how large it is does not matter."""
+    try:
+        make()
+    except OSError as error:
+        found = f"no lock can be made in shared memory (/dev/shm): {error.strerror}"
+        fix = "mount it: sudo mount -t tmpfs tmpfs /dev/shm; for a container: --tmpfs /dev/shm"
+        return failed("shared memory", found, fix, BadInput)
+    return passed("shared memory", "locks can be made in it, and nothing else of ours lies there")
 
 
 # ---- sleep and battery ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import math
 import os
@@ -26,7 +27,7 @@ from peer.control import Commands, ControlServer
 from peer.doctor.check import Check, Status
 from peer.doctor.clock import MOST_SKEW_S, check_clock, measure_skew_s
 from peer.doctor.compute import Ended, check_device, check_libraries
-from peer.doctor.machine import check_device_memory, check_disk, check_memory, free_disk_bytes
+from peer.doctor.machine import check_device_memory, check_disk, check_memory, check_shared_memory, free_disk_bytes
 from peer.doctor.needs import Needs, needs_of
 from peer.doctor.network import check_line, examine_network
 from peer.doctor.standing import check_identity, check_invite
@@ -211,3 +212,13 @@ async def test_libraries_that_do_not_go_together() -> None:
         return Ended(exit_code=1, out="", err=f"Traceback\ngoogle.protobuf.runtime_version.{said}")
 
     assert_fails(await check_libraries(start), HomefiresError, "incompatible Protobuf", "fresh environment")
+
+
+def test_a_machine_without_shared_memory() -> None:
+    """As a container that was given none."""
+
+    def make() -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    assert_fails(check_shared_memory(make), BadInput, "Function not implemented", "tmpfs /dev/shm")
+    assert check_shared_memory().status is Status.PASS
