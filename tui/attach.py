@@ -18,6 +18,7 @@ from peer.events import PeerStarted, PeerStopped, read_lines
 from tui.feed.tail import Tail
 from tui.folders import folder_meant, quoted
 from tui.launch import INTERRUPTED, failure_of, start_lasting
+from tui.orders import after_leaving
 from tui.output import Output
 from tui.status import is_locked
 
@@ -54,7 +55,8 @@ def attach(directory: Path, look: Look) -> str:
         raise Unreachable(f"no peer runs in {directory}; for what one did there: homefires watch {quoted(directory)}")
     outcome = show_peer(directory, look)
     if is_locked(directory / "run" / "lock"):
-        return how_to_come_back(directory) if outcome == "detach" else "the peer leaves the run"
+        leaving = f"the peer leaves the run; {after_leaving(directory)}"
+        return how_to_come_back(directory) if outcome == "detach" else leaving
     return _last_words(directory) or f"the peer has ended without a word; its log is {directory / 'peer.log'}"
 
 
