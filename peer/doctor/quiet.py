@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 from peer.doctor.check import Check
 from peer.doctor.machine import check_descriptors, check_disk, check_memory, free_disk_bytes, held_disk_bytes
 from peer.doctor.needs import needs_of
-from peer.measuring import available_bytes
+from peer.measuring import Tree, available_bytes
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
 
@@ -19,7 +21,8 @@ def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]
 
     needs = needs_of(spec, settings.chain_bytes)
     on_cpu = choose_device(settings.device).type == "cpu"
+    mine = Tree(os.getpid()).figures(time.monotonic())["memory_bytes"] or 0
     return [
-        check_descriptors(), check_memory(needs, available_bytes(), on_cpu=on_cpu),
+        check_descriptors(), check_memory(needs, available_bytes(), on_cpu=on_cpu, held_bytes=mine),
         check_disk(needs, directory, free_disk_bytes(directory), held_disk_bytes(directory)),
     ]  # fmt: skip

@@ -30,6 +30,7 @@ def keep(directory: Path, cmd: str, fields: Mapping[str, Any], now: float) -> Ma
 
     Raises BadInput for a value that is none, DirectoryBusy if a peer runs there, DiskFull; then nothing has changed.
     """
+    settings_of({})  # what reads them is made now: a peer that starts waits a quarter of a second for its folder
     with hold_directory(directory):
         if cmd == "set":
             chosen = Chosen(settings_of(store.read_table(directory)), directory)
