@@ -287,10 +287,10 @@ def test_settings_are_kept_in_the_folder_and_not_in_the_unit(
     """In the unit they would undo at every start what their owner has changed since."""
     directory = tmp_path / "p"
     words = ["service", "install", invite, "--dir", str(directory), "--yes", "--set", "schedule=22:00-07:00"]
-    assert main(words) == 0
+    assert main([*words, "--name", "al", "--device", "cuda:1"]) == 0
     unit = tmp_path / "config" / "systemd" / "user" / unit_name(directory)
-    assert "schedule" not in unit.read_text()
-    assert store.read_table(directory) == {"schedule": "22:00-07:00"}
+    assert "--set" not in unit.read_text()
+    assert store.read_table(directory) == {"schedule": "22:00-07:00", "name": "al", "device": "cuda:1"}
     for more in (["--print"], ["--bootstrap", "--print"]):
         assert main([*words, *more]) == 2
         assert "--set is kept in a peer's folder" in capsys.readouterr().err

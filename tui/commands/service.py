@@ -59,16 +59,16 @@ def _install(options: argparse.Namespace) -> int:
     from tui.single import Join
 
     _refuse_stray(options)
-    settings = values_for_start(options.sets)
     if options.bootstrap:
         return _carry_out(_bootstrap(options), dry=options.dry)
     join = Join(
         invite=options.what, directory=options.dir, name=options.name, device=options.device,
         listen=tuple(options.listen),
     )  # fmt: skip
+    settings = values_for_start([*join.settings(), *options.sets])
     if not options.dry and not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
         return 0
-    service = _peer(join)
+    service = _peer(join if options.dry else join.without_settings())
     if not options.dry:
         keep_for_start(service.directory, settings)
     return _carry_out(service, dry=options.dry)

@@ -143,7 +143,10 @@ def _join(options: argparse.Namespace) -> int:
         listen=tuple(options.listen),
         keep_running=options.keep_running,
     )
-    ui, settings = choose_ui(options.ui), values_for_start(options.sets)
+    words = list(options.sets)
+    if join.keep_running:
+        words, join = [*join.settings(), *words], join.without_settings()
+    ui, settings = choose_ui(options.ui), values_for_start(words)
     if not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
         return 0
     if settings:
