@@ -269,8 +269,8 @@ def test_nothing_installed_is_said(
 
 
 @pytest.fixture
-def willing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands of the system say yes to everything."""
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands of the system that say yes to everything. The folder of the units."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, said in (("systemctl", "systemd 252 (x)\nActiveState=active"), ("loginctl", "Linger=no")):
@@ -278,50 +278,12 @@ def willing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config" / "systemd" / "user"
 
 
-@pytest.mark.usefixtures("willing")
-def test_settings_are_kept_in_the_folder_and_not_in_the_unit(
-    invite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_person_installs_looks_and_removes(
+    invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the unit they would undo at every start what their owner has changed since."""
-    directory = tmp_path / "p"
-    words = ["service", "install", invite, "--dir", str(directory), "--yes", "--set", "schedule=22:00-07:00"]
-    assert main([*words, "--name", "al", "--device", "cuda:1"]) == 0
-    unit = tmp_path / "config" / "systemd" / "user" / unit_name(directory)
-    assert "--set" not in unit.read_text()
-    assert store.read_table(directory) == {"schedule": "22:00-07:00", "name": "al", "device": "cuda:1"}
-    for more in (["--print"], ["--bootstrap", "--print"]):
-        assert main([*words, *more]) == 2
-        assert "--set is kept in a peer's folder" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("willing")
-def test_who_leaves_hears_that_the_service_starts_it_again(
-    invite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And how to have it otherwise; without a service it stays away."""
-    directory = tmp_path / "p"
-    with serving(tmp_path, FakePeer()):
-        assert main(["leave", "--dir", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "attic leaves the run; come back with homefires join\n"
-    assert main(["service", "install", invite, "--dir", str(directory), "--yes"]) == 0
-    capsys.readouterr()
-    with serving(directory, peer := FakePeer()):
-        assert main(["leave", "--dir", str(directory)]) == 0
-    assert [cmd for cmd, _ in peer.asked] == ["leave"]
-    unit = unit_name(directory)
-    then = (
-        f"its service starts it again at the next login or boot, or now with: systemctl --user start {unit}; "
-        f"keep it from that with: homefires service remove --dir {directory}\n"
-    )
-    assert capsys.readouterr().out == f"attic leaves the run; {then}"
-    assert main(["leave", "--dir", str(directory)]) == 3
-    assert capsys.readouterr().err == f"homefires: no peer runs in {directory}; {then}"
-
-
-@pytest.mark.usefixtures("willing")
-def test_a_person_installs_looks_and_removes(invite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "p"
     name = unit_name(directory)
     assert main(["service", "install", invite, "--dir", str(directory), "--yes"]) == 0
@@ -331,7 +293,7 @@ def test_a_person_installs_looks_and_removes(invite: str, tmp_path: Path, capsys
     assert main(["service", "status"]) == 0
     assert capsys.readouterr().out == f"{name}: runs; does not start by itself\n"
     assert main(["service", "remove", "--dir", str(directory)]) == 0
-    assert not (tmp_path / "config" / "systemd" / "user" / name).exists()
+    assert not (systemd / name).exists()
 
 
 @pytest.mark.parametrize(
@@ -372,3 +334,39 @@ def test_a_folder_in_which_a_peer_runs_gets_no_service(
         assert main(["service", "install", invite, "--dir", str(tmp_path / "p"), "--yes"]) == DirectoryBusy.exit_code
     assert "a peer runs in" in capsys.readouterr().err
     assert not (tmp_path / "config").exists()
+
+
+def test_settings_are_kept_in_the_folder_and_not_in_the_unit(
+    invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the unit they would undo at every start what their owner has changed since."""
+    directory = tmp_path / "p"
+    words = ["service", "install", invite, "--dir", str(directory), "--yes", "--set", "schedule=22:00-07:00"]
+    assert main([*words, "--name", "al", "--device", "cuda:1"]) == 0
+    assert "--set" not in (systemd / unit_name(directory)).read_text()
+    assert store.read_table(directory) == {"schedule": "22:00-07:00", "name": "al", "device": "cuda:1"}
+    assert main([*words, "--print"]) == 2
+    assert "--set is kept in the peer's folder" in capsys.readouterr().err
+
+
+def test_who_leaves_hears_that_the_service_starts_it_again(
+    invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And how to have it otherwise; without a service it stays away."""
+    directory = tmp_path / "p"
+    with serving(tmp_path, FakePeer()):
+        assert main(["leave", "--dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "attic leaves the run; come back with homefires join\n"
+    assert main(["service", "install", invite, "--dir", str(directory), "--yes"]) == 0
+    capsys.readouterr()
+    with serving(directory, peer := FakePeer()):
+        assert main(["leave", "--dir", str(directory)]) == 0
+    assert [cmd for cmd, _ in peer.asked] == ["leave"]
+    unit = unit_name(directory)
+    then = (
+        f"its service starts it again at the next login or boot, or now with: systemctl --user start {unit}; "
+        f"keep it from that with: homefires service remove --dir {directory}\n"
+    )
+    assert capsys.readouterr().out == f"attic leaves the run; {then}"
+    assert main(["leave", "--dir", str(directory)]) == 3
+    assert capsys.readouterr().err == f"homefires: no peer runs in {directory}; {then}"

@@ -76,12 +76,12 @@ def _install(options: argparse.Namespace) -> int:
 
 def _refuse_stray(options: argparse.Namespace) -> None:
     """An option that this kind of service lacks was meant to do something. Raises BadInput."""
-    for word in ("name", "device") if options.bootstrap else ("announce", "health_port", "keep"):
+    for word in ("name", "device", "sets") if options.bootstrap else ("announce", "health_port", "keep"):
         if getattr(options, word):
             needs = "a peer's: leave it out with --bootstrap" if options.bootstrap else "a node's: add --bootstrap"
-            raise BadInput(f"--{word.replace('_', '-')} is {needs}")
-    if options.sets and (options.bootstrap or options.dry):
-        raise BadInput("--set is kept in a peer's folder, not in a unit: leave it out with --bootstrap and --print")
+            raise BadInput(f"--{'set' if word == 'sets' else word.replace('_', '-')} is {needs}")
+    if options.sets and options.dry:
+        raise BadInput("--set is kept in the peer's folder, not in the unit: leave it out with --print")
 
 
 def _peer(join: Join) -> Service:
