@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dht.errors import BadInput, DiskFull, HomefiresError, RunMismatch
@@ -62,10 +62,19 @@ class Join:
 
     def argv(self, directory: Path) -> list[str]:
         """The command line of the peer."""
+        settings = [part for word in self.settings() for part in ("--set", f"settings.{word}")]
+        return python_module("peer", "join", self.invite, "--dir", str(directory), *_listen(self.listen), *settings)
+
+    def settings(self) -> list[str]:
+        """What was asked for of the volunteer's own settings, as `KEY=VALUE`."""
         chosen = [("name", self.name), ("device", self.device)]
         chosen += [("upload_mbps", self.upload), ("download_mbps", self.download)]
-        settings = [part for key, value in chosen if value for part in ("--set", f"settings.{key}={value}")]
-        return python_module("peer", "join", self.invite, "--dir", str(directory), *_listen(self.listen), *settings)
+        return [f"{key}={value}" for key, value in chosen if value]
+
+    def without_settings(self) -> Join:
+        """The same for a command line that is started again and again: a setting there would undo at each start what
+        its owner has set since."""
+        return replace(self, name="", device="", upload="", download="")
 
     def lasting_argv(self, directory: Path, log: Path) -> list[str]:
         """The command line of a process that goes on when whoever started it ends."""

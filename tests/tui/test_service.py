@@ -22,7 +22,9 @@ from dht.errors import BadInput, DirectoryBusy, HomefiresError, RunMismatch, Unr
 from dht.fingerprint import words as fingerprint
 from dht.identity import Identity
 from dht.invite import issue
+from peer.limits import store
 from peer.spec import load
+from tests.tui.fake_control import FakePeer, serving
 from tui.cli import build_parser, main
 from tui.service import FINAL, HOW_TO_LINGER, Service, UserUnits, describe, quoted, unit_name, unit_text
 
@@ -358,7 +360,6 @@ def test_what_the_node_would_fail_with_is_said_before_it_is_installed(
         (["--keep", "kept"], "--keep is a node's"),
         (["--admission"], "--admission is a node's"),
         (["--members-for", "2d"], "--members-for is a node's"),
-        (["--set", "run.founders=2"], "--set is a node's"),
         (["--bootstrap", "--name", "al"], "--name is a peer's: leave it out with --bootstrap"),
         (["--bootstrap", "--device", "cpu"], "--device is a peer's"),
     ],
@@ -391,3 +392,39 @@ def test_a_folder_in_which_a_peer_runs_gets_no_service(
         assert main(["service", "install", invite, "--dir", str(tmp_path / "p"), "--yes"]) == DirectoryBusy.exit_code
     assert "a peer runs in" in capsys.readouterr().err
     assert not (tmp_path / "config").exists()
+
+
+def test_settings_are_kept_in_the_folder_and_not_in_the_unit(
+    invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the unit they would undo at every start what their owner has changed since."""
+    directory = tmp_path / "p"
+    words = ["service", "install", invite, "--dir", str(directory), "--yes", "--set", "schedule=22:00-07:00"]
+    assert main([*words, "--name", "al", "--device", "cuda:1"]) == 0
+    assert "--set" not in (systemd / unit_name(directory)).read_text()
+    assert store.read_table(directory) == {"schedule": "22:00-07:00", "name": "al", "device": "cuda:1"}
+    assert main([*words, "--print"]) == 2
+    assert "--set is kept in the peer's folder" in capsys.readouterr().err
+
+
+def test_who_leaves_hears_that_the_service_starts_it_again(
+    invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And how to have it otherwise; without a service it stays away."""
+    directory = tmp_path / "p"
+    with serving(tmp_path, FakePeer()):
+        assert main(["leave", "--dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "attic leaves the run; come back with homefires join\n"
+    assert main(["service", "install", invite, "--dir", str(directory), "--yes"]) == 0
+    capsys.readouterr()
+    with serving(directory, peer := FakePeer()):
+        assert main(["leave", "--dir", str(directory)]) == 0
+    assert [cmd for cmd, _ in peer.asked] == ["leave"]
+    unit = unit_name(directory)
+    then = (
+        f"its service starts it again at the next login or boot, or now with: systemctl --user start {unit}; "
+        f"keep it from that with: homefires service remove --dir {directory}\n"
+    )
+    assert capsys.readouterr().out == f"attic leaves the run; {then}"
+    assert main(["leave", "--dir", str(directory)]) == 3
+    assert capsys.readouterr().err == f"homefires: no peer runs in {directory}; {then}"

@@ -12,7 +12,9 @@ import tui.single
 from dht.errors import BadChain, BadInput, BadInvite, DiskFull, HomefiresError, PortInUse, RunMismatch
 from dht.identity import Identity
 from dht.invite import issue
+from peer.limits.store import read_table
 from peer.spec import AdmissionTable, RunSpec, dump, load, parse
+from tui.cli import main
 from tui.launch import python_module
 from tui.organising import Keep, NodeOptions
 from tui.output import NoOutput, PlainOutput
@@ -79,6 +81,18 @@ def test_a_peer_in_the_background_outlives_us_or_is_kept_running(invite: str, tm
     assert alone.lasting_argv(tmp_path, log) == [*alone.argv(tmp_path), "--stay"]
     keeper = [sys.executable, "-m", "tui.keeping", str(log), "--"]
     assert kept.lasting_argv(tmp_path, log) == [*keeper, *kept.argv(tmp_path)]
+
+
+def test_a_peer_that_is_kept_running_has_its_settings_in_its_folder(
+    invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On its command line they would undo after a crash what its owner has set since."""
+    seen = program(monkeypatch, "pass")
+    words = ["--name", "al", "--device", "cpu", "--upload", "8", "--download", "50.5", "--set", "upload_mbps=9"]
+    assert main(["join", invite, "--dir", str(tmp_path), "--keep-running", "--yes", "--ui", "none", *words]) == 0
+    assert seen == ["peer", "join", invite, "--dir", str(tmp_path)]
+    chosen = {"name": "al", "device": "cpu", "upload_mbps": 9, "download_mbps": 50.5}
+    assert read_table(tmp_path) == chosen
 
 
 def test_a_bad_invite_starts_nothing(tmp_path: Path) -> None:

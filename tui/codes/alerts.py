@@ -57,7 +57,8 @@ ALERTS = {
         short="something about this machine may hold it up",
         meaning="The checks of homefires doctor are made quietly at every start; the line says what was found and "
         "what to do.",
-        remedy="homefires doctor looks closer, and says for each check how to put it right.",
+        remedy="homefires doctor --dir DIR looks closer, also while the peer runs, and says for each check how to put "
+        "it right.",
     ),
     "DONOR": Advice(
         short="a peer that gave a piece of a snapshot is not asked any more",

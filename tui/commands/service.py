@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dht.errors import BadInput
 from tui.commands.bootstrap import STRAY, add_node, node_options, node_spec
-from tui.commands.options import LISTEN, Commands, add_addresses, add_command, add_sets, keep
+from tui.commands.options import LISTEN, Commands, add_addresses, add_command, keep
 
 if TYPE_CHECKING:
     from peer.spec import RunSpec
@@ -44,7 +44,8 @@ def _add_install(actions: Commands) -> None:
     parser.add_argument("--name", default="", help="what the others call your peer (default: the end of its id)")
     parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
     add_addresses(parser, "--listen", LISTEN)
-    add_sets(parser)
+    text = "keep this setting of the peer in its folder, or with --bootstrap change this value of the spec; repeatable"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help=text)
     add_node(parser, "with --bootstrap: ")
     text = "agree to what the run is and takes, without being asked"
     parser.add_argument("--yes", action="store_true", help=text)
@@ -53,6 +54,7 @@ def _add_install(actions: Commands) -> None:
 
 def _install(options: argparse.Namespace) -> int:
     from tui.consent import consents
+    from tui.limits import keep_for_start, values_for_start
     from tui.single import Join
 
     _refuse_stray(options)
@@ -62,17 +64,23 @@ def _install(options: argparse.Namespace) -> int:
         invite=options.what, directory=options.dir, name=options.name, device=options.device,
         listen=tuple(options.listen),
     )  # fmt: skip
+    settings = values_for_start([*join.settings(), *options.sets])
     if not options.dry and not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
         return 0
-    return _carry_out(_peer(join), dry=options.dry)
+    service = _peer(join if options.dry else join.without_settings())
+    if not options.dry:
+        keep_for_start(service.directory, settings)
+    return _carry_out(service, dry=options.dry)
 
 
 def _refuse_stray(options: argparse.Namespace) -> None:
     """An option that this kind of service lacks was meant to do something. Raises BadInput."""
-    for word in ("name", "device") if options.bootstrap else ("sets", *STRAY):
+    for word in ("name", "device") if options.bootstrap else STRAY:
         if getattr(options, word):
             needs = "a peer's: leave it out with --bootstrap" if options.bootstrap else "a node's: add --bootstrap"
-            raise BadInput(f"--{'set' if word == 'sets' else word.replace('_', '-')} is {needs}")
+            raise BadInput(f"--{word.replace('_', '-')} is {needs}")
+    if options.sets and options.dry and not options.bootstrap:
+        raise BadInput("--set is kept in the peer's folder, not in the unit: leave it out with --print")
 
 
 def _peer(join: Join) -> Service:

@@ -14,6 +14,7 @@ from tui.commands.options import (
     add_command,
     add_directory,
     add_look,
+    add_settings,
     add_spec_options,
     add_ui,
     directory,
@@ -75,6 +76,7 @@ def _add_join(commands: Commands) -> None:
         text = f"megabits per second that your peer {what} at most (default: no cap)"
         parser.add_argument(f"--{word}", default="", metavar="MBPS", help=text)
     add_addresses(parser, "--listen", LISTEN)
+    add_settings(parser)
     text = "agree to what the run is and takes, without being asked: for services and scripts"
     parser.add_argument("--yes", action="store_true", help=text)
     text = "start the peer again after a crash, later and later (with systemd: homefires service install)"
@@ -84,8 +86,9 @@ def _add_join(commands: Commands) -> None:
 
 
 def _join(options: argparse.Namespace) -> int:
-    from tui.attach import join_and_attach
+    from tui.attach import join_and_attach, require_free
     from tui.consent import consents
+    from tui.limits import keep_for_start, values_for_start
     from tui.output import open_output
     from tui.single import Join, run_join
     from tui.terminal import choose_ui
@@ -100,9 +103,15 @@ def _join(options: argparse.Namespace) -> int:
         listen=tuple(options.listen),
         keep_running=options.keep_running,
     )
-    ui = choose_ui(options.ui)
+    words = list(options.sets)
+    if join.keep_running:
+        words, join = [*join.settings(), *words], join.without_settings()
+    ui, settings = choose_ui(options.ui), values_for_start(words)
     if not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
         return 0
+    if settings:
+        require_free(join.place())  # they are for the peer that is started here
+        keep_for_start(join.place(), settings)
     if ui == "tui":
         return join_and_attach(join, look(options), open_output("plain", sys.stdout, sys.stderr))
     return run_join(join, open_output(ui, sys.stdout, sys.stderr))
