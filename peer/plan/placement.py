@@ -9,7 +9,7 @@ by what a step then costs (`placing.composing`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,8 @@ FEW = 2_000
 """Partitions that are all looked at instead of searched: eight devices have 105 at most, nine 280, ten 945."""
 COMPOSED = 8
 """Layouts of a search whose pipelines are made, where devices compute at unlike speeds."""
+QUICK = Effort(evaluations=2_000, patience=10, shaken=0)
+"""For a number of pipelines that may be better."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,8 @@ class Placement:
             (H = 1), else the rest of the cost, which is of the mean pace of the pipelines.
         bounds: the link that bounds DATAP, and of each cut between two stages the slowest one.
         evaluations: layouts that were looked at.
+        asked: pipelines that were asked for; None: as many as there are devices for.
+        note: why there are fewer pipelines than that; empty if there are not.
     """
 
     names: tuple[str, ...]
@@ -63,11 +67,18 @@ class Placement:
     bounds: tuple[Bound, ...]
     compute_s: float = 0.0
     evaluations: int = 0
+    asked: int | None = None
+    note: str = ""
 
     @property
     def stages(self) -> tuple[tuple[int, ...], ...]:
         """K stages of M peers, pipeline by pipeline."""
         return tuple(zip(*self.pipelines, strict=True))
+
+    @property
+    def pace(self) -> float:
+        """Steps per second of all pipelines together."""
+        return len(self.pipelines) / self.cost_s if self.cost_s > 0 else np.inf
 
     def ranks(self) -> dict[str, int]:
         """Rank by name; spares have none."""
@@ -86,6 +97,7 @@ class Placement:
         pipelines, stages = len(self.pipelines), len(self.pipelines[0])
         size = f"{_count(pipelines, 'pipeline')} of {_count(stages, 'stage')}"
         lines = [f"{size}: {self.cost_s:.2f} s per step; {terms}"]
+        lines += [self.note] if self.note else []
         lines += [bound.text for bound in self.bounds]
         if self.spares:
             lines.append(f"spare: {', '.join(self.names[peer] for peer in self.spares)}")
@@ -99,19 +111,39 @@ def place(
     memory_bytes: Sequence[float] | None = None,
     speeds: Sequence[float] | None = None,
     pipelines: int | None = None,
+    fewer: bool = False,
     effort: Effort | None = None,
     seed: int = 0,
     tell: Told | None = None,
 ) -> Placement:
     """The cheapest layout that is found. The same arguments give the same layout.
 
-    As many pipelines as the devices suffice for, unless told otherwise; the rest are spares. `memory_bytes` and `speeds`: one per peer. `tell` hears how many layouts were looked at, again and again.
+    As many pipelines as the devices suffice for, unless told otherwise; the rest are spares. With `fewer`, and no
+    number said, fewer if these make more steps per second together, as where one slow device would hold up all.
+    `memory_bytes` and `speeds`: one per peer. `tell` hears how many layouts were looked at, again and again.
     Raises BadInput if the stages do not fit on the devices.
     """
 
-    problem = problem_of(network, work, memory_bytes=memory_bytes, speeds=speeds, pipelines=pipelines)
-    best, evaluations = _searched(problem, effort or usual(problem), seed, tell)
-    return _told(problem, network, best, evaluations)
+    def of(count: int | None, effort: Effort | None) -> tuple[Problem, Placement]:
+        problem = problem_of(network, work, memory_bytes=memory_bytes, speeds=speeds, pipelines=count)
+        best, evaluations = _searched(problem, effort or usual(problem), seed, tell)
+        return problem, replace(_told(problem, network, best, evaluations), asked=count)
+
+    problem, most = of(pipelines, effort)
+    if not fewer or pipelines is not None:
+        return most
+    best, least_s, count = most, _least_s(problem), problem.pipelines - 1
+    while count * best.cost_s > len(best.pipelines) * least_s:  # else no layout of so few is as good
+        best = max(best, of(count, QUICK)[1], key=lambda each: each.pace)
+        count -= 1
+    if best is most:
+        return most
+    best = max(of(best.asked, effort)[1], best, key=lambda each: each.pace)
+    text = (
+        f"{_count(len(best.pipelines), 'pipeline')} together: {best.pace:.3g} steps per second; "
+        f"{len(most.pipelines)}, for which there are devices, would make {most.pace:.3g}"
+    )
+    return replace(best, note=text)
 
 
 def _searched(problem: Problem, effort: Effort, seed: int, tell: Told | None) -> tuple[Pipelines, int]:
@@ -125,6 +157,14 @@ def _searched(problem: Problem, effort: Effort, seed: int, tell: Told | None) ->
     if best.cost_s > found.cost_s * (1 + LEAST):
         best = shaken(scorer, best, effort.shaken, np.random.default_rng(seed))
     return best, found.evaluations
+
+
+def _least_s(problem: Problem) -> float:
+    """No step is shorter, with however many pipelines: the fastest devices, and the fastest link at every cut."""
+    fastest = np.sort(problem.compute_s)[None, : problem.stages, None]
+    off_diagonal = ~np.eye(len(problem), dtype=bool)
+    hop_s = float(problem.hop_s[off_diagonal].min()) if problem.stages > 1 else 0.0
+    return float(problem.computing_s(fastest)[0, 0]) + (problem.stages - 1) * hop_s
 
 
 def placement_of(problem: Problem, network: Network, layout: Indices, evaluations: int = 1) -> Placement:

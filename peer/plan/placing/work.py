@@ -130,18 +130,21 @@ def problem_of(
 def _fitting(network: Network, work: Work, memory_bytes: Sequence[float] | None) -> Indices:
     if memory_bytes is None:
         return np.arange(len(network))
-    memory = _checked("memory", memory_bytes, len(network))
+    memory = _checked("memory", memory_bytes, len(network), zero=True)
     return np.flatnonzero(memory >= work.stage_memory_bytes)
 
 
-def _checked(what: str, values: Sequence[float] | None, count: int) -> Vector:
+_RANGE = {False: "positive", True: "0 or more"}
+
+
+def _checked(what: str, values: Sequence[float] | None, count: int, *, zero: bool = False) -> Vector:
     if values is None:
         return np.ones(count)
     array = np.asarray(values, dtype=np.float64)
     if array.shape != (count,):
         raise BadInput(f"{what} has shape {array.shape}; {count} peers need one value each")
-    good = array > 0
+    good = array >= 0 if zero else array > 0
     if not good.all():
         wrong = int(np.flatnonzero(~good)[0])
-        raise BadInput(f"the {what} of peer {wrong} is {array[wrong]}; it must be positive")
+        raise BadInput(f"the {what} of peer {wrong} is {array[wrong]}; it must be {_RANGE[zero]}")
     return array

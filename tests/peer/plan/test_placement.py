@@ -233,10 +233,43 @@ def test_a_pipeline_takes_time_to_fill() -> None:
     assert "computing" not in place(network, replace(work, compute_s=0)).explained()
 
 
+@settings(derandomize=True, deadline=None, max_examples=40)
+@UNLIKE
+def test_as_many_pipelines_as_make_the_most_steps(**drawn: Any) -> None:
+    network, work, speeds = unlike(**drawn)
+    found = place(network, work, speeds=speeds, fewer=True)
+    most = len(network) // work.stages
+    paces = [count / oracle.least_step_s(network, work, speeds, count) for count in range(1, most + 1)]
+    assert found.pace == pytest.approx(max(paces))
+    assert bool(found.note) == (len(found.pipelines) < most)
+
+
+def test_a_device_that_would_hold_up_all_is_spare() -> None:
+    """In step; between averages it does no harm. Who asks for all pipelines gets them."""
+    network, speeds = random_network(8, 0, kind="equal"), [1.0] * 7 + [0.01]
+    work = Work(stages=2, stage_bytes=1e6, cut_bytes=1e6, compute_s=1.0)
+    found = place(network, work, speeds=speeds, fewer=True)
+    assert 7 in found.spares
+    assert (len(found.pipelines), found.asked) == (3, 3)
+    assert found.note.startswith("3 pipelines together: ")
+    assert f"\n{found.note}\n" in found.explained()
+    for more in ({"pipelines": 4, "fewer": True}, {}):
+        asked: dict[str, Any] = more
+        assert len(place(network, work, speeds=speeds, **asked).pipelines) == 4
+    seldom = place(network, replace(work, sync_steps=100), speeds=speeds, fewer=True)
+    assert (len(seldom.pipelines), seldom.note) == (4, "")
+
+
+def test_a_device_without_memory_is_spare() -> None:
+    work = Work(stages=2, stage_bytes=1e7, cut_bytes=1e7, stage_memory_bytes=1e9)
+    found = place(random_network(5, 0), work, memory_bytes=[2e9, 0.0, 2e9, 2e9, 2e9], effort=SMALL)
+    assert found.spares == (1,)
+
+
 def test_where_nothing_takes_time_there_still_is_a_layout() -> None:
     """Five pipelines and more, of which nothing is known."""
     network = Network(names=tuple("abcdefghijkl"), delay_s=np.zeros((12, 12)), bandwidth_bps=np.full((12, 12), np.inf))
-    found = place(network, Work(stages=2, stage_bytes=0, cut_bytes=0, sync_steps=5, compute_s=0))
+    found = place(network, Work(stages=2, stage_bytes=0, cut_bytes=0, sync_steps=5, compute_s=0), fewer=True)
     assert (found.cost_s, len(found.pipelines)) == (0, 6)
 
 
@@ -260,6 +293,7 @@ def test_seldom_averaging_makes_pipelines_fast() -> None:
         ({"stages": 0}, {}, "stages is 0; it must be at least 1"),
         ({"sync_steps": 0}, {}, "sync_steps is 0"),
         ({"micro_batches": 0}, {}, "micro_batches is 0"),
+        ({}, {"memory_bytes": [4.0] * 5 + [-1.0]}, "the memory of peer 5 is -1.0; it must be 0 or more"),
         ({"cut_bytes": -1.0}, {}, "cut_bytes is -1.0; it must be finite and not negative"),
         ({"stage_bytes": float("nan")}, {}, "stage_bytes is nan"),
         (
