@@ -14,12 +14,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bootstrap.config import BootstrapConfig, read_config
 from bootstrap.inviting import parse_duration_s
 from bootstrap.report import Reporter
-from bootstrap.server import BootstrapConfig, read_config, serve
+from bootstrap.server import serve
 from dht.addresses import check_announce, check_dial, check_listen
 from dht.admission import LASTS_S
 from dht.errors import BadInput, HomefiresError
+from dht.fingerprint import words
+from dht.identity import Identity
 from dht.lifetime import die_with_parent, parent_gone
 
 INTERRUPTED = 130
@@ -33,10 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     report = Reporter()
     try:
-        _run(_config(options), report, parent_pid)
+        config = _config(options)
+        if options.check:
+            print(words(Identity.load_or_create(config.directory / "identity.key").peer_id))
+            return 0
+        _run(config, report, parent_pid)
     except HomefiresError as error:
         if options.debug:
             raise
+        if options.check:
+            print(f"homefires: {error}", file=sys.stderr)
+            return error.exit_code
         report("PeerStopped", why=str(error), exit_code=error.exit_code)
         print(f"bootstrap: {error}", file=sys.stderr)
         return error.exit_code
@@ -57,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--members-for", default="", metavar="TIME", help=text)
     text = "serve a health page and metrics on this port of loopback"
     parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=text)
+    text = "check these words, make the key, print the organiser's words, and end"
+    parser.add_argument("--check", action="store_true", help=text)
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 

@@ -123,8 +123,7 @@ def html_of(known: Mapping[str, Any]) -> str:
         "on disk": f"{known['disk_bytes'] / 1e6:.1f} MB",
     }  # fmt: skip
     peers = [
-        (seen["name"] or "-", seen["peer"][-8:], seen["round"], _doing(seen), seen["version"])
-        for seen in known["peers"]
+        (seen["name"] or "-", seen["peer"], seen["round"], _doing(seen), seen["version"]) for seen in known["peers"]
     ]
     alerts = [
         (time.strftime("%d %H:%M:%S", time.gmtime(each["t"])), each["code"], each["text"]) for each in known["alerts"]

@@ -6,6 +6,7 @@ An admission that is not renewed ends by itself; a quarantine (`bootstrap.orderi
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from dht.errors import BadInput
@@ -14,6 +15,8 @@ from dht.identity import public_key_of
 from dht.orders import MAX_REASON
 
 ENDED_FILE = "ended"
+NAMES_FILE = "names"
+"""What members call themselves, as they said it last: written by the node, read by people alone."""
 
 
 class Ended:
@@ -34,16 +37,17 @@ class Ended:
 
 def load_ended(directory: Path) -> dict[str, str]:
     """Reasons by peer. Raises BadInput for a damaged file."""
-    path = directory / ENDED_FILE
-    if not path.exists():
-        return {}
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(reason, str) for reason in found.values()):
-        raise BadInput(f"{path} is damaged; move it away, and say again whose admission ends")
-    return found
+    return _load(directory / ENDED_FILE, "move it away, and say again whose admission ends")
+
+
+def load_names(directory: Path) -> dict[str, str]:
+    """Names by peer. Raises BadInput for a damaged file."""
+    return _load(directory / NAMES_FILE, "remove it, and the node writes it anew")
+
+
+def save_names(directory: Path, names: Mapping[str, str]) -> None:
+    """For `load_names`. Raises DiskFull."""
+    write_whole(directory / NAMES_FILE, json.dumps(names, indent=1).encode())
 
 
 def end(directory: Path, peer: str, reason: str) -> None:
@@ -65,3 +69,15 @@ def renew(directory: Path, peer: str) -> None:
 
 def _save(directory: Path, reasons: dict[str, str]) -> None:
     write_whole(directory / ENDED_FILE, json.dumps(reasons, indent=1).encode())
+
+
+def _load(path: Path, remedy: str) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise BadInput(f"{path} is damaged; {remedy}")
+    return found

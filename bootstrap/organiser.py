@@ -4,7 +4,7 @@
     quarantine PEER --dir DIR --reason TEXT        have nobody work with a peer any more, and say why
     lift PEER --dir DIR                            take that back
     list --dir DIR                                 who is in quarantine, and why
-    members --dir DIR                              who is admitted, and until when
+    members --dir DIR                              who is admitted, how it is called, and until when
     end PEER --dir DIR --reason TEXT               renew its admission no more
     renew PEER --dir DIR                           take that back
 
@@ -21,13 +21,14 @@ from pathlib import Path
 
 from bootstrap.admitting import read_book
 from bootstrap.inviting import INVITE_FILE, Terms, issue_all, parse_duration_s
-from bootstrap.members import end, load_ended, renew
+from bootstrap.members import end, load_ended, load_names, renew
 from bootstrap.ordering import ORDERS_FILE, lift, quarantine
+from dht.addresses import check_dial
 from dht.admission import FOR_EVER
 from dht.errors import BadInput, HomefiresError
 from dht.fingerprint import words
 from dht.identity import Identity
-from dht.invite import Invite, parse
+from dht.invite import MAX_ADDRESSES, Invite, parse
 from dht.orders import load_orders
 
 
@@ -51,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     inviting = commands.add_parser("invite", help="print more invites")
     inviting.add_argument("--expires", default="", metavar="TIME", help="how long they last, such as 7d or 12h")
     inviting.add_argument("--count", type=int, default=0, metavar="N", help="so many, for one peer each")
+    inviting.add_argument("--also", action="append", default=[], metavar="ADDR", help="where else newcomers may dial")
     quarantining = commands.add_parser("quarantine", help="have nobody work with a peer any more")
     quarantining.add_argument("--reason", required=True, help="why, for everybody to read")
     lifting = commands.add_parser("lift", help="take a quarantine back")
@@ -75,9 +77,9 @@ def _invite(options: argparse.Namespace) -> str:
     organiser, last = _open(options.dir)
     lasts_s = parse_duration_s("--expires", options.expires) if options.expires else 0.0
     terms = Terms(admits=last.token is not None, single=options.count, lasts_s=lasts_s)
-    texts = issue_all(
-        organiser, run=last.run, spec_hash=last.spec_hash, addrs=last.addrs, terms=terms, now_s=time.time()
-    )
+    # What is asked for now comes first: of too many the last are left out.
+    addrs = tuple(dict.fromkeys((*map(check_dial, options.also), *last.addrs)))[:MAX_ADDRESSES]
+    texts = issue_all(organiser, run=last.run, spec_hash=last.spec_hash, addrs=addrs, terms=terms, now_s=time.time())
     return "\n".join(texts)
 
 
@@ -104,10 +106,11 @@ def _list(options: argparse.Namespace) -> str:
 
 def _members(options: argparse.Namespace) -> str:
     organiser, last = _open(options.dir)
-    now_s, ended = time.time(), load_ended(options.dir)
+    now_s, ended, names = time.time(), load_ended(options.dir), load_names(options.dir)
     until = {row["peer"]: row["until"] for row in read_book(options.dir)}  # of a peer the newest line counts
     lines = [
-        f"{peer}  {_when(until[peer], now_s)}{f'; not renewed: {ended[peer]}' if peer in ended else ''}"
+        f"{peer}  {names.get(peer, '-')}  {_when(until[peer], now_s)}"
+        f"{f'; not renewed: {ended[peer]}' if peer in ended else ''}"
         for peer in sorted(until)
     ]
     return "\n".join(lines or [f"nobody was admitted to {last.run} of {words(organiser.peer_id)}"])

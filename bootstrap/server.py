@@ -6,29 +6,27 @@ Once the run has begun the peers need it no more; whoever joins later still find
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
+from bootstrap import ports
 from bootstrap.admitting import Book
+from bootstrap.around import Around, is_relayed
+from bootstrap.config import BootstrapConfig
 from bootstrap.founding import GenesisFile, Waiting, look
 from bootstrap.health import Health
-from bootstrap.inviting import INVITE_FILE, Terms, issue_all
+from bootstrap.issuing import Issuer
 from bootstrap.ordering import OrdersFile
 from bootstrap.recovering import restore
 from bootstrap.report import Reporter
-from dht import invite
-from dht.addresses import ALL_INTERFACES, are_loopback, can_be_dialled
-from dht.admission import LASTS_S
-from dht.errors import BadInput, BadSpec, DiskFull, Unreachable
-from dht.files import write_whole
+from dht.addresses import are_loopback
+from dht.errors import BadInput, DiskFull, PortInUse, Unreachable
 from dht.fingerprint import words
 from dht.identity import Identity
-from dht.keys import GENESIS, GENESIS_TTL_S, HEAD
+from dht.keys import GENESIS, GENESIS_TTL_S
 from dht.knocking import serve_knocks
 from dht.links import LinkLimits
 from dht.lock import hold_directory
@@ -36,68 +34,15 @@ from dht.logfile import bounding
 from dht.loopback import serving
 from dht.node import NetworkConfig, Node, open_node
 from dht.probing import serve_probes
-from dht.records import Genesis, Head, Malformed, pack, unpack_body
+from dht.records import Genesis, Malformed, pack
 from dht.refusals import Code
+from dht.roster import Roster
 
 LOOK_S = 1.0
-"""Pause between two looks at the board while founders are missing."""
-LOOK_AROUND_S = 10.0
-"""The same once the run has begun."""
+"""Pause between two looks at the board while founders are missing, and between two at the orders."""
 REPUBLISH_S = GENESIS_TTL_S / 10
 
-
-@dataclass(frozen=True, kw_only=True)
-class BootstrapConfig:
-    """What one bootstrap node serves, and where."""
-
-    directory: Path
-    spec: bytes
-    """The spec as TOML, with every value; checked by whoever starts us."""
-    spec_hash: bytes
-    """32 bytes; joiners compare it with what the spec hashes to."""
-    name: str
-    founders: int
-    listen: tuple[str, ...] = ALL_INTERFACES
-    announce: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
-    """Where else newcomers may dial: other nodes or peers of the run. For the invites alone."""
-    terms: Terms = field(default_factory=Terms)
-    health_port: int = 0
-    """Of loopback; 0 serves no health page."""
-    member_s: float = LASTS_S
-    """How long an admission lasts."""
-
-
-def read_config(
-    path: Path, spec_hash: bytes, directory: Path, listen: tuple[str, ...], announce: tuple[str, ...],
-    *, also: tuple[str, ...] = (), single: int = 0, lasts_s: float = 0.0, health_port: int = 0,
-    member_s: float = LASTS_S,
-) -> BootstrapConfig:  # fmt: skip
-    """The config for a spec file. Raises BadSpec, and BadInput for terms of invites that do not fit it."""
-    try:
-        spec = path.read_bytes()
-        table = tomllib.loads(spec.decode())
-        name, founders = table["run"]["name"], table["run"]["founders"]
-        policy = table.get("admission", {}).get("policy", "open")
-    except OSError as error:
-        raise BadSpec(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadSpec(f"{path}: not a complete run spec in TOML ({error})") from error
-    if not isinstance(name, str) or not isinstance(founders, int) or founders < 1:
-        raise BadSpec(f"{path}: run.name must be text and run.founders a number from 1")
-    return BootstrapConfig(
-        directory=directory,
-        spec=spec,
-        spec_hash=spec_hash,
-        name=name,
-        founders=founders,
-        listen=listen or ALL_INTERFACES,
-        announce=announce,
-        also=also,
-        terms=Terms(admits=policy == "invited", single=single, lasts_s=lasts_s),
-        health_port=health_port,
-        member_s=member_s,
-    )
+log = logging.getLogger(__name__)
 
 
 async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) -> None:
@@ -114,22 +59,39 @@ async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) 
         text = f"who joins is shown these words for you; tell them to people by another way: {words(identity.peer_id)}"
         report("AlertRaised", level="info", code="FINGERPRINT", text=text)
         with _forgiving_when(stop), _pages(config, health), bounding(config.directory / "bootstrap.log"):
-            async with open_node(_network(config)) as node:
-                node.refusals.hear = lambda code, who, why: report(
-                    "AlertRaised", level="warning", code=code, text=f"refused {who}: {why}"
-                )
-                node.serve("spec", lambda: config.spec)
-                node.serve("genesis", lambda: _packed_genesis(file))
-                serve_probes(node)
-                serve_knocks(node)
-                node.answer("orders", orders.answer)
-                node.relay_for(lambda peer: may_meet(peer, book, orders, time.time()))
-                if book is not None:
-                    _admit_who_asks(node, book, orders, report)
-                await _invite(config, identity, node, report)
-                await _found(config, node, file, report, stop, orders, book, health)
-                await _stay(config, node, file, stop, orders, health)
+            async with _open(config, report) as node:
+                _answer(config, node, file, orders, book, report)
+                issuer = Issuer(config, identity, node, report)
+                await issuer.issue()
+                around = Around(node, config.directory, book, orders, health)
+                await around.meet_again()
+                await _found(config, node, file, report, stop, around, issuer)
+                if file.genesis is not None:
+                    health.begin()
+                await _stay(node, file, stop, orders, around, issuer)
         report("PeerStopped", why="asked to stop", exit_code=0)
+
+
+@asynccontextmanager
+async def _open(config: BootstrapConfig, report: Reporter) -> AsyncIterator[Node]:
+    """The node, at the ports of its earlier life, which its invites name. Raises the errors of `open_node`."""
+    listen = ports.again(config.directory, config.listen)
+    async with AsyncExitStack() as stack:
+        try:
+            node = await stack.enter_async_context(open_node(_network(config, listen)))
+        except PortInUse:
+            if listen == config.listen:
+                raise
+            text = (
+                f"another program listens at {', '.join(set(listen) - set(config.listen))}, which the invites name: "
+                "this node takes another port this time, and nobody comes in by those invites; end that program and "
+                f"start again, or print new invites with homefires invite {config.directory}"
+            )
+            log.warning("%s", text)  # of a service nobody sees the events
+            report("AlertRaised", level="error", code="ADDRESS", text=text)
+            node = await stack.enter_async_context(open_node(_network(config, config.listen)))
+        ports.keep(config.directory, config.listen, await node.addresses())
+        yield node
 
 
 @contextmanager
@@ -139,9 +101,23 @@ def _pages(config: BootstrapConfig, health: Health) -> Iterator[None]:
         yield
 
 
-def may_meet(peer: str, book: Book | None, orders: OrdersFile, now_s: float) -> bool:
-    """Whether this node passes on what the peer and others say who cannot dial each other."""
-    return (book is None or peer in book.members(now_s)) and peer not in orders.look().quarantined
+def _answer(
+    config: BootstrapConfig, node: Node, file: GenesisFile, orders: OrdersFile, book: Book | None, report: Reporter
+) -> None:
+    """Serve newcomers and peers from now on."""
+    node.refusals.hear = lambda code, who, why: report(
+        "AlertRaised", level="warning", code=code, text=f"refused {who}: {why}"
+    )
+    node.serve("spec", lambda: config.spec)
+    node.serve("genesis", lambda: _packed_genesis(file))
+    serve_probes(node)
+    serve_knocks(node)
+    node.answer("orders", orders.answer)
+    guests = Roster(config.spec_hash, node.peer_id, asks_admission=True)
+    node.relay_for(lambda peer: is_relayed(peer, book, orders, guests, time.time()))
+    if book is not None:
+        _admit_who_asks(node, book, orders, report)
+        _take_in_guests(node, guests)
 
 
 def _admit_who_asks(node: Node, book: Book, orders: OrdersFile, report: Reporter) -> None:
@@ -164,25 +140,30 @@ def _admit_who_asks(node: Node, book: Book, orders: OrdersFile, report: Reporter
     node.answer("admit", answer)
 
 
+def _take_in_guests(node: Node, guests: Roster) -> None:
+    """Whoever shows an admission that is in no book, as the organiser's own watcher does, is relayed for, too."""
+
+    async def answer(peer: str, request: bytes) -> bytes | None:
+        try:
+            guests.learn(peer, request)
+        except Malformed as error:
+            node.refusals(Code.STRANGER, peer, f"what it shows is no admission: {error}")
+            return None
+        return b""
+
+    node.answer("guest", answer)
+
+
 async def _found(
-    config: BootstrapConfig, node: Node, file: GenesisFile, report: Reporter, stop: asyncio.Event, orders: OrdersFile,
-    book: Book | None, health: Health,
+    config: BootstrapConfig, node: Node, file: GenesisFile, report: Reporter, stop: asyncio.Event, around: Around,
+    issuer: Issuer,
 ) -> None:  # fmt: skip
     """Wait until enough peers agree on the initial state, then decide who founds the run."""
     last: Waiting | None = None
     while file.genesis is None and not stop.is_set():
-        heads = await _read_heads(node)
-        kept_out = orders.look().quarantined
-        members = None if book is None else book.members(time.time())
-        seen = look(
-            {
-                peer: head
-                for peer, head in heads.items()
-                if peer not in kept_out and (members is None or peer in members)
-            }
-        )
-        health.see(heads)
-        health.found(len(seen.agreed))
+        heads = await around.heads()
+        seen = look(around.let_in(heads))
+        around.health.found(len(seen.agreed))
         if await restore(node, file, heads):
             text = "the run has begun: a peer gave its genesis back, which was not in this folder any more"
             report("AlertRaised", level="warning", code="GENESIS", text=text)
@@ -192,6 +173,8 @@ async def _found(
             last = seen
         founders = seen.founders(config.founders)
         if founders is None:
+            await around.look()
+            await issuer.look()
             await _pause(stop, LOOK_S)
             continue
         file.decide(Genesis(run=config.spec_hash, founders=founders, state=seen.state), time.time())
@@ -217,13 +200,10 @@ def _say_who_waits(seen: Waiting, count: int, report: Reporter) -> None:
 
 
 async def _stay(
-    config: BootstrapConfig, node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile, health: Health
+    node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile, around: Around, issuer: Issuer
 ) -> None:
-    """The run has begun: go on saying who founded it, obey the organiser's orders, and look who is there if somebody
-    may ask."""
-    if file.genesis is not None:
-        health.begin()
-    due_at = look_at = 0.0
+    """The run has begun: go on saying who founded it, obey the organiser's orders, and look who is there."""
+    due_at = 0.0
     while not stop.is_set():
         orders.look()
         if time.monotonic() >= due_at:
@@ -231,20 +211,9 @@ async def _stay(
             assert record is not None
             stored = await node.board.publish(GENESIS, record, GENESIS_TTL_S)
             due_at = time.monotonic() + (REPUBLISH_S if stored else LOOK_S)
-        if config.health_port and time.monotonic() >= look_at:
-            health.see(await _read_heads(node))
-            look_at = time.monotonic() + LOOK_AROUND_S
+        await around.look()
+        await issuer.look()
         await _pause(stop, LOOK_S)
-
-
-async def _read_heads(node: Node) -> dict[str, Head]:
-    heads: dict[str, Head] = {}
-    for peer, record in (await node.board.read(HEAD)).items():
-        with suppress(Malformed):
-            body = unpack_body(record)
-            if isinstance(body, Head):
-                heads[peer] = body
-    return heads
 
 
 def _packed_genesis(file: GenesisFile) -> bytes | None:
@@ -252,31 +221,14 @@ def _packed_genesis(file: GenesisFile) -> bytes | None:
     return None if record is None else pack(record)
 
 
-async def _invite(config: BootstrapConfig, identity: Identity, node: Node, report: Reporter) -> None:
-    """Print invites, and keep one: `homefires invite` makes more like it."""
-    addresses = [address for address in await node.addresses() if can_be_dialled(address)]
-    beyond = [address for address in addresses if not are_loopback([address])]
-    texts = issue_all(
-        identity,
-        run=config.name,
-        spec_hash=config.spec_hash,
-        addrs=(*(beyond or addresses), *config.also)[: invite.MAX_ADDRESSES],
-        terms=config.terms,
-        now_s=time.time(),
-    )
-    write_whole(config.directory / INVITE_FILE, texts[-1].encode(), private=True)  # it may hold a token
-    for text in texts:
-        report("InviteIssued", invite=text)
-
-
-def _network(config: BootstrapConfig) -> NetworkConfig:
+def _network(config: BootstrapConfig, listen: tuple[str, ...]) -> NetworkConfig:
     return NetworkConfig(
         run=config.spec_hash,
         identity_path=config.directory / "identity.key",
         socket_folder=config.directory / "run",
-        listen=config.listen,
+        listen=listen,
         announce=config.announce,
-        public=not are_loopback(config.listen),
+        public=not are_loopback(listen),
         limits=LinkLimits(incoming_streams=0),  # it takes no part in rounds: frames would only fill its memory
     )
 

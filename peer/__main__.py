@@ -113,11 +113,12 @@ def _watch(args: argparse.Namespace) -> int:
     from peer import watching
     from peer.watch.archive import Retention
 
+    text = read_text(args.invite)
     if args.keep is None:
-        return watching.main(read_text(args.invite))
+        return watching.main(text, organiser=args.organiser)
     retention = Retention(last=args.keep_last, every=args.keep_every)
     with hold_directory(args.keep), bounding(args.keep / "watch.log"):
-        return watching.main(read_text(args.invite), watching.Keep(folder=args.keep, retention=retention))
+        return watching.main(text, watching.Keep(folder=args.keep, retention=retention), args.organiser)
 
 
 def _audit(directory: Path, *, as_json: bool) -> int:
@@ -172,10 +173,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(joining)
     joining.add_argument("--stay", action="store_true", help="go on when whoever started this ends")
     watching = commands.add_parser("watch", help="print what happens in a run without taking part")
-    watching.add_argument("invite")
+    watching.add_argument("invite", help="its text, or with --organiser the file that holds it")
     watching.add_argument("--keep", type=Path, metavar="DIR", help="keep checkpoints in this folder")
     watching.add_argument("--keep-last", type=int, default=3, metavar="N", help="the newest N of them")
     watching.add_argument("--keep-every", type=int, default=0, metavar="M", help="and the first of every M rounds")
+    text = "the organiser's folder, whose key lets the watcher into a run that asks for an admission"
+    watching.add_argument("--organiser", type=Path, metavar="DIR", help=text)
     describing = commands.add_parser("describe", help="print parameters and memory of a run")
     describing.add_argument("spec", help="a shipped spec or a TOML file")
     exporting = commands.add_parser("export", help="write the model of a run directory for plain transformers")

@@ -91,9 +91,9 @@ class Commands:
             case "pause" | "resume" | "finish":
                 note = self._session.wishes.wish(Wish(cmd))
             case "snooze":
-                note = self._session.wishes.snooze(_snooze_s(fields.get("minutes")))
+                note = self._session.wishes.snooze(snooze_s(fields.get("minutes")))
             case "set":
-                note = self._session.change(_values(fields.get("values")))
+                note = self._session.change(settings_asked(fields.get("values")))
             case "leave":
                 if not self._session.stopping:  # the second signal would end this peer at once
                     self._leave()
@@ -320,15 +320,15 @@ def _parse(line: bytes) -> dict[str, Any]:
     return request
 
 
-def _snooze_s(minutes: object) -> float:
-    """Raises BadInput."""
+def snooze_s(minutes: object) -> float:
+    """Of a snooze of so many minutes. Raises BadInput."""
     if isinstance(minutes, int | float) and minutes is not True and 0 < minutes <= SNOOZE_MOST_MIN:
         return 60.0 * minutes
     raise BadInput(f"minutes is {str(minutes)[:40]!r}; a snooze has more than 0 and at most {SNOOZE_MOST_MIN}")
 
 
-def _values(values: object) -> Mapping[str, Any]:
-    """Raises BadInput."""
+def settings_asked(values: object) -> Mapping[str, Any]:
+    """By name; what each may be is not looked at. Raises BadInput."""
     if not isinstance(values, dict) or not values:
         raise BadInput("values is an object of settings by name, with one at least")
     return values

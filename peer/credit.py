@@ -18,10 +18,10 @@ from peer.averaging.rules import rules_of
 from peer.events import PeerStarted, ReportReceived, read_events
 from peer.model.build import build_meta
 from peer.model.flat import FlatParameters
-from peer.rounds.decide import fault_of_block
 from peer.rounds.layout import cut, divide
 from peer.rounds.machine import begin
 from peer.rounds.update import WEIGHT_ONE
+from peer.rounds.validity import fault_of_block
 from peer.tally import Counting, Credit, Tally, read_tally, total
 
 HEADINGS = ("peer", "id", "tokens", "weight", "accepted", "late", "idle", "rejected", "missed")

@@ -4,11 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
-from peer.events import PenaltyImposed
+from peer.events import PenaltyImposed, RoundCommitted
 from peer.rounds.judging import float_of, row_for
 from peer.rounds.layout import Part
-from peer.rounds.update import WEIGHT_ONE, Update
+from peer.rounds.update import VOID, WEIGHT_ONE, Update
+
+NO_CAP = 1 << 63
+"""On the tokens of a pledge that count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a round was for the peer that tells of it; it is not in the chain, so whoever looks on has none."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    round_s: float = 0.0
+    exposed_s: float = 0.0
+
+
+def committed_of(
+    update: Update, anchor: bytes, state: bytes, parts: Sequence[Part], *, fragments: int = 1,
+    tokens_cap: int = NO_CAP, layers: Sequence[str] = (), cost: Cost | None = None,
+) -> tuple[RoundCommitted, list[PenaltyImposed]]:  # fmt: skip
+    """What people hear of a decided round: the round, and the penalties that it imposed.
+
+    `anchor` is the one it leads to, `state` the digest of its bits, empty where nobody tells it. `parts` are those that
+    the round averages, of a model in so many fragments; of a pledge `tokens_cap` count at most.
+    """
+    cost = cost or Cost()
+    imposed, weights = penalties_of(update, layers), weights_of(update, parts)
+    committed = RoundCommitted(
+        round=update.round, digest=anchor.hex(), state=state.hex(), group=[pledge.peer for pledge in update.members],
+        weights=weights, penalties=[asdict(penalty) for penalty in imposed], tokens=tokens_of(update, fragments),
+        bytes_sent=cost.bytes_sent, bytes_received=cost.bytes_received, round_s=round(cost.round_s, 3),
+        exposed_s=round(cost.exposed_s, 3), void=update.parts.count(VOID), norms=norms_of(update),
+        given=given_of(update, weights, tokens_cap, fragments), uplinks=uplinks_of(update),
+    )  # fmt: skip
+    return committed, imposed
 
 
 def penalties_of(update: Update, layers: Sequence[str] = ()) -> list[PenaltyImposed]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,8 @@ def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session:
     clocks, addresses) a peer that starts finds out by itself.
     """
 
+    where = shlex.quote(str(directory))
+
     def look() -> None:
         from peer.doctor.check import Status
         from peer.doctor.quiet import quiet
@@ -39,7 +43,7 @@ def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session:
             return
         for check in checks:
             if check.status is Status.FAIL:
-                session.warn("DOCTOR", f"{check.found}; {check.fix}; look closer with: homefires doctor")
+                session.warn("DOCTOR", f"{check.found}; {check.fix}; look closer with: homefires doctor --dir {where}")
 
     thread = threading.Thread(target=look, name="doctor", daemon=True)
     thread.start()
@@ -50,7 +54,7 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Ses
     """How the run is trained on this device; None on a processor, where the spec's own micro-batch is taken.
 
     A dry run that fails is told and changes nothing: training finds its micro-batch by halving it. So it does where a
-    dry run would use the device of a peer that is paused.
+    dry run would use the device of a peer that is paused, or is paused meanwhile: then it is ended.
     """
     from peer.train.inner import choose_device
 
@@ -58,7 +62,7 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Ses
     if device.type == "cpu":
         return None
     from peer.fit.dry import basis_of
-    from peer.fit.finding import find_fit
+    from peer.fit.finding import Unwanted, find_fit, run_python
     from peer.fit.fitted import recall
     from peer.train.memory import free_bytes
 
@@ -66,8 +70,13 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Ses
     if session.wishes.pausing:
         return recall(directory, basis)
     session.say("JOINING", "trying out which micro-batch has room and is fastest; this is done once per device")
+    start = partial(run_python, unwanted=lambda: session.wishes.pausing)
     try:
-        fit = find_fit(spec, directory, basis, free_bytes=free_bytes(device))
+        fit = find_fit(spec, directory, basis, start, free_bytes=free_bytes(device))
+    except Unwanted:
+        text = "trying out micro-batches was broken off, for this peer is to pause; the next start tries again"
+        session.emit(AlertRaised(level="info", code="FIT", text=text))
+        return recall(directory, basis)
     except MemoryFull as error:
         session.warn("FIT", f"{error}; it is tried with one sequence at a time")
         return least_fit(spec, settings, device.type)

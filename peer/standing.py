@@ -16,11 +16,11 @@ from peer.averaging.child import LinkChild
 from peer.averaging.pipe import LinkLost
 from peer.averaging.replaying import Replaying
 from peer.averaging.snapshots import drop_after
-from peer.events import Evaluated, Event, PhaseEntered, RoundCommitted
+from peer.events import Evaluated, Event, PhaseEntered
 from peer.exposure import Exposure
 from peer.forecasting import Forecaster
 from peer.keeping import Keeper
-from peer.outcome import given_of, norms_of, penalties_of, tokens_of, uplinks_of, weights_of
+from peer.outcome import Cost, committed_of
 from peer.rounds.deadlines import ready_after_others_s
 from peer.rounds.names import next_anchor
 from peer.rounds.update import Block, Update
@@ -210,21 +210,12 @@ class Standing:
 
     def _tell_commit(self, update: Update, bytes_sent: int, bytes_received: int, state: bytes) -> None:
         round_s, exposed_s = self._begin_to_count()
-        group, imposed = [pledge.peer for pledge in update.members], penalties_of(update, self.trainer.layer_names)
-        weights = weights_of(update, self.trainer.turns.parts(update.round - 1))
-        self.session.emit(
-            RoundCommitted(
-                round=update.round, digest=self.anchor.hex(), state=state.hex(), group=group,
-                weights=weights,
-                penalties=[asdict(penalty) for penalty in imposed],
-                tokens=tokens_of(update, self.spec.round.fragments), bytes_sent=bytes_sent,
-                bytes_received=bytes_received, round_s=round(round_s, 3),
-                exposed_s=round(exposed_s, 3), void=sum(part == b"" for part in update.parts),
-                norms=norms_of(update),
-                given=given_of(update, weights, self.spec.tokens_cap, self.spec.round.fragments),
-                uplinks=uplinks_of(update),
-            )
+        committed, imposed = committed_of(
+            update, self.anchor, state, self.trainer.turns.parts(update.round - 1),
+            fragments=self.spec.round.fragments, tokens_cap=self.spec.tokens_cap, layers=self.trainer.layer_names,
+            cost=Cost(bytes_sent=bytes_sent, bytes_received=bytes_received, round_s=round_s, exposed_s=exposed_s),
         )  # fmt: skip
+        self.session.emit(committed)
         for penalty in imposed:
             if self.in_step or penalty.about == self.trainer.me:  # a newcomer need not tell what was long ago
                 self.session.emit(penalty)

@@ -22,9 +22,10 @@ import msgpack
 from peer.events import ACCEPTED, LATE, MISSED, REJECTED, outcomes
 from peer.outcome import given_of, penalties_of, weights_of
 from peer.rounds.layout import Part
-from peer.rounds.names import DIGEST_BYTES, digest_of, pack
+from peer.rounds.names import digest_of
+from peer.rounds.packing import DIGEST_BYTES, integer, octets, pack, row, rows, text
 from peer.rounds.state import Head
-from peer.rounds.update import Update, integer, octets, row, rows, text
+from peer.rounds.update import Update
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from dht.addresses import are_loopback
-from dht.errors import HomefiresError, NotAdmitted
+from dht.errors import BadInput, HomefiresError, NotAdmitted
+from dht.fingerprint import words
 from dht.identity import Identity
 from dht.invite import Invite, parse
 from dht.node import NetworkConfig, Node, open_node
-from dht.records import Genesis, Record, pack, unpack_body
+from dht.records import Genesis, Head, Record, pack, unpack_body
 from peer import spec as specs
 from peer.audit.files import Verifier
 from peer.averaging.blocks import first_head
@@ -37,6 +38,7 @@ from peer.rounds.state import Rules
 from peer.rounds.update import MAX_PARTS
 from peer.spec import RunSpec
 from peer.telling import Session
+from peer.watch.admitted import Pass
 from peer.watch.archive import Agreement, Archive, Retention
 from peer.watch.hearsay import Hearsay
 from peer.watch.watcher import LOOK_S, Watcher
@@ -52,10 +54,13 @@ class Keep:
     retention: Retention
 
 
-async def story(invite: Invite, folder: Path, session: Session, keep: Keep | None = None) -> None:
+async def story(
+    invite: Invite, folder: Path, session: Session, keep: Keep | None = None, organiser: Identity | None = None
+) -> None:
     """Meet the network as a client, learn what the run is and who founded it, then follow its rounds.
 
-    Raises Unreachable, NotAdmitted. `folder` is for a key and for sockets, and can go afterwards.
+    Raises Unreachable, NotAdmitted. `folder` is for a key and for sockets, and can go afterwards. A run that asks for
+    an admission is watched with the key of its `organiser`.
     """
     session.say("JOINING", "looking for the run")
     identity = Identity.load_or_create(folder / "identity.key")
@@ -65,29 +70,37 @@ async def story(invite: Invite, folder: Path, session: Session, keep: Keep | Non
     )  # fmt: skip
     async with open_node(config) as node:
         spec = specs.parse(await find_spec(node, invite, folder))
+        admitted = None
         if spec.admission.policy != "open":
-            raise NotAdmitted(
-                "this run shows itself to those alone whom its organiser has admitted; watch it on a machine that "
-                "takes part (homefires attach), or a recording of it"
-            )
+            admitted = Pass(node, _required(organiser), invite.spec_hash)
+            await admitted.show()
         session.emit(PeerStarted(name="watch", version=version("homefires"), rounds=spec.run.rounds))
         notices = Notices(node.board, identity, invite.spec_hash, name="")
-        record = await _founders(node, notices, invite.organiser, session)
+
+        async def read_heads() -> Mapping[str, Head]:
+            heads = await notices.read_heads()
+            return heads if admitted is None else admitted.let_in(heads)
+
+        record = await _founders(node, notices, read_heads, invite.organiser, session)
         genesis = unpack_body(record)
         assert isinstance(genesis, Genesis)
         watcher = Watcher(
-            node, notices.read_heads, lambda sizes: _rules(spec, invite.spec_hash, sizes), invite.spec_hash,
+            node, read_heads, lambda sizes: _rules(spec, invite.spec_hash, sizes), invite.spec_hash,
             first_head(genesis), session,
         )  # fmt: skip
         if keep is None:
-            await watcher.follow(spec.run.rounds)
+            await _first_to_end(*_stories(watcher, spec.run.rounds, admitted))
             return
         agreement = Agreement(run=invite.spec_hash, spec=(folder / "spec.toml").read_bytes(), genesis=pack(record))
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="bytes") as executor:
             archive = Archive(
                 keep.folder, node, agreement, first_head(genesis), keep.retention, executor, session.emit
             )  # fmt: skip
-            await _first_to_end(watcher.follow(spec.run.rounds), watcher.keep(archive))
+            await _first_to_end(*_stories(watcher, spec.run.rounds, admitted), watcher.keep(archive))
+
+
+def _stories(watcher: Watcher, rounds: int, admitted: Pass | None) -> list[Coroutine[Any, Any, None]]:
+    return [watcher.follow(rounds), *([] if admitted is None else [admitted.keep()])]
 
 
 async def _first_to_end(*stories: Coroutine[Any, Any, None]) -> None:
@@ -103,12 +116,26 @@ async def _first_to_end(*stories: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _founders(node: Node, notices: Notices, organiser: str, session: Session) -> Record:
+def _required(organiser: Identity | None) -> Identity:
+    """Raises NotAdmitted without one."""
+    if organiser is None:
+        raise NotAdmitted(
+            "this run shows itself to those alone whom its organiser has admitted; watch it on a machine that takes "
+            "part (homefires attach), as its organiser (homefires watch DIR, the folder of the bootstrap node), or a "
+            "recording of it"
+        )
+    return organiser
+
+
+async def _founders(
+    node: Node, notices: Notices, read_heads: Callable[[], Awaitable[Mapping[str, Head]]], organiser: str,
+    session: Session,
+) -> Record:  # fmt: skip
     """Who founded the run; until they are named, tell who waits."""
     hearsay = Hearsay()
     while (record := await said_genesis(node, notices, organiser)) is None:
         session.say("JOINING", "waiting for the organiser to name the founders")
-        for report in hearsay.news(await notices.read_heads()):
+        for report in hearsay.news(await read_heads()):
             session.emit(report)
         await asyncio.sleep(LOOK_S)
     return record
@@ -124,16 +151,32 @@ def _rules(spec: RunSpec, run: bytes, layer_sizes: tuple[int, ...]) -> Rules:
 # ---- the process ----
 
 
-def main(text: str, keep: Keep | None = None) -> int:
-    """Watch until the run is finished or somebody stops this process; returns its exit code. Raises BadInvite."""
+def main(text: str, keep: Keep | None = None, organiser: Path | None = None) -> int:
+    """Watch until the run is finished or somebody stops this process; returns its exit code.
+
+    `organiser` is the folder of the run's organiser, for a run that asks for an admission; invites that he printed may
+    be over. Raises BadInvite, BadInput for another organiser's folder.
+    """
     import uvloop
 
-    invite = parse(text, time.time())
+    invite = parse(text, time.time() if organiser is None else float("-inf"))
+    key = None if organiser is None else _key_of(organiser, invite)
     emit = Printer(invite.spec_hash.hex()[:16])
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
-        why, code = uvloop.run(_until_asked(invite, Path(folder), Session(emit), keep))
+        why, code = uvloop.run(_until_asked(story(invite, Path(folder), Session(emit), keep, key)))
     emit(PeerStopped(why=why, exit_code=code))
     return code
+
+
+def _key_of(folder: Path, invite: Invite) -> Identity:
+    """Raises BadInput."""
+    path = folder / "identity.key"
+    if not path.exists() or (key := Identity.load_or_create(path)).peer_id != invite.organiser:
+        raise BadInput(
+            f"{folder} does not hold the key of {words(invite.organiser)}, who organises this run; name the folder of "
+            "its bootstrap node"
+        )
+    return key
 
 
 class Printer:
@@ -147,9 +190,7 @@ class Printer:
         self._seq += 1
 
 
-async def _until_asked(
-    invite: Invite, folder: Path, session: Session, keep: Keep | None
-) -> tuple[str, int]:  # fmt: skip
+async def _until_asked(told: Coroutine[Any, Any, None]) -> tuple[str, int]:
     """How it ended in words, and the exit code. The second signal ends it at once."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -160,7 +201,7 @@ async def _until_asked(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask)
-    watching, asked = asyncio.create_task(story(invite, folder, session, keep)), asyncio.create_task(stop.wait())
+    watching, asked = asyncio.create_task(told), asyncio.create_task(stop.wait())
     await asyncio.wait({watching, asked}, return_when=asyncio.FIRST_COMPLETED)
     for task in (watching, asked):
         task.cancel()

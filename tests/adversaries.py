@@ -22,7 +22,8 @@ from peer.averaging.link import RunKeys
 from peer.rounds import merkle
 from peer.rounds.frames import decode, encode
 from peer.rounds.messages import MeanSent, Message, PartSent, Promise, Propose, Start, Voted
-from peer.rounds.names import digest_of, pack
+from peer.rounds.names import digest_of
+from peer.rounds.packing import pack
 from peer.rounds.state import Figures
 from peer.rounds.update import WEIGHT_ONE, Pledge, Update
 from peer.spec import RunSpec

@@ -37,6 +37,18 @@ def test_every_path_of_the_readmes_tree_exists() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
+def test_the_readmes_tree_names_every_folder_of_code() -> None:
+    """Those directly below a package; a folder within a named one is its README's matter."""
+    tree = (ROOT / "README.md").read_text().partition("## The tree")[2].split("```")[1]
+    named = {line.split()[0] for line in tree.splitlines() if line.strip()}
+    folders = {
+        f"{path.parent.relative_to(ROOT)}/" for package in ("dht", "peer", "tui", "bootstrap")
+        for path in (ROOT / package).glob("*/*.py")
+    }  # fmt: skip
+    assert len(folders) > 10
+    assert folders <= named
+
+
 def test_the_console_script_is_the_command_line() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"homefires": "tui.cli:main"}

@@ -5,7 +5,6 @@ The dashboard reads the peer's run directory and writes to its control socket; t
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import time
 from contextlib import closing
@@ -17,10 +16,11 @@ from dht.errors import BadInput, DirectoryBusy, HomefiresError, Unreachable
 from dht.invite import parse_for
 from peer.events import PeerStarted, PeerStopped, read_lines
 from tui.feed.tail import Tail
+from tui.folders import folder_meant, quoted
 from tui.launch import INTERRUPTED, failure_of, start_lasting
+from tui.orders import after_leaving
 from tui.output import Output
-from tui.places import data_root
-from tui.status import is_locked, newest_directory
+from tui.status import is_locked
 
 if TYPE_CHECKING:
     from tui.dashboard.app import Outcome
@@ -52,10 +52,11 @@ def attach(directory: Path, look: Look) -> str:
     Raises Unreachable if no peer runs there.
     """
     if not is_locked(directory / "run" / "lock"):
-        raise Unreachable(f"no peer runs in {directory}; for what one did there: homefires watch {_quoted(directory)}")
+        raise Unreachable(f"no peer runs in {directory}; for what one did there: homefires watch {quoted(directory)}")
     outcome = show_peer(directory, look)
     if is_locked(directory / "run" / "lock"):
-        return how_to_come_back(directory) if outcome == "detach" else "the peer leaves the run"
+        leaving = f"the peer leaves the run; {after_leaving(directory)}"
+        return how_to_come_back(directory) if outcome == "detach" else leaving
     return _last_words(directory) or f"the peer has ended without a word; its log is {directory / 'peer.log'}"
 
 
@@ -173,12 +174,8 @@ def _last_words(directory: Path) -> str:
 def _dir(directory: Path) -> str:
     """` --dir DIR`, unless a command finds it by itself."""
     try:
-        if newest_directory(data_root() / "runs").resolve() == directory.resolve():
+        if folder_meant().resolve() == directory.resolve():
             return ""
     except BadInput:
         pass
-    return f" --dir {_quoted(directory)}"
-
-
-def _quoted(directory: Path) -> str:
-    return shlex.quote(str(directory))
+    return f" --dir {quoted(directory)}"

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from dht.errors import BadInput, DiskFull, HomefiresError
 from tui.commands import (
+    bootstrap,
     bundle,
     credit,
     doctor,
@@ -79,7 +80,8 @@ def build_parser() -> Parser:
     add_debug(parser, default=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in (
-        swarm, folder, limits, doctor, explain, credit, bundle, service, identity, organiser, planning, placing,
+        swarm, bootstrap, folder, limits, doctor, explain, credit, bundle, service, identity, organiser, planning,
+        placing,
     ):  # fmt: skip
         group.add_to(commands)
     return parser

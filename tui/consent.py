@@ -18,12 +18,13 @@ from typing import Any, TextIO
 from dht.errors import BadInput, Unreachable
 from dht.invite import Invite, in_a_file, parse_for
 from peer.events import printable
+from tui.folders import AGREED, note_folder
 from tui.launch import environment, failure_said, python_module
 from tui.progress import format_bytes
 from tui.single import Join, also_dialled
 from tui.status import is_locked
 
-FILE = "consent.json"
+FILE = AGREED
 VERSION = 1
 INTRODUCE_S = 120.0
 """Dialling and asking have their own time-outs, which come to less."""
@@ -57,9 +58,19 @@ def introduce(invite: str, peers: Sequence[str] = ()) -> Mapping[str, Any]:
 def consents(join: Join, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce = introduce) -> bool:
     """Whether the owner of this machine wants it to join; remembered if so.
 
-    Raises BadInvite as `Join.place` does, BadInput where nobody can be asked, and Unreachable if no node tells what the
-    run is.
+    Its folder is found from then on by commands that do not name it. Raises BadInvite as `Join.place` does, BadInput
+    where nobody can be asked, and Unreachable if no node tells what the run is.
     """
+    if not _is_wanted(join, yes=yes, stdin=stdin, screen=screen, introduce=introduce):
+        return False
+    try:
+        note_folder(join.place())
+    except OSError as error:
+        print(f"commands find this peer with --dir alone: {error.filename}: {error.strerror}", file=screen)
+    return True
+
+
+def _is_wanted(join: Join, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce) -> bool:
     directory = join.place()
     invite = parse_for(directory, join.invite, time.time())
     if is_agreed(directory, invite) or is_locked(directory / "run" / "lock"):

@@ -23,19 +23,11 @@ MAX_PATH_BYTES = 107
 """What the address of a socket can hold."""
 MAX_REPLY_BYTES = 1 << 20
 
-SAID = {
-    "pause": "pauses: what it has made of round {next} is given, no more steps are made; resume with: homefires resume",
-    "resume": "trains again",
-    "finish": "completes its part of round {next}, then pauses; resume with: homefires resume",
-    "leave": "leaves the run; come back with homefires join",
-}
-"""What a command that was obeyed means, for people."""
-
 
 class PeerControl:
     """Sends one command per connection; implements `tui.feed.source.Control`."""
 
-    takes = frozenset({"status", "set", "snooze", *SAID})
+    takes = frozenset({"status", "set", "snooze", "pause", "resume", "finish", "leave"})
 
     def __init__(self, directory: Path, *, timeout_s: float = REPLY_S) -> None:
         self._directory, self._timeout_s = directory, timeout_s
@@ -101,13 +93,6 @@ class PeerControl:
             raise
         except ValueError as error:
             raise Unreachable(f"what listens at {path} is no peer of ours") from error
-
-
-def command(directory: Path, cmd: str) -> str:
-    """Give one command to the peer of a run directory; one line that says what happens now. Raises Unreachable."""
-    reply = PeerControl(directory).require(cmd)
-    round = int(reply.fields.get("round") or 0)
-    return f"{name_of(reply)} {SAID[cmd].format(next=round + 1)}"
 
 
 def name_of(reply: Reply) -> str:

@@ -59,6 +59,9 @@ CHILD_ENVIRONMENT = {
     "HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor",
 }
 
+PARENT = "HOMEFIRES_PARENT"
+"""`dht.lifetime` reads it."""
+
 ERROR_MARK = "homefires: "
 """How the one line of an error begins, on the stderr of any command of ours."""
 
@@ -275,14 +278,14 @@ def start_lasting(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
-            env=environment(),
+            env={name: value for name, value in environment().items() if name != PARENT},
             start_new_session=True,
         )
 
 
 def environment() -> dict[str, str]:
-    """What a child of ours gets."""
-    return os.environ | CHILD_ENVIRONMENT
+    """What a child of ours gets that ends with us, also if we end before it can ask the system for that."""
+    return os.environ | CHILD_ENVIRONMENT | {PARENT: str(os.getpid())}
 
 
 def python_module(name: str, *arguments: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""`homefires set` and `homefires snooze`: what a volunteer allows the peer of this machine.
+"""`homefires set`, and `--set` of a join: what a volunteer allows the peer of this machine.
 
-The peer alone checks and writes settings. One that does not run is not written for: a person is told where it looks.
+The peer alone checks and writes settings; for one that does not run a child of its package does.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dht.errors import BadInput, BadSpec, Unreachable
+from dht.errors import BadInput, BadSpec
 from peer.events import printable
 from tui.control import PeerControl, name_of, note_of
-from tui.holds import PeerStatus, clock, duty_words, hold_words, next_words, read_status
-from tui.settings import KNOWN, Setting, check_name, grouped, in_words, to_value
+from tui.holds import PeerStatus, duty_words, hold_words, next_words, read_status
+from tui.orders import is_kept, not_running, order
+from tui.settings import KNOWN, Setting, grouped, in_words, to_value
 from tui.status import is_locked
 
 NAME, VALUE = 20, 26
@@ -36,28 +37,34 @@ class Table:
     status: PeerStatus
 
 
-def snooze(directory: Path, hours: float, now: float) -> str:
-    """Have the peer pause for so long; one line about it. Raises BadInput and Unreachable."""
-    if not 0 < hours < float("inf"):
-        raise BadInput(f"HOURS is {hours:g}; give how many hours the peer shall pause, as in: homefires snooze 3")
-    minutes = max(1, round(60 * hours))
-    reply = PeerControl(directory).require("snooze", minutes=minutes)
-    until = clock(now + 60 * minutes, now)
-    return f"{name_of(reply)} is snoozed until {until}: what it has made is given; sooner with: homefires resume"
-
-
 def change(directory: Path, assignments: Sequence[str]) -> list[str]:
     """Give the peer `KEY=VALUE` words; a line for each that was changed. Raises BadInput and Unreachable."""
-    typed = [_split(assignment) for assignment in assignments]
-    control = PeerControl(directory)
-    if not is_locked(directory / "run" / "lock"):
-        raise Unreachable(_what_to_write(directory, typed))
-    status = read_status(control.require("status").fields)
-    values = {key: to_value(text, status.settings.get(key, "")) for key, text in typed}
-    reply = control.require("set", values=values)
-    after = read_status(reply.fields).settings or {**status.settings, **values}
+    present = read_table(directory).settings
+    values = _values(assignments, present)
+    reply = order(directory, "set", values=values)
+    after = read_status(reply.fields).settings or {**present, **values}
     said = [f"{name_of(reply)}: {key} is {in_words(_known(key), after.get(key))}" for key in values]
-    return [*said, *([note] if (note := note_of(reply)) else [])]
+    note = f"{not_running(directory)}; it starts with this" if is_kept(reply) else note_of(reply)
+    return [*said, *([note] if note else [])]
+
+
+def values_for_start(assignments: Sequence[str]) -> dict[str, Any]:
+    """What `KEY=VALUE` words say for a peer that starts, checked before anybody is asked or anything starts.
+
+    Raises BadInput.
+    """
+    from peer.settings import settings_of
+
+    values = _values(assignments, _defaults())
+    settings_of(values, "--set")
+    return values
+
+
+def keep_for_start(directory: Path, values: Mapping[str, Any]) -> None:
+    """Have the settings of `values_for_start` in the folder of a peer. A command line would say them anew at each
+    start, also after their owner has changed them. Raises BadInput, Unreachable."""
+    if values:
+        order(directory, "set", values=values)
 
 
 def read_table(directory: Path) -> Table:
@@ -110,7 +117,7 @@ def to_json(table: Table) -> str:
 def _head(table: Table) -> str:
     if table.running:
         return f"the peer in {table.directory} runs; what is changed holds at once"
-    return f"no peer runs in {table.directory}; it starts with these"
+    return f"{not_running(table.directory)}; it starts with these"
 
 
 def _held(status: PeerStatus, now: float) -> list[str]:
@@ -127,20 +134,13 @@ def _split(assignment: str) -> tuple[str, str]:
     return key, text
 
 
-def _what_to_write(directory: Path, typed: Sequence[tuple[str, str]]) -> str:
-    """Where a peer that does not run looks for what it shall be."""
-    settings = _settings_on_disk(directory)
-    for key, _ in typed:
-        check_name(key, settings)
-    lines = " and ".join(f"{key} = {_to_toml(to_value(text, settings[key]))}" for key, text in typed)
-    where = directory / "settings.toml"
-    return f"no peer runs in {directory}; it reads {where} when it starts: write there {lines}"
+def _values(assignments: Sequence[str], present: Mapping[str, Any]) -> dict[str, Any]:
+    typed = [_split(assignment) for assignment in assignments]
+    return {key: to_value(text, present.get(key, "")) for key, text in typed}
 
 
 def _settings_on_disk(directory: Path) -> dict[str, Any]:
     """What a peer that starts there begins with. Raises BadSpec for a file that is not TOML."""
-    from peer.settings import PeerSettings
-
     path = directory / "settings.toml"
     try:
         written = tomllib.loads(path.read_text())
@@ -148,12 +148,14 @@ def _settings_on_disk(directory: Path) -> dict[str, Any]:
         written = {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSpec(f"{path} is not TOML: {error}") from error
-    defaults = asdict(PeerSettings())
+    defaults = _defaults()
     return {**defaults, **{key: value for key, value in written.items() if key in defaults}}
 
 
-def _to_toml(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)  # of a flag, a number, a text and a list of texts: the same in TOML
+def _defaults() -> dict[str, Any]:
+    from peer.settings import PeerSettings
+
+    return asdict(PeerSettings())
 
 
 def _known(name: str) -> Setting:

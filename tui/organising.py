@@ -7,7 +7,7 @@ started once the node has issued its invite, and again if it fails. The node doe
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +16,46 @@ from tui.keeping import Backoff
 from tui.launch import INTERRUPTED, Child, Children, Ended, Interrupted, Said, error_of, python_module
 from tui.output import Output
 
+INVITE_FILE = "invite"
+"""In the organiser's folder: the newest one, which the node writes before it prints it."""
+LOG_FILE = "bootstrap.log"
+"""Likewise what the node says; no folder of a peer has it."""
 LOOK_S = 1.0
 TOLD = (CheckpointWritten, AlertRaised, PeerStopped)
 """What is shown of a watcher; rounds are for dashboards."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    """What the command line of `bootstrap` asked of the node; the node says what is wrong with it."""
+
+    listen: Sequence[str] = ()
+    announce: Sequence[str] = ()
+    also: Sequence[str] = ()
+    """What its invites name besides."""
+    invites: int = 0
+    """So many, for one peer each; 0: one for all."""
+    expires: str = ""
+    """How long they last, such as 7d."""
+    members_for: str = ""
+    """How long an admission does."""
+    health_port: int = 0
+
+    def words(self) -> list[str]:
+        """The same for `homefires bootstrap` and for `python -m bootstrap`."""
+        many = (("--listen", self.listen), ("--announce", self.announce), ("--also", self.also))
+        each = [(flag, address) for flag, addresses in many for address in addresses]
+        rest = (("--members-for", self.members_for), ("--health-port", self.health_port))
+        return _words(each) + self.invite_words() + _words(rest)
+
+    def invite_words(self) -> list[str]:
+        """Those of them that `homefires invite` takes, too."""
+        return _words((("--invites", self.invites), ("--expires", self.expires)))
+
+
+def _words(chosen: Iterable[tuple[str, object]]) -> list[str]:
+    """Flags with their values, without those that nobody has chosen."""
+    return [word for flag, value in chosen if value for word in (flag, str(value))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +65,26 @@ class Keep:
     directory: Path
     last: int
     every: int
+    organiser: Path | None = None
+    """The organiser's folder, whose key lets the watcher into a run that asks for an admission."""
+
+    def words(self) -> list[str]:
+        """What `homefires bootstrap` and the watcher are told."""
+        return ["--keep", str(self.directory), "--keep-last", str(self.last), "--keep-every", str(self.every)]
 
     def argv(self, invite: str) -> list[str]:
         """The command line of the watcher."""
-        words = ["--keep", str(self.directory), "--keep-last", str(self.last), "--keep-every", str(self.every)]
-        return python_module("peer", "watch", invite, *words)
+        if self.organiser is None:
+            return python_module("peer", "watch", invite, *self.words())
+        return python_module("peer", "watch", *organiser_words(self.organiser), *self.words())
+
+
+def organiser_words(directory: Path) -> list[str]:
+    """What has a watcher work in an organiser's name.
+
+    Its invite is in a file: the token in it lets in whoever reads it, and everybody on a machine reads command lines.
+    """
+    return [str(directory / INVITE_FILE), "--organiser", str(directory)]
 
 
 def serve_and_keep(

@@ -12,7 +12,8 @@ from pathlib import Path
 from dht.errors import BadInput
 from peer.plan.coefficients import Coefficients, read, shipped
 from peer.plan.explain import seconds, why_lost
-from peer.plan.machines import MAX_MEMBERS, MAX_PARTS, Machine, Swarm, alike, read_peers, refuse_count
+from peer.plan.machines import MAX_MEMBERS, MAX_PARTS, Machine, Swarm, alike, refuse_count
+from peer.plan.peers_file import read_peers
 from peer.plan.round import MOST, RoundCost
 from peer.plan.search import Choice, Question, Ranked, as_it_stands, device_bytes, search
 from peer.plan.shape import Shape, memory_of, shape_of

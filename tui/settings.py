@@ -6,12 +6,9 @@ kind that a setting has goes to it as it was typed, and it refuses that in words
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from dht.errors import BadInput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,15 +168,6 @@ def in_words(setting: Setting, value: Any) -> str:
         return setting.off
     text = to_text(value) or "(empty)"
     return f"{text} {setting.unit}" if setting.unit else text
-
-
-def check_name(name: str, settings: Mapping[str, Any]) -> None:
-    """Raises BadInput, with the closest name, for what is no setting."""
-    if name in settings:
-        return
-    close = difflib.get_close_matches(name, list(settings), n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]!r}?" if close else f"use {', '.join(settings)}"
-    raise BadInput(f"there is no setting {name!r}; {hint}")
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -11,13 +11,16 @@ from typing import TextIO
 from dht.errors import BadInput
 from peer.events import Line, format_line
 from peer.plan.explain import seconds
-from peer.plan.machines import Swarm, read_peers
+from peer.plan.machines import Declared
+from peer.plan.peers_file import read_declared
 from peer.plan.shape import shape_of
 from peer.plan.simulate.asked import Asked, read_attackers
 from peer.plan.simulate.churn import read_churn
+from peer.plan.simulate.compare import compare
 from peer.plan.simulate.running import Outcome, simulate
 from peer.plan.simulate.setting import Churn
 from tui.choose import choose_spec
+from tui.comparing import describe as compared
 from tui.processes import MOST, cores, spread_over
 from tui.progress import count, format_bytes
 
@@ -70,6 +73,17 @@ def run_simulate(asked: Simulate, out: TextIO) -> int:
     return 0
 
 
+def run_compare(asked: Simulate, out: TextIO) -> int:
+    """The same on rounds beside other ways to train. Raises BadInput."""
+    options = (("--grid", asked.grid), ("--aggregate", asked.aggregate), ("--events", asked.events))
+    for option, value in options:
+        if value:
+            raise BadInput(f"{option} does not go with --compare, which is for one group and writes a table alone")
+    found = compare(_asked(asked))
+    out.write(json.dumps(found.plain()) + "\n" if asked.as_json else compared(found))
+    return 0
+
+
 def _open(asked: Simulate) -> TextIO:
     path = asked.events
     assert path is not None
@@ -92,9 +106,9 @@ def _is_same(path: Path, other: Path) -> bool:
 def _asked(asked: Simulate) -> Asked:
     _check(asked)
     spec = choose_spec(asked.spec, sets=asked.sets)
-    peers, swarm = _peers(asked.peers)
+    peers, declared = _peers(asked.peers)
     return Asked(
-        spec=spec, shape=shape_of(spec), swarm=swarm, peers=peers, step_s=asked.step_s, spread=asked.spread,
+        spec=spec, shape=shape_of(spec), declared=declared, peers=peers, step_s=asked.step_s, spread=asked.spread,
         upload_mbps=asked.upload, download_mbps=asked.download, rounds=asked.rounds, preset=asked.preset,
         churn=read_churn(asked.churn) if asked.churn else Churn(),
         attackers=read_attackers(asked.attackers) if asked.attackers else (), skew_s=asked.skew_s, seed=asked.seed,
@@ -119,10 +133,10 @@ def _check(asked: Simulate) -> None:
         raise BadInput(f"--seed is {asked.seed}; use 0 to 2^63 - 1")
 
 
-def _peers(text: str) -> tuple[int, Swarm | None]:
+def _peers(text: str) -> tuple[int, Declared | None]:
     if not text.removeprefix("-").isdecimal():
-        swarm = read_peers(Path(text))
-        return len(swarm), swarm
+        declared = read_declared(Path(text))
+        return len(declared.machines), declared
     if not 1 <= int(text) <= MOST_PEERS:
         raise BadInput(f"--peers is {text}; simulate 1 to {MOST_PEERS}")
     return int(text), None
@@ -143,10 +157,14 @@ def describe(outcome: Outcome, events: Path | None) -> str:
     figures = outcome.figures
     if not figures.rounds:
         return f"no round was made: {figures.peers} peers {outcome.how}, decided nothing in the time they have\n"
+    bounds_s = f"{figures.low_round_s:.1f} to {figures.high_round_s:.1f} s"
     rows: list[tuple[str, str]] = [
         ("peers", f"{figures.peers} {outcome.how}"),
         ("rounds", f"{figures.rounds} in {seconds(figures.seconds)}, {figures.rounds_per_hour:.1f} per hour"),
-        ("a round", f"{figures.median_round_s:.1f} s (median), {figures.members:.1f} members"),
+        (
+            "a round",
+            f"{figures.median_round_s:.1f} s ({bounds_s} nine in ten), {figures.members:.1f} members",
+        ),
         ("training", f"{figures.tokens_per_s:,.0f} tokens/s; a peer waits {figures.exposed_share:.1%} of its time"),
         ("each peer sends", f"{format_bytes(figures.bytes_sent)} per round"),
         ("ballots", f"{count(figures.aborts, 'abort')}, {count(figures.later_ballots, 'later ballot')}"),
@@ -154,9 +172,8 @@ def describe(outcome: Outcome, events: Path | None) -> str:
         ("penalties", _penalties(figures.penalties)),
         ("messages", f"{figures.messages:,}"),
     ]
-    rows += [(name, text) for name, text in outcome.more]
     if events is not None:
-        rows.append(("events", f"{events}; look at them with: homefires watch {events}"))
+        rows.append(("events", f"of {outcome.told}; look at them with: homefires watch {events}"))
     width = max(len(name) for name, _ in rows)
     return "".join(f"{name:<{width}}  {text}\n" for name, text in rows)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dht.errors import BadInput, DiskFull, HomefiresError, RunMismatch
@@ -23,9 +24,9 @@ from dht.invite import parse_for
 from peer.spec import RunSpec, dump, load
 from tui.keeping import follow_once, keep_following
 from tui.launch import INTERRUPTED, Children, environment, error_of, failure_said, python_module
-from tui.organising import Keep, serve_and_keep
+from tui.organising import LOG_FILE, Keep, NodeOptions, serve_and_keep
 from tui.output import Output
-from tui.places import default_directory
+from tui.places import default_directory, namesakes
 
 GONE_S = 20.0
 """A child that has closed its output ends within this time."""
@@ -69,11 +70,20 @@ class Join:
 
     def argv(self, directory: Path) -> list[str]:
         """The command line of the peer, once it is settled."""
-        chosen = [("name", self.name), ("device", self.device)]
-        chosen += [("upload_mbps", self.upload), ("download_mbps", self.download)]
-        settings = [part for key, value in chosen if value for part in ("--set", f"settings.{key}={value}")]
+        settings = [part for word in self.settings() for part in ("--set", f"settings.{word}")]
         words = ["join", str(directory / INVITE_FILE), "--dir", str(directory), *_listen(self.listen)]
         return python_module("peer", *words, *also_dialled(self.peers), *settings)
+
+    def settings(self) -> list[str]:
+        """What was asked for of the volunteer's own settings, as `KEY=VALUE`."""
+        chosen = [("name", self.name), ("device", self.device)]
+        chosen += [("upload_mbps", self.upload), ("download_mbps", self.download)]
+        return [f"{key}={value}" for key, value in chosen if value]
+
+    def without_settings(self) -> Join:
+        """The same for a command line that is started again and again: a setting there would undo at each start what
+        its owner has set since."""
+        return replace(self, name="", device="", upload="", download="")
 
     def lasting_argv(self, directory: Path, log: Path) -> list[str]:
         """The command line of a process that goes on when whoever started it ends."""
@@ -95,32 +105,49 @@ def run_join(join: Join, output: Output) -> int:
 
 
 def run_bootstrap(
-    spec: RunSpec, output: Output, *, directory: Path | None, listen: Sequence[str], announce: Sequence[str],
-    also: Sequence[str] = (), invites: int = 0, expires: str = "", health_port: int = 0, keep: Keep | None = None,
-    members_for: str = "",
-) -> int:  # fmt: skip
+    spec: RunSpec, output: Output, options: NodeOptions, *, directory: Path | None, keep: Keep | None = None
+) -> int:
     """Serve the run until interrupted, and keep checkpoints of it if `keep` says where.
 
-    Invites name the addresses in `also`, too; `invites` for one peer each, 0: one for all; `expires` is how long they
-    last, such as 7d, `members_for` how long an admission does. Raises RunMismatch if the directory belongs to another
-    run, DiskFull.
+    Raises RunMismatch if the directory belongs to another run, or another run of this name to this organiser; DiskFull.
     """
-    if keep is not None and spec.admission.policy != "open":
-        raise BadInput(
-            "--keep watches the run as anybody may, which --admission forbids; a peer's folder holds the same"
-        )
-    directory = directory or default_directory("bootstrap", spec.run.name, spec.digest())
+    directory = place_node(directory, spec)
     path = claim_directory(directory, spec)
     output.say(describe_model(path))
-    argv = python_module("bootstrap", str(path), "--dir", str(directory), "--spec-hash", spec.digest().hex())
-    argv += _listen(listen) + [part for address in announce for part in ("--announce", address)]
-    argv += [part for address in also for part in ("--also", address)]
-    argv += ["--invites", str(invites)] + (["--expires", expires] if expires else [])
-    argv += ["--members-for", members_for] if members_for else []
-    argv += ["--health-port", str(health_port)] if health_port else []
+    argv = node_argv(path, spec, options)
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
-    log = directory / "bootstrap.log"
-    return follow("bootstrap", argv, log, output) if keep is None else serve_and_keep(argv, log, keep, output)
+    log = directory / LOG_FILE
+    if keep is None:
+        return follow("bootstrap", argv, log, output)
+    if spec.admission.policy != "open":
+        keep = dataclasses.replace(keep, organiser=directory)
+    return serve_and_keep(argv, log, keep, output)
+
+
+def node_argv(path: Path, spec: RunSpec, options: NodeOptions) -> list[str]:
+    """The command line of the node whose folder holds the spec at `path`."""
+    where = ["--dir", str(path.parent), "--spec-hash", spec.digest().hex()]
+    return python_module("bootstrap", str(path), *where, *options.words())
+
+
+def check_node(path: Path, spec: RunSpec, options: NodeOptions) -> str:
+    """Raises the error that the node would end with for these options. The words by which people know its organiser."""
+    return _answer("check", [*node_argv(path, spec, options), "--check"], DESCRIBE_S, debug=False)
+
+
+def place_node(directory: Path | None, spec: RunSpec) -> Path:
+    """Where the node of a run lives. Raises RunMismatch where nobody has named a folder, and the first one of this run
+    would stand beside that of another run of its name: an option was forgotten, and nobody would notice.
+    """
+    mine = directory or default_directory("bootstrap", spec.run.name, spec.digest())
+    others = [] if directory or mine.exists() else namesakes(mine)
+    if others:
+        raise RunMismatch(
+            f"{others[0]} is of a run called {spec.run.name} already, and with these options this would be another "
+            "one: give the --admission and --set of that time, or name that folder's spec.toml; to start another run, "
+            "name a new folder with --dir"
+        )
+    return mine
 
 
 def claim_directory(directory: Path, spec: RunSpec) -> Path:

@@ -16,7 +16,7 @@ from tui.control import PeerControl
 from tui.feed.source import Reply
 from tui.fold import fold_all
 from tui.forecast import before_words, length_words, margin_words
-from tui.holds import PeerStatus, duty_words, hold_words, next_words, read_status
+from tui.holds import PeerStatus, clock, duty_words, hold_words, next_words, read_status
 from tui.progress import format_transfer
 from tui.snapshot import PeerView, Penalised, Swarm, to_json
 
@@ -41,9 +41,25 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
         }  # fmt: skip
         return json.dumps(known | _held_to_json(status, now) | to_json(swarm), allow_nan=False)
     lines = describe(_at(swarm, said), alive, status, now)
+    if not alive:
+        lines[1:1] = _at_next_start(directory, now)
     if alive and not reply.ok:
         lines.insert(1, f"this is what it wrote last: it takes no commands now ({reply.error})")
     return "\n".join(map(printable, lines))
+
+
+def _at_next_start(directory: Path, now: float) -> list[str]:
+    """What its owner has said that holds when it starts again, as `peer/limits/store.py` keeps it."""
+    try:
+        kept = json.loads((directory / "wish.json").read_text())
+    except (OSError, ValueError):
+        return []
+    match kept:
+        case {"wish": "pause"}:
+            return ["its owner paused it: it starts paused, until: homefires resume"]
+        case {"until": int() | float() as until} if until > now:
+            return [f"its owner has it snooze until {clock(until, now)}, should it start before; or: homefires resume"]
+    return []
 
 
 def _at(swarm: Swarm, said: Mapping[str, Any]) -> Swarm:
@@ -133,14 +149,6 @@ def _penalty(swarm: Swarm, penalty: Penalised) -> str:
     where = f" in {penalty.layer}" if penalty.layer else ""
     counted = f"counted {100 * penalty.factor:.0f} %, until round {penalty.until_round}"
     return f"penalty: {swarm.label(penalty.about)} {penalty.code}{where}, {penalty.evidence}, {counted}"
-
-
-def newest_directory(root: Path) -> Path:
-    """The run directory below `root` that reported last. Raises BadInput if there is none."""
-    logs = [path for path in root.glob("*/events.jsonl") if path.is_file()]
-    if not logs:
-        raise BadInput(f"no run was joined yet (nothing in {root}); name a directory with --dir")
-    return max(logs, key=lambda path: path.stat().st_mtime).parent
 
 
 def is_locked(lock: Path) -> bool:

@@ -6,13 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dht.errors import BadInput
-from dht.invite import MAX_FILE_BYTES, PREFIX, in_a_file, read_text
+from dht.invite import MAX_FILE_BYTES, PREFIX, Invite, in_a_file, read_text
 from dht.invite import parse as parse_invite
 from peer.events import Line, event_files, read_events, read_lines
 from tui.attach import POLL_S, SLICE, Look
@@ -20,6 +20,7 @@ from tui.control import PeerControl
 from tui.feed.source import Reply, Source
 from tui.feed.tail import Tail
 from tui.launch import error_of, python_module
+from tui.organising import INVITE_FILE, LOG_FILE, organiser_words
 from tui.output import Output
 from tui.places import data_root
 from tui.single import follow
@@ -35,17 +36,42 @@ class Watch:
     """What the command line of `watch` asked for."""
 
     what: str
-    """A file of event lines, a run directory or a folder of them, or an invite or a file that holds one."""
+    """A file of event lines, a folder of them, of a peer or of an organiser, or an invite or a file that holds one."""
     live: bool = False
     """Somebody still writes the file."""
     viewer: bool = False
     """A demo stands behind it and may be asked to stop; the exit code tells how the dashboard was closed."""
 
     @property
-    def invite(self) -> str:
-        """Its text, if it is one or a file that holds one; else empty."""
-        is_one = self.what.startswith(PREFIX) or (os.path.isfile(self.what) and _begins_an_invite(Path(self.what)))
-        return read_text(self.what) if is_one else ""
+    def is_run(self) -> bool:
+        """Whether it stands for a run, in which this machine may take no part."""
+        return self.what.startswith(PREFIX) or self._is_organisers or self._is_invite_file
+
+    @property
+    def _is_organisers(self) -> bool:
+        folder = Path(self.what)
+        return (folder / INVITE_FILE).is_file() and (folder / LOG_FILE).is_file()
+
+    @property
+    def _is_invite_file(self) -> bool:
+        if not os.path.isfile(self.what):
+            return False
+        with open(self.what, "rb") as file:
+            return file.read(MAX_FILE_BYTES).lstrip().startswith(PREFIX.encode())
+
+    @contextmanager
+    def open(self) -> Iterator[tuple[Invite, list[str]]]:
+        """The invite of such a run, and the command line of whoever watches it within the block. Raises BadInvite."""
+        if self._is_organisers:
+            folder = Path(self.what)
+            # The organiser's own key lets a watcher in, also where the invite is over.
+            invite = parse_invite(read_text(str(folder / INVITE_FILE)), float("-inf"))
+            yield invite, python_module("peer", "watch", *organiser_words(folder))
+            return
+        text = read_text(self.what)
+        invite = parse_invite(text, time.time())
+        with in_a_file(text) as path:
+            yield invite, python_module("peer", "watch", path)
 
     @property
     def path(self) -> Path:
@@ -58,10 +84,9 @@ class Watch:
 
 def watch_in_lines(watch: Watch, output: Output) -> int:
     """Give every event line to `output`; the exit code."""
-    if text := watch.invite:
-        parse_invite(text, time.time())
-        with in_a_file(text) as path:
-            return follow("watch", _argv(path), _new_log(), output)
+    if watch.is_run:
+        with watch.open() as (_, argv):
+            return follow("watch", argv, _new_log(), output)
     found = False
     try:
         for line in _lines(watch):
@@ -81,16 +106,15 @@ def watch_in_dashboard(watch: Watch, look: Look, output: Output) -> Outcome:
 
     Raises what a child that watches failed with.
     """
-    text = watch.invite
-    if not text:
+    if not watch.is_run:
         return _show(_feed_of(watch), look)
     from tui.feed.child import ChildFeed
 
-    invite = parse_invite(text, time.time())
-    output.say(f"looking for {invite.run} of organiser {invite.organiser}")
-    with in_a_file(text) as path, closing(ChildFeed(f"run {invite.run}, watching", _argv(path), _new_log())) as feed:
-        feed.wait_until_started()
-        outcome: Outcome = "ended" if feed.ended else _show(feed, look)
+    with watch.open() as (invite, argv):
+        output.say(f"looking for {invite.run} of organiser {invite.organiser}")
+        with closing(ChildFeed(f"run {invite.run}, watching", argv, _new_log())) as feed:
+            feed.wait_until_started()
+            outcome: Outcome = "ended" if feed.ended else _show(feed, look)
     if feed.ended and feed.child.exit_code != 0:
         raise error_of(feed.child)
     return outcome
@@ -146,15 +170,6 @@ def _new_log() -> Path:
     log = data_root() / "watch.log"
     log.unlink(missing_ok=True)
     return log
-
-
-def _argv(invite_file: str) -> list[str]:
-    return python_module("peer", "watch", invite_file)
-
-
-def _begins_an_invite(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(MAX_FILE_BYTES).lstrip().startswith(PREFIX.encode())
 
 
 class DemoControl:

@@ -17,7 +17,8 @@ from peer.audit.fault import BadLink, blaming, require
 from peer.averaging import snapshots
 from peer.averaging.blocks import Base, base_path, block_files, block_path, first_head
 from peer.averaging.snapshots import Manifest
-from peer.rounds.names import DIGEST_BYTES, digest_of
+from peer.rounds.names import digest_of
+from peer.rounds.packing import DIGEST_BYTES
 from peer.rounds.state import Head
 from peer.rounds.update import Block, Update
 from peer.spec import RunSpec

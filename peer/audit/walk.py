@@ -15,12 +15,12 @@ from peer.averaging.blocks import base_path, block_files, block_path, undone_pat
 from peer.averaging.rules import rules_of
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.rounds.decide import fault_of_block, part_bytes
 from peer.rounds.layout import cut
 from peer.rounds.machine import begin
 from peer.rounds.names import next_anchor
 from peer.rounds.state import Head
 from peer.rounds.update import VOID, Block, Update
+from peer.rounds.validity import fault_of_block, part_bytes
 from peer.train.anchor import Anchor
 
 Say = Callable[[int, int], None]

@@ -20,7 +20,8 @@ from dht.errors import BadInput, RunMismatch
 from dht.files import naming_damage
 from dht.records import Genesis, unpack_body
 from dht.records import unpack as unpack_record
-from peer.rounds.names import genesis_anchor, next_anchor, pack
+from peer.rounds.names import genesis_anchor, next_anchor
+from peer.rounds.packing import pack
 from peer.rounds.state import Head
 from peer.rounds.update import Block, Update
 

@@ -34,7 +34,8 @@ from peer.averaging.codec import Codec
 from peer.averaging.contribution import Contribution
 from peer.averaging.objects import Objects, load_object
 from peer.rounds.layout import Part, divide
-from peer.rounds.names import DIGEST_BYTES, digest_of, pack
+from peer.rounds.names import digest_of
+from peer.rounds.packing import DIGEST_BYTES, pack
 from peer.rounds.state import Acceptor, Head, Step
 from peer.rounds.update import VOID, Block, Update
 from peer.tally import Counting, read_tally, tally_path

@@ -21,8 +21,8 @@ from dht.node import Answer
 from peer.averaging import snapshots
 from peer.averaging.chain import ChainOnDisk
 from peer.averaging.snapshots import Manifest
-from peer.rounds.names import DIGEST_BYTES, digest_of, pack
-from peer.rounds.update import blobs, integer, octets, row, rows
+from peer.rounds.names import digest_of
+from peer.rounds.packing import DIGEST_BYTES, blobs, integer, octets, pack, row, rows
 
 STANDING = "chain"
 MANIFEST = "manifest"

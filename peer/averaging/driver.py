@@ -44,7 +44,6 @@ from peer.rounds.frames import decode, encode
 from peer.rounds.machine import step
 from peer.rounds.messages import ChainSent, HeadSent, MeanSent, Message, PartSent, Place
 from peer.rounds.state import Acceptor, Figures, Head, State
-from peer.rounds.turn import Turn
 from peer.rounds.update import Block
 
 Done = Callable[[], None]
@@ -185,8 +184,8 @@ class Driver:
                     self._streams.send_when_free(peer, partial(self._mean_frame, mean))
             case SendObjects(one, digests):
                 self._answerer.answer(one, digests)
-            case SendChain(one, after):
-                self._send_chain(one, after)
+            case SendChain():
+                self._send_chain(effect)
             case Persist(acceptor, update):
                 if update is not None:
                     self._disk.save_object(update.digest, update.to_bytes())
@@ -270,10 +269,11 @@ class Driver:
         payload = self._disk.load(mean.digest)
         return None if payload is None else self._framing.encode(replace(mean, payload=payload))
 
-    def _send_chain(self, to: str, after: bytes) -> None:
-        blocks = self._disk.blocks_after(after)
+    def _send_chain(self, effect: SendChain) -> None:
+        """The machine remembers anchors longer than the disk has room for blocks."""
+        blocks = self._disk.blocks_after(effect.after)
         if blocks:
-            self._streams.send_when_free(to, partial(self._framing.encode, ChainSent(blocks)))
-        else:  # the machine remembers anchors longer than the disk has room for blocks
-            self._send((to,), Turn(self.state, self.clock()).my_head())
-            self._send((to,), ChainSent(()))
+            self._streams.send_when_free(effect.to, partial(self._framing.encode, ChainSent(blocks)))
+        else:
+            self._send((effect.to,), effect.head)
+            self._send((effect.to,), ChainSent(()))

@@ -54,7 +54,7 @@ from peer.averaging.timekeeping import keep_time
 from peer.events import AlertRaised
 from peer.limits.chosen import Chosen
 from peer.rounds.layout import Part, cut
-from peer.rounds.names import pack
+from peer.rounds.packing import pack
 from peer.rounds.state import Head, Rules
 from peer.settings import PeerSettings
 from peer.spec import AdmissionTable, RunSpec

@@ -25,7 +25,8 @@ from dht.errors import BadInput, DiskFull
 from dht.files import naming_damage, sync_folder, telling_full_disk, write_whole
 from peer.averaging.blocks import Base
 from peer.averaging.formats import Floats
-from peer.rounds.names import DIGEST_BYTES, digest_of, pack
+from peer.rounds.names import digest_of
+from peer.rounds.packing import DIGEST_BYTES, pack
 
 VERSION = 1
 KEPT = 2

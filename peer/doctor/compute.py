@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import BadInput, HomefiresError, MemoryFull
+from dht.lifetime import of_this_parent
 from peer.doctor.check import Check, failed, one_line, passed, size, unknown
+from peer.events import InnerProgressed, read_lines
 from peer.fit.fitted import Fit, from_json
 from peer.plan.explain import seconds
 from peer.spec import RunSpec, dump
@@ -24,6 +26,8 @@ DRY_S = 180.0
 """A dry run of the micro-batch; one of a join may take longer (`peer.fit.finding`)."""
 
 LIBRARIES = """
+from dht.lifetime import die_with_parent
+die_with_parent()
 import google.protobuf, hivemind
 from hivemind.proto import dht_pb2, p2pd_pb2
 sent = dht_pb2.PingResponse(dht_time=1.5)
@@ -73,7 +77,8 @@ async def run_python(*words: str, timeout_s: float = CHILD_S) -> Ended:
     """To its end, or killed after `timeout_s`."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE, env=os.environ | {"PYTHONSAFEPATH": "1", "GOLOG_LOG_LEVEL": "error"},
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONSAFEPATH": "1", "GOLOG_LOG_LEVEL": "error"} | of_this_parent(),
     )  # fmt: skip
     try:
         async with asyncio.timeout(timeout_s):
@@ -126,7 +131,7 @@ async def _dry_run(spec: RunSpec, path: Path, device: str, start: Start) -> Ende
     most = spec.inner.sequences * spec.inner.accumulation
     while True:
         ended = await start(
-            "-m", "peer.fit.dry", str(path), "--device", device, "--most", str(most), timeout_s=DRY_S
+            "-m", "peer.fit", str(path), "--device", device, "--most", str(most), timeout_s=DRY_S
         )  # fmt: skip
         if ended.exit_code >= 0 or ended.timed_out or most == 1:
             return ended
@@ -156,3 +161,18 @@ async def check_fit(spec: RunSpec, device: str, start: Start = run_python) -> tu
     found = f"{fit.sequences} of {whole} sequences at a time, {fit.precision}{kernel}: {speed}"
     figures = {"sequences": fit.sequences, "step_s": fit.step_s, "tokens_per_s": fit.tokens_per_s}
     return passed("fit", found, **figures), fit
+
+
+def check_training(spec: RunSpec, directory: Path) -> tuple[Check, float | None]:
+    """Seconds of an inner step of a peer that is at work, by its own log: a dry run beside it would take its device."""
+    log = directory / "events.jsonl"
+    speeds = [
+        line.event.tokens_per_s
+        for line in (read_lines(log) if log.exists() else ())
+        if line is not None and isinstance(line.event, InnerProgressed) and line.event.tokens_per_s > 0
+    ]
+    if not speeds:
+        return unknown("fit", "no dry run beside its peer, which has told no speed yet; see: homefires status"), None
+    step_s = spec.inner.sequences * spec.inner.accumulation * spec.model.context / speeds[-1]
+    found = f"its peer made a step in {seconds(step_s)} when it trained last, {speeds[-1]:,.0f} tokens/s"
+    return passed("fit", found, step_s=step_s, tokens_per_s=speeds[-1]), step_s

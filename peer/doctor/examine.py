@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import BadSpec, HomefiresError
-from dht.invite import Invite
 from peer import spec as specs
 from peer.doctor.check import Check, Status, failed, one_line, unknown
-from peer.doctor.compute import Device, check_device, check_fit, check_libraries
+from peer.doctor.compute import Device, check_device, check_fit, check_libraries, check_training
 from peer.doctor.machine import (
     check_descriptors,
     check_device_memory,
@@ -24,6 +23,7 @@ from peer.doctor.machine import (
     check_heat,
     check_memory,
     check_power,
+    check_shared_memory,
     cpu_temperature_c,
     free_disk_bytes,
     held_disk_bytes,
@@ -31,9 +31,9 @@ from peer.doctor.machine import (
 )
 from peer.doctor.needs import Needs, needs_of
 from peer.doctor.network import Met, best, examine_network
-from peer.doctor.standing import check_identity, check_invite
+from peer.doctor.standing import KnownRun, check_folder, check_identity, check_invite, peer_at_work
 from peer.doctor.verdict import Measured, Verdict, judge
-from peer.measuring import Gpu, available_bytes
+from peer.measuring import Gpu, Tree, available_bytes
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
 
@@ -46,38 +46,46 @@ class Asked:
 
     invite: str = ""
     directory: Path | None = None
-    """Where the peer would live; None: it is not known, and only the disk of the home folder is looked at."""
+    """Where the peer lives, or would live; None: it is not known, and only the disk of the home folder is looked at."""
     settings: PeerSettings
 
 
 async def examine(asked: Asked, tell: Tell) -> Verdict:
     """Tell each check as it is done, and say at last what taking part would be like."""
-    invite = _papers(asked, tell)
+    at_work = None if asked.directory is None else peer_at_work(asked.directory)
+    run = _papers(asked, tell)
     tell(check_descriptors())
+    tell(check_shared_memory())
     tell(await asyncio.to_thread(lambda: check_power(read_power())))
     device, met, _ = await asyncio.gather(
-        _device(asked, tell), examine_network(invite, asked.settings.listen, tell), _libraries(tell)
+        _device(asked, tell),
+        examine_network(run, asked.settings.listen, tell, beside_peer=at_work is not None),
+        _libraries(tell),
     )
     tell(check_heat(await asyncio.to_thread(_gpu_figures, device), cpu_temperature_c()))
-    spec = _spec(invite, asked.directory, met)
+    spec = _spec(run, asked.directory, met)
     if spec is None:
         tell(unknown("needs", "what a run needs is known once its invite is given and its spec was fetched"))
         return Verdict(sentence="unknown: name an invite, and see that one of its addresses answers")
     needs = _needs(spec, asked, tell)
     if needs is not None:
-        _rooms(needs, asked, device, tell)
-    step_s = await _step_s(spec, asked, device, tell)
+        _rooms(needs, asked, device, at_work, tell)
+    step_s = await _step_s(spec, asked, device, at_work, tell)
     return judge(spec, _measured(asked, met, step_s))
 
 
-def _papers(asked: Asked, tell: Tell) -> Invite | None:
-    invite: Invite | None = None
+def _papers(asked: Asked, tell: Tell) -> KnownRun | None:
+    """The run that is asked about: that of the invite, else that of the folder."""
+    run: KnownRun | None = None
     if asked.invite:
-        check, invite = check_invite(asked.invite, time.time())
+        check, run = check_invite(asked.invite, time.time())
+        tell(check)
+    elif asked.directory is not None:
+        check, run = check_folder(asked.directory)
         tell(check)
     if asked.directory is not None:
         tell(check_identity(asked.directory))
-    return invite
+    return run
 
 
 async def _device(asked: Asked, tell: Tell) -> Device | None:
@@ -96,9 +104,9 @@ def _gpu_figures(device: Device | None) -> dict[str, object]:
     return Gpu(lambda: device.uuid).figures()
 
 
-def _spec(invite: Invite | None, directory: Path | None, met: Met | None) -> RunSpec | None:
-    """Of the invite: as a node of the run gave it, or as it lies in the folder; None if neither is that of its hash."""
-    if invite is None:
+def _spec(run: KnownRun | None, directory: Path | None, met: Met | None) -> RunSpec | None:
+    """As a node of the run gave it, or as it lies in the folder; None if neither is that of its hash."""
+    if run is None:
         return None
     texts = [met.spec.decode(errors="replace")] if met is not None and met.spec else []
     if directory is not None and (directory / "spec.toml").exists():
@@ -106,7 +114,7 @@ def _spec(invite: Invite | None, directory: Path | None, met: Met | None) -> Run
     for text in texts:
         with suppress(BadSpec):
             spec = specs.parse(text)
-            if spec.digest() == invite.spec_hash:
+            if spec.digest() == run.spec_hash:
                 return spec
     return None
 
@@ -120,10 +128,11 @@ def _needs(spec: RunSpec, asked: Asked, tell: Tell) -> Needs | None:
         return None
 
 
-def _rooms(needs: Needs, asked: Asked, device: Device | None, tell: Tell) -> None:
+def _rooms(needs: Needs, asked: Asked, device: Device | None, at_work: int | None, tell: Tell) -> None:
     on_cpu = device is None or not device.uuid
-    tell(check_memory(needs, available_bytes(), on_cpu=on_cpu))
-    if device is not None and device.free_bytes:
+    mine = 0 if at_work is None else Tree(at_work).figures(time.monotonic())["memory_bytes"] or 0
+    tell(check_memory(needs, available_bytes(), on_cpu=on_cpu, held_bytes=mine))
+    if device is not None and device.free_bytes and at_work is None:
         tell(check_device_memory(needs, device.free_bytes, device.name))
     folder, held_bytes = asked.directory or Path.home(), 0
     if asked.directory is not None:
@@ -131,7 +140,14 @@ def _rooms(needs: Needs, asked: Asked, device: Device | None, tell: Tell) -> Non
     tell(check_disk(needs, folder, free_disk_bytes(folder), held_bytes))
 
 
-async def _step_s(spec: RunSpec, asked: Asked, device: Device | None, tell: Tell) -> float | None:
+async def _step_s(
+    spec: RunSpec, asked: Asked, device: Device | None, at_work: int | None, tell: Tell
+) -> float | None:  # fmt: skip
+    if at_work is not None:
+        assert asked.directory is not None
+        check, step_s = check_training(spec, asked.directory)
+        tell(check)
+        return step_s
     if device is None:
         return None
     check, fit = await check_fit(spec, asked.settings.device)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +28,16 @@ ASK_S = 2.0
 """The desktop is not waited for any longer."""
 
 
-def check_memory(needs: Needs, available_bytes: int, *, on_cpu: bool) -> Check:
-    """Main memory that can be had, which on a CPU holds the model too."""
+def check_memory(needs: Needs, available_bytes: int, *, on_cpu: bool, held_bytes: int = 0) -> Check:
+    """Main memory that can be had, which on a CPU holds the model too; a peer at work has `held_bytes` already."""
     wanted = needs.main + (needs.device if on_cpu else 0)
     if not available_bytes:
         return unknown("memory", "the system does not tell how much memory is free", needed_bytes=wanted)
     found = f"{size(available_bytes)} of memory free, the run needs about {size(wanted)}"
-    figures = {"available_bytes": available_bytes, "needed_bytes": wanted}
+    found += f", of which its peer has {size(held_bytes)} already" if held_bytes else ""
+    figures = {"available_bytes": available_bytes, "needed_bytes": wanted, "held_bytes": held_bytes}
     least = needs.main + (needs.least_device if on_cpu else 0)
+    available_bytes += held_bytes
     if available_bytes < least:
         fix = "close other programs, add memory, or join a run with a smaller model"
         return failed("memory", found, fix, BadInput, **figures)
@@ -102,6 +105,18 @@ def check_descriptors() -> Check:
     if soft < DESCRIPTORS:
         return warned("file descriptors", found, fix, soft=soft, hard=hard)
     return passed("file descriptors", found, soft=soft, hard=hard)
+
+
+def check_shared_memory(make: Callable[[], object] = multiprocessing.Lock) -> Check:
+    """Whether a lock can be made in it, as hivemind makes four when it is loaded. All else that processes of ours share
+    are files of the peer's folder and pipes, so how large it is does not matter."""
+    try:
+        make()
+    except OSError as error:
+        found = f"no lock can be made in shared memory (/dev/shm): {error.strerror}"
+        fix = "mount it: sudo mount -t tmpfs tmpfs /dev/shm; for a container: --tmpfs /dev/shm"
+        return failed("shared memory", found, fix, BadInput)
+    return passed("shared memory", "locks can be made in it, and nothing else of ours lies there")
 
 
 # ---- sleep and battery ----

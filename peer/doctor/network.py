@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,6 @@ from typing import Protocol
 from dht.addresses import are_loopback, listened_on, peer_id_in, tcp_target
 from dht.errors import BadInput, HomefiresError, PortInUse, Unreachable
 from dht.identity import Identity
-from dht.invite import Invite
 from dht.keys import HEAD
 from dht.knocking import Knocked, ask_to_knock, port_of
 from dht.node import NetworkConfig, Node, open_node
@@ -29,6 +29,7 @@ from peer.averaging.meeting import ASK_TIMEOUT_S, MAX_SPEC_BYTES
 from peer.averaging.metering import DIRECT, RELAYED, reach_of
 from peer.doctor.check import Check, count, failed, one_line, passed, unknown, warned
 from peer.doctor.clock import check_clock, measure_skew_s
+from peer.doctor.standing import KnownRun
 from peer.settings import LEAST_MBPS
 
 DIAL_S = 5.0
@@ -136,11 +137,13 @@ async def _knock(address: str) -> None:
 
 
 def check_bootstrap(dialled: Sequence[Dialled]) -> Check:
-    """Which addresses of the invite answered, and how fast."""
+    """Which addresses, of the invite or of peers that were met, answered, and how fast."""
+    if not dialled:
+        return unknown("bootstrap", "this peer has met nobody whom it could dial", "name the invite, too")
     there = [row for row in dialled if row.round_trip_s is not None]
     silent = [row.address for row in dialled if row.round_trip_s is None]
     if not there:
-        found = f"none of {len(dialled)} addresses of the invite answers: {dialled[0].why}"
+        found = f"none of {len(dialled)} addresses answers: {dialled[0].why}"
         fix = (
             "see that this machine is online and its firewall lets TCP and UDP out; else ask the organiser whether the "
             "bootstrap node runs"
@@ -250,28 +253,41 @@ def _mbps(value: float | None) -> str:
 # ---- all of it ----
 
 
-async def examine_network(invite: Invite | None, listen: Sequence[str], tell: Callable[[Check], None]) -> Met | None:
-    """Every check of this family, in order; what was learned on the way, None without a daemon."""
-    run, met = invite.spec_hash if invite else b"\0" * 32, None
+async def examine_network(
+    run: KnownRun | None, listen: Sequence[str], tell: Callable[[Check], None], *, beside_peer: bool = False
+) -> Met | None:
+    """Every check of this family, in order; what was learned on the way, None without a daemon.
+
+    Beside a peer that runs its ports are taken: others are listened on, and those who dial back try its own.
+    """
+    met = None
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         try:
-            config = daemon_config(Path(folder), run, listen)
+            config = daemon_config(
+                Path(folder), run.spec_hash if run else b"\0" * 32, on_free_ports(listen) if beside_peer else listen
+            )
             started = time.perf_counter()
             async with open_node(config) as node:
                 seconds = time.perf_counter() - started
                 tell(passed("daemon", f"the network daemon (p2pd) starts in {seconds:.1f} s", start_s=seconds))
                 met = Met(node)
-                if invite is not None:
-                    await _examine_others(met, invite, tell)
+                if run is not None:
+                    await _examine_others(met, run, tell)
                 addresses = await node.addresses()
-                tell(check_reach(addresses, await have_knocked(met, addresses)))
+                knocked_at = listen if beside_peer and port_of(listen) else addresses
+                tell(check_reach(addresses, await have_knocked(met, knocked_at)))
         except HomefiresError as error:
             tell(daemon_failed(error) if met is None else broke_off(error))
     return met
 
 
-async def _examine_others(met: Met, invite: Invite, tell: Callable[[Check], None]) -> None:
-    dialled = await asyncio.gather(*(dial(met.node, address) for address in invite.addrs))
+def on_free_ports(listen: Sequence[str]) -> tuple[str, ...]:
+    """The same addresses with ports that nobody has."""
+    return tuple(re.sub(r"/(tcp|udp)/\d+", r"/\1/0", address) for address in listen)
+
+
+async def _examine_others(met: Met, run: KnownRun, tell: Callable[[Check], None]) -> None:
+    dialled = await asyncio.gather(*(dial(met.node, address) for address in run.addrs))
     tell(check_bootstrap(dialled))
     for row in dialled:
         if row.round_trip_s is not None:

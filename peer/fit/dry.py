@@ -1,14 +1,9 @@
-"""`python -m peer.fit.dry SPEC.toml --device D`: train a few steps on noise, and print what is fastest and has room.
-
-A process of its own, since it may run out of memory, and gives back all that it took. Started by `peer.fit.finding`.
-"""
+"""A dry run: a few steps on noise with one micro-batch after the other, in the process of `peer/fit/__main__.py`."""
 
 from __future__ import annotations
 
-import argparse
 import gc
 import math
-import sys
 import time
 from dataclasses import replace
 from importlib.metadata import version
@@ -17,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dht.errors import HomefiresError, MemoryFull
-from dht.lifetime import die_with_parent
+from dht.errors import MemoryFull
 from peer.fit.fitted import Basis, Fit
 from peer.fit.search import Trial, find
 from peer.model.build import build
-from peer.spec import RunSpec, load
+from peer.spec import RunSpec
 from peer.train.inner import InnerLoop, choose_device, uses_bfloat16
 from peer.train.memory import free_bytes, is_out_of_memory
 
@@ -30,22 +24,6 @@ WARM_STEPS, TIMED_STEPS = 1, 2
 LONG_S = 5.0
 """A step that takes so long is timed once, the first one."""
 ATTENTIONS = ("sdpa", "eager")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print the fit as one JSON object."""
-    die_with_parent()
-    parser = argparse.ArgumentParser(prog="python -m peer.fit.dry")
-    parser.add_argument("spec")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--most", type=int, default=0, help="sequences of a micro-batch; 0: as many as a step reads")
-    options = parser.parse_args(arguments)
-    try:
-        print(fit(load(options.spec), options.device, options.most).to_json())
-    except HomefiresError as error:
-        print(f"homefires: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
 
 
 def fit(spec: RunSpec, wanted: str, most: int = 0) -> Fit:
@@ -141,7 +119,3 @@ class Noise:
     def next(self, sequences: int) -> Tensor:
         """Tokens (sequences, context + 1), int64."""
         return torch.randint(0, self._vocabulary, (sequences, self._context + 1), generator=self._generator)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

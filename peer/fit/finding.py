@@ -5,38 +5,57 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from dht.errors import DiskFull, HomefiresError, MemoryFull
+from dht.lifetime import of_this_parent
 from peer.fit.fitted import Basis, Fit, from_json, recall, remember
 from peer.spec import RunSpec
 
 CHILD_S = 300.0
 """A few steps of the largest micro-batches, and loading torch."""
 
+POLL_S = 0.25
+"""How often is looked whether the device is wanted for something else."""
+
 Start = Callable[[list[str]], "tuple[int, str, str]"]
 """Runs `python` with these words to its end: exit code, stdout, stderr."""
 
 
-def run_python(words: list[str]) -> tuple[int, str, str]:
+class Unwanted(Exception):
+    """A dry run was ended before its end: the device is wanted for something else."""
+
+
+def run_python(words: list[str], unwanted: Callable[[], bool] = lambda: False) -> tuple[int, str, str]:
     """To its end, or killed after CHILD_S, which is a failure like others. A negative code is a signal's, as of the
-    kernel that needs the memory."""
-    try:
-        run = subprocess.run(
-            [sys.executable, *words], capture_output=True, text=True, errors="replace", timeout=CHILD_S, check=False,
-            stdin=subprocess.DEVNULL, env=os.environ | {"PYTHONSAFEPATH": "1"},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return HomefiresError.exit_code, "", f"it did not end within {CHILD_S:.0f} s"
-    return run.returncode, run.stdout, run.stderr
+    kernel that needs the memory.
+
+    Raises Unwanted, and the child is gone with all that it took, once `unwanted` says so.
+    """
+    ends_at = time.monotonic() + CHILD_S
+    with subprocess.Popen(
+        [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        errors="replace", env=os.environ | {"PYTHONSAFEPATH": "1"} | of_this_parent(),
+    ) as child:  # fmt: skip
+        try:
+            while time.monotonic() < ends_at:
+                with suppress(subprocess.TimeoutExpired):
+                    out, err = child.communicate(timeout=POLL_S)
+                    return child.returncode, out, err
+                if unwanted():
+                    raise Unwanted
+            return HomefiresError.exit_code, "", f"it did not end within {CHILD_S:.0f} s"
+        finally:
+            child.kill()
 
 
 def find_fit(spec: RunSpec, directory: Path, basis: Basis, start: Start = run_python, free_bytes: int = 0) -> Fit:
     """What is remembered in `directory` for the same device and versions, or what a dry run of its spec.toml finds.
 
-    Raises MemoryFull if not even one sequence has room, HomefiresError if nothing could be tried.
+    Raises MemoryFull if not even one sequence has room, HomefiresError if nothing could be tried; what `start` raises.
     """
     known = recall(directory, basis, free_bytes)
     if known is not None:
@@ -51,7 +70,7 @@ def try_out(spec: RunSpec, path: Path, device: str, start: Start = run_python) -
     """A dry run; one that is killed is tried again with half the micro-batch."""
     most = spec.inner.sequences * spec.inner.accumulation
     while True:
-        code, out, err = start(["-m", "peer.fit.dry", str(path), "--device", device, "--most", str(most)])
+        code, out, err = start(["-m", "peer.fit", str(path), "--device", device, "--most", str(most)])
         fit = from_json(out) if code == 0 else None
         if fit is not None:
             return fit

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -74,6 +75,35 @@ class Regions:
             delay_s=self.delay_s[pick],
             bandwidth_bps=self.bandwidth_bps[pick],
         )
+
+
+def regions_of(
+    peers: Sequence[str], delays: Mapping[frozenset[str], float], *, near_s: float, otherwise_s: float,
+    bandwidth_bps: float,
+) -> tuple[Regions, Indices]:  # fmt: skip
+    """(places, the place of each peer) from the name of the region of each peer, empty where it is not known.
+
+    `delays` has what is known of a pair of regions, or of one alone; else two peers of one region are `near_s` apart,
+    and all others `otherwise_s`. Matrices are as large as there are regions that tell peers apart, however many peers.
+    """
+    told = set().union(*delays)
+    alone = {region for region, count in Counter(peers).items() if count == 1} - told
+    named = ["" if region in alone else region for region in peers]
+    names = tuple(dict.fromkeys(named))
+    at = {name: place for place, name in enumerate(names)}
+    delay_s = np.full((len(names), len(names)), otherwise_s)
+    near = [place for name, place in at.items() if name]
+    delay_s[near, near] = near_s
+    for pair, seconds in delays.items():
+        if pair <= at.keys():
+            one, other = at[min(pair)], at[max(pair)]
+            delay_s[one, other] = delay_s[other, one] = seconds
+    counts = Counter(named)
+    regions = Regions(
+        names=names, counts=tuple(counts[name] for name in names), delay_s=delay_s,
+        bandwidth_bps=np.full_like(delay_s, bandwidth_bps),
+    )  # fmt: skip
+    return regions, np.array([at[name] for name in named], dtype=np.int64)
 
 
 def presets() -> tuple[str, ...]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from peer.rounds.messages import MeanSent, Message, Place
-from peer.rounds.names import DIGEST_BYTES
-from peer.rounds.update import MAX_PARTS, Measurements, integer, octets, row
+from peer.rounds.packing import DIGEST_BYTES, integer, octets, row
+from peer.rounds.update import MAX_PARTS, Measurements
 
 
 @dataclass(frozen=True, slots=True)

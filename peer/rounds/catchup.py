@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from peer.events import ReportReceived
-from peer.rounds import decide, forks
+from peer.rounds import decide, forks, validity
 from peer.rounds.deadlines import HEARD_S
 from peer.rounds.effects import Report, Resync, SendChain, Store
-from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BytesSent, ChainSent, Get, HeadSent, Place
+from peer.rounds.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BytesSent, Get, HeadSent, Place
 from peer.rounds.names import digest_of, next_anchor
 from peer.rounds.state import Head, Proposal
 from peer.rounds.turn import Turn
@@ -224,16 +224,8 @@ def _tell(turn: Turn, sender: str, anchor: bytes, *, got_on: bool) -> None:
     turn.set(told={**lately, sender: (anchor, turn.now)})
     if anchor == turn.state.head.anchor:
         turn.send((sender,), turn.my_head())
-    elif anchor:
-        turn.do(SendChain(sender, anchor))
     else:
-        _no_way(turn, sender)
-
-
-def _no_way(turn: Turn, peer: str) -> None:
-    """Say where I am, and that no block of mine follows what it stands at."""
-    turn.send((peer,), turn.my_head())
-    turn.send((peer,), ChainSent(()))
+        turn.do(SendChain(sender, anchor, turn.my_head()))
 
 
 def _lately(turn: Turn, done: Mapping[str, tuple[bytes, float]]) -> dict[str, tuple[bytes, float]]:
@@ -262,10 +254,10 @@ def on_chain(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
         return
     queue = list(state.blocks)
     for block in blocks[first : first + QUEUE_MOST - len(queue)]:
-        if not _follows(turn, tip, block):
+        if not validity.follows(turn.state, tip, block):
             _doubt(turn, sender, f"block {tip.round + 1} of {sender} has no valid certificate")
             break
-        if not decide.may_be_over(turn, tip, block):
+        if not validity.may_be_over(turn, tip, block):
             break
         queue.append(block)
         tip = tip.after(block.update)
@@ -310,9 +302,9 @@ def apply_blocks(turn: Turn) -> None:
             applied = block.update.round <= turn.state.head.round
             turn.set(blocks=rest if applied else ())
             continue
-        if decide.missing_parts(turn.state, block.update):
+        if validity.missing_parts(turn.state, block.update):
             break
-        if not decide.fits(turn.state, block.update):
+        if not validity.fits(turn.state, block.update):
             _doubt(turn, turn.state.block_source, f"parts of block {block.update.round} have a wrong size")
             turn.set(blocks=())
             return
@@ -330,7 +322,7 @@ def _fetch_ahead(turn: Turn) -> None:
     missing: dict[bytes, None] = {}
     size_bytes = 0
     for block in state.blocks:
-        for part, part_bytes in zip(block.update.parts, decide.part_bytes(turn.rules, block.update), strict=True):
+        for part, part_bytes in zip(block.update.parts, validity.part_bytes(turn.rules, block.update), strict=True):
             if part != VOID and part not in state.held and part not in missing:
                 missing[part] = None
                 size_bytes += part_bytes
@@ -341,10 +333,6 @@ def _fetch_ahead(turn: Turn) -> None:
         sources = (source, *_ahead_of(turn, state.head), *voters)
         trusted = tuple(peer for peer in sources if peer not in state.doubted)
         turn.fetch(missing, trusted or sources, SOURCES)
-
-
-def _follows(turn: Turn, head: Head, block: Block) -> bool:
-    return decide.follows(turn.state, head, block)
 
 
 def _refused(turn: Turn, peer: str) -> bool:
@@ -383,7 +371,7 @@ def on_bytes(turn: Turn, message: BytesSent) -> None:
         update = Update.from_bytes(message.payload)
     except ValueError:
         return  # whoever named this digest lied
-    if decide.valid(turn.state, update):
+    if validity.valid(turn.state, update):
         turn.set(proposals={**turn.state.proposals, digest: seen_again(update)})
         decide.look(turn)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from peer.rounds import deadlines, decide, gather, takeover
+from peer.rounds import deadlines, gather, takeover, validity
 from peer.rounds.deadlines import HEARD_S
 from peer.rounds.effects import Persist
 from peer.rounds.messages import HeadSent, Nack, Prepare, Promise, Propose, Start
@@ -160,7 +160,7 @@ def on_promise(turn: Turn, sender: str, message: Promise) -> None:
     lead, pledge = turn.state.lead, message.pledge
     if lead is None or lead.ballot != message.place.ballot or lead.stage is not Stage.PREPARING:
         return
-    if sender not in lead.asked or pledge.peer != sender or not decide.pledged(turn.state, pledge):
+    if sender not in lead.asked or pledge.peer != sender or not validity.pledged(turn.state, pledge):
         return
     promised_at = {sender: turn.now, **lead.promised_at}
     turn.set(lead=replace(lead, promises={**lead.promises, sender: message}, promised_at=promised_at))
@@ -211,7 +211,7 @@ def _taken(turn: Turn, lead: Lead) -> Mapping[str, Promise]:
 def _may_adopt(turn: Turn, lead: Lead, update: bytes) -> bool:
     """Not what I know to break the rules of this instance, such as too few members, or what nobody could give."""
     known = turn.state.proposals.get(update)
-    return update not in lead.refused and (known is None or decide.valid(turn.state, known.update))
+    return update not in lead.refused and (known is None or validity.valid(turn.state, known.update))
 
 
 def _adopt(turn: Turn, lead: Lead, _: int, update: bytes, reporter: str) -> None:
@@ -227,8 +227,8 @@ def _adopt(turn: Turn, lead: Lead, _: int, update: bytes, reporter: str) -> None
 
 def _look_at_adopted(turn: Turn, lead: Lead) -> None:
     proposal = turn.state.proposals.get(lead.update)
-    if proposal is not None and decide.fits(turn.state, proposal.update):
-        missing = decide.missing_parts(turn.state, proposal.update)
+    if proposal is not None and validity.fits(turn.state, proposal.update):
+        missing = validity.missing_parts(turn.state, proposal.update)
         if not missing:
             propose(turn, lead, proposal.update)
             return

@@ -9,26 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from peer.rounds import deadlines, judging, penalties, proofs, reports, takeover
+from peer.rounds import deadlines, proofs, reports, takeover, validity
 from peer.rounds.effects import Commit, Persist, RequestFreeze
 from peer.rounds.messages import MeanSent, Nack, PartSent, Place, Prepare, Promise, Propose, Voted
-from peer.rounds.names import coordinator, instance_of, pack, quorum
-from peer.rounds.state import Acceptor, Dispute, Head, Proposal, Rules, State, Step
+from peer.rounds.names import quorum
+from peer.rounds.state import Acceptor, Dispute, Head, Proposal, State, Step
 from peer.rounds.turn import Turn
 from peer.rounds.update import (
     MAX_SKIPPED,
-    VOID,
     Block,
     Pledge,
     Update,
     Vote,
-    givers,
 )  # fmt: skip
 
 HALF = 0.5
 PROPOSALS_KEPT = 4
-CLOCKS_DIFFER_S = 5.0
-"""How far the clocks of honest peers may be apart."""
 VOTES_KEPT = 16
 ACCEPTORS_PER_ROUND = 4
 """On average: of the chain's instance, of takeovers, of a branch that was left."""
@@ -156,9 +152,9 @@ def on_propose(turn: Turn, sender: str, message: Propose) -> None:
 
 def _follows_from_what_is_signed(turn: Turn, coordinator: str, update: Update) -> bool:
     """Whether a proposal may follow my head; one that is not as everybody computes it is held against its author."""
-    if _fault_of_place(turn.state, update) or not timely(turn, update):
+    if validity.fault_of_place(turn.state, update) or not validity.timely(turn, update):
         return False
-    fault = fault_of_tables(turn.state.head, update, turn.rules)
+    fault = validity.fault_of_tables(turn.state.head, update, turn.rules)
     if fault:
         reports.catch(turn, coordinator, -1, f"it proposed an update that cannot be: {fault}")
     return not fault
@@ -176,7 +172,7 @@ def look(turn: Turn) -> None:
     proposals = [item for item in turn.state.proposals.values() if item.ballot >= least and item.ballot not in dead]
     if not proposals:
         return
-    held = [item for item in proposals if not missing_parts(turn.state, item.update)]
+    held = [item for item in proposals if not validity.missing_parts(turn.state, item.update)]
     newest = max(held or proposals, key=lambda proposal: proposal.ballot)
     if turn.state.acceptor.accepted != (newest.ballot, newest.update.digest):
         _vote_if_held(turn, newest)
@@ -198,11 +194,11 @@ def _room(state: State) -> dict[bytes, Proposal]:
 
 def _vote_if_held(turn: Turn, proposal: Proposal) -> None:
     state, update = turn.state, proposal.update
-    missing = missing_parts(state, update)
+    missing = validity.missing_parts(state, update)
     if missing and not state.blocks:
         members = (pledge.peer for pledge in update.members)
         turn.fetch(missing, (turn.owner(proposal.ballot), *members), on_their_way=True)
-    if missing or turn.me not in state.electorate or not fits(state, update):
+    if missing or turn.me not in state.electorate or not validity.fits(state, update):
         return
     digest, before = update.digest, state.acceptor.accepted
     if before is not None and before[0] == proposal.ballot and before[1] != digest:
@@ -216,130 +212,6 @@ def _vote_if_held(turn: Turn, proposal: Proposal) -> None:
     turn.send((*state.electorate, *members), Voted(turn.place(proposal.ballot), vote))
 
 
-def missing_parts(state: State, update: Update) -> list[bytes]:
-    """Digests of the parts that this peer must still fetch."""
-    return sorted({part for part in update.parts if part != VOID and part not in state.held})
-
-
-def fits(state: State, update: Update) -> bool:
-    """Whether the bytes that are here have the sizes of the parts they are to stand for."""
-    sizes = zip(update.parts, part_bytes(state.rules, update), strict=True)
-    return all(state.held.get(part, size) == size for part, size in sizes if part != VOID)
-
-
-def part_bytes(rules: Rules, update: Update) -> tuple[int, ...]:
-    """Encoded sizes of the means in an update."""
-    return rules.means_in(update.round - 1)
-
-
-def valid(state: State, update: Update) -> bool:
-    """Whether an update may follow my head: computed from its contents, nobody is taken at their word."""
-    return not fault_of_update(state, update)
-
-
-def fault_of_update(state: State, update: Update) -> str:
-    """The first rule that an update after my head breaks, in words; empty if it may follow."""
-    shared = state.rules.shared
-    if shared is None:
-        return _fault_of_update(state, update)
-    key = ("update", state.head.anchor, state.instance)
-    return shared.once(key, (update,), lambda: _fault_of_update(state, update))
-
-
-def _fault_of_update(state: State, update: Update) -> str:
-    return _fault_of_place(state, update) or fault_of_tables(state.head, update, state.rules)
-
-
-def _fault_of_place(state: State, update: Update) -> str:
-    """Whether it is about this head, this model, and decided by whom it may be."""
-    head, rules = state.head, state.rules
-    names = [pledge.peer for pledge in update.members]
-    if (update.parent, update.round) != (head.anchor, head.round + 1):
-        return "it does not follow the block before"
-    if update.weight != head.weight + len(names):
-        return f"its W is {update.weight}, where {head.weight} and {len(names)} members make another"
-    if update.time < head.time + rules.min_round_s:
-        return "it is dated too early"
-    if names != sorted(set(names)) or update.coordinator not in names:
-        return "its members are not in order, or its coordinator is none of them"
-    if not any(_majority_of(voters, names) for voters in (head.electorate, state.electorate)):
-        return "its members are no majority of those who decide"
-    forged = [pledge.peer for pledge in update.members if not pledged(state, pledge)]
-    if forged:
-        return f"the pledge of {forged[0]} is not signed by it for this anchor, or names data that the run has not"
-    if not len(update.parts) == len(update.contributors) == len(part_bytes(rules, update)) or not any(
-        update.contributors
-    ):
-        return "its parts are not those of the model"
-    return ""
-
-
-def fault_of_tables(head: Head, update: Update, rules: Rules) -> str:
-    """The same for what everybody computes alike from the pledges, the measurements and the parts."""
-    fault = judging.fault_of_measurements(rules, head, update.members, update.ballot, update.measured)
-    if fault:
-        return fault
-    judgement = judging.judgement_of(rules, head, update.members, update.measured)
-    if (update.weights, update.scales, update.pulls) != judging.table_of(judgement):
-        return "its weights are not those that its measurements give"
-    if update.records != judgement.records:
-        return "its records do not follow from those before"
-    if not _contributors_valid(update, rules):
-        return "its contributors do not fit its parts, pledges and weights"
-    if update.penalties != penalties.due(rules, head, update, judgement.findings):
-        return "its penalties are not those that are due"
-    return "" if _elect_valid(head, update) else "its electorate does not follow from its members and those before"
-
-
-def pledged(state: State, pledge: Pledge) -> bool:
-    """Whether its author signed it for my anchor, and names data that the run has: cursors are kept for ever."""
-    shards = state.rules.shards
-    exist = all(shard < shards and first <= last for shard, first, last in pledge.ranges)
-    return pledge.anchor == state.head.anchor and exist and pledge.genuine(state.rules.keys)
-
-
-def timely(turn: Turn, update: Update) -> bool:
-    """Not dated ahead of my clock; with `min_round_s` this bounds how fast anybody can make a chain heavy."""
-    return turn.rules.min_round_s == 0 or update.time <= turn.now + turn.rules.wall_offset_s + CLOCKS_DIFFER_S
-
-
-def may_be_over(turn: Turn, head: Head, block: Block) -> bool:
-    """Whether those who took over can have waited, by my clock: a block that is not firm comes no earlier than that."""
-    if not block.electorate:
-        return True
-    return turn.now + turn.rules.wall_offset_s >= head.time + turn.rules.takeover_s - CLOCKS_DIFFER_S
-
-
-def _majority_of(voters: tuple[str, ...], names: list[str]) -> bool:
-    """A coordinator that leaves out most of those who decide is not followed."""
-    return sum(name in voters for name in names) >= quorum(voters)
-
-
-def _contributors_valid(update: Update, rules: Rules) -> bool:
-    """Members gave what is in a mean, and it counts; a part is rolled back only if nothing of its layer counts."""
-    gave, listed = givers(update.members), judging.listed(update.measured)
-    rows = rules.fragment(update.round - 1).rows
-    for part, (name, bits) in enumerate(zip(update.parts, update.contributors, strict=True)):
-        row = judging.row_for(update.weights, rows[part])
-        counted = any(weight for index, weight in enumerate(row) if bits >> index & 1)
-        refused = 0 if any(row) else listed.get(part, 0)
-        if bits & ~gave or (bits != refused if name == VOID else not counted):
-            return False
-    return True
-
-
-def _elect_valid(head: Head, update: Update) -> bool:
-    """Members that stay are in; members of the last round may be, unless they said they leave."""
-    leaving = {pledge.peer for pledge in update.members if pledge.leaving}
-    stayed = {pledge.peer for pledge in update.members} - leaving
-    elect = set(update.elect)
-    if list(update.elect) != sorted(elect):
-        return False
-    if not stayed:
-        return elect == leaving
-    return stayed <= elect <= (stayed | set(head.members)) - leaving
-
-
 # ---- decide ----
 
 
@@ -348,7 +220,7 @@ def on_vote(turn: Turn, message: Voted) -> None:
     key = (vote.ballot, vote.update)
     if vote.voter in state.votes.get(key, {}) or state.decided not in (None, key):
         return
-    if vote.ballot != message.place.ballot or vote.ballot in state.dead_ballots or not vote_valid(state, vote):
+    if vote.ballot != message.place.ballot or vote.ballot in state.dead_ballots or not validity.vote_valid(state, vote):
         return
     if proofs.look_for_another(turn, message.place, vote.update, vote.proposal_signature):
         return
@@ -372,16 +244,6 @@ def _without_oldest(state: State, voter: str) -> dict[tuple[int, bytes], Mapping
     return votes
 
 
-def vote_valid(state: State, vote: Vote) -> bool:
-    """A voter of this instance signed it, and so did the coordinator of its ballot."""
-    if vote.instance != state.instance or vote.voter not in state.electorate:
-        return False
-    anchor, keys = state.head.anchor, state.rules.keys
-    leader = coordinator(anchor, state.electorate, vote.ballot)
-    proposed = pack(((anchor, vote.instance, vote.ballot), vote.update))
-    return vote.genuine(keys) and keys.verify(leader, "propose", proposed, vote.proposal_signature)
-
-
 def _commit_if_held(turn: Turn) -> None:
     state = turn.state
     assert state.decided is not None
@@ -390,7 +252,7 @@ def _commit_if_held(turn: Turn) -> None:
     if proposal is None:
         turn.fetch({state.decided[1]}, votes)
         return
-    missing = missing_parts(state, proposal.update)
+    missing = validity.missing_parts(state, proposal.update)
     if missing:
         turn.fetch(missing, votes, on_their_way=True)
         return
@@ -439,47 +301,3 @@ def stand_at(turn: Turn, head: Head) -> None:
         sits_out=False, resumed_at=float("inf"), dead_ballots=frozenset(),
     )  # fmt: skip
     turn.moved()
-
-
-def follows(state: State, head: Head, block: Block) -> bool:
-    """Whether a block may follow `head`: whoever decides stands behind it, and every field is what it must be.
-
-    Of `state` only the rules count.
-    """
-    return not fault_of_block(state, head, block)
-
-
-def fault_of_block(state: State, head: Head, block: Block) -> str:
-    """The first reason why a block may not follow `head`, in words; empty if it may. Else as `follows`."""
-    rules = state.rules
-    if block.electorate and (rules.takeover_s == 0 or block.electorate == head.electorate):
-        return "it is decided by others than the electorate, which this run does not allow"
-    if _decided_too_early(rules, head, block):
-        return "it is decided by others than the electorate, who cannot have waited for that as long as they must"
-    instance = instance_of(head.anchor, block.electorate) if block.electorate else head.instance
-    at_head = replace(state, head=head, acceptor=Acceptor(head.anchor, instance, electorate=block.electorate))
-    return _fault_of_votes(at_head, block) or fault_of_update(at_head, block.update)
-
-
-def _decided_too_early(rules: Rules, head: Head, block: Block) -> bool:
-    """Whether a takeover is dated before anybody may take over.
-
-    What those who took over finished for the electorate keeps its date: a majority of that pledged itself to it.
-    """
-    update = block.update
-    finished = _majority_of(head.electorate, [pledge.peer for pledge in update.members])
-    return bool(block.electorate) and not finished and update.time < head.time + rules.takeover_s - CLOCKS_DIFFER_S
-
-
-def _fault_of_votes(state: State, block: Block) -> str:
-    digest = block.update.digest
-    for vote in block.votes:
-        if not vote_valid(state, vote):
-            return f"the vote of {vote.voter} is not a voter's genuine one"
-    if any(vote.update != digest for vote in block.votes):
-        return "its votes are for another update"
-    voters = {vote.voter for vote in block.votes}
-    if len(voters) < len(block.votes) or len({vote.ballot for vote in block.votes}) > 1:
-        return "its votes are not from different peers in one ballot"
-    needed = quorum(state.electorate)
-    return "" if len(voters) >= needed else f"it has {len(voters)} of the {needed} votes that it needs"

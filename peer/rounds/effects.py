@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peer.events import Event as Reported
-from peer.rounds.messages import MeanSent, Message, Place
+from peer.rounds.messages import HeadSent, MeanSent, Message, Place
 from peer.rounds.state import Acceptor, Figures, Head
 from peer.rounds.update import VOID, WEIGHT_ONE, Block, Pledge, Update
 
@@ -168,10 +168,14 @@ class SendObjects(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SendChain(Effect):
-    """Send the blocks that follow this anchor."""
+    """Send the blocks that follow this anchor; if the disk has none, that there are none, and where I am.
+
+    `after` is empty if we share no anchor.
+    """
 
     to: str
     after: bytes
+    head: HeadSent
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from peer.rounds import decide
+from peer.rounds import decide, validity
 from peer.rounds.effects import Undo
 from peer.rounds.messages import FETCH_MOST
 from peer.rounds.state import Branch, Head, Step
@@ -45,8 +45,8 @@ def consider(turn: Turn, source: str, step: Step, blocks: tuple[Block, ...]) -> 
     """
     tip, genuine, honest = step.before, [], True
     for block in blocks:
-        honest = decide.follows(turn.state, tip, block)
-        if not honest or not (decide.timely(turn, block.update) and decide.may_be_over(turn, tip, block)):
+        honest = validity.follows(turn.state, tip, block)
+        if not honest or not (validity.timely(turn, block.update) and validity.may_be_over(turn, tip, block)):
             break
         tip = tip.after(block.update)
         genuine.append(block)
@@ -85,11 +85,11 @@ def change_over_if_held(turn: Turn) -> bool:
     branch = turn.state.branch
     if branch is None:
         return False
-    missing = decide.missing_parts(turn.state, branch.blocks[0].update)
+    missing = validity.missing_parts(turn.state, branch.blocks[0].update)
     if missing:
         turn.fetch(missing[:FETCH_MOST], (branch.source, *_certifiers(branch)))
         return False
-    if not decide.fits(turn.state, branch.blocks[0].update):
+    if not validity.fits(turn.state, branch.blocks[0].update):
         turn.set(branch=None)
         return False
     undone = turn.state.head.round - branch.trunk.round

@@ -24,8 +24,7 @@ from peer.rounds.messages import (
     Voted,
     Want,
 )
-from peer.rounds.names import pack
-from peer.rounds.update import unpack
+from peer.rounds.packing import pack, unpack
 
 _TYPES: dict[int, type[Message]] = {
     kind.code: kind

@@ -10,6 +10,7 @@ Read this file first. It says who handles what; the roles are in the files besid
     exchange.py     a member: send parts, reduce parts, send means
     again.py        the same for parts that are reduced a second time: repairs and audits
     decide.py       a voter: promise, fetch, vote, decide, move to the next anchor
+    validity.py     whether a block may follow: what a voter, an auditor and a watcher ask alike
     catchup.py      a peer that is behind, or ahead: GET, CHAIN, FETCH
     disputes.py     norms that are not those of the bytes
     reports.py      what I have caught others at

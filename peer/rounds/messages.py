@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-from peer.rounds.names import DIGEST_BYTES, Keys, pack
-from peer.rounds.update import (
+from peer.rounds.names import Keys
+from peer.rounds.packing import DIGEST_BYTES, blobs, boolean, integer, octets, pack, printable, row, rows, text
+from peer.rounds.update import (  # fmt: skip
     ALL_MEMBERS,
     MAX_BALLOT,
     MAX_MEMBERS,
@@ -21,16 +22,8 @@ from peer.rounds.update import (
     Pledge,
     Update,
     Vote,
-    blobs,
-    boolean,
-    integer,
-    octets,
     peers,
-    printable,
-    row,
-    rows,
-    text,
-)  # fmt: skip
+)
 
 FETCH_MOST = 1024
 """Digests in one fetch."""

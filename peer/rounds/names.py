@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-import msgpack
 from blake3 import blake3
 
-DIGEST_BYTES = 32
+from peer.rounds.packing import pack
 
 
 class Keys(Protocol):
@@ -24,12 +23,6 @@ class Keys(Protocol):
 
     def verify(self, peer: str, kind: str, payload: bytes, signature: bytes) -> bool:
         """Whether `peer` signed (run, kind, payload)."""
-
-
-def pack(value: Any) -> bytes:
-    """Canonical msgpack of nested tuples, integers, bytes and text."""
-    packed: bytes = msgpack.packb(value)
-    return packed
 
 
 def digest_of(payload: bytes) -> bytes:

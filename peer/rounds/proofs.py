@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from peer.rounds.accusations import Proof
 from peer.rounds.messages import Place
-from peer.rounds.names import coordinator, pack
+from peer.rounds.names import coordinator
+from peer.rounds.packing import pack
 from peer.rounds.turn import Turn
 
 

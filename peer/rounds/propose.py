@@ -9,7 +9,7 @@ from peer.rounds import deadlines, judging, penalties
 from peer.rounds import parts as rounds_parts
 from peer.rounds.effects import Report
 from peer.rounds.messages import Propose
-from peer.rounds.names import pack
+from peer.rounds.packing import pack
 from peer.rounds.state import Exchange, Lead, Stage
 from peer.rounds.turn import Turn
 from peer.rounds.update import MAX_MEMBERS, VOID, Update

@@ -5,12 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-import msgpack
-
 from peer.judge.records import Record
-from peer.rounds.names import DIGEST_BYTES, Keys, digest_of, pack
+from peer.rounds.names import Keys, digest_of
+from peer.rounds.packing import (
+    DIGEST_BYTES,
+    MAX_ENTRIES,
+    boolean,
+    integer,
+    octets,
+    pack,
+    printable,
+    row,
+    rows,
+    text,
+    unpack,
+)
 
-MAX_PARTS = 65_536
+MAX_PARTS = MAX_ENTRIES
 MAX_MEMBERS = 64
 ALL_MEMBERS = (1 << MAX_MEMBERS) - 1
 MAX_BALLOT = 1 << 31
@@ -348,68 +359,12 @@ def token_share(pledge: Pledge, tokens_cap: int, max_staleness: int) -> int:
     return min(pledge.tokens, tokens_cap) * discount(pledge.staleness, max_staleness) if pledge.root else 0
 
 
-def unpack(packed: bytes | memoryview) -> Any:
-    """Nested tuples of plain values; raises ValueError for anything else."""
-    try:
-        return msgpack.unpackb(packed, use_list=False, max_array_len=MAX_PARTS, max_map_len=0, max_ext_len=0)
-    except msgpack.UnpackException as error:
-        raise ValueError(f"not msgpack: {error}") from error
-
-
-def row(value: Any, length: int) -> tuple[Any, ...]:
-    if not isinstance(value, tuple) or len(value) != length:
-        raise ValueError(f"expected a row of {length} fields")
-    return value
-
-
-def rows(value: Any, most: int) -> tuple[Any, ...]:
-    if not isinstance(value, tuple) or len(value) > most:
-        raise ValueError(f"expected at most {most} entries")
-    return value
-
-
-def integer(value: Any, low: int, high: int = (1 << 63) - 1) -> int:
-    if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"expected an integer from {low} to {high}")
-    return value
-
-
-def boolean(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError("expected true or false")
-    return value
-
-
-def octets(value: Any, exactly: int | None = None, most: int | None = None) -> bytes:
-    if type(value) is not bytes or (exactly is not None and len(value) != exactly):
-        raise ValueError(f"expected {exactly} bytes" if exactly is not None else "expected bytes")
-    if most is not None and len(value) > most:
-        raise ValueError(f"expected at most {most} bytes")
-    return value
-
-
-def text(value: Any, most: int = 64) -> str:
-    if type(value) is not str or len(value) > most:
-        raise ValueError(f"expected a text of at most {most} characters")
-    return value
-
-
-def printable(value: Any, most: int = 32) -> str:
-    if not text(value, most).isprintable():
-        raise ValueError("expected printable text")
-    return str(value)
-
-
 def peers(value: Any) -> tuple[str, ...]:
     """Peer ids, sorted, each once."""
     found = tuple(text(peer) for peer in rows(value, MAX_MEMBERS))
     if list(found) != sorted(set(found)):
         raise ValueError("expected sorted names, each once")
     return found
-
-
-def blobs(value: Any, most: int) -> tuple[bytes, ...]:
-    return tuple(octets(item, DIGEST_BYTES) for item in rows(value, most))
 
 
 def _digest_or_empty(value: Any) -> bytes:

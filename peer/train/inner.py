@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -37,8 +36,6 @@ class Step:
     tokens: int
     """Tokens predicted."""
     learning_rate: float
-    grad_norm: float
-    """Norm of the gradient before clipping."""
 
 
 class Sequences(Protocol):
@@ -100,25 +97,25 @@ class InnerLoop:
         rate = learning_rate(self._spec, round, step)
         while (made := self._attempt(rate, stop)) is None:
             self._make_smaller()
-        loss, norm, sequences = made
+        loss, sequences = made
         tokens = sequences * self._spec.model.context
-        return Step(loss=loss.item(), tokens=tokens, learning_rate=rate, grad_norm=norm.item())
+        return Step(loss=loss.item(), tokens=tokens, learning_rate=rate)
 
-    def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[Tensor, Tensor, int] | None:
-        """A step: its loss, the norm of its gradient, and how many sequences it was made of; None if it had no room.
+    def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[Tensor, int] | None:
+        """A step: its loss, and how many sequences it was made of; None if it had no room.
 
         Then parameters and optimizer are as they were, and what was read for it is read next.
         """
         taken: list[Tensor] = []
-        gradient: tuple[Tensor, Tensor] | None = None
+        loss: Tensor | None = None
         try:
-            gradient = self._gradient(taken, stop)
+            loss = self._gradient(taken, stop)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
         # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
-        if gradient is not None and self._steps.step(rate):
-            return *gradient, sum(map(len, taken))
+        if loss is not None and self._steps.step(rate):
+            return loss, sum(map(len, taken))
         self._forget_gradients()
         self._unread = [*taken, *self._unread]
         return None
@@ -132,8 +129,8 @@ class InnerLoop:
             torch.cuda.synchronize(self._device)
         return stop()
 
-    def _gradient(self, taken: list[Tensor], stop: Callable[[], bool]) -> tuple[Tensor, Tensor]:
-        """Of all micro-batches, clipped; returns their loss and its norm before. `taken` gets what was read."""
+    def _gradient(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
+        """Of all micro-batches, clipped; returns their loss. `taken` gets what was read."""
         table, done = self._spec.inner, 0
         whole = table.sequences * table.accumulation
         # Read once at the end: each look at a number on a GPU waits for the GPU.
@@ -144,7 +141,9 @@ class InnerLoop:
             done += len(taken[-1])
         if done < whole:
             loss *= self._rescale(whole / done)
-        return loss, nn.utils.clip_grad_norm_(self._parameters, table.clip or math.inf)
+        if table.clip:
+            nn.utils.clip_grad_norm_(self._parameters, table.clip)
+        return loss
 
     def _backward_one(self, tokens: Tensor, whole: int) -> Tensor:
         tokens_BT = tokens.to(self._device)

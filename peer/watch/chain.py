@@ -6,20 +6,17 @@ The bytes of the parts are not loaded; that a quorum holds them is what its vote
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from peer.events import Event, RoundCommitted
-from peer.outcome import given_of, norms_of, penalties_of, tokens_of, uplinks_of, weights_of
-from peer.rounds.decide import fault_of_block
+from peer.events import Event
+from peer.outcome import NO_CAP, committed_of
 from peer.rounds.layout import Part
 from peer.rounds.machine import begin
 from peer.rounds.messages import GET_MOST
 from peer.rounds.names import next_anchor
 from peer.rounds.state import Head, Rules, Step
-from peer.rounds.update import VOID, Block
-
-NO_CAP = 1 << 63
-"""On the tokens of a pledge that count."""
+from peer.rounds.update import Block
+from peer.rounds.validity import fault_of_block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,21 +87,14 @@ def told(
     step: Step, parts: Sequence[Part], state_of: Callable[[bytes], bytes], fragments: int = 1,
     tokens_cap: int = NO_CAP,
 ) -> Iterator[Event]:  # fmt: skip
-    """What people hear of a block: the round, and the penalties that it imposed, layers by their numbers.
+    """What people hear of a block, see `committed_of`; layers by their numbers.
 
-    `parts` are those that the round averages, of a model in so many fragments; of a pledge `tokens_cap` count at most.
-    `state_of` is what peers say of the bits of an anchor, empty if none does. What a round cost a peer in bytes and
-    seconds is not in the chain.
+    `state_of` is what peers say of the bits of an anchor, empty if none does.
     """
     update = step.block.update
     anchor = next_anchor(update.parent, update.digest)
-    imposed, weights = penalties_of(update), weights_of(update, parts)
-    yield RoundCommitted(
-        round=update.round, digest=anchor.hex(), state=state_of(anchor).hex(),
-        group=[pledge.peer for pledge in update.members], weights=weights,
-        penalties=[asdict(penalty) for penalty in imposed], tokens=tokens_of(update, fragments),
-        bytes_sent=0, bytes_received=0, round_s=0.0, exposed_s=0.0,
-        void=sum(part == VOID for part in update.parts), norms=norms_of(update),
-        given=given_of(update, weights, tokens_cap, fragments), uplinks=uplinks_of(update),
-    )  # fmt: skip
+    committed, imposed = committed_of(
+        update, anchor, state_of(anchor), parts, fragments=fragments, tokens_cap=tokens_cap
+    )
+    yield committed
     yield from imposed

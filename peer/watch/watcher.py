@@ -22,8 +22,9 @@ from peer.averaging.surveying import ASK_MOST, choose, survey
 from peer.events import AlertRaised
 from peer.rounds.frames import decode, encode
 from peer.rounds.messages import ChainSent, Get, HeadSent
+from peer.rounds.packing import integer, rows, unpack
 from peer.rounds.state import Head, Rules
-from peer.rounds.update import MAX_PARTS, integer, rows, unpack
+from peer.rounds.update import MAX_PARTS
 from peer.telling import Session
 from peer.watch.archive import Archive
 from peer.watch.chain import WatchedChain, told

@@ -287,7 +287,7 @@ class MadeUp:
             for start in range(0, layer.numel(), PATTERN):
                 part = layer[start : start + PATTERN]
                 part.sub_(self.moved[: part.numel()])
-        return Step(loss=0.0, tokens=TOKENS, learning_rate=0.0, grad_norm=0.0)
+        return Step(loss=0.0, tokens=TOKENS, learning_rate=0.0)
 
 
 class Watch:

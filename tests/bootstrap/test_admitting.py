@@ -12,12 +12,12 @@ import pytest
 
 from bootstrap import organiser as command
 from bootstrap.admitting import BOOK_FILE, Book, read_book
+from bootstrap.around import is_relayed
 from bootstrap.inviting import INVITE_FILE, SINGLE_MOST, Terms, issue_all, parse_duration_s
 from bootstrap.members import ENDED_FILE, end, renew
 from bootstrap.ordering import ORDERS_FILE, OrdersFile, lift, quarantine
 from bootstrap.report import Reporter
-from bootstrap.server import may_meet
-from dht.admission import FOR_EVER, LASTS_S, read_admission
+from dht.admission import FOR_EVER, LASTS_S, admit, read_admission
 from dht.errors import BadInput
 from dht.identity import Identity
 from dht.invite import issue, parse
@@ -284,11 +284,15 @@ def test_a_line_of_the_book_names_peer_token_and_times(book: Book, tmp_path: Pat
 
 
 def test_the_node_is_the_relay_of_those_alone_who_may_take_part(book: Book, tmp_path: Path) -> None:
+    """Members, and who shows an admission that the book lacks, as a watcher of the organiser does."""
     orders = OrdersFile(tmp_path, RUN, ORGANISER.peer_id, Reporter(StringIO()))
-    assert not may_meet(ALICE.peer_id, book, orders, NOW_S)
-    assert may_meet(ALICE.peer_id, None, orders, NOW_S)
+    guests = Roster(RUN, ORGANISER.peer_id, asks_admission=True, clock=lambda: NOW_S)
+    assert not is_relayed(ALICE.peer_id, book, orders, guests, NOW_S)
+    assert is_relayed(ALICE.peer_id, None, orders, guests, NOW_S)
     book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
-    assert may_meet(ALICE.peer_id, book, orders, NOW_S)
-    quarantine(tmp_path, ORGANISER, RUN, ALICE.peer_id, "sends noise")
-    assert not may_meet(ALICE.peer_id, book, orders, NOW_S)
-    assert not may_meet(ALICE.peer_id, None, orders, NOW_S)
+    guests.learn(BOB.peer_id, admit(ORGANISER, RUN, BOB.peer_id, NOW_S + 60).to_bytes())
+    for peer in (ALICE.peer_id, BOB.peer_id):
+        assert is_relayed(peer, book, orders, guests, NOW_S)
+        quarantine(tmp_path, ORGANISER, RUN, peer, "sends noise")
+        assert not is_relayed(peer, book, orders, guests, NOW_S)
+        assert not is_relayed(peer, None, orders, guests, NOW_S)

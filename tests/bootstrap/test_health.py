@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from bootstrap.health import Health, html_of
+from dht.identity import Identity
 from dht.records import Head
 
 
@@ -42,6 +43,13 @@ def test_events_are_counted_and_the_newest_alerts_shown(tmp_path: Path) -> None:
     assert (known["invites_issued"], known["has_begun"], known["disk_bytes"]) == (1, True, 1000)
     assert len(known["alerts"]) == 10
     assert "hf1:" not in json.dumps(known) + html_of(known), "who reads the page is not invited by that"
+
+
+def test_a_peer_is_shown_with_its_whole_id(tmp_path: Path) -> None:
+    """`homefires quarantine` asks for all of it."""
+    found, peer = health(tmp_path), Identity.from_seed(b"p" * 32).peer_id
+    found.see({peer: head(3)})
+    assert f"<td>alice</td><td>{peer}</td>" in html_of(found.known(0.0))
 
 
 def test_one_that_claims_too_much_moves_no_figure(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import stat
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ import msgpack
 import psutil
 import pytest
 
+from bootstrap.around import PEERS_FILE
 from bootstrap.inviting import INVITE_FILE
+from bootstrap.members import load_names
 from bootstrap.ordering import quarantine
 from dht import invite
-from dht.addresses import LOOPBACK
-from dht.admission import read_admission
+from dht.addresses import LOOPBACK, tcp_target
+from dht.admission import admit, read_admission
 from dht.errors import BadInput, DirectoryBusy, PortInUse
 from dht.fingerprint import words
 from dht.identity import Identity
@@ -102,10 +104,10 @@ async def joined(folder: Path, text: str) -> AsyncIterator[tuple[Identity, Node]
         yield identity, node
 
 
-async def publish_head(identity: Identity, node: Node, state: bytes, round: int = -1) -> None:
+async def publish_head(identity: Identity, node: Node, state: bytes, round: int = -1, name: str = "") -> None:
     body = Head(
         run=RUN, anchor=b"", round=round, weight=0, state=state, ready=True, stuck_s=0.0, tokens=0, steps=0,
-        bandwidth_bps=0, leaving=False, reach=0, name="", version="0",
+        bandwidth_bps=0, leaving=False, reach=0, name=name, version="0", addrs=await node.addresses(),
     )  # fmt: skip
     record = sign_record(identity, RUN, HEAD, body.pack(), time.time() + HEAD_TTL_S)
     assert await node.board.publish(HEAD, record, HEAD_TTL_S)
@@ -146,13 +148,55 @@ async def test_from_the_invite_to_genesis_and_through_a_restart(tmp_path: Path) 
     founders = tuple(sorted((alice.peer_id, bob.peer_id)))
     assert genesis == Genesis(run=RUN, founders=founders, state=b"s" * 32)
     async with bootstrap(tmp_path) as second:
-        text = (await second.wait_for(InviteIssued)).invite
+        again = (await second.wait_for(InviteIssued)).invite
+        assert invite.parse(again, time.time()).addrs[0] == parsed.addrs[0], "the port is that of the first invite"
         async with joined(tmp_path / "c", text) as (_, late):
             async with asyncio.timeout(HANG_S):
                 found: dict[str, Record] = {}
                 while not found:
                     found = await late.board.read(GENESIS)
         assert unpack_body(found[parsed.organiser]) == genesis
+
+
+async def test_at_another_port_a_newcomer_finds_those_who_were_there_before(tmp_path: Path) -> None:
+    """The port of its invites is taken when it starts again: it says so, and it dials whom it met itself, since they
+    know it at the old port alone."""
+    organiser = tmp_path / "organiser"
+    async with bootstrap(tmp_path) as first:
+        text = (await first.wait_for(InviteIssued)).invite
+        (old,) = invite.parse(text, time.time()).addrs
+        async with joined(tmp_path / "a", text) as (alice, a):
+            await publish_head(alice, a, b"s" * 32)
+            await until(lambda: (organiser / PEERS_FILE).exists())
+            first.process.kill()
+            await first.process.wait()
+            target = tcp_target(old)
+            assert target is not None
+            with socket.create_server(target):
+                async with bootstrap(tmp_path) as second:
+                    told = await second.wait_for(AlertRaised, code="ADDRESS")
+                    assert old.rpartition("/p2p/")[0] in told.text
+                    text = (await second.wait_for(InviteIssued)).invite
+                    assert invite.parse(text, time.time()).addrs[0] != old
+                    async with joined(tmp_path / "b", text) as (_, b):
+                        await sees(b, alice.peer_id)
+    async with bootstrap(tmp_path) as third:
+        text = (await third.wait_for(InviteIssued)).invite
+        assert invite.parse(text, time.time()).addrs[0] == old, "the port of the first invite is free again"
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """Wait for what nothing reports."""
+    async with asyncio.timeout(HANG_S):
+        while not happened():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def sees(node: Node, peer: str) -> None:
+    """Wait until it is on the board that this node reads."""
+    async with asyncio.timeout(HANG_S):
+        while peer not in await node.board.read(HEAD):
+            pass
 
 
 async def assert_takes_no_frames(organiser: str, node: Node) -> None:
@@ -177,11 +221,17 @@ async def test_an_admission_lasts_as_long_as_the_organiser_says(tmp_path: Path) 
             await running.wait_for(AlertRaised, code="ADMITTED", text=f"{alice.peer_id} is admitted, one of 1 members")
             for _ in range(50):
                 assert msgpack.unpackb(await a.ask(organiser, "admit", 5, request=text.encode()) or b"")[0] == shown
+            await publish_head(alice, a, b"s" * 32, name="alice")
+            await until(lambda: load_names(tmp_path / "organiser") == {alice.peer_id: "alice"})
         async with joined(tmp_path / "b", text) as (bob, b):
             for _ in range(3):
                 assert msgpack.unpackb(await b.ask(organiser, "admit", 5, request=b"nonsense") or b"")[0] == b""
             refused = await running.wait_for(AlertRaised, code="TOKEN")
             assert refused.text.startswith(f"refused {bob.peer_id}: it is not admitted")
+            assert await b.ask(organiser, "guest", 5, request=b"nonsense") is None
+            key = Identity.load_or_create(tmp_path / "organiser" / "identity.key")
+            signed = admit(key, RUN, bob.peer_id, time.time() + 60).to_bytes()
+            assert await b.ask(organiser, "guest", 5, request=signed) == b"", "a watcher of the organiser's"
         running.process.send_signal(signal.SIGTERM)
         told = (await running.rest()).decode()
         assert "ADMITTED" not in told

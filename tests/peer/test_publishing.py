@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import urllib.request
 
 from dht.loopback import HOST
@@ -42,6 +43,10 @@ def test_a_taken_port_is_told_and_the_peer_goes_on() -> None:
 
 
 def test_without_a_port_nothing_is_served() -> None:
+    warned: list[str] = []
+    before = threading.enumerate()
     with Publisher(0, "me") as publisher:
-        publisher.start(lambda code, text: None)
+        publisher.start(lambda code, text: warned.append(text))
         publisher.note(Evaluated(round=3, loss=1.5, tokens=10))
+        assert threading.enumerate() == before
+    assert not warned

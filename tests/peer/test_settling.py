@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 from dht.errors import HomefiresError, MemoryFull
+from peer.doctor.needs import needs_of
+from peer.doctor.quiet import quiet
 from peer.events import AlertRaised, Event
 from peer.fit import dry, finding
 from peer.fit.fitted import Basis, Fit, remember
+from peer.limits.decide import Hold, Verdict
 from peer.settings import PeerSettings
 from peer.settling import fit_for, look_around, say_smaller
 from peer.spec import RunSpec, load
@@ -57,7 +65,18 @@ def test_what_fails_is_one_alert_with_the_fix(
     assert (alert.level, alert.code) == ("warning", "DOCTOR")
     assert "512 B free" in alert.text
     assert "--dir" in alert.text
-    assert alert.text.endswith("look closer with: homefires doctor")
+    assert alert.text.endswith(f"look closer with: homefires doctor --dir {tmp_path}")
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_the_model_counts_where_the_device_is_the_processor(
+    kind: str, spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever `auto` comes to on this machine."""
+    monkeypatch.setattr("peer.train.inner.choose_device", lambda wanted: torch.device(kind))
+    needs = needs_of(spec, PeerSettings().chain_bytes)
+    (found,) = [check for check in quiet(spec, tmp_path, PeerSettings()) if check.name == "memory"]
+    assert found.figures["needed_bytes"] == needs.main + (needs.device if kind == "cpu" else 0)
 
 
 def test_a_processor_trains_with_the_specs_own_micro_batch(spec: RunSpec, said: list[Event], tmp_path: Path) -> None:
@@ -77,7 +96,7 @@ def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_is_fitted_and_told(
     spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "find_fit", lambda *about, free_bytes: FIT)
+    monkeypatch.setattr(finding, "find_fit", lambda *about, **named: FIT)
     assert fit_for(spec, PeerSettings(), tmp_path, Session(said.append)) == FIT
     whole = spec.inner.sequences * spec.inner.accumulation
     (alert,) = alerts(said)
@@ -101,6 +120,40 @@ def test_a_paused_peer_tries_nothing_out_on_a_gpu(
     remember(tmp_path, FIT)
     assert fit_for(spec, PeerSettings(), tmp_path, session) == FIT
     assert said == []
+
+
+@pytest.mark.usefixtures("a_gpu")
+@pytest.mark.parametrize("known", [None, replace(FIT, free_bytes=1000)])
+def test_a_dry_run_gives_way_to_a_game_that_starts_meanwhile(
+    known: Fit | None, spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was known before is taken then: here it is tried anew because more memory is free."""
+    begun, program = tmp_path / "begun", tmp_path / "python"
+    os.mkfifo(begun)
+    program.write_text(f"#!/bin/sh\necho $$ > {begun}\nexec sleep {HANG_S:.0f}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 5000)
+    if known is not None:
+        remember(tmp_path, known)
+    session = Session(said.append)
+    played: list[tuple[int, float]] = []
+
+    def play() -> None:
+        pid = int(begun.read_text())
+        played.append((pid, time.monotonic()))
+        session.wishes.judge(Verdict(holds=(Hold("PROGRAM", "steam runs"),)))
+
+    game = threading.Thread(target=play, daemon=True)
+    game.start()
+    assert fit_for(spec, PeerSettings(), tmp_path, session) == known
+    game.join(HANG_S)
+    ((pid, played_at),) = played
+    assert time.monotonic() - played_at < 2.0
+    assert not psutil.pid_exists(pid)
+    (alert,) = alerts(said)
+    assert (alert.level, alert.code) == ("info", "FIT")
+    assert "the next start tries again" in alert.text
 
 
 @pytest.mark.usefixtures("a_gpu")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from dht.errors import BadInvite
+from dht.errors import BadInput, BadInvite
+from dht.identity import Identity
+from dht.invite import issue
 from peer import watching
 from peer.events import AlertRaised, PeerStopped, parse_line
 from peer.spec import load
@@ -54,3 +57,17 @@ def test_an_invite_that_is_none() -> None:
     assert line is not None
     assert isinstance(line.event, PeerStopped)
     assert line.event.exit_code == BadInvite.exit_code
+
+
+def test_a_key_of_another_organiser_is_a_mistake(tmp_path: Path) -> None:
+    """Also where there is none: a watcher makes no organiser."""
+    organiser, other = (Identity.from_seed(letter * 32) for letter in (b"o", b"x"))
+    addrs = (f"/ip4/127.0.0.1/tcp/4001/p2p/{organiser.peer_id}",)
+    text = issue(organiser, run="mine", spec_hash=b"r" * 32, addrs=addrs)
+    for folder in (tmp_path / "none", tmp_path / "other"):
+        folder.mkdir()
+        if folder.name == "other":
+            other.save(folder / "identity.key")
+        with pytest.raises(BadInput, match="does not hold the key of"):
+            watching.main(text, organiser=folder)
+    assert list((tmp_path / "none").iterdir()) == []

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from dht.errors import NotAdmitted
 from peer.events import CheckpointWritten, InviteIssued, Line
 from peer.testing.children import HANG_S, assert_no_orphans
 from tests.swarm.conftest import Homefires
-from tests.swarm.test_join import ENDLESS, LOOPBACK
+from tests.swarm.test_join import ENDLESS, LOOPBACK, committed
 
 pytestmark = pytest.mark.swarm
 
@@ -27,14 +28,22 @@ def homefires_says(*words: str) -> str:
 
 
 def test_an_organiser_keeps_checkpoints_and_exports_one(homefires: Callable[..., Homefires], tmp_path: Path) -> None:
-    """The watcher beside the node checks certificates; it ends with the node."""
+    """The watcher beside the node checks certificates; it ends with the node. The run asks for an admission: the
+    organiser's key lets it in, and whoever names its folder to `homefires watch`, without a place among the members.
+    """
     kept = tmp_path / "kept"
     words = ["--dir", str(tmp_path / "b"), *LOOPBACK, "--ui", "json", "--keep", str(kept), "--keep-last", "2"]
+    words.append("--admission")
     node = homefires("bootstrap", "micro", *words, *SETS, directory=tmp_path / "b-out")
     issued = node.wait_for(lambda line: isinstance(line.event, InviteIssued))
     assert isinstance(issued.event, InviteIssued)
     words = ["--dir", str(tmp_path / "p"), "--name", "p", *LOOPBACK, "--ui", "json", "--yes"]
     peer = homefires("join", issued.event.invite, *words, directory=tmp_path / "p-out")
+
+    watcher = homefires("watch", str(tmp_path / "b"), "--ui", "json", directory=tmp_path / "w")
+    watcher.wait_for(committed(1))
+    stranger = homefires("watch", issued.event.invite, "--ui", "json", directory=tmp_path / "s")
+    assert stranger.finish() == NotAdmitted.exit_code
 
     def is_kept(line: Line) -> bool:
         return isinstance(line.event, CheckpointWritten) and line.event.path.startswith(str(kept))
@@ -44,7 +53,9 @@ def test_an_organiser_keeps_checkpoints_and_exports_one(homefires: Callable[...,
     assert isinstance(written.event, CheckpointWritten)
     assert len(list(kept.glob("round-*"))) == 2
     folder, round = written.event.path, written.event.round
-    for command in (node, peer):
+    (member,) = homefires_says("members", "--dir", str(tmp_path / "b")).splitlines()
+    assert "  p  until " in member
+    for command in (watcher, node, peer):
         command.signal(signal.SIGTERM)
         command.finish()
     assert_no_orphans(tmp_path)

@@ -105,7 +105,8 @@ def test_kill_9_of_every_process_of_a_peer(run: Run, homefires: Start, tmp_path:
 
 
 def test_kill_9_of_every_process_of_an_organiser(run: Run, homefires: Start, tmp_path: Path) -> None:
-    """Of the bootstrap node, of its daemon, of the launcher, and of a watcher's: the run goes on, the genesis stays."""
+    """Of the bootstrap node, of its daemon, of the launcher, and of a watcher's: the run goes on, the genesis stays.
+    Then newcomers with the first invite and with the newest one take part in the same rounds."""
     peer = run.join("p")
     peer.wait_for(committed(1))
     genesis = (tmp_path / "b" / "genesis").read_bytes()
@@ -124,10 +125,20 @@ def test_kill_9_of_every_process_of_an_organiser(run: Run, homefires: Start, tmp
         assert_no_orphans(tmp_path / "b")
         rounds_go_on(peer)
         run.bootstrap = homefires(*_again(tmp_path), directory=tmp_path / f"b-{number}")
-        run.bootstrap.wait_for(lambda line: isinstance(line.event, InviteIssued))
+        issued = run.bootstrap.wait_for(lambda line: isinstance(line.event, InviteIssued))
         assert (tmp_path / "b" / "genesis").read_bytes() == genesis
 
-    for command in (run.bootstrap, peer):
+    assert isinstance(issued.event, InviteIssued)
+    first, newcomers = run.invite, []
+    for name, run.invite in (("old", first), ("new", issued.event.invite)):
+        newcomers.append(run.join(name))
+        reached = newcomers[-1].wait_for(committed(1)).event
+        assert isinstance(reached, RoundCommitted)
+        peer.wait_for(committed(reached.round))
+        mine = {line.event.round: line.event.digest for line in peer.events(RoundCommitted)}
+        assert reached.digest == mine[reached.round]
+
+    for command in (*newcomers, run.bootstrap, peer):
         command.signal(signal.SIGTERM)
         command.finish()
     assert_no_orphans(tmp_path)

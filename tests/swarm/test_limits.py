@@ -21,6 +21,8 @@ from peer.testing.children import BUSY, HANG_S
 from peer.testing.processes import RealSwarm
 from peer.wishes import PAUSED_WHY
 from tui.control import PeerControl
+from tui.limits import change
+from tui.orders import command
 
 pytestmark = pytest.mark.swarm
 OBEYED_S = 2.0 * BUSY
@@ -126,7 +128,8 @@ def test_a_snooze_says_when_it_ends_and_ends_then(run: RealSwarm) -> None:
 
 
 def test_a_pause_survives_a_crash_and_a_snooze_keeps_its_end(run: RealSwarm) -> None:
-    """Whoever paused a peer does not find it training after its service has started it again; it says so."""
+    """Whoever paused a peer, at work or down, does not find it training after its service has started it again; it says
+    so."""
     in_a_round(run)
     paused_t = time.time()
     asked(run, "pause")
@@ -143,6 +146,17 @@ def test_a_pause_survives_a_crash_and_a_snooze_keeps_its_end(run: RealSwarm) -> 
     run.restart(0)
     run.wait_for(0, paused(time.time()))
     assert asked(run, "status")["until"] == until
+
+    run.stop(0)
+    assert command(run.directory_of(0), "pause").startswith("no peer runs in ")
+    change(run.directory_of(0), ["monthly_gb=900"])
+    started_t = time.time()
+    run.restart(0)
+    said = run.wait_for(0, paused(started_t)).event
+    assert isinstance(said, PeerStateChanged)
+    assert said.why == PAUSED_WHY, "what was said while it was down"
+    assert asked(run, "status")["settings"]["monthly_gb"] == 900
+    asked(run, "set", values={"monthly_gb": 0})
     assert not [line for line in run.lines(0) if trains(paused_t + OBEYED_S)(line)]
     resumed_t = time.time()
     asked(run, "resume")

@@ -89,7 +89,6 @@ def children_s() -> float:
         (["demo", "--ui", "tui"], ["--ui tui", "stdin is not a terminal", "--ui plain"]),
         (["attach"], ["needs a terminal", "stdin is not a terminal"]),
         (["bootstrap", "micro", "--ui", "tui"], ["--ui", "'tui'", "'plain'"]),
-        (["bootstrap", "micro", "--admission", "--keep", "/nowhere"], ["--keep", "--admission"]),
         (["watch", "nowhere.jsonl"], ["nowhere.jsonl is no file, no folder and no invite"]),
         (["watch", "hf1:rubbish"], ["invite"]),
         (["pause"], ["no run was joined yet", "--dir"]),

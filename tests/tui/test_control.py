@@ -16,11 +16,13 @@ import pytest
 
 import tui.control
 from dht.errors import BadInput, Unreachable
+from dht.lock import hold_directory
 from peer.events import Line, PeerStarted, format_line
 from peer.session import PAUSED_WHY
 from tui.cli import main
-from tui.control import PeerControl, command
+from tui.control import PeerControl
 from tui.holds import RESUME
+from tui.orders import command
 
 WAIT_S = 10.0
 OK = {"id": 1, "ok": True, "name": "alice", "round": 4, "state": "TRAINING"}
@@ -30,7 +32,11 @@ Answers = Callable[[bytes], None]
 @pytest.fixture
 def peer(tmp_path: Path) -> Iterator[tuple[Answers, list[dict[str, Any]]]]:
     """answer(raw): what a socket in `tmp_path` says to every request; and the requests that came."""
-    (tmp_path / "run").mkdir()
+    with hold_directory(tmp_path):
+        yield from answering(tmp_path)
+
+
+def answering(tmp_path: Path) -> Iterator[tuple[Answers, list[dict[str, Any]]]]:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(tmp_path / "run" / "control"))
     listening.listen()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from dht.errors import DirectoryBusy
+from dht.identity import Identity
+from dht.invite import issue
+from peer.limits import store
+from peer.settings import PeerSettings
 from tests.tui.fake_control import FakePeer, serving
 from tui.cli import main
 
@@ -85,17 +89,77 @@ def test_the_table_for_programs(peer: FakePeer, tmp_path: Path, capsys: Said) ->
     assert row["settings"]["device"]["at_start"]
 
 
-def test_a_peer_that_does_not_run_is_not_written_for(tmp_path: Path, capsys: Said) -> None:
-    """What to write, and where, is one line; it is TOML that says what was asked."""
-    assert main(["set", "upload_mbps=5", 'name=a "b"', "--dir", str(tmp_path)]) == 3
-    told = capsys.readouterr().err.strip()
-    assert f"no peer runs in {tmp_path}" in told
-    assert str(tmp_path / "settings.toml") in told
-    lines = told.partition("write there ")[2].replace(" and ", "\n")
-    assert tomllib.loads(lines) == {"upload_mbps": 5, "name": 'a "b"'}
+def test_a_peer_that_does_not_run_starts_with_what_was_set(tmp_path: Path, capsys: Said) -> None:
+    """Beside what it was set to before, and with the checks of one that runs."""
+    (tmp_path / "events.jsonl").touch()
+    store.write(tmp_path, PeerSettings(nice=5))
+    words = ["upload_mbps=5", 'name=a "b"', "on_battery=yes", "schedule=mon-fri 22:00-07:00"]
+    assert main(["set", *words, "--dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        'a "b": upload_mbps is 5 Mbit/s', 'a "b": name is a "b"', 'a "b": on_battery is yes',
+        'a "b": schedule is mon-fri 22:00-07:00', f"no peer runs in {tmp_path}; it starts with this",
+    ]  # fmt: skip
+    kept = store.read_table(tmp_path)
+    assert kept == {
+        "nice": 5, "upload_mbps": 5, "name": 'a "b"', "on_battery": True, "schedule": "mon-fri 22:00-07:00"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("uplaod_mbps=5", "did you mean 'upload_mbps'"), ("schedule=always", "schedule"),
+        ("listen=4001", "4001"), ("max_temperature_c=9", "between 30 and 120"),
+    ],
+)  # fmt: skip
+def test_what_a_running_peer_would_refuse_is_not_kept_for_the_next(
+    tmp_path: Path, capsys: Said, word: str, said: str
+) -> None:
+    (tmp_path / "events.jsonl").touch()
+    assert main(["set", "nice=19", word, "--dir", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert said in told.err
+    assert not (tmp_path / "settings.toml").exists()
+
+
+def test_a_folder_of_nobody_is_not_written_to(tmp_path: Path, capsys: Said) -> None:
+    assert main(["set", "nice=19", "--dir", str(tmp_path)]) == 3
+    assert f"no peer runs in {tmp_path}, and none ever has" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-    assert main(["set", "uplaod_mbps=5", "--dir", str(tmp_path)]) == 2
-    assert "'upload_mbps'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def invite() -> str:
+    identity = Identity.generate()
+    return issue(
+        identity, run="mine", spec_hash=b"\xab" * 32, addrs=(f"/ip4/127.0.0.1/tcp/4001/p2p/{identity.peer_id}",)
+    )
+
+
+def test_a_first_join_has_its_settings_from_the_beginning(
+    fake_children: Callable[[str], None], invite: str, tmp_path: Path, capsys: Said
+) -> None:
+    """They lie in its folder: at a later start they are what their owner has made of them."""
+    fake_children("well")
+    words = ["--set", "schedule=mon-fri 22:00-07:00", "--set", "max_temperature_c=70"]
+    assert main(["join", invite, "--dir", str(tmp_path / "p"), "--name", "al", "--yes", "--ui", "none", *words]) == 0
+    assert store.read_table(tmp_path / "p") == {"schedule": "mon-fri 22:00-07:00", "max_temperature_c": 70}
+
+
+@pytest.mark.parametrize("command", [["join"], ["service", "install"]])
+def test_a_mistake_in_them_starts_nothing(command: list[str], invite: str, tmp_path: Path, capsys: Said) -> None:
+    assert main([*command, invite, "--dir", str(tmp_path / "p"), "--yes", "--set", "max_temperature_c=700"]) == 2
+    assert "--set: max_temperature_c is 700" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_join_does_not_change_the_settings_of_a_peer_that_runs(
+    peer: FakePeer, invite: str, tmp_path: Path, capsys: Said
+) -> None:
+    words = ["--yes", "--ui", "none", "--set", "nice=19"]
+    assert main(["join", invite, "--dir", str(tmp_path), *words]) == DirectoryBusy.exit_code
+    assert peer.asked == []
 
 
 def test_the_table_of_a_peer_that_does_not_run_is_what_its_file_says(tmp_path: Path, capsys: Said) -> None:
@@ -125,11 +189,6 @@ def test_hours_that_are_none_are_refused(peer: FakePeer, tmp_path: Path, capsys:
     assert main(["snooze", hours, "--dir", str(tmp_path)]) == 2
     assert peer.asked == []
     assert f"HOURS is {hours}" in capsys.readouterr().err
-
-
-def test_nobody_is_there_to_snooze(tmp_path: Path, capsys: Said) -> None:
-    assert main(["snooze", "--dir", str(tmp_path)]) == 3
-    assert f"no peer runs in {tmp_path}" in capsys.readouterr().err
 
 
 def test_a_narrow_terminal_has_every_word_of_the_table(

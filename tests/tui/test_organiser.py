@@ -12,10 +12,11 @@ import pytest
 
 from bootstrap.admitting import Book
 from bootstrap.inviting import INVITE_FILE
+from bootstrap.members import save_names
 from dht.errors import BadInput
 from dht.fingerprint import words
 from dht.identity import Identity
-from dht.invite import issue, parse
+from dht.invite import MAX_ADDRESSES, issue, parse
 from dht.orders import Orders
 from peer.testing.children import HANG_S
 from tui.cli import main
@@ -42,6 +43,21 @@ def test_more_invites_for_one_peer_each(folder: Path, capsys: pytest.CaptureFixt
     assert made[0].token != made[1].token
 
 
+def test_an_invite_names_a_peer_that_lives_while_the_node_is_away(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the addresses of the node, since of too many the last are left out; a slip is one line."""
+    alive = [f"/ip4/198.51.100.{number}/tcp/4001/p2p/{PEER}" for number in range(MAX_ADDRESSES)]
+    assert main(["invite", str(folder), "--also", alive[0], "--also", alive[0]]) == 0
+    (text,) = capsys.readouterr().out.split()
+    mine = parse((folder / INVITE_FILE).read_text(), time.time()).addrs
+    assert parse(text, time.time()).addrs == (alive[0], *mine)
+    assert main(["invite", str(folder), *(word for address in alive for word in ("--also", address))]) == 0
+    assert parse(capsys.readouterr().out, time.time()).addrs == tuple(alive)
+    assert main(["invite", str(folder), "--also", "/ip4/198.51.100.7/tcp/4001"]) == BadInput.exit_code
+    assert "the peer id is missing" in capsys.readouterr().err
+
+
 def test_a_peer_is_kept_out_shown_and_let_in_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--dir", str(folder)]
     for command, says in (
@@ -63,14 +79,15 @@ def test_members_are_listed_and_an_admission_is_not_renewed(folder: Path, capsys
     other = Identity.from_seed(b"q" * 32).peer_id
     for peer, at_s in ((PEER, time.time()), (PEER, time.time() + 15 * day), (other, time.time() - 99 * day)):
         assert book.answer(peer, text, Orders(), at_s).admission
+    save_names(folder, {PEER: "alice"})
     ends = time.strftime("%Y-%m-%d", time.gmtime(time.time() + 45 * day))
     for command, says in (
-        ([], f"{PEER}  until {ends}\n"),
-        ([], f"{other}  ended on "),
+        ([], f"{PEER}  alice  until {ends}\n"),
+        ([], f"{other}  -  ended on "),
         ([PEER, "--end", "its owner asked us to"], "takes part until it ends"),
-        ([], f"{PEER}  until {ends}; not renewed: its owner asked us to\n"),
+        ([], f"{PEER}  alice  until {ends}; not renewed: its owner asked us to\n"),
         ([PEER, "--renew"], "is renewed again"),
-        ([], f"{PEER}  until {ends}\n"),
+        ([], f"{PEER}  alice  until {ends}\n"),
     ):
         assert main(["members", *command, *where]) == 0
         assert says in capsys.readouterr().out

@@ -72,6 +72,12 @@ def test_a_watcher_follows_the_invite_and_is_started_again(watchers: list[list[s
     assert "checkpoints: ended unexpectedly with exit code 1; it is started again in 0 s" in aside.getvalue()
 
 
+def test_the_watcher_of_an_admission_run_is_let_in_by_the_organisers_key(tmp_path: Path) -> None:
+    """Nobody reads the token of the invite from a command line."""
+    kept = Keep(directory=tmp_path / "keep", last=2, every=64, organiser=tmp_path / "b")
+    assert kept.argv("hf1:x")[3:7] == ["watch", str(tmp_path / "b" / "invite"), "--organiser", str(tmp_path / "b")]
+
+
 def test_several_invites_have_one_watcher(watchers: list[list[str]], tmp_path: Path) -> None:
     """`--invites 5` prints five: two watchers would write into one folder."""
     told = "\n".join(line(InviteIssued(invite=f"hf1:{number}")) for number in range(3))

@@ -75,16 +75,25 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     return Bench(monkeypatch, tmp_path)
 
 
-def test_all_outputs_are_outputs() -> None:
-    """One protocol."""
-    outputs: list[Output] = [PlainOutput(io.StringIO()), JsonOutput(io.StringIO(), io.StringIO()), NoOutput()]
-    for output in outputs:
-        output.begin(Path("events.jsonl"))
-        output.show(STARTED)
-        output.say("hello")
-        output.tick(101.0)
-        output.close(at_once=True)
-        output.close()
+def said_by(output: Output) -> None:
+    """All that a launcher asks of an output, once."""
+    output.begin(Path("events.jsonl"))
+    output.show(STARTED)
+    output.say("hello")
+    output.tick(101.0)
+    output.close(at_once=True)
+    output.close()
+
+
+def test_plain_output_is_for_people_and_json_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
+    """What is said to a person stands beside the event lines, never among them; and nothing is nothing."""
+    plain, lines, aside = io.StringIO(), io.StringIO(), io.StringIO()
+    for output in (PlainOutput(plain), JsonOutput(lines, aside), NoOutput()):
+        said_by(output)
+    assert "hello\n" in plain.getvalue()
+    assert lines.getvalue() == format_line(STARTED) + "\n"
+    assert aside.getvalue() == "hello\n"
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_name_of_an_output_opens_it() -> None:

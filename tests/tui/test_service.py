@@ -18,10 +18,14 @@ from hypothesis import strategies as st
 
 import dht.errors
 import tui.service
-from dht.errors import BadInput, DirectoryBusy, HomefiresError, Unreachable
+from dht.errors import BadInput, DirectoryBusy, HomefiresError, RunMismatch, Unreachable
+from dht.fingerprint import words as fingerprint
 from dht.identity import Identity
 from dht.invite import issue
-from tui.cli import main
+from peer.limits import store
+from peer.spec import load
+from tests.tui.fake_control import FakePeer, serving
+from tui.cli import build_parser, main
 from tui.service import FINAL, HOW_TO_LINGER, Service, UserUnits, describe, quoted, unit_name, unit_text
 
 OLD, NEW = 252, 254
@@ -268,10 +272,9 @@ def test_nothing_installed_is_said(
     assert capsys.readouterr().err == "homefires: no service is installed\n"
 
 
-def test_a_person_installs_looks_and_removes(
-    invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With commands of the system that say yes to everything."""
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands of the system that say yes to everything. The folder of the units."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, said in (("systemctl", "systemd 252 (x)\nActiveState=active"), ("loginctl", "Linger=no")):
@@ -279,6 +282,12 @@ def test_a_person_installs_looks_and_removes(
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config" / "systemd" / "user"
+
+
+def test_a_person_installs_looks_and_removes(
+    invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = tmp_path / "p"
     name = unit_name(directory)
     assert main(["service", "install", invite, "--dir", str(directory), "--yes"]) == 0
@@ -289,7 +298,61 @@ def test_a_person_installs_looks_and_removes(
     assert main(["service", "status"]) == 0
     assert capsys.readouterr().out == f"{name}: runs; does not start by itself\n"
     assert main(["service", "remove", "--dir", str(directory)]) == 0
-    assert not (tmp_path / "config" / "systemd" / "user" / name).exists()
+    assert not (systemd / name).exists()
+
+
+INVITED = ("--admission", "--set", "run.founders=2")
+
+
+def test_an_organiser_installs_a_node_with_all_its_options(
+    systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run is the one that `homefires bootstrap` would start with them. Invites are for whoever asks later: nobody
+    reads what the unit prints."""
+    also = f"/ip4/198.51.100.7/tcp/4001/p2p/{Identity.from_seed(b'a' * 32).peer_id}"
+    words = ["--listen", "/ip4/0.0.0.0/tcp/4001", "--announce", "/dns4/my.example/tcp/4001", "--also", also]
+    words += ["--expires", "7d", "--members-for", "2d"]
+    chosen = [*INVITED, "--invites", "5", *words, "--keep", str(tmp_path / "kept")]
+    assert main(["service", "install", "micro", "--bootstrap", *chosen]) == 0
+    (directory,) = (tmp_path / "data" / "homefires" / "bootstrap").iterdir()
+    spec = load(str(directory / "spec.toml"))
+    assert (spec.admission.policy, spec.run.founders) == ("invited", 2)
+    command = shlex.split(value_of((systemd / unit_name(directory)).read_text(), "ExecStart"))
+    given = vars(build_parser().parse_args(command[3:]))
+    expected = vars(build_parser().parse_args(["bootstrap", command[4], *words]))
+    differ = {key for key in expected if given[key] != expected[key]}
+    assert differ == {"dir", "ui", "keep"}
+    assert (given["dir"], given["keep"]) == (directory, tmp_path / "kept")
+    organiser = Identity.load_or_create(directory / "identity.key").peer_id
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        f"people are shown these words for you; tell them by another way than the invite: {fingerprint(organiser)}",
+        f"print invites with: homefires invite {directory} --invites 5 --expires 7d",
+    ]
+
+
+def test_a_forgotten_option_does_not_found_another_run(
+    systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An open run beside the one that asks for an admission: who means it names a folder."""
+    assert main(["service", "install", "micro", "--bootstrap", *INVITED]) == 0
+    (first,) = (tmp_path / "data" / "homefires" / "bootstrap").iterdir()
+    capsys.readouterr()
+    for command in (["service", "install", "micro", "--bootstrap"], ["bootstrap", "micro"]):
+        assert main(command) == RunMismatch.exit_code
+        assert capsys.readouterr().err.startswith(f"homefires: {first} is of a run called micro already")
+    assert list(first.parent.iterdir()) == [first]
+    for words in (["micro", *INVITED], [str(first / "spec.toml")], ["micro", "--dir", str(tmp_path / "other")]):
+        assert main(["service", "install", *words, "--bootstrap"]) == 0
+    assert list(first.parent.iterdir()) == [first]
+
+
+def test_what_the_node_would_fail_with_is_said_before_it_is_installed(
+    systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["service", "install", "micro", "--bootstrap", "--dir", str(tmp_path / "b"), "--expires", "soon"]
+    assert main(words) == BadInput.exit_code
+    assert capsys.readouterr().err == "homefires: --expires is 'soon'; write a time such as 30m, 12h, 7d or 4w\n"
+    assert not systemd.exists()
 
 
 @pytest.mark.parametrize(
@@ -298,6 +361,8 @@ def test_a_person_installs_looks_and_removes(
         (["--announce", "/ip4/192.0.2.1/tcp/1"], "--announce is a node's: add --bootstrap"),
         (["--health-port", "9100"], "--health-port is a node's"),
         (["--keep", "kept"], "--keep is a node's"),
+        (["--admission"], "--admission is a node's"),
+        (["--members-for", "2d"], "--members-for is a node's"),
         (["--bootstrap", "--name", "al"], "--name is a peer's: leave it out with --bootstrap"),
         (["--bootstrap", "--device", "cpu"], "--device is a peer's"),
     ],
@@ -330,3 +395,39 @@ def test_a_folder_in_which_a_peer_runs_gets_no_service(
         assert main(["service", "install", invite, "--dir", str(tmp_path / "p"), "--yes"]) == DirectoryBusy.exit_code
     assert "a peer runs in" in capsys.readouterr().err
     assert not (tmp_path / "config").exists()
+
+
+def test_settings_are_kept_in_the_folder_and_not_in_the_unit(
+    invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the unit they would undo at every start what their owner has changed since."""
+    directory = tmp_path / "p"
+    words = ["service", "install", invite, "--dir", str(directory), "--yes", "--set", "schedule=22:00-07:00"]
+    assert main([*words, "--name", "al", "--device", "cuda:1"]) == 0
+    assert "--set" not in (systemd / unit_name(directory)).read_text()
+    assert store.read_table(directory) == {"schedule": "22:00-07:00", "name": "al", "device": "cuda:1"}
+    assert main([*words, "--print"]) == 2
+    assert "--set is kept in the peer's folder" in capsys.readouterr().err
+
+
+def test_who_leaves_hears_that_the_service_starts_it_again(
+    invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And how to have it otherwise; without a service it stays away."""
+    directory = tmp_path / "p"
+    with serving(tmp_path, FakePeer()):
+        assert main(["leave", "--dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "attic leaves the run; come back with homefires join\n"
+    assert main(["service", "install", invite, "--dir", str(directory), "--yes"]) == 0
+    capsys.readouterr()
+    with serving(directory, peer := FakePeer()):
+        assert main(["leave", "--dir", str(directory)]) == 0
+    assert [cmd for cmd, _ in peer.asked] == ["leave"]
+    unit = unit_name(directory)
+    then = (
+        f"its service starts it again at the next login or boot, or now with: systemctl --user start {unit}; "
+        f"keep it from that with: homefires service remove --dir {directory}\n"
+    )
+    assert capsys.readouterr().out == f"attic leaves the run; {then}"
+    assert main(["leave", "--dir", str(directory)]) == 3
+    assert capsys.readouterr().err == f"homefires: no peer runs in {directory}; {then}"

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import BadInput
 from peer.settings import AT_START, PeerSettings
 from tests.tui.fake_control import SETTINGS
 from tui.codes import HOLDS
-from tui.settings import GROUPS, KNOWN, changes, check_name, grouped, in_words, to_text, to_value
+from tui.settings import GROUPS, KNOWN, changes, grouped, in_words, to_text, to_value
 
 VALUES = st.one_of(
     st.booleans(), st.integers(-(10**9), 10**9), st.floats(-1e6, 1e6).map(lambda number: float(f"{number:.6g}")),
@@ -81,14 +80,6 @@ def test_what_changed_is_told_with_what_it_was() -> None:
     after = {**SETTINGS, "max_power_w": 180.0, "schedule": "sat 00:00-24:00"}
     assert changes(SETTINGS, after) == ["schedule: always -> sat 00:00-24:00", "max_power_w: no limit -> 180 W"]
     assert changes({}, after) == []
-
-
-def test_a_misspelt_name_gets_the_closest() -> None:
-    check_name("nice", SETTINGS)
-    with pytest.raises(BadInput, match=r"no setting 'max_powr_w'; did you mean 'max_power_w'\?"):
-        check_name("max_powr_w", SETTINGS)
-    with pytest.raises(BadInput, match="use name, device"):
-        check_name("zzzzz", SETTINGS)
 
 
 def test_what_takes_effect_at_the_next_start_is_what_the_peer_says() -> None:

@@ -13,8 +13,11 @@ import tui.single
 from dht.errors import BadChain, BadInput, BadInvite, DiskFull, HomefiresError, PortInUse, RunMismatch
 from dht.identity import Identity
 from dht.invite import issue
-from peer.spec import RunSpec, dump, load, parse
+from peer.limits.store import read_table
+from peer.spec import AdmissionTable, RunSpec, dump, load, parse
+from tui.cli import main
 from tui.launch import python_module
+from tui.organising import Keep, NodeOptions
 from tui.output import NoOutput, PlainOutput
 from tui.single import Join, run_audit, run_bootstrap, run_export, run_join
 
@@ -85,6 +88,18 @@ def test_a_peer_in_the_background_outlives_us_or_is_kept_running(invite: str, tm
     assert kept.lasting_argv(tmp_path, log) == [*keeper, *kept.argv(tmp_path)]
 
 
+def test_a_peer_that_is_kept_running_has_its_settings_in_its_folder(
+    invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On its command line they would undo after a crash what its owner has set since."""
+    seen = program(monkeypatch, "pass")
+    words = ["--name", "al", "--device", "cpu", "--upload", "8", "--download", "50.5", "--set", "upload_mbps=9"]
+    assert main(["join", invite, "--dir", str(tmp_path), "--keep-running", "--yes", "--ui", "none", *words]) == 0
+    assert seen == ["peer", "join", invite, "--dir", str(tmp_path)]
+    chosen = {"name": "al", "device": "cpu", "upload_mbps": 9, "download_mbps": 50.5}
+    assert read_table(tmp_path) == chosen
+
+
 def test_a_bad_invite_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInvite):
         run_join(Join(invite="hf1:rubbish", directory=tmp_path / "peer"), NoOutput())
@@ -94,7 +109,7 @@ def test_a_bad_invite_starts_nothing(tmp_path: Path) -> None:
 def test_the_childs_mistake_is_ours(fake_children: Fake, micro: RunSpec, tmp_path: Path) -> None:
     fake_children("mute")
     with pytest.raises(PortInUse, match="4001 is taken"):
-        run_bootstrap(micro, NoOutput(), directory=tmp_path / "node", listen=[], announce=[])
+        run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path / "node")
 
 
 def test_a_childs_crash_names_its_log(invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,21 +122,33 @@ def test_a_childs_crash_names_its_log(invite: str, tmp_path: Path, monkeypatch: 
 def test_the_node_is_given_the_very_spec(fake_children: Fake, micro: RunSpec, tmp_path: Path) -> None:
     fake_children("mute")
     with pytest.raises(PortInUse):
-        run_bootstrap(micro, NoOutput(), directory=tmp_path / "node", listen=[], announce=[])
+        run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path / "node")
     assert parse((tmp_path / "node" / "spec.toml").read_text()) == micro
+
+
+def test_an_admission_run_keeps_checkpoints_by_the_key_in_its_folder(
+    micro: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Keep] = []
+    monkeypatch.setattr(tui.single, "describe_model", lambda path: "")
+    monkeypatch.setattr(tui.single, "serve_and_keep", lambda argv, log, keep, output: seen.append(keep))
+    kept, invited = Keep(directory=tmp_path / "kept", last=3, every=0), AdmissionTable(policy="invited")
+    for number, spec in enumerate((micro, dataclasses.replace(micro, admission=invited))):
+        run_bootstrap(spec, NoOutput(), NodeOptions(), directory=tmp_path / str(number), keep=kept)
+    assert seen == [kept, dataclasses.replace(kept, organiser=tmp_path / "1")]
 
 
 def test_a_folder_of_another_run_is_refused(micro: RunSpec, tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text('[run]\nname = "other"\n[model]\narchitecture = "llama"\ncontext = 8\n')
     with pytest.raises(RunMismatch, match="holds another run"):
-        run_bootstrap(micro, NoOutput(), directory=tmp_path, listen=[], announce=[])
+        run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path)
 
 
 def test_a_model_that_cannot_be_built_is_refused_before_anybody_is_invited(micro: RunSpec, tmp_path: Path) -> None:
     """The organiser hears it, with the closest valid name, and no node is started."""
     model = dataclasses.replace(micro.model, architecture="lama")
     with pytest.raises(BadInput, match="did you mean 'llama'"):
-        run_bootstrap(dataclasses.replace(micro, model=model), NoOutput(), directory=tmp_path, listen=[], announce=[])
+        run_bootstrap(dataclasses.replace(micro, model=model), NoOutput(), NodeOptions(), directory=tmp_path)
     assert not (tmp_path / "bootstrap.log").exists()
 
 
@@ -170,7 +197,7 @@ def test_a_bootstrap_node_on_a_full_disk_keeps_the_spec_it_has(micro: RunSpec, t
     path.write_text(dump(micro))
     (tmp_path / "spec.toml.new").symlink_to("/dev/full")
     with pytest.raises(DiskFull, match="is full"):
-        run_bootstrap(micro, NoOutput(), directory=tmp_path, listen=[], announce=[])
+        run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path)
     assert load(str(path)).digest() == micro.digest()
 
 

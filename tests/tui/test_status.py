@@ -26,11 +26,13 @@ from peer.events import (
     TransferProgressed,
     format_line,
 )
+from peer.limits import store
 from peer.telling import Session
+from peer.wishes import Wish, Wished
 from tests.tui.fake_control import FakePeer, serving
 from tui.codes import HOLDS
 from tui.holds import clock
-from tui.status import describe_directory, newest_directory
+from tui.status import describe_directory
 
 STORY: tuple[Event, ...] = (
     PeerStarted(name="alice", version="0.1.0"),
@@ -83,6 +85,25 @@ def test_a_peer_that_was_killed_is_not_said_to_train(tmp_path: Path) -> None:
 def test_a_peer_that_left_says_why(tmp_path: Path) -> None:
     write(tmp_path / "events.jsonl", *STORY, PeerStopped(why="asked to leave"))
     assert describe_directory(tmp_path, as_json=False).startswith("alice: stopped (asked to leave)\n")
+
+
+@pytest.mark.parametrize(
+    ("wished", "said"),
+    [
+        (Wished(Wish.PAUSE), "its owner paused it: it starts paused, until: homefires resume"),
+        (Wished(Wish.TRAIN, 1_800_007_200.0), f"snooze until {clock(1_800_007_200.0, 1_800_000_000.0)}"),
+        (Wished(Wish.TRAIN, 1_799_999_999.0), ""), (Wished(), ""),
+    ],
+)  # fmt: skip
+def test_a_peer_that_is_down_says_how_it_starts(tmp_path: Path, wished: Wished, said: str) -> None:
+    """What its owner said last, at work or down; a snooze that is over is none, and a damaged file says nothing."""
+    write(tmp_path / "events.jsonl", *STORY, PeerStopped(why="asked to leave"))
+    store.write_wish(tmp_path, wished)
+    second = describe_directory(tmp_path, as_json=False, now=NOW).splitlines()[1]
+    assert said in second
+    assert bool(said) != second.startswith("run tiny")
+    (tmp_path / store.WISH).write_text("{")
+    assert describe_directory(tmp_path, as_json=False, now=NOW).splitlines()[1].startswith("run tiny")
 
 
 def test_json_is_one_object(tmp_path: Path) -> None:
@@ -165,13 +186,6 @@ def test_a_demos_folder_points_at_its_peers(tmp_path: Path) -> None:
     write(tmp_path / "peer-1" / "events.jsonl", *STORY)
     with pytest.raises(BadInput, match="look at one of peer-1 in it"):
         describe_directory(tmp_path, as_json=False)
-
-
-def test_the_newest_run_is_the_one_that_reported_last(tmp_path: Path) -> None:
-    for age, name in enumerate(("new", "old")):
-        write(tmp_path / name / "events.jsonl", *STORY)
-        os.utime(tmp_path / name / "events.jsonl", (1000.0 - age, 1000.0 - age))
-    assert newest_directory(tmp_path).name == "new"
 
 
 def test_a_peer_at_work_says_itself_what_it_does(tmp_path: Path) -> None:

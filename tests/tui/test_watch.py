@@ -105,6 +105,26 @@ def test_a_run_from_outside_in_lines(invite: str, monkeypatch: pytest.MonkeyPatc
     assert "1 lines of the watch's output are not events" in out.getvalue()
 
 
+def test_an_organiser_watches_by_the_folder_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its key lets the watcher in, also where the invite that it keeps is over. No token is on a command line."""
+    organiser = Identity.load_or_create(tmp_path / "identity.key")
+    address = f"/ip4/127.0.0.1/tcp/4001/p2p/{organiser.peer_id}"
+    text = issue(organiser, run="mine", spec_hash=b"\xab" * 32, addrs=(address,), expires=1.0)
+    (tmp_path / "invite").write_text(text)
+    with pytest.raises(BadInput, match="holds no events"):  # so far it might be the folder of a peer
+        watch_in_lines(Watch(what=str(tmp_path)), NoOutput())
+    (tmp_path / "bootstrap.log").touch()
+    seen: list[tuple[str, ...]] = []
+
+    def command(*words: str) -> list[str]:
+        seen.append(words)
+        return [sys.executable, "-c", PRINTING]
+
+    monkeypatch.setattr(tui.watch, "python_module", command)
+    assert watch_in_lines(Watch(what=str(tmp_path)), NoOutput()) == 0
+    assert seen == [("peer", "watch", str(tmp_path / "invite"), "--organiser", str(tmp_path))]
+
+
 def test_a_run_that_cannot_be_found_is_an_error_without_a_dashboard(
     invite: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,13 @@ from __future__ import annotations
 from tui.codes.advice import Advice
 
 ALERTS = {
+    "ADDRESS": Advice(
+        short="where the invites send newcomers needs a look",
+        meaning="An invite names the addresses of the organiser's node. Those of a network at home lead nobody there "
+        "from elsewhere, and a port that another program has by now leads nowhere.",
+        remedy="Have the router forward a fixed port to this machine, and start homefires bootstrap with --listen and "
+        "--announce. New invites are printed by homefires invite.",
+    ),
     "ADMISSION": Advice(
         short="the organiser does not renew this peer's admission",
         meaning="It takes part until the admission that it has ends, which the line says, with the organiser's reason. "
@@ -51,7 +58,8 @@ ALERTS = {
         short="something about this machine may hold it up",
         meaning="The checks of homefires doctor are made quietly at every start; the line says what was found and "
         "what to do.",
-        remedy="homefires doctor looks closer, and says for each check how to put it right.",
+        remedy="homefires doctor --dir DIR looks closer, also while the peer runs, and says for each check how to put "
+        "it right.",
     ),
     "DONOR": Advice(
         short="a peer that gave a piece of a snapshot is not asked any more",

@@ -13,9 +13,9 @@ def add_to(commands: Commands) -> None:
     """Add them."""
     add_command(commands, "devices", _devices, "list what can train on this machine, as --device calls it")
     parser = add_command(commands, "doctor", _doctor, "say what keeps this machine from taking part, and what to do")
-    text = f"{INVITE} (default: only what needs no run is looked at)"
+    text = f"{INVITE} (default: the run of --dir, else only what needs no run)"
     parser.add_argument("invite", nargs="?", default="", metavar="INVITE", help=text)
-    text = "where the peer would live (default: by run, below your data)"
+    text = "where the peer lives or would live (default: by run, below your data)"
     parser.add_argument("--dir", type=Path, metavar="DIR", help=text)
     parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
     add_addresses(parser, "--listen", "as for join; repeatable")

@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from tui.commands.options import Commands, add_command, add_directory, directory
+from tui.commands.options import Commands, add_command, add_directory, directory, tell_each
 
 COMMANDS_TO_A_PEER = {
     "pause": "have the peer of this machine give what it has made and train no more, until it is resumed",
@@ -14,13 +14,16 @@ COMMANDS_TO_A_PEER = {
     "finish": "have the peer of this machine complete its round, then pause",
     "leave": "have the peer of this machine leave its run",
 }
+OF_ALL = frozenset({"pause", "resume"})
+"""Commands that know `--all`."""
 
 
 def add_to(commands: Commands) -> None:
     """Add them."""
     _add_status(commands)
     for name, summary in COMMANDS_TO_A_PEER.items():
-        add_directory(add_command(commands, name, partial(_tell_peer, name), summary))
+        run = _tell_peers if name in OF_ALL else _tell_peer
+        add_directory(add_command(commands, name, partial(run, name), summary), every=name in OF_ALL)
     _add_export(commands)
     _add_audit(commands)
     _add_report(commands)
@@ -41,10 +44,16 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _tell_peer(cmd: str, options: argparse.Namespace) -> int:
-    from tui.control import command
+    from tui.orders import command
 
     print(command(directory(options), cmd))
     return 0
+
+
+def _tell_peers(cmd: str, options: argparse.Namespace) -> int:
+    from tui.orders import command
+
+    return tell_each(options, lambda folder: command(folder, cmd))
 
 
 def _add_export(commands: Commands) -> None:

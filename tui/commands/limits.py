@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from tui.commands.options import Commands, add_command, add_directory, directory
+from tui.commands.options import Commands, add_command, add_directory, directory, tell_each
 
 
 def add_to(commands: Commands) -> None:
@@ -39,11 +39,10 @@ def _set(options: argparse.Namespace) -> int:
 def _add_snooze(commands: Commands) -> None:
     parser = add_command(commands, "snooze", _snooze, "have the peer of this machine pause for some hours")
     parser.add_argument("hours", nargs="?", type=float, default=1.0, metavar="HOURS", help="how long (default 1)")
-    add_directory(parser)
+    add_directory(parser, every=True)
 
 
 def _snooze(options: argparse.Namespace) -> int:
-    from tui.limits import snooze
+    from tui.orders import snooze
 
-    print(snooze(directory(options), options.hours, time.time()))
-    return 0
+    return tell_each(options, lambda folder: snooze(folder, options.hours, time.time()))

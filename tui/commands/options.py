@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from dht.errors import BadInput
+from dht.errors import BadInput, HomefiresError
 
 if TYPE_CHECKING:
     from tui.attach import Look
@@ -42,10 +43,14 @@ def add_debug(parser: Parser, default: bool | str) -> None:
     parser.add_argument("--debug", action="store_true", default=default, help="show tracebacks")
 
 
-def add_directory(parser: Parser) -> None:
-    """`--dir`: which of the peers of this machine."""
-    text = "the peer's folder (default: the run that reported last)"
-    parser.add_argument("--dir", type=Path, metavar="DIR", help=text)
+def add_directory(parser: Parser, *, every: bool = False) -> None:
+    """`--dir`: which of the peers of this machine; with `every` also `--all`."""
+    where: argparse._ActionsContainer = parser.add_mutually_exclusive_group() if every else parser
+    text = "the peer's folder (default: that of the peer that runs, else of the one that reported last)"
+    where.add_argument("--dir", type=Path, metavar="DIR", help=text)
+    if every:
+        text = "every peer of this machine, also those that do not run now"
+        where.add_argument("--all", action="store_true", dest="every", help=text)
 
 
 def add_ui(parser: Parser, choices: Sequence[str] = UI_CHOICES) -> None:
@@ -81,6 +86,13 @@ def add_sets(parser: Parser) -> None:
 
 INVITE = "the text that begins with hf1:, or a file that holds it: what others of this machine shall not see"
 """What an invite is on a command line, which everybody on a machine can read."""
+
+
+def add_settings(parser: Parser) -> None:
+    """`--set` of what starts a peer, repeatable."""
+    text = "what you allow your peer, kept from its first start on, as in --set 'schedule=22:00-07:00'; repeatable"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help=text)
+
 
 LISTEN = (
     "listen on this multiaddr (default: all interfaces, a free port), repeatable; or none: others reach this machine "
@@ -143,8 +155,25 @@ def look(options: argparse.Namespace) -> Look:
 
 
 def directory(options: argparse.Namespace) -> Path:
-    """The run directory that is meant. Raises BadInput if there is none."""
-    from tui.places import data_root
-    from tui.status import newest_directory
+    """The folder of the peer that is meant. Raises BadInput if there is none, or if several peers run."""
+    from tui.folders import folder_meant
 
-    return options.dir or newest_directory(data_root() / "runs")
+    return options.dir or folder_meant("; or all of them: --all" if "every" in options else "")
+
+
+def tell_each(options: argparse.Namespace, tell: Callable[[Path], str]) -> int:
+    """Print what `tell` says of the peer that is meant, or of each with `--all`, where one that cannot be told keeps
+    no other from it: then the exit code is that of the first."""
+    from tui.folders import every_folder
+
+    if not options.every:
+        print(tell(directory(options)))
+        return 0
+    codes = []
+    for folder in every_folder():
+        try:
+            print(tell(folder))
+        except HomefiresError as error:
+            print(f"homefires: {error}", file=sys.stderr)
+            codes.append(error.exit_code)
+    return next(iter(codes), 0)

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from dht.errors import BadInput
-from tui.commands.options import Commands, Parser, add_command
+from tui.commands.options import Commands, Parser, add_addresses, add_command
 
 
 def add_to(commands: Commands) -> None:
@@ -27,10 +27,13 @@ def _add_invite(commands: Commands) -> None:
     parser.add_argument("--expires", default="", metavar="TIME", help=text)
     text = "N invites for one peer each (default: one for all; needs a run with --admission)"
     parser.add_argument("--invites", type=int, default=0, metavar="N", help=text)
+    text = "where else newcomers may dial, with /p2p/…: a peer that runs, while your node is away; repeatable"
+    add_addresses(parser, "--also", text)
 
 
 def _invite(options: argparse.Namespace) -> int:
     words = ["--count", str(options.invites)] + (["--expires", options.expires] if options.expires else [])
+    words += [word for address in options.also for word in ("--also", address)]
     return _tell(options, "invite", *words)
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from dht.errors import BadInput
 from tui.commands.options import Commands, add_command, add_machine, add_sets, add_spec_options
 
 
@@ -73,10 +74,13 @@ def _add_simulate(commands: Commands) -> None:
     parser.add_argument("--aggregate", action="store_true", help=text)
     text = "of a grid, message by message (default: one per core); the outcome is the same"
     parser.add_argument("--processes", type=int, default=0, metavar="N", help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--json", action="store_true", help="print one JSON object")
-    what.add_argument("--papers", action="store_true", help="print the figures of papers beside simulated ones")
-    text = "write the event lines of all peers there"
+    text = "print the figures of papers beside ours, and nothing else; some seconds"
+    what.add_argument("--papers", action="store_true", help=text)
+    text = "put gossip and delayed Nesterov beside rounds: how fast, and how far, of 2 to 64 peers"
+    what.add_argument("--compare", action="store_true", help=text)
+    text = "write the event lines of all peers there; of a grid those of one row"
     parser.add_argument("--events", type=Path, metavar="FILE", help=text)
 
 
@@ -84,9 +88,11 @@ def _simulate(options: argparse.Namespace) -> int:
     if options.papers:
         from peer.plan.simulate.published import lines
 
+        if options.json:
+            raise BadInput("--json does not go with --papers, which prints tables")
         print(*lines(), sep="\n")
         return 0
-    from tui.simulate import Simulate, run_simulate
+    from tui.simulate import Simulate, run_compare, run_simulate
 
     asked = Simulate(
         spec=options.spec, sets=tuple(options.sets), peers=options.peers, rounds=options.rounds,
@@ -95,4 +101,4 @@ def _simulate(options: argparse.Namespace) -> int:
         seed=options.seed, grid=options.grid, aggregate=options.aggregate, processes=options.processes,
         as_json=options.json, events=options.events,
     )  # fmt: skip
-    return run_simulate(asked, sys.stdout)
+    return run_compare(asked, sys.stdout) if options.compare else run_simulate(asked, sys.stdout)

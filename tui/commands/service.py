@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dht.errors import BadInput
-from tui.commands.options import LISTEN, PEER, Commands, add_addresses, add_command, add_keep, keep
+from tui.commands.bootstrap import STRAY, add_node, node_options, node_spec
+from tui.commands.options import LISTEN, PEER, Commands, add_addresses, add_command, keep
 
 if TYPE_CHECKING:
+    from peer.spec import RunSpec
     from tui.service import Service
     from tui.single import Join
 
@@ -43,43 +46,45 @@ def _add_install(actions: Commands) -> None:
     parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
     add_addresses(parser, "--listen", LISTEN)
     add_addresses(parser, "--peer", PEER)
-    add_addresses(parser, "--announce", "with --bootstrap: tell others to dial this multiaddr; repeatable")
-    parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=f"with --bootstrap: {HEALTH_PORT}")
-    add_keep(parser)
+    text = "keep this setting of the peer in its folder, or with --bootstrap change this value of the spec; repeatable"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help=text)
+    add_node(parser, "with --bootstrap: ")
     text = "agree to what the run is and takes, without being asked"
     parser.add_argument("--yes", action="store_true", help=text)
     parser.add_argument("--print", action="store_true", dest="dry", help="print the unit and do nothing")
 
 
-HEALTH_PORT = "serve a health page and metrics on this port of loopback (default: none)"
-
-
 def _install(options: argparse.Namespace) -> int:
     from dht.invite import read_text
     from tui.consent import consents
+    from tui.limits import keep_for_start, values_for_start
     from tui.single import Join
 
     _refuse_stray(options)
     if options.bootstrap:
-        return _carry_out(_bootstrap(options), dry=options.dry)
+        return _install_node(options)
     join = Join(
         invite=read_text(options.what), directory=options.dir, name=options.name, device=options.device,
         listen=tuple(options.listen), peers=tuple(options.peer),
     )  # fmt: skip
+    settings = values_for_start([*join.settings(), *options.sets])
     if not options.dry and not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
         return 0
-    service = _peer(join)
+    service = _peer(join if options.dry else join.without_settings())
     if not options.dry:
         join.settle(service.directory)
+        keep_for_start(service.directory, settings)
     return _carry_out(service, dry=options.dry)
 
 
 def _refuse_stray(options: argparse.Namespace) -> None:
     """An option that this kind of service lacks was meant to do something. Raises BadInput."""
-    for word in ("name", "device", "peer") if options.bootstrap else ("announce", "health_port", "keep"):
+    for word in ("name", "device", "peer") if options.bootstrap else STRAY:
         if getattr(options, word):
             needs = "a peer's: leave it out with --bootstrap" if options.bootstrap else "a node's: add --bootstrap"
             raise BadInput(f"--{word.replace('_', '-')} is {needs}")
+    if options.sets and options.dry and not options.bootstrap:
+        raise BadInput("--set is kept in the peer's folder, not in the unit: leave it out with --print")
 
 
 def _peer(join: Join) -> Service:
@@ -94,26 +99,34 @@ def _peer(join: Join) -> Service:
     return Service(argv=argv, directory=directory, log=directory / "peer.log", what=what)
 
 
-def _bootstrap(options: argparse.Namespace) -> Service:
-    from tui.choose import choose_spec
-    from tui.launch import python_module
-    from tui.places import default_directory
-    from tui.service import Service
-    from tui.single import claim_directory
+def _install_node(options: argparse.Namespace) -> int:
+    from tui.single import check_node, claim_directory, place_node
 
-    spec = choose_spec(options.what, sets=[])
-    directory = (options.dir or default_directory("bootstrap", spec.run.name, spec.digest())).resolve()
-    if not options.dry:
-        claim_directory(directory, spec)
-    words = [word for address in options.listen for word in ("--listen", address)]
-    words += [word for address in options.announce for word in ("--announce", address)]
-    words += ["--health-port", str(options.health_port)] if options.health_port else []
+    spec = node_spec(options.what, options)
+    asked = node_options(options)
+    directory = place_node(options.dir, spec).resolve()
+    service = _node(options, spec, directory)
+    if options.dry:
+        return _carry_out(service, dry=True)
+    organiser = check_node(claim_directory(directory, spec), spec, asked)
+    _carry_out(service, dry=False)
+    print(f"people are shown these words for you; tell them by another way than the invite: {organiser}")
+    print(f"print invites with: homefires invite {' '.join([str(directory), *asked.invite_words()])}")
+    return 0
+
+
+def _node(options: argparse.Namespace, spec: RunSpec, directory: Path) -> Service:
+    """The service. Nobody reads what it prints: invites for one peer each are printed later, when somebody asks."""
+    from tui.launch import python_module
+    from tui.organising import LOG_FILE
+    from tui.service import Service
+
+    words = dataclasses.replace(node_options(options), invites=0).words()
     if (kept := keep(options)) is not None:
-        words += ["--keep", str(kept.directory.resolve())]
-        words += ["--keep-last", str(kept.last), "--keep-every", str(kept.every)]
+        words += dataclasses.replace(kept, directory=kept.directory.resolve()).words()
     argv = python_module("tui", "bootstrap", str(directory / "spec.toml"), "--dir", str(directory), "--ui", "none")
     what = f"the bootstrap node of {spec.run.name}"
-    return Service(argv=[*argv, *words], directory=directory, log=directory / "bootstrap.log", what=what)
+    return Service(argv=[*argv, *words], directory=directory, log=directory / LOG_FILE, what=what)
 
 
 def _carry_out(service: Service, *, dry: bool) -> int:

@@ -1,4 +1,4 @@
-"""The commands that take part in a run, start one, or look at one."""
+"""The commands that take part in a run, or look at one."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from pathlib import Path
 from dht.errors import BadInput
 from tui.commands.options import (
     INVITE,
-    LINES_UI_CHOICES,
     LISTEN,
     PEER,
     Commands,
     add_addresses,
     add_command,
     add_directory,
-    add_keep,
     add_look,
+    add_settings,
     add_spec_options,
     add_ui,
     directory,
-    keep,
     look,
 )
 
@@ -29,7 +27,6 @@ from tui.commands.options import (
 def add_to(commands: Commands) -> None:
     """Add them."""
     _add_demo(commands)
-    _add_bootstrap(commands)
     _add_join(commands)
     _add_watch(commands)
     _add_attach(commands)
@@ -69,42 +66,6 @@ def _demo(options: argparse.Namespace) -> int:
     return run_demo(demo, output, spec)
 
 
-def _add_bootstrap(commands: Commands) -> None:
-    parser = add_command(commands, "bootstrap", _bootstrap, "start a run: the node that newcomers dial first")
-    add_spec_options(parser, "spec")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="where its keys lie (default: by run, below your data)")
-    add_addresses(parser, "--listen", "listen on this multiaddr (default: all interfaces, a free port); repeatable")
-    add_addresses(parser, "--announce", "tell others to dial this multiaddr; repeatable")
-    add_addresses(parser, "--also", "where else newcomers may dial, with /p2p/…: another node or a peer; repeatable")
-    text = "take those peers alone whom the node admits for an invite (admission.policy of the spec)"
-    parser.add_argument("--admission", action="store_true", help=text)
-    text = "with --admission: print N invites for one peer each, not one for all"
-    parser.add_argument("--invites", type=int, default=0, metavar="N", help=text)
-    text = "with --admission: how long one lasts before the node renews it (default 30d)"
-    parser.add_argument("--members-for", default="", metavar="TIME", help=text)
-    text = "how long the invites last, such as 12h, 7d or 4w (default: as long as the run)"
-    parser.add_argument("--expires", default="", metavar="TIME", help=text)
-    text = "serve a health page and metrics on this port of loopback (default: none)"
-    parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=text)
-    add_keep(parser)
-    add_ui(parser, LINES_UI_CHOICES)
-
-
-def _bootstrap(options: argparse.Namespace) -> int:
-    from tui.choose import choose_spec
-    from tui.output import open_output
-    from tui.single import run_bootstrap
-
-    fixed = {"admission.policy": "invited"} if options.admission else None
-    spec = choose_spec(options.spec, sets=options.sets, fixed=fixed)
-    output = open_output(options.ui, sys.stdout, sys.stderr)
-    return run_bootstrap(
-        spec, output, directory=options.dir, listen=options.listen, announce=options.announce,
-        also=options.also, invites=options.invites, expires=options.expires, health_port=options.health_port,
-        keep=keep(options), members_for=options.members_for,
-    )  # fmt: skip
-
-
 def _add_join(commands: Commands) -> None:
     parser = add_command(commands, "join", _join, "take part in the run of an invite")
     parser.add_argument("invite", metavar="INVITE", help=INVITE)
@@ -118,6 +79,7 @@ def _add_join(commands: Commands) -> None:
         parser.add_argument(f"--{word}", default="", metavar="MBPS", help=text)
     add_addresses(parser, "--listen", LISTEN)
     add_addresses(parser, "--peer", PEER)
+    add_settings(parser)
     text = "agree to what the run is and takes, without being asked: for services and scripts"
     parser.add_argument("--yes", action="store_true", help=text)
     text = "start the peer again after a crash, later and later (with systemd: homefires service install)"
@@ -128,8 +90,9 @@ def _add_join(commands: Commands) -> None:
 
 def _join(options: argparse.Namespace) -> int:
     from dht.invite import read_text
-    from tui.attach import join_and_attach
+    from tui.attach import join_and_attach, require_free
     from tui.consent import consents
+    from tui.limits import keep_for_start, values_for_start
     from tui.output import open_output
     from tui.single import Join, run_join
     from tui.terminal import choose_ui
@@ -145,9 +108,15 @@ def _join(options: argparse.Namespace) -> int:
         peers=tuple(options.peer),
         keep_running=options.keep_running,
     )
-    ui = choose_ui(options.ui)
+    words = list(options.sets)
+    if join.keep_running:
+        words, join = [*join.settings(), *words], join.without_settings()
+    ui, settings = choose_ui(options.ui), values_for_start(words)
     if not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
         return 0
+    if settings:
+        require_free(join.place())  # they are for the peer that is started here
+        keep_for_start(join.place(), settings)
     if ui == "tui":
         return join_and_attach(join, look(options), open_output("plain", sys.stdout, sys.stderr))
     return run_join(join, open_output(ui, sys.stdout, sys.stderr))
@@ -155,7 +124,7 @@ def _join(options: argparse.Namespace) -> int:
 
 def _add_watch(commands: Commands) -> None:
     parser = add_command(commands, "watch", _watch, "look at a recording, a peer's folder, or a run from outside")
-    text = f"event lines, a folder of a peer, or an invite: {INVITE}"
+    text = f"event lines, a folder of a peer, the folder of a bootstrap node of yours, or an invite: {INVITE}"
     parser.add_argument("what", metavar="FILE|DIR|INVITE", help=text)
     parser.add_argument("--live", action="store_true", help="somebody still writes the file: follow it")
     parser.add_argument("--viewer", action="store_true", help=argparse.SUPPRESS)  # see `tui.viewer`

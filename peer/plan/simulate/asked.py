@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dht.errors import BadInput
-from peer.plan.machines import HOME_FLOPS, Machine, Swarm
-from peer.plan.network import Network
-from peer.plan.regions import preset
+from peer.plan.machines import HOME_FLOPS, Declared, Machine
+from peer.plan.regions import Regions, preset
 from peer.plan.shape import Shape
 from peer.plan.simulate.dice import Dice
 from peer.plan.simulate.setting import ATTACKS, Churn, Setting, Simulated
@@ -30,7 +29,7 @@ class Asked:
 
     spec: RunSpec
     shape: Shape
-    swarm: Swarm | None = None
+    declared: Declared | None = None
     """Machines that are declared one by one; else `peers` of one kind."""
     peers: int = 4
     step_s: float = 0.0
@@ -49,18 +48,18 @@ class Asked:
 
     def setting(self) -> Setting:
         """Raises BadInput for what cannot be."""
-        peers = len(self.swarm) if self.swarm else self.peers
+        peers = len(self.declared.machines) if self.declared else self.peers
         if len(self.attackers) > peers:
             raise BadInput(f"--attackers names {len(self.attackers)}, and there are {peers} peers")
         machines = self._machines()
-        network, places = self._network(len(machines))
+        regions, places = self._regions(len(machines))
         return Setting(
             spec=self.spec, layer_sizes=self.shape.layers, machines=machines, rounds=self.rounds, seed=self.seed,
-            network=network, places=places, churn=self.churn,
+            regions=regions, places=places, churn=self.churn,
         )  # fmt: skip
 
     def _machines(self) -> tuple[Simulated, ...]:
-        declared: Sequence[Machine] = self.swarm.machines if self.swarm else [self._home()] * self.peers
+        declared: Sequence[Machine] = self.declared.machines if self.declared else [self._home()] * self.peers
         dice = Dice(self.seed, "machines")
         machines = [self._simulated(machine, dice) for machine in declared]
         for number, attack in enumerate(self.attackers):
@@ -86,14 +85,15 @@ class Asked:
             skew_s=dice.uniform(-self.skew_s, self.skew_s),
         )  # fmt: skip
 
-    def _network(self, peers: int) -> tuple[Network | None, tuple[int, ...]]:
+    def _regions(self, peers: int) -> tuple[Regions | None, tuple[int, ...]]:
+        """What lies between peers, and the place of each."""
         if self.preset:
             regions = preset(self.preset)
-            places = Network(
-                names=regions.names, delay_s=regions.delay_s, bandwidth_bps=regions.bandwidth_bps
-            )  # fmt: skip
-            return places, tuple(int(place) for place in regions.spread(peers))
-        return (self.swarm.network, ()) if self.swarm else (None, ())
+            return regions, tuple(regions.spread(peers).tolist())
+        if self.declared is None:
+            return None, ()
+        regions, places = self.declared.regions()
+        return regions, tuple(places.tolist())
 
 
 def read_attackers(text: str) -> tuple[str, ...]:

@@ -131,9 +131,9 @@ class MemoryDisk:
         return self.contributions[anchor][1] if anchor in self.contributions else None
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
-        """At most 16 blocks that follow `anchor`."""
-        parents = [block.update.parent for block in self.blocks]
-        return tuple(self.blocks[parents.index(anchor) :])[:16]
+        """At most 16 blocks that follow `anchor`; none for an anchor that is not of this chain."""
+        first = next((i for i, block in enumerate(self.blocks) if block.update.parent == anchor), len(self.blocks))
+        return tuple(self.blocks[first : first + 16])
 
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         """(Merkle path, bytes) of a part of what this peer offered for `anchor`."""

@@ -5,7 +5,8 @@ members begin when members of such a grid begin. From each of their rounds is ke
 that gave something half of the group had what it decided, and how much earlier or later each member had it, or that it
 had nothing. All other groups draw from these, along their side, at random by the seed: from rounds in which a group
 had lost a member as lately as they have. Training times are drawn as simulated peers draw them, and churn is the same
-schedule of the same seats. Of each side those groups are simulated to which most happens, since that is rare.
+schedule of the same seats. Of each side those groups are simulated to which most happens, since that is rare, and a row
+with an attacker of each kind: what attackers are penalised for is scaled by their number, all else by that of groups.
 """
 
 from __future__ import annotations
@@ -79,13 +80,15 @@ class Estimate(Grid):
         """Of each side, for each group, how many rounds ago it lost a member, `CALM` at most."""
 
     def chosen(self, side: int) -> Sequence[int]:
-        """Along each side those to which most happens, and others evenly over the grid."""
+        """Along each side those to which most happens, and others evenly over the grid; a row for each attack."""
         groups = groups_along(self.sides, side)
         happens = Counter(change.peer for change in self.changes if change.what in ("crash", "leave"))
         busy = sorted(range(len(groups)), key=lambda number: -sum(happens[int(seat)] for seat in groups[number]))
         step = max(1, len(groups) // (SAMPLES // 2))
-        found = dict.fromkeys([*busy[: SAMPLES // 2], *range(step // 2, len(groups), step), *busy])
-        return sorted(list(found)[:SAMPLES])
+        attacked = list(self.attacked().values())[: SAMPLES // 2] if side == 0 else []
+        found = dict.fromkeys([*attacked, *busy[: SAMPLES // 2], *range(step // 2, len(groups), step), *busy])
+        numbers = sorted(list(found)[:SAMPLES])
+        return self.told_first(numbers) if side == 0 else numbers
 
     def side_round(self, side: int, times: Times) -> Agreed:
         """Simulate some, learn from them, draw the others."""
@@ -106,10 +109,18 @@ class Estimate(Grid):
                 into[seats] = what
         return drawn
 
-    def scale(self) -> float:
-        """Groups for each that is simulated, and rounds for each in which it is."""
-        groups = sum(math.prod(self.sides) // side for side in self.sides)
+    def told(self) -> str:
+        """In words, whose events are told, and until when."""
+        who, rounds = super().told(), self.setting.rounds
+        return who if rounds <= CALIBRATED else f"{who}, for the first {CALIBRATED} of {rounds} rounds"
+
+    def scale(self, attack: str = "") -> float:
+        """Groups for each that is simulated, and rounds for each in which it is; of an attack, attackers for each."""
         rounds = self.setting.rounds / min(self.setting.rounds, CALIBRATED)
+        if attack:
+            attackers = sum(machine.attack == attack for machine in self.setting.machines)
+            return rounds * attackers / self.sums()[0].attackers[attack]
+        groups = sum(math.prod(self.sides) // side for side in self.sides)
         return rounds * groups / max(1, sum(found.groups for found in self.sums()))
 
     def _look_at_churn(self, times: Times) -> None:

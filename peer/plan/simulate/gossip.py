@@ -35,16 +35,18 @@ def consensus_distance(x_NP: Floats) -> float:
     return float(np.sqrt(((x_NP - x_NP.mean(axis=0)) ** 2).sum(axis=1).mean()))
 
 
-def gossip_ends_s(compute_KN: Floats, gossip_s: float) -> Floats:
+def gossip_ends_s(compute_KN: Floats, gossip_s: Floats | float) -> Floats:
     """Shape (K,): when the last of N peers has ended each of K iterations, from when each computes a gradient.
 
     A peer's gossip goes on while it computes, so that an iteration takes max(compute, gossip), and it waits for its
-    partner alone: tᵢ ← max(tᵢ + computeᵢ, max(tᵢ, t_partner) + gossip).
+    partner alone: tᵢ ← max(tᵢ + computeᵢ, max(tᵢ, t_partner) + gossip). `gossip_s` is one for all, or of shape (τ, N):
+    what peer i needs to take in its partner's parameters in each iteration of a period.
     """
     iterations, peers = compute_KN.shape
     t_N, ends = np.zeros(peers), np.empty(iterations)
+    gossip_TN = np.broadcast_to(gossip_s, (period(peers), peers))
     for iteration in range(iterations):
-        heard_N = np.maximum(t_N, t_N[partners(peers, iteration)]) + gossip_s
+        heard_N = np.maximum(t_N, t_N[partners(peers, iteration)]) + gossip_TN[iteration % len(gossip_TN)]
         t_N = np.maximum(t_N + compute_KN[iteration], heard_N)
         ends[iteration] = t_N.max()
     return ends

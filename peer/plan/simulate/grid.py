@@ -15,7 +15,7 @@ from peer.plan.simulate.group import Sink
 from peer.plan.simulate.part import Agreed, FarPart, Part, Sums, Times
 from peer.plan.simulate.setting import Change, Setting
 from peer.plan.simulate.sides import groups_along
-from peer.plan.simulate.tally import Figures
+from peer.plan.simulate.tally import Figures, nine_in_ten
 from peer.rounds.turn import FETCH_RETRY_S
 
 Chosen = Sequence[Sequence[int]]
@@ -60,14 +60,26 @@ class Grid:
         self.tokens: list[NDArray[np.float64]] = []
         """Likewise the tokens that it trained on."""
         chosen = [self.chosen(side) for side in range(len(sides))]
+        self._told = chosen[0][0]
         others, mine = far(setting, sides, self.changes, chosen)
         self.mine = Part(setting, sides, self.changes, mine, sink)
         self.parts: list[Part | FarPart] = [*others, self.mine]
         self._sums: list[Sums] = []
 
     def chosen(self, side: int) -> Sequence[int]:
-        """The groups along a side that are simulated message by message: all."""
-        return range(math.prod(self.sides) // self.sides[side])
+        """The groups along a side that are simulated message by message: all. The first row tells its events."""
+        numbers = range(math.prod(self.sides) // self.sides[side])
+        return self.told_first(numbers) if side == 0 else numbers
+
+    def attacked(self) -> dict[str, int]:
+        """Of each kind of attack a row in which it happens."""
+        rows = math.prod(self.sides) // self.sides[0]
+        return {machine.attack: seat % rows for seat, machine in enumerate(self.setting.machines) if machine.attack}
+
+    def told_first(self, rows: Sequence[int]) -> list[int]:
+        """In another order: a row with an attacker comes first, if there is one."""
+        first = next(iter(self.attacked().values()), rows[0])
+        return [first, *(row for row in rows if row != first)]
 
     def run(self) -> None:
         """All rounds."""
@@ -101,25 +113,38 @@ class Grid:
 
     # ---- what came of it ----
 
+    def told(self) -> str:
+        """In words, whose events are told."""
+        rows = groups_along(self.sides, 0)
+        seats = [int(seat) for seat in rows[self._told] if seat < len(self.setting.machines)]
+        attacks = sorted({self.setting.machines[seat].attack for seat in seats} - {""})
+        named = f"{', '.join(map(str, seats[:-1]))} and {seats[-1]}"
+        who = f"the {len(seats)} peers of one row of {len(rows)}, in seats {named}"
+        return f"{who} ({', '.join(attacks)} among them)" if attacks else who
+
     def figures(self) -> Figures:
         """In the same numbers as of one group."""
         ends = np.array([float(np.median(times)) for times in self.began])
         gave = np.array([int((~np.isnan(trained)).sum()) for trained in self.trained_s])
         seconds, rounds = float(ends[-1]), int((gave > 0).sum())
+        low_s, high_s = nine_in_ten(np.diff(ends).tolist())
         tokens = float(np.nansum(self.tokens))
         gaps = [later - earlier for earlier, later in pairwise(self.began)]
         shares = zip(self.trained_s, gaps, strict=True)
         exposed = [1 - float(np.nanmean(trained / gap)) for trained, gap in shares if not np.isnan(trained).all()]
         along = self.sums()
         scale = self.scale()
+        penalties: dict[str, float] = {}
+        for (attack, code), times in along[0].penalties.items():
+            penalties[code] = penalties.get(code, 0.0) + times * self.scale(attack)
         return Figures(
             peers=len(self.setting.machines), rounds=rounds, seconds=seconds, rounds_per_hour=3600 * rounds / seconds,
             tokens_per_s=tokens / seconds, exposed_share=float(np.mean(exposed or [0.0])),
-            median_round_s=float(np.median(np.diff(ends))), members=float(gave.mean()),
-            aborts=round(scale * sum(found.aborts for found in along)),
+            median_round_s=float(np.median(np.diff(ends))), low_round_s=low_s, high_round_s=high_s,
+            members=float(gave.mean()), aborts=round(scale * sum(found.aborts for found in along)),
             later_ballots=round(scale * sum(found.later_ballots for found in along)),
             void_share=along[0].void / max(1, along[0].parts),
-            penalties={code: round(scale * times) for code, times in sorted(along[0].penalties.items())},
+            penalties={code: round(times) for code, times in sorted(penalties.items())},
             bytes_sent=self.sent_bytes(), messages=sum(found.messages for found in along),
         )  # fmt: skip
 
@@ -132,8 +157,8 @@ class Grid:
                     total.add(found)
         return self._sums
 
-    def scale(self) -> float:
-        """How often what was simulated happens in all."""
+    def scale(self, attack: str = "") -> float:
+        """How often what was simulated happens in all; of an attack, what was simulated of those who attack so."""
         return 1.0
 
     def sent_bytes(self) -> int:
@@ -147,23 +172,34 @@ class Grid:
 def gather(setting: Setting, sides: tuple[int, ...], side: int, decided: Times) -> Times:
     """When each seat has what all its mates along a side hold: shards of one size, from each its own.
 
-    Of a mate that is not there another seat is asked that holds the same, after the usual silence.
+    A mate sends from when it has its shard, at the rate of the pair or at its share of its own line; all of it passes
+    the receiver's line. In the place of a mate that is gone another seat is asked that holds the same, after the usual
+    silence.
     """
-    shard_bytes = wire_bytes(setting) / math.prod(sides[: side + 1])
-    have = np.full_like(decided, np.nan)
-    for members in groups_along(sides, side):
-        seats = members[members < len(decided)]
-        there = decided[seats]
-        if np.isnan(there).all():
-            continue
-        lost = int(np.isnan(there).sum())
-        latest = float(np.nanmax(there)) + (FETCH_RETRY_S if lost else 0.0)
-        for seat in seats[~np.isnan(there)]:
-            machine = setting.machines[int(seat)]
-            slowest = min(filter(None, (machine.upload_bps, machine.download_bps)), default=0.0)
-            took_s = 8 * shard_bytes * (len(seats) - 1) / slowest if slowest else 0.0
-            have[seat] = max(latest + setting.delay_s[1], float(decided[seat]) + took_s)
-    return have
+    seats_GM, peers = groups_along(sides, side), len(decided)
+    taken_GM = seats_GM < peers
+    known_GM = np.minimum(seats_GM, peers - 1)
+    has_GM = np.where(taken_GM, decided[known_GM], np.nan)
+    shard_bits = 8 * wire_bytes(setting) / math.prod(sides[: side + 1])
+    all_bits_G1 = shard_bits * (taken_GM.sum(axis=1, keepdims=True) - 1)
+    up_GM, down_GM = (all_bits_G1 / bps[known_GM] for bps in lines_of(setting))
+    delay_GMM, pair_bps_GMM = setting.between(known_GM)
+    at_GM = np.where(np.isnan(has_GM), -np.inf, has_GM)
+    latest_G1 = at_GM.max(axis=1, keepdims=True)
+    gives_GM = np.where(np.isnan(has_GM) & taken_GM, latest_G1 + FETCH_RETRY_S, at_GM)
+    arrives_GMM = gives_GM[:, :, None] + delay_GMM + np.maximum(shard_bits / pair_bps_GMM, up_GM[:, :, None])
+    own = np.arange(seats_GM.shape[1])
+    arrives_GMM[:, own, own] = at_GM
+    have: Times = np.full(math.prod(sides), np.nan)
+    have[seats_GM] = np.maximum(arrives_GMM.max(axis=1), has_GM + down_GM)  # NaN for whoever has nothing
+    return have[:peers]
+
+
+def lines_of(setting: Setting) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Up and down, in bits per second; infinite where there is no cap."""
+    up = [machine.upload_bps or np.inf for machine in setting.machines]
+    down = [machine.download_bps or np.inf for machine in setting.machines]
+    return np.array(up), np.array(down)
 
 
 def wire_bytes(setting: Setting) -> int:

@@ -6,12 +6,13 @@ The same seed gives the same run, to the last digit of every event.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from dht.memory import Scheduler
 from peer.averaging.rules import rules_of
 from peer.events import Event, Line
-from peer.plan.network import Network
+from peer.plan.regions import Regions
 from peer.plan.simulate.churn import changes_of
 from peer.plan.simulate.dice import Dice
 from peer.plan.simulate.keys import ModelKeys
@@ -193,6 +194,14 @@ class Group:
         size_bytes = STATE_BYTES * sum(part.size for part in self.parts)
         return 8 * size_bytes / machine.download_bps if machine.download_bps else 1.0
 
+    # ---- what came of it ----
+
+    def penalties(self) -> Counter[tuple[str, str]]:
+        """By attack of the peer that has it, empty of an honest one, and code."""
+        attacks = {peer.name: peer.machine.attack for peer in self.peers}
+        rounds = self.tally.rounds.values()
+        return Counter((attacks[peer], code) for found in rounds for peer, code in found.penalties)
+
     # ---- running ----
 
     def run(self) -> None:
@@ -223,22 +232,21 @@ class _Between:
     """Delay and bandwidth of each pair."""
 
     def __init__(self, setting: Setting, dice: Dice, places_of: Mapping[str, int]) -> None:
-        self._network: Network | None = setting.network
+        self._regions: Regions | None = setting.regions
         self._places, self._delay_s = setting.places, setting.delay_s
         self._dice, self._places_of = dice, places_of
 
     def delay_s(self, source: str, to: str) -> float:
-        """One way; without a network drawn for each pair."""
-        if self._network is None:
+        """One way; without places drawn for each pair."""
+        if self._regions is None:
             return self._dice.uniform(*self._delay_s)
-        return float(self._network.delay_s[self._place(source), self._place(to)])
+        return float(self._regions.delay_s[self._place(source), self._place(to)])
 
     def bandwidth_bps(self, source: str, to: str) -> float:
         """Of a transfer that is alone on its way; 0 for no limit."""
-        if self._network is None:
+        if self._regions is None:
             return 0.0
-        return float(self._network.bandwidth_bps[self._place(source), self._place(to)])
+        return float(self._regions.bandwidth_bps[self._place(source), self._place(to)])
 
     def _place(self, name: str) -> int:
-        place = self._places_of[name]
-        return self._places[place] if self._places else place % len(self._network or ())
+        return self._places[self._places_of[name]]

@@ -44,7 +44,10 @@ class Sums:
     void: int = 0
     parts: int = 0
     messages: int = 0
-    penalties: Counter[str] = field(default_factory=Counter)
+    penalties: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By attack of the peer that has it, empty of an honest one, and code."""
+    attackers: Counter[str] = field(default_factory=Counter)
+    """Founders among them, by attack."""
 
     def add(self, other: Sums) -> None:
         """Others along the same side."""
@@ -63,7 +66,7 @@ class Connection(Protocol):
 
 
 class Side:
-    """All groups along one side of the grid."""
+    """All groups along one side of the grid, or those that are `chosen`: the first of them tells its events."""
 
     def __init__(
         self, setting: Setting, sides: tuple[int, ...], side: int, changes: Sequence[Change], sink: Sink | None,
@@ -74,7 +77,7 @@ class Side:
         for number in chosen:
             members = [int(seat) for seat in self.seats[number] if seat < len(setting.machines)]
             if members:
-                heard = sink if side == 0 and number == 0 else None
+                heard = sink if side == 0 and number == chosen[0] else None
                 self.groups[number] = _group(setting, sides, side, number, members, changes, heard)
 
     def round(self, released: Times) -> Agreed:
@@ -90,13 +93,15 @@ class Side:
         """What came of them."""
         groups = list(self.groups.values())
         rounds = [found for group in groups for found in group.tally.rounds.values()]
+        machines = [machine for group in groups for machine in group.setting.machines]
         return Sums(
             groups=len(groups), commits=sum(group.tally.commits for group in groups),
             bytes_sent=sum(group.tally.bytes_sent for group in groups),
             aborts=sum(len(group.tally.aborts) for group in groups),
             later_ballots=sum(found.ballot > 0 for found in rounds), void=sum(found.void for found in rounds),
             parts=sum(found.parts for found in rounds), messages=sum(group.network.messages for group in groups),
-            penalties=sum((group.tally.penalties() for group in groups), Counter()),
+            penalties=sum((group.penalties() for group in groups), Counter()),
+            attackers=Counter(machine.attack for machine in machines if machine.attack),
         )  # fmt: skip
 
 
@@ -170,12 +175,11 @@ def _group(
     One part for each reducer: a message stands for the run of parts that one member reduces.
     """
     elements = math.ceil(sum(setting.layer_sizes) / math.prod(sides[:side]))
-    places = setting.places or tuple(range(len(setting.machines)))
     inside = {seat: place for place, seat in enumerate(members)}
     theirs = tuple(dataclasses.replace(change, peer=inside[change.peer]) for change in changes if change.peer in inside)
     own = dataclasses.replace(
         setting, layer_sizes=(elements,), machines=tuple(_machine(setting.machines[seat], side) for seat in members),
-        places=tuple(places[seat] for seat in members), churn=Churn(schedule=theirs),
+        places=tuple(setting.places[seat] for seat in members if setting.places), churn=Churn(schedule=theirs),
         spec=_spec(setting, side), part_elements=math.ceil(elements / len(members)), most_s=float("inf"),
         seed=setting.seed * 1_000_003 + side * 10_007 + number,
     )  # fmt: skip

@@ -27,11 +27,12 @@ class Outcome:
     figures: Figures
     how: str = ""
     """In words: how the peers were grouped, and what was simulated of them."""
-    more: tuple[tuple[str, str], ...] = ()
+    told: str = ""
+    """In words: whose events were told."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON values."""
-        return {"how": self.how, **self.figures.plain(), **dict(self.more)}
+        return {"how": self.how, "events_of": self.told, **self.figures.plain()}
 
 
 def simulate(
@@ -53,11 +54,11 @@ def simulate(
     run = Estimate(setting, sides, sink) if drawn else Grid(setting, sides, sink, far)
     run.run()
     how = "drawn from a few groups" if drawn else "message by message"
-    return Outcome(figures=run.figures(), how=f"in a grid of {' × '.join(map(str, sides))}, {how}")
+    return Outcome(figures=run.figures(), how=f"in a grid of {' × '.join(map(str, sides))}, {how}", told=run.told())
 
 
 def _one_group(setting: Setting, sink: Callable[[Line], None] | None) -> Outcome:
     group = Group(setting, sink=sink)
     group.run()
     figures = figures_of(group.tally, len(setting.machines), setting.spec.round.fragments, group.network.messages)
-    return Outcome(figures=figures, how="in one group, message by message")
+    return Outcome(figures=figures, how="in one group, message by message", told="all peers")

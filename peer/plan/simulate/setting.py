@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from peer.plan.network import Network
+import numpy as np
+
+from peer.plan.network import Matrix
+from peer.plan.regions import Indices, Regions
 from peer.rounds.layout import Part, cut
 from peer.spec import RunSpec
 
@@ -72,12 +75,12 @@ class Setting:
     """Of the founders; who joins later has that of one of them, in turn."""
     rounds: int
     seed: int = 0
-    network: Network | None = None
-    """Delay and bandwidth between places."""
+    regions: Regions | None = None
+    """Delay and bandwidth between places, and between two peers of one place."""
     places: tuple[int, ...] = ()
-    """Of each founder its place in the network; who joins later stands at that of one of them, in turn."""
+    """Of each founder its place; who joins later stands at that of one of them, in turn."""
     delay_s: tuple[float, float] = (0.01, 0.05)
-    """Without a network: least and largest one-way delay of a pair."""
+    """Without places: least and largest one-way delay of a pair."""
     churn: Churn = field(default_factory=Churn)
     part_elements: int = 0
     """Largest part, where it is not to be the spec's."""
@@ -93,6 +96,18 @@ class Setting:
     def parts(self) -> tuple[Part, ...]:
         """Of the whole model."""
         return cut(self.layer_sizes, self.part_elements or self.spec.codec.part_elements)
+
+    def between(self, founders: Indices) -> tuple[Matrix, Matrix]:
+        """Shape (…, n, n) for founders of shape (…, n): delay one way in seconds, and bits per second of each pair.
+
+        Without places no pair has a limit, and of delays, which are drawn, it is the largest.
+        """
+        if self.regions is None:
+            shape = (*founders.shape, founders.shape[-1])
+            return np.full(shape, self.delay_s[1]), np.full(shape, np.inf)
+        places = np.array(self.places)[founders]
+        pairs = places[..., :, None], places[..., None, :]
+        return self.regions.delay_s[pairs], self.regions.bandwidth_bps[pairs]
 
     def with_machines(self, machines: tuple[Simulated, ...]) -> Setting:
         """The same run on others."""

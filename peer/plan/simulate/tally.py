@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Any
+
+import numpy as np
 
 from peer.events import PhaseEntered, RoundAborted
 from peer.rounds.update import VOID, Update
@@ -114,6 +117,9 @@ class Figures:
     exposed_share: float
     """Of the time of its rounds in which a peer could make no inner step, on average."""
     median_round_s: float
+    low_round_s: float
+    """Nine in ten rounds are between this and the next."""
+    high_round_s: float
     members: float
     """Per round, on average."""
     aborts: int
@@ -136,14 +142,22 @@ def figures_of(tally: Tally, peers: int, fragments: int, messages: int) -> Figur
     seconds = times[-1] if times else 0.0
     gaps = [later - earlier for earlier, later in pairwise(times)] or [seconds]
     tokens = sum(found.tokens for found in rounds) / fragments
+    low_s, high_s = nine_in_ten(gaps)
     return Figures(
         peers=peers, rounds=len(rounds), seconds=seconds,
         rounds_per_hour=3600 * len(rounds) / seconds if seconds else 0.0,
         tokens_per_s=tokens / seconds if seconds else 0.0,
         exposed_share=tally.exposed_s / tally.round_s if tally.round_s else 0.0,
-        median_round_s=median(gaps), members=sum(len(found.members) for found in rounds) / max(1, len(rounds)),
+        median_round_s=median(gaps), low_round_s=low_s, high_round_s=high_s,
+        members=sum(len(found.members) for found in rounds) / max(1, len(rounds)),
         aborts=len(tally.aborts), later_ballots=sum(found.ballot > 0 for found in rounds),
         void_share=sum(found.void for found in rounds) / max(1, sum(found.parts for found in rounds)),
         penalties=dict(sorted(tally.penalties().items())),
         bytes_sent=tally.bytes_sent // max(1, tally.commits), messages=messages,
     )  # fmt: skip
+
+
+def nine_in_ten(seconds: Sequence[float]) -> tuple[float, float]:
+    """What a twentieth of the rounds falls below, and what a twentieth exceeds."""
+    low, high = np.quantile(seconds, (0.05, 0.95))
+    return float(low), float(high)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dht.streams import Streams
@@ -23,10 +22,9 @@ from peer.events import (
     PhaseEntered,
     ReportReceived,
     RoundAborted,
-    RoundCommitted,
     RoundStarted,
 )  # fmt: skip
-from peer.outcome import norms_of, penalties_of, tokens_of, uplinks_of, weights_of
+from peer.outcome import Cost, committed_of
 from peer.plan.machines import FASTEST_BPS
 from peer.plan.simulate.dice import Dice
 from peer.plan.simulate.peer import READ_BOARD_S, Crashed, SwarmPeer
@@ -42,7 +40,7 @@ from peer.rounds.names import digest_of
 from peer.rounds.settlement import Settlement, settle
 from peer.rounds.state import Head
 from peer.rounds.turn import Turn
-from peer.rounds.update import VOID, Block, Pledge, Update
+from peer.rounds.update import Block, Pledge, Update
 from peer.train.pace import Pace
 from peer.train.turns import Turns
 
@@ -405,18 +403,13 @@ class SimulatedPeer(SwarmPeer):
     def _tell_commit(
         self, update: Update, head: Head, round_s: float, exposed_s: float, sent: int, received: int
     ) -> None:
-        imposed = penalties_of(update)
-        self.tell(
-            RoundCommitted(
-                round=update.round, digest=head.anchor.hex(), state=self._state_of(head).hex(),
-                group=[pledge.peer for pledge in update.members],
-                weights=weights_of(update, self.turns.parts(update.round - 1)),
-                penalties=[asdict(penalty) for penalty in imposed],
-                tokens=tokens_of(update, self.world.spec.round.fragments), bytes_sent=sent, bytes_received=received,
-                round_s=round(round_s, 3), exposed_s=round(exposed_s, 3), void=update.parts.count(VOID),
-                norms=norms_of(update), uplinks=uplinks_of(update),
-            )
+        spec = self.world.spec
+        committed, imposed = committed_of(
+            update, head.anchor, self._state_of(head), self.turns.parts(update.round - 1),
+            fragments=spec.round.fragments, tokens_cap=spec.tokens_cap,
+            cost=Cost(bytes_sent=sent, bytes_received=received, round_s=round_s, exposed_s=exposed_s),
         )  # fmt: skip
+        self.tell(committed)
         for penalty in imposed:
             self.tell(penalty)
 

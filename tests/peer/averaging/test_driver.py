@@ -53,8 +53,11 @@ from peer.rounds.messages import (
 )
 from peer.rounds.names import digest_of
 from peer.rounds.state import Acceptor, Exchange, Figures, Head, State
+from peer.rounds.turn import Turn
 from peer.rounds.update import Block
 from tests.peer.rounds.build import HEAD, NAMES, block, owner, place, pledge, state_of, update
+
+HEARD = Turn(state_of("p0"), 0.0).my_head()
 
 MINE = b"mine"
 FOUND = Figures(1.0, 2.0, 3.0)
@@ -298,18 +301,15 @@ def test_a_fetch_costs_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -
 def test_the_chain_is_read_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the anchor the other one has."""
     hands = Hands()
-    perform(monkeypatch, hands, SendChain("p1", HEAD.anchor))
+    perform(monkeypatch, hands, SendChain("p1", HEAD.anchor, HEARD))
     assert hands.done == [("send", "p1", ChainSent((block(),)))]
 
 
 def test_blocks_that_were_pruned_are_answered_with_head_and_no_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the other one knows that this peer is further and cannot show how it got there."""
     hands = Hands(blocks=())
-    perform(monkeypatch, hands, SendChain("p1", digest_of(b"long ago")))
-    head, chain = (message for _, _, message in hands.done)
-    assert isinstance(head, HeadSent)
-    assert head.anchor == HEAD.anchor
-    assert chain == ChainSent(())
+    perform(monkeypatch, hands, SendChain("p1", digest_of(b"long ago"), HEARD))
+    assert [message for _, _, message in hands.done] == [HEARD, ChainSent(())]
 
 
 def test_heads_are_published_also_when_nobody_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

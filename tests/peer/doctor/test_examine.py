@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 import time
 from pathlib import Path
@@ -12,15 +13,21 @@ import pytest
 from dht.addresses import LOOPBACK
 from dht.identity import Identity
 from dht.invite import issue
+from dht.lock import hold_directory
 from dht.node import NetworkConfig, open_node
 from dht.probing import serve_probes
+from peer.control import Commands, ControlServer
 from peer.doctor import examine as examining
 from peer.doctor.check import Check, Status, passed
-from peer.doctor.compute import Device, Ended, check_device, check_fit, check_libraries
+from peer.doctor.compute import Device, Ended, check_device, check_fit, check_libraries, check_training
 from peer.doctor.examine import Asked, examine
+from peer.doctor.network import check_bootstrap
+from peer.doctor.standing import Joined, check_folder
+from peer.events import InnerProgressed, Line, format_line
 from peer.fit.fitted import Basis, Fit
 from peer.settings import PeerSettings
 from peer.spec import dump, load
+from peer.telling import Session
 
 pytestmark = pytest.mark.swarm
 
@@ -28,11 +35,9 @@ BASIS = Basis(run="ab", device="cpu", name="cpu", torch="2", homefires="0")
 FIT = Fit(basis=BASIS, sequences=8, step_s=0.5, tokens_per_s=4096.0)
 
 
-async def test_a_machine_in_order_hears_what_taking_part_would_be_like(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every check is told once, in one object each, and the verdict rests on what was measured."""
-    spec = load("micro")
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What children would find."""
 
     async def device(wanted: str) -> tuple[Check, Device]:
         return passed("device", "cpu computes"), Device(device="cpu", name="x86_64")
@@ -45,6 +50,12 @@ async def test_a_machine_in_order_hears_what_taking_part_would_be_like(
 
     for name, fake in (("check_device", device), ("check_fit", fit), ("check_libraries", libraries)):
         monkeypatch.setattr(examining, name, fake)
+
+
+@pytest.mark.usefixtures("played")
+async def test_a_machine_in_order_hears_what_taking_part_would_be_like(tmp_path: Path) -> None:
+    """Every check is told once, in one object each, and the verdict rests on what was measured."""
+    spec = load("micro")
     organiser = Identity.load_or_create(tmp_path / "identity.key")
     config = NetworkConfig(
         run=spec.digest(), identity_path=tmp_path / "identity.key", socket_folder=tmp_path / "run", listen=LOOPBACK
@@ -60,8 +71,8 @@ async def test_a_machine_in_order_hears_what_taking_part_would_be_like(
     names = [check.name for check in told]
     assert len(names) == len(set(names))
     assert set(names) == {
-        "invite", "identity", "file descriptors", "sleep", "device", "libraries", "daemon", "bootstrap", "clock",
-        "line", "reach", "heat", "memory", "disk", "fit",
+        "invite", "identity", "file descriptors", "shared memory", "sleep", "device", "libraries", "daemon",
+        "bootstrap", "clock", "line", "reach", "heat", "memory", "disk", "fit",
     }  # fmt: skip
     assert [check.name for check in told if check.status is Status.FAIL] == []
     assert all(json.loads(check.to_json())["check"] == check.name for check in told)
@@ -72,6 +83,55 @@ async def test_a_machine_in_order_hears_what_taking_part_would_be_like(
     assert 0 < verdict.tokens_per_day <= 86400 * spec.inner.sequences * spec.inner.accumulation * 64 / FIT.step_s
     assert "at 20 Mbit/s up" in verdict.sentence  # the owner's cap, not what loopback carries
     assert not (tmp_path / "peer").exists()
+
+
+@pytest.mark.usefixtures("played")
+async def test_a_peer_that_runs_is_examined_by_its_folder_alone(tmp_path: Path) -> None:
+    """The run is that of its folder; that it holds its key, its port and its memory is as it should be, and no dry run
+    takes its device."""
+    spec, directory = load("micro"), tmp_path / "peer"
+    organiser = Identity.load_or_create(tmp_path / "identity.key")
+    config = NetworkConfig(
+        run=spec.digest(), identity_path=tmp_path / "identity.key", socket_folder=tmp_path / "run", listen=LOOPBACK
+    )
+    told: list[Check] = []
+    with hold_directory(directory), socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (directory / "spec.toml").write_text(dump(spec))
+        progress = InnerProgressed(
+            round=1, step=1, steps=9, loss=2.0, tokens=1, tokens_per_s=4096.0, learning_rate=1e-3
+        )
+        line = Line(seq=0, t=1.0, run="micro", peer="me", event=progress)
+        (directory / "events.jsonl").write_text(f"{format_line(line)}\n")
+        commands = Commands(Session(lambda event: None), "micro", "me", "al", lambda: None)
+        async with open_node(config) as node:
+            node.serve("time", lambda: struct.pack(">d", time.time()))
+            serve_probes(node)
+            addrs = await node.addresses()
+            (directory / "invite").write_text(issue(organiser, run="micro", spec_hash=spec.digest(), addrs=addrs))
+            settings = PeerSettings(listen=(f"/ip4/127.0.0.1/tcp/{port}",), chain_mb=1)
+            with ControlServer(directory, commands):
+                verdict = await examine(Asked(directory=directory, settings=settings), told.append)
+    found = {check.name: check for check in told}
+    assert {name for name, check in found.items() if check.status is Status.FAIL} == set()
+    for name in ("run", "identity", "daemon", "bootstrap", "clock", "line", "memory", "disk", "fit"):
+        assert found[name].status in (Status.PASS, Status.WARN), found[name]
+    assert found["memory"].figures["held_bytes"] > 0
+    assert found["fit"].figures["tokens_per_s"] == 4096.0
+    assert verdict.tokens_per_day is not None
+
+
+async def test_a_folder_that_knows_no_run_says_so(tmp_path: Path) -> None:
+    """As of a peer that never met anybody."""
+    check, joined = check_folder(tmp_path)
+    assert (check.status, joined) == (Status.UNKNOWN, None)
+    assert str(tmp_path / "spec.toml") in check.found
+    (tmp_path / "spec.toml").write_text(dump(load("micro")))
+    check, joined = check_folder(tmp_path)
+    assert (check.status, joined) == (Status.PASS, Joined(spec_hash=load("micro").digest(), addrs=()))
+    assert check_bootstrap([]).status is Status.UNKNOWN
+    check, step_s = check_training(load("micro"), tmp_path)
+    assert (check.status, step_s) == (Status.UNKNOWN, None)
 
 
 async def test_what_a_child_tells_is_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import math
 import os
@@ -22,14 +23,16 @@ from dht.identity import Identity
 from dht.invite import issue, parse
 from dht.lock import hold_directory
 from dht.probing import LineSpeed
+from peer.control import Commands, ControlServer
 from peer.doctor.check import Check, Status
 from peer.doctor.clock import MOST_SKEW_S, check_clock, measure_skew_s
 from peer.doctor.compute import Ended, check_device, check_libraries
-from peer.doctor.machine import check_device_memory, check_disk, check_memory, free_disk_bytes
+from peer.doctor.machine import check_device_memory, check_disk, check_memory, check_shared_memory, free_disk_bytes
 from peer.doctor.needs import Needs, needs_of
 from peer.doctor.network import check_line, examine_network
 from peer.doctor.standing import check_identity, check_invite
 from peer.spec import load
+from peer.telling import Session
 from peer.testing.children import HANG_S
 
 GIB = 1 << 30
@@ -165,7 +168,14 @@ def test_a_low_limit_of_open_files() -> None:
 def test_an_identity_that_is_in_use(tmp_path: Path) -> None:
     """By a process that holds the lock of the folder, as a peer does."""
     with hold_directory(tmp_path):
-        assert_fails(check_identity(tmp_path), DirectoryBusy, f"in use by process {os.getpid()}", "homefires leave")
+        assert_fails(
+            check_identity(tmp_path), DirectoryBusy, f"in use by process {os.getpid()}", f"end process {os.getpid()}"
+        )
+        with ControlServer(tmp_path, Commands(Session(lambda event: None), "run", "me", "al", lambda: None)):
+            mine = check_identity(tmp_path)
+    assert (mine.status, mine.found) == (
+        Status.PASS, f"the key in {tmp_path} is in use by its own peer, process {os.getpid()}"
+    )  # fmt: skip
     assert check_identity(tmp_path).status is Status.PASS
     assert check_identity(tmp_path / "new").status is Status.PASS
 
@@ -202,3 +212,13 @@ async def test_libraries_that_do_not_go_together() -> None:
         return Ended(exit_code=1, out="", err=f"Traceback\ngoogle.protobuf.runtime_version.{said}")
 
     assert_fails(await check_libraries(start), HomefiresError, "incompatible Protobuf", "fresh environment")
+
+
+def test_a_machine_without_shared_memory() -> None:
+    """As a container that was given none."""
+
+    def make() -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    assert_fails(check_shared_memory(make), BadInput, "Function not implemented", "tmpfs /dev/shm")
+    assert check_shared_memory().status is Status.PASS

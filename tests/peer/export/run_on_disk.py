@@ -26,7 +26,8 @@ from peer.events import Evaluated, Event, Line, RoundCommitted, format_line
 from peer.rounds import judging, penalties
 from peer.rounds.layout import Part
 from peer.rounds.messages import Place
-from peer.rounds.names import coordinator, instance_of, pack
+from peer.rounds.names import coordinator, instance_of
+from peer.rounds.packing import pack
 from peer.rounds.state import Exchange, Figures, Head
 from peer.rounds.update import Block, Measurements, Update, Vote
 from peer.spec import RunSpec

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dht.errors import DiskFull, HomefiresError, MemoryFull
 from peer.fit import finding
-from peer.fit.finding import find_fit, run_python, try_out
+from peer.fit.finding import POLL_S, Unwanted, find_fit, run_python, try_out
 from peer.fit.fitted import Basis, Fit, from_json, recall, remember, room_for
 from peer.fit.search import Trial, find
+from peer.limits.enforcing import LOOK_S
 from peer.spec import RunSpec, load
 
 FIXED, EACH = 1000, 100
+OBEYED_S = 2.0
+"""From a cause to the end of what it ends, looking at the cause included."""
 
 
 class Device:
@@ -170,6 +175,23 @@ def test_a_dry_run_that_hangs_is_a_failure_and_not_tried_again(
         find_fit(spec, tmp_path, BASIS, hang)
     assert not isinstance(failed.value, MemoryFull)
     assert len(started) == 1
+
+
+def test_a_dry_run_that_is_unwanted_is_gone_within_seconds(tmp_path: Path) -> None:
+    """With all that it took."""
+    begun = tmp_path / "begun"
+    program = f"import os, signal; os.symlink(str(os.getpid()), {str(begun)!r}); signal.pause()"
+    unwanted_at: list[float] = []
+
+    def unwanted() -> bool:
+        if begun.is_symlink():
+            unwanted_at.append(time.monotonic())
+        return bool(unwanted_at)
+
+    with pytest.raises(Unwanted):
+        run_python(["-c", program], unwanted)
+    assert time.monotonic() - unwanted_at[0] < OBEYED_S - LOOK_S - POLL_S
+    assert not psutil.pid_exists(int(begun.readlink().name))
 
 
 def test_a_fit_that_cannot_be_kept_is_used(spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

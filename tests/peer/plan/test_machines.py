@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from dht.errors import BadInput
-from peer.plan.machines import HOME_DELAY_S, Machine, alike, peers_from, read_peers, swarm_of
+from peer.plan.machines import HOME_DELAY_S, NEAR_DELAY_S, Declared, Machine, alike, swarm_of
+from peer.plan.peers_file import declared_by, peers_from, read_peers
 
 
 def test_a_file_of_peers(tmp_path: Path) -> None:
@@ -100,6 +102,33 @@ def test_what_nobody_said_is_listed() -> None:
 def test_two_regions_of_which_nothing_is_said_are_as_far_as_homes() -> None:
     swarm = swarm_of([Machine(name="a", region="x"), Machine(name="b", region="y"), Machine(name="c")])
     assert swarm.network.delay_s[0, 1] == swarm.network.delay_s[0, 2] == HOME_DELAY_S
+
+
+def test_delays_between_regions_are_those_of_the_pairs() -> None:
+    """As looked up pair by pair: known pairs, within a region, regions of one peer, and peers of no region."""
+    regions = ["a", "b", "", "a", "c", "d", "d", "", "b"]
+    delays = {frozenset(("a", "b")): 0.12, frozenset("b"): 0.001, frozenset(("a", "c")): 0.2, frozenset("xy"): 9.0}
+    machines = [Machine(name=f"p{at}", region=region) for at, region in enumerate(regions)]
+    found = swarm_of(machines, delays=delays, otherwise_s=0.04).network.delay_s
+    for one, mine in enumerate(regions):
+        for other, theirs in enumerate(regions):
+            usual_s = NEAR_DELAY_S if mine and mine == theirs else 0.04
+            assert found[one, other] == (0.0 if one == other else delays.get(frozenset((mine, theirs)), usual_s))
+
+
+def test_ten_thousand_peers_have_no_matrix_of_their_own() -> None:
+    """Two regions of 5,000, and as many regions of which nothing is said as there are peers."""
+    rows = [{"name": name, "count": 5000, "region": name} for name in ("berlin", "tokyo")]
+    tracemalloc.start()
+    try:
+        two, places = declared_by({"peer": rows, "delays_ms": {"berlin tokyo": 120}}, "peers.toml").regions()
+        alone, _ = Declared(machines=tuple(Machine(name=f"p{at}", region=f"r{at}") for at in range(10_000))).regions()
+        assert tracemalloc.get_traced_memory()[1] < 40e6
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(two.delay_s, [[0.005, 0.12], [0.12, 0.005]])
+    assert places.tolist() == [0] * 5000 + [1] * 5000
+    assert alone.delay_s.tolist() == [[HOME_DELAY_S]]
 
 
 @pytest.mark.parametrize("count", [0, -1, 10_001])

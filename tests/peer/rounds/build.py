@@ -10,7 +10,8 @@ from peer.rounds import judging, merkle, penalties
 from peer.rounds.layout import Part
 from peer.rounds.machine import begin
 from peer.rounds.messages import Place
-from peer.rounds.names import coordinator, digest_of, genesis_anchor, pack
+from peer.rounds.names import coordinator, digest_of, genesis_anchor
+from peer.rounds.packing import pack
 from peer.rounds.state import Head, Rules, State
 from peer.rounds.update import Block, Measurements, Pledge, Row, Update, Vote, givers
 from peer.testing.integers import ModelKeys

@@ -60,7 +60,8 @@ from peer.rounds.messages import (
     Voted,
     Want,
 )
-from peer.rounds.names import coordinator, digest_of, pack
+from peer.rounds.names import coordinator, digest_of
+from peer.rounds.packing import pack
 from peer.rounds.state import Exchange, Figures, State
 from peer.rounds.update import MAX_BALLOT, VOID, Block, Measurements, Pledge, Row, Update, Vote
 from peer.testing.integers import ModelKeys

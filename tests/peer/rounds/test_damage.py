@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peer.rounds import coordinate, decide, forks
+from peer.rounds import coordinate, decide, forks, validity
 from peer.rounds.effects import Persist
 from peer.rounds.names import quorum
 from peer.rounds.settlement import Settlement
@@ -112,14 +112,14 @@ def majority_of_those_present(patch: pytest.MonkeyPatch) -> None:
 
 def vote_without_the_bytes(patch: pytest.MonkeyPatch) -> None:
     """A voter that votes for bytes which it does not hold; they may die with the one that has them."""
-    honest, vote = decide.missing_parts, decide._vote_if_held
+    honest, vote = validity.missing_parts, decide._vote_if_held
 
     def blindly(*args: Any) -> None:
-        decide.missing_parts = lambda state, update: []
+        validity.missing_parts = lambda state, update: []
         try:
             vote(*args)
         finally:
-            decide.missing_parts = honest
+            validity.missing_parts = honest
 
     patch.setattr(decide, "_vote_if_held", blindly)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from peer.events import AlertRaised
-from peer.rounds import catchup, decide, forks
+from peer.rounds import catchup, forks, validity
 from peer.rounds.effects import Event, Received, Resync, Send, Tick, Undo
 from peer.rounds.machine import step
 from peer.rounds.messages import ChainSent, Get, HeadSent
@@ -134,8 +134,8 @@ def test_nobody_takes_over_before_the_time() -> None:
     peer, weak = forked(apart(5, 2, 1))
     step_before = next(item for item in peer.driver.state.trail if item.before.anchor == weak.update.parent)
     patient = replace(peer.driver.state.rules, takeover_s=1000.0)
-    assert decide.follows(peer.driver.state, step_before.before, weak)
-    assert not decide.follows(replace(peer.driver.state, rules=patient), step_before.before, weak)
+    assert validity.follows(peer.driver.state, step_before.before, weak)
+    assert not validity.follows(replace(peer.driver.state, rules=patient), step_before.before, weak)
 
 
 def test_identities_of_ones_own_make_no_branch_heavy() -> None:
@@ -277,6 +277,6 @@ def test_a_clock_that_stood_still_is_set_again() -> None:
     peer, weak = forked(world)
     rules = replace(peer.driver.state.rules, min_round_s=1, wall_offset_s=-600.0)
     state = replace(peer.driver.state, rules=rules)
-    assert not decide.timely(Turn(state, world.now), weak.update)
+    assert not validity.timely(Turn(state, world.now), weak.update)
     state, _ = step(state, Tick(world.now, 0.0))
-    assert decide.timely(Turn(state, world.now), weak.update)
+    assert validity.timely(Turn(state, world.now), weak.update)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from peer.judge.standards import Standards
-from peer.rounds.decide import fault_of_update
 from peer.rounds.judging import bits_of
 from peer.rounds.machine import begin
 from peer.rounds.parts import direction
 from peer.rounds.state import Step
 from peer.rounds.turn import Turn
 from peer.rounds.update import VOID
+from peer.rounds.validity import fault_of_update
 from peer.testing.integers import PARTS, Ledger, averaged, decoded
 from peer.testing.logical import LogicalSwarm
 from peer.testing.world import World

@@ -14,7 +14,8 @@ from peer.rounds.catchup import MAX_HEARD
 from peer.rounds.effects import Frozen, Received, Send, Tick
 from peer.rounds.machine import step
 from peer.rounds.messages import HeadSent, Place, Propose, Voted
-from peer.rounds.names import coordinator, digest_of, pack
+from peer.rounds.names import coordinator, digest_of
+from peer.rounds.packing import pack
 from peer.testing.integers import ModelKeys
 from tests.peer.rounds.build import HEAD, NAMES, pledge, state_of, update, vote
 from tests.peer.rounds.hostile import ME, Hostile, check_bounds

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from peer.judge.standards import PLAIN, Standards
-from peer.rounds.decide import fault_of_update
 from peer.rounds.effects import Event, Held, Received, Reduce, Reduced, Tick
 from peer.rounds.judging import bits_of
 from peer.rounds.messages import Propose
@@ -19,6 +18,7 @@ from peer.rounds.settlement import Settlement, settle
 from peer.rounds.state import Head, Stage, State
 from peer.rounds.turn import Turn
 from peer.rounds.update import VOID, WEIGHT_ONE, Measurements, Update
+from peer.rounds.validity import fault_of_update
 from peer.testing.integers import Ledger, encoded
 from tests.peer.rounds.ballot import (
     FIGURES,

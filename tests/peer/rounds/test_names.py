@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peer.rounds.names import (
-    coordinator,
-    digest,
-    digest_of,
-    genesis_anchor,
-    instance_of,
-    next_anchor,
-    order,
-    pack,
-    quorum,
-)
+from peer.rounds.names import coordinator, digest, digest_of, genesis_anchor, instance_of, next_anchor, order, quorum
+from peer.rounds.packing import pack
 
 
 @pytest.mark.parametrize(("voters", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (64, 33)])

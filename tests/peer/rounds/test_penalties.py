@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from peer.rounds import penalties
-from peer.rounds.decide import fault_of_update, valid
 from peer.rounds.names import coordinator
 from peer.rounds.state import Head
 from peer.rounds.update import VOID, WEIGHT_ONE, Penalty, Update, discount
+from peer.rounds.validity import fault_of_update, valid
 from peer.testing.faults import Slow, Stall
 from peer.testing.integers import ModelKeys
 from peer.testing.logical import LogicalSwarm

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from peer.rounds.decide import follows, valid, vote_valid
 from peer.rounds.effects import (
     Commit,
     Effect,
@@ -28,6 +27,7 @@ from peer.rounds.names import digest_of
 from peer.rounds.state import State
 from peer.rounds.turn import ON_THEIR_WAY_S
 from peer.rounds.update import VOID, Block, Update
+from peer.rounds.validity import follows, valid, vote_valid
 from peer.testing.integers import ModelKeys
 from tests.peer.rounds.build import (
     HEAD,

@@ -58,13 +58,12 @@ def test_training_lowers_the_loss(spec: RunSpec, optimizer: str) -> None:
     assert held_out_loss(model, feed.tokens_BT, CPU, sequences=3) < 3.5
 
 
-def test_a_step_reports_tokens_rate_and_norm(spec: RunSpec) -> None:
-    """Tokens are labels of all micro-batches; the rate is the schedule's; the norm is before clipping."""
-    spec = changed(spec, accumulation=3, sequences=2, clip=1e-3)
+def test_a_step_reports_tokens_and_rate(spec: RunSpec) -> None:
+    """Tokens are labels of all micro-batches; the rate is the schedule's."""
+    spec = changed(spec, accumulation=3, sequences=2)
     step = InnerLoop(build(spec), spec, Repeating(spec.model.context), CPU).step(4, 7)
     assert step.tokens == 3 * 2 * spec.model.context
     assert step.learning_rate == learning_rate(spec, 4, 7)
-    assert step.grad_norm > 0.1
 
 
 def test_accumulation_is_one_large_batch(spec: RunSpec) -> None:

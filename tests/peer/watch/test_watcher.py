@@ -22,7 +22,8 @@ from peer.averaging.snapshots import Manifest
 from peer.events import AlertRaised, Event, PeerStateChanged, ReportReceived, RoundCommitted
 from peer.rounds.frames import decode, encode
 from peer.rounds.messages import ChainSent, Get, HeadSent
-from peer.rounds.names import digest_of, pack
+from peer.rounds.names import digest_of
+from peer.rounds.packing import pack
 from peer.rounds.state import Head
 from peer.telling import Session
 from peer.testing.children import HANG_S

@@ -55,6 +55,14 @@ def test_gossip_that_is_shorter_than_a_step_costs_nothing() -> None:
     assert all_reduce_ends_s(compute_KN, 0.5)[-1] == pytest.approx(15.0)
 
 
+def test_each_waits_for_what_its_own_partner_sends() -> None:
+    """Of four one has a thin line: whoever hears it is late, and then whoever hears that one."""
+    gossip_TN = np.full((2, 4), 0.1)
+    gossip_TN[0, 1] = 3.0
+    assert gossip_ends_s(np.ones((2, 4)), gossip_TN) == pytest.approx([3.0, 4.0])
+    assert gossip_ends_s(np.ones((1, 4)), gossip_TN[:, ::-1])[-1] == pytest.approx(3.0)
+
+
 def test_jitter_and_latency_decide_which_is_faster() -> None:
     """The crossover of arXiv:2410.11998: on a fast network alike peers lose nothing to an all-reduce that is hidden;
     with jitter it is better to wait for neighbours alone, or for all once in many steps."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from dht.errors import BadInput
+from peer.events import Line, RoundCommitted
 from peer.plan.simulate import estimate
 from peer.plan.simulate.estimate import Estimate
-from peer.plan.simulate.grid import Grid, gather, seated
+from peer.plan.simulate.grid import Grid, gather, seated, wire_bytes
 from peer.plan.simulate.group import Group
 from peer.plan.simulate.setting import Change, Churn
 from peer.plan.simulate.sides import check_sides, groups_along, sides_for
@@ -152,6 +154,26 @@ def test_who_gathers_waits_for_the_last_of_its_mates_and_for_its_line() -> None:
     assert np.isnan(alone[2])
 
 
+def test_gathering_takes_the_line_of_each_pair() -> None:
+    """Of a place that is known, too, where no peer says what its own line carries."""
+    of = dataclasses.replace(
+        setting(peers=4, preset="homogeneous", upload_mbps=0, download_mbps=0), layer_sizes=(10**8,)
+    )
+    shard_s = 8 * wire_bytes(of) / 2 / 1e9
+    assert shard_s > 0.1
+    assert gather(of, (2, 2), 0, np.zeros(4)) == pytest.approx(0.05 + shard_s)
+
+
+def test_a_slow_sender_keeps_its_mates_waiting_and_a_slow_receiver_itself() -> None:
+    """Mates 0 and 2: what one sends the other has to take in."""
+    of = dataclasses.replace(setting(peers=4, upload_mbps=100, download_mbps=100), layer_sizes=(10**8,))
+    shard_bits = 8 * wire_bytes(of) / 2
+    usual_s = 0.05 + shard_bits / 1e8
+    slow = dataclasses.replace(of.machines[2], upload_bps=1e6, download_bps=2e6)
+    found = gather(of.with_machines((*of.machines[:2], slow, of.machines[3])), (2, 2), 0, np.zeros(4))
+    assert found == pytest.approx([0.05 + shard_bits / 1e6, usual_s, shard_bits / 2e6, usual_s])
+
+
 @pytest.fixture
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of five groups along a side two are simulated, for four rounds."""
@@ -171,6 +193,46 @@ def test_an_estimate_is_like_the_thing() -> None:
     assert other.rounds_per_hour == pytest.approx(one.rounds_per_hour, rel=0.05)
     assert other.tokens_per_s == pytest.approx(one.tokens_per_s, rel=0.05)
     assert other.bytes_sent == pytest.approx(one.bytes_sent, rel=0.05)
+
+
+@pytest.mark.usefixtures("few_samples")
+def test_an_estimate_tells_the_events_of_a_row_that_is_simulated() -> None:
+    """Not of row 0, which is drawn: rows 2 and 3 lose somebody. It says whose they are."""
+    changes = tuple(Change(at_s=15.0, peer=seat, what="crash") for seat in (7, 8))
+    lines: list[Line] = []
+    drawn = Estimate(setting(peers=25, rounds=6, churn=Churn(schedule=changes)), (5, 5), lines.append)
+    drawn.run()
+    assert {line.peer for line in lines} == {f"0.2.p{place:03d}" for place in range(5)}
+    rounds = {line.event.round for line in lines if isinstance(line.event, RoundCommitted)}
+    assert rounds == {1, 2, 3, 4}
+    seats = "the 5 peers of one row of 5, in seats 2, 7, 12, 17 and 22"
+    assert drawn.told() == f"{seats}, for the first 4 of 6 rounds"
+
+
+@pytest.mark.usefixtures("few_samples")
+@pytest.mark.parametrize("attackers", [("nan",), ("nan",) * 5])
+def test_an_estimate_counts_the_penalties_of_attackers(attackers: tuple[str, ...]) -> None:
+    """One of five rows has one, or each of them: as many in all as message by message, and those of a row are told."""
+    of = setting(peers=25, rounds=4, attackers=attackers)
+    told: list[Line] = []
+    exact, drawn = Grid(of, (5, 5)), Estimate(of, (5, 5), told.append)
+    exact.run()
+    drawn.run()
+    assert exact.figures().penalties == drawn.figures().penalties == {"NONFINITE": 4 * len(attackers)}
+    commits = [line.event for line in told if isinstance(line.event, RoundCommitted)]
+    assert {penalty["code"] for event in commits for penalty in event.penalties} == {"NONFINITE"}
+    assert drawn.told().endswith("(nan among them)")
+
+
+def test_an_estimate_simulates_a_row_for_each_kind_of_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four rows of six."""
+    monkeypatch.setattr(estimate, "SAMPLES", 4)
+    kinds = ("nan", "zeros")
+    drawn = Estimate(setting(peers=36, rounds=1, attackers=kinds), (6, 6))
+    assert drawn.chosen(0)[0] in drawn.attacked().values()
+    assert set(drawn.attacked().values()) == {4, 5} <= set(drawn.chosen(0))
+    assert len(drawn.chosen(0)) == 4
+    assert drawn.mine.sides[0].sums().attackers == Counter(kinds)
 
 
 @pytest.mark.usefixtures("few_samples")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
 from peer.events import Line, PeerStarted, RoundCommitted, RoundStarted, format_line, parse_line
+from peer.plan.peers_file import declared_by
 from peer.plan.simulate.group import Group
 from peer.plan.simulate.setting import Change, Churn, Setting
 from peer.plan.simulate.tally import figures_of
@@ -31,6 +33,15 @@ def test_a_round_takes_the_declared_steps_and_an_agreement() -> None:
     assert figures.exposed_share == pytest.approx(1 - 10.0 / figures.median_round_s, abs=0.03)
     assert figures.tokens_per_s == pytest.approx(4 * 20 * 512 / figures.median_round_s, rel=0.05)
     assert figures.penalties == {}
+
+
+def test_nine_in_ten_rounds_are_within_the_bounds_that_are_told() -> None:
+    """Of rounds that are unlike."""
+    group, _ = ran(setting(rounds=20, spread=0.2))
+    figures = figures_of(group.tally, 4, 1, 0)
+    gaps = [later - earlier for earlier, later in pairwise(group.tally.times())]
+    assert figures.low_round_s < figures.median_round_s < figures.high_round_s
+    assert sum(figures.low_round_s <= gap <= figures.high_round_s for gap in gaps) == 17  # of 19: one beyond each end
 
 
 def test_the_same_seed_gives_the_same_lines() -> None:
@@ -76,6 +87,32 @@ def test_who_sends_slowly_averages_less_and_sends_less() -> None:
     least, *more = sorted(sent.values())
     assert len(more) == 2
     assert least < 0.85 * more[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "peers", "near", "far"),
+    [("homogeneous", 2, (0.05, 1e9), None), ("aws", 20, (0.005, 2e9), (0.124, 0.482e9))],
+)
+def test_two_peers_of_one_place_have_a_line_between_them(
+    name: str, peers: int, near: tuple[float, float], far: tuple[float, float] | None
+) -> None:
+    """The diagonal of the matrices; the first two of twenty are in Oregon, the last is in Ireland."""
+    links = Group(setting(peers=peers, preset=name)).network
+    inside = links.way("p000", "p001")
+    assert (inside.delay_s, inside.bps) == near
+    if far is not None:
+        across = links.way("p000", f"p{peers - 1:03d}")
+        assert (across.delay_s, across.bps) == far
+
+
+def test_peers_of_a_file_are_as_far_apart_as_it_says() -> None:
+    """And send at the rate of their lines; of a line of which nothing is said a gigabit per second is assumed."""
+    row = {"step_s": 0.5, "upload_mbps": 10.0, "download_mbps": 50.0}
+    rows = [{"name": "a", "region": "x", "count": 2, **row}, {"name": "b", "region": "y", **row}]
+    declared = declared_by({"peer": rows, "delays_ms": {"x y": 200}}, "peers.toml")
+    links = Group(setting(declared=declared)).network
+    assert [links.way("p000", to).delay_s for to in ("p001", "p002")] == [0.005, 0.2]
+    assert links.way("p000", "p002").bps == 1e9
 
 
 def test_streaming_hides_the_exchange() -> None:

@@ -1,0 +1,73 @@
+"""Canonical msgpack, and readers of what others packed: a value of the right kind and size, or ValueError."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+
+DIGEST_BYTES = 32
+MAX_ENTRIES = 65_536
+"""Of any list."""
+
+
+def pack(value: Any) -> bytes:
+    """Canonical msgpack of nested tuples, integers, bytes and text."""
+    packed: bytes = msgpack.packb(value)
+    return packed
+
+
+def unpack(packed: bytes | memoryview) -> Any:
+    """Nested tuples of plain values; raises ValueError for anything else."""
+    try:
+        return msgpack.unpackb(packed, use_list=False, max_array_len=MAX_ENTRIES, max_map_len=0, max_ext_len=0)
+    except msgpack.UnpackException as error:
+        raise ValueError(f"not msgpack: {error}") from error
+
+
+def row(value: Any, length: int) -> tuple[Any, ...]:
+    if not isinstance(value, tuple) or len(value) != length:
+        raise ValueError(f"expected a row of {length} fields")
+    return value
+
+
+def rows(value: Any, most: int) -> tuple[Any, ...]:
+    if not isinstance(value, tuple) or len(value) > most:
+        raise ValueError(f"expected at most {most} entries")
+    return value
+
+
+def integer(value: Any, low: int, high: int = (1 << 63) - 1) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"expected an integer from {low} to {high}")
+    return value
+
+
+def boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("expected true or false")
+    return value
+
+
+def octets(value: Any, exactly: int | None = None, most: int | None = None) -> bytes:
+    if type(value) is not bytes or (exactly is not None and len(value) != exactly):
+        raise ValueError(f"expected {exactly} bytes" if exactly is not None else "expected bytes")
+    if most is not None and len(value) > most:
+        raise ValueError(f"expected at most {most} bytes")
+    return value
+
+
+def text(value: Any, most: int = 64) -> str:
+    if type(value) is not str or len(value) > most:
+        raise ValueError(f"expected a text of at most {most} characters")
+    return value
+
+
+def printable(value: Any, most: int = 32) -> str:
+    if not text(value, most).isprintable():
+        raise ValueError("expected printable text")
+    return str(value)
+
+
+def blobs(value: Any, most: int) -> tuple[bytes, ...]:
+    return tuple(octets(item, DIGEST_BYTES) for item in rows(value, most))

@@ -1,0 +1,80 @@
+"""The folders of peers on this machine, and which of them a command means that names none.
+
+They lie below the data root; one that was chosen with `--dir` has a link there, by which it is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from contextlib import suppress
+from pathlib import Path
+
+from dht.errors import BadInput
+from tui.places import data_root
+from tui.status import is_locked
+
+REPORTED, AGREED = "events.jsonl", "consent.json"
+"""A folder is a peer's once somebody has agreed to its run there, or a peer has said something."""
+
+
+def runs() -> Path:
+    """Where the folders of peers lie, and the links to those that lie elsewhere."""
+    return data_root() / "runs"
+
+
+def is_peers(folder: Path) -> bool:
+    """Whether this is the folder of a peer, at work or not."""
+    return (folder / REPORTED).is_file() or (folder / AGREED).is_file()
+
+
+def is_at_work(folder: Path) -> bool:
+    """Whether a peer runs there."""
+    return is_locked(folder / "run" / "lock")
+
+
+def note_folder(directory: Path) -> None:
+    """Have a folder found that lies elsewhere. Raises OSError where no link can be made."""
+    directory = directory.resolve()
+    if directory.parent == runs().resolve():
+        return
+    runs().mkdir(mode=0o700, parents=True, exist_ok=True)
+    mark = hashlib.blake2b(str(directory).encode(), digest_size=4).hexdigest()
+    with suppress(FileExistsError):  # of the same path: it was noted before
+        (runs() / f"{directory.name}-at-{mark}").symlink_to(directory, target_is_directory=True)
+
+
+def peer_folders() -> list[Path]:
+    """All of them, each once. A link to what is not there now, as a disk that is not plugged in, leads to none."""
+    found = {path.resolve() if path.is_symlink() else path for path in runs().glob("*") if is_peers(path)}
+    return sorted(found)
+
+
+def every_folder() -> list[Path]:
+    """Those that `--all` means. Raises BadInput if there is none."""
+    if not (folders := peer_folders()):
+        raise BadInput(f"no run was joined yet (nothing in {runs()}); name a directory with --dir")
+    return folders
+
+
+def folder_meant(else_: str = "") -> Path:
+    """The one in which a peer runs; if none does, the one that reported last.
+
+    Raises BadInput if there is none, or if several peers run: then `else_` says what else can be done.
+    """
+    folders = every_folder()
+    running = [folder for folder in folders if is_at_work(folder)]
+    if len(running) > 1:
+        named = " or ".join(f"--dir {quoted(folder)}" for folder in running)
+        raise BadInput(f"{len(running)} peers run on this machine; name one of them: {named}{else_}")
+    return running[0] if running else max(folders, key=_reported_at)
+
+
+def quoted(directory: Path) -> str:
+    """A path as a shell takes it."""
+    return shlex.quote(str(directory))
+
+
+def _reported_at(folder: Path) -> float:
+    path = folder / REPORTED
+    return path.stat().st_mtime if path.is_file() else 0.0
