@@ -49,8 +49,7 @@ class Watch:
 
     @property
     def _is_organisers(self) -> bool:
-        folder = Path(self.what)
-        return (folder / INVITE_FILE).is_file() and (folder / LOG_FILE).is_file()
+        return all(os.path.isfile(Path(self.what) / name) for name in (INVITE_FILE, LOG_FILE))
 
     @property
     def _is_invite_file(self) -> bool:

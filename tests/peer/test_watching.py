@@ -52,7 +52,8 @@ def test_an_invite_that_is_none() -> None:
     argv = [sys.executable, "-m", "peer", "watch", "nonsense"]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S)
     assert ended.returncode == BadInvite.exit_code
-    assert ended.stderr.splitlines() == ["homefires: 'nonsense' is not an invite; an invite starts with hf1:"]
+    said = "homefires: 'nonsense' is no invite, which starts with hf1:, and no file that holds one"
+    assert ended.stderr.splitlines() == [said]
     (line,) = map(parse_line, ended.stdout.splitlines())
     assert line is not None
     assert isinstance(line.event, PeerStopped)

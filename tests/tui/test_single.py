@@ -95,7 +95,7 @@ def test_a_peer_that_is_kept_running_has_its_settings_in_its_folder(
     seen = program(monkeypatch, "pass")
     words = ["--name", "al", "--device", "cpu", "--upload", "8", "--download", "50.5", "--set", "upload_mbps=9"]
     assert main(["join", invite, "--dir", str(tmp_path), "--keep-running", "--yes", "--ui", "none", *words]) == 0
-    assert seen == ["peer", "join", invite, "--dir", str(tmp_path)]
+    assert seen == ["peer", "join", str(tmp_path / "invite"), "--dir", str(tmp_path)]
     chosen = {"name": "al", "device": "cpu", "upload_mbps": 9, "download_mbps": 50.5}
     assert read_table(tmp_path) == chosen
 

@@ -116,6 +116,7 @@ def _join(options: argparse.Namespace) -> int:
         return 0
     if settings:
         require_free(join.place())  # they are for the peer that is started here
+        join.settle(join.place())  # and not for that of another run
         keep_for_start(join.place(), settings)
     if ui == "tui":
         return join_and_attach(join, look(options), open_output("plain", sys.stdout, sys.stderr))
