@@ -7,9 +7,13 @@ run of today is made so.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
+
+import numpy as np
 
 from dht.errors import BadInput
 from peer.events import event_files, read_events
@@ -25,8 +29,10 @@ from peer.plan.machines import (
     refuse_count,
     swarm_of,
 )
+from peer.plan.network import Network
 from peer.plan.pipeline import cut_bytes
 from peer.plan.placement import Placement, place
+from peer.plan.placing.scoring import Told
 from peer.plan.placing.work import Work
 from peer.plan.regions import preset
 from peer.plan.round import step_seconds, step_tokens
@@ -34,7 +40,7 @@ from peer.plan.shape import Shape, memory_of, shape_of, stage_bytes
 from peer.spec import RunSpec
 from tui.fold import fold_all
 from tui.planning import as_short, assumptions, peers_of, wrapped
-from tui.progress import count, format_bytes
+from tui.progress import EVERY_S, count, format_bytes
 from tui.report.names import labels_of
 from tui.snapshot import PeerView
 from tui.snapshot import Swarm as Seen
@@ -58,7 +64,7 @@ class Place:
     stages: int = 0
     """0: as few as memory allows."""
     pipelines: int = 0
-    """0: as many as there are peers for."""
+    """0: as many as there are peers for, or fewer if these make more steps per second together."""
     parameters: int = 0
     seed: int = 0
 
@@ -74,18 +80,28 @@ class Placed:
     placement: Placement
 
 
-def find(asked: Place) -> Placed:
-    """Search. Raises BadInput for peers, stages and memory that do not fit together."""
+def find(asked: Place, tell: Told | None = None) -> Placed:
+    """Search. `tell` hears how many layouts were looked at. Raises BadInput for peers, stages and memory that do not
+    fit together."""
     spec, shape = asked.spec, shape_of(asked.spec, asked.parameters)
     swarm = _swarm(asked)
     step_s = [step_seconds(shape, spec, machine, shipped(), swarm) for machine in swarm.machines]
     memory_bytes = [1e9 * machine.memory_gb or UNKNOWN for machine in swarm.machines]
     work = _work(shape, spec, _stages(asked, shape, memory_bytes), min(step_s))
+    network = swarm.network if asked.preset else _both_ways(swarm.network)
     found = place(
-        swarm.network, work, memory_bytes=memory_bytes, speeds=[min(step_s) / each for each in step_s],
-        pipelines=asked.pipelines or None, seed=asked.seed,
+        network, work, memory_bytes=memory_bytes, speeds=[min(step_s) / each for each in step_s],
+        pipelines=asked.pipelines or None, fewer=True, seed=asked.seed, tell=tell,
     )  # fmt: skip
     return Placed(asked=asked, shape=shape, swarm=swarm, work=work, placement=found)
+
+
+def _both_ways(network: Network) -> Network:
+    """Lines of homes are slow one way and fast the other. As much goes each way, one after the other, so that a pair
+    is as fast as the harmonic mean of both; `place` would take the mean, as DT-FM does for its links."""
+    with np.errstate(divide="ignore"):
+        bandwidth_bps = 2 / (1 / network.bandwidth_bps + 1 / network.bandwidth_bps.T)
+    return replace(network, bandwidth_bps=bandwidth_bps)
 
 
 def _work(shape: Shape, spec: RunSpec, stages: int, fastest_s: float) -> Work:
@@ -94,7 +110,7 @@ def _work(shape: Shape, spec: RunSpec, stages: int, fastest_s: float) -> Work:
     return Work(
         stages=stages, stage_bytes=stage_bytes(shape, spec, stages), cut_bytes=whole,
         sync_steps=spec.round.steps, stage_memory_bytes=memory_of(shape, spec).device / stages,
-        compute_s=fastest_s / stages,
+        compute_s=fastest_s / stages, micro_batches=spec.inner.accumulation,
     )  # fmt: skip
 
 
@@ -173,6 +189,23 @@ def _measured_by(view: PeerView) -> dict[str, float]:
 # ---- for people ----
 
 
+class Searching:
+    """Says every few seconds that a search goes on. `say` takes a line, `clock` gives seconds."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._said_s, self._before, self._seen = clock(), 0, 0
+
+    def tell(self, layouts: int) -> None:
+        """So many layouts were looked at; a smaller number than before is that of another search."""
+        if layouts < self._seen:
+            self._before += self._seen
+        self._seen = layouts
+        if self._clock() - self._said_s >= EVERY_S:
+            self._said_s = self._clock()
+            self._say(f"still looking for who should hold what: {self._before + layouts:,} layouts so far")
+
+
 def describe(found: Placed) -> str:
     """A page of at most 80 columns."""
     spec, work, layout = found.asked.spec, found.work, found.placement
@@ -206,7 +239,8 @@ def to_json(found: Placed) -> str:
         "peers": list(layout.names), "assumed": list(found.swarm.assumed),
         "pipelines": [[layout.names[peer] for peer in peers] for peers in layout.pipelines],
         "spares": [layout.names[peer] for peer in layout.spares], "ranks": layout.ranks(), "step_s": layout.cost_s,
-        "averaging_s": layout.data_parallel_s, "passing_s": layout.pipeline_s, "evaluations": layout.evaluations,
+        "averaging_s": layout.data_parallel_s, "passing_s": layout.pipeline_s, "computing_s": layout.compute_s,
+        "note": layout.note, "evaluations": layout.evaluations,
         "bounds": [
             {"text": bound.text, "peers": [layout.names[peer] for peer in bound.peers], "seconds": bound.seconds}
             for bound in layout.bounds

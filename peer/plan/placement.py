@@ -2,26 +2,30 @@
 
 `place` is the whole of it: the devices that can hold a stage are put into groups, one per stage, by
 `placing.evolution`; the shortest path through the groups says which stage each of them holds; and matchings between
-neighbouring groups make the pipelines.
+neighbouring groups make the pipelines. Where devices compute at unlike speeds, pipelines are made, and devices swapped,
+by what a step then costs (`placing.composing`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from peer.plan.network import Matrix, Network
-from peer.plan.placing.evolution import Effort, evolve
-from peer.plan.placing.exhaustive import best_of_all, partitions
-from peer.plan.placing.matching import best_matching
-from peer.plan.placing.paths import shortest_path
-from peer.plan.placing.scoring import Scorer, pace_s
+from peer.plan.placing.composing import LEAST, Pipelines, best_of, composed, shaken
+from peer.plan.placing.evolution import Effort, evolve, usual
+from peer.plan.placing.exhaustive import partitions, scored
+from peer.plan.placing.scoring import Scorer, Told
 from peer.plan.placing.work import Indices, Problem, Work, problem_of
 
 FEW = 2_000
 """Partitions that are all looked at instead of searched: eight devices have 105 at most, nine 280, ten 945."""
+COMPOSED = 8
+"""Layouts of a search whose pipelines are made, where devices compute at unlike speeds."""
+QUICK = Effort(evaluations=2_000, patience=10, shaken=0)
+"""For a number of pipelines that may be better."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +50,12 @@ class Placement:
         cost_s: seconds per step: both terms, and computing if the work has any.
         data_parallel_s: DATAP / H, what averaging a stage adds to a step.
         pipeline_s: PIPELINEP, what passing activations and gradients on adds to it.
+        compute_s: what computing adds to it, with what a pipeline takes to fill: that of the slowest pipeline in step
+            (H = 1), else the rest of the cost, which is of the mean pace of the pipelines.
         bounds: the link that bounds DATAP, and of each cut between two stages the slowest one.
         evaluations: layouts that were looked at.
+        asked: pipelines that were asked for; None: as many as there are devices for.
+        note: why there are fewer pipelines than that; empty if there are not.
     """
 
     names: tuple[str, ...]
@@ -57,12 +65,20 @@ class Placement:
     data_parallel_s: float
     pipeline_s: float
     bounds: tuple[Bound, ...]
+    compute_s: float = 0.0
     evaluations: int = 0
+    asked: int | None = None
+    note: str = ""
 
     @property
     def stages(self) -> tuple[tuple[int, ...], ...]:
         """K stages of M peers, pipeline by pipeline."""
         return tuple(zip(*self.pipelines, strict=True))
+
+    @property
+    def pace(self) -> float:
+        """Steps per second of all pipelines together."""
+        return len(self.pipelines) / self.cost_s if self.cost_s > 0 else np.inf
 
     def ranks(self) -> dict[str, int]:
         """Rank by name; spares have none."""
@@ -75,10 +91,13 @@ class Placement:
 
     def explained(self) -> str:
         """What it costs, and why it does not cost less: a line for the sum and one for each bound."""
-        talk = f"averaging {self.data_parallel_s:.2f} s + pipeline {self.pipeline_s:.2f} s"
+        terms = f"averaging {self.data_parallel_s:.2f} s + pipeline {self.pipeline_s:.2f} s"
+        if self.compute_s > 0:
+            terms += f" + computing {self.compute_s:.2f} s"
         pipelines, stages = len(self.pipelines), len(self.pipelines[0])
         size = f"{_count(pipelines, 'pipeline')} of {_count(stages, 'stage')}"
-        lines = [f"{size}: {self.cost_s:.2f} s per step; {talk}"]
+        lines = [f"{size}: {self.cost_s:.2f} s per step; {terms}"]
+        lines += [self.note] if self.note else []
         lines += [bound.text for bound in self.bounds]
         if self.spares:
             lines.append(f"spare: {', '.join(self.names[peer] for peer in self.spares)}")
@@ -92,69 +111,90 @@ def place(
     memory_bytes: Sequence[float] | None = None,
     speeds: Sequence[float] | None = None,
     pipelines: int | None = None,
+    fewer: bool = False,
     effort: Effort | None = None,
     seed: int = 0,
+    tell: Told | None = None,
 ) -> Placement:
     """The cheapest layout that is found. The same arguments give the same layout.
 
-    As many pipelines as the devices suffice for, unless told otherwise; the rest are spares. `memory_bytes` and
-    `speeds`: one per peer. Raises BadInput if the stages do not fit on the devices.
+    As many pipelines as the devices suffice for, unless told otherwise; the rest are spares. With `fewer`, and no
+    number said, fewer if these make more steps per second together, as where one slow device would hold up all.
+    `memory_bytes` and `speeds`: one per peer. `tell` hears how many layouts were looked at, again and again.
+    Raises BadInput if the stages do not fit on the devices.
     """
-    problem = problem_of(network, work, memory_bytes=memory_bytes, speeds=speeds, pipelines=pipelines)
-    count = partitions(problem)
+
+    def of(count: int | None, effort: Effort | None) -> tuple[Problem, Placement]:
+        problem = problem_of(network, work, memory_bytes=memory_bytes, speeds=speeds, pipelines=count)
+        best, evaluations = _searched(problem, effort or usual(problem), seed, tell)
+        return problem, replace(_told(problem, network, best, evaluations), asked=count)
+
+    problem, most = of(pipelines, effort)
+    if not fewer or pipelines is not None:
+        return most
+    best, least_s, count = most, _least_s(problem), problem.pipelines - 1
+    while count * best.cost_s > len(best.pipelines) * least_s:  # else no layout of so few is as good
+        best = max(best, of(count, QUICK)[1], key=lambda each: each.pace)
+        count -= 1
+    if best is most:
+        return most
+    best = max(of(best.asked, effort)[1], best, key=lambda each: each.pace)
+    text = (
+        f"{_count(len(best.pipelines), 'pipeline')} together: {best.pace:.3g} steps per second; "
+        f"{len(most.pipelines)}, for which there are devices, would make {most.pace:.3g}"
+    )
+    return replace(best, note=text)
+
+
+def _searched(problem: Problem, effort: Effort, seed: int, tell: Told | None) -> tuple[Pipelines, int]:
+    """The best pipelines, and how many layouts were looked at: all where they are few."""
+    scorer, count = Scorer(problem), partitions(problem)
     if count <= FEW:
-        return placement_of(problem, network, best_of_all(problem)[0], count)
-    found = evolve(problem, effort or Effort(), seed)
-    return placement_of(problem, network, found.layout, found.evaluations)
+        layouts, bounds_s = (np.concatenate(parts) for parts in zip(*scored(problem), strict=True))
+        return best_of(scorer, layouts, bounds_s, count), count
+    found = evolve(problem, effort, seed, tell=tell)
+    best = best_of(scorer, found.layouts, found.costs_s, COMPOSED)
+    if best.cost_s > found.cost_s * (1 + LEAST):
+        best = shaken(scorer, best, effort.shaken, np.random.default_rng(seed))
+    return best, found.evaluations
+
+
+def _least_s(problem: Problem) -> float:
+    """No step is shorter, with however many pipelines: the fastest devices, and the fastest link at every cut."""
+    fastest = np.sort(problem.compute_s)[None, : problem.stages, None]
+    off_diagonal = ~np.eye(len(problem), dtype=bool)
+    hop_s = float(problem.hop_s[off_diagonal].min()) if problem.stages > 1 else 0.0
+    return float(problem.computing_s(fastest)[0, 0]) + (problem.stages - 1) * hop_s
 
 
 def placement_of(problem: Problem, network: Network, layout: Indices, evaluations: int = 1) -> Placement:
     """The pipelines of a layout: its groups along the shortest path, matched with their neighbours."""
     scorer = Scorer(problem)
-    groups_KM = scorer.groups(layout[None])[0]
-    edges_KK = scorer.score(layout[None]).edges_BKK[0]
-    path = shortest_path(edges_KK)
-    if groups_KM[path[0]].min() > groups_KM[path[-1]].min():
-        path.reverse()
-    return in_order(problem, network, groups_KM[path], evaluations)
+    return _told(problem, network, composed(scorer, scorer.groups(layout[None])[0]), evaluations)
 
 
 def in_order(problem: Problem, network: Network, stages_KM: Indices, evaluations: int = 1) -> Placement:
     """The same for groups whose stages are decided: row k holds the devices of stage k."""
-    scorer, stages_KM = Scorer(problem), np.sort(stages_KM, axis=1)
-    pipelines_MK = _composed(problem, scorer, stages_KM)
+    return _told(problem, network, composed(Scorer(problem), stages_KM, ordered=True), evaluations)
+
+
+def _told(problem: Problem, network: Network, found: Pipelines, evaluations: int) -> Placement:
+    scorer, stages_KM = Scorer(problem), np.sort(found.stages_KM, axis=1)
+    pipelines_MK = found.stages_KM.T
     exchanges_K = scorer.exchanges(stages_KM[None])[0]
     worst_cuts = [float(hops.max()) for hops in _hops(problem, pipelines_MK)]
     data_parallel_s, pipeline_s = float(exchanges_K.max()), sum(worst_cuts)
-    compute_M = problem.compute_s[pipelines_MK].max(axis=1)
-    cost_s = pace_s((data_parallel_s + pipeline_s + compute_M)[None], in_step=problem.in_step)[0]
     order = np.argsort(pipelines_MK[:, 0])
     peers_MK = problem.peers[pipelines_MK[order]]
     return Placement(
         names=network.names,
         pipelines=tuple(tuple(row) for row in peers_MK.tolist()),
         spares=tuple(sorted(set(range(len(network))) - set(peers_MK.ravel().tolist()))),
-        cost_s=float(cost_s), data_parallel_s=data_parallel_s, pipeline_s=pipeline_s,
+        cost_s=found.cost_s, data_parallel_s=data_parallel_s, pipeline_s=pipeline_s,
+        compute_s=max(0.0, found.cost_s - data_parallel_s - pipeline_s) if problem.compute_s.any() else 0.0,
         bounds=(_slowest_exchange(problem, network, stages_KM, exchanges_K), *_cuts(problem, network, pipelines_MK)),
         evaluations=evaluations,
     )  # fmt: skip
-
-
-def _composed(problem: Problem, scorer: Scorer, stages_KM: Indices) -> Indices:
-    """Shape (M, K): pipelines whose every cut is as fast as its matching can be.
-
-    Within that, devices alike in speed make a pipeline, since it is as slow as its slowest; and then fast links.
-    """
-    columns = [stages_KM[0]]
-    for stage_M in stages_KM[1:]:
-        before_M = columns[-1]
-        worth_MM = problem.hop_s[np.ix_(before_M, stage_M)]
-        slowness = problem.compute_s[np.stack(columns)].max(axis=0)
-        unlike_MM = np.abs(slowness[:, None] - problem.compute_s[stage_M][None, :])
-        if unlike_MM.any():
-            worth_MM = unlike_MM + worth_MM * (1e-6 * unlike_MM.max() / worth_MM.max() if worth_MM.any() else 0)
-        columns.append(stage_M[best_matching(scorer.ranks_between(before_M, stage_M), worth_MM)])
-    return np.stack(columns, axis=1)
 
 
 def _hops(problem: Problem, pipelines_MK: Indices) -> Matrix:

@@ -7,7 +7,7 @@ is cheaper by a threshold; and then as few peers move as can without loss.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -15,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from dht.errors import BadInput
 from peer.plan.network import Network
 from peer.plan.placement import Placement, in_order
-from peer.plan.placing.evolution import Effort, evolve
+from peer.plan.placing.evolution import Effort, evolve, usual
 from peer.plan.placing.paths import shortest_path
 from peer.plan.placing.scoring import Scorer
 from peer.plan.placing.work import Indices, Problem, Vector, Work, problem_of
@@ -46,24 +46,29 @@ def replan(
     *,
     memory_bytes: Sequence[float] | None = None,
     speeds: Sequence[float] | None = None,
+    pipelines: int | None = None,
     least_gain: float = 0.1,
     effort: Effort | None = None,
     seed: int = 0,
 ) -> Replanned:
     """A layout of `network`, whose peers may be others than those of `present`; they are told apart by name.
 
-    Another layout than the present one, mended, is taken if it saves a share of at least `least_gain` of its cost, or
-    anything at all while no more peers load a stage.
+    As many pipelines as are said, or as were asked for when `present` was placed, as far as there are devices for
+    them; else as many as there are devices for. Another layout than the present one, mended, is taken if it saves a
+    share of at least `least_gain` of its cost, or anything at all while no more peers load a stage.
     Raises BadInput if the stages do not fit on the devices any more, or names are not unique.
     """
-    problem = problem_of(network, work, memory_bytes=memory_bytes, speeds=speeds)
+    problem = problem_of(network, work, memory_bytes=memory_bytes, speeds=speeds, pipelines=pipelines)
+    asked = pipelines or present.asked
+    if asked is not None and asked < problem.pipelines:
+        problem = problem_of(network, work, memory_bytes=memory_bytes, speeds=speeds, pipelines=asked)
     held_N = _held(present, network, problem)
     scorer = Scorer(problem)
     mended = _mended(problem, scorer, held_N)
-    kept = in_order(problem, network, scorer.groups(mended[None])[0])
-    found = evolve(problem, effort or Effort(), seed, start=mended[None])
+    kept = replace(in_order(problem, network, scorer.groups(mended[None])[0]), asked=asked)
+    found = evolve(problem, effort or usual(problem), seed, start=mended[None])
     chosen = _returned(scorer, held_N, _staged(problem, scorer, held_N, found.layout))
-    placement = in_order(problem, network, scorer.groups(chosen[None])[0], found.evaluations)
+    placement = replace(in_order(problem, network, scorer.groups(chosen[None])[0], found.evaluations), asked=asked)
     gain = 1 - placement.cost_s / kept.cost_s if kept.cost_s > 0 else 0.0
     moves = len(_moved(problem, held_N, chosen)) - len(_moved(problem, held_N, mended))
     if gain < max(least_gain if moves > 0 else 0.0, ROUNDING):

@@ -24,8 +24,9 @@ from peer.plan.machines import HOME_DELAY_S, MOST_STEP_S, Machine
 from peer.plan.shape import memory_of, shape_of, stage_bytes
 from peer.settings import LEAST_MBPS
 from peer.spec import load
+from tui import placing
 from tui.cli import main
-from tui.placing import Place, find
+from tui.placing import Place, Searching, find
 
 Said = pytest.CaptureFixture[str]
 REGIONS = """
@@ -157,6 +158,54 @@ def test_peers_are_spread_over_a_network_of_known_places(capsys: Said) -> None:
     assert not any("line" in text for text in told["assumed"])
     capped = placed(capsys, "tiny", "--preset", "aws", "--peers", "8", "--stages", "2", "--upload", "1")
     assert capped["step_s"] > told["step_s"]
+
+
+def test_a_line_that_is_slow_one_way_is_slow(tmp_path: Path, capsys: Said) -> None:
+    """Activations go one way and gradients the other: both take their time. Of a network of known places the two
+    directions are alike."""
+    (tmp_path / "peers.toml").write_text(
+        "delay_ms = 0\n[[peer]]\nname = 'ada'\nupload_mbps = 1000\ndownload_mbps = 1000\n"
+        "[[peer]]\nname = 'bob'\nupload_mbps = 1\ndownload_mbps = 1000\n"
+    )
+    told = placed(capsys, "tiny", "--peers", str(tmp_path / "peers.toml"), "--stages", "2")
+    bits = 8 * told["work"]["cut_bytes"]
+    assert told["passing_s"] == pytest.approx(bits / 1e6 + bits / 1e9)
+
+
+def test_computing_is_told_with_what_a_pipeline_takes_to_fill(capsys: Said) -> None:
+    """Half a step of the model in each of two stages, one after the other if there is one micro-batch."""
+    for accumulation, computing_s in ((1, 1.0), (4, 0.625)):
+        words = ("--peers", "2", "--stages", "2", "--step-s", "1", "--set", f"inner.accumulation={accumulation}")
+        told = placed(capsys, "tiny", *words)
+        assert told["computing_s"] == pytest.approx(computing_s)
+        assert told["step_s"] == pytest.approx(told["averaging_s"] + told["passing_s"] + computing_s)
+
+
+def test_a_search_that_takes_long_says_so(capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every few seconds, where it does not disturb who reads the answer."""
+    said: list[str] = []
+    now_s = iter([0.0, 4.9, 5.0, 5.0, 9.0, 10.1, 10.1])
+    searching = Searching(said.append, clock=lambda: next(now_s))
+    for layouts in (100, 2_000, 50, 1_200):
+        searching.tell(layouts)
+    text = "still looking for who should hold what: {} layouts so far"
+    assert said == [text.format("2,000"), text.format("3,200")]
+    monkeypatch.setattr(placing, "EVERY_S", 0.0)
+    assert main(["place", "tiny", "--peers", "16", "--stages", "3", "--json"]) == 0
+    told = capsys.readouterr()
+    assert "still looking" in told.err
+    assert len(json.loads(told.out)["pipelines"]) == 5
+
+
+def test_a_peer_that_would_hold_up_all_is_left_out(tmp_path: Path, capsys: Said) -> None:
+    """With H = 1, and the page says why."""
+    rows = "".join(f"[[peer]]\nname = 'peer{at}'\nstep_s = {step_s}\n" for at, step_s in enumerate([1, 1, 1, 90]))
+    (tmp_path / "peers.toml").write_text(rows)
+    words = ["place", "tiny", "--peers", str(tmp_path / "peers.toml"), "--stages", "1", "--set", "round.steps=1"]
+    assert main(words) == 0
+    page = capsys.readouterr().out
+    assert "3 pipelines together: " in page
+    assert "spare: peer3" in page
 
 
 def test_the_distances_of_others_are_those_that_both_ends_tell(tmp_path: Path) -> None:

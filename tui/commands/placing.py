@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from tui.commands.options import Commands, add_command, add_machine, add_spec_options
 
@@ -19,7 +20,7 @@ def add_to(commands: Commands) -> None:
     add_machine(parser)
     text = "into how many the model is cut (default: as few as memory allows)"
     parser.add_argument("--stages", type=int, default=0, metavar="K", help=text)
-    text = "replicas of the model (default: as many as there are peers for)"
+    text = "replicas of the model (default: as many as there are peers for, or fewer if these are faster together)"
     parser.add_argument("--pipelines", type=int, default=0, metavar="M", help=text)
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="the same seed gives the same placement")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -28,7 +29,7 @@ def add_to(commands: Commands) -> None:
 def _place(options: argparse.Namespace) -> int:
     from peer.events import printable
     from tui.choose import choose_spec
-    from tui.placing import Place, describe, find, to_json
+    from tui.placing import Place, Searching, describe, find, to_json
     from tui.planning import machine_of
 
     asked = Place(
@@ -36,6 +37,7 @@ def _place(options: argparse.Namespace) -> int:
         stages=options.stages, pipelines=options.pipelines, parameters=options.parameters,
         preset=options.preset, seed=options.seed,
     )  # fmt: skip
-    found = find(asked)
+    searching = Searching(lambda text: print(text, file=sys.stderr, flush=True))
+    found = find(asked, searching.tell)
     print(to_json(found) if options.json else "\n".join(map(printable, describe(found).splitlines())))
     return 0

@@ -50,12 +50,14 @@ def _best_of(scorer: Scorer, layout: Indices, scores: Scores, swaps_S2: Indices)
     layouts[rows, swaps_S2[:, 0]], layouts[rows, swaps_S2[:, 1]] = layout[swaps_S2[:, 1]], layout[swaps_S2[:, 0]]
     changed_S2 = np.minimum(swaps_S2 // problem.pipelines, problem.stages)
     exchanges_SK = _exchanges_after(scorer, layouts, scores.exchanges_BK[0], changed_S2)
-    talk_s = exchanges_SK.max(axis=1) + _least_path(problem)
-    kept = np.flatnonzero(talk_s < scores.cost_s[0])
+    groups_SKM, slowest_S = scorer.groups(layouts), exchanges_SK.max(axis=1)
+    least_S = scorer.with_computing(slowest_S + _least_path(problem), groups_SKM)
+    kept = np.flatnonzero(least_S < scores.cost_s[0])
     if problem.pipelines > BY_SUBSETS and len(kept):
         edges_SKK = _edges_after(scorer, layouts[kept], scores.edges_BKK[0], changed_S2[kept], bound=True)
-        kept = kept[exchanges_SK[kept].max(axis=1) + path_lengths(edges_SKK) < scores.cost_s[0]]
-    scorer.scored += len(swaps_S2) - len(kept)
+        least_S = scorer.with_computing(slowest_S[kept] + path_lengths(edges_SKK), groups_SKM[kept])
+        kept = kept[least_S < scores.cost_s[0]]
+    scorer.count(len(swaps_S2) - len(kept))
     if not len(kept):
         return None
     layouts, changed_S2, exchanges_SK = layouts[kept], changed_S2[kept], exchanges_SK[kept]

@@ -14,7 +14,9 @@ import numpy as np
 from peer.plan.placing.climbing import climbed
 from peer.plan.placing.gains import Gain, improved
 from peer.plan.placing.layouts import block, by_regions, canonical, labels_of, layouts_of, random_layouts, striped
-from peer.plan.placing.scoring import Scorer
+from peer.plan.placing.matching import BY_SUBSETS
+from peer.plan.placing.paths import EXACT
+from peer.plan.placing.scoring import Scorer, Told
 from peer.plan.placing.work import Indices, Problem, Vector
 
 
@@ -37,6 +39,15 @@ class Effort:
     """Whether the best child of a brood climbs on the true cost."""
     seeded: bool = True
     """Whether the first population holds the block and striped layouts of the regions."""
+    shaken: int = 50
+    """Where devices compute at unlike speeds: how often some of the best pipelines change places at random."""
+
+
+def usual(problem: Problem) -> Effort:
+    """As much as takes some tens of seconds at most: paths of many stages and matchings of large groups take longer."""
+    whole, shares = Effort(), problem.placed * problem.pipelines
+    slow = min(1.0, (EXACT / problem.stages) ** 2) * (1.0 if problem.pipelines <= BY_SUBSETS else 0.25)
+    return Effort(evaluations=int(whole.evaluations * slow), shaken=int(whole.shaken * min(1.0, 512 / shares)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,19 +58,25 @@ class Found:
         layout: shape (devices,).
         cost_s: seconds per step.
         evaluations: layouts that were looked at.
+        layouts: shape (population, devices): the last population, the best first.
+        costs_s: what each of them costs.
         history: (evaluations, cost) whenever a better layout was found.
     """
 
     layout: Indices
     cost_s: float
     evaluations: int
+    layouts: Indices
+    costs_s: Vector
     history: tuple[tuple[int, float], ...]
 
 
-def evolve(problem: Problem, effort: Effort, seed: int, start: Indices | None = None) -> Found:
+def evolve(
+    problem: Problem, effort: Effort, seed: int, start: Indices | None = None, tell: Told | None = None
+) -> Found:
     """Search until the effort is spent. `start`: shape (B, devices), layouts that the first population also holds."""
     rng = np.random.default_rng(seed)
-    scorer = Scorer(problem)
+    scorer = Scorer(problem, tell)
     people = _Population(problem, scorer, _first(problem, effort, rng, start))
     waited = broods = 0
     while scorer.scored < effort.evaluations and waited < effort.patience:
@@ -76,10 +93,11 @@ def evolve(problem: Problem, effort: Effort, seed: int, start: Indices | None = 
         people.take(children, costs, parents)
         waited = 0 if people.least < before or climbing < effort.climb else waited + 1
         broods += 1
-    best = int(people.costs.argmin())
+    order = people.costs.argsort(kind="stable")
     return Found(
-        layout=people.layouts[best], cost_s=people.least, evaluations=scorer.scored, history=tuple(people.history)
-    )
+        layout=people.layouts[order[0]], cost_s=people.least, evaluations=scorer.scored,
+        layouts=people.layouts[order], costs_s=people.costs[order], history=tuple(people.history),
+    )  # fmt: skip
 
 
 FIRST_BROODS = 12

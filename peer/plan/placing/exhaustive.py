@@ -10,7 +10,7 @@ import numpy as np
 
 from dht.errors import BadInput
 from peer.plan.placing.scoring import Scorer
-from peer.plan.placing.work import Indices, Problem
+from peer.plan.placing.work import Indices, Problem, Vector
 
 MOST = 2_000_000
 """Partitions; some minutes."""
@@ -26,18 +26,23 @@ def partitions(problem: Problem) -> int:
 
 def best_of_all(problem: Problem) -> tuple[Indices, float]:
     """The cheapest layout and its cost. Raises BadInput if there are more than two million partitions."""
+    best, least = np.arange(len(problem)), np.inf
+    for layouts, costs in scored(problem):
+        if costs.min() < least:
+            best, least = layouts[costs.argmin()], float(costs.min())
+    return best, least
+
+
+def scored(problem: Problem) -> Iterator[tuple[Indices, Vector]]:
+    """All layouts and their costs, some hundreds at a time. Raises BadInput as `best_of_all` does."""
     count = partitions(problem)
     if count > MOST:
         raise BadInput(f"{len(problem)} devices have {count} partitions; at most {MOST} are looked at one by one")
     scorer = Scorer(problem)
-    best, least = np.arange(len(problem)), np.inf
     everything = _layouts(problem)
     while chunk := list(islice(everything, AT_ONCE)):
         layouts = np.array(chunk)
-        scores = scorer.score(layouts)
-        if scores.cost_s.min() < least:
-            best, least = layouts[scores.best()], float(scores.cost_s.min())
-    return best, least
+        yield layouts, scorer.score(layouts).cost_s
 
 
 def _layouts(problem: Problem) -> Iterator[list[int]]:

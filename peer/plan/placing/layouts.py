@@ -29,12 +29,14 @@ def striped(problem: Problem, order: Indices) -> Indices:
 def by_regions(problem: Problem) -> Indices:
     """Shape (devices,): an order in which devices with fast links between them stand together.
 
-    The leaves of an average-linkage tree over the seconds of a hop. Spares come last: those farthest from all others.
+    The leaves of an average-linkage tree over the seconds of a hop. Spares come last: those that are farthest from all
+    others, or slow.
     """
     devices = len(problem)
     if devices < 3:
         return np.arange(devices)
-    far = np.argsort(problem.hop_s.sum(axis=1), kind="stable")
+    computing_s = problem.compute_s / max(1, problem.stages - 1)
+    far = np.argsort(problem.hop_s.sum(axis=1) + devices * computing_s, kind="stable")
     kept, spares = np.sort(far[: problem.placed]), far[problem.placed :]
     if len(kept) < 3:
         return np.concatenate([kept, spares])

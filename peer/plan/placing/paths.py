@@ -17,6 +17,8 @@ from peer.plan.placing.work import Indices, Vector
 
 EXACT = 14
 """Up to so many nodes the path is the shortest; beyond, one that no exchange of two links shortens."""
+STARTS = 2
+"""From so many nodes the length of such a path is looked for, and from all nodes the path that is kept."""
 AT_ONCE = 1 << 18
 """Entries of an intermediate array."""
 
@@ -24,10 +26,11 @@ AT_ONCE = 1 << 18
 def path_lengths(edges_BKK: Matrix) -> Vector:
     """Shape (B,): the length of the shortest path through all nodes of each of B symmetric graphs."""
     count, nodes, _ = edges_BKK.shape
-    if nodes == 1:
+    if nodes == 1 or not count:
         return np.zeros(count)
     if nodes > EXACT:
-        return np.array([_length(edges, _exchanged(edges)) for edges in edges_BKK])
+        step = max(1, AT_ONCE // (STARTS * nodes * nodes))
+        return np.concatenate([_good_paths(edges_BKK[at : at + step], STARTS)[1] for at in range(0, count, step)])
     halves = _halves(nodes)
     edges_EB = edges_BKK.reshape(count, -1).T
     step = max(1, AT_ONCE // halves.widest)
@@ -41,7 +44,7 @@ def shortest_path(edges_KK: Matrix) -> list[int]:
     if nodes == 1:
         return [0]
     if nodes > EXACT:
-        return _exchanged(edges_KK)
+        return [int(node) for node in _good_paths(edges_KK[None], nodes)[0][0]]
     halves = _halves(nodes)
     edges_E1 = np.ascontiguousarray(edges_KK).reshape(-1, 1)
     levels = _levels(halves, edges_E1)
@@ -142,39 +145,61 @@ def _traced(halves: _Halves, levels: list[Matrix], edges_E1: Matrix, level: int,
 # ---- many nodes ----
 
 
-def _exchanged(edges_KK: Matrix) -> list[int]:
-    """The best of the nearest-neighbour paths from every node, after exchanges of two links while any of them helps."""
-    starts = [_nearest(edges_KK, start) for start in range(len(edges_KK))]
-    path = np.array(min(starts, key=lambda nodes: _length(edges_KK, nodes)))
-    while True:
-        saved = _savings(edges_KK, path)
-        first, last = np.unravel_index(int(saved.argmax()), saved.shape)
-        if saved[first, last] <= 1e-12 * max(1.0, _length(edges_KK, path.tolist())):
-            return [int(node) for node in path]
-        path[first : last + 1] = path[first : last + 1][::-1].copy()
+def _good_paths(edges_BKK: Matrix, starts: int) -> tuple[Indices, Vector]:
+    """Shape (B, K) and (B,): of nearest-neighbour paths from so many nodes, the ones farthest from all others, the best
+    after exchanges of two links while any of them helps; and its length."""
+    count, nodes, _ = edges_BKK.shape
+    starts = min(starts, nodes)
+    firsts_BS = np.argsort(-edges_BKK.sum(axis=2), axis=1, kind="stable")[:, :starts]
+    graphs_P = np.repeat(np.arange(count), starts)
+    paths_PK = _nearest(edges_BKK, graphs_P, firsts_BS.ravel())
+    _exchange_links(edges_BKK, graphs_P, paths_PK)
+    lengths_BS = edges_BKK[graphs_P[:, None], paths_PK[:, :-1], paths_PK[:, 1:]].sum(axis=1).reshape(count, starts)
+    best_B = lengths_BS.argmin(axis=1)
+    return paths_PK[np.arange(count) * starts + best_B], lengths_BS[np.arange(count), best_B]
 
 
-def _nearest(edges_KK: Matrix, start: int) -> list[int]:
-    left = np.ones(len(edges_KK), dtype=bool)
-    path = [start]
-    left[start] = False
-    while left.any():
-        path.append(int(np.where(left, edges_KK[path[-1]], np.inf).argmin()))
-        left[path[-1]] = False
-    return path
+def _nearest(edges_BKK: Matrix, graphs_P: Indices, firsts_P: Indices) -> Indices:
+    """Shape (P, K): from each first node always on to the nearest that is left."""
+    rows, nodes = np.arange(len(graphs_P)), edges_BKK.shape[1]
+    paths_PK = np.empty((len(rows), nodes), np.int64)
+    visited_PK = np.zeros((len(rows), nodes))
+    last_P = firsts_P
+    for at in range(nodes):
+        paths_PK[:, at] = last_P
+        visited_PK[rows, last_P] = np.inf
+        last_P = (edges_BKK[graphs_P, last_P] + visited_PK).argmin(axis=1)
+    return paths_PK
 
 
-def _savings(edges_KK: Matrix, path: Indices) -> Matrix:
-    """Entry (i, j): what turning the stretch from i to j round saves. The ends of the path hang on nothing."""
-    nodes = len(path)
-    padded = np.zeros((nodes + 1, nodes + 1))
-    padded[:nodes, :nodes] = edges_KK
-    before = np.concatenate([[nodes], path[:-1]])
-    after = np.concatenate([path[1:], [nodes]])
-    now = padded[before, path][:, None] + padded[path, after][None, :]
-    then = padded[before[:, None], path[None, :]] + padded[path[:, None], after[None, :]]
-    return np.triu(now - then, 1)
+def _exchange_links(edges_BKK: Matrix, graphs_P: Indices, paths_PK: Indices) -> None:
+    """Turn the stretch of each path round that saves most, until none saves anything."""
+    nodes = paths_PK.shape[1]
+    places = np.arange(nodes)
+    going = np.arange(len(paths_PK))
+    least_B = 1e-12 * np.maximum(edges_BKK.max(axis=(1, 2)) * nodes, np.finfo(np.float64).tiny)
+    while len(going):
+        paths = paths_PK[going]
+        saved = _savings(edges_BKK[graphs_P[going, None, None], paths[:, :, None], paths[:, None, :]])
+        flat = saved.reshape(len(going), -1)
+        best = flat.argmax(axis=1)
+        helps = flat[np.arange(len(going)), best] > least_B[graphs_P[going]]
+        going, paths, best = going[helps], paths[helps], best[helps, None]
+        first, last = best // nodes, best % nodes
+        turned = np.where((places >= first) & (places <= last), first + last - places, places)
+        paths_PK[going] = np.take_along_axis(paths, turned, axis=1)
 
 
-def _length(edges_KK: Matrix, nodes: list[int]) -> float:
-    return float(edges_KK[nodes[:-1], nodes[1:]].sum())
+def _savings(steps_PKK: Matrix) -> Matrix:
+    """Entry (i, j), i < j: what turning the stretch from place i to j round saves; its ends may be those of the path.
+
+    `steps_PKK`: the edges from place to place.
+    """
+    nodes = steps_PKK.shape[1]
+    inner = np.arange(nodes - 1)
+    taken_PC = steps_PKK[:, inner, inner + 1]
+    saved = np.zeros_like(steps_PKK)
+    saved[:, 1:, :] += taken_PC[:, :, None] - steps_PKK[:, :-1, :]
+    saved[:, :, :-1] += taken_PC[:, None, :] - steps_PKK[:, :, 1:]
+    upper: Matrix = np.triu(saved, 1)
+    return upper

@@ -7,6 +7,7 @@ stage each of them holds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,13 +17,17 @@ from peer.plan.placing.matching import Ranks, bottlenecks, lower_bounds
 from peer.plan.placing.paths import path_lengths
 from peer.plan.placing.work import Indices, Problem, Vector
 
+Told = Callable[[int], None]
+"""Hears how many layouts were looked at."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
     """Seconds per step of B layouts, and what they are made of.
 
     Attributes:
-        cost_s: shape (B,): data parallel and pipeline, and computing if the work has any.
+        cost_s: shape (B,): data parallel and pipeline, and computing if the work has any: what pipelines of these
+            groups take at least, if devices compute at unlike speeds.
         exchanges_BK: what averaging costs in each group; the slowest group bounds all.
         edges_BKK: what passing activations on costs between each two groups.
     """
@@ -36,11 +41,14 @@ class Scores:
 
 
 class Scorer:
-    """Scores layouts of one problem, and counts how many it has scored."""
+    """Scores layouts of one problem, and counts how many it has scored. `tell` hears the count whenever it grows."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, tell: Told | None = None) -> None:
         self.problem = problem
         self.scored = 0
+        self._tell = tell
+        one = problem.computing_s(problem.compute_s[None, : problem.stages, None])
+        self._alike_s = float(one[0, 0]) if problem.alike else None
         self._exchange = problem.exchange_s.ravel()
         levels, ranks = np.unique(problem.hop_s, return_inverse=True)
         width = np.uint16 if len(levels) <= np.iinfo(np.uint16).max else np.int32
@@ -60,10 +68,16 @@ class Scorer:
 
     def completed(self, groups_BKM: Indices, exchanges_BK: Matrix, edges_BKK: Matrix) -> Scores:
         """Scores of groups whose exchanges and edges are known."""
-        self.scored += len(groups_BKM)
+        self.count(len(groups_BKM))
         talk_s = exchanges_BK.max(axis=1) + path_lengths(edges_BKK)
         cost_s = self.with_computing(talk_s, groups_BKM)
         return Scores(cost_s=cost_s, exchanges_BK=exchanges_BK, edges_BKK=edges_BKK)
+
+    def count(self, layouts: int) -> None:
+        """So many layouts more were looked at."""
+        self.scored += layouts
+        if self._tell is not None:
+            self._tell(self.scored)
 
     def groups(self, layouts_BN: Indices) -> Indices:
         """Shape (B, K, M), without the spares."""
@@ -92,22 +106,42 @@ class Scorer:
         return ranks
 
     def with_computing(self, talk_s: Vector, groups_BKM: Indices) -> Vector:
-        """Shape (B,): seconds per step if pipelines are made of devices alike in speed, as far as the groups have them.
+        """Shape (B,): seconds per step with computing, below which no pipelines of these groups can go.
 
-        In step (H = 1) all wait for the slowest device. Else a pipeline's tokens count whenever they come, and the
-        pace of all is the mean of the pipelines' paces: M / Σ 1 / seconds.
+        Devices alike in speed, or pipelines of one stage, reach it. Else it counts on pipelines that links allow or
+        not: `placing.composing` makes some, and says what they cost.
         """
-        compute_BKM = self.problem.compute_s[groups_BKM]
-        if not compute_BKM.any():
-            return talk_s
-        slowest_BM = np.sort(compute_BKM, axis=2).max(axis=1)
-        return pace_s(talk_s[:, None] + slowest_BM, in_step=self.problem.in_step)
+        if self._alike_s is not None:
+            return talk_s + self._alike_s
+        compute_BKM = np.sort(self.problem.compute_s[groups_BKM], axis=2)
+        if self.problem.in_step:
+            return talk_s + self._slowest_s(compute_BKM)
+        # 1 / seconds is supermodular in the devices of a pipeline, so that nothing beats pipelines of devices alike.
+        return pace_s(talk_s[:, None] + self.problem.computing_s(compute_BKM), in_step=False)
+
+    def _slowest_s(self, compute_BKM: Matrix) -> Vector:
+        """Shape (B,): in step all wait for the slowest pipeline. It is not faster than the mean of all would be if
+        devices alike in speed made pipelines, nor than the slowest device of a group among the fastest of the others.
+        """
+        mean_B = self.problem.computing_s(compute_BKM).mean(axis=1)
+        fastest_BK, slowest_BK = compute_BKM[:, :, 0], compute_BKM[:, :, -1]
+        others_BKK = np.repeat(fastest_BK[:, :, None], self.problem.stages, axis=2)
+        stages = np.arange(self.problem.stages)
+        others_BKK[:, stages, stages] = slowest_BK
+        bound: Vector = np.maximum(mean_B, self.problem.computing_s(others_BKK).max(axis=1))
+        return bound
 
 
 def pace_s(pipelines_BM: Matrix, *, in_step: bool) -> Vector:
-    """Shape (B,): seconds per step and pipeline of pipelines with these seconds each."""
+    """Shape (B,): seconds per step and pipeline of pipelines with these seconds each.
+
+    In step (H = 1) all wait for the slowest. Else the tokens of a pipeline count whenever they come, and the pace of
+    all is the mean of their paces: M / Σ 1 / seconds.
+    """
     slowest: Vector = pipelines_BM.max(axis=1)
     if in_step:
         return slowest
-    together: Vector = pipelines_BM.shape[1] / (1 / np.maximum(pipelines_BM, np.finfo(np.float64).tiny)).sum(axis=1)
+    fastest_B1 = pipelines_BM.min(axis=1, keepdims=True)
+    shares_BM = np.divide(fastest_B1, pipelines_BM, out=np.ones_like(pipelines_BM), where=pipelines_BM > 0)
+    together: Vector = fastest_B1[:, 0] * pipelines_BM.shape[1] / shares_BM.sum(axis=1)
     return together

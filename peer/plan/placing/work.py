@@ -32,9 +32,11 @@ class Work:
     """What a device must have to hold a stage."""
     compute_s: float = 0.0
     """What a device of speed 1 computes in one step. 0 leaves computing out, as the paper does."""
+    micro_batches: int = 1
+    """B: pieces in which a pipeline's batch goes through its stages. With one, all stages wait for each other."""
 
     def __post_init__(self) -> None:
-        for name, least in (("stages", 1), ("sync_steps", 1)):
+        for name, least in (("stages", 1), ("sync_steps", 1), ("micro_batches", 1)):
             if getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be at least {least}")
         for name in ("stage_bytes", "cut_bytes", "stage_memory_bytes", "compute_s"):
@@ -58,6 +60,7 @@ class Problem:
         exchange_s: shape (devices, devices): seconds per step that two of one stage average, 2 (α + c_dp / (M β)) / H.
         hop_s: shape (devices, devices): seconds per step that a pair of neighbouring stages takes, 2 (α + c_pp / β).
         compute_s: shape (devices,): seconds of computing per step.
+        micro_batches: B: pieces in which a batch goes through the stages.
         in_step: whether every step waits for the slowest pipeline (H = 1).
     """
 
@@ -67,6 +70,7 @@ class Problem:
     exchange_s: Matrix
     hop_s: Matrix
     compute_s: Vector
+    micro_batches: int
     in_step: bool
 
     def __len__(self) -> int:
@@ -76,6 +80,20 @@ class Problem:
     def placed(self) -> int:
         """Devices that are no spares."""
         return self.stages * self.pipelines
+
+    @property
+    def alike(self) -> bool:
+        """Whether all devices compute as fast."""
+        return bool((self.compute_s == self.compute_s[0]).all())
+
+    def computing_s(self, compute_XKM: Matrix) -> Matrix:
+        """Shape (X, M): seconds of computing per step of pipelines, from those of their devices; a column is one.
+
+        The first piece fills the pipeline, then its slowest stage sets the pace: Σ e + (B − 1) · max e of a piece (AMP,
+        arXiv:2210.07297), as in `peer/plan/pipeline.py`.
+        """
+        filled_XM: Matrix = compute_XKM.sum(axis=1) + (self.micro_batches - 1) * compute_XKM.max(axis=1)
+        return filled_XM / self.micro_batches
 
 
 def problem_of(
@@ -105,24 +123,28 @@ def problem_of(
         exchange_s=2 * links.transfer_s(work.stage_bytes / pipelines) / work.sync_steps,
         hop_s=2 * links.transfer_s(work.cut_bytes),
         compute_s=work.compute_s / _checked("speed", speeds, len(network))[fits],
-        in_step=work.sync_steps == 1,
+        micro_batches=work.micro_batches, in_step=work.sync_steps == 1,
     )  # fmt: skip
 
 
 def _fitting(network: Network, work: Work, memory_bytes: Sequence[float] | None) -> Indices:
     if memory_bytes is None:
         return np.arange(len(network))
-    memory = _checked("memory", memory_bytes, len(network))
+    memory = _checked("memory", memory_bytes, len(network), zero=True)
     return np.flatnonzero(memory >= work.stage_memory_bytes)
 
 
-def _checked(what: str, values: Sequence[float] | None, count: int) -> Vector:
+_RANGE = {False: "positive", True: "0 or more"}
+
+
+def _checked(what: str, values: Sequence[float] | None, count: int, *, zero: bool = False) -> Vector:
     if values is None:
         return np.ones(count)
     array = np.asarray(values, dtype=np.float64)
     if array.shape != (count,):
         raise BadInput(f"{what} has shape {array.shape}; {count} peers need one value each")
-    if not (array > 0).all():
-        wrong = int(np.flatnonzero(~(array > 0))[0])
-        raise BadInput(f"the {what} of peer {wrong} is {array[wrong]}; it must be positive")
+    good = array >= 0 if zero else array > 0
+    if not good.all():
+        wrong = int(np.flatnonzero(~good)[0])
+        raise BadInput(f"the {what} of peer {wrong} is {array[wrong]}; it must be {_RANGE[zero]}")
     return array

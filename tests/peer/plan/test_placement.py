@@ -131,12 +131,17 @@ def test_a_stage_lies_only_where_it_fits() -> None:
     assert set(found.spares) > {1, 4}
 
 
-def test_devices_alike_in_speed_make_a_pipeline() -> None:
-    """Where links are equal, each pipeline is of one speed, so that the fast ones wait for nobody between averages."""
-    speeds = [1.0, 3.0, 2.0, 2.0, 1.0, 3.0, 3.0, 1.0, 2.0]
-    work = Work(stages=3, stage_bytes=1e6, cut_bytes=1e6, sync_steps=100, compute_s=1.0)
-    found = place(random_network(9, 0, kind="equal"), work, speeds=speeds, effort=SMALL)
-    assert [len({speeds[peer] for peer in pipeline}) for pipeline in found.pipelines] == [1, 1, 1]
+def test_a_device_without_memory_is_spare() -> None:
+    work = Work(stages=2, stage_bytes=1e7, cut_bytes=1e7, stage_memory_bytes=1e9)
+    found = place(random_network(5, 0), work, memory_bytes=[2e9, 0.0, 2e9, 2e9, 2e9], effort=SMALL)
+    assert found.spares == (1,)
+
+
+def test_where_nothing_takes_time_there_still_is_a_layout() -> None:
+    """Five pipelines and more, of which nothing is known."""
+    network = Network(names=tuple("abcdefghijkl"), delay_s=np.zeros((12, 12)), bandwidth_bps=np.full((12, 12), np.inf))
+    found = place(network, Work(stages=2, stage_bytes=0, cut_bytes=0, sync_steps=5, compute_s=0), fewer=True)
+    assert (found.cost_s, len(found.pipelines)) == (0, 6)
 
 
 def test_fewer_pipelines_than_there_could_be() -> None:
@@ -158,6 +163,8 @@ def test_seldom_averaging_makes_pipelines_fast() -> None:
         ({"stages": 7}, {}, "7 stages need at least as many devices; there are 6"),
         ({"stages": 0}, {}, "stages is 0; it must be at least 1"),
         ({"sync_steps": 0}, {}, "sync_steps is 0"),
+        ({"micro_batches": 0}, {}, "micro_batches is 0"),
+        ({}, {"memory_bytes": [4.0] * 5 + [-1.0]}, "the memory of peer 5 is -1.0; it must be 0 or more"),
         ({"cut_bytes": -1.0}, {}, "cut_bytes is -1.0; it must be finite and not negative"),
         ({"stage_bytes": float("nan")}, {}, "stage_bytes is nan"),
         (

@@ -118,6 +118,19 @@ def test_another_number_of_stages_is_another_layout() -> None:
     assert len(after.moved) == 12
 
 
+def test_as_many_pipelines_as_were_asked_for() -> None:
+    """Also when more could be made; fewer only while there are no devices for them."""
+    network = random_network(12, 2)
+    present = place(network.only(list(range(9))), WORK, pipelines=2, effort=SMALL)
+    for devices, pipelines in ((12, 2), (5, 1), (7, 2)):
+        after = replan(present, network.only(list(range(devices))), WORK, effort=SMALL)
+        assert len(after.placement.pipelines) == pipelines
+        present = after.placement
+    assert len(replan(present, network, WORK, pipelines=3, effort=SMALL).placement.pipelines) == 3
+    with pytest.raises(BadInput, match="5 pipelines of 3 stages; 12 devices suffice for 1 to 4"):
+        replan(present, network, WORK, pipelines=5, effort=SMALL)
+
+
 def test_names_must_tell_peers_apart() -> None:
     network = random_network(6, 0)
     before = place(network, WORK, effort=SMALL)

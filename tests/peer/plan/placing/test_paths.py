@@ -54,7 +54,28 @@ def test_many_nodes_get_a_good_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(shortest_path(graphs(40, 1, seed=2)[0])) == list(range(40))
 
 
-def test_a_line_of_many_nodes_is_found() -> None:
-    places = np.random.default_rng(3).permutation(30).astype(np.float64)
+@pytest.mark.parametrize("nodes", [15, 30, 64])
+def test_a_line_of_many_nodes_is_found(nodes: int) -> None:
+    places = np.random.default_rng(3).permutation(nodes).astype(np.float64)
     edges = np.abs(places[:, None] - places[None, :])
-    assert path_lengths(edges[None])[0] == pytest.approx(29)
+    assert path_lengths(edges[None])[0] == pytest.approx(nodes - 1)
+
+
+@pytest.mark.parametrize("nodes", [16, 40])
+def test_many_graphs_of_many_nodes_are_each_as_if_alone(nodes: int) -> None:
+    """However many are looked at together; and the path that is kept is as short as was said, or shorter."""
+    edges = graphs(nodes, 300, seed=nodes)
+    lengths = path_lengths(edges)
+    assert len(lengths) == 300
+    for at in range(0, 300, 50):
+        assert lengths[at] == path_lengths(edges[at : at + 1])[0]
+        path = shortest_path(edges[at])
+        assert sorted(path) == list(range(nodes))
+        assert length(edges[at], path) <= lengths[at] * (1 + 1e-12)
+        assert length(edges[at], path) <= min(length(edges[at], turned) for turned in turns(path)) * (1 + 1e-9)
+
+
+def turns(path: list[int]) -> list[list[int]]:
+    """All ways to turn one stretch round."""
+    pairs = [(first, last) for last in range(1, len(path)) for first in range(last)]
+    return [path[:first] + path[first : last + 1][::-1] + path[last + 1 :] for first, last in pairs]

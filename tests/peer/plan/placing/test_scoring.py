@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import permutations, product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.plan.network import Network
+from peer.plan.pipeline import Stage, pipeline_step_s
 from peer.plan.placing.layouts import canonical, labels_of, layouts_of, random_layouts
-from peer.plan.placing.scoring import Scorer
+from peer.plan.placing.scoring import Scorer, pace_s
 from peer.plan.placing.work import Indices, Problem, Work, problem_of
 from tests.peer.plan.networks import KINDS, random_network
 from tests.peer.plan.placing import oracle
@@ -104,9 +108,59 @@ def test_a_pipeline_of_fast_devices_does_not_wait_for_a_slow_one_between_average
     speeds = [1.0, 0.25, 1.0, 0.25]
     layout = np.array([[0, 1, 2, 3]])
     for sync_steps, compute_s in ((1, 8.0), (1_000_000, 2 / (1 / 2 + 1 / 8))):
-        work = Work(stages=2, stage_bytes=0, cut_bytes=0, sync_steps=sync_steps, compute_s=2.0)
+        work = Work(stages=2, stage_bytes=0, cut_bytes=0, sync_steps=sync_steps, compute_s=2.0, micro_batches=1_000)
         scorer = Scorer(problem_of(network, work, speeds=speeds))
         assert scorer.score(layout).cost_s[0] == pytest.approx(compute_s, rel=0.05)
+
+
+@FIXED
+@given(
+    stages=st.integers(1, 6), pipelines=st.integers(1, 4), micro_batches=st.integers(1, 9), seed=st.integers(0, 99)
+)  # fmt: skip
+def test_computing_is_that_of_a_pipeline_that_fills(stages: int, pipelines: int, micro_batches: int, seed: int) -> None:
+    """As `peer/plan/pipeline.py` has it, of each column."""
+    rng = np.random.default_rng(seed)
+    work = replace(work_of(stages), compute_s=3.0, micro_batches=micro_batches)
+    problem = problem_of(random_network(stages * pipelines, seed), work)
+    compute_KM = rng.uniform(0.1, 5, (stages, pipelines))
+    pieces_KM, no_cuts = compute_KM / micro_batches, [0.0] * (stages - 1)
+    expected = [
+        pipeline_step_s([Stage(blocks=1, micro_s=each) for each in column], no_cuts, micro_batches)
+        for column in pieces_KM.T
+    ]  # fmt: skip
+    assert problem.computing_s(compute_KM[None])[0] == pytest.approx(expected)
+
+
+@FIXED
+@given(
+    kind=st.sampled_from(KINDS), sizes=st.sampled_from([(4, 2), (6, 2), (6, 3), (8, 4), (4, 4), (3, 1)]),
+    seed=st.integers(0, 99), sync_steps=st.sampled_from([1, 7]), micro_batches=st.sampled_from([1, 4]),
+    compute_s=st.sampled_from([0.1, 1.0, 20.0]),
+)  # fmt: skip
+def test_no_pipelines_of_these_groups_cost_less_than_the_score(
+    kind: str, sizes: tuple[int, int], seed: int, sync_steps: int, micro_batches: int, compute_s: float
+) -> None:
+    """And where links are alike and nobody waits for the slowest pipeline, some cost as little."""
+    (devices, stages), rng = sizes, np.random.default_rng(seed)
+    network, speeds = random_network(devices, seed, kind=kind), rng.uniform(0.2, 2, devices).tolist()
+    work = replace(work_of(stages, sync_steps), compute_s=compute_s, micro_batches=micro_batches)
+    problem = problem_of(network, work, speeds=speeds)
+    layout = random_layouts(problem, 1, rng)[0]
+    first, *others = groups_of(problem, layout)
+    least = min(
+        oracle.step_s(network, work, speeds, list(zip(*order, strict=True)))
+        for columns in product([first], *(permutations(group) for group in others)) for order in permutations(columns)
+    )  # fmt: skip
+    score = Scorer(problem).score(layout[None]).cost_s[0]
+    assert score <= least * (1 + 1e-9)
+    if kind == "equal" and sync_steps > 1:
+        assert score == pytest.approx(least)
+
+
+@pytest.mark.parametrize("in_step", [True, False])
+def test_what_takes_no_time_has_no_pace_that_overflows(in_step: bool) -> None:
+    assert pace_s(np.zeros((2, 9)), in_step=in_step).tolist() == [0.0, 0.0]
+    assert pace_s(np.array([[0.0, 1.0], [1e-310, 1e300]]), in_step=False) == pytest.approx([0.0, 2e-310])
 
 
 @FIXED
