@@ -162,6 +162,8 @@ class Head:
     evaluated: Measure | None = None
     """The newest held-out loss that it measured, in nats per token, and of which anchor."""
     evaluated_round: Count | None = None
+    device_gb: Measure | None = None
+    """Memory of the GPU that it trains with, in 10⁹ bytes; None: it has none, or does not know."""
     admission: Shown | None = None
     """The organiser's certificate for this peer, in a run that asks for one."""
     orders: Count | None = None

@@ -123,7 +123,8 @@ class ReportReceived(Event):
     """What another peer says of itself in its signed head record.
 
     `loss` is its last training loss, `evaluated` the newest held-out loss that it measured, of anchor
-    `evaluated_round` (nats per token). Only who reads the board (`watch`) hears these three and the speed.
+    `evaluated_round` (nats per token), `device_gb` the memory of its GPU in 10⁹ bytes, 0 if it says none. Only who
+    reads the board (`watch`) hears these four and the speed.
     """
 
     about: str
@@ -137,6 +138,7 @@ class ReportReceived(Event):
     evaluated: float | None = None
     evaluated_round: int = 0
     tokens_per_s: float = 0.0
+    device_gb: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +302,14 @@ class DistancesTold(Event):
 
     about: str
     rtt_s: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTold(Event):
+    """Another member says how much memory its GPU has, in 10⁹ bytes. Said again only if that changes."""
+
+    about: str
+    device_gb: float
 
 
 @dataclass(frozen=True, kw_only=True)

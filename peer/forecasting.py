@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from peer.events import AlertRaised, Event, RoundForecast
+from peer.events import AlertRaised, DistancesTold, Event, NetworkMeasured, RoundForecast
+from peer.plan.distances import Distances
 from peer.plan.live import Expected, Live, fact_of, in_words, remedy
 from peer.plan.machines import HOME_DELAY_S, Machine, claimed_mbps
 from peer.plan.shape import known_shape
@@ -26,8 +27,17 @@ class Forecaster:
     ) -> None:  # fmt: skip
         self._spec, self._me, self._pace, self._settings, self._emit = spec, me, pace, settings, emit
         self._live = Live(spec, known_shape(spec, parameters))
+        self._distances = Distances()
         self._foretold_s: float | None = None
         self._warned_at: int | None = None
+
+    def heard(self, event: Event) -> None:
+        """Something was measured of the network: of round trips it is kept how long they take."""
+        match event:
+            case NetworkMeasured():
+                self._distances.tell(self._me, {row["peer"]: row["rtt_s"] for row in event.peers})
+            case DistancesTold():
+                self._distances.tell(event.about, event.rtt_s)
 
     def committed(self, update: Update, round_s: float) -> None:
         """A round is over that took so long from anchor to anchor. Says what is expected of the next, once this peer's
@@ -40,7 +50,9 @@ class Forecaster:
         upload_bps = {member.peer: member.bandwidth_bps for member in update.members}
         mine = self._mine(settings, upload_bps.pop(self._me, 0))
         others = self._others(len(update.members))
-        expected = self._live.expect(mine, others, HOME_DELAY_S, tuple(upload_bps.values()))
+        expected = self._live.expect(
+            mine, others, HOME_DELAY_S, tuple(upload_bps.values()), tuple(upload_bps), self._distances.one_way_s()
+        )
         self._foretold_s = expected.round_s
         steps = self._pace.expected(update.round)
         advice = remedy(self._spec, expected, self._pace.step_s, steps, settings)
@@ -62,7 +74,7 @@ class Forecaster:
     def _mine(self, settings: Mapping[str, Any], upload_bps: int) -> Machine:
         return Machine(
             name="mine", step_s=self._pace.step_s, upload_mbps=claimed_mbps(upload_bps) or settings["upload_mbps"],
-            download_mbps=settings["download_mbps"],
+            download_mbps=settings["download_mbps"], region=self._me,
         )  # fmt: skip
 
     def _others(self, members: int) -> tuple[float, ...]:

@@ -178,6 +178,12 @@ class Gpu:
         return ", ".join(dict.fromkeys(reasons))
 
 
+def device_gb(gpu: Gpu | None = None) -> float | None:
+    """Memory of the GPU on which this process trains, in 10⁹ bytes; None without one, or where it does not tell."""
+    whole = (gpu or Gpu()).figures().get("vram_bytes")
+    return None if whole is None else round(whole / 1e9, 2)
+
+
 def gpu_in_use() -> str | None:
     """The UUID, as NVML writes it, of the CUDA device that holds this process's tensors; None before there are any."""
     if "torch" not in sys.modules:

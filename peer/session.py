@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from peer.events import (
 )  # fmt: skip
 from peer.limits.decide import Hold, until_of, why_of
 from peer.limits.resting import Resting
+from peer.measuring import device_gb
 from peer.settings import PeerSettings
 from peer.settling import fit_for, load_libraries, look_around, say_smaller
 from peer.spec import RunSpec, parse
@@ -104,6 +105,11 @@ class Peer(Standing):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.progress = Progress(self.exposure)
+
+    @cached_property
+    def device_gb(self) -> float | None:
+        """Memory of the GPU that was trained on first; None without one."""
+        return device_gb()
 
     @property
     def finished(self) -> bool:
@@ -417,7 +423,8 @@ class Peer(Standing):
         if self.progress.losses:
             progress = self._progressed()
             self.session.emit(progress)
-            self.link.send("progress", self._share(), progress.loss, self.pace.tokens_per_s or progress.tokens_per_s)
+            speed = self.pace.tokens_per_s or progress.tokens_per_s
+            self.link.send("progress", self._share(), progress.loss, speed, self.device_gb)
 
     def _give(self) -> None:
         """Offer what was learned to the others. Whoever streams trains on while it is being written."""

@@ -115,7 +115,9 @@ class Standing:
                     self.in_step = False
                 case "report":
                     name, values = fields
-                    self.session.emit(Event.registry[name](**values))
+                    event = Event.registry[name](**values)
+                    self.session.emit(event)
+                    self.forecaster.heard(event)
                 case _:
                     raise AssertionError(f"no such message: {kind}")
             message = None if self.session.stopping else self.link.receive(0.0)

@@ -46,6 +46,7 @@ class PeerDraft:
     loss: float | None
     tokens_per_s: float
     upload_bps: int
+    device_gb: float
     distances: Mapping[str, float]
     learning_rate: float | None
     bytes_sent: int

@@ -14,6 +14,7 @@ from peer.events import (
     AlertRaised,
     CheckpointWritten,
     DeviceMeasured,
+    DeviceTold,
     DistancesTold,
     Evaluated,
     Event,
@@ -238,6 +239,10 @@ def _take_distances(draft: SwarmDraft, peer: PeerDraft, t: float, event: Distanc
         draft.peer(event.about).distances = MappingProxyType(event.rtt_s)
 
 
+def _take_device_told(draft: SwarmDraft, peer: PeerDraft, t: float, event: DeviceTold) -> None:
+    draft.peer(event.about).device_gb = event.device_gb
+
+
 def _take_device(draft: SwarmDraft, peer: PeerDraft, t: float, event: DeviceMeasured) -> None:
     peer.device_figures = event
 
@@ -274,6 +279,7 @@ _TAKERS: dict[type[Event], Callable[[SwarmDraft, PeerDraft, float, Any], None]] 
     TransferProgressed: _take_transfer,
     NetworkMeasured: _take_network,
     DistancesTold: _take_distances,
+    DeviceTold: _take_device_told,
     DeviceMeasured: _take_device,
     CheckpointWritten: _take_checkpoint,
     AlertRaised: _take_alert,

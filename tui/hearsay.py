@@ -28,6 +28,7 @@ def take_hearsay(draft: SwarmDraft, peer: PeerDraft, t: float, event: ReportRece
     if speed:
         peer.tokens_per_s = speed
         draft.plot(peer.speeds, t, event.round, speed)
+    peer.device_gb = event.device_gb or peer.device_gb
     if event.loss is not None:
         peer.loss = event.loss
         draft.plot(peer.losses, t, event.round, event.loss)

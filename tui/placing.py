@@ -9,41 +9,24 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from statistics import fmean
-
-import numpy as np
+from dataclasses import asdict, dataclass
 
 from dht.errors import BadInput
-from peer.events import event_files, read_events
 from peer.plan.coefficients import shipped
-from peer.plan.machines import (
-    HOME_DELAY_S,
-    MAX_MEMBERS,
-    Machine,
-    Swarm,
-    at_places,
-    claimed_mbps,
-    claimed_step_s,
-    refuse_count,
-    swarm_of,
-)
-from peer.plan.network import Network
-from peer.plan.pipeline import cut_bytes
+from peer.plan.explain import seconds
+from peer.plan.machines import MAX_MEMBERS, Machine, Swarm, at_places, refuse_count
 from peer.plan.placement import Placement, place
 from peer.plan.placing.scoring import Told
 from peer.plan.placing.work import Work
 from peer.plan.regions import preset
-from peer.plan.round import step_seconds, step_tokens
-from peer.plan.shape import Shape, memory_of, shape_of, stage_bytes
+from peer.plan.replicas import work_of
+from peer.plan.round import step_seconds
+from peer.plan.shape import Shape, memory_of, shape_of
+from peer.plan.worst import step_between_s
 from peer.spec import RunSpec
-from tui.fold import fold_all
-from tui.planning import as_short, assumptions, peers_of, wrapped
+from tui.machines import peers_of
+from tui.plan_page import as_short, assumptions, wrapped
 from tui.progress import EVERY_S, count, format_bytes
-from tui.report.names import labels_of
-from tui.snapshot import PeerView
-from tui.snapshot import Swarm as Seen
 
 UNKNOWN = float("inf")
 """Memory of a peer that did not say: nothing is refused for it."""
@@ -78,6 +61,8 @@ class Placed:
     swarm: Swarm
     work: Work
     placement: Placement
+    between_s: tuple[float, float]
+    """Nine in ten steps take so long."""
 
 
 def find(asked: Place, tell: Told | None = None) -> Placed:
@@ -87,30 +72,16 @@ def find(asked: Place, tell: Told | None = None) -> Placed:
     swarm = _swarm(asked)
     step_s = [step_seconds(shape, spec, machine, shipped(), swarm) for machine in swarm.machines]
     memory_bytes = [1e9 * machine.memory_gb or UNKNOWN for machine in swarm.machines]
-    work = _work(shape, spec, _stages(asked, shape, memory_bytes), min(step_s))
-    network = swarm.network if asked.preset else _both_ways(swarm.network)
+    speeds = [min(step_s) / each for each in step_s]
+    work = work_of(shape, spec, _stages(asked, shape, memory_bytes), min(step_s))
+    network = swarm.network if asked.preset else swarm.network.both_ways()
     found = place(
-        network, work, memory_bytes=memory_bytes, speeds=[min(step_s) / each for each in step_s],
+        network, work, memory_bytes=memory_bytes, speeds=speeds,
         pipelines=asked.pipelines or None, fewer=True, seed=asked.seed, tell=tell,
     )  # fmt: skip
-    return Placed(asked=asked, shape=shape, swarm=swarm, work=work, placement=found)
-
-
-def _both_ways(network: Network) -> Network:
-    """Lines of homes are slow one way and fast the other. As much goes each way, one after the other, so that a pair
-    is as fast as the harmonic mean of both; `place` would take the mean, as DT-FM does for its links."""
-    with np.errstate(divide="ignore"):
-        bandwidth_bps = 2 / (1 / network.bandwidth_bps + 1 / network.bandwidth_bps.T)
-    return replace(network, bandwidth_bps=bandwidth_bps)
-
-
-def _work(shape: Shape, spec: RunSpec, stages: int, fastest_s: float) -> Work:
-    """What a stage of this model sends, holds and computes; `fastest_s` is an inner step of the fastest peer alone."""
-    whole = spec.inner.accumulation * cut_bytes(shape, spec.inner.sequences, spec.model.context)
-    return Work(
-        stages=stages, stage_bytes=stage_bytes(shape, spec, stages), cut_bytes=whole,
-        sync_steps=spec.round.steps, stage_memory_bytes=memory_of(shape, spec).device / stages,
-        compute_s=fastest_s / stages, micro_batches=spec.inner.accumulation,
+    return Placed(
+        asked=asked, shape=shape, swarm=swarm, work=work, placement=found,
+        between_s=step_between_s(swarm, work, speeds, found),
     )  # fmt: skip
 
 
@@ -134,8 +105,6 @@ def _stages(asked: Place, shape: Shape, memory_bytes: list[float]) -> int:
 def _swarm(asked: Place) -> Swarm:
     if asked.preset:
         return _spread_over(asked)
-    if asked.peers and Path(asked.peers).is_dir():
-        return _seen_from(Path(asked.peers), asked.spec)
     return peers_of(asked.peers, asked.spec, asked.machine)
 
 
@@ -147,43 +116,6 @@ def _spread_over(asked: Place) -> Swarm:
     count = int(asked.peers) if asked.peers else min(sum(regions.counts), MAX_MEMBERS)
     refuse_count(count, "--peers is {}", MAX_MEMBERS)
     return at_places(regions.network(count), asked.machine)
-
-
-def _seen_from(directory: Path, spec: RunSpec) -> Swarm:
-    """The peers of a run as one of them knows them: what they say of their speeds and lines, and the round trips that
-    it measured."""
-    if not event_files(directory):
-        raise BadInput(
-            f"{directory} holds no events; name the folder of a peer, a file of [[peer]] tables, or a number"
-        )
-    seen = fold_all(Seen(), read_events(directory))
-    labels, tokens = labels_of(seen), step_tokens(spec)
-    there = [view for view in seen.peers.values() if view.reports or view.state != "GONE"]  # mine may be stopped
-    refuse_count(len(there), f"{directory} knows {{}} peers", MAX_MEMBERS)
-    machines = [
-        Machine(
-            name=labels[view.peer], region=view.peer,
-            step_s=claimed_step_s(tokens, view.tokens_per_s),
-            upload_mbps=claimed_mbps(view.upload_bps),
-        )
-        for view in there
-    ]  # fmt: skip
-    return swarm_of(machines, delays=_delays(seen), otherwise_s=HOME_DELAY_S)
-
-
-def _delays(seen: Seen) -> dict[frozenset[str], float]:
-    """One way in seconds, by pair of ids: half of the round trips that both ends tell, the mean of the two."""
-    told: dict[frozenset[str], list[float]] = {}
-    for view in seen.peers.values():
-        for other, rtt_s in (_measured_by(view) | dict(view.distances)).items():
-            told.setdefault(frozenset((view.peer, other)), []).append(rtt_s / 2)
-    return {pair: fmean(delays_s) for pair, delays_s in told.items()}
-
-
-def _measured_by(view: PeerView) -> dict[str, float]:
-    """Round trips in seconds by peer id, in the lines of whoever reports."""
-    rows = view.network.peers if view.reports and view.network is not None else ()
-    return {row["peer"]: row["rtt_s"] for row in rows if row["rtt_s"] is not None and row["rtt_s"] >= 0}
 
 
 # ---- for people ----
@@ -225,6 +157,10 @@ def describe(found: Placed) -> str:
     lines.append("")
     for text in layout.explained().splitlines():
         lines += wrapped(text)
+    low_s, high_s = found.between_s
+    lines += wrapped(
+        f"nine in ten steps between {seconds(low_s)} and {seconds(high_s)}, an assumption: no pipeline was measured"
+    )
     return "\n".join([*lines, *wrapped("no run of today can be set up so: a replica is one process on one device")])
 
 
@@ -239,6 +175,7 @@ def to_json(found: Placed) -> str:
         "peers": list(layout.names), "assumed": list(found.swarm.assumed),
         "pipelines": [[layout.names[peer] for peer in peers] for peers in layout.pipelines],
         "spares": [layout.names[peer] for peer in layout.spares], "ranks": layout.ranks(), "step_s": layout.cost_s,
+        "low_s": found.between_s[0], "high_s": found.between_s[1],
         "averaging_s": layout.data_parallel_s, "passing_s": layout.pipeline_s, "computing_s": layout.compute_s,
         "note": layout.note, "evaluations": layout.evaluations,
         "bounds": [

@@ -149,6 +149,8 @@ class PeerView:
     tokens_per_s: float = 0.0
     upload_bps: int = 0
     """Bits per second that it pledged it can send; 0: not known."""
+    device_gb: float = 0.0
+    """Memory of its GPU in 10⁹ bytes, as others heard it say; 0: not known."""
     distances: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Round trips to others in seconds, by peer id, as it has told."""
     learning_rate: float | None = None

@@ -10,11 +10,14 @@ from dht.node import Node
 from dht.records import Head as HeadRecord
 from peer.averaging.driver import Driver
 from peer.averaging.notices import Notices, said_by
+from peer.events import DeviceTold
 from peer.rounds.effects import Received
 from peer.rounds.messages import HeadSent
 
 READ_BOARD_S = 3.0
 MEET_AGAIN_S = 20.0
+DEVICE_AGAIN_S = 600.0
+"""Nobody makes this peer write more often what GPU he says to have."""
 DIALS = 4
 """At a time."""
 
@@ -23,12 +26,16 @@ class Neighbours:
     """Finds who is there and connects to whoever is not heard.
 
     `hear_speeds` is told how many tokens per second the others of the electorate say to make; anybody else may
-    write on the board what he likes.
+    write on the board what he likes. `report` hears of them how much memory their GPUs have.
     """
 
     def __init__(
-        self, node: Node, notices: Notices, driver: Driver, hear_speeds: Callable[[Mapping[str, float]], None]
-    ) -> None:
+        self, node: Node, notices: Notices, driver: Driver, hear_speeds: Callable[[Mapping[str, float]], None],
+        report: Callable[[DeviceTold], None],
+    ) -> None:  # fmt: skip
+        self._report = report
+        self._devices: dict[str, tuple[float, float]] = {}
+        """By peer what was told of its GPU, and when."""
         self._node, self._notices, self._driver, self._hear_speeds = node, notices, driver, hear_speeds
         self._met: dict[str, tuple[float, tuple[str, ...]]] = {}
         """When each was dialled last, and where."""
@@ -40,6 +47,7 @@ class Neighbours:
             while True:
                 heads = await self._notices.read_heads()
                 self._hear_speeds(self._speeds(heads))
+                self._tell_devices(heads)
                 for peer, (head, addresses) in said_by(heads).items():
                     if head is not None and self._is_news(peer, head):
                         self._driver.deliver(Received(time.monotonic(), peer, head))
@@ -51,6 +59,15 @@ class Neighbours:
     def _speeds(self, heads: Mapping[str, HeadRecord]) -> dict[str, float]:
         voters = (peer for peer in self._driver.state.electorate if peer in heads)
         return {peer: speed for peer in voters if (speed := heads[peer].tokens_per_s)}
+
+    def _tell_devices(self, heads: Mapping[str, HeadRecord]) -> None:
+        now = time.monotonic()
+        for peer in self._driver.state.electorate:
+            device_gb = heads[peer].device_gb if peer in heads else None
+            before, told_at = self._devices.get(peer, (None, float("-inf")))
+            if device_gb is not None and device_gb != before and now - told_at > DEVICE_AGAIN_S:
+                self._devices[peer] = device_gb, now
+                self._report(DeviceTold(about=peer, device_gb=device_gb))
 
     def _is_news(self, peer: str, head: HeadSent) -> bool:
         """Of a peer that says nothing to me itself: it may be in another part of a network that was split."""

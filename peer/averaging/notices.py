@@ -43,6 +43,8 @@ class Learning:
     evaluated: float | None = None
     """The newest held-out loss that this peer measured, and of which anchor."""
     evaluated_round: int | None = None
+    device_gb: float | None = None
+    """Memory of the GPU that it trains with, in 10⁹ bytes; None without one."""
 
 
 NOTHING = Learning()

@@ -72,7 +72,8 @@ class Link:
             running = [
                 tasks.create_task(self._tick(), name="tick"),
                 tasks.create_task(
-                    Neighbours(self._node, self._notices, self._driver, self._hear_speeds).follow(), name="neighbours"
+                    Neighbours(self._node, self._notices, self._driver, self._hear_speeds, self._pipe.report).follow(),
+                    name="neighbours",
                 ),
                 tasks.create_task(self._publish_heads(), name="publish"),
                 tasks.create_task(self._hear_orders(), name="orders"),
@@ -171,8 +172,10 @@ class Link:
             now = time.monotonic()
             match kind:
                 case "progress":
-                    share, loss, tokens_per_s = fields
-                    self._learning = dataclasses.replace(self._learning, loss=loss, tokens_per_s=tokens_per_s)
+                    share, loss, tokens_per_s, device_gb = fields
+                    self._learning = dataclasses.replace(
+                        self._learning, loss=loss, tokens_per_s=tokens_per_s, device_gb=device_gb
+                    )
                     self._driver.deliver(Progressed(now, share))
                 case "evaluated":
                     round, loss = fields

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from dht.errors import BadInput
 from peer.plan.coefficients import shipped
 from peer.plan.explain import seconds
-from peer.plan.machines import HOME_DELAY_S, MAX_MEMBERS, Machine, alike
+from peer.plan.machines import MAX_MEMBERS, Machine, alike
 from peer.plan.round import RoundCost, predict, step_tokens
 from peer.plan.shape import shape_of
+from peer.plan.worst import worst_of
 from peer.settings import LEAST_MBPS, MOST_MBPS
 from peer.spec import RunSpec
 
@@ -40,6 +41,9 @@ class Verdict:
     sync_s: float | None = None
     """Of each round, from the last peer's freeze to the next anchor."""
     round_s: float | None = None
+    round_low_s: float | None = None
+    round_high_s: float | None = None
+    """Nine of ten rounds lie between the two."""
     margin: float | None = None
     """Of the time for an exchange (`round.exchange_s`), the share that is left over; negative: too late."""
     tokens_per_day: float | None = None
@@ -62,20 +66,23 @@ def judge(spec: RunSpec, found: Measured) -> Verdict:
     margin = 1 - max(cost.agreement.send, cost.agreement.reduce) / spec.round.exchange_s if lines_known else None
     whole = lines_known and found.step_s is not None
     tokens = cost.steps[0] * step_tokens(spec) * DAY_S / cost.round_s if whole else None
-    verdict = Verdict(
-        sentence="", sync_s=sync_s, margin=margin, round_s=cost.round_s if whole else None, tokens_per_day=tokens
-    )
+    rounds = {"round_s": cost.round_s, "round_low_s": cost.low_s, "round_high_s": cost.high_s} if whole else {}
+    verdict = Verdict(sentence="", sync_s=sync_s, margin=margin, tokens_per_day=tokens, **rounds)
     return Verdict(**{**asdict(verdict), "sentence": _sentence(spec, found, verdict)})
 
 
 def _predicted(spec: RunSpec, found: Measured) -> RoundCost:
-    delay_s = HOME_DELAY_S if found.round_trip_s is None else found.round_trip_s / 2
+    delay_s = None if found.round_trip_s is None else found.round_trip_s / 2
     machine = Machine(
         name="this machine", step_s=found.step_s or 0.0, upload_mbps=_bounded(found.upload_mbps),
         download_mbps=_bounded(found.download_mbps),
     )  # fmt: skip
     members = min(MAX_MEMBERS, max(2, found.peers + 1 if found.peers else spec.run.founders))
-    return predict(shape_of(spec), spec, alike(members, machine, otherwise_s=delay_s), shipped())
+    shape, swarm = shape_of(spec), alike(members, machine, otherwise_s=delay_s)
+    cost, worst = predict(shape, spec, swarm, shipped()), worst_of(swarm)
+    if worst is None:
+        return cost
+    return replace(cost, high_s=max(cost.high_s, predict(shape, spec, worst, shipped()).high_s))
 
 
 def _bounded(mbps: float | None) -> float:
@@ -90,10 +97,17 @@ def _sentence(spec: RunSpec, found: Measured, verdict: Verdict) -> str:
 def _about_sync(spec: RunSpec, found: Measured, verdict: Verdict) -> str:
     if verdict.sync_s is None:
         return "seconds of sync per round unknown: the line was not measured"
-    of = f" of each {seconds(verdict.round_s)} round" if verdict.round_s is not None else " per round"
+    of = _per_round(verdict)
     meanwhile = ", in which it trains on" if spec.round.overlap == "streaming" else ""
     up = f" at {found.upload_mbps:.3g} Mbit/s up" if found.upload_mbps is not None else ""
     return f"sync takes about {seconds(verdict.sync_s)}{of}{up}{meanwhile}"
+
+
+def _per_round(verdict: Verdict) -> str:
+    round_s, low_s, high_s = verdict.round_s, verdict.round_low_s, verdict.round_high_s
+    if round_s is None or low_s is None or high_s is None:
+        return " per round"
+    return f" of each {seconds(round_s)} round (nine in ten: {seconds(low_s)} to {seconds(high_s)})"
 
 
 def _about_deadline(spec: RunSpec, verdict: Verdict) -> str:

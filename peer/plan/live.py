@@ -93,22 +93,25 @@ class Live:
         return math.exp(self._log_factor)
 
     def expect(
-        self, mine: Machine, others: Sequence[float], delay_s: float, others_upload_bps: Sequence[int] = ()
-    ) -> Expected:
+        self, mine: Machine, others: Sequence[float], delay_s: float, others_upload_bps: Sequence[int] = (),
+        ids: Sequence[str] = (), delays_s: Mapping[frozenset[str], float] | None = None,
+    ) -> Expected:  # fmt: skip
         """Of the round that begins now. `others` are the tokens per second that other members say to make, 0 where one
         does not: it is taken to be as fast as this peer. `others_upload_bps` is what they say to send, 0 where one does
         not, and of as many as say so; that the two are not of the same peers in the same order makes no difference to
-        speak of: a round waits for the slowest of each. `delay_s` is one way."""
+        speak of: a round waits for the slowest of each. `ids` are the others', `mine.region` is that of this peer; of
+        pairs of ids `delays_s` says how far they are, one way, and `delay_s` stands for those that it lacks."""
         tokens = self._spec.inner.sequences * self._spec.inner.accumulation * self._spec.model.context
-        lines = (*others_upload_bps, *[0] * len(others))
+        lines, ids = (*others_upload_bps, *[0] * len(others)), (*ids, *[""] * len(others))
         machines = [mine] + [
             Machine(
                 name=f"other-{number}", step_s=claimed_step_s(tokens, speed) or mine.step_s,
-                upload_mbps=claimed_mbps(upload_bps),
+                upload_mbps=claimed_mbps(upload_bps), region=region,
             )
-            for number, (speed, upload_bps) in enumerate(zip(others, lines, strict=False))
+            for number, (speed, upload_bps, region) in enumerate(zip(others, lines, ids, strict=False))
         ]  # fmt: skip
-        cost = predict(self._shape, self._spec, swarm_of(machines, otherwise_s=delay_s), self._given)
+        swarm = swarm_of(machines, delays=delays_s, otherwise_s=delay_s)
+        cost = predict(self._shape, self._spec, swarm, self._given)
         self._foretold_s = cost.round_s
         round_s, wide = self.factor * cost.round_s, math.exp(Z90 * math.sqrt(self._variance))
         return Expected(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dht.errors import BadInput
-from peer.plan.network import Network
+from peer.plan.network import Matrix, Network
 from peer.plan.regions import Indices, Regions, regions_of
 from peer.rounds.update import MAX_MEMBERS as MAX_MEMBERS  # the screen takes the limits of a group from here
 from peer.rounds.update import MAX_PARTS as MAX_PARTS
@@ -107,9 +107,20 @@ class Swarm:
     """What nobody measured or said, in words."""
     cores: int = 0
     """If all peers run on one machine: how many cores they share. 0: each has a machine of its own."""
+    knows_lines: bool = False
+    """Whether the network is one that is known, whatever the machines say of their lines."""
+    assumes_delay: bool = False
+    """Whether `HOME_DELAY_S` stands for delays of which nothing is known."""
+    of_parts: bool = False
+    """Whether each peer stands for several devices: then its steps come from a formula that nothing here measured."""
 
     def __len__(self) -> int:
         return len(self.machines)
+
+    @property
+    def steps_known(self) -> bool:
+        """Whether the seconds of a step were measured, of every peer."""
+        return not self.of_parts and (self.cores > 0 or all(machine.step_s for machine in self.machines))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +130,8 @@ class Declared:
     machines: tuple[Machine, ...]
     delays: Mapping[frozenset[str], float] = field(default_factory=dict)
     """One way, in seconds, by pair of regions; of one region alone within it."""
-    otherwise_s: float = HOME_DELAY_S
+    otherwise_s: float | None = None
+    """Of all other pairs; None: assumed."""
     cores: int = 0
 
     def regions(self) -> tuple[Regions, Indices]:
@@ -127,20 +139,21 @@ class Declared:
         fastest_bps = max(max(machine.upload_bps, machine.download_bps) for machine in self.machines)
         return regions_of(
             [machine.region for machine in self.machines], self.delays, near_s=NEAR_DELAY_S,
-            otherwise_s=self.otherwise_s, bandwidth_bps=max(NO_CAP_BPS, fastest_bps),
+            otherwise_s=HOME_DELAY_S if self.otherwise_s is None else self.otherwise_s,
+            bandwidth_bps=max(NO_CAP_BPS, fastest_bps),
         )  # fmt: skip
 
     def swarm(self) -> Swarm:
         """The same with matrices between all peers. What no machine says is assumed, and listed."""
         regions, places = self.regions()
-        upload = np.array([machine.upload_bps for machine in self.machines])
-        download = np.array([machine.download_bps for machine in self.machines])
         network = Network(
             names=tuple(machine.name for machine in self.machines), delay_s=regions.delay_s[np.ix_(places, places)],
-            bandwidth_bps=np.minimum(upload[:, None], download[None, :]),
+            bandwidth_bps=rates_between(self.machines),
         )  # fmt: skip
+        assumes_delay = self.otherwise_s is None and bool((network.delay_s == HOME_DELAY_S).any())
         return Swarm(
-            machines=self.machines, network=network, assumed=tuple(_assumptions(self.machines)), cores=self.cores
+            machines=self.machines, network=network, cores=self.cores, assumes_delay=assumes_delay,
+            assumed=tuple(_assumptions(self.machines, assumes_delay=assumes_delay)),
         )  # fmt: skip
 
 
@@ -158,13 +171,29 @@ def swarm_of(
     machines: Sequence[Machine],
     *,
     delays: Mapping[frozenset[str], float] | None = None,
-    otherwise_s: float = HOME_DELAY_S,
+    otherwise_s: float | None = None,
     cores: int = 0,
 ) -> Swarm:
-    """Peers and the matrix between them. What no machine says is assumed, and listed."""
+    """Peers and the matrix between them. What no machine says is assumed, and listed; so is `otherwise_s`, the delay of
+    pairs that are not among `delays`, where it is None."""
     return Declared(
         machines=tuple(machines), delays=delays or {}, otherwise_s=otherwise_s, cores=cores
     ).swarm()  # fmt: skip
+
+
+def by_name(swarm: Swarm) -> Swarm:
+    """The same peers in the order of their names, so that nothing follows from the order in which they were said."""
+    order = sorted(range(len(swarm)), key=lambda peer: swarm.machines[peer].name)
+    machines = tuple(swarm.machines[peer] for peer in order)
+    return replace(swarm, machines=machines, network=swarm.network.only(order))
+
+
+def rates_between(machines: Sequence[Machine]) -> Matrix:
+    """Shape (n, n): what the sender's upload and the receiver's download let pass, in bits per second."""
+    upload = np.array([machine.upload_bps for machine in machines])
+    download = np.array([machine.download_bps for machine in machines])
+    pairs: Matrix = np.minimum(upload[:, None], download[None, :])
+    return pairs
 
 
 def alike(count: int, machine: Machine, **between: Any) -> Swarm:
@@ -181,11 +210,13 @@ def at_places(network: Network, machine: Machine) -> Swarm:
     return Swarm(
         machines=tuple(machines),
         network=replace(network, bandwidth_bps=np.minimum(network.bandwidth_bps, 1e6 * slowest)),
-        assumed=tuple(_assumptions(machines, knows_lines=True)),
+        assumed=tuple(_assumptions(machines, knows_lines=True)), knows_lines=True,
     )  # fmt: skip
 
 
-def _assumptions(machines: Sequence[Machine], knows_lines: bool = False) -> list[str]:
+def _assumptions(
+    machines: Sequence[Machine], *, knows_lines: bool = False, assumes_delay: bool = False
+) -> list[str]:  # fmt: skip
     said = []
     unknown = [machine for machine in machines if not machine.step_s and not machine.flops]
     if unknown:
@@ -194,6 +225,9 @@ def _assumptions(machines: Sequence[Machine], knows_lines: bool = False) -> list
     uncapped = [machine for machine in machines if not (machine.upload_mbps and machine.download_mbps)]
     if uncapped and len(machines) > 1 and not knows_lines:
         said.append(f"{_who(uncapped, machines)}: a line of 1 Gbit/s where no cap is said (--upload, --download)")
+    if assumes_delay:
+        text = f"{HOME_DELAY_S * 1000:g} ms one way where nothing is known"
+        said.append(f"{_who(machines, machines)}: {text}; say delay_ms in a file of peers")
     unsized = [machine for machine in machines if not machine.memory_gb]
     if unsized:
         said.append(f"{_who(unsized, machines)}: memory for the spec's micro-batch, no more (--memory)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,13 @@ class Network:
             delay_s=(self.delay_s + self.delay_s.T) / 2,
             bandwidth_bps=(self.bandwidth_bps + self.bandwidth_bps.T) / 2,
         )
+
+    def both_ways(self) -> Network:
+        """Bandwidths as of a pair that sends as much one way as the other, one after the other: their harmonic mean.
+        Lines of homes are slow one way and fast the other, of which the mean says little."""
+        with np.errstate(divide="ignore"):  # on the diagonal
+            bandwidth_bps = 2 / (1 / self.bandwidth_bps + 1 / self.bandwidth_bps.T)
+        return replace(self, bandwidth_bps=bandwidth_bps)
 
     def only(self, peers: list[int]) -> Network:
         """The network of some of its peers, in this order."""

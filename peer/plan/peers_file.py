@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dht.errors import BadInput
-from peer.plan.machines import HOME_DELAY_S, MOST_PEERS, Declared, Machine, Swarm, refuse_count
+from peer.plan.machines import MOST_PEERS, Declared, Machine, Swarm, refuse_count
 
 MOST_WHOLE = 10**18
 """Whole numbers beyond that are typing mistakes."""
@@ -35,14 +35,15 @@ class _Row(Machine):
 class _File:
     __pydantic_config__ = ConfigDict(extra="forbid")
     peer: list[_Row]
-    delay_ms: float = HOME_DELAY_S * 1000
-    """One way, between peers of which no regions, or no pair of regions, is known."""
+    delay_ms: float | None = None
+    """One way, between peers of which no regions, or no pair of regions, is known; None: assumed."""
     delays_ms: dict[str, float] = field(default_factory=dict)
     """By pair of regions, `"berlin tokyo" = 120`; one region twice is within it."""
     cores: int = 0
 
     def __post_init__(self) -> None:
-        _refuse_delay(self.delay_ms, "delay_ms")
+        if self.delay_ms is not None:
+            _refuse_delay(self.delay_ms, "delay_ms")
         known = {row.region for row in self.peer if row.region}
         for pair, delay_ms in self.delays_ms.items():
             _refuse_delay(delay_ms, f"delays_ms.{pair!r}")
@@ -100,7 +101,8 @@ def declared_by(table: Mapping[str, Any], source: str, *, most: int = MOST_PEERS
     if twice := [name for name, times in names.items() if times > 1]:
         raise BadInput(f"{source}: two peers are called {twice[0]!r}; give each a name of its own")
     delays = {frozenset(pair.split()): delay / 1000 for pair, delay in found.delays_ms.items()}
-    return Declared(machines=machines, delays=delays, otherwise_s=found.delay_ms / 1000, cores=found.cores)
+    otherwise_s = None if found.delay_ms is None else found.delay_ms / 1000
+    return Declared(machines=machines, delays=delays, otherwise_s=otherwise_s, cores=found.cores)
 
 
 def _refuse_no_numbers(table: Mapping[str, Any]) -> None:

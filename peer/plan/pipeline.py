@@ -22,22 +22,44 @@ class Stage:
     """Forward and backward of one micro-batch."""
 
 
-def balanced(shape: Shape, seconds_per_block: Sequence[float]) -> tuple[Stage, ...]:
+def balanced(
+    shape: Shape, seconds_per_block: Sequence[float], most_blocks: Sequence[int] | None = None
+) -> tuple[Stage, ...]:  # fmt: skip
     """Blocks shared out so that the slowest stage is as fast as it can be; each stage has one at least.
 
-    `seconds_per_block` is of each peer, for one micro-batch. The greedy choice is optimal for equal blocks: each next
-    block goes where it ends first. Raises ValueError for fewer blocks than peers.
+    `seconds_per_block` is of each peer, for one micro-batch; `most_blocks` is what each has memory for. The greedy
+    choice is optimal for equal blocks: each next block goes where it ends first, of those who have room. Raises
+    ValueError for fewer blocks than peers, and for less room than blocks.
     """
     peers = len(seconds_per_block)
+    room = [shape.blocks] * peers if most_blocks is None else most_blocks
     if shape.blocks < peers:
         raise ValueError(f"{shape.blocks} blocks cannot be cut into {peers} stages")
+    if not have_room(shape, room):
+        raise ValueError(f"{shape.blocks} blocks do not fit on peers that hold {', '.join(map(str, room))}")
     blocks = [1] * peers
     for _ in range(shape.blocks - peers):
-        next_one = min(range(peers), key=lambda peer: (blocks[peer] + 1) * seconds_per_block[peer])
-        blocks[next_one] += 1
+        free = [peer for peer in range(peers) if blocks[peer] < room[peer]]
+        blocks[min(free, key=lambda peer: (blocks[peer] + 1) * seconds_per_block[peer])] += 1
     return tuple(
         Stage(blocks=count, micro_s=count * each) for count, each in zip(blocks, seconds_per_block, strict=True)
     )
+
+
+def have_room(shape: Shape, most_blocks: Sequence[int]) -> bool:
+    """Whether all blocks fit on peers that hold so many each, with one on every peer."""
+    return min(most_blocks) >= 1 and sum(most_blocks) >= shape.blocks
+
+
+def stage_layers(shape: Shape, stage: int, blocks: Sequence[int]) -> tuple[int, ...]:
+    """Parameters of the layers of one stage of a model that is cut into so many blocks each.
+
+    What comes before the first block is with the first stage, what comes after the last one with the last.
+    """
+    first = shape.before + sum(blocks[:stage])
+    last = first + blocks[stage]
+    is_last = stage == len(blocks) - 1
+    return shape.layers[first if stage else 0 : len(shape.layers) if is_last else last]
 
 
 def cut_bytes(shape: Shape, sequences: int, context: int) -> float:

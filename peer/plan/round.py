@@ -261,8 +261,7 @@ def _cost(
     spec: RunSpec, swarm: Swarm, given: Coefficients, phases: Agreement, traffic: Traffic, round_s: float,
     train_s: float, exposed_s: tuple[float, ...], steps: Sequence[float], step_s: Sequence[float], waits_s: float,
 ) -> RoundCost:  # fmt: skip
-    known = all(machine.step_s for machine in swarm.machines) or swarm.cores > 0
-    deviation = 0.0 if known else UNMEASURED * min(1.0, train_s / round_s)
+    deviation = 0.0 if swarm.steps_known else UNMEASURED * min(1.0, train_s / round_s)
     low_s, high_s = given.interval(round_s, deviation)
     return RoundCost(
         round_s=round_s, low_s=low_s, high_s=high_s, train_s=train_s, exposed_s=exposed_s, steps=tuple(steps),

@@ -53,6 +53,8 @@ class Shape:
     vocabulary: int
     matrix_parameters: int
     """Of the matrices that every token is multiplied with, the output head included even where it is tied."""
+    before: int = 0
+    """Layers before the first block; what is neither of them nor a block comes after the last one."""
 
     @property
     def parameters(self) -> int:
@@ -122,7 +124,7 @@ def _llama(values: Mapping[str, Any], vocabulary: int, spec: RunSpec) -> Shape:
     return Shape(
         layers=(vocabulary * width, *(matrices + vectors,) * blocks, width, *own_head),
         blocks=blocks, width=width, attention_width=heads * head, vocabulary=vocabulary,
-        matrix_parameters=blocks * matrices + vocabulary * width,
+        matrix_parameters=blocks * matrices + vocabulary * width, before=1,
     )  # fmt: skip
 
 
@@ -152,7 +154,7 @@ def _gpt2(values: Mapping[str, Any], vocabulary: int, spec: RunSpec) -> Shape:
     return Shape(
         layers=(vocabulary * width, positions * width, *(matrices + vectors,) * blocks, 2 * width, *own_head),
         blocks=blocks, width=width, attention_width=width, vocabulary=vocabulary,
-        matrix_parameters=blocks * matrices + vocabulary * width,
+        matrix_parameters=blocks * matrices + vocabulary * width, before=2,
     )  # fmt: skip
 
 
@@ -176,6 +178,8 @@ class Memory:
     """On the device: parameters, gradients and the moments of the optimizer, float32."""
     activations: float
     """On the device: an estimate for one micro-batch (arXiv:2205.05198), and logits three times over."""
+    logits: float
+    """What of the activations belongs to the output head."""
     anchor: float
     """In main memory."""
     encoded: float
@@ -198,11 +202,13 @@ def memory_of(shape: Shape, spec: RunSpec) -> Memory:
     if inner.optimizer == "muon":
         moments -= shape.matrix_parameters - shape.vocabulary * shape.width
     wide = 1 if inner.precision == "bfloat16" else 2
-    per_token = ACTIVATION_BYTES * wide * shape.blocks * shape.width + 3 * FLOAT32_BYTES * shape.vocabulary
+    tokens = inner.sequences * spec.model.context
+    logits = tokens * 3 * FLOAT32_BYTES * shape.vocabulary
     codec, largest = Codec(spec.codec.wire), max(shape.fragment_parameters(spec.round.fragments))
     return Memory(
         training=FLOAT32_BYTES * (2 * parameters + moments),
-        activations=inner.sequences * spec.model.context * per_token,
+        activations=tokens * ACTIVATION_BYTES * wide * shape.blocks * shape.width + logits,
+        logits=logits,
         anchor=STATE_VECTORS * FLOAT32_BYTES * parameters,
         encoded=2 * codec.part_bytes(largest) + codec.of_means.part_bytes(largest),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 from peer.averaging.codec import Codec
@@ -49,6 +50,11 @@ class Strategy:
         return self.steps, self.overlap, self.fragments, self.pace, self.shards, self.inner_shards, self.stages
 
     @property
+    def replica(self) -> tuple[int, int, int, int, int]:
+        """The same for all whose replicas are made alike: H, overlap, fragments and codec change nothing of that."""
+        return self.sequences, self.accumulation, self.shards, self.inner_shards, self.stages
+
+    @property
     def steps_between_averages(self) -> int:
         """Inner steps after which a layer is averaged again."""
         return self.steps * self.fragments
@@ -58,13 +64,17 @@ class Strategy:
         return self.stages == 1 and self.shards == 1
 
     def words(self) -> str:
-        """H 250 · streaming · int4 · …"""
-        parts = [f"H {self.steps}", self.overlap, self.wire, f"{self.accumulation} × {self.sequences} sequences"]
+        """H 250 by speed · streaming · int4 · …"""
+        by = "" if self.pace == "steps" else f" by {self.pace}"
+        parts = [f"H {self.steps}{by}", self.overlap, self.wire, f"{self.accumulation} × {self.sequences} sequences"]
         parts += [f"{self.fragments} fragments"] if self.fragments > 1 else []
-        parts += [f"{self.shards} devices"] if self.shards > 1 else []
+        return " · ".join([*parts, *self.spans()])
+
+    def spans(self) -> list[str]:
+        """What a replica is made of, in words; nothing where it is one process on one device."""
+        parts = [f"{self.shards} devices"] if self.shards > 1 else []
         parts += [f"within {self.inner_shards}"] if self.inner_shards > 1 else []
-        parts += [f"{self.stages} peers per replica"] if self.stages > 1 else []
-        return " · ".join(parts)
+        return parts + ([f"{self.stages} peers per replica"] if self.stages > 1 else [])
 
 
 def strategy_of(spec: RunSpec) -> Strategy:
@@ -100,6 +110,7 @@ def with_deadlines(spec: RunSpec, *, exchange_s: float, ready_spread_s: float) -
     return replace(spec, round=table)
 
 
+@cache
 def bytes_per_parameter(wire: str) -> float:
     """On the wire, the mean over both directions, of one copy."""
     codec, elements = Codec(wire), 1 << 20

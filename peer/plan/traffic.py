@@ -83,21 +83,30 @@ class Traffic:
 
 def traffic_of(shape: Shape, spec: RunSpec, swarm: Swarm) -> Traffic:
     """Of a round of all peers of a swarm, with the wire and the fragments of a spec."""
+    return _traffic_of(
+        shape, swarm, spec.codec.wire, spec.codec.part_elements, spec.round.fragments, spec.round.audit
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _traffic_of(
+    shape: Shape, swarm: Swarm, wire: str, part_elements: int, fragments: int, audit: float
+) -> Traffic:  # fmt: skip
     members = len(swarm)
     if members == 1:
         return Traffic(up_bytes=0, down_bytes=0, send_wire_s=0, means_wire_s=0, messages=0)
     up, down = (np.array([getattr(machine, f"{way}_bps") for machine in swarm.machines]) / 8
                 for way in ("upload", "download"))  # fmt: skip
     pairs = swarm.network.bandwidth_bps / 8
-    cut_by = (shape.layers, spec.codec.part_elements, spec.round.fragments, _shares(swarm))
+    cut_by = (shape.layers, part_elements, fragments, _shares(swarm))
     layouts = [runs for turn in _turns(members) for runs in runs_of(*cut_by, turn)]
-    codec = Codec(spec.codec.wire)
+    codec = Codec(wire)
     rows = [_exchange(runs, codec, up, down, pairs) for runs in layouts]
     send_s, means_s = (float(np.mean([row[way] for row in rows])) for way in (0, 1))
     whole, means = (float(np.mean([_copy_bytes(runs, each) for runs in layouts])) for each in (codec, codec.of_means))
     control = float(np.mean([_control_bytes(runs, members) for runs in layouts]))
     # Each part is audited with this probability: all its givers send it once more.
-    audits = spec.round.audit * (members - 1) / members if members > 2 else 0.0
+    audits = audit * (members - 1) / members if members > 2 else 0.0
     sent = (members - 1) / members * (whole + means) + audits * whole + control
     return Traffic(
         up_bytes=sent, down_bytes=sent, send_wire_s=send_s * (1 + audits / 2), means_wire_s=means_s,

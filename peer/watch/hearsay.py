@@ -63,4 +63,5 @@ def _report(peer: str, head: Head) -> ReportReceived:
         about=peer, round=max(0, head.round), ready=head.ready and began, tokens=head.tokens, steps=head.steps,
         name=head.name, leaving=head.leaving, loss=head.loss, evaluated=head.evaluated,
         evaluated_round=head.evaluated_round or 0, tokens_per_s=head.tokens_per_s or 0.0,
+        device_gb=head.device_gb or 0.0,
     )  # fmt: skip

@@ -167,8 +167,8 @@ def test_types_and_ranges_are_strict(name: str, value: Any) -> None:
 
 def test_what_is_for_people_may_be_missing_and_is_left_out() -> None:
     """Records of peers that say nothing of their losses are as they always were."""
-    assert not FIELDS.keys() & {"loss", "tokens_per_s", "evaluated", "evaluated_round"}
-    told = replace(HEAD_BODY, loss=2.5, tokens_per_s=1e4, evaluated=2.25, evaluated_round=6)
+    assert not FIELDS.keys() & {"loss", "tokens_per_s", "evaluated", "evaluated_round", "device_gb"}
+    told = replace(HEAD_BODY, loss=2.5, tokens_per_s=1e4, evaluated=2.25, evaluated_round=6, device_gb=24.0)
     assert Head.unpack(told.pack()) == told
 
 
@@ -177,6 +177,7 @@ def test_what_is_for_people_may_be_missing_and_is_left_out() -> None:
     [
         ("loss", math.nan), ("loss", -1.0), ("loss", "2.5"), ("tokens_per_s", math.inf),
         ("loss", 1e308), ("evaluated", 1.1e9), ("tokens_per_s", 1e12),
+        ("device_gb", -1.0), ("device_gb", 1e10), ("device_gb", math.nan),
         ("evaluated", b""), ("evaluated_round", -1), ("evaluated_round", 1.0),
     ],
 )  # fmt: skip

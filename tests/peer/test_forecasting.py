@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from peer.events import AlertRaised, Event, RoundForecast
+from peer.events import AlertRaised, DistancesTold, Event, NetworkMeasured, RoundForecast
 from peer.forecasting import QUIET_ROUNDS, Forecaster
 from peer.rounds.update import Update
 from peer.settings import PeerSettings
@@ -98,3 +98,33 @@ def test_what_a_pause_took_teaches_nothing() -> None:
     told.rounds(7, 7, round_s=8 * 3600.0)
     assert told.forecasts[-1].foretold_s is None
     assert abs(told.forecasts[-1].expected_s / 60.0 - 1) < 0.01
+
+
+# ---- distances ----
+
+
+def first_forecast_s(*heard: Event) -> float:
+    told = Told()
+    for event in heard:
+        told.forecaster.heard(event)
+    told.rounds(1, 1)
+    return told.forecasts[0].expected_s
+
+
+def measured(**rtt_s: float | None) -> NetworkMeasured:
+    rows = [
+        {"peer": peer, "address": "", "relayed": False, "bytes_sent": 0, "bytes_received": 0, "rtt_s": each}
+        for peer, each in rtt_s.items()
+    ]
+    return NetworkMeasured(addresses=[], reach="", bytes_sent=0, bytes_received=0, peers=rows)
+
+
+def test_round_trips_that_were_measured_are_foretold_with() -> None:
+    """Of all pairs: mine as I measured them, the others' as they say; of the rest it is assumed how far they are."""
+    others = DistancesTold(about="p1", rtt_s={"p2": 2.0})
+    assumed_s, near_s = first_forecast_s(), first_forecast_s(measured(p1=0.002, p2=0.002))
+    far_s = first_forecast_s(measured(p1=2.0, p2=2.0), others)
+    assert near_s < assumed_s < far_s
+    assert far_s - assumed_s > 5, "nine delays of a second instead of 30 ms"
+    assert assumed_s < first_forecast_s(measured(p1=None, p2=None), others) < far_s
+    assert first_forecast_s(measured(stranger=9.0)) == assumed_s

@@ -16,7 +16,7 @@ import pytest
 
 from peer import measuring as measurings
 from peer.events import DeviceMeasured, Event, Line, format_line, parse_line
-from peer.measuring import Gpu, Tree, measuring, one_at_a_time
+from peer.measuring import Gpu, Tree, device_gb, measuring, one_at_a_time
 from peer.testing.children import HANG_S
 
 
@@ -95,6 +95,12 @@ def test_without_a_gpu_no_driver_is_asked() -> None:
     nvml = Nvml()
     assert Gpu(lambda: None, nvml).figures() == {}
     assert nvml.calls == []
+
+
+def test_of_its_memory_there_is_a_figure_for_others() -> None:
+    assert device_gb(Gpu(lambda: "GPU-1", Nvml())) == 85.9
+    assert device_gb(Gpu(lambda: "GPU-1", Nvml("nvmlDeviceGetMemoryInfo"))) is None
+    assert device_gb(Gpu(lambda: None, Nvml())) is None
 
 
 def test_a_gpu_is_found_once_the_model_is_on_it() -> None:

@@ -130,13 +130,19 @@ def test_a_gentle_peer_that_is_asked_to_leave_does_not_finish_its_rest(story: St
     assert len(story.link.waits) == 4
 
 
+def test_the_memory_of_a_gpu_is_told_with_progress(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peer.session.device_gb", lambda: 24.0)
+    story.turns(STEPS)
+    assert {fields[3] for kind, *fields in story.link.told if kind == "progress"} == {24.0}
+
+
 def test_progress_is_told_once_a_second_and_at_the_end(story: Story) -> None:
     """The link learns the share that is done; people learn loss and speed."""
     story.trainer.step_s = 0.4
     story.turns(STEPS)
     progress = [fields[0] for kind, *fields in story.link.told if kind == "progress"]
     assert progress == [0.75, 1.0]
-    assert [tuple(told) for kind, _, *told in story.link.told if kind == "progress"] == [(2.0, 160.0), (2.0, 160.0)]
+    assert [tuple(told) for kind, _, *told in story.link.told if kind == "progress"] == [(2.0, 160.0, None)] * 2
     assert [event.tokens for event in story.told(InnerProgressed)] == [192, 64]
     assert all(event.loss == 2.0 for event in story.told(InnerProgressed))
 

@@ -90,6 +90,18 @@ def test_a_page_of_eighty_columns_says_what_bounds_a_step(tmp_path: Path, capsys
     assert lines[-1] == "no run of today can be set up so: a replica is one process on one device"
 
 
+def test_a_step_has_an_interval_that_knows_which_lines_are_assumed(tmp_path: Path, capsys: Said) -> None:
+    (tmp_path / "peers.toml").write_text(REGIONS)
+    said = placed(capsys, "tiny", "--peers", str(tmp_path / "peers.toml"), "--stages", "2")
+    assert 1.5 < said["high_s"] / said["step_s"] < 2.5
+    assert said["low_s"] * said["high_s"] == pytest.approx(said["step_s"] ** 2)
+    assumed = placed(capsys, "tiny", "--peers", "4", "--stages", "2", "--step-s", "1")
+    assert assumed["low_s"] < assumed["step_s"]
+    assert assumed["high_s"] / assumed["step_s"] > 1.2 * said["high_s"] / said["step_s"]
+    assert main(["place", "tiny", "--peers", str(tmp_path / "peers.toml"), "--stages", "2"]) == 0
+    assert "nine in ten steps between" in capsys.readouterr().out
+
+
 def test_without_a_number_a_model_is_cut_as_little_as_memory_allows(capsys: Said) -> None:
     """The large one fits on no device of 8 GB; the small one is not cut at all."""
     spec = load("llama-1b")

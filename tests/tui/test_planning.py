@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from peer.events import DeviceMeasured, DeviceTold, Line, PeerStarted, ReportReceived, format_line
 from peer.spec import load
 from tui.cli import main
 
@@ -24,7 +25,9 @@ def test_a_table_of_eighty_columns_and_why_the_next_one_lost(capsys: pytest.Capt
     assert any(line.startswith("= ") and " none " in line for line in lines)
     assert any(line.startswith("2 lost: ") for line in lines)
     assert any("nine in ten between" in line for line in lines)
-    assert not any(line.startswith("assumed") for line in lines)
+    assert [line for line in lines if line.startswith("assumed")] == [
+        "assumed for every peer: 30 ms one way where nothing is known; say delay_ms in a",
+    ]
 
 
 def test_what_nobody_measured_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,6 +72,89 @@ def test_peers_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "anna: " in text
     assert "ben-1: " in text
     assert "ben-2: " not in text  # it is like ben-1
+
+
+SMALL = """
+[delays_ms]
+"berlin tokyo" = 300
+{}
+"""
+PEER = """
+[[peer]]
+name = "{name}"
+region = "{region}"
+step_s = 1.0
+memory_gb = 0.012
+"""
+
+
+def small_peers(names: str) -> str:
+    """Too small for a whole model each, in two cities."""
+    rows = [PEER.format(name=name, region="berlin" if name[0] == "b" else "tokyo") for name in names.split()]
+    return SMALL.format("".join(rows))
+
+
+def test_replicas_over_peers_are_planned_alike_in_whatever_order_they_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And who works together is near each other. Without --spans there is no plan for such peers."""
+    told = []
+    for number, names in enumerate(("b1 t1 b2 t2", "t2 b2 b1 t1")):
+        path = tmp_path / f"peers-{number}.toml"
+        path.write_text(small_peers(names))
+        assert main(["plan", "tiny", "--peers", str(path), "--spans", "--json"]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0] == told[1]
+    pipelines = told[0]["pipelines"]
+    assert {frozenset(held["peer"][0] for held in each) for each in pipelines} == {frozenset("b"), frozenset("t")}
+    assert all(sum(held["blocks"] for held in each) == 4 for each in pipelines)
+    assert main(["plan", "tiny", "--peers", str(path)]) == 2
+
+
+def test_who_would_hold_what_is_a_line_for_each_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, planned = tmp_path / "peers.toml", tmp_path / "planned.toml"
+    path.write_text(small_peers("b1 t1"))
+    asked = ["plan", "tiny", "--peers", str(path), "--spans"]
+    assert main(asked) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("of 2 peers per replica" in line for line in lines)
+    assert any(re.fullmatch(r"  [bt]1 \(\d\) > [bt]1 \(\d\): \d+ steps of .*", line) for line in lines)
+    assert any("no run of today can be set up so" in line for line in lines)
+    assert any(line.startswith("= does not fit (the spec as it stands)") for line in lines)
+    assert main([*asked, "--write", str(planned)]) == 2
+    assert "leave --spans out" in capsys.readouterr().err
+    assert not planned.exists()
+
+
+def test_the_peers_of_a_run_are_planned_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `homefires place` has them: what a peer of the run knows of them."""
+    events = [
+        PeerStarted(name="mine", version="0"),
+        ReportReceived(
+            about="b", round=1, ready=False, tokens=1, steps=1, name="ben", tokens_per_s=512.0, device_gb=24.0
+        ),
+        DeviceMeasured(vram_bytes=8 * 10**9), DeviceTold(about="c", device_gb=12.0),
+    ]  # fmt: skip
+    lines = [Line(seq=n, t=100.0 + n, run="tiny", peer="a", event=event) for n, event in enumerate(events)]
+    (tmp_path / "events.jsonl").write_text("".join(f"{format_line(line)}\n" for line in lines))
+    assert main(["plan", "tiny", "--peers", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    said = [(peer["name"], peer["step_s"], peer["memory_gb"]) for peer in told["peers"]]
+    assert [memory_gb for _, _, memory_gb in said] == [24.0, 12.0, 8.0]
+    assert (said[0][:2], said[2][:2]) == (("ben", 1.0), ("mine", 0.0))
+    (tmp_path / "empty").mkdir()
+    assert main(["plan", "tiny", "--peers", str(tmp_path / "empty")]) == 2
+    assert "holds no events" in capsys.readouterr().err
+
+
+def test_it_says_what_was_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ASKED, "--set", "round.pace=time"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "rounds stay by time (round.pace)" in text
+    assert "steps were measured with 1 × 8 sequences: no other cut of the batch is known to be faster" in text
+    assert main([*ASKED[:-2], "--memory", "0.0175"]) == 0
+    assert "that another cut of the batch takes as long is assumed" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def add_to(commands: Commands) -> None:
 def _place(options: argparse.Namespace) -> int:
     from peer.events import printable
     from tui.choose import choose_spec
+    from tui.machines import machine_of
     from tui.placing import Place, Searching, describe, find, to_json
-    from tui.planning import machine_of
 
     asked = Place(
         spec=choose_spec(options.spec, sets=options.sets), peers=options.peers, machine=machine_of(options),

@@ -19,9 +19,11 @@ def add_to(commands: Commands) -> None:
 def _add_plan(commands: Commands) -> None:
     parser = add_command(commands, "plan", _plan, "say what a run will cost on some peers, and how to set it up")
     add_spec_options(parser, "spec")
-    text = "how many, or a TOML file of [[peer]] tables (default: as many as found the run)"
-    parser.add_argument("--peers", default="", metavar="N|FILE", help=text)
+    text = "how many, a TOML file of [[peer]] tables, or the folder of a peer of a run (default: as many as found it)"
+    parser.add_argument("--peers", default="", metavar="N|FILE|DIR", help=text)
     add_machine(parser)
+    text = "compare replicas that span several devices or peers, too; no run of today can be set up so"
+    parser.add_argument("--spans", action="store_true", help=text)
     text = "how much the quality of tokens counts beside their number: 0 not at all (default 1)"
     parser.add_argument("--quality", type=float, default=1.0, metavar="W", help=text)
     text = "what rounds took on your machines: a peer's folder or events, or what an earlier fit wrote"
@@ -33,11 +35,13 @@ def _add_plan(commands: Commands) -> None:
 def _plan(options: argparse.Namespace) -> int:
     from peer.events import printable
     from tui.choose import choose_spec
-    from tui.planning import Plan, answer, describe, machine_of, to_json, write
+    from tui.machines import machine_of
+    from tui.plan_page import describe
+    from tui.planning import Plan, answer, to_json, write
 
     plan = Plan(
         spec=choose_spec(options.spec, sets=options.sets), peers=options.peers, machine=machine_of(options),
-        parameters=options.parameters, quality=options.quality, measured=options.measured,
+        parameters=options.parameters, quality=options.quality, measured=options.measured, spans=options.spans,
     )  # fmt: skip
     found = answer(plan)
     print(to_json(found) if options.json else "\n".join(map(printable, describe(found).splitlines())))

@@ -13,6 +13,7 @@ import pytest
 from dht.records import Head as HeadRecord
 from peer.averaging import neighbours
 from peer.averaging.neighbours import Neighbours
+from peer.events import DeviceTold
 from peer.rounds.effects import Received
 from peer.rounds.messages import HeadSent
 from peer.testing.children import HANG_S
@@ -29,6 +30,8 @@ class Around:
     hanging: str = ""
     met: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    reported: list[DeviceTold] = field(default_factory=list)
+    device_gb: dict[str, float] = field(default_factory=dict)
     speeds: dict[str, float] = field(default_factory=dict)
     heard: list[Mapping[str, float]] = field(default_factory=list)
     reads: int = 0
@@ -43,7 +46,10 @@ class Around:
             self.on_read()
         if self.reads == 3:
             self.read_again.set()
-        return {peer: record(head, addresses, self.speeds.get(peer)) for peer, (head, addresses) in self.others.items()}
+        return {
+            peer: record(head, addresses, self.speeds.get(peer), self.device_gb.get(peer))
+            for peer, (head, addresses) in self.others.items()
+        }
 
     async def meet(self, peer: str, addresses: tuple[str, ...]) -> bool:
         self.met.append(peer)
@@ -57,19 +63,22 @@ class Around:
         self.state.heard[event.sender] = (event.message, event.now)
 
 
-def record(head: HeadSent | None, addresses: tuple[str, ...], tokens_per_s: float | None) -> HeadRecord:
+def record(
+    head: HeadSent | None, addresses: tuple[str, ...], tokens_per_s: float | None, device_gb: float | None
+) -> HeadRecord:
     said = HEAD if head is None else head
     return HeadRecord(
         run=b"r" * 32, anchor=b"" if head is None else head.anchor, round=said.round, weight=said.weight, state=b"",
         ready=said.ready, stuck_s=0.0, tokens=said.tokens, steps=said.steps, bandwidth_bps=0, leaving=False, reach=0,
-        name="", version="1", addrs=addresses, tokens_per_s=tokens_per_s,
+        name="", version="1", addrs=addresses, tokens_per_s=tokens_per_s, device_gb=device_gb,
     )  # fmt: skip
 
 
 async def follow(around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three looks at the board."""
     monkeypatch.setattr(neighbours, "READ_BOARD_S", 0.0)
-    task = asyncio.create_task(Neighbours(around, around, around, around.heard.append).follow())  # type: ignore[arg-type]
+    follower = Neighbours(around, around, around, around.heard.append, around.reported.append)  # type: ignore[arg-type]
+    task = asyncio.create_task(follower.follow())
     async with asyncio.timeout(HANG_S):
         await around.read_again.wait()
     task.cancel()
@@ -118,3 +127,32 @@ async def test_speeds_are_told_of_those_who_say_them(monkeypatch: pytest.MonkeyP
     around = Around(everybody, speeds={"p1": 1500.0, "stranger": 1e9})
     await follow(around, monkeypatch)
     assert around.heard[:2] == [{"p1": 1500.0}] * 2
+
+
+async def test_the_memory_of_a_gpu_is_reported_once_and_of_members_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    everybody = {peer: (HEAD, NOWHERE) for peer in ("p1", "p2", "stranger")}
+    around = Around(everybody, device_gb={"p1": 24.0, "stranger": 80.0})
+    await follow(around, monkeypatch)
+    assert around.reported == [DeviceTold(about="p1", device_gb=24.0)]
+
+
+async def test_who_says_another_figure_each_time_is_not_written_down_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But who has another GPU after a while is."""
+    around = Around({"p1": (HEAD, NOWHERE)}, device_gb={"p1": 24.0})
+    read_heads = around.read_heads
+
+    async def another_each_time() -> dict[str, HeadRecord]:
+        around.device_gb["p1"] += 1.0
+        return await read_heads()
+
+    monkeypatch.setattr(around, "read_heads", another_each_time)
+    await follow(around, monkeypatch)
+    assert len(around.reported) == 1
+    monkeypatch.setattr(neighbours, "DEVICE_AGAIN_S", -1.0)
+    around.reported.clear()
+    around.read_again.clear()
+    around.reads = 0
+    await follow(around, monkeypatch)
+    assert len(around.reported) >= 3

@@ -18,7 +18,7 @@ from peer.rounds.messages import HeadSent
 
 RUN, NOW_S = b"r" * 32, 1_800_000_000.0
 SAID = HeadSent(b"a" * 32, 3, 9, b"s" * 32, True, 100, 10, False, "Zoë")
-LEARNING = Learning(loss=2.5, tokens_per_s=1000.0, evaluated=2.25, evaluated_round=2)
+LEARNING = Learning(loss=2.5, tokens_per_s=1000.0, evaluated=2.25, evaluated_round=2, device_gb=24.5)
 
 
 @pytest.fixture
@@ -36,6 +36,7 @@ async def test_others_hear_how_training_goes(board: MemoryBoard) -> None:
     await zoe.publish(SAID, LEARNING)
     (head,) = (await reader.read_heads()).values()
     assert (head.loss, head.tokens_per_s, head.evaluated, head.evaluated_round) == (2.5, 1000.0, 2.25, 2)
+    assert head.device_gb == 24.5
     assert (head.anchor, head.round, head.name, head.ready) == (SAID.anchor, 3, "Zoë", True)
     assert head.version == version("homefires")
     assert await reader.read_others() == {zoe.identity.peer_id: (SAID, ())}

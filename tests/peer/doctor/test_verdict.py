@@ -9,6 +9,7 @@ import pytest
 
 from peer.doctor.verdict import Measured, judge
 from peer.plan.coefficients import shipped
+from peer.plan.explain import seconds
 from peer.plan.machines import Machine, alike
 from peer.plan.round import predict
 from peer.plan.shape import shape_of
@@ -27,13 +28,22 @@ def test_the_planner_is_the_judge(spec: RunSpec) -> None:
     verdict = judge(spec, WHOLE)
     machine = Machine(name="x", step_s=2.0, upload_mbps=20.0, download_mbps=100.0)
     cost = predict(shape_of(spec), spec, alike(4, machine, otherwise_s=0.03), shipped())
-    assert verdict.round_s == cost.round_s
+    assert (verdict.round_s, verdict.round_low_s, verdict.round_high_s) == (cost.round_s, cost.low_s, cost.high_s)
     assert verdict.sync_s == cost.agreement.total
     per_step = spec.inner.sequences * spec.inner.accumulation * spec.model.context
     assert verdict.tokens_per_day == pytest.approx(cost.steps[0] * per_step * 86400 / cost.round_s)
     assert verdict.margin == 1 - max(cost.agreement.send, cost.agreement.reduce) / spec.round.exchange_s
     assert "sync takes about" in verdict.sentence
+    assert f"(nine in ten: {seconds(cost.low_s)} to {seconds(cost.high_s)})" in verdict.sentence
     assert "tokens a day" in verdict.sentence
+
+
+def test_a_delay_that_was_not_measured_may_be_long(spec: RunSpec) -> None:
+    near, unknown = (judge(spec, dataclasses.replace(WHOLE, round_trip_s=each)) for each in (0.06, None))
+    assert unknown.round_s == near.round_s
+    assert near.round_high_s is not None
+    assert unknown.round_high_s is not None
+    assert unknown.round_high_s > near.round_high_s
 
 
 def test_a_line_that_is_too_slow_is_told_so(spec: RunSpec) -> None:
@@ -50,7 +60,7 @@ def test_a_line_that_is_too_slow_is_told_so(spec: RunSpec) -> None:
 def test_nothing_is_said_of_what_was_not_measured(spec: RunSpec, missing: str) -> None:
     verdict = judge(spec, dataclasses.replace(WHOLE, **{missing: None}))
     assert verdict.tokens_per_day is None
-    assert verdict.round_s is None
+    assert verdict.round_s is verdict.round_low_s is verdict.round_high_s is None
     assert (verdict.sync_s is None) == (missing != "step_s")
     assert (verdict.margin is None) == (missing != "step_s")
     assert "unknown" in verdict.sentence

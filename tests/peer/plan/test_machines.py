@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dht.errors import BadInput
-from peer.plan.machines import HOME_DELAY_S, NEAR_DELAY_S, Declared, Machine, alike, swarm_of
+from peer.plan.machines import HOME_DELAY_S, NEAR_DELAY_S, Declared, Machine, alike, by_name, swarm_of
 from peer.plan.peers_file import declared_by, peers_from, read_peers
 
 
@@ -93,10 +93,21 @@ def test_a_file_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
 
 def test_what_nobody_said_is_listed() -> None:
     said = alike(3, Machine(name="x")).assumed
-    assert [text.split(":")[0] for text in said] == ["every peer"] * 3
-    told = alike(3, Machine(name="x", step_s=1, upload_mbps=5, download_mbps=50, memory_gb=8))
-    assert told.assumed == ()
-    assert told.network.delay_s[0, 1] == HOME_DELAY_S
+    assert [text.split(":")[0] for text in said] == ["every peer"] * 4
+    machine = Machine(name="x", step_s=1, upload_mbps=5, download_mbps=50, memory_gb=8)
+    (delay,) = alike(3, machine).assumed
+    assert "30 ms one way" in delay
+    assert alike(3, machine, otherwise_s=HOME_DELAY_S).assumed == ()
+    table = {"peer": [vars(machine) | {"count": 3}]}
+    assert peers_from({"delay_ms": 30, **table}, "peers.toml").assumed == ()
+    assert peers_from(table, "peers.toml").assumed == (delay,)
+
+
+def test_peers_by_name_keep_their_lines() -> None:
+    machines = [Machine(name=name, region=name) for name in "cab"]
+    swarm = by_name(swarm_of(machines, delays={frozenset("ca"): 0.5, frozenset("ab"): 0.25}))
+    assert [machine.name for machine in swarm.machines] == list(swarm.network.names) == ["a", "b", "c"]
+    assert (swarm.network.delay_s[0, 2], swarm.network.delay_s[1, 0]) == (0.5, 0.25)
 
 
 def test_two_regions_of_which_nothing_is_said_are_as_far_as_homes() -> None:

@@ -25,6 +25,14 @@ def test_directions_are_averaged() -> None:
     assert both.bandwidth_bps[0, 1] == both.bandwidth_bps[1, 0] == pytest.approx(16e6)
 
 
+def test_both_ways_are_as_fast_as_one_after_the_other() -> None:
+    """The mean of 8 and 24 Mbit/s would be 16."""
+    both = network().both_ways()
+    assert both.bandwidth_bps[0, 1] == both.bandwidth_bps[1, 0] == pytest.approx(12e6)
+    there_s, back_s = network().transfer_s(1e6)[[0, 1], [1, 0]]
+    assert 2 * both.symmetrised().transfer_s(1e6)[0, 1] == pytest.approx(there_s + back_s)
+
+
 def test_some_of_the_peers() -> None:
     whole = random_network(6, seed=1)
     some = whole.only([4, 0])

@@ -14,13 +14,12 @@ from dht.errors import BadInput
 from peer.plan.coefficients import shipped
 from peer.plan.explain import differences, seconds, why_lost
 from peer.plan.machines import Machine, swarm_of
+from peer.plan.question import Question
 from peer.plan.search import (
-    Question,
     as_it_stands,
-    device_bytes,
     enumerate_strategies,
     evaluate,
-    fits,
+    paces_to_try,
     search,
     steps_to_try,
 )
@@ -37,8 +36,8 @@ def question(run: Any = None, swarm: Any = None, **more: Any) -> Question:
 
 def brute_force(asked: Question, *, spans: bool) -> float:
     """The best score of all that fits."""
-    fitting = [chosen for chosen in enumerate_strategies(asked, spans=spans) if fits(asked, chosen)]
-    return max(evaluate(asked, chosen).score for chosen in fitting)
+    fitting = [chosen for chosen in enumerate_strategies(asked, spans=spans) if asked.fits(chosen)]
+    return max(asked.score(chosen, asked.expected(chosen)) for chosen in fitting)
 
 
 machines = st.builds(
@@ -55,7 +54,7 @@ machines = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     rows=st.lists(machines, min_size=1, max_size=4), alike=st.booleans(), steps=st.integers(1, 60),
     batch=st.sampled_from([1, 2, 3]), pace=st.sampled_from(["steps", "speed", "time"]),
@@ -75,7 +74,7 @@ def test_pruning_never_removes_the_optimum(
     try:
         found = search(asked, spans=spans)
     except BadInput:
-        assert not any(fits(asked, one) for one in enumerate_strategies(asked, spans=spans))
+        assert not any(asked.fits(one) for one in enumerate_strategies(asked, spans=spans))
         return
     assert found.best.score == pytest.approx(brute_force(asked, spans=spans), rel=1e-12)
     scores = [ranked.score for ranked in found.ranked]
@@ -127,7 +126,7 @@ def test_a_peer_of_unknown_memory_holds_what_the_spec_asks_for() -> None:
 def test_memory_decides_the_micro_batch() -> None:
     """With room for two sequences there are four micro-batches of two."""
     asked = question()
-    room = device_bytes(asked, Strategy(steps=10, sequences=2, accumulation=4)) / 1e9
+    room = asked.device_bytes(Strategy(steps=10, sequences=2, accumulation=4)) / 1e9
     found = search(question(swarm=peers(3, memory_gb=room)))
     assert (found.best.strategy.sequences, found.best.strategy.accumulation) == (2, 4)
     assert found.too_large > 0
@@ -145,10 +144,51 @@ def test_behind_a_slow_line_streaming_wins_and_on_a_fast_one_quality() -> None:
     assert (best.overlap, best.steps_between_averages) == ("none", 62)
 
 
-def test_peers_of_unlike_speeds_share_a_round_by_speed() -> None:
-    unlike = swarm_of([Machine(name="a", step_s=1.0), Machine(name="b", step_s=3.0)])
-    assert search(question(swarm=unlike)).best.strategy.pace == "speed"
-    assert search(question()).best.strategy.pace == "steps"
+UNLIKE = [Machine(name="a", step_s=1.0), Machine(name="b", step_s=3.0)]
+
+
+@pytest.mark.parametrize("pace", ["steps", "speed"])
+def test_peers_of_unlike_speeds_are_planned_both_with_equal_steps_and_with_shares_by_speed(pace: str) -> None:
+    """Whichever the spec has: the better of the two is found, since all wait for the slower of two."""
+    asked = question(spec(round={"pace": pace}), swarm_of(UNLIKE))
+    best = search(asked).best
+    other = evaluate(asked, dataclasses.replace(best.strategy, pace="steps"))
+    assert best.strategy.pace == "speed"
+    assert best.score > 1.2 * other.score
+    assert "pace steps instead of speed" in why_lost(best, other)
+
+
+def test_equal_steps_win_where_a_share_by_speed_makes_fewer_tokens_in_a_round() -> None:
+    """Nearly alike, and rounds that are far longer than what their steps take: then more steps are more tokens."""
+    machines = [Machine(name=f"p{at}", step_s=0.1 if at else 0.12, upload_mbps=0.5) for at in range(3)]
+    asked = question(spec(round={"min_round_s": 600, "steps": 8, "overlap": "none"}), swarm_of(machines))
+    assert search(asked).best.strategy.pace == "steps"
+
+
+def test_paces_are_compared_only_where_they_differ_and_time_stays() -> None:
+    assert paces_to_try(question()) == ["steps"]
+    assert paces_to_try(question(spec(round={"pace": "speed"}))) == ["speed"]
+    assert paces_to_try(question(spec(round={"pace": "speed"}), swarm_of(UNLIKE))) == ["speed", "steps"]
+    assert paces_to_try(question(spec(round={"pace": "time"}), swarm_of(UNLIKE))) == ["time"]
+
+
+def test_of_cuts_of_the_batch_the_measured_one_is_kept_while_it_fits() -> None:
+    """A measured step says nothing of other micro-batches; of a speed in FLOP/s fewer of them are no worse."""
+    run = spec(inner={"sequences": 2, "accumulation": 4})
+    measured = search(question(run, peers(3, memory_gb=8.0))).best.strategy
+    assert (measured.sequences, measured.accumulation) == (2, 4)
+    declared = search(question(run, peers(3, memory_gb=8.0, step_s=0.0, flops=1e9))).best.strategy
+    assert (declared.sequences, declared.accumulation) == (8, 1)
+
+
+def test_a_model_that_no_device_holds_is_cut_over_peers() -> None:
+    """Only where replicas may span some."""
+    asked = question(swarm=peers(4, memory_gb=0.01))
+    with pytest.raises(BadInput):
+        search(asked)
+    best = search(asked, spans=True).best
+    assert best.strategy.stages > 1
+    assert not best.strategy.runs()
 
 
 def test_quality_is_the_papers() -> None:

@@ -27,9 +27,10 @@ def test_news_are_what_has_changed() -> None:
 
 
 def test_how_training_goes_is_told_where_a_peer_says_it() -> None:
-    said = replace(HEAD, loss=2.5, tokens_per_s=1e4, evaluated=2.25, evaluated_round=6)
+    said = replace(HEAD, loss=2.5, tokens_per_s=1e4, evaluated=2.25, evaluated_round=6, device_gb=24.0)
     (report,) = Hearsay().news({"zoe": said})
     assert (report.loss, report.tokens_per_s, report.evaluated, report.evaluated_round) == (2.5, 1e4, 2.25, 6)
+    assert report.device_gb == 24.0
 
 
 def test_before_the_first_round_nobody_is_ready_for_one() -> None:
