@@ -10,8 +10,6 @@ from dht import invite
 from dht.errors import BadInput
 from dht.identity import Identity
 
-INVITE_FILE = "invite"
-"""In the organiser's folder: the newest one, after which others are made."""
 SINGLE_MOST = 256
 TOKEN_BYTES = 16
 LONGEST_S = 10 * 365 * 86400.0

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from bootstrap.config import BootstrapConfig
-from bootstrap.inviting import INVITE_FILE, issue_all
+from bootstrap.inviting import issue_all
 from bootstrap.report import Reporter
 from dht.addresses import are_loopback, can_be_dialled, is_global
 from dht.errors import Unreachable
 from dht.files import write_whole
 from dht.identity import Identity
-from dht.invite import MAX_ADDRESSES
+from dht.invite import INVITE_FILE, MAX_ADDRESSES
 from dht.node import Node
 
 LOOK_S = 10.0

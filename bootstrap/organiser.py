@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bootstrap.admitting import read_book
-from bootstrap.inviting import INVITE_FILE, Terms, issue_all, parse_duration_s
+from bootstrap.inviting import Terms, issue_all, parse_duration_s
 from bootstrap.members import end, load_ended, load_names, renew
 from bootstrap.ordering import ORDERS_FILE, lift, quarantine
 from dht.addresses import check_dial
@@ -28,7 +28,7 @@ from dht.admission import FOR_EVER
 from dht.errors import BadInput, HomefiresError
 from dht.fingerprint import words
 from dht.identity import Identity
-from dht.invite import MAX_ADDRESSES, Invite, parse
+from dht.invite import INVITE_FILE, MAX_ADDRESSES, Invite, parse
 from dht.orders import load_orders
 
 

@@ -36,8 +36,8 @@ MAX_ADDRESSES = 16
 MAX_TOKEN_BYTES = 32
 MAX_FILE_BYTES = 1 << 15
 """Of a file that holds an invite: a mail program may have broken its line, and put spaces around it."""
-FILE = "invite"
-"""In a peer's folder: the one that it joined with (0600)."""
+INVITE_FILE = "invite"
+"""In a peer's folder the one that it joined with, in a bootstrap node's the newest that was printed (0600)."""
 
 _FIRST_VERSION = 1
 _KIND = "invite"
@@ -149,7 +149,7 @@ def keep(invite: Invite, directory: Path) -> Path:
 
     Raises DiskFull, and RunMismatch if another run's is there: its peer may be at work, and start its link again.
     """
-    path = directory / FILE
+    path = directory / INVITE_FILE
     kept = None
     with suppress(BadInvite):
         kept = parse(read_text(str(path)), float("-inf"))

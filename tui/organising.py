@@ -11,15 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dht.invite import INVITE_FILE
 from peer.events import AlertRaised, CheckpointWritten, InviteIssued, Line, PeerStopped
 from tui.keeping import Backoff
 from tui.launch import INTERRUPTED, Child, Children, Ended, Interrupted, Said, error_of, python_module
 from tui.output import Output
 
-INVITE_FILE = "invite"
-"""In the organiser's folder: the newest one, which the node writes before it prints it."""
 LOG_FILE = "bootstrap.log"
-"""Likewise what the node says; no folder of a peer has it."""
+"""In the organiser's folder what the node says; no folder of a peer has it."""
 LOOK_S = 1.0
 TOLD = (CheckpointWritten, AlertRaised, PeerStopped)
 """What is shown of a watcher; rounds are for dashboards."""

@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dht.errors import BadInput, DiskFull, HomefiresError, RunMismatch
-from dht.invite import FILE as INVITE_FILE
+from dht.invite import INVITE_FILE, parse_for
 from dht.invite import keep as keep_invite
 from dht.invite import parse as parse_invite
-from dht.invite import parse_for
 from peer.spec import RunSpec, dump, load
 from tui.keeping import follow_once, keep_following
 from tui.launch import INTERRUPTED, Children, environment, error_of, failure_said, python_module

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dht.errors import BadInput
-from dht.invite import MAX_FILE_BYTES, PREFIX, Invite, in_a_file, read_text
+from dht.invite import INVITE_FILE, MAX_FILE_BYTES, PREFIX, Invite, in_a_file, read_text
 from dht.invite import parse as parse_invite
 from peer.events import Line, event_files, read_events, read_lines
 from tui.attach import POLL_S, SLICE, Look
@@ -20,7 +20,7 @@ from tui.control import PeerControl
 from tui.feed.source import Reply, Source
 from tui.feed.tail import Tail
 from tui.launch import error_of, python_module
-from tui.organising import INVITE_FILE, LOG_FILE, organiser_words
+from tui.organising import LOG_FILE, organiser_words
 from tui.output import Output
 from tui.places import data_root
 from tui.single import follow

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from dht.errors import BadInvite, BadSpec, DirectoryBusy
-from dht.invite import Invite, parse
+from dht.invite import INVITE_FILE, Invite, parse, read_text
 from dht.remembered import Remembered
 from peer.doctor.check import Check, failed, one_line, passed, unknown, warned
 from peer.spec import RunSpec, load
@@ -68,8 +68,8 @@ def check_folder(directory: Path) -> tuple[Check, Joined | None]:
 
 def _invited(directory: Path, spec: RunSpec) -> tuple[str, ...]:
     """Addresses of the invite that the peer keeps; whether that is over does not matter to who has joined."""
-    with suppress(OSError, UnicodeDecodeError, BadInvite):
-        invite = parse((directory / "invite").read_text().strip(), float("-inf"))
+    with suppress(BadInvite):
+        invite = parse(read_text(str(directory / INVITE_FILE)), float("-inf"))
         return invite.addrs if invite.spec_hash == spec.digest() else ()
     return ()
 

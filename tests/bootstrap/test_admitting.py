@@ -13,14 +13,14 @@ import pytest
 from bootstrap import organiser as command
 from bootstrap.admitting import BOOK_FILE, Book, read_book
 from bootstrap.around import is_relayed
-from bootstrap.inviting import INVITE_FILE, SINGLE_MOST, Terms, issue_all, parse_duration_s
+from bootstrap.inviting import SINGLE_MOST, Terms, issue_all, parse_duration_s
 from bootstrap.members import ENDED_FILE, end, renew
 from bootstrap.ordering import ORDERS_FILE, OrdersFile, lift, quarantine
 from bootstrap.report import Reporter
 from dht.admission import FOR_EVER, LASTS_S, admit, read_admission
 from dht.errors import BadInput
 from dht.identity import Identity
-from dht.invite import issue, parse
+from dht.invite import INVITE_FILE, issue, parse
 from dht.orders import Orders, order
 from dht.roster import Roster
 

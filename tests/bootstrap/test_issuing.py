@@ -12,12 +12,11 @@ import pytest
 
 from bootstrap import issuing
 from bootstrap.config import BootstrapConfig
-from bootstrap.inviting import INVITE_FILE
 from bootstrap.issuing import Issuer, lead_outside
 from bootstrap.report import Reporter
 from dht.addresses import LOOPBACK
 from dht.identity import Identity
-from dht.invite import parse
+from dht.invite import INVITE_FILE, parse
 
 ORGANISER = Identity.from_seed(b"o" * 32)
 ME = f"/p2p/{ORGANISER.peer_id}"

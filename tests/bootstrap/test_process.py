@@ -21,7 +21,6 @@ import psutil
 import pytest
 
 from bootstrap.around import PEERS_FILE
-from bootstrap.inviting import INVITE_FILE
 from bootstrap.members import load_names
 from bootstrap.ordering import quarantine
 from dht import invite
@@ -30,6 +29,7 @@ from dht.admission import admit, read_admission
 from dht.errors import BadInput, DirectoryBusy, PortInUse
 from dht.fingerprint import words
 from dht.identity import Identity
+from dht.invite import INVITE_FILE
 from dht.keys import GENESIS, HEAD, HEAD_TTL_S
 from dht.node import NetworkConfig, Node, open_node
 from dht.records import Genesis, Head, Record, pack, sign_record, unpack, unpack_body, verify_record

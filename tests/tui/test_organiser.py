@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from bootstrap.admitting import Book
-from bootstrap.inviting import INVITE_FILE
 from bootstrap.members import save_names
 from dht.errors import BadInput
 from dht.fingerprint import words
 from dht.identity import Identity
-from dht.invite import MAX_ADDRESSES, issue, parse
+from dht.invite import INVITE_FILE, MAX_ADDRESSES, issue, parse
 from dht.orders import Orders
 from peer.testing.children import HANG_S
 from tui.cli import main
