@@ -5,36 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dht.addresses import CIRCUIT, check_announce, check_dial, check_listen, is_circuit, peer_id_in
 from dht.board import Board
-from dht.bucket import Lane
 from dht.clock import ASK_MOST, TIME, Clock, pack_time, require_right_clock
 from dht.contact import dial_first, stay_in_touch, without_me
 from dht.daemon import Daemon, DaemonConfig, open_daemon
 from dht.errors import BadAddress, ClockOff, Unreachable
-from dht.frames import HEADER_BYTES, OversizeError, read_content, read_size
 from dht.kademlia import DhtBoard, start_dht
 from dht.line import Line
-from dht.links import LetsIn, LinkLimits, PeerStreams, require_open
+from dht.links import LetsIn, LinkLimits, PeerStreams
+from dht.questions import Answer, Provider, Questions
 from dht.refusals import Code, Refusals
 from dht.relaying import Relay, Serves, hold_slot, nobody
 from dht.remembered import Remembered
 from dht.streams import MAX_FRAME_BYTES, Streams
 from dht.traffic import Tally
 from dht.uplink import FASTEST_BPS
-
-Provider = Callable[[], bytes | None]
-"""Gives the bytes that a name stands for, or None while there are none."""
-Answer = Callable[[str, bytes], Awaitable[bytes | None]]
-"""Called with (asker's peer id, request); gives at most MAX_FRAME_BYTES, or None for nothing."""
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +35,6 @@ _GIVE_WAY_S = 3.0
 """Who may be dialled itself leaves the other so long to do it before a relay is troubled."""
 _SLOT_TIMEOUT_S = 5.0
 _GOODBYE_S = 1.0
-_MAX_NAME_BYTES = 64
-_MAX_REQUEST_BYTES = 8192
-_MAX_ANSWERS = 64
-_MAX_ANSWERS_EACH = 16
-_HAS_IT = b"\x01"
-_HAS_NOTHING = b"\x00"
-_NO_NAME = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,17 +86,12 @@ class Node:
         self._config = config
         self._daemon = daemon
         self._links = streams
-        self._providers: dict[str, Answer] = {}
-        self._ask_protocol = _protocol(config.run, "ask")
-        self._answering: Counter[str] = Counter()
-        """Questions that are open, by asker."""
+        self._questions = Questions(daemon, streams, _protocol(config.run, "ask"), config.limits)
         self._relay = Relay(daemon, nobody)
         self._slots: tuple[str, ...] = ()
         self._found_at: tuple[str, ...] = ()
         self._relayed: set[str] = set()
         """Peers to whom there was no straight way at the last look."""
-        self._open_names: Container[str] | None = None
-        """What those may ask, too, who are not let in; None: everybody is."""
 
     @property
     def bytes_sent(self) -> int:
@@ -205,18 +185,8 @@ class Node:
         await self.board.meet(peer_id_in(address))
 
     async def round_trip_s(self, peer_id: str, timeout_s: float) -> float:
-        """Seconds between a small question to the peer and its answer, both event loops included. Raises Unreachable.
-
-        It asks for a name that nobody has, to which there is an answer at once.
-        """
-        try:
-            async with asyncio.timeout(timeout_s), self._asking(peer_id, timeout_s) as (reader, writer):
-                asked_at = time.perf_counter()
-                await self._put_question(peer_id, writer, _NO_NAME, b"")
-                await reader.readexactly(1)
-                return time.perf_counter() - asked_at
-        except (TimeoutError, EOFError, OSError) as error:
-            raise Unreachable(f"peer {peer_id} did not answer within {timeout_s:g} s") from error
+        """See `Questions.round_trip_s`."""
+        return await self._questions.round_trip_s(peer_id, timeout_s)
 
     @property
     def clock(self) -> Clock:
@@ -225,7 +195,7 @@ class Node:
 
     async def compare_clocks(self, peers: Sequence[str], least: int) -> bool:
         """As `require_right_clock`, with this node's clock. Raises ClockOff."""
-        return await require_right_clock(self._daemon, self._ask_protocol, peers, self._config.clock, least)
+        return await require_right_clock(self._daemon, self._questions.protocol, peers, self._config.clock, least)
 
     async def meet(self, peer_id: str, addresses: Sequence[str]) -> bool:
         """Connect to a peer at the first of its addresses that answers; addresses of others are not dialled.
@@ -282,7 +252,7 @@ class Node:
 
         Streams that are open end: whoever may come in opens another.
         """
-        self._links.lets_in, self._open_names = lets_in, open_names
+        self._links.lets_in, self._questions.open_names = lets_in, open_names
         self._links.cut_all()
 
     def cut(self, peer_id: str) -> None:
@@ -290,64 +260,18 @@ class Node:
         self._links.cut(peer_id)
 
     def serve(self, name: str, provider: Provider) -> None:
-        """Give whoever asks for `name` the same; at most MAX_FRAME_BYTES each time."""
-
-        async def answer(peer_id: str, request: bytes) -> bytes | None:
-            return provider()
-
-        self.answer(name, answer)
+        """See `Questions.serve`."""
+        self._questions.serve(name, provider)
 
     def answer(self, name: str, answer: Answer) -> None:
-        """Answer whoever asks for `name`, each as it asks. The transport has authenticated who that is."""
-        assert 0 < len(name.encode()) <= _MAX_NAME_BYTES
-        self._providers[name] = answer
+        """See `Questions.answer`."""
+        self._questions.answer(name, answer)
 
     async def ask(
         self, peer_id: str, name: str, timeout_s: float, max_bytes: int = MAX_FRAME_BYTES, request: bytes = b""
     ) -> bytes | None:
-        """What `peer_id` has under `name` for this request; None if that is nothing (yet). Raises Unreachable.
-
-        The answer must begin within `timeout_s`, and then come as fast as a frame must.
-        """
-        assert len(request) <= _MAX_REQUEST_BYTES
-        try:
-            return await self._ask(peer_id, name, timeout_s, max_bytes, request)
-        except TimeoutError as error:
-            raise Unreachable(f"peer {peer_id} did not send {name} within {timeout_s:g} s") from error
-        except (EOFError, OSError, OversizeError) as error:
-            raise Unreachable(f"peer {peer_id} did not send {name}: {error or type(error).__name__}") from error
-
-    async def _ask(self, peer_id: str, name: str, timeout_s: float, max_bytes: int, request: bytes) -> bytes | None:
-        async with asyncio.timeout(timeout_s) as limit, self._asking(peer_id, timeout_s) as (reader, writer):
-            self.tally.add(peer_id, sent=await self._put_question(peer_id, writer, name, request))
-            if await reader.readexactly(1) != _HAS_IT:
-                return None
-            size = await read_size(reader, max_bytes)
-            limit.reschedule(None)
-            take = partial(self._links.download.take, Lane.TRANSFER, peer_id)
-            answer = await read_content(reader, size, timeout_s, take, self._config.limits.slowest_bytes_per_s)
-            self.tally.add(peer_id, received=len(answer))
-            return answer
-
-    async def _put_question(self, peer_id: str, writer: asyncio.StreamWriter, name: str, request: bytes) -> int:
-        """Returns its size."""
-        question = len(name.encode()).to_bytes(1, "big") + name.encode() + len(request).to_bytes(2, "big") + request
-        await self._links.upload.take(Lane.CONTROL, peer_id, len(question))
-        require_open(writer)
-        writer.write(question)
-        await writer.drain()
-        return len(question)
-
-    @asynccontextmanager
-    async def _asking(
-        self, peer_id: str, timeout_s: float
-    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """A stream for one question. Raises Unreachable."""
-        reader, writer = await self._daemon.open_stream(peer_id, self._ask_protocol, timeout_s)
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
+        """See `Questions.ask`."""
+        return await self._questions.ask(peer_id, name, timeout_s, max_bytes, request)
 
     def allow(self, upload_bps: float, download_bps: float) -> None:
         """Other caps from now on, 0 for none."""
@@ -359,46 +283,7 @@ class Node:
         self.serve(TIME, lambda: pack_time(self._config.clock()))
         await self._links.start()
         await self._relay.start()
-        await self._daemon.handle(self._ask_protocol, self._answer)
-
-    async def _answer(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._answering[peer_id] >= _MAX_ANSWERS_EACH or self._answering.total() >= _MAX_ANSWERS:
-            log.info("refused a question of %s: too many at once", peer_id)
-            return
-        self._answering[peer_id] += 1
-        try:
-            with suppress(EOFError, TimeoutError, OSError):
-                await self._answer_one(peer_id, reader, writer)
-        finally:
-            self._answering -= Counter([peer_id])  # which forgets who has none any more
-
-    async def _answer_one(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        limit_s = self._config.limits.progress_timeout_s
-        async with asyncio.timeout(limit_s):
-            size = (await reader.readexactly(1))[0]
-            name = (await reader.readexactly(size)).decode(errors="replace")
-            request_bytes = int.from_bytes(await reader.readexactly(2), "big")
-            if request_bytes > _MAX_REQUEST_BYTES:
-                return
-            request = await reader.readexactly(request_bytes)
-        answer = self._providers.get(name)
-        await self._links.download.take(Lane.CONTROL, peer_id, 3 + size + request_bytes)
-        may_ask = self._open_names is None or name in self._open_names or await self._links.lets_in(peer_id)
-        data = await answer(peer_id, request) if answer is not None and may_ask else None
-        require_open(writer)
-        writer.write(_HAS_NOTHING if data is None else _HAS_IT + len(data).to_bytes(HEADER_BYTES, "big"))
-        upload = self._links.upload
-        view = memoryview(data or b"")
-        for offset in range(0, len(view), upload.chunk_bytes):
-            piece = view[offset : offset + upload.chunk_bytes]
-            await upload.take(Lane.TRANSFER, peer_id, len(piece))
-            require_open(writer)
-            writer.write(piece)
-            async with asyncio.timeout(limit_s):
-                await writer.drain()
-        self.tally.add(peer_id, sent=len(data or b""), received=len(request))
-        async with asyncio.timeout(limit_s):
-            await reader.read(1)  # the other side closes when it has everything
+        await self._questions.start()
 
 
 @asynccontextmanager

@@ -9,11 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
-from importlib.metadata import version
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dht.clock import Watch
 from dht.errors import ClockOff, DiskFull, HomefiresError, MemoryFull, RunMismatch, Unreachable
@@ -21,7 +19,6 @@ from peer.averaging.child import Left, LinkChild
 from peer.averaging.pipe import LinkLost
 from peer.events import (
     InnerProgressed,
-    PeerStarted,
     PhaseEntered,
     RoundStarted,
 )  # fmt: skip
@@ -29,17 +26,10 @@ from peer.limits.decide import Hold, until_of, why_of
 from peer.limits.resting import Resting
 from peer.measuring import device_gb
 from peer.settings import PeerSettings
-from peer.settling import fit_for, load_libraries, look_around, say_smaller
-from peer.spec import RunSpec, parse
+from peer.settling import fit_for, load_libraries, look_around, make_snapshotter, make_trainer, restore, started
+from peer.spec import parse
 from peer.standing import Standing
 from peer.telling import Progress, Session
-from peer.wishes import PAUSED_WHY as PAUSED_WHY  # where people look for what a peer says
-
-if TYPE_CHECKING:
-    from peer.fit.fitted import Fit
-    from peer.train.checkpoint import Checkpoints
-    from peer.train.snapshotter import Snapshotter
-    from peer.train.trainer import Trainer
 
 SPEC_TIMEOUT_S = 90.0
 POLL_S = 0.5
@@ -60,15 +50,14 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
     session.building = True
     fit = fit_for(spec, settings, directory, session)
     session.say("JOINING", "building the model and reading the data")
-    trainer = _make_trainer(spec, settings, me, directory, fit, session)
+    trainer = make_trainer(spec, settings, me, directory, fit, session)
     first_state = trainer.anchor.state_digest()
-    checkpoints, anchor = _restore(trainer, directory, session)
+    checkpoints, anchor = restore(trainer, directory, session)
     session.building = False
     trainer.leave_device()  # until a step is to be made, which may take hours, its owner has the GPU
-    session.emit(_started(settings, me, trainer, directory))
-    peer = Peer(
-        link, trainer, checkpoints, _make_snapshotter(directory, spec), spec, session, first_state, anchor,
-    )  # fmt: skip
+    session.emit(started(settings, me, trainer, directory))
+    snapshotter = make_snapshotter(directory, spec)
+    peer = Peer(link, trainer, checkpoints, snapshotter, spec, session, first_state, anchor)
     try:
         peer.take_part()
     except (HomefiresError, LinkLost):
@@ -461,53 +450,3 @@ class Peer(Standing):
 
 def _over_quota(holds: Sequence[Hold]) -> bool:
     return any(hold.code == "QUOTA" for hold in holds)
-
-
-def _make_trainer(
-    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Fit | None, session: Session
-) -> Trainer:
-    import torch
-
-    from peer.train.inner import choose_device
-    from peer.train.memory import telling_full_memory
-    from peer.train.trainer import Trainer
-
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    device = choose_device(settings.device)
-    with telling_full_memory(device):
-        return Trainer(spec, me, directory / "x", device, fit, partial(say_smaller, session, spec))
-
-
-def _make_snapshotter(directory: Path, spec: RunSpec) -> Snapshotter:
-    from peer.train.snapshotter import Snapshotter
-
-    return Snapshotter(directory, spec)
-
-
-def _restore(trainer: Trainer, directory: Path, session: Session) -> tuple[Checkpoints, bytes]:
-    """Be what the newest intact checkpoint says; returns the anchor it was taken at, empty without one."""
-    from peer.train.checkpoint import Checkpoints, newest
-    from peer.train.memory import telling_full_memory
-
-    checkpoints = Checkpoints(directory / "checkpoints")
-
-    def set_aside(path: Path, why: str) -> None:
-        session.warn("CHECKPOINT", f"checkpoint {path} is not used: {why}")
-        checkpoints.set_aside(path)
-
-    found = newest(checkpoints.folder, trainer.spec.digest().hex(), trainer.me, set_aside)
-    if found is None:
-        return checkpoints, b""
-    with telling_full_memory(trainer.device):
-        trainer.restore(found)
-    session.say("JOINING", f"going on from the checkpoint of round {trainer.anchor.round}")
-    return checkpoints, found.anchor
-
-
-def _started(settings: PeerSettings, me: str, trainer: Trainer, directory: Path) -> PeerStarted:
-    return PeerStarted(
-        name=settings.name or me[-8:], version=version("homefires"), device=str(trainer.device),
-        parameters=trainer.parameters, directory=str(directory), rounds=trainer.spec.run.rounds,
-        settings=asdict(settings),
-    )  # fmt: skip

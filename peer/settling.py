@@ -1,21 +1,26 @@
-"""What a peer does once, between knowing its run and building its model: look at the machine, and fit the run to it."""
+"""What a peer does once, between knowing its run and training: look at the machine, fit the run to it, build."""
 
 from __future__ import annotations
 
 import shlex
 import threading
+from dataclasses import asdict
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dht.errors import HomefiresError, MemoryFull
-from peer.events import AlertRaised
+from peer.events import AlertRaised, PeerStarted
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
 from peer.telling import Session
 
 if TYPE_CHECKING:
     from peer.fit.fitted import Fit
+    from peer.train.checkpoint import Checkpoints
+    from peer.train.snapshotter import Snapshotter
+    from peer.train.trainer import Trainer
 
 
 def load_libraries() -> None:
@@ -107,3 +112,56 @@ def say_smaller(session: Session, spec: RunSpec, sequences: int) -> None:
     whole = spec.inner.sequences * spec.inner.accumulation
     text = f"the device ran out of memory: from now on {sequences} of {whole} sequences at a time; nothing is lost"
     session.warn("MEMORY", text)
+
+
+def make_trainer(
+    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Fit | None, session: Session
+) -> Trainer:
+    """Model, optimizer and data of this peer. Raises BadInput, BadSpec, MemoryFull."""
+    import torch
+
+    from peer.train.inner import choose_device
+    from peer.train.memory import telling_full_memory
+    from peer.train.trainer import Trainer
+
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    device = choose_device(settings.device)
+    with telling_full_memory(device):
+        return Trainer(spec, me, directory / "x", device, fit, partial(say_smaller, session, spec))
+
+
+def make_snapshotter(directory: Path, spec: RunSpec) -> Snapshotter:
+    """Who writes snapshots of the anchor for newcomers."""
+    from peer.train.snapshotter import Snapshotter
+
+    return Snapshotter(directory, spec)
+
+
+def restore(trainer: Trainer, directory: Path, session: Session) -> tuple[Checkpoints, bytes]:
+    """Be what the newest intact checkpoint says; returns the anchor it was taken at, empty without one."""
+    from peer.train.checkpoint import Checkpoints, newest
+    from peer.train.memory import telling_full_memory
+
+    checkpoints = Checkpoints(directory / "checkpoints")
+
+    def set_aside(path: Path, why: str) -> None:
+        session.warn("CHECKPOINT", f"checkpoint {path} is not used: {why}")
+        checkpoints.set_aside(path)
+
+    found = newest(checkpoints.folder, trainer.spec.digest().hex(), trainer.me, set_aside)
+    if found is None:
+        return checkpoints, b""
+    with telling_full_memory(trainer.device):
+        trainer.restore(found)
+    session.say("JOINING", f"going on from the checkpoint of round {trainer.anchor.round}")
+    return checkpoints, found.anchor
+
+
+def started(settings: PeerSettings, me: str, trainer: Trainer, directory: Path) -> PeerStarted:
+    """What a peer says of itself, once it is."""
+    return PeerStarted(
+        name=settings.name or me[-8:], version=version("homefires"), device=str(trainer.device),
+        parameters=trainer.parameters, directory=str(directory), rounds=trainer.spec.run.rounds,
+        settings=asdict(settings),
+    )  # fmt: skip

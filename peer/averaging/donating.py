@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol
 import msgpack
 
 from dht.errors import BadInput
-from dht.node import Answer
+from dht.questions import Answer
 from peer.averaging import snapshots
 from peer.averaging.chain import ChainOnDisk
 from peer.averaging.snapshots import Manifest

@@ -12,7 +12,8 @@ from random import Random
 from typing import Any
 
 from dht.invite import Invite
-from dht.node import Answer, Node
+from dht.node import Node
+from dht.questions import Answer
 from peer.averaging.donating import CHUNK
 from peer.averaging.link import main, story
 from peer.averaging.notices import Notices

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import peer.session
+import peer.settling
 from dht.errors import BadInput
 from peer.__main__ import main
 from peer.averaging.child import LinkChild
@@ -104,7 +105,7 @@ def run() -> int:
     directory = parser.parse_known_args()[0].dir
     sys.stdout = watched = WatchedOutput(sys.stdout, directory)
     LinkChild.module = "peer.testing.faulty_link"
-    make_trainer = peer.session._make_trainer
+    make_trainer = peer.settling.make_trainer
 
     def make_faulty_trainer(
         spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Fit | None, session: Session
@@ -119,7 +120,7 @@ def run() -> int:
             keep_books(trainer, directory)
         return trainer
 
-    peer.session._make_trainer = make_faulty_trainer
+    vars(peer.session)["make_trainer"] = make_faulty_trainer
     return main(["join", *sys.argv[1:]])
 
 

@@ -19,7 +19,8 @@ from dht.errors import Unreachable
 from dht.frames import HEADER_BYTES, PROGRESS_BYTES, OversizeError, read_frame
 from dht.line import Line
 from dht.links import LinkLimits, PeerStreams, require_open
-from dht.node import _MAX_ANSWERS, _MAX_ANSWERS_EACH, NetworkConfig, Node
+from dht.node import NetworkConfig, Node
+from dht.questions import MAX_ANSWERS, MAX_ANSWERS_EACH, Questions
 from dht.streams import MAX_FRAME_BYTES
 from peer.testing.children import HANG_S
 
@@ -394,10 +395,8 @@ async def asking(timeout_s: float, slowest_bytes_per_s: float) -> AsyncIterator[
     """A question that a node asks, and the stream on which the one that is asked answers."""
     daemon: Any = Sockets()
     limits = LinkLimits(slowest_bytes_per_s=slowest_bytes_per_s)
-    config = NetworkConfig(run=b"r" * 32, identity_path=Path(), socket_folder=Path(), listen=(), limits=limits)
-    board: Any = None
     streams = PeerStreams(daemon, "/test", asyncio.create_task, limits)
-    asked = asyncio.create_task(Node(config, daemon, board, streams).ask("donor", "name", timeout_s))
+    asked = asyncio.create_task(Questions(daemon, streams, "/ask", limits).ask("donor", "name", timeout_s))
     _, writer = await asyncio.open_connection(sock=await far_end(daemon, "donor"))
     try:
         yield asked, writer
@@ -409,31 +408,30 @@ async def asking(timeout_s: float, slowest_bytes_per_s: float) -> AsyncIterator[
 async def test_one_asker_leaves_room_for_the_others() -> None:
     """Mallory opens as many streams as may be open at once, and says nothing on them."""
     daemon: Any = Sockets()
-    config = NetworkConfig(run=b"r" * 32, identity_path=Path(), socket_folder=Path(), listen=(), limits=LIMITS)
-    board: Any = None
-    node = Node(config, daemon, board, PeerStreams(daemon, "/test", asyncio.create_task, LIMITS))
-    node.serve("name", lambda: b"value")
+    streams = PeerStreams(daemon, "/test", asyncio.create_task, LIMITS)
+    questions = Questions(daemon, streams, "/ask", LIMITS)
+    questions.serve("name", lambda: b"value")
     near_ends = []
 
     async def open_stream(peer: str) -> tuple[asyncio.Task[None], asyncio.StreamReader, asyncio.StreamWriter]:
         near, far = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=near)
         near_ends.append(writer)
-        answering = asyncio.create_task(node._answer(peer, reader, writer))
+        answering = asyncio.create_task(questions.answer_stream(peer, reader, writer))
         return answering, *await asyncio.open_connection(sock=far)
 
     async with asyncio.timeout(HANG_S):
-        opened = [await open_stream("mallory") for _ in range(_MAX_ANSWERS)]
+        opened = [await open_stream("mallory") for _ in range(MAX_ANSWERS)]
         silent = [task for task, _, _ in opened]
         await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
-        assert sum(not task.done() for task in silent) == _MAX_ANSWERS_EACH
+        assert sum(not task.done() for task in silent) == MAX_ANSWERS_EACH
         answering, reader, writer = await open_stream("alice")
         writer.write(b"\x04name\x00\x00")
         assert await reader.readexactly(1 + HEADER_BYTES + 5) == b"\x01\x00\x00\x00\x05value"
         for end in (writer, *(far for _, _, far in opened), *near_ends):
             end.close()
         await asyncio.wait([answering, *silent])
-    assert not node._answering, "who asks nothing any more is forgotten"
+    assert not questions.answering, "who asks nothing any more is forgotten"
 
 
 async def test_an_answer_may_take_longer_than_its_beginning_as_long_as_it_comes_fast_enough() -> None:

@@ -322,11 +322,11 @@ class Beginning(Link):
 
 def join_with(story: Story, link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "parse", lambda text: spec())
-    monkeypatch.setattr(sessions, "_make_trainer", lambda *args: story.trainer)
+    monkeypatch.setattr(sessions, "make_trainer", lambda *args: story.trainer)
     monkeypatch.setattr(sessions, "look_around", lambda *args: None)
-    monkeypatch.setattr(sessions, "_restore", lambda *args: (story.shelf, b""))
-    monkeypatch.setattr(sessions, "_make_snapshotter", lambda *args: NoSnapshots())
-    monkeypatch.setattr(sessions, "_started", lambda *args: RoundStarted(round=0, steps=0))
+    monkeypatch.setattr(sessions, "restore", lambda *args: (story.shelf, b""))
+    monkeypatch.setattr(sessions, "make_snapshotter", lambda *args: NoSnapshots())
+    monkeypatch.setattr(sessions, "started", lambda *args: RoundStarted(round=0, steps=0))
     link.load_object = lambda digest: b""  # type: ignore[attr-defined]
     story.peer.link = link  # type: ignore[assignment]
     sessions.join(link, "p1", PeerSettings(), None, story.session)  # type: ignore[arg-type]

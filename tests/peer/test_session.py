@@ -437,10 +437,10 @@ def test_leaving_and_finishing_are_told_to_the_link(
     link.load_object = lambda digest: b""  # type: ignore[attr-defined]
     story.session.emit = lambda event: setattr(story.session, "stopping", commits == 0)
     monkeypatch.setattr(sessions, "parse", lambda text: spec())
-    monkeypatch.setattr(sessions, "_make_trainer", lambda *args: story.trainer)
+    monkeypatch.setattr(sessions, "make_trainer", lambda *args: story.trainer)
     monkeypatch.setattr(sessions, "look_around", lambda *args: None)
-    monkeypatch.setattr(sessions, "_restore", lambda *args: (story.shelf, HEAD.anchor))
-    monkeypatch.setattr(sessions, "_started", lambda *args: RoundStarted(round=0, steps=0))
+    monkeypatch.setattr(sessions, "restore", lambda *args: (story.shelf, HEAD.anchor))
+    monkeypatch.setattr(sessions, "started", lambda *args: RoundStarted(round=0, steps=0))
     sessions.join(link, "p1", PeerSettings(), None, story.session)  # type: ignore[arg-type]
     assert link.kinds() == ["leave"] or link.told[0] == ("model", (5,), b"state", HEAD.anchor)
     assert link.kinds()[-1] == last

@@ -151,7 +151,7 @@ def test_a_model_for_which_there_is_no_room_ends_in_words(tmp_path: Path, monkey
 
     monkeypatch.setattr("peer.train.trainer.Trainer", fail)
     with pytest.raises(MemoryFull, match=r"^the memory of cpu has no room for the model; close other programs"):
-        sessions._make_trainer(
+        sessions.make_trainer(
             load("micro"), PeerSettings(device="cpu"), "me", tmp_path, None, Session(lambda event: None)
         )
 

@@ -18,7 +18,7 @@ import tui.control
 from dht.errors import BadInput, Unreachable
 from dht.lock import hold_directory
 from peer.events import Line, PeerStarted, format_line
-from peer.session import PAUSED_WHY
+from peer.wishes import PAUSED_WHY
 from tui.cli import main
 from tui.control import PeerControl
 from tui.holds import RESUME
