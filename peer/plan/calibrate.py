@@ -7,6 +7,7 @@ rounds that wait (`overlap = "none"`): where peers train on, a phase waits for t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +22,14 @@ from dht.errors import BadInput
 from peer.events import InnerProgressed, Line, PhaseEntered, RoundCommitted
 from peer.plan.coefficients import PHASES, STEPS, Coefficients
 from peer.plan.machines import Swarm
-from peer.plan.round import Agreement, agreement_of, predict, step_tokens
+from peer.plan.round import Agreement, agreement_of, is_full, predict, step_seconds, step_tokens
 from peer.plan.shape import Shape
 from peer.plan.traffic import delays_of, traffic_of
 from peer.spec import RunSpec
 
 SHARINGS = tuple(number / 20 for number in range(21))
-"""Of these the one that fits steps best."""
+CROWDINGS = tuple(number / 20 for number in range(11))
+"""Of these those that fit steps best."""
 LEAST_S = 0.005
 """Errors of a phase shorter than this are not weighed any more: clocks and timers are no better."""
 TOO_FEW = "too few inner steps were reported to tell how fast they are"
@@ -176,13 +178,13 @@ def calibrate(samples: Sequence[Sample], measured: str) -> Coefficients:
     waiting = [sample for sample in samples if sample.spec.round.overlap == "none" and sample.timed.phases]
     if not waiting:
         raise BadInput("no run among these waited for its rounds, so that no phase can be told apart")
-    steps, sharing, _ = min((_fit_steps(samples, sharing) for sharing in SHARINGS), key=lambda found: found[2])
+    steps, sharing, crowding = _fit_crowd([sample for sample in samples if not _streams(sample)])
     flat = Coefficients(
-        steps=steps, sharing=sharing, phases={phase: dict.fromkeys(terms, 0.0) for phase, terms in PHASES.items()},
-        measured=measured, figures=len(samples),
+        steps=steps, sharing=sharing, crowding=crowding, measured=measured, figures=len(samples),
+        phases={phase: dict.fromkeys(terms, 0.0) for phase, terms in PHASES.items()},
     )  # fmt: skip
     found = replace(flat, phases={phase: _fit_phase(phase, waiting, flat) for phase in PHASES})
-    found = replace(found, spread=round(_fit_spread(waiting, found), 4))
+    found = replace(found, spread=round(_fit_spread(waiting, found), 4), beside=round(_fit_beside(samples, found), 4))
     return replace(found, residual=round(residual(samples, found), 4))
 
 
@@ -195,17 +197,38 @@ def _fit_spread(samples: Sequence[Sample], found: Coefficients) -> float:
     return max(0.0, median(shares)) if shares else 0.0
 
 
-def _fit_steps(samples: Sequence[Sample], sharing: float) -> tuple[dict[str, float], float, float]:
-    """(terms, sharing, what is left over) of the inner step."""
+def _streams(sample: Sample) -> bool:
+    return sample.spec.round.overlap == "streaming"
+
+
+def _fit_beside(samples: Sequence[Sample], found: Coefficients) -> float:
+    """By what share steps are slower beside an agreement than without one; 0 where nobody streamed on full cores."""
+    shares = [
+        sample.timed.step_s / step_seconds(sample.shape, sample.spec, sample.swarm.machines[0], found, sample.swarm) - 1
+        for sample in samples if _streams(sample) and is_full(sample.swarm)
+    ]  # fmt: skip
+    return max(0.0, median(shares)) if shares else 0.0
+
+
+def _fit_crowd(samples: Sequence[Sample]) -> tuple[dict[str, float], float, float]:
+    """(terms of the inner step, sharing, crowding)."""
+    pairs = itertools.product(SHARINGS, CROWDINGS)
+    sharing, crowding = min(pairs, key=lambda pair: _fit_steps(samples, *pair)[1])
+    return _fit_steps(samples, sharing, crowding)[0], sharing, crowding
+
+
+def _fit_steps(samples: Sequence[Sample], sharing: float, crowding: float) -> tuple[dict[str, float], float]:
+    """(terms, what is left over) of the inner step."""
+    shared = Coefficients(steps={}, phases={}, sharing=sharing, crowding=crowding)
     rows, targets = [], []
     for sample in samples:
         inner, shape, context = sample.spec.inner, sample.shape, sample.spec.model.context
         flops = inner.sequences * inner.accumulation * context * shape.flops_per_token(context)
-        crowd = Coefficients(steps={}, phases={}, sharing=sharing).crowd(len(sample.swarm), sample.swarm.cores)
+        crowd = shared.crowd(len(sample.swarm), sample.swarm.cores)
         rows.append([crowd, crowd * shape.blocks * inner.accumulation, crowd * flops, crowd * shape.parameters])
         targets.append(sample.timed.step_s)
     values, left = _least_squares(np.array(rows), np.array(targets))
-    return dict(zip(STEPS, values, strict=True)), sharing, left
+    return dict(zip(STEPS, values, strict=True)), left
 
 
 def _fit_phase(phase: str, samples: Sequence[Sample], flat: Coefficients) -> dict[str, float]:

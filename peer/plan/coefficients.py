@@ -37,6 +37,8 @@ PHASES: Mapping[str, tuple[str, ...]] = {
 or of the fragment, and slower by as much as cores are shared; `member`: per member; `wire`: per second that the line
 takes."""
 
+SHARES = ("sharing", "crowding", "beside", "spread", "residual")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Coefficients:
@@ -48,6 +50,10 @@ class Coefficients:
     phases: Mapping[str, Mapping[str, float]]
     sharing: float = 0.0
     """How much slower arithmetic is when all cores of a machine are busy, as a share: they share memory and heat."""
+    crowding: float = 0.0
+    """How much slower it is besides, as a share, for every process on each core beyond the first: caches are shared."""
+    beside: float = 0.0
+    """How much slower a step is, as a share, where a round is agreed beside it by peers that keep all cores busy."""
     spread: float = 0.0
     """By what share the slowest of several peers on one machine trains longer than their mean."""
     residual: float = 0.1
@@ -59,15 +65,15 @@ class Coefficients:
 
     def __post_init__(self) -> None:
         values = [*self.steps.values(), *(value for terms in self.phases.values() for value in terms.values())]
-        if not all(0 <= value < math.inf for value in (*values, self.sharing, self.spread, self.residual)):
+        if not all(0 <= value < math.inf for value in (*values, *(getattr(self, share) for share in SHARES))):
             raise BadInput("coefficients must be numbers that are not negative")
 
     def crowd(self, peers: int, cores: int) -> float:
         """How much slower arithmetic is for each of so many peers on one machine; 1 on machines of their own (ours)."""
         if cores <= 0:
             return 1.0
-        busy = min(peers, cores)
-        return max(1.0, peers / cores) * (1 + self.sharing * (busy - 1) / max(1, cores - 1))
+        busy, turns = min(peers, cores), max(1.0, peers / cores)
+        return turns * (1 + self.sharing * (busy - 1) / max(1, cores - 1)) * (1 + self.crowding * (turns - 1))
 
     def interval(self, seconds: float, deviation: float = 0.0) -> tuple[float, float]:
         """The bounds that hold nine tenths: of the fit's residual and a further relative `deviation`, log-normal."""
@@ -96,7 +102,7 @@ def parse(table: Mapping[str, Any], source: str) -> Coefficients:
     try:
         steps = {term: float(table["steps"][term]) for term in STEPS}
         phases = {phase: {term: float(table[phase][term]) for term in terms} for phase, terms in PHASES.items()}
-        rest = {key: table[key] for key in ("sharing", "spread", "residual", "measured", "figures")}
+        rest = {key: table[key] for key in (*SHARES, "measured", "figures")}
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{source}: {error} is missing or no number") from error
     return Coefficients(steps=steps, phases=phases, **rest)

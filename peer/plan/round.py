@@ -119,7 +119,13 @@ def step_seconds(shape: Shape, spec: RunSpec, machine: Machine, given: Coefficie
         terms["step"] + terms["block"] * shape.blocks * inner.accumulation + terms["flop"] * flops
         + terms["update"] * shape.parameters
     )  # fmt: skip
-    return alone * given.crowd(len(swarm), swarm.cores)
+    beside = given.beside if spec.round.overlap == "streaming" and is_full(swarm) else 0.0
+    return alone * given.crowd(len(swarm), swarm.cores) * (1 + beside)
+
+
+def is_full(swarm: Swarm) -> bool:
+    """Whether several peers keep all cores of one machine busy."""
+    return len(swarm) > 1 and 0 < swarm.cores <= len(swarm)
 
 
 def step_tokens(spec: RunSpec) -> int:
@@ -221,20 +227,19 @@ def _streaming(
     steps, so half a step passes in the mean. At pace "time" the time for a part counts from the agreement on.
     """
     table, agreed_s = spec.round, phases.freeze + phases.talking
-    busy_s = phases.apply + _stolen_s(phases, swarm)
     held_s = [max(0.0, agreed_s - table.delay * each) for each in step_s]
     # A share by speed is rounded down, and who was late makes less of it: half a step in the mean.
     less = 0.5 if table.pace == "speed" and len(swarm) > 1 else 0.0
     made_s = [max(1.0, steps - less) * each for steps, each in zip(parts, step_s, strict=True)]
     if table.pace == "time":
         periods_s = [
-            max(agreed_s + table.max_train_s - each / 2, made + busy_s)  # one step is always made
+            max(agreed_s + table.max_train_s - each / 2, made + phases.apply)  # one step is always made
             for made, each in zip(made_s, step_s, strict=True)
         ]
     else:
         periods_s = [
-            agreed_s + max(0.0, made - table.delay * each) + busy_s
-            if held else max(made + busy_s, agreed_s + each / 2 + phases.apply)
+            agreed_s + max(0.0, made - table.delay * each) + phases.apply
+            if held else max(made + phases.apply, agreed_s + each / 2 + phases.apply)
             for made, held, each in zip(made_s, held_s, step_s, strict=True)
         ]  # fmt: skip
     round_s = max([*periods_s, float(table.min_round_s)])
@@ -248,13 +253,6 @@ def _streaming(
     spread_s = max(made_s) - min(made_s)
     cost = _cost(spec, swarm, given, phases, traffic, round_s, max(made_s), exposed, steps, step_s, spread_s)
     return replace(cost, uncounted_s=uncounted_s)
-
-
-def _stolen_s(phases: Agreement, swarm: Swarm) -> float:
-    """What the arithmetic of a round takes from the steps of peers that fill all cores of one machine. Ours."""
-    if not swarm.cores or len(swarm) < swarm.cores:
-        return 0.0
-    return phases.freeze
 
 
 def _cost(

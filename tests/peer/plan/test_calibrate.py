@@ -25,7 +25,7 @@ TRUE = Coefficients(
         phase: {term: {"fixed": 0.03, "member": 0.01, "parameter": 2e-8, "wire": 1.1}[term] for term in terms}
         for phase, terms in PHASES.items()
     },
-    sharing=0.25, measured="made up",
+    sharing=0.25, crowding=0.1, measured="made up",
 )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def test_rounds_made_with_coefficients_give_them_back() -> None:
     for phase, terms in TRUE.phases.items():
         for term, value in terms.items():
             assert found.phases[phase][term] == pytest.approx(value, rel=0.02, abs=1e-4), (phase, term)
-    assert found.sharing == 0.25
+    assert (found.sharing, found.crowding) == (0.25, 0.1)
     assert found.residual < 0.001
     assert (found.measured, found.figures) == ("here", 24)
 
@@ -75,6 +75,27 @@ def test_no_coefficient_is_negative_and_what_is_left_over_is_the_residual() -> N
     assert residual(noisy, found) == pytest.approx(found.residual, abs=1e-4)
 
 
+def streams(run: RunSpec) -> RunSpec:
+    return dataclasses.replace(run, round=dataclasses.replace(run.round, overlap="streaming"))
+
+
+def test_steps_beside_an_agreement_say_how_much_slower_they_are() -> None:
+    """Where several peers keep all cores busy; the steps of those that wait say nothing of it."""
+    true = dataclasses.replace(TRUE, beside=0.2)
+    waiting = grid(true)
+    streaming = [dataclasses.replace(each, spec=streams(each.spec)) for each in waiting]
+    slower = [
+        dataclasses.replace(each, timed=dataclasses.replace(
+            each.timed, step_s=step_seconds(each.shape, each.spec, each.swarm.machines[0], true, each.swarm),
+        )) for each in streaming
+    ]  # fmt: skip
+    assert (len(slower[0].swarm), len(slower[-1].swarm)) == (1, 4)
+    assert slower[0].timed.step_s == waiting[0].timed.step_s
+    assert slower[-1].timed.step_s == pytest.approx(1.2 * waiting[-1].timed.step_s)
+    assert calibrate([*waiting, *slower], "").beside == pytest.approx(0.2, abs=0.001)
+    assert calibrate(waiting, "").beside == 0
+
+
 def test_peers_that_are_unlike_make_rounds_longer_than_their_mean_says() -> None:
     """The slowest of several takes 5 % longer."""
     true = dataclasses.replace(TRUE, spread=0.05)
@@ -84,11 +105,8 @@ def test_peers_that_are_unlike_make_rounds_longer_than_their_mean_says() -> None
 
 def test_without_a_run_that_waits_nothing_can_be_told_apart() -> None:
     (one, *_) = grid(TRUE)
-    streams = dataclasses.replace(one, spec=dataclasses.replace(
-        one.spec, round=dataclasses.replace(one.spec.round, overlap="streaming"),
-    ))  # fmt: skip
     with pytest.raises(BadInput, match="waited for its rounds"):
-        calibrate([streams], "")
+        calibrate([dataclasses.replace(one, spec=streams(one.spec))], "")
 
 
 def test_one_run_scales_what_many_gave() -> None:

@@ -232,3 +232,5 @@ def test_peers_on_one_machine_share_its_cores() -> None:
     shared = Coefficients(steps={}, phases={}, sharing=0.2)
     assert [shared.crowd(peers, 2) for peers in (1, 2, 4)] == pytest.approx([1.0, 1.2, 2.4])
     assert shared.crowd(7, 0) == 1.0
+    crowded = Coefficients(steps={}, phases={}, crowding=0.1)
+    assert [crowded.crowd(peers, 2) for peers in (1, 2, 3, 4)] == pytest.approx([1.0, 1.0, 1.5 * 1.05, 2.2])
