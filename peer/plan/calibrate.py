@@ -22,7 +22,7 @@ from dht.errors import BadInput
 from peer.events import InnerProgressed, Line, PhaseEntered, RoundCommitted
 from peer.plan.coefficients import PHASES, STEPS, Coefficients
 from peer.plan.machines import Swarm
-from peer.plan.round import Agreement, agreement_of, is_full, predict, step_seconds, step_tokens
+from peer.plan.round import Agreement, agreement_of, predict, step_seconds, step_tokens, stolen_s
 from peer.plan.shape import Shape
 from peer.plan.traffic import delays_of, traffic_of
 from peer.spec import RunSpec
@@ -202,11 +202,15 @@ def _streams(sample: Sample) -> bool:
 
 
 def _fit_beside(samples: Sequence[Sample], found: Coefficients) -> float:
-    """By what share steps are slower beside an agreement than without one; 0 where nobody streamed on full cores."""
-    shares = [
-        sample.timed.step_s / step_seconds(sample.shape, sample.spec, sample.swarm.machines[0], found, sample.swarm) - 1
-        for sample in samples if _streams(sample) and is_full(sample.swarm)
-    ]  # fmt: skip
+    """What an agreement takes from the steps beside it, see `Coefficients`; 0 where nobody streamed on full cores."""
+    one = replace(found, beside=1.0)
+    shares = []
+    for sample in filter(_streams, samples):
+        agreed = _agreement(sample, found)
+        unit_s = stolen_s(one, sample.swarm, agreed.freeze + agreed.talking)
+        step_s = step_seconds(sample.shape, sample.spec, sample.swarm.machines[0], found, sample.swarm)
+        if unit_s:
+            shares.append((sample.timed.step_s - step_s) * sample.spec.round.steps / unit_s)
     return max(0.0, median(shares)) if shares else 0.0
 
 

@@ -38,6 +38,8 @@ or of the fragment, and slower by as much as cores are shared; `member`: per mem
 takes."""
 
 SHARES = ("sharing", "crowding", "beside", "spread", "residual")
+LATER = ("crowding", "beside")
+"""What a file of an earlier fit may lack."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ class Coefficients:
     crowding: float = 0.0
     """How much slower it is besides, as a share, for every process on each core beyond the first: caches are shared."""
     beside: float = 0.0
-    """How much slower a step is, as a share, where a round is agreed beside it by peers that keep all cores busy."""
+    """What a second of an agreement takes from the steps beside it, in seconds of one core, where all are busy."""
     spread: float = 0.0
     """By what share the slowest of several peers on one machine trains longer than their mean."""
     residual: float = 0.1
@@ -102,7 +104,8 @@ def parse(table: Mapping[str, Any], source: str) -> Coefficients:
     try:
         steps = {term: float(table["steps"][term]) for term in STEPS}
         phases = {phase: {term: float(table[phase][term]) for term in terms} for phase, terms in PHASES.items()}
-        rest = {key: table[key] for key in (*SHARES, "measured", "figures")}
+        shares = {key: float(table.get(key, 0.0) if key in LATER else table[key]) for key in SHARES}
+        rest: dict[str, Any] = {key: table[key] for key in ("measured", "figures")} | shares
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{source}: {error} is missing or no number") from error
     return Coefficients(steps=steps, phases=phases, **rest)

@@ -119,13 +119,18 @@ def step_seconds(shape: Shape, spec: RunSpec, machine: Machine, given: Coefficie
         terms["step"] + terms["block"] * shape.blocks * inner.accumulation + terms["flop"] * flops
         + terms["update"] * shape.parameters
     )  # fmt: skip
-    beside = given.beside if spec.round.overlap == "streaming" and is_full(swarm) else 0.0
-    return alone * given.crowd(len(swarm), swarm.cores) * (1 + beside)
+    return alone * given.crowd(len(swarm), swarm.cores)
 
 
-def is_full(swarm: Swarm) -> bool:
-    """Whether several peers keep all cores of one machine busy."""
-    return len(swarm) > 1 and 0 < swarm.cores <= len(swarm)
+def stolen_s(given: Coefficients, swarm: Swarm, agreed_s: float) -> float:
+    """What an agreement takes from the steps that are made beside it, where peers keep all cores of a machine busy.
+
+    Ours. Nothing where the steps themselves were measured.
+    """
+    is_full = len(swarm) > 1 and 0 < swarm.cores <= len(swarm)
+    if not is_full or any(machine.step_s for machine in swarm.machines):
+        return 0.0
+    return given.beside * given.crowd(len(swarm), swarm.cores) * agreed_s
 
 
 def step_tokens(spec: RunSpec) -> int:
@@ -227,6 +232,8 @@ def _streaming(
     steps, so half a step passes in the mean. At pace "time" the time for a part counts from the agreement on.
     """
     table, agreed_s = spec.round, phases.freeze + phases.talking
+    stolen = stolen_s(given, swarm, agreed_s)
+    step_s = [each + stolen / max(1.0, steps) for each, steps in zip(step_s, parts, strict=True)]
     held_s = [max(0.0, agreed_s - table.delay * each) for each in step_s]
     # A share by speed is rounded down, and who was late makes less of it: half a step in the mean.
     less = 0.5 if table.pace == "speed" and len(swarm) > 1 else 0.0
