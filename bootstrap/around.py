@@ -20,7 +20,7 @@ from bootstrap.health import Health
 from bootstrap.members import load_names, save_names
 from bootstrap.ordering import OrdersFile
 from dht.addresses import can_be_dialled, peer_id_in
-from dht.errors import DiskFull, Unreachable
+from dht.errors import BadInput, DiskFull, Unreachable
 from dht.keys import HEAD
 from dht.node import Node
 from dht.records import Head, Malformed, unpack_body
@@ -45,13 +45,22 @@ def is_relayed(peer: str, book: Book | None, orders: OrdersFile, guests: Roster,
     return book is None or peer in book.members(now_s) or guests.why_not(peer) is None
 
 
+def _names_in(directory: Path) -> dict[str, str]:
+    """What members called themselves; nothing that a node needs."""
+    try:
+        return load_names(directory)
+    except BadInput as error:
+        log.warning("%s", error)
+        return {}
+
+
 class Around:
     """Reads the board for a node. `book` is that of its members, in a run that has some."""
 
     def __init__(self, node: Node, directory: Path, book: Book | None, orders: OrdersFile, health: Health) -> None:
         self.health = health
         self._node, self._book, self._orders = node, book, orders
-        self._directory, self._names = directory, load_names(directory)
+        self._directory, self._names = directory, _names_in(directory)
         self._remembered = Remembered(directory / PEERS_FILE)
         self._in_turn = deque(self._remembered.addresses)
         self._look_at = 0.0
@@ -114,11 +123,12 @@ class Around:
         names = self._names | {peer: head.name for peer, head in heads.items() if peer in members and head.name}
         if names == self._names:
             return
-        self._names = names
         try:
             save_names(self._directory, names)
         except DiskFull as error:
             log.warning("what members call themselves is not on disk: %s", error)
+            return
+        self._names = names
 
     def _members(self) -> frozenset[str] | None:
         """None where everybody may take part."""

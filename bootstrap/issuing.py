@@ -11,7 +11,7 @@ from bootstrap.config import BootstrapConfig
 from bootstrap.inviting import issue_all
 from bootstrap.report import Reporter
 from dht.addresses import are_loopback, can_be_dialled, is_global
-from dht.errors import Unreachable
+from dht.errors import DiskFull, Unreachable
 from dht.files import write_whole
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, MAX_ADDRESSES
@@ -51,7 +51,7 @@ class Issuer:
         self._look_at = time.monotonic() + LOOK_S
 
     async def look(self) -> None:
-        """Keep a better invite once there is one. Raises DiskFull."""
+        """Keep a better invite once there is one, and room for it."""
         if not self._is_private or time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_S
@@ -59,7 +59,11 @@ class Issuer:
         with suppress(Unreachable):
             addresses = await self._addresses()
         if lead_outside(addresses):
-            self._make(addresses)
+            try:
+                self._make(addresses)
+            except DiskFull as error:  # the one that is there still leads here from this network
+                log.warning("%s", error)
+                return
             self._is_private = False
             text = (
                 f"this machine is at {_list(filter(_leads_outside, addresses))} on the internet, by the word of its "

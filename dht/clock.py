@@ -62,11 +62,15 @@ class Watch:
 
     def __init__(self, wall: Clock, steady: Clock) -> None:
         self._wall, self._steady = wall, steady
-        self.compared()
+        self.compared(self.now())
 
-    def compared(self) -> None:
-        """It is as good as the others' now."""
-        self._apart_s, self._at_s = self._wall() - self._steady(), self._steady()
+    def now(self) -> tuple[float, float]:
+        """How far wall and steady are apart, and when that is."""
+        return self._wall() - self._steady(), self._steady()
+
+    def compared(self, then: tuple[float, float]) -> None:
+        """It was as good as the others' then: what has jumped since is still to be compared."""
+        self._apart_s, self._at_s = then
 
     @property
     def has_jumped(self) -> bool:

@@ -369,7 +369,9 @@ def _daemon_config(config: NetworkConfig) -> DaemonConfig:
 async def _check_clock(daemon: Daemon, config: NetworkConfig, met: Sequence[str], refusals: Refusals) -> None:
     """Raises ClockOff."""
     try:
-        peers = list(dict.fromkeys(map(peer_id_in, met)))[:ASK_MOST]
+        answered, named = list(dict.fromkeys(map(peer_id_in, met))), set(map(peer_id_in, config.bootstrap))
+        # Anybody may be among those who were met earlier: they are asked where nobody else is.
+        peers = ([peer for peer in answered if peer in named] or answered)[:ASK_MOST]
         await require_right_clock(daemon, _protocol(config.run, "ask"), peers, config.clock)
     except ClockOff as error:
         refusals(Code.CLOCK, "this machine", str(error))

@@ -84,8 +84,9 @@ def main(argv: list[str] | None = None) -> int:
             return _doctor(args.invite, args.dir, settings)
         invite = parse_for(args.dir, read_text(args.invite), time.time())
         with hold_directory(args.dir):
+            kept = keep(invite, args.dir)  # first: another run's folder is left as it is
             Remembered(args.dir / "peers.json").note_named(args.peer)
-            return _join(str(keep(invite, args.dir)), invite.spec_hash, settings, args.dir)
+            return _join(str(kept), invite.spec_hash, settings, args.dir)
     except HomefiresError as error:
         if args.debug:
             traceback.print_exc()
@@ -291,7 +292,7 @@ def _join_or_leave(link: LinkChild, me: str, settings: PeerSettings, directory: 
     try:
         join(link, me, settings, directory, session)
     except Left:
-        with suppress(LinkLost):  # it may have ended meanwhile
+        with suppress(LinkLost, HomefiresError):  # it may have ended meanwhile, and say now why
             link.send("leave")
 
 

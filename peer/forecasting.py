@@ -46,6 +46,7 @@ class Forecaster:
         foretold_s, self._foretold_s = self._foretold_s, None
         if not self._pace.step_s or self._spec.run.rounds == update.round:
             return
+        self._distances.keep({self._me, *(member.peer for member in update.members)})  # anybody may tell some
         settings = self._settings()
         upload_bps = {member.peer: member.bandwidth_bps for member in update.members}
         mine = self._mine(settings, upload_bps.pop(self._me, 0))

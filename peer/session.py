@@ -64,7 +64,8 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
         peer.write_checkpoint(last=True)
         raise
     if not link.has_ended:
-        with suppress(LinkLost):  # whoever asked this peer to leave may have asked its link, too
+        # Whoever asked this peer to leave may have asked its link, too; or it has ended, and says now why.
+        with suppress(LinkLost, HomefiresError):
             link.send("finish" if peer.finished else "leave")
     peer.write_checkpoint(last=True)
     peer.keeper.finish_snapshot()
@@ -119,7 +120,9 @@ class Peer(Standing):
             except (DiskFull, MemoryFull) as error:
                 self.pause(str(error))
             except (LinkLost, Unreachable) as error:
-                if not self.stands_aside:
+                if self.clock_is_off:  # and the network is away: a hold may last longer than either
+                    self._wait_for_right_clock(str(error))
+                elif not self.stands_aside:
                     self.note_lost_link(error)
             except ClockOff as error:
                 self.wait_for_clock(error)
@@ -141,7 +144,8 @@ class Peer(Standing):
 
     def meet_again(self) -> None:
         """A new link in place of one that has ended; the trainer stays as it is."""
-        self.session.say("JOINING", "connecting again")
+        if not self.clock_is_off:
+            self.session.say("JOINING", "connecting again")
         self.in_step = self.said_paused = False
         if self.giving:
             self._finish_freeze()  # the new link finds on disk what was told to nobody
@@ -164,18 +168,28 @@ class Peer(Standing):
         self.session.warn("LINK", "the link ended unexpectedly and is started again; nothing is lost")
 
     def wait_for_clock(self, error: ClockOff) -> None:
-        """The link has ended: by a wrong clock what it says is over, or not yet true. Try another once that was set.
-
-        A clock that was put right slowly does not jump: it is tried again after `CLOCK_RETRY_S`, too.
-        """
-        self.exposure.begin()
+        """The link has ended: by a wrong clock what it says is over, or not yet true. Try another once that was set."""
         self.trainer.leave_device()
         if not self.clock_is_off:
             self.session.warn("CLOCK", f"{error}; this peer holds back until it is right")
         self.clock_is_off = True
-        self.session.say("PAUSED", f"{error}; training goes on by itself when it is right")
+        self._wait_for_right_clock(f"{error}; training goes on by itself when it is right")
+
+    def _wait_for_right_clock(self, why: str) -> None:
+        """A clock that was put right slowly does not jump: after `CLOCK_RETRY_S` it is tried again, too.
+
+        What the owner wants meanwhile is said instead, and without quota no link begins.
+        """
         watch, until = Watch(time.time, time.monotonic), time.monotonic() + CLOCK_RETRY_S
-        while time.monotonic() < until and not (watch.has_jumped or self.session.stopping):
+        while not self.session.stopping:
+            if holds := self.session.wishes.holds:
+                self.exposure.end()
+                self.session.say("PAUSED", why_of(holds), until_of(holds))
+            else:
+                self.exposure.begin()
+                self.session.say("PAUSED", why)
+            if (watch.has_jumped or time.monotonic() >= until) and not _over_quota(holds):
+                return
             time.sleep(POLL_S)
 
     def pause(self, why: str) -> None:

@@ -21,7 +21,8 @@ from peer.plan.machines import (
 )
 from peer.plan.peers_file import read_peers
 from peer.plan.round import step_tokens
-from peer.spec import RunSpec
+from peer.plan.shape import shape_of
+from peer.spec import RunSpec, load
 from tui.fold import fold_all
 from tui.report.names import labels_of
 from tui.snapshot import PeerView
@@ -41,28 +42,29 @@ def peers_of(text: str, spec: RunSpec, machine: Machine) -> Swarm:
     found the run. Raises BadInput."""
     if text and not re.fullmatch(r"-?[0-9]{1,18}", text):
         path = Path(text)
-        return _seen_from(path, spec) if path.is_dir() else read_peers(path, most=MAX_MEMBERS)
+        return _seen_from(path, spec, machine) if path.is_dir() else read_peers(path, most=MAX_MEMBERS)
     count = int(text or spec.run.founders)
     refuse_count(count, "--peers is {}", MAX_MEMBERS)
     return alike(count, machine)
 
 
-def _seen_from(directory: Path, spec: RunSpec) -> Swarm:
+def _seen_from(directory: Path, spec: RunSpec, otherwise: Machine) -> Swarm:
     """The peers of a run as one of them knows them: what they say of their speeds, lines and memory, and the round
-    trips that they measured."""
+    trips that they measured. What nobody says of a peer is as of `otherwise`."""
     if not event_files(directory):
         raise BadInput(
             f"{directory} holds no events; name the folder of a peer, a file of [[peer]] tables, or a number"
         )
     seen = fold_all(Seen(), read_events(directory))
-    labels, tokens = labels_of(seen), step_tokens(spec)
+    labels, tokens = labels_of(seen), _tokens_as_dear(directory, spec)
     there = [view for view in seen.peers.values() if view.reports or view.state != "GONE"]  # mine may be stopped
     refuse_count(len(there), f"{directory} knows {{}} peers", MAX_MEMBERS)
     machines = [
         Machine(
             name=labels[view.peer], region=view.peer,
-            step_s=claimed_step_s(tokens, view.tokens_per_s),
-            upload_mbps=claimed_mbps(view.upload_bps), memory_gb=_memory_gb(view),
+            step_s=claimed_step_s(tokens, view.tokens_per_s) or otherwise.step_s, flops=otherwise.flops,
+            upload_mbps=claimed_mbps(view.upload_bps) or otherwise.upload_mbps,
+            download_mbps=otherwise.download_mbps, memory_gb=_memory_gb(view) or otherwise.memory_gb,
         )
         for view in there
     ]  # fmt: skip
@@ -70,6 +72,16 @@ def _seen_from(directory: Path, spec: RunSpec) -> Swarm:
     for view in seen.peers.values():
         distances.tell(view.peer, _measured_by(view) | dict(view.distances))
     return swarm_of(machines, delays=distances.one_way_s())
+
+
+def _tokens_as_dear(directory: Path, spec: RunSpec) -> int:
+    """How many tokens of the run in a peer's folder take as many operations as an inner step of `spec`."""
+    path, tokens = directory / "spec.toml", step_tokens(spec)
+    theirs = load(str(path)) if path.is_file() else spec
+    if theirs.model == spec.model:
+        return tokens
+    mine, other = (shape_of(each).flops_per_token(each.model.context) for each in (spec, theirs))
+    return max(1, round(tokens * mine / other))
 
 
 def _memory_gb(view: PeerView) -> float:

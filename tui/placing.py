@@ -68,6 +68,8 @@ class Placed:
 def find(asked: Place, tell: Told | None = None) -> Placed:
     """Search. `tell` hears how many layouts were looked at. Raises BadInput for peers, stages and memory that do not
     fit together."""
+    if asked.seed < 0:
+        raise BadInput(f"--seed is {asked.seed}; it must be 0 or more")
     spec, shape = asked.spec, shape_of(asked.spec, asked.parameters)
     swarm = _swarm(asked)
     step_s = [step_seconds(shape, spec, machine, shipped(), swarm) for machine in swarm.machines]

@@ -57,6 +57,8 @@ def _at_next_start(directory: Path, now: float) -> list[str]:
     match kept:
         case {"wish": "pause"}:
             return ["its owner paused it: it starts paused, until: homefires resume"]
+        case {"wish": "finish"}:
+            return ["its owner has it complete its part of a round when it starts, then pause; or: homefires resume"]
         case {"until": int() | float() as until} if until > now:
             return [f"its owner has it snooze until {clock(until, now)}, should it start before; or: homefires resume"]
     return []

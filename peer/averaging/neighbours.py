@@ -54,7 +54,13 @@ class Neighbours:
                     if self._is_due(peer, addresses):
                         self._met[peer] = time.monotonic(), addresses
                         dialling.create_task(self._meet(peer, addresses))
+                self._forget(heads)
                 await asyncio.sleep(READ_BOARD_S)
+
+    def _forget(self, heads: Mapping[str, HeadRecord]) -> None:
+        """Whoever is gone from the board; ids cost nothing."""
+        now = time.monotonic()
+        self._met = {peer: met for peer, met in self._met.items() if peer in heads or now - met[0] <= MEET_AGAIN_S}
 
     def _speeds(self, heads: Mapping[str, HeadRecord]) -> dict[str, float]:
         voters = (peer for peer in self._driver.state.electorate if peer in heads)

@@ -24,9 +24,10 @@ async def keep_time(node: Node, others: Callable[[], Iterable[str]], watch: Watc
         await asyncio.sleep(LOOK_S)
         if not watch.is_due:
             continue
+        then = watch.now()
         connected: Iterable[str] = ()
         with suppress(Unreachable):
             connected = await node.connections()
         near = sorted(set(others()) & set(connected))
         if await node.compare_clocks(near, least=1 if watch.has_jumped else WITNESSES):
-            watch.compared()
+            watch.compared(then)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from statistics import fmean
 
 MOST_RTT_S = 60.0
@@ -21,6 +21,10 @@ class Distances:
         self._told[peer] = {
             other: each for other, each in rtt_s.items() if each is not None and 0 <= each <= MOST_RTT_S
         }  # fmt: skip
+
+    def keep(self, peers: Collection[str]) -> None:
+        """Forget what all others have told."""
+        self._told = {peer: told for peer, told in self._told.items() if peer in peers}
 
     def one_way_s(self) -> dict[frozenset[str], float]:
         """By pair: half of the round trips that both ends tell, the mean of the two."""

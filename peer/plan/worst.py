@@ -40,7 +40,7 @@ def step_between_s(
     swarm: Swarm, work: Work, speeds: Sequence[float], found: Placement
 ) -> tuple[float, float]:  # fmt: skip
     """The bounds that hold nine tenths of the steps of a layout, as far as that can be said: no pipeline was measured
-    here. The upper one reaches to what the same layout takes behind slow lines, where lines are assumed."""
+    here. The upper one reaches to what these stages, paired for that, take behind slow lines if some are assumed."""
     low_s, high_s = shipped().interval(found.cost_s, UNMEASURED)
     worst = worst_of(swarm)
     if worst is None:

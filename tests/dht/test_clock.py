@@ -29,7 +29,7 @@ def test_one_that_goes_right_is_compared_now_and_then() -> None:
     clocks.pass_by(1)
     assert watch.is_due
     assert not watch.has_jumped
-    watch.compared()
+    watch.compared(watch.now())
     assert not watch.is_due
 
 
@@ -43,7 +43,11 @@ def test_one_that_jumps_is_compared_at_once(wall_s: float) -> None:
         assert watch.is_due
         assert watch.has_jumped
         clocks.pass_by(LOOK_S)
-    watch.compared()
+    then = watch.now()
+    clocks.pass_by(LOOK_S, LOOK_S + 90)
+    watch.compared(then)
+    assert watch.is_due, "it has jumped once more while the others were asked"
+    watch.compared(watch.now())
     assert not watch.is_due
 
 

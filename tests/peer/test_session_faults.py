@@ -281,12 +281,13 @@ def test_a_clock_that_goes_wrong_holds_training_until_it_is_right(
     class Wrong(Beginning):
         def restart(self) -> None:
             super().restart()
-            assert story.told(PeerStateChanged)[-1].why == "connecting again"
+            assert story.told(PeerStateChanged)[-1].state == "PAUSED", "each try is not told"
             if self.restarts == 1:
                 self.queue.append(("ends with", CLOCK_OFF))
 
         def expect(self, kind: str, timeout_s: float | None) -> tuple[Any, ...]:
             if self.queue and self.queue[0][0] == "ends with":
+                held.append(story.clock.now)
                 self.receive(0.0)
             return super().expect(kind, timeout_s)
 
@@ -324,6 +325,47 @@ def test_a_clock_that_goes_wrong_holds_training_until_it_is_right(
     assert story.clock.now - held[0] >= 2 * waits_s
     assert held[1] - held[0] < waits_s + 2 * sessions.POLL_S
     assert story.trainer.done.count("step") == STEPS
+
+
+def test_a_network_that_is_away_during_the_hold_ends_nothing(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A laptop on its way home: as long as the hold lasts it is tried once a minute, and not counted."""
+
+    class Away(Beginning):
+        def expect(self, kind: str, timeout_s: float | None) -> tuple[Any, ...]:
+            if 0 < self.restarts <= 2 * sessions.LINKS_LOST:
+                self.has_ended = True
+                raise Unreachable("no address of the invite answers")
+            return super().expect(kind, timeout_s)
+
+    link = Away(deque([("in_step",), ("ends with", CLOCK_OFF)]))
+    goes_on = [("resume", HEAD.anchor), ("in_step",), *[None] * STEPS]
+
+    def wait(timeout_s: float) -> None:
+        if link.restarts > 2 * sessions.LINKS_LOST and goes_on:
+            link.queue.append(goes_on.pop(0))
+        story.session.stopping = story.trainer.frozen
+
+    link.on_wait = wait
+    join_with(story, link, monkeypatch)
+    assert link.restarts == 2 * sessions.LINKS_LOST + 1
+    assert [alert.code for alert in story.told(AlertRaised)] == ["CLOCK"]
+    assert story.clock.now >= link.restarts * sessions.CLOCK_RETRY_S
+    assert story.trainer.done.count("step") == STEPS
+
+
+def test_who_leaves_by_a_link_that_says_why_it_ended_loses_no_checkpoint(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended(Beginning):
+        def send(self, kind: str, *fields: Any) -> None:
+            if kind == "leave":
+                raise CLOCK_OFF
+            super().send(kind, *fields)
+
+    link = Ended(deque([("in_step",)]))
+    link.on_wait = lambda timeout_s: setattr(story.session, "stopping", True)
+    join_with(story, link, monkeypatch)
+    assert len(story.shelf.written) == 1
 
 
 def test_a_clock_that_was_wrong_from_the_start_ends_the_peer_in_words(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from peer.events import DeviceMeasured, DeviceTold, Line, PeerStarted, ReportReceived, format_line
-from peer.spec import load
+from peer.spec import dump, load
 from tui.cli import main
 
 ASKED = ["plan", "tiny", "--peers", "3", "--upload", "20", "--download", "100", "--step-s", "0.05", "--memory", "8"]
@@ -143,6 +143,11 @@ def test_the_peers_of_a_run_are_planned_with(tmp_path: Path, capsys: pytest.Capt
     said = [(peer["name"], peer["step_s"], peer["memory_gb"]) for peer in told["peers"]]
     assert [memory_gb for _, _, memory_gb in said] == [24.0, 12.0, 8.0]
     assert (said[0][:2], said[2][:2]) == (("ben", 1.0), ("mine", 0.0))
+    (tmp_path / "spec.toml").write_text(dump(load("micro")))
+    assert main(["plan", "tiny", "--peers", str(tmp_path), "--download", "100", "--json"]) == 0
+    other = json.loads(capsys.readouterr().out)["peers"][0]
+    assert other["step_s"] > 1.01, "its tokens are of a smaller model"
+    assert other["download_mbps"] == 100, "which nobody says of himself"
     (tmp_path / "empty").mkdir()
     assert main(["plan", "tiny", "--peers", str(tmp_path / "empty")]) == 2
     assert "holds no events" in capsys.readouterr().err

@@ -176,4 +176,7 @@ def tell_each(options: argparse.Namespace, tell: Callable[[Path], str]) -> int:
         except HomefiresError as error:
             print(f"homefires: {error}", file=sys.stderr)
             codes.append(error.exit_code)
+        except OSError as error:
+            print(f"homefires: {error.filename}: {error.strerror}", file=sys.stderr)
+            codes.append(BadInput.exit_code)
     return next(iter(codes), 0)

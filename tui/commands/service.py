@@ -72,6 +72,7 @@ def _install(options: argparse.Namespace) -> int:
         return 0
     service = _peer(join if options.dry else join.without_settings())
     if not options.dry:
+        _require_free(service)  # what is kept is for the peer of this service
         join.settle(service.directory)
         keep_for_start(service.directory, settings)
     return _carry_out(service, dry=options.dry)
@@ -100,6 +101,7 @@ def _peer(join: Join) -> Service:
 
 
 def _install_node(options: argparse.Namespace) -> int:
+    from tui.folders import quoted
     from tui.single import check_node, claim_directory, place_node
 
     spec = node_spec(options.what, options)
@@ -111,7 +113,7 @@ def _install_node(options: argparse.Namespace) -> int:
     organiser = check_node(claim_directory(directory, spec), spec, asked)
     _carry_out(service, dry=False)
     print(f"people are shown these words for you; tell them by another way than the invite: {organiser}")
-    print(f"print invites with: homefires invite {' '.join([str(directory), *asked.invite_words()])}")
+    print(f"print invites with: homefires invite {' '.join([quoted(directory), *asked.invite_words()])}")
     return 0
 
 
@@ -129,16 +131,23 @@ def _node(options: argparse.Namespace, spec: RunSpec, directory: Path) -> Servic
     return Service(argv=[*argv, *words], directory=directory, log=directory / LOG_FILE, what=what)
 
 
-def _carry_out(service: Service, *, dry: bool) -> int:
+def _require_free(service: Service) -> None:
+    """Raises DirectoryBusy if a peer runs there that is not this service's."""
     from tui.attach import require_free
+    from tui.service import UserUnits
+
+    if service.name not in UserUnits().names():
+        require_free(service.directory)
+
+
+def _carry_out(service: Service, *, dry: bool) -> int:
     from tui.service import STEPS_SINCE, UserUnits, unit_text
 
     units = UserUnits()
     if dry:
         print(unit_text(service, STEPS_SINCE), end="")
         return 0
-    if service.name not in units.names():
-        require_free(service.directory)  # a second peer there would end at once, and nobody would see it
+    _require_free(service)  # a second peer there would end at once, and nobody would see it
     service.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     print("\n".join(units.install(service)))
     return 0

@@ -97,6 +97,8 @@ def compare(asked: Asked) -> Comparison:
     if not 2 <= peers <= MAX_MEMBERS:
         raise BadInput(f"--compare is for one group, and there are {peers} peers; take 2 to {MAX_MEMBERS}")
     spec = setting.spec
+    if spec.round.pace == "time":
+        raise BadInput("--compare: round.pace is 'time', so that no formula knows the steps of a round; use 'steps'")
     return Comparison(
         peers=peers, steps=spec.round.steps, model_bytes=wire_bytes(setting), wire=spec.codec.wire,
         speeds=(_simulated(asked, setting), *_formulas(setting)), period=period(peers), left=_left(peers, setting.seed),
@@ -123,11 +125,15 @@ def _formulas(setting: Setting) -> list[Speed]:
     peers, steps = len(setting.machines), setting.spec.round.steps
     rounds = max(1, min(setting.rounds, MOST_STEPS // steps))
     compute_KN = _compute_s(setting, rounds * steps)
-    exchange_s, whole_bytes = _all_reduce_s(setting), float(wire_bytes(setting))
+    whole_bytes, share = float(wire_bytes(setting)), 1 / setting.spec.round.fragments
     both_bytes = 2 * (peers - 1) / peers * whole_bytes
     found = (
-        (f"rounds of {steps} steps", rounds_ends_s(compute_KN, steps, exchange_s), both_bytes / steps),
-        ("all-reduce after every step", all_reduce_ends_s(compute_KN, exchange_s), both_bytes),
+        (
+            f"rounds of {steps} steps",
+            rounds_ends_s(compute_KN, steps, _all_reduce_s(setting, share)),
+            share * both_bytes / steps,
+        ),
+        ("all-reduce after every step", all_reduce_ends_s(compute_KN, _all_reduce_s(setting)), both_bytes),
         ("one-peer exponential gossip", gossip_ends_s(compute_KN, _gossip_s(setting)), whole_bytes),
     )
     tokens = peers * setting.step_tokens * rounds * steps
@@ -162,13 +168,13 @@ def _gossip_s(setting: Setting) -> Floats:
     return np.array([transfer_s[partners(peers, at), np.arange(peers)] for at in range(period(peers))])
 
 
-def _all_reduce_s(setting: Setting) -> float:
-    """There and back: 2 (n − 1)/n models over the slowest line, or 2/n of one between the slowest pair, and two of the
-    longest delays (arXiv:2503.09799, appendix A)."""
+def _all_reduce_s(setting: Setting, share: float = 1.0) -> float:
+    """Of such a share of the model, there and back: 2 (n − 1)/n of it over the slowest line, or 2/n between the slowest
+    pair, and two of the longest delays (arXiv:2503.09799, appendix A)."""
     peers = len(setting.machines)
     delay_s, pair_bps = setting.between(np.arange(peers))
     others = ~np.eye(peers, dtype=bool)
-    part_bits = 8 * wire_bytes(setting) / peers
+    part_bits = 8 * share * wire_bytes(setting) / peers
     line_bps = min(bps.min() for bps in lines_of(setting))
     slowest_s = max((peers - 1) * part_bits / line_bps, part_bits / pair_bps[others].min())
     return float(2 * (slowest_s + delay_s[others].max()))

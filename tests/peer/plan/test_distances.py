@@ -22,6 +22,14 @@ def test_what_is_told_anew_stands_instead_of_what_was_told() -> None:
     assert distances.one_way_s() == {frozenset("ab"): pytest.approx(0.1)}
 
 
+def test_whoever_is_no_member_is_forgotten() -> None:
+    distances = Distances()
+    distances.tell("a", {"b": 0.1})
+    distances.tell("stranger", {"a": 0.1})
+    distances.keep({"a", "b"})
+    assert set(distances.one_way_s()) == {frozenset("ab")}
+
+
 @pytest.mark.parametrize("rtt_s", [-1.0, float("nan"), float("inf"), 1.01 * MOST_RTT_S])
 def test_what_cannot_be_is_not_believed(rtt_s: float) -> None:
     distances = Distances()
