@@ -58,9 +58,9 @@ async def test_a_run_that_is_there_is_examined_and_introduced(tmp_path: Path, cl
         met = await examine_network(invite, LOOPBACK, lambda check: found.update({check.name: check}))
         (tmp_path / "newcomer").mkdir()
         with pytest.raises(ClockOff):
-            await fetch(invite, tmp_path / "newcomer")
+            await fetch(invite, (), tmp_path / "newcomer")
         node.serve("time", lambda: struct.pack(">d", time.time()))
-        assert await fetch(invite, tmp_path / "newcomer") == spec
+        assert await fetch(invite, (), tmp_path / "newcomer") == spec
     assert met is not None
     assert met.spec == dump(spec).encode()
     assert met.peers == 1
