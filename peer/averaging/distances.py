@@ -5,7 +5,7 @@ So that one peer's folder holds the latencies between all pairs, which a placeme
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgpack
 
@@ -41,9 +41,10 @@ class Distances:
         trip_s = self._round_trips_s.get(peer)
         return None if trip_s is None else round(trip_s, 4)
 
-    async def give(self, peer: str, request: bytes) -> bytes:
-        """For whoever asks: microseconds by peer id, of PEERS_MOST at most."""
-        return pack(dict(list(self._round_trips_s.items())[:PEERS_MOST]))
+    def told(self, of: Callable[[str], bool]) -> bytes:
+        """What others are told: microseconds by peer id, of PEERS_MOST of these at most."""
+        rows = [(peer, trip_s) for peer, trip_s in self._round_trips_s.items() if of(peer)]
+        return pack(dict(rows[:PEERS_MOST]))
 
 
 def pack(round_trips_s: Mapping[str, float]) -> bytes:

@@ -62,9 +62,11 @@ class NetworkMeter:
 
     def __init__(
         self, node: Metered, room: Room, say: Callable[[NetworkMeasured | DistancesTold], None],
-        is_exchanging: Callable[[], bool],
+        is_exchanging: Callable[[], bool], is_heard: Callable[[str], bool],
     ) -> None:  # fmt: skip
         self._node, self._room, self._say, self._is_exchanging = node, room, say, is_exchanging
+        self._is_heard = is_heard
+        """Whether somebody says himself that he takes part: of those alone others are told."""
         self._said: NetworkMeasured | None = None
         self._said_at = 0.0
         self._timed_at: dict[str, float] = {}
@@ -80,7 +82,7 @@ class NetworkMeter:
 
     async def follow(self) -> None:
         """For ever."""
-        self._node.answer(DISTANCES, self._distances.give)
+        self._node.answer(DISTANCES, self._give)
         while True:
             rows = await self.look(time.monotonic())
             await asyncio.sleep(max(EVERY_S, min(rows, AT_LEAST_EVERY_S)))
@@ -151,6 +153,10 @@ class NetworkMeter:
             self._distances.measured(peer, await self._node.round_trip_s(peer, ROUND_TRIP_S))
         except Unreachable:
             self._distances.missed(peer)
+
+    async def _give(self, peer: str, request: bytes) -> bytes:
+        """For whoever asks; who only watches the run is nobody's business but mine."""
+        return self._distances.told(self._is_heard)
 
     async def _hear_distances(self, now: float) -> None:
         """How far one of those who are connected is from the others, as it says."""

@@ -78,7 +78,14 @@ class Link:
                 tasks.create_task(self._publish_heads(), name="publish"),
                 tasks.create_task(self._hear_orders(), name="orders"),
                 tasks.create_task(
-                    NetworkMeter(self._node, self._disk, self._pipe.report, self.is_exchanging).follow(), name="network"
+                    NetworkMeter(
+                        self._node,
+                        self._disk,
+                        self._pipe.report,
+                        self.is_exchanging,
+                        lambda peer: peer in self._driver.state.heard,
+                    ).follow(),
+                    name="network",
                 ),
             ]
             hearing = asyncio.create_task(self._hear_trainer())

@@ -74,7 +74,7 @@ class Network:
 
 def meter(network: Network, is_exchanging: Callable[[], bool] = lambda: False) -> tuple[NetworkMeter, list[Any]]:
     said: list[Any] = []
-    return NetworkMeter(network, network, said.append, is_exchanging), said
+    return NetworkMeter(network, network, said.append, is_exchanging, lambda peer: True), said
 
 
 async def test_traffic_connections_and_room_are_told() -> None:
@@ -288,8 +288,9 @@ async def test_what_this_peer_measured_is_an_exponential_mean_that_it_gives_to_w
         distances.measured(f"p{number}", 0.01)
     assert distances.of("bob") == 0.13
     assert distances.of("carol") is None
-    given = unpack(await distances.give("dave", b""))
+    given = unpack(distances.told(lambda peer: True))
     assert given["bob"] == pytest.approx(0.13)
     assert len(given) == PEERS_MOST
     distances.keep({"bob"})
-    assert unpack(await distances.give("dave", b"")) == {"bob": pytest.approx(0.13)}
+    assert unpack(distances.told(lambda peer: True)) == {"bob": pytest.approx(0.13)}
+    assert unpack(distances.told(lambda peer: peer != "bob")) == {}, "who only watches is named to nobody"
