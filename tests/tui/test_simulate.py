@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from peer.events import RoundCommitted, read_lines
+from peer.plan.simulate import estimate
 from peer.plan.simulate.part import serve
 from peer.plan.simulate.published import case, cases
 from peer.testing.children import HANG_S
@@ -50,6 +51,20 @@ def test_events_can_be_watched_and_reported(tmp_path: Path, capsys: pytest.Captu
     assert main(["watch", str(events), "--ui", "plain"]) == 0
     assert "round 3 · 4 peers" in capsys.readouterr().out
     assert main(["report", str(events), "--to", str(tmp_path / "report.html")]) == 0
+
+
+def test_a_drawn_swarm_is_the_same_in_any_number_of_processes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of five groups along a side three are simulated, in one process and in two."""
+    monkeypatch.setattr(estimate, "SAMPLES", 3)
+    said = []
+    for processes in ("1", "2"):
+        grid = ("--peers", "25", "--grid", "5x5", "--aggregate", "--churn", "crash=9,back=20", "--processes", processes)
+        assert main([*QUICK, *grid, "--json"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert "drawn from a few groups" in said[0]
 
 
 def test_events_of_a_grid_are_those_of_a_row_with_an_attacker(

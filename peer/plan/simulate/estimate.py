@@ -1,77 +1,58 @@
 """A grid of groups too large for every message: what groups do is drawn from what a few of them did.
 
 For the first rounds some groups along each side are simulated message by message, among drawn ones, so that their
-members begin when members of such a grid begin. From each of their rounds is kept how much later than the last member
-that gave something half of the group had what it decided, and how much earlier or later each member had it, or that it
-had nothing. All other groups draw from these, along their side, at random by the seed: from rounds in which a group
-had lost a member as lately as they have. Training times are drawn as simulated peers draw them, and churn is the same
-schedule of the same seats. Of each side those groups are simulated to which most happens, since that is rare, and a row
-with an attacker of each kind: what attackers are penalised for is scaled by their number, all else by that of groups.
+members begin when members of such a grid begin. All other groups draw from what these did along their side (`library`),
+at random by the seed; what was done before groups knew their deadlines is forgotten as soon as they do. Training times
+are drawn as simulated peers draw them, and churn is the same schedule of the same seats. Of each side those groups are
+simulated to which most happens, since that is rare, and a row with an attacker of each kind: what attackers are
+penalised for is scaled by their number, all else by that of groups.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from peer.plan.simulate.grid import Grid
+from peer.plan.simulate.grid import Grid, Spread, alone
 from peer.plan.simulate.group import Sink
+from peer.plan.simulate.library import CALM, Library
 from peer.plan.simulate.part import Agreed, Times
-from peer.plan.simulate.setting import Setting
+from peer.plan.simulate.setting import Change, Setting
 from peer.plan.simulate.sides import Seats, groups_along
+from peer.rounds.deadlines import KNOWN
 from peer.train.pace import MOST, reference, steps_at
 
-SAMPLES = 8
+SAMPLES = 16
 """Groups along each side that are simulated."""
 CALIBRATED = 60
 """Rounds for which they are."""
-CALM = 3
-"""Rounds after which a loss is past: whoever is gone counts in the electorate for two."""
+LOSSES = ("crash", "leave")
 
 
-class Library:
-    """What groups along one side did: one row per round of a group, by the rounds since it lost a member."""
-
-    def __init__(self, members: int) -> None:
-        self._rows: list[list[tuple[float, Times]]] = [[] for _ in range(CALM + 1)]
-        self._members = members
-
-    def add(self, agreed: Agreed, since: int) -> None:
-        """One more round of a group; nothing is learned from one in which nobody decided anything."""
-        if np.isnan(agreed.decided).all() or np.isnan(agreed.ready).all():
-            return
-        middle, there = float(np.nanmedian(agreed.decided)), ~np.isnan(agreed.ready)
-        offsets = np.resize(agreed.decided[there] - middle, self._members)
-        self._rows[since].append((middle - float(np.nanmax(agreed.ready)), offsets))
-
-    def draw(self, since: Seats, dice: np.random.Generator) -> tuple[Times, NDArray[np.float64]]:
-        """Of groups that lost a member so many rounds ago: delays, shape (groups,), and offsets (groups, members)."""
-        delays, offsets = np.zeros(len(since)), np.zeros((len(since), self._members))
-        for group, rounds in enumerate(since):
-            # Of what never happened the next quieter thing is taken.
-            rows = next((rows for rows in self._rows[rounds:] if rows), [])
-            if rows:
-                delays[group], offsets[group] = rows[int(dice.integers(len(rows)))]
-        return delays, offsets
+def _until(changes: deque[Change], at_s: float) -> Iterator[Change]:
+    """Takes those away that happen until a time."""
+    while changes and changes[0].at_s <= at_s:
+        yield changes.popleft()
 
 
 class Estimate(Grid):
     """A grid of which only some groups are simulated."""
 
-    def __init__(self, setting: Setting, sides: tuple[int, ...], sink: Sink | None = None) -> None:
-        super().__init__(setting, sides, sink)
+    def __init__(self, setting: Setting, sides: tuple[int, ...], sink: Sink | None = None, far: Spread = alone) -> None:
+        super().__init__(setting, sides, sink, far)
         self._dice = np.random.Generator(np.random.PCG64([setting.seed, 0xA99]))
-        self._libraries = [Library(side) for side in sides]
+        self._libraries = [Library() for _ in sides]
         self._step_s = np.array([machine.step_s for machine in setting.machines])
         self._spread = np.array([machine.spread for machine in setting.machines])
         self._speeds = [round(1000 * setting.step_tokens / machine.step_s) for machine in setting.machines]
         """Declared, in thousandths of a token per second."""
         self._freeze_s = np.array([machine.freeze_s for machine in setting.machines])
-        self._next = 0
+        self._losses = deque(change for change in self.changes if change.what in LOSSES)
+        self._arrivals = deque(change for change in self.changes if change.what not in LOSSES)
         self._gone_at = np.full(len(setting.machines), np.inf)
         """When whoever has a seat is gone; infinity while somebody is there."""
         self._lost_in = np.full(math.prod(sides), -CALM)
@@ -82,7 +63,7 @@ class Estimate(Grid):
     def chosen(self, side: int) -> Sequence[int]:
         """Along each side those to which most happens, and others evenly over the grid; a row for each attack."""
         groups = groups_along(self.sides, side)
-        happens = Counter(change.peer for change in self.changes if change.what in ("crash", "leave"))
+        happens = Counter(change.peer for change in self.changes if change.what in LOSSES)
         busy = sorted(range(len(groups)), key=lambda number: -sum(happens[int(seat)] for seat in groups[number]))
         step = max(1, len(groups) // (SAMPLES // 2))
         attacked = list(self.attacked().values())[: SAMPLES // 2] if side == 0 else []
@@ -93,21 +74,22 @@ class Estimate(Grid):
     def side_round(self, side: int, times: Times) -> Agreed:
         """Simulate some, learn from them, draw the others."""
         if side == 0:
+            if len(self.trained_s) == KNOWN:  # until then groups wait as long as the spec allows
+                self._libraries = [Library() for _ in self.sides]
             self._look_at_churn(times)
             times = np.where(self._gone_at <= times, np.nan, times)
-        drawn = self._drawn(side, times)
         if len(self.trained_s) - (side > 0) >= CALIBRATED:
-            return drawn
+            return self._drawn(side, times)
         exact = super().side_round(side, times)
-        along = self.mine.sides[side]
-        for number in along.groups:
-            seats = along.seats[number]
-            seats = seats[seats < len(times)]
-            found = Agreed(*(what[seats] for what in exact.fields()))
-            self._libraries[side].add(found, int(self._since[side][number]))
-            for into, what in zip(drawn.fields(), found.fields(), strict=True):
-                into[seats] = what
-        return drawn
+        along = groups_along(self.sides, side)
+        # Whoever passes on what a group agreed on could begin when it had that, though others did not wait for it.
+        began = exact.ready if side == 0 else times
+        for number in self.simulated[side]:
+            seats = along[number][along[number] < len(times)]
+            self._libraries[side].add(began[seats], exact.decided[seats], int(self._since[side][number]))
+        drawn = self._drawn(side, times)
+        known = np.isin(np.arange(len(times)), along[list(self.simulated[side])])
+        return Agreed(*(np.where(known, one, other) for one, other in zip(exact.fields(), drawn.fields(), strict=True)))
 
     def told(self) -> str:
         """In words, whose events are told, and until when."""
@@ -124,16 +106,17 @@ class Estimate(Grid):
         return rounds * groups / max(1, sum(found.groups for found in self.sums()))
 
     def _look_at_churn(self, times: Times) -> None:
-        """Who is gone, or will be before this round is over, if it takes as long as the one before."""
+        """Who is gone, or will be before this round is over, if it takes as long as the one before.
+
+        Whoever comes while a round goes on takes part in the next.
+        """
         now, number = float(np.nanmedian(times)), len(self.began) - 1
         usual_s = now - float(np.nanmedian(self.began[-2])) if number else float(self._step_s.max()) * 60
-        while self._next < len(self.changes) and self.changes[self._next].at_s <= now + usual_s:
-            change = self.changes[self._next]
-            if change.what in ("crash", "leave"):
-                self._gone_at[change.peer], self._lost_in[change.peer] = change.at_s, number
-            else:
+        for change in _until(self._losses, now + usual_s):
+            self._gone_at[change.peer], self._lost_in[change.peer] = change.at_s, number
+        for change in _until(self._arrivals, now):
+            if change.at_s >= self._gone_at[change.peer]:
                 self._gone_at[change.peer] = np.inf
-            self._next += 1
         since = np.clip(number - self._lost_in, 0, CALM)
         self._since = [since[groups_along(self.sides, side)].min(axis=1) for side in range(len(self.sides))]
 
@@ -147,16 +130,11 @@ class Estimate(Grid):
             trained_s = steps * step_s
             ready = times + trained_s + self._freeze_s
             ready = np.where(self._gone_at <= ready, np.nan, ready)
-        seats = groups_along(self.sides, side)
-        delays, offsets = self._libraries[side].draw(self._since[side], self._dice)
-        padded = np.append(ready, np.full(math.prod(self.sides) - len(ready), np.nan))
-        in_groups = padded[seats]
-        some = ~np.isnan(in_groups).all(axis=1)
-        last = np.full(len(seats), np.nan)
-        last[some] = np.nanmax(in_groups[some], axis=1)
-        whole = np.full(math.prod(self.sides), np.nan)
-        whole[seats] = np.where(np.isnan(in_groups), np.nan, (last + delays)[:, None] + offsets)
-        return Agreed(ready.copy(), whole[: len(times)].copy(), trained_s, steps * self.setting.step_tokens)
+        decided, seats = np.full_like(times, np.nan), groups_along(self.sides, side)
+        for members, since in zip(seats, self._since[side], strict=True):
+            taken = members[members < len(times)]
+            decided[taken] = self._libraries[side].draw(ready[taken], int(since), self._dice)
+        return Agreed(ready.copy(), decided, trained_s, steps * self.setting.step_tokens)
 
     def _steps(self, round: int) -> NDArray[np.int64]:
         """Shape (seats,): what part of the round from anchor `round` is each seat's, by its pace and declared speed."""

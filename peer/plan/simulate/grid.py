@@ -59,9 +59,8 @@ class Grid:
         """Of each round the seconds that each seat trained; NaN for one of which nothing came."""
         self.tokens: list[NDArray[np.float64]] = []
         """Likewise the tokens that it trained on."""
-        chosen = [self.chosen(side) for side in range(len(sides))]
-        self._told = chosen[0][0]
-        others, mine = far(setting, sides, self.changes, chosen)
+        self.simulated: Chosen = [self.chosen(side) for side in range(len(sides))]
+        others, mine = far(setting, sides, self.changes, self.simulated)
         self.mine = Part(setting, sides, self.changes, mine, sink)
         self.parts: list[Part | FarPart] = [*others, self.mine]
         self._sums: list[Sums] = []
@@ -116,7 +115,7 @@ class Grid:
     def told(self) -> str:
         """In words, whose events are told."""
         rows = groups_along(self.sides, 0)
-        seats = [int(seat) for seat in rows[self._told] if seat < len(self.setting.machines)]
+        seats = [int(seat) for seat in rows[self.simulated[0][0]] if seat < len(self.setting.machines)]
         attacks = sorted({self.setting.machines[seat].attack for seat in seats} - {""})
         named = f"{', '.join(map(str, seats[:-1]))} and {seats[-1]}"
         who = f"the {len(seats)} peers of one row of {len(rows)}, in seats {named}"

@@ -51,7 +51,7 @@ def simulate(
     sides = grid or sides_for(peers)
     check_sides(sides, peers)
     drawn = aggregate or peers > MOST_EXACT
-    run = Estimate(setting, sides, sink) if drawn else Grid(setting, sides, sink, far)
+    run = (Estimate if drawn else Grid)(setting, sides, sink, far)
     run.run()
     how = "drawn from a few groups" if drawn else "message by message"
     return Outcome(figures=run.figures(), how=f"in a grid of {' × '.join(map(str, sides))}, {how}", told=run.told())
