@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 from peer.plan.simulate.grid import Chosen, Spread, shares
@@ -46,6 +48,20 @@ def start(work: Callable[..., None], about: Sequence[tuple[object, ...]]) -> lis
         context.Process(target=_child, args=(tuple(ours), work, there, *row), daemon=True).start()
         there.close()
     return ours
+
+
+@contextmanager
+def rarely_collected() -> Iterator[None]:
+    """Have cycles looked for a hundredth as often, here and in children that are started meanwhile.
+
+    A simulation leaves few, and holds so much that looking for them took a twentieth of its time.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(100 * usual[0], *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def _child(parents: Sequence[Connection], work: Callable[..., None], *about: object) -> None:

@@ -21,7 +21,7 @@ from peer.plan.simulate.running import Outcome, simulate
 from peer.plan.simulate.setting import Churn
 from tui.choose import choose_spec
 from tui.comparing import describe as compared
-from tui.processes import MOST, cores, spread_over
+from tui.processes import MOST, cores, rarely_collected, spread_over
 from tui.progress import count, format_bytes
 
 MOST_PEERS, MOST_ROUNDS = 10_000, 100_000
@@ -65,6 +65,7 @@ def run_simulate(asked: Simulate, out: TextIO) -> int:
             assert file is not None
             file.write(format_line(line) + "\n")
 
+        stack.enter_context(rarely_collected())
         outcome = simulate(
             wanted, grid=read_grid(asked.grid), aggregate=asked.aggregate, sink=write if file else None,
             far=spread_over(asked.processes or cores()),
