@@ -154,13 +154,7 @@ class Daemon:
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await self.p2p.shutdown()
-        except TimeoutError:
-            log.warning("p2pd did not stop within %s s; killing it", STOP_TIMEOUT_S)
-            self.p2p._child.kill()
-            await self.p2p._child.wait()
+        await _stop(self.p2p)
 
     async def _ask(
         self, request: Any, timeout_s: float, what: str
@@ -212,8 +206,14 @@ async def _start(config: DaemonConfig, folder: Path) -> Any:
     from hivemind.p2p import P2P
     from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
+    started: list[P2P] = []
+
     class GuardedP2P(P2P):  # type: ignore[misc]
         _UNIX_SOCKET_PREFIX = f"/unix{folder}/"
+
+        def __init__(self) -> None:
+            super().__init__()
+            started.append(self)
 
         @staticmethod
         def _make_process_args(*args: Any, **kwargs: Any) -> list[str]:
@@ -236,10 +236,26 @@ async def _start(config: DaemonConfig, folder: Path) -> Any:
             trusted_relays=config.relays if config.public else None,
             startup_timeout=config.start_timeout_s,
         )
-    except P2PDaemonError as error:
+    except BaseException as error:
+        # hivemind awaits the end of its child only where that took too long to start.
+        for p2p in started:
+            if p2p._child is not None:
+                await _stop(p2p)
+        if not isinstance(error, P2PDaemonError):
+            raise
         if "failed to listen" in str(error) or "address already in use" in str(error):
             raise PortInUse(f"cannot listen on {', '.join(config.listen)}: {error}") from error
         raise Unreachable(f"the network daemon (p2pd) does not start: {_reason(error)}") from error
+
+
+async def _stop(p2p: Any) -> None:
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await p2p.shutdown()
+    except TimeoutError:
+        log.warning("p2pd did not stop within %s s; killing it", STOP_TIMEOUT_S)
+        p2p._child.kill()
+        await p2p._child.wait()
 
 
 def _probe(address: str) -> None:

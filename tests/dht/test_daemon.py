@@ -1,0 +1,65 @@
+"""A daemon that does not come to run is awaited: whoever opens it may end its loop right after."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.subprocess import Process
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dht.addresses import LOOPBACK
+from dht.daemon import DaemonConfig, open_daemon
+from dht.errors import Unreachable
+from dht.identity import Identity
+from peer.testing.children import HANG_S
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[Process]:
+    """Every process that is started from here on."""
+    found: asyncio.Queue[Process] = asyncio.Queue()
+    usual = asyncio.subprocess.create_subprocess_exec
+
+    async def start(*words: Any, **options: Any) -> Process:
+        process = await usual(*words, **options)
+        found.put_nowait(process)
+        return process
+
+    monkeypatch.setattr(asyncio.subprocess, "create_subprocess_exec", start)
+    return found
+
+
+def config(folder: Path) -> DaemonConfig:
+    """On loopback."""
+    return DaemonConfig(
+        identity_path=folder / "identity.key", socket_folder=folder / "run", listen=(LOOPBACK[0],), announce=(),
+        relays=(), public=False, client_mode=False, start_timeout_s=HANG_S,
+    )  # fmt: skip
+
+
+async def test_a_daemon_that_cannot_start_is_awaited(tmp_path: Path, started: asyncio.Queue[Process]) -> None:
+    """Its key is none."""
+    (tmp_path / "identity.key").write_bytes(b"no key")
+    with pytest.raises(Unreachable, match="does not start"):
+        async with open_daemon(config(tmp_path)):
+            pass
+    assert started.get_nowait().returncode is not None
+
+
+async def test_a_daemon_whose_start_is_cancelled_is_ended(tmp_path: Path, started: asyncio.Queue[Process]) -> None:
+    """As soon as there is a process, long before it listens."""
+    Identity.load_or_create(tmp_path / "identity.key")
+
+    async def start() -> None:
+        async with open_daemon(config(tmp_path)):
+            pass
+
+    starting = asyncio.create_task(start())
+    async with asyncio.timeout(HANG_S):
+        process = await started.get()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    assert process.returncode is not None
