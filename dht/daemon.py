@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,7 +190,11 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
 
 @asynccontextmanager
 async def open_daemon(config: DaemonConfig) -> AsyncIterator[Daemon]:
-    """Start p2pd and stop it at exit. Raises PortInUse or BadAddress for what it cannot listen on."""
+    """Start p2pd and stop it at exit.
+
+    Raises PortInUse or BadAddress for what it cannot listen on, BadInput if no folder is short enough for its sockets,
+    Unreachable if it does not start.
+    """
     for address in config.listen:
         _probe(address)
     _prepare_hivemind()
@@ -249,13 +253,22 @@ async def _start(config: DaemonConfig, folder: Path) -> Any:
 
 
 async def _stop(p2p: Any) -> None:
+    """End it and wait for that, also if whoever waits is cancelled once more."""
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await p2p.shutdown()
     except TimeoutError:
         log.warning("p2pd did not stop within %s s; killing it", STOP_TIMEOUT_S)
-        p2p._child.kill()
-        await p2p._child.wait()
+        await _kill(p2p._child)
+    except asyncio.CancelledError:
+        await _kill(p2p._child)
+        raise
+
+
+async def _kill(child: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        child.kill()
+    await child.wait()
 
 
 def _probe(address: str) -> None:

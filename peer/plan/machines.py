@@ -43,8 +43,6 @@ class Machine:
     """FLOP/s that training reaches; 0: not known. `step_s` goes first."""
     memory_gb: float = 0.0
     """Of the training device, in 10⁹ bytes; 0: not known, and taken to be what the spec needs."""
-    main_gb: float = 0.0
-    """Main memory; 0: not known."""
     devices: int = 1
     """Over which the model of this peer may be sharded."""
     device_gbps: float = 100.0
@@ -57,7 +55,7 @@ class Machine:
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable():
             raise BadInput(f"a peer's name is {self.name!r}; use printable characters")
-        for key in ("step_s", "flops", "memory_gb", "main_gb", "device_gbps"):
+        for key in ("step_s", "flops", "memory_gb", "device_gbps"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise BadInput(f"{self.name}: {key} is {getattr(self, key):g}; it must be 0 or more")
         for key, least, most in (("step_s", LEAST_STEP_S, MOST_STEP_S), ("flops", LEAST_FLOPS, MOST_FLOPS)):

@@ -1,13 +1,15 @@
 """`simulate`: whether the simulator tells what real peers do, and how large a swarm it takes in five minutes.
 
 First the same run twice, by processes on this machine and by the simulator: the same groups, the same penalties, about
-the same times. Then 512 peers message by message, the same drawn from a few groups, and 10,000 drawn.
+the same times. Then 512 peers message by message, the same drawn from a few groups, and 10,000 drawn; and fewer of
+which some are slow, both ways.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -71,6 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
         large = settings["large"] | (quick["large"] if arguments.quick else {})
         result["large"], found = measure_large(large)
         bars += found
+        unlike = settings["unlike"] | (quick["unlike"] if arguments.quick else {})
+        result["unlike"], found = measure_unlike(large, **unlike)
+        bars += found
     print("\n" + "".join(f"- {bar}\n" for bar in bars), flush=True)
     if arguments.json:
         result["bars"] = [asdict(bar) for bar in bars]
@@ -124,13 +129,30 @@ def measure_large(large: dict[str, Any]) -> tuple[dict[str, Any], list[Bar]]:
     return {"exact": exact, "drawn": drawn, "largest": largest}, bars + judge_drawn(exact, drawn)
 
 
-def _ran(large: dict[str, Any], peers: int, grid: str, *more: str) -> dict[str, Any]:
-    """What `homefires simulate` prints, with its seconds and its memory."""
+def measure_unlike(large: dict[str, Any], peers: int, slow: int, times: float) -> tuple[dict[str, Any], list[Bar]]:
+    """The same swarm both ways; which of its peers are slow is drawn by the seed."""
+    slower = set(random.Random(large["seed"]).sample(range(peers), slow))
+    with tempfile.TemporaryDirectory(prefix="hf-simulate-") as directory:
+        file = Path(directory) / "peers.toml"
+        file.write_text("".join(_declared(large, seat, times if seat in slower else 1.0) for seat in range(peers)))
+        exact, drawn = (_ran(large, file, large.get("grid", ""), *more) for more in ((), ("--aggregate",)))
+    return {"exact": exact, "drawn": drawn, "slow": slow, "times": times}, judge_drawn(exact, drawn)
+
+
+def _declared(large: dict[str, Any], seat: int, times: float) -> str:
+    values = {
+        "step_s": large["step_s"] * times, "upload_mbps": large["upload_mbps"], "download_mbps": large["download_mbps"]
+    }  # fmt: skip
+    return f'[[peer]]\nname = "peer-{seat}"\n' + "".join(f"{key} = {value}\n" for key, value in values.items())
+
+
+def _ran(large: dict[str, Any], peers: int | Path, grid: str, *more: str) -> dict[str, Any]:
+    """What `homefires simulate` prints, with its seconds and its memory. `peers`: how many alike, or their file."""
+    alike = ("--step-s", large["step_s"], "--upload", large["upload_mbps"], "--download", large["download_mbps"])
     words = [
-        large["spec"], *(word for setting in large["sets"] for word in ("--set", setting)), "--step-s", large["step_s"],
-        "--spread", large["spread"], "--upload", large["upload_mbps"], "--download", large["download_mbps"],
+        large["spec"], *(word for setting in large["sets"] for word in ("--set", setting)), "--spread", large["spread"],
         "--churn", large["churn"], "--rounds", large["rounds"], "--seed", large["seed"], "--peers", peers, "--json",
-        *(("--grid", grid) if grid else ()), *more,
+        *(alike if isinstance(peers, int) else ()), *(("--grid", grid) if grid else ()), *more,
     ]  # fmt: skip
     began = time.monotonic()
     told, held = watched([sys.executable, "-m", "tui", "simulate", *map(str, words)])

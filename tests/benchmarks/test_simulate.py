@@ -24,6 +24,9 @@ def test_quick_runs(tmp_path: Path) -> None:
     large = json.loads(figures.read_text())["large"]
     assert [large[name]["peers"] for name in ("exact", "drawn", "largest")] == [20, 20, 36]
     assert large["exact"]["rounds"] == 3
+    unlike = json.loads(figures.read_text())["unlike"]
+    assert unlike["exact"]["peers"] == unlike["drawn"]["peers"] == 20
+    assert unlike["drawn"]["how"] != unlike["exact"]["how"]
 
 
 def test_another_story_is_seen() -> None:

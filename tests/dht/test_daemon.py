@@ -63,3 +63,26 @@ async def test_a_daemon_whose_start_is_cancelled_is_ended(tmp_path: Path, starte
         with pytest.raises(asyncio.CancelledError):
             await starting
     assert process.returncode is not None
+
+
+async def test_a_daemon_is_ended_though_whoever_waits_for_that_is_cancelled_too(
+    tmp_path: Path, started: asyncio.Queue[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not end when it is asked to; a second interrupt finds it so."""
+    Identity.load_or_create(tmp_path / "identity.key")
+    asked = asyncio.Event()
+    monkeypatch.setattr(Process, "terminate", lambda process: asked.set())
+
+    async def start() -> None:
+        async with open_daemon(config(tmp_path)):
+            pass
+
+    starting = asyncio.create_task(start())
+    async with asyncio.timeout(HANG_S):
+        process = await started.get()
+        starting.cancel()
+        await asked.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    assert process.returncode is not None

@@ -74,7 +74,7 @@ def _add_simulate(commands: Commands) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="the same seed gives the same run")
     text = "sides of a grid of groups, as in 8x8x8 (default: as needed)"
     parser.add_argument("--grid", default="", metavar="SIDES", help=text)
-    text = "draw what groups do from runs of one instead of simulating every message"
+    text = "draw what most groups do from what a few did, instead of simulating every message"
     parser.add_argument("--aggregate", action="store_true", help=text)
     text = "of a grid, message by message (default: one per core); the outcome is the same"
     parser.add_argument("--processes", type=int, default=0, metavar="N", help=text)

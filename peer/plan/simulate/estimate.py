@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from peer.plan.simulate.grid import Grid, Spread, alone
 from peer.plan.simulate.group import Sink
-from peer.plan.simulate.library import CALM, Library
+from peer.plan.simulate.library import CALM, Drawn, Library
 from peer.plan.simulate.part import Agreed, Times
 from peer.plan.simulate.setting import Change, Setting
 from peer.plan.simulate.sides import Seats, groups_along
@@ -33,26 +34,19 @@ CALIBRATED = 60
 LOSSES = ("crash", "leave")
 
 
-def _until(changes: deque[Change], at_s: float) -> Iterator[Change]:
-    """Takes those away that happen until a time."""
-    while changes and changes[0].at_s <= at_s:
-        yield changes.popleft()
-
-
 class Estimate(Grid):
     """A grid of which only some groups are simulated."""
 
     def __init__(self, setting: Setting, sides: tuple[int, ...], sink: Sink | None = None, far: Spread = alone) -> None:
         super().__init__(setting, sides, sink, far)
         self._dice = np.random.Generator(np.random.PCG64([setting.seed, 0xA99]))
-        self._libraries = [Library() for _ in sides]
+        self._libraries = [Library(side) for side in sides]
         self._step_s = np.array([machine.step_s for machine in setting.machines])
         self._spread = np.array([machine.spread for machine in setting.machines])
         self._speeds = [round(1000 * setting.step_tokens / machine.step_s) for machine in setting.machines]
         """Declared, in thousandths of a token per second."""
         self._freeze_s = np.array([machine.freeze_s for machine in setting.machines])
-        self._losses = deque(change for change in self.changes if change.what in LOSSES)
-        self._arrivals = deque(change for change in self.changes if change.what not in LOSSES)
+        self._ahead = deque(self.changes)
         self._gone_at = np.full(len(setting.machines), np.inf)
         """When whoever has a seat is gone; infinity while somebody is there."""
         self._lost_in = np.full(math.prod(sides), -CALM)
@@ -75,18 +69,18 @@ class Estimate(Grid):
         """Simulate some, learn from them, draw the others."""
         if side == 0:
             if len(self.trained_s) == KNOWN:  # until then groups wait as long as the spec allows
-                self._libraries = [Library() for _ in self.sides]
+                self._libraries = [Library(side) for side in self.sides]
             self._look_at_churn(times)
             times = np.where(self._gone_at <= times, np.nan, times)
         if len(self.trained_s) - (side > 0) >= CALIBRATED:
             return self._drawn(side, times)
         exact = super().side_round(side, times)
         along = groups_along(self.sides, side)
-        # Whoever passes on what a group agreed on could begin when it had that, though others did not wait for it.
-        began = exact.ready if side == 0 else times
+        # Whoever passes on what a group agreed on is ready when it has that.
+        ready, stopped = (exact.ready, exact.stopped) if side == 0 else (times, np.full_like(times, np.nan))
         for number in self.simulated[side]:
-            seats = along[number][along[number] < len(times)]
-            self._libraries[side].add(began[seats], exact.decided[seats], int(self._since[side][number]))
+            seats, since = along[number][along[number] < len(times)], int(self._since[side][number])
+            self._libraries[side].add(ready[seats], stopped[seats], exact.decided[seats], since)
         drawn = self._drawn(side, times)
         known = np.isin(np.arange(len(times)), along[list(self.simulated[side])])
         return Agreed(*(np.where(known, one, other) for one, other in zip(exact.fields(), drawn.fields(), strict=True)))
@@ -111,30 +105,49 @@ class Estimate(Grid):
         Whoever comes while a round goes on takes part in the next.
         """
         now, number = float(np.nanmedian(times)), len(self.began) - 1
-        usual_s = now - float(np.nanmedian(self.began[-2])) if number else float(self._step_s.max()) * 60
-        for change in _until(self._losses, now + usual_s):
-            self._gone_at[change.peer], self._lost_in[change.peer] = change.at_s, number
-        for change in _until(self._arrivals, now):
-            if change.at_s >= self._gone_at[change.peer]:
+        first_s = float(self._step_s.max()) * self.setting.spec.steps_in(0)
+        usual_s = now - float(np.nanmedian(self.began[-2])) if number else first_s
+        while self._ahead and self._ahead[0].at_s <= now:
+            change = self._ahead.popleft()
+            if change.what in LOSSES:
+                self._loses(change, number)
+            else:
                 self._gone_at[change.peer] = np.inf
+        for change in takewhile(lambda change: change.at_s <= now + usual_s, self._ahead):
+            if change.what in LOSSES:
+                self._loses(change, number)
         since = np.clip(number - self._lost_in, 0, CALM)
         self._since = [since[groups_along(self.sides, side)].min(axis=1) for side in range(len(self.sides))]
 
+    def _loses(self, change: Change, round: int) -> None:
+        if np.isinf(self._gone_at[change.peer]):
+            self._gone_at[change.peer], self._lost_in[change.peer] = change.at_s, round
+
     def _drawn(self, side: int, times: Times) -> Agreed:
         """Every group along a side, by what is known of such groups."""
-        trained_s, steps, ready = np.zeros_like(times), np.zeros_like(times), times
-        if side == 0:
-            step_s = self._step_s * np.exp(self._spread * self._dice.standard_normal(len(times)))
-            in_time = self.setting.spec.round.max_train_s // step_s
-            steps = np.maximum(1, np.minimum(in_time, self._steps(len(self.began) - 1)))
-            trained_s = steps * step_s
-            ready = times + trained_s + self._freeze_s
-            ready = np.where(self._gone_at <= ready, np.nan, ready)
-        decided, seats = np.full_like(times, np.nan), groups_along(self.sides, side)
-        for members, since in zip(seats, self._since[side], strict=True):
-            taken = members[members < len(times)]
-            decided[taken] = self._libraries[side].draw(ready[taken], int(since), self._dice)
-        return Agreed(ready.copy(), decided, trained_s, steps * self.setting.step_tokens)
+        if side:
+            drawn = self._draw(side, np.where(self._gone_at <= times, np.nan, times))
+            return Agreed(times, drawn.stopped, np.maximum(drawn.decided, times), times * 0, times * 0)
+        step_s = self._step_s * np.exp(self._spread * self._dice.standard_normal(len(times)))
+        in_time = self.setting.spec.round.max_train_s // step_s
+        part_s = np.maximum(1, np.minimum(in_time, self._steps(len(self.began) - 1))) * step_s
+        ready = times + part_s + self._freeze_s
+        drawn = self._draw(side, np.where(self._gone_at <= ready, np.nan, ready))
+        decided = np.maximum(drawn.decided, times)
+        # Whoever goes on to the next round makes no more steps for this one.
+        trained_s = np.fmin(part_s, np.fmin(drawn.stopped, decided) - times)
+        trained_s = np.where(trained_s > 0, trained_s, np.nan)
+        steps = np.maximum(1, np.floor(trained_s / step_s + 1e-6))
+        return Agreed(ready, drawn.stopped, decided, trained_s, steps * self.setting.step_tokens)
+
+    def _draw(self, side: int, ready: Times) -> Drawn:
+        """Shape (seats,): of every group along a side, whose members are ready at these times."""
+        found = Drawn(np.full_like(ready, np.nan), np.full_like(ready, np.nan))
+        for members, since in zip(groups_along(self.sides, side), self._since[side], strict=True):
+            taken = members[members < len(ready)]
+            drawn = self._libraries[side].draw(ready[taken], int(since), self._dice)
+            found.decided[taken], found.stopped[taken] = drawn.decided, drawn.stopped
+        return found
 
     def _steps(self, round: int) -> NDArray[np.int64]:
         """Shape (seats,): what part of the round from anchor `round` is each seat's, by its pace and declared speed."""

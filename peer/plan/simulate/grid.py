@@ -119,6 +119,8 @@ class Grid:
         attacks = sorted({self.setting.machines[seat].attack for seat in seats} - {""})
         named = f"{', '.join(map(str, seats[:-1]))} and {seats[-1]}"
         who = f"the {len(seats)} peers of one row of {len(rows)}, in seats {named}"
+        if len(seats) == 1:
+            who = f"the one peer of one row of {len(rows)}, in seat {seats[0]}"
         return f"{who} ({', '.join(attacks)} among them)" if attacks else who
 
     def figures(self) -> Figures:
@@ -130,7 +132,7 @@ class Grid:
         tokens = float(np.nansum(self.tokens))
         gaps = [later - earlier for earlier, later in pairwise(self.began)]
         shares = zip(self.trained_s, gaps, strict=True)
-        exposed = [1 - float(np.nanmean(trained / gap)) for trained, gap in shares if not np.isnan(trained).all()]
+        exposed = [1 - share for share in (_busy(trained, gap) for trained, gap in shares) if share is not None]
         along = self.sums()
         scale = self.scale()
         penalties: dict[str, float] = {}
@@ -142,9 +144,9 @@ class Grid:
             median_round_s=float(np.median(np.diff(ends))), low_round_s=low_s, high_round_s=high_s,
             members=float(gave.mean()), aborts=round(scale * sum(found.aborts for found in along)),
             later_ballots=round(scale * sum(found.later_ballots for found in along)),
-            void_share=along[0].void / max(1, along[0].parts),
+            void_share=sum(found.void for found in along) / max(1, sum(found.parts for found in along)),
             penalties={code: round(times) for code, times in sorted(penalties.items())},
-            bytes_sent=self.sent_bytes(), messages=sum(found.messages for found in along),
+            bytes_sent=self.sent_bytes(), messages=round(scale * sum(found.messages for found in along)),
         )  # fmt: skip
 
     def sums(self) -> list[Sums]:
@@ -166,6 +168,12 @@ class Grid:
         for side in range(len(self.sides) - 1):
             total += wire_bytes(self.setting) / math.prod(self.sides[: side + 1]) * (self.sides[side] - 1)
         return round(total)
+
+
+def _busy(trained_s: Times, gap_s: Times) -> float | None:
+    """The share of a round in which seats that gave something trained, on average; None if nobody did."""
+    gave = ~np.isnan(trained_s) & (gap_s > 0)
+    return float(np.mean(np.minimum(1.0, trained_s[gave] / gap_s[gave]))) if gave.any() else None
 
 
 def gather(setting: Setting, sides: tuple[int, ...], side: int, decided: Times) -> Times:
@@ -207,32 +215,33 @@ def wire_bytes(setting: Setting) -> int:
 
 
 def seated(setting: Setting) -> tuple[Change, ...]:
-    """Changes by seat: whoever joins takes the seat that has been empty for the longest time; without one it waits."""
-    seats, empty, found = len(setting.machines), list[int](), list[Change]()
-    away: set[int] = set()
-    holder = {seat: seat for seat in range(seats)}
+    """Changes by seat: whoever joins takes the seat that has been empty for the longest time; without one it stays
+    away, and so does whoever comes back to a seat that somebody else has."""
+    seats, empty, found, joined = len(setting.machines), list[int](), list[Change](), 0
+    seat_of, holder = ({seat: seat for seat in range(seats)} for _ in range(2))
     for change in changes_of(setting.churn, seats, setting.seed, horizon_s(setting)):
+        peer = change.peer
         if change.what == "join":
-            if empty:
-                seat = empty.pop(0)
-                holder[seats + len(holder)] = seat
-                found.append(Change(at_s=change.at_s, peer=seat, what="join"))
+            peer, joined = seats + joined, joined + 1
+            if not empty:
+                continue
+            seat_of[peer] = empty[0]
+            holder[empty[0]] = peer
+        seat = seat_of.get(peer)
+        comes = change.what in ("join", "return")
+        if seat is None or holder[seat] != peer or comes != (seat in empty):
             continue
-        if change.peer >= seats or (change.peer in away and change.what != "return"):
-            continue  # newcomers stay
-        if change.what == "return" and change.peer not in empty and change.peer in away:
-            continue  # somebody else has its seat
-        if change.what == "return":
-            empty = [seat for seat in empty if seat != change.peer]
-            away.discard(change.peer)
+        if comes:
+            empty.remove(seat)
         else:
-            away.add(change.peer)
-            empty.append(change.peer)
-        found.append(change)
+            empty.append(seat)
+        found.append(Change(at_s=change.at_s, peer=seat, what=change.what))
     return tuple(found)
 
 
 def horizon_s(setting: Setting) -> float:
-    """Longer than the rounds will take."""
+    """Longer than the rounds will take, if each peer sends and receives the model several times in one."""
     slowest_s = max(machine.step_s for machine in setting.machines)
-    return 3 * setting.rounds * (min(setting.spec.round.max_train_s, slowest_s * setting.spec.round.steps) + 60.0)
+    train_s = min(setting.spec.round.max_train_s, slowest_s * setting.spec.round.steps)
+    line_bps = min(float(line.min()) for line in lines_of(setting))
+    return 3 * setting.rounds * (train_s + 60.0 + 8 * 4 * wire_bytes(setting) / line_bps)

@@ -1,18 +1,18 @@
 """What groups of a grid did, to draw from what others of them do.
 
-Of each round is kept whether the group waited for the last of its members, how long it took from there, and when each
-member had what it decided. Whoever draws takes a round in which as lately a member had been lost, and in which the last
-was about as late: a group waits for somebody who is a little late, and goes on without one who is much later.
+Of each round is kept whether the group had what it decided before the last of its members would have been ready, how
+long it took, when each member had it, and when those stopped that were asked for what they had. Whoever draws takes a
+round in which as lately a member had been lost, and in which as many were about as late: a group waits for somebody
+who is a little late, and has one who is much later stop, or goes on without it, unless that one is to coordinate.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect, insort
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from peer.plan.simulate.part import Times
 
@@ -24,69 +24,85 @@ CALM = 3
 class Past:
     """One round of one group that was simulated."""
 
-    lateness_s: float
-    """How much later than half of its members the last of them could begin."""
     waited: bool
-    """Whether the group waited for that one."""
+    """Whether the last of its members was ready, or would have been, before half of the group had what it decided."""
     delay_s: float
-    """Until half of the group had what it decided: from when the last could begin, or half of them if it is not waited
-    for."""
+    """Until half of the group had it: from when the last was ready, or half of them if it is not waited for. NaN if
+    nothing was decided."""
     offsets_s: Times
-    """Shape (members,): how much later than half of the group each had it, in the order in which they could begin. NaN
+    """Shape (members,): how much later than half of the group each had it, in the order in which they are ready. NaN
     for one that had nothing in time."""
+    stops_s: Times
+    """Shape (members,): likewise how much later than that each stopped for it. NaN for one that made its whole part."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a group does, by members."""
+
+    decided: Times
+    """When each has what is decided; NaN for one that has nothing."""
+    stopped: Times
+    """When each stops short of its whole part; NaN for one that makes it."""
 
 
 class Library:
-    """What groups along one side did, by the rounds since they lost a member."""
+    """What groups along one side did, by the rounds since they lost a member. A full one has so many `members`."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: int) -> None:
+        self._members = members
         self._pasts: list[list[Past]] = [[] for _ in range(CALM + 1)]
-        """By lateness."""
+        self._lateness_s: list[list[Times]] = [[] for _ in range(CALM + 1)]
+        """Of each of them, shape (members,): how much later than half of them each was ready, in that order."""
 
-    def add(self, began: Times, decided: Times, since: int) -> None:
-        """One more round of a group whose members could begin, and had what was decided, at these times."""
-        there = ~np.isnan(began)
-        if np.isnan(decided[there]).all():
-            return  # nothing is learned from a round in which nobody decided anything
-        order = np.argsort(began[there], kind="stable")
-        ends = decided[there][order]
-        half, last, middle = float(np.median(began[there])), float(began[there].max()), float(np.nanmedian(ends))
+    def add(self, ready: Times, stopped: Times, decided: Times, since: int) -> None:
+        """One more round of a group: when its members were ready or would have been, stopped before that, and had what
+        was decided."""
+        there = np.flatnonzero(~np.isnan(ready))
+        if not len(there):
+            return
+        order = there[np.argsort(ready[there], kind="stable")]
+        half, last = float(np.median(ready[there])), float(ready[there].max())
+        middle = math.nan if np.isnan(decided[order]).all() else float(np.nanmedian(decided[order]))
         waited = middle >= last
-        past = Past(last - half, waited, middle - (last if waited else half), ends - middle)
-        insort(self._pasts[since], past, key=_lateness)
+        delay_s = middle - (last if waited else half)
+        self._pasts[since].append(Past(waited, delay_s, decided[order] - middle, stopped[order] - middle))
+        self._lateness_s[since].append(_as_many(ready[order] - half, self._members))
 
-    def draw(self, began: Times, since: int, dice: np.random.Generator) -> Times:
-        """When the members of a group that can begin at these times have what it decides; NaN for who has nothing.
+    def draw(self, ready: Times, since: int, dice: np.random.Generator) -> Drawn:
+        """What a group does whose members would be ready at these times; NaN for who is not there.
 
-        Drawn from the nearest neighbours in lateness, as many as the root of how many rounds are known (Lall and
-        Sharma, A nearest neighbor bootstrap for resampling hydrologic time series, 1996).
+        Drawn from the nearest neighbours in how late all were, as many as the root of how many rounds are known (Lall
+        and Sharma, A nearest neighbor bootstrap for resampling hydrologic time series, 1996).
         """
-        there = np.flatnonzero(~np.isnan(began))
-        # Of what never happened the next quieter thing is taken.
-        known = next((pasts for pasts in self._pasts[since:] if pasts), [])
-        ends = began.copy()
-        if not known or not len(there):
-            return ends
-        half, last = float(np.median(began[there])), float(began[there].max())
-        nearest = _nearest(known, last - half)
-        past = nearest[_rank(len(nearest), dice)]
-        # Who is late matters, so ranks are counted from the last; of early members that were too few, the first stands.
-        ranks = np.maximum(np.arange(len(there)) - len(there) + len(past.offsets_s), 0)
-        order = there[np.argsort(began[there], kind="stable")]
-        ends[order] = (last if past.waited else half) + past.delay_s + past.offsets_s[ranks]
-        return np.maximum(ends, began)
+        there = np.flatnonzero(~np.isnan(ready))
+        # Of what never happened the next quieter thing is taken, or else the next one that is less quiet.
+        known = next((of for of in (*range(since, CALM + 1), *range(since)[::-1]) if self._pasts[of]), None)
+        drawn = Drawn(np.full(len(ready), np.nan), np.full(len(ready), np.nan))
+        if known is None or not len(there):
+            return drawn
+        order = there[np.argsort(ready[there], kind="stable")]
+        half, last = float(np.median(ready[there])), float(ready[order[-1]])
+        nearest = _nearest(np.array(self._lateness_s[known]), _as_many(ready[order] - half, self._members))
+        past = self._pasts[known][nearest[_rank(len(nearest), dice)]]
+        middle = (last if past.waited else half) + past.delay_s
+        drawn.decided[order] = middle + _as_many(past.offsets_s, len(order))
+        drawn.stopped[order] = middle + _as_many(past.stops_s, len(order))
+        return drawn
 
 
-def _lateness(past: Past) -> float:
-    return past.lateness_s
+def _as_many(of_members: Times, number: int) -> Times:
+    """Shape (number,): who is late matters, so the last stay; of early members that are too few, the first stands."""
+    return of_members[np.maximum(np.arange(number) - number + len(of_members), 0)]
 
 
-def _nearest(known: Sequence[Past], lateness_s: float) -> Sequence[Past]:
-    """Of those that are known, by lateness, the root of their number that come nearest to one."""
-    number = math.isqrt(len(known))
-    place = bisect(known, lateness_s, key=_lateness)
-    around = known[max(0, place - number) : place + number]
-    return sorted(around, key=lambda past: abs(past.lateness_s - lateness_s))[:number]
+def _nearest(known_s: NDArray[np.float64], lateness_s: Times) -> NDArray[np.intp]:
+    """Of rounds, shape (rounds, members), the root of their number that come nearest to one, nearest first."""
+    number = math.isqrt(len(known_s))
+    away_s = np.abs(known_s - lateness_s).sum(axis=1)
+    nearest = np.argpartition(away_s, number - 1)[:number]
+    found: NDArray[np.intp] = nearest[np.argsort(away_s[nearest], kind="stable")]
+    return found
 
 
 def _rank(number: int, dice: np.random.Generator) -> int:

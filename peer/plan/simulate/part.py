@@ -11,13 +11,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dht.errors import BadInput
 from peer.plan.simulate.group import Group, Sink
 from peer.plan.simulate.setting import Change, Churn, Setting, Simulated
 from peer.plan.simulate.sides import groups_along
@@ -130,25 +132,37 @@ class Part:
 
 
 class FarPart:
-    """A part in another process, which runs `serve`."""
+    """A part in another process, which runs `serve`. All of it raises BadInput if that process was ended."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def begin(self, side: int, times: Times) -> None:
         """It goes on while others do."""
-        self._connection.send((side, times))
+        with _there():
+            self._connection.send((side, times))
 
     def end(self) -> Agreed:
         """Wait for it."""
-        found: Agreed = self._connection.recv()
+        with _there():
+            found: Agreed = self._connection.recv()
         return found
 
     def sums(self) -> list[Sums]:
         """The last that is asked of it."""
-        self._connection.send(None)
-        found: list[Sums] = self._connection.recv()
+        with _there():
+            self._connection.send(None)
+            found: list[Sums] = self._connection.recv()
         return found
+
+
+@contextmanager
+def _there() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, ConnectionError) as error:
+        why = "a process of the simulation was ended, most likely for lack of memory"
+        raise BadInput(f"{why}; give fewer --peers or --processes") from error
 
 
 def serve(
@@ -208,7 +222,10 @@ class Agreed:
     """One round of one group."""
 
     ready: Times
-    """When each member had something to give; NaN for one that was not there."""
+    """When each member has its whole part to give, or would have had it; NaN for one that was not there."""
+    stopped: Times
+    """When each was asked for what it had by then, or went on to the next round; NaN for one that made its whole
+    part."""
     decided: Times
     """When each had what its group decided; NaN for one that has nothing in time."""
     trained_s: Times
@@ -217,13 +234,13 @@ class Agreed:
     """Shape (seats,): what each gives was learned from so many; NaN as in `ready`."""
 
     def fields(self) -> tuple[NDArray[np.float64], ...]:
-        """All four."""
-        return self.ready, self.decided, self.trained_s, self.tokens
+        """All five."""
+        return self.ready, self.stopped, self.decided, self.trained_s, self.tokens
 
 
 def nothing(seats: int) -> Agreed:
     """Of nobody: NaN everywhere."""
-    return Agreed(*(np.full(seats, np.nan) for _ in range(4)))
+    return Agreed(*(np.full(seats, np.nan) for _ in range(5)))
 
 
 def agree(group: Group, released: Times) -> Agreed:
@@ -237,8 +254,11 @@ def agree(group: Group, released: Times) -> Agreed:
         _run(group, list(there.values()), round, max(float(released[place]) for place in there))
     found = nothing(len(released))
     for place, holder in there.items():
+        if holder.planned_for == round:
+            found.ready[place] = holder.planned_at + holder.machine.freeze_s
         if holder.made_at >= released[place]:
-            found.ready[place] = holder.made_at + holder.machine.freeze_s
+            if holder.made_at < holder.planned_at:
+                found.stopped[place] = holder.made_at
             found.trained_s[place], found.tokens[place] = holder.trained_in_s, holder.made_tokens
         if holder.alive and holder.disk.head.round > round:
             found.decided[place] = max(holder.agreed_at, released[place])

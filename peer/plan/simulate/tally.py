@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from peer.events import PhaseEntered, RoundAborted
+from peer.events import RoundAborted
 from peer.rounds.update import VOID, Update
 
 
@@ -19,10 +19,7 @@ from peer.rounds.update import VOID, Update
 class OfRound:
     """One decided round."""
 
-    round: int
     members: tuple[str, ...]
-    weighty: int
-    """Members that gave something which counts."""
     tokens: int
     void: int
     """Parts of which nobody could give a mean."""
@@ -47,14 +44,8 @@ class Tally:
     commits: int = 0
     """Summed over peers."""
     bytes_sent: int = 0
-    bytes_received: int = 0
-    tokens_offered: int = 0
-    undone_rounds: int = 0
-    phases: Counter[str] = field(default_factory=Counter)
 
-    def committed(
-        self, peer: str, update: Update, now: float, round_s: float, exposed_s: float, sent: int, received: int
-    ) -> None:
+    def committed(self, update: Update, now: float, round_s: float, exposed_s: float, sent: int) -> None:
         """A peer has a new anchor."""
         found = self.rounds.get(update.round)
         if found is None:
@@ -64,23 +55,10 @@ class Tally:
         self.round_s += round_s
         self.exposed_s += exposed_s
         self.bytes_sent += sent
-        self.bytes_received += received
-
-    def offered(self, peer: str, tokens: int) -> None:
-        """A peer gives what it made."""
-        self.tokens_offered += tokens
 
     def aborted(self, event: RoundAborted) -> None:
         """A ballot ended without a decision."""
         self.aborts.add((event.round, event.ballot))
-
-    def undone(self, rounds: int) -> None:
-        """A peer changed over to another branch."""
-        self.undone_rounds += rounds
-
-    def phase(self, event: PhaseEntered) -> None:
-        """A peer enters a phase."""
-        self.phases[event.phase] += 1
 
     def times(self) -> list[float]:
         """When half of those who ever had it had each anchor, from the first round on."""
@@ -92,13 +70,9 @@ class Tally:
 
 
 def _of(update: Update) -> OfRound:
-    counts = 0
-    for bits in update.contributors:
-        counts |= bits
     return OfRound(
-        round=update.round, members=tuple(pledge.peer for pledge in update.members), weighty=counts.bit_count(),
-        tokens=sum(pledge.tokens for pledge in update.members), void=update.parts.count(VOID),
-        parts=len(update.parts), ballot=update.ballot,
+        members=tuple(pledge.peer for pledge in update.members), tokens=sum(pledge.tokens for pledge in update.members),
+        void=update.parts.count(VOID), parts=len(update.parts), ballot=update.ballot,
         penalties=tuple((penalty[0], penalty[1]) for penalty in update.penalties),
     )  # fmt: skip
 
@@ -130,6 +104,7 @@ class Figures:
     bytes_sent: int
     """By each peer in a round, on average."""
     messages: int
+    """Of all peers in all rounds."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON values."""

@@ -93,7 +93,9 @@ class SimulatedPeer(SwarmPeer):
         """By fragment, what encoding left of the newest contribution: square norm per element."""
         self.released, self.waits = -1, False
         """Where rounds are gated (in a grid): the anchor from which one may begin, and whether it waits for that."""
-        self.made_at, self.trained_in_s, self.made_tokens = world.now, 0.0, 0
+        self.planned_at, self.planned_for = world.now, -1
+        """When its whole part of a round is made, or would have been; and of which round."""
+        self.made_at, self.trained_in_s, self.made_tokens = float("-inf"), 0.0, 0
         """When its newest part of a round was made, in how many seconds of training, and the tokens in it."""
         self.ticks = 0
         if donor is not None:
@@ -228,8 +230,6 @@ class SimulatedPeer(SwarmPeer):
         """What the machine says."""
         if isinstance(event, RoundAborted):
             self.world.tally.aborted(event)
-        elif isinstance(event, PhaseEntered):
-            self.world.tally.phase(event)
         self.tell(event)
 
     def tell(self, event: Event) -> None:
@@ -252,7 +252,7 @@ class SimulatedPeer(SwarmPeer):
         self.ahead_s = self._ahead_s()
         self.steps = self._part(round, self.ahead_s)
         left_s = max(0.0, self.steps * self.step_s - self.ahead_s)
-        self.trains_since = now
+        self.trains_since, self.planned_at, self.planned_for = now, now + left_s, round
         self.tell(RoundStarted(round=round, steps=self.steps))
         self.tell(PeerStateChanged(state="TRAINING", why=f"towards round {round + 1}"))
         anchor = state.head.anchor
@@ -340,7 +340,6 @@ class SimulatedPeer(SwarmPeer):
             (), effort.staleness,
         ).signed(self.driver.state.rules.keys)  # fmt: skip
         self.disk.save_contribution(pledge, payloads)
-        self.world.tally.offered(self.name, effort.tokens)
         return pledge
 
     def _payloads(self, round: int, steps: int) -> list[bytes]:
@@ -395,7 +394,7 @@ class SimulatedPeer(SwarmPeer):
             most_s = self.world.spec.round.delay * self.step_s
             trained_s += min(max(0.0, self.agreed_at - self.steps_ahead_since), most_s)
         exposed_s = max(0.0, round_s - trained_s)
-        self.world.tally.committed(self.name, update, now, round_s, exposed_s, sent, received)
+        self.world.tally.committed(update, now, round_s, exposed_s, sent)
         if self.world.is_heard:
             self._tell_commit(update, head, round_s, exposed_s, sent, received)
         self._applied(head.anchor)
@@ -415,7 +414,6 @@ class SimulatedPeer(SwarmPeer):
 
     def undone(self, blocks: Sequence[Block], head: Head) -> None:
         """Told by the driver: these blocks are off the chain, newest first; the peer stands at `head` again."""
-        self.world.tally.undone(len(blocks))
         self.turns.went_back(head.round)
         self.later(self.machine.apply_s, self._applied, head.anchor)
 
