@@ -39,24 +39,24 @@ def config(folder: Path) -> DaemonConfig:
     )  # fmt: skip
 
 
+async def open_and_close(folder: Path) -> None:
+    """Nothing in between."""
+    async with open_daemon(config(folder)):
+        pass
+
+
 async def test_a_daemon_that_cannot_start_is_awaited(tmp_path: Path, started: asyncio.Queue[Process]) -> None:
     """Its key is none."""
     (tmp_path / "identity.key").write_bytes(b"no key")
     with pytest.raises(Unreachable, match="does not start"):
-        async with open_daemon(config(tmp_path)):
-            pass
+        await open_and_close(tmp_path)
     assert started.get_nowait().returncode is not None
 
 
 async def test_a_daemon_whose_start_is_cancelled_is_ended(tmp_path: Path, started: asyncio.Queue[Process]) -> None:
     """As soon as there is a process, long before it listens."""
     Identity.load_or_create(tmp_path / "identity.key")
-
-    async def start() -> None:
-        async with open_daemon(config(tmp_path)):
-            pass
-
-    starting = asyncio.create_task(start())
+    starting = asyncio.create_task(open_and_close(tmp_path))
     async with asyncio.timeout(HANG_S):
         process = await started.get()
         starting.cancel()
@@ -72,12 +72,7 @@ async def test_a_daemon_is_ended_though_whoever_waits_for_that_is_cancelled_too(
     Identity.load_or_create(tmp_path / "identity.key")
     asked = asyncio.Event()
     monkeypatch.setattr(Process, "terminate", lambda process: asked.set())
-
-    async def start() -> None:
-        async with open_daemon(config(tmp_path)):
-            pass
-
-    starting = asyncio.create_task(start())
+    starting = asyncio.create_task(open_and_close(tmp_path))
     async with asyncio.timeout(HANG_S):
         process = await started.get()
         starting.cancel()
