@@ -9,6 +9,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from peer.testing.children import HANG_S
+from tests import warm
 
 pytest_plugins = ["tests.pictures", "tests.devices", "tests.namespaces"]
 
@@ -23,6 +24,8 @@ HUNG_S = 3 * HANG_S
 
 # The tests' models are small: a second thread waits for the first one, and for whatever else the machine does.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+warm.install()
 
 
 class ByFile(LoadScopeScheduling):
@@ -45,6 +48,17 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
     """Files in the order of collection: without `--no-loadscope-reorder` the longest lists would come first."""
     return ByFile(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Processes start warm, unless the test wants them as a person has them."""
+    warm.Popen.cold = item.get_closest_marker("cold") is not None
+
+
+def pytest_sessionfinish() -> None:
+    """The warm parent ends before the worker does."""
+    warm.Popen.parent.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
