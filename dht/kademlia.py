@@ -62,7 +62,11 @@ class DhtBoard:
 async def start_dht(p2p: Any, run: bytes, met: Sequence[str], refusals: Refusals, *, client_mode: bool) -> Any:
     """A hivemind DHTNode that holds and believes the records of `run` alone; it begins with the addresses `met`."""
     from hivemind.dht import DHTNode
+    from hivemind.dht.protocol import DHTProtocol
+    from hivemind.proto import dht_pb2
 
+    # hivemind answers pings a moment before it knows what to say of itself: until then it says nothing of itself.
+    DHTProtocol.node_info = dht_pb2.NodeInfo()
     # Records are small, short-lived and always read anew: caches would only serve old ones.
     dht_node = await DHTNode.create(
         p2p=p2p,

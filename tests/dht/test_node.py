@@ -352,3 +352,23 @@ async def test_peers_meet_at_the_addresses_they_publish(tmp_path: Path) -> None:
         assert await alice.meet(bob.peer_id, ["nonsense", *addresses])
         bob.serve("name", lambda: b"bob")
         assert await alice.ask(bob.peer_id, "name", HANG_S) == b"bob"
+
+
+async def test_a_ping_that_comes_while_the_node_starts_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever knew a peer that was killed dials it the moment it is back, before hivemind has set all that it needs."""
+    from hivemind.dht.protocol import DHTProtocol
+    from hivemind.proto import dht_pb2
+
+    answers: list[Any] = []
+    begin = DHTProtocol.add_p2p_handlers
+
+    async def begin_and_hear(protocol: Any, *arguments: Any, **named: Any) -> None:
+        await begin(protocol, *arguments, **named)
+        answers.append(await protocol.rpc_ping(dht_pb2.PingRequest(), None))
+
+    monkeypatch.setattr(DHTProtocol, "add_p2p_handlers", begin_and_hear)
+    async with open_node(config(tmp_path)):
+        pass
+    assert [answer.peer.node_id for answer in answers] == [b""]
