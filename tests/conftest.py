@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,38 +12,45 @@ from xdist.scheduler import LoadScopeScheduling
 from peer.testing.children import HANG_S
 from tests import warm
 
-pytest_plugins = ["tests.pictures", "tests.devices", "tests.namespaces"]
+pytest_plugins = [
+    "tests.leftovers",
+    "tests.quick",
+    "tests.timing",
+    "tests.pictures",
+    "tests.devices",
+    "tests.namespaces",
+]
 
 SWARM = "tests/swarm/"
-"""Each of these tests starts several processes that train and keep deadlines: after all others, two at a time."""
-PACED = (
-    "test_catch_up", "test_chaos", "test_dashboard", "test_fork", "test_join_by_snapshot", "test_limits", "test_split",
-)  # fmt: skip
-"""Peers that sleep between their steps and wait for those who were struck: another swarm has room beside them."""
+"""Several processes each, that train, keep deadlines, and wait for most of the time: first, one on each worker."""
+LONGEST = ("test_chaos", "test_split", "test_limits", "test_dashboard", "test_catch_up", "test_join_by_snapshot")
+"""Those of them that begin the run, so that nobody waits for them at its end."""
+WORKERS_PER_CORE = 1.5
+"""Whoever waits leaves room for another."""
 HUNG_S = 3 * HANG_S
 """The longest of them takes some minutes, and what hangs in it is told by what waits for it."""
 
 # The tests' models are small: a second thread waits for the first one, and for whatever else the machine does.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Else every worker and each of hundreds of children compiles every module anew; half a minute of processor per worker.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 warm.install()
 
 
 class ByFile(LoadScopeScheduling):
-    """A worker takes a whole file of tests at a time; those of `SWARM` are as two files."""
+    """A worker takes a whole file of tests at a time."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        if not path.startswith(SWARM):
-            return path
-        return f"{SWARM} paced" if Path(path).stem in PACED else SWARM
+        return nodeid.partition("::")[0]
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """A worker for each core. None where single files are named: one of them is seen at work, and can be debugged."""
+    """`WORKERS_PER_CORE`. None where single files are named: one of them is seen at work, and can be debugged."""
     if any(".py" in argument for argument in config.args):
         return 0
-    return len(os.sched_getaffinity(0))
+    return round(WORKERS_PER_CORE * len(os.sched_getaffinity(0)))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
@@ -62,8 +70,16 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The swarms come last, when nothing else keeps the cores busy any more."""
+    """The swarms come first, and of them the longest."""
     for item in items:
         if item.nodeid.startswith(SWARM):
             item.add_marker(pytest.mark.timeout(HUNG_S), append=False)
-    items.sort(key=lambda item: item.nodeid.startswith(SWARM))
+    items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+def rank_of(nodeid: str) -> int:
+    """When a test's turn is; among those of the same rank, the order of collection."""
+    if not nodeid.startswith(SWARM):
+        return len(LONGEST) + 1
+    name = Path(nodeid.partition("::")[0]).stem
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)

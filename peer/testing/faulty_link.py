@@ -21,6 +21,7 @@ from peer.averaging.pipe import LinkPipe
 from peer.limits.chosen import Chosen
 from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow
 from peer.testing.faulty_streams import DELAY, FaultyStreams
+from peer.testing.hurry import hurry
 from peer.testing.strikes import Orders, Striker, open_thrown, read_thrown
 
 
@@ -121,6 +122,7 @@ async def faulty_story(
     node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, chosen: Chosen
 ) -> None:
     """`story` with the node's streams and the pipe wrapped."""
+    hurry(directory)
     loop = asyncio.get_running_loop()
     streams = node.streams = FaultyStreams(node.streams, time.monotonic, loop.call_later, Random(node.peer_id))
     let_lie(node, directory)

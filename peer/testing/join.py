@@ -24,6 +24,7 @@ from peer.settings import PeerSettings
 from peer.spec import RunSpec
 from peer.telling import Session
 from peer.testing.faults import Odd
+from peer.testing.hurry import hurry
 from peer.testing.pacing import is_paced, slow_down
 from peer.testing.strikes import BOOKS, Striker
 
@@ -103,6 +104,7 @@ def run() -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--dir", type=Path, required=True)
     directory = parser.parse_known_args()[0].dir
+    hurry(directory)
     sys.stdout = watched = WatchedOutput(sys.stdout, directory)
     LinkChild.module = "peer.testing.faulty_link"
     make_trainer = peer.settling.make_trainer

@@ -31,6 +31,7 @@ from peer.spec import RunSpec, dump, from_mapping, read_text
 from peer.testing.children import BUSY, HANG_S, ORPHAN_S, Child, Printed, assert_no_orphans, processes_of
 from peer.testing.faults import Crash, Fault, Odd, Stall
 from peer.testing.faulty_streams import DELAY
+from peer.testing.hurry import write_hurry
 from peer.testing.pacing import PACED
 from peer.testing.strikes import BOOKS, Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
 from peer.testing.swarm import Committed, Swarm
@@ -88,9 +89,9 @@ class RealSwarm(Swarm):
     `sets` are TOML assignments to keys of the spec, such as `round.steps=60`, `settings` to those of every
     peer, such as `min_step_s=0.5`, `own` to those of one, by its index. The devices of a `paced` swarm are busy for as
     long as each peer's `min_step_s` says (`peer.testing.pacing`). With `books` each keeps account of its work
-    (`peer.testing.books`). Every frame is `delay_s` longer on its way. An `endless` run has no last round. `organiser`
-    are more words on the bootstrap node's command line. A peer that ends though nobody asked it to is an AssertionError
-    in whatever waits.
+    (`peer.testing.books`). Every frame is `delay_s` longer on its way. Constants in `hurry` have other values in the
+    peers (`peer.testing.hurry`). An `endless` run has no last round. `organiser` are more words on the bootstrap node's
+    command line. A peer that ends though nobody asked it to is an AssertionError in whatever waits.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class RealSwarm(Swarm):
         paced: bool = False,
         books: bool = False,
         delay_s: float = 0.0,
+        hurry: Mapping[str, float] | None = None,
         endless: bool = True,
         organiser: Sequence[str] = (),
     ) -> None:
@@ -120,6 +122,7 @@ class RealSwarm(Swarm):
         threads = max(1, (len(os.sched_getaffinity(0)) - 1) // peers)
         self._settings = (f"threads={threads}", *settings)
         self._own, self._paced, self._books, self._delay_s = own or {}, paced, books, delay_s
+        self._hurry = hurry or {}
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._temporary = tempfile.TemporaryDirectory(prefix="hf-")
         self._hear_strikes()
@@ -239,6 +242,7 @@ class RealSwarm(Swarm):
             (directory / BOOKS).touch()
         if self._delay_s:
             (directory / DELAY).write_text(str(self._delay_s))
+        write_hurry(directory, self._hurry)
         identity = Identity.load_or_create(directory / "identity.key")
         self._peers.append(_Peer(index=index, directory=directory, id=identity.peer_id))
         self._write_orders()

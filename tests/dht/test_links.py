@@ -556,10 +556,10 @@ async def test_a_control_frame_overtakes_parts_also_to_the_same_peer(real_world:
 @pytest.mark.parametrize("capped", ["upload", "download"])
 async def test_a_slow_line_is_not_cut_off(real_world: Any, capped: str) -> None:
     """A part at 0.5 Mbit/s from or to two peers at once: much longer than the time in which there must be progress."""
-    slow, patient = {f"{capped}_bps": 0.5e6}, {"progress_timeout_s": 5.0}
+    slow, patient = {f"{capped}_bps": 0.5e6}, {"progress_timeout_s": 2.0}
     one, _, one_streams = await real_world.add_peer(caps=slow, **patient)
     others = [await real_world.add_peer(**patient) for _ in range(2)]
-    inbox, size = real_world.inbox(), 400_000
+    inbox, size = real_world.inbox(), 160_000
     if capped == "upload":
         for other, _, theirs in others:
             theirs.listen(inbox)

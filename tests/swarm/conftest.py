@@ -15,6 +15,9 @@ import pytest
 from peer.events import Line, parse_line
 from peer.testing.children import HANG_S, ORPHAN_S, Child, Printed, processes_of
 
+LIGHT = ("inner.sequences=1", "data.eval_sequences=8")
+"""For runs in which it does not matter what is learned: steps and evaluations that take a fraction of the processor."""
+
 
 class Homefires:
     """One `homefires` command and all it starts. Everything it keeps lies below `directory`.

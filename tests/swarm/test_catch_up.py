@@ -7,15 +7,17 @@ import pytest
 from peer.events import InnerProgressed, Line, PeerStarted, PenaltyImposed, RoundCommitted
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
+from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm
 
 SETS = (
+    *LIGHT,
     "round.steps=20", "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=4.0", "round.exchange_s=4.0",
     "round.ack_s=2.0", "round.stagger_s=1.0", "data.eval_every=1000",
 )  # fmt: skip
-GENTLE = ("min_step_s=0.2",)
-"""Rounds of four seconds, and cores for who comes back."""
+GENTLE = ("min_step_s=0.1",)
+"""Rounds of two seconds, and cores for who comes back."""
 MISSED = 3
 VICTIM = 2
 OTHERS = (0, 1)

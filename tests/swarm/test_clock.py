@@ -10,10 +10,11 @@ from dht.files import write_whole
 from peer.events import AlertRaised, Line, PeerStateChanged
 from peer.testing.faulty_link import CLOCK
 from peer.testing.plugin import StartSwarm
+from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm
 
-QUICK = ("round.steps=20", "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2")
+QUICK = (*LIGHT, "round.steps=20", "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2")
 NOTICED_S = 120.0
 
 
@@ -27,7 +28,7 @@ def is_held(line: Line) -> bool:
 
 def test_it_says_so_holds_back_and_comes_back_when_the_clock_is_right(swarm: StartSwarm) -> None:
     """The others go on meanwhile, and all have the same bits afterwards."""
-    run = swarm(peers=3, real=True, sets=QUICK)
+    run = swarm(peers=3, real=True, sets=QUICK, hurry={"peer.session.CLOCK_RETRY_S": 5.0})
     run.until_round(2)
     clock = run.directory_of(2) / CLOCK
     went_wrong_at = time.time()

@@ -22,6 +22,7 @@ def command_lines(process: psutil.Process) -> list[str]:
     return [" ".join(one.cmdline()) for one in tree_of(process.pid)]
 
 
+@pytest.mark.cold
 def test_no_invite_with_a_token_stands_in_ps(homefires: Callable[..., Homefires], tmp_path: Path) -> None:
     """A volunteer who was given it in a file joins, is kept running, and looks at his machine with the doctor."""
     run = Run(homefires, tmp_path, 1, *ENDLESS, "--admission")

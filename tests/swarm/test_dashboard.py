@@ -17,6 +17,7 @@ import pytest
 from peer.events import InnerProgressed, Line, PeerStateChanged, PhaseEntered, RoundAborted, RoundCommitted
 from peer.testing.children import BUSY, HANG_S, assert_no_orphans
 from peer.testing.processes import LOOPBACK, RealSwarm
+from tests.swarm.conftest import LIGHT
 from tests.tui.terminals import ESCAPE, Terminal
 from tui.control import PeerControl
 from tui.status import is_locked
@@ -35,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
     Every test leaves them as it found them.
     """
     folder, settings = tmp_path_factory.mktemp("run"), ("min_step_s=0.09",)
-    with closing(RealSwarm(folder, 3, sets=(f"round.gather_s={GATHER_S}",), settings=settings)) as run:
+    with closing(RealSwarm(folder, 3, sets=(*LIGHT, f"round.gather_s={GATHER_S}"), settings=settings)) as run:
         run.until_round(3)
         yield run
 

@@ -10,10 +10,12 @@ from peer.events import Line, PhaseEntered, RoundCommitted, RoundStarted
 from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
+from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm
 
 SETS = (
+    *LIGHT,
     "round.steps=60", "round.gather_s=4.0", "round.exchange_s=4.0", "round.ack_s=2.0",
     "round.stagger_s=1.0",
 )  # fmt: skip

@@ -11,13 +11,21 @@ from peer.events import RoundCommitted
 from peer.testing.faults import Crash
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
+from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm
 
 BEGIN_S = 120.0
 ROUND_S = 60.0
 FRAGMENTS = 2
-SETS = ("round.steps=20", "round.ramp_rounds=0", "round.sync_rounds=0", "data.eval_every=100", 'codec.wire="float32"')
+SETS = (
+    *LIGHT,
+    "round.steps=20",
+    "round.ramp_rounds=0",
+    "round.sync_rounds=0",
+    "data.eval_every=100",
+    'codec.wire="float32"',
+)
 PACED = ("min_step_s=0.1",)
 
 

@@ -28,7 +28,7 @@ from peer.spec import RoundTable
 from peer.testing.children import BUSY, assert_no_orphans
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
-from tests.swarm.conftest import Homefires, pid_of
+from tests.swarm.conftest import LIGHT, Homefires, pid_of
 from tui.consent import introduce
 
 pytestmark = pytest.mark.swarm
@@ -37,7 +37,7 @@ Start = Callable[..., Homefires]
 FIRST_STEP_S = 20.0
 LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")
 QUICK = (
-    "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2",
+    *LIGHT, "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2",
 )  # fmt: skip
 ENDLESS = [word for item in ("run.rounds=0", "inner.schedule_rounds=50", *QUICK) for word in ("--set", item)]
 
@@ -99,6 +99,7 @@ def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(swa
     run.assert_agreement()
 
 
+@pytest.mark.cold
 def test_from_join_to_the_first_inner_step(homefires: Start, tmp_path: Path) -> None:
     """The demo's model, with two commands: who founds the run, and who comes when it has begun. Each says at once what
     it waits for."""

@@ -13,13 +13,13 @@ import pytest
 
 from peer.events import Line, RoundCommitted
 from peer.testing.children import BUSY, HANG_S, assert_no_orphans
-from tests.swarm.conftest import Homefires, pid_of
+from tests.swarm.conftest import LIGHT, Homefires, pid_of
 
 pytestmark = pytest.mark.swarm
 Start = Callable[..., Homefires]
 
 QUICK = (
-    "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2", "round.stagger_s=1", "round.steps=60",
+    *LIGHT, "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2", "round.stagger_s=1", "round.steps=60",
 )  # fmt: skip
 
 
@@ -77,6 +77,7 @@ def test_a_second_interrupt_ends_everything_at_once(homefires: Start, tmp_path: 
     assert_no_orphans(tmp_path)
 
 
+@pytest.mark.cold
 def test_kill_9_of_the_demo_itself_leaves_no_process(homefires: Start, tmp_path: Path) -> None:
     """Children die with their parent, links and daemons too."""
     demo = homefires("demo", "--spec", "micro", "--peers", "1", "--rounds", "500", "--ui", "json")

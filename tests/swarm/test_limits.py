@@ -15,25 +15,27 @@ import psutil
 import pytest
 
 from peer.events import AlertRaised, InnerProgressed, Line, PeerStateChanged, RoundCommitted, SettingsChanged
-from peer.limits.decide import LINGER_S
 from peer.limits.store import read_table
 from peer.testing.children import BUSY, HANG_S
 from peer.testing.processes import RealSwarm
 from peer.wishes import PAUSED_WHY
+from tests.swarm.conftest import LIGHT
 from tui.control import PeerControl
 from tui.limits import change
 from tui.orders import command
 
 pytestmark = pytest.mark.swarm
 OBEYED_S = 2.0 * BUSY
-SNOOZED_S = 6.0
+LINGER_S = 2.0
+HURRY = {"peer.limits.decide.LINGER_S": LINGER_S}
+SNOOZED_S = 3.0
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
     """Two peers whose rounds take some seconds. Every test leaves them as it found them."""
     folder = tmp_path_factory.mktemp("run")
-    with closing(RealSwarm(folder, 2, settings=("min_step_s=0.09", "on_battery=yes"))) as run:
+    with closing(RealSwarm(folder, 2, sets=LIGHT, settings=("min_step_s=0.09", "on_battery=yes"), hurry=HURRY)) as run:
         run.until_round(3)
         yield run
 

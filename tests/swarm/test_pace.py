@@ -11,11 +11,13 @@ from peer.events import InnerProgressed, PhaseEntered, RoundCommitted
 from peer.rounds.update import WEIGHT_ONE
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
+from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm
 
 STEPS, STEP_S, SLOW, TIMES = 30, 0.2, 2, 4
 SETS = (
+    *LIGHT,
     'round.pace="speed"', f"round.steps={STEPS}", "round.sync_rounds=0", "round.ramp_rounds=0", 'judge.reducer="mean"',
     "data.eval_every=1000",
 )  # fmt: skip

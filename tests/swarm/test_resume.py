@@ -9,10 +9,11 @@ import pytest
 from peer.events import AlertRaised, CheckpointWritten, Line, PeerStateChanged, RoundCommitted, RoundStarted
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
+from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm
 
-SETS = ("round.steps=100", "round.ramp_rounds=0", "round.max_train_s=3600", "data.eval_every=100")
+SETS = (*LIGHT, "round.steps=100", "round.ramp_rounds=0", "round.max_train_s=3600", "data.eval_every=100")
 """Rounds in whose middle a test can act, and which no clock cuts short."""
 
 

@@ -9,12 +9,13 @@ import pytest
 from peer.events import Line, PeerStateChanged, RoundCommitted
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
+from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm
 
 ROUNDS = 3
 PEERS = 3
-SETS = ("round.steps=40", "round.ramp_rounds=0", "round.sync_rounds=0", "data.eval_every=100")
+SETS = (*LIGHT, "round.steps=40", "round.ramp_rounds=0", "round.sync_rounds=0", "data.eval_every=100")
 PACED = ("min_step_s=0.1",)
 """So that the peers do not wait for the cores of the one machine."""
 DELAY_S = 0.1

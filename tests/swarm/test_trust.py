@@ -19,10 +19,11 @@ from peer.events import AlertRaised, Line, PeerStopped
 from peer.testing.children import HANG_S
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import LOOPBACK, RealSwarm
+from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm
 
-QUICK = ("round.steps=20", "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2")
+QUICK = (*LIGHT, "round.steps=20", "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2")
 INVITED = "admission.policy='invited'"
 
 
@@ -92,9 +93,9 @@ def test_an_invited_run_takes_whom_its_organiser_admits_and_a_peer_in_quarantine
 def test_an_admission_is_renewed_while_its_peer_runs_and_ends_where_the_organiser_does_not_renew_it(
     swarm: StartSwarm,
 ) -> None:
-    """A minute each. Nobody notices a renewal; who gets none hears why, takes part until its admission ends, and then
-    stops with the reason. The others go on."""
-    run = swarm(peers=3, real=True, sets=(*QUICK, INVITED), organiser=("--members-for", "1m"))
+    """Half a minute each. Nobody notices a renewal; who gets none hears why, takes part until its admission ends, and
+    then stops with the reason. The others go on."""
+    run = swarm(peers=3, real=True, sets=(*QUICK, INVITED), organiser=("--members-for", "0.5m"))
     run.until_round(2)
     first = [admission_ends(run, peer) for peer in range(3)]
     run.until(lambda: all(admission_ends(run, peer) > first[peer] for peer in range(3)), "an admission is not renewed")

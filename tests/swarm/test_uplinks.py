@@ -6,12 +6,14 @@ import pytest
 
 from peer.events import RoundCommitted
 from peer.testing.plugin import StartSwarm
+from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm
 
 BEGIN_S = 120.0
 ROUND_S = 60.0
 SETS = (
+    *LIGHT,
     "round.steps=20",
     "round.ramp_rounds=0",
     "round.sync_rounds=0",

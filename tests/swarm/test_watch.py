@@ -28,10 +28,11 @@ from peer.events import (
 from peer.testing.children import BUSY, HANG_S, Child, Printed, assert_no_orphans
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
+from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm
 
-QUICK = ("round.steps=30", "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2")
+QUICK = (*LIGHT, "round.steps=30", "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2")
 SEEN_S = 6.0 * BUSY
 """A watcher has seen a round after this long."""
 

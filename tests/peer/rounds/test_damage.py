@@ -209,29 +209,31 @@ class Catch:
     kind: str
     takeover_s: float = 0.0
     seeds: int
+    first: int = 0
+    """The one that did when it was last looked for: the others are tried only if it does no longer."""
     watched: bool = False
 
 
 CATCHES: dict[Callable[[pytest.MonkeyPatch], None], Catch] = {
-    no_write_ahead: Catch(kind="targeted", seeds=200),
-    acceptance_is_not_written: Catch(kind="targeted", seeds=200),
-    promise_is_ignored: Catch(kind="targeted", seeds=60),
-    accepted_is_not_adopted: Catch(kind="targeted", seeds=200),
+    no_write_ahead: Catch(kind="targeted", seeds=200, first=90),
+    acceptance_is_not_written: Catch(kind="targeted", seeds=200, first=42),
+    promise_is_ignored: Catch(kind="targeted", seeds=60, first=4),
+    accepted_is_not_adopted: Catch(kind="targeted", seeds=200, first=39),
     coordinator_forgets_its_ballot: Catch(kind="targeted", seeds=5, watched=True),
-    quorum_of_half: Catch(kind="targeted", seeds=60),
-    majority_of_those_present: Catch(kind="forks", seeds=60),
+    quorum_of_half: Catch(kind="targeted", seeds=60, first=3),
+    majority_of_those_present: Catch(kind="forks", seeds=60, first=1),
     x_is_not_written: Catch(kind="random", seeds=30),
     own_bytes_are_kept: Catch(kind="random", seeds=60),
     carry_counted_twice: Catch(kind="random", seeds=4),
     void_loses_the_carry: Catch(kind="random", seeds=20),
-    no_return_of_what_is_undone: Catch(kind="forks", takeover_s=TAKEOVER_S, seeds=20),
-    no_fork_choice: Catch(kind="forks", takeover_s=TAKEOVER_S, seeds=60),
+    no_return_of_what_is_undone: Catch(kind="forks", takeover_s=TAKEOVER_S, seeds=20, first=1),
+    no_fork_choice: Catch(kind="forks", takeover_s=TAKEOVER_S, seeds=60, first=6),
 }
 
 
-def first_caught(catch: Catch) -> int | None:
-    """The first schedule that notices."""
-    for seed in range(catch.seeds):
+def caught_by(catch: Catch) -> int | None:
+    """A schedule that notices."""
+    for seed in (catch.first, *range(catch.seeds)):
         try:
             run_schedule(
                 seed, catch.kind, takeover_s=catch.takeover_s, peers=3 + seed % 3, watched=catch.watched
@@ -245,7 +247,7 @@ def first_caught(catch: Catch) -> int | None:
 def test_damage_is_caught(damage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Within so many schedules at least one invariant breaks. Plain faults alone miss the voter's sins."""
     damage(monkeypatch)
-    assert first_caught(CATCHES[damage]) is not None
+    assert caught_by(CATCHES[damage]) is not None
 
 
 def test_votes_without_the_bytes_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,101 @@
+"""Nothing is left behind by the tests: no process, no file or socket in the temporary folder, no shared memory.
+
+Each session of pytest has a temporary folder of its own, which its workers and all that they start inherit. At the end
+it must hold nothing but what pytest itself put there, nobody who inherited it may be alive, and whatever is new in
+shared memory must belong to somebody. Otherwise the session has failed, though every test has passed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from peer.testing.children import ORPHAN_S
+
+SHARED = Path("/dev/shm")
+OURS = "pytest-of-"
+"""How the folder begins that pytest makes for the folders of tests."""
+
+
+class Leftovers:
+    """In the process that a person starts."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="hf"))
+        os.environ["TMPDIR"], tempfile.tempdir = str(self._folder), None
+        self._shared = shared_names()
+        self._left: list[str] = []
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
+        """When all workers have ended and everybody else has tidied up."""
+        yield
+        self._left = [*self._processes(), *self._files(), *self._memory()]
+        if self._left and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_unconfigure(self) -> None:
+        """The last words, and the end of the folder unless a failed test's is in it."""
+        for what in self._left:
+            print(f"left behind: {what}")
+        kept = [path for path in self._folder.glob(f"{OURS}*/pytest-*/**/*") if not path.is_dir()]
+        if kept:
+            print(f"the folders of failed tests are kept in {self._folder}")
+        else:
+            shutil.rmtree(self._folder)
+
+    def _processes(self) -> list[str]:
+        inherited = [process for process in psutil.process_iter() if self._has_our_folder(process)]
+        _, alive = psutil.wait_procs(inherited, timeout=ORPHAN_S)
+        return [
+            f"process {process.pid}: {' '.join(process.cmdline())[:200]}" for process in alive if is_at_work(process)
+        ]
+
+    def _has_our_folder(self, process: psutil.Process) -> bool:
+        try:
+            return process.pid != os.getpid() and process.environ().get("TMPDIR", "").startswith(str(self._folder))
+        except psutil.Error:  # it has ended, or is another user's
+            return False
+
+    def _files(self) -> list[str]:
+        return [str(path) for path in sorted(self._folder.iterdir()) if not path.name.startswith(OURS)]
+
+    def _memory(self) -> list[str]:
+        new = shared_names() - self._shared
+        return [str(SHARED / name) for name in sorted(new) if not is_held(SHARED / name)]
+
+
+def shared_names() -> set[str]:
+    """Segments and semaphores."""
+    return {path.name for path in SHARED.iterdir()} if SHARED.is_dir() else set()
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process has it open or mapped: then it is not ours to judge."""
+    for process in psutil.process_iter():
+        try:
+            if any(row.path == str(path) for row in process.memory_maps()):
+                return True
+        except psutil.Error:
+            continue
+    return False
+
+
+def is_at_work(process: psutil.Process) -> bool:
+    """Not one that has ended and that nobody has waited for."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Not in workers."""
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
+        config.pluginmanager.register(Leftovers())
