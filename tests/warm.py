@@ -41,17 +41,18 @@ from typing import Any, ClassVar, NoReturn
 
 MODULES = (
     "bootstrap", "bootstrap.organiser", "peer", "peer.averaging.link", "peer.doctor.kernel", "peer.fit",
-    "peer.testing.faulty_link", "peer.testing.join", "tests.benchmarks.rivals.ddp",
+    "peer.testing.faulty_link", "peer.testing.join", "tests.benchmarks.allreduce_crew", "tests.benchmarks.rivals.ddp",
     "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tui",
 )  # fmt: skip
-STARTING = ("peer", "peer.testing.join", "tui")
+STARTING = ("peer", "peer.testing.join", "tests.benchmarks.allreduce_crew", "tui")
 """Those of them that start others."""
 LOADED = (
     "bootstrap.server", "hivemind", "hivemind.dht.node", "hivemind.p2p", "peer.audit.walk",
     "peer.averaging.link", "peer.data.open", "peer.export.folder", "peer.fit.dry", "peer.session", "peer.testing.books",
     "peer.testing.faulty_link", "peer.testing.join", "peer.train.trainer", "peer.watching",
-    "tests.benchmarks.rivals.ddp", "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch",
-    "transformers.models.llama.modeling_llama", "tui.cli", "tui.demo", "tui.single", "uvloop",
+    "tests.benchmarks.allreduce_members", "tests.benchmarks.rivals.ddp", "tests.benchmarks.rivals.open_diloco",
+    "tests.benchmarks.rivals.switch", "transformers.models.llama.modeling_llama", "tui.cli", "tui.demo",
+    "tui.single", "uvloop",
 )  # fmt: skip
 """What a warm parent imports."""
 READ_AT_START = ("COVERAGE", "CUDA", "HF_", "HIVEMIND", "LANG", "LC_", "LD_", "OMP_", "PYTHON", "TORCH", "TRANSFORMERS")
