@@ -3,9 +3,10 @@
 A peer is two processes that load those for 5 to 10 s of processor time together, before they do anything that a test
 looks at. So each worker of pytest keeps one *warm parent*, which has loaded them and does nothing else. `Popen` stands
 in for `subprocess.Popen`: whoever starts `python -m MODULE …`, with one of `MODULES`, gets a fork of the warm parent
-that runs that module. Everything else is started as always. All other things are as they would be without: the process
-is a child of whoever started it (so its death signal and `waitpid` work), has a pid, a session, files, a folder, an
-environment and a command line of its own, and what it starts in turn is warm, too, from a warm parent of its own.
+that runs that module; in another network namespace, where `nsenter --net=…` stands before it. Everything else is
+started as always. All other things are as they would be without: the process is a child of whoever started it (so its
+death signal and `waitpid` work), has a pid, a session, files, a folder, an environment and a command line of its own,
+and what it starts in turn is warm, too, from a warm parent of its own.
 
     you ── asks ──> warm parent ── forks ──> middle, which forks and ends ──> the process, which its next living
      ^                                                                        ancestor adopts that asked for
