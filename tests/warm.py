@@ -3,9 +3,10 @@
 A peer is two processes that load those for 5 to 10 s of processor time together, before they do anything that a test
 looks at. So each worker of pytest keeps one *warm parent*, which has loaded them and does nothing else. `Popen` stands
 in for `subprocess.Popen`: whoever starts `python -m MODULE …`, with one of `MODULES`, gets a fork of the warm parent
-that runs that module. Everything else is started as always. All other things are as they would be without: the process
-is a child of whoever started it (so its death signal and `waitpid` work), has a pid, a session, files, a folder, an
-environment and a command line of its own, and what it starts in turn is warm, too, from a warm parent of its own.
+that runs that module; in another network namespace, where `nsenter --net=…` stands before it. Everything else is
+started as always. All other things are as they would be without: the process is a child of whoever started it (so its
+death signal and `waitpid` work), has a pid, a session, files, a folder, an environment and a command line of its own,
+and what it starts in turn is warm, too, from a warm parent of its own.
 
     you ── asks ──> warm parent ── forks ──> middle, which forks and ends ──> the process, which its next living
      ^                                                                        ancestor adopts that asked for
@@ -41,15 +42,18 @@ from typing import Any, ClassVar, NoReturn
 
 MODULES = (
     "bootstrap", "bootstrap.organiser", "peer", "peer.averaging.link", "peer.doctor.kernel", "peer.fit",
-    "peer.testing.faulty_link", "peer.testing.join", "tui",
+    "peer.testing.faulty_link", "peer.testing.join", "tests.benchmarks.allreduce_crew", "tests.benchmarks.rivals.ddp",
+    "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tui",
 )  # fmt: skip
-STARTING = ("peer", "peer.testing.join", "tui")
+STARTING = ("peer", "peer.testing.join", "tests.benchmarks.allreduce_crew", "tui")
 """Those of them that start others."""
 LOADED = (
     "bootstrap.server", "hivemind", "hivemind.dht.node", "hivemind.p2p", "peer.audit.walk",
     "peer.averaging.link", "peer.data.open", "peer.export.folder", "peer.fit.dry", "peer.session", "peer.testing.books",
     "peer.testing.faulty_link", "peer.testing.join", "peer.train.trainer", "peer.watching",
-    "transformers.models.llama.modeling_llama", "tui.cli", "tui.demo", "tui.single", "uvloop",
+    "tests.benchmarks.allreduce_members", "tests.benchmarks.rivals.ddp", "tests.benchmarks.rivals.open_diloco",
+    "tests.benchmarks.rivals.switch", "transformers.models.llama.modeling_llama", "tui.cli", "tui.demo",
+    "tui.single", "uvloop",
 )  # fmt: skip
 """What a warm parent imports."""
 READ_AT_START = ("COVERAGE", "CUDA", "HF_", "HIVEMIND", "LANG", "LC_", "LD_", "OMP_", "PYTHON", "TORCH", "TRANSFORMERS")
@@ -64,6 +68,7 @@ BEGUN_S = 60.0
 ADOPTED_S = 10.0
 HIGH_FD = 400
 """No file of ours has a number above."""
+CLONE_NEWNET = 0x40000000
 PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_CHILD_SUBREAPER, PR_SET_MM_ARG_END = 1, 35, 36, 9
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -127,7 +132,8 @@ class Popen(subprocess.Popen[Any]):
         special = shell or executable or preexec_fn or not close_fds or (gid, gids, uid) != (None, None, None)
         special = special or umask != -1 or process_group != -1
         files = [read if read != -1 else number for number, read in enumerate((p2cread, c2pwrite, errwrite))]
-        if self.cold or special or not _is_ours(args) or not _is_usual(environment) or not _are_open(files):
+        network, command = _split(args)
+        if self.cold or special or not _is_ours(command) or not _is_usual(environment) or not _are_open(files):
             super()._execute_child(  # type: ignore[misc]
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, p2cread,
                 p2cwrite, c2pread, c2pwrite, errread, errwrite, restore_signals, gid, gids, uid, umask,
@@ -135,8 +141,8 @@ class Popen(subprocess.Popen[Any]):
             )  # fmt: skip
             return
         request = {
-            "argv": list(map(str, args)), "env": environment, "cwd": str(cwd or os.getcwd()), "adopter": os.getpid(),
-            "session": start_new_session, "files": [0, 1, 2, *pass_fds],
+            "argv": list(map(str, command)), "env": environment, "cwd": str(cwd or os.getcwd()),
+            "adopter": os.getpid(), "session": start_new_session, "files": [0, 1, 2, *pass_fds], "network": network,
         }  # fmt: skip
         try:
             self.pid = self.parent.start(request, [*files, *pass_fds])
@@ -150,6 +156,13 @@ def install() -> None:
     subprocess.Popen = Popen  # type: ignore[misc]
 
 
+def _split(args: Any) -> tuple[str, Any]:
+    """The network namespace in which `nsenter` is to run a command, empty for this process's own; the command."""
+    if isinstance(args, (list, tuple)) and len(args) > 2 and args[0] == "nsenter" and args[1].startswith("--net="):
+        return args[1].removeprefix("--net="), args[2:]
+    return "", args
+
+
 def _is_ours(args: Any) -> bool:
     is_list = isinstance(args, (list, tuple)) and len(args) > 2
     return is_list and args[0] == sys.executable and args[1] == "-m" and args[2] in MODULES
@@ -158,6 +171,8 @@ def _is_ours(args: Any) -> bool:
 def _is_usual(environment: Mapping[str, str]) -> bool:
     def read(variables: Mapping[str, str]) -> dict[str, str]:
         names = (name for name in variables if name.startswith(READ_AT_START) and name not in SET_LATER)
+        if set(variables.get("PYTHONPATH", "").split(os.pathsep)) <= set(sys.path):
+            names = (name for name in names if name != "PYTHONPATH")  # it adds nothing
         return {name: variables[name] for name in names if (name, variables[name]) != ("OMP_NUM_THREADS", "1")}
 
     return read(environment) == read(os.environ)
@@ -215,6 +230,8 @@ def become(request: dict[str, Any], files: list[int], asked: socket.socket) -> N
         os.setsid()
     asked.send(str(os.getpid()).encode())
     asked.close()
+    if request["network"]:
+        _enter(request["network"])
     moved = [fcntl.fcntl(file, fcntl.F_DUPFD, HIGH_FD) for file in files]
     for file in files:
         os.close(file)
@@ -324,6 +341,13 @@ def _text(file: int, mode: str, unbuffered: bool) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         raw, encoding="utf-8", errors=errors, line_buffering=file == 2 or os.isatty(file), write_through=unbuffered
     )
+
+
+def _enter(network: str) -> None:
+    """What `nsenter --net=…` does."""
+    with open(network, "rb") as namespace:
+        if _libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"setns {network}")
 
 
 def _prctl(option: int, value: int) -> None:

@@ -6,21 +6,23 @@ monotonic clock, which the processes of a machine share.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 import psutil
 
 from dht.lifetime import die_with_parent
+from tests.benchmarks.jobs import ROOT
 
 START_S, ROUND_S, STOP_S = 600.0, 600.0, 20.0
 SETTLE_S = 0.3
@@ -70,9 +72,8 @@ class Crew:
     """The processes of one contender. Use it as a context manager."""
 
     def __init__(self, make: Make, folder: Path, options: Words) -> None:
-        self._context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
-        self._processes: list[SpawnProcess] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._make, self._folder, self._options = make, folder, options
         self._peers: int = options["peers"]
 
@@ -103,10 +104,13 @@ class Crew:
                 pipe.send("end")
         deadline = time.monotonic() + STOP_S
         for process in self._processes:
-            process.join(max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
                 process.kill()
-                process.join()
+                process.wait()
+        for pipe in self._pipes:
+            pipe.close()
 
     def round(self) -> Round:
         """Have everybody prepare, then average; raises Failed."""
@@ -136,15 +140,15 @@ class Crew:
         )
 
     def _start(self, number: int, met: Words) -> None:
-        mine, theirs = self._context.Pipe()
-        log = self._folder / f"{number}.log"
-        process = self._context.Process(
-            target=serve, args=(theirs, self._make, number, met, log, self._options), name=f"crew-{number}"
-        )
-        process.start()
-        theirs.close()
+        mine, theirs = Pipe()
         self._pipes.append(mine)
+        with theirs:
+            argv = [sys.executable, "-m", "tests.benchmarks.allreduce_crew", str(theirs.fileno())]
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=os.environ | {"PYTHONPATH": str(ROOT)}
+            )
         self._processes.append(process)
+        mine.send((self._make, number, met, self._folder / f"{number}.log", self._options))
 
     def _tell(self, word: str) -> None:
         for pipe in self._pipes:
@@ -169,9 +173,10 @@ class Crew:
         return sum(cpu_s(one) for members in self._families for one in members)
 
 
-def serve(pipe: Connection, make: Make, number: int, met: Words, log: Path, options: Words) -> None:
+def serve(pipe: Connection) -> None:
     """The life of one peer's process."""
     die_with_parent()
+    make, number, met, log, options = pipe.recv()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -256,3 +261,10 @@ def loopback_bytes() -> int:
         if name.strip() == "lo":
             return int(counts.split()[0])
     raise Failed("this machine has no loopback device")
+
+
+if __name__ == "__main__":
+    # What it raises is to be what others catch, not of a second module.
+    from tests.benchmarks import allreduce_crew
+
+    allreduce_crew.serve(Connection(int(sys.argv[1])))

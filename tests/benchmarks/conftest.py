@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from peer.spec import RunSpec, load
+from tests.benchmarks import jobs
 
 SPEC = """
 [run]
@@ -58,3 +63,20 @@ def spec_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def base(spec_path: Path) -> RunSpec:
     return load(str(spec_path))
+
+
+class Here(Executor):
+    """In place of a pool of processes: this one does each job at once, with what another would get of it by pickle."""
+
+    def submit(self, work: Callable[..., Any], /, *given: Any, **more: Any) -> Future[Any]:
+        """Done already. Raises what the work raises."""
+        work, given, more = pickle.loads(pickle.dumps((work, given, more)))
+        done = Future[Any]()
+        done.set_result(pickle.loads(pickle.dumps(work(*given, **more))))
+        return done
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are not given to processes of their own, which take seconds to load; `test_quality` has the real pool."""
+    monkeypatch.setattr(jobs, "pool_of", lambda processes: Here())

@@ -11,7 +11,7 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -69,13 +69,18 @@ def make_missing(jobs: list[Job], folder: Path, processes: int) -> None:
     print(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them already there", flush=True)
     if not missing:
         return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with pool_of(processes) as pool:
         working: dict[Future[Row], Job] = {pool.submit(make_row, job): job for job in missing}
         for number, done in enumerate(as_completed(working), 1):
             job, row = working[done], done.result()
             path_of(job, folder).write_text(json.dumps(row, indent=1) + "\n")
             print(f"{number} of {len(missing)}: {job.label}: {row['loss']:.4f} in {row['seconds']:.0f} s", flush=True)
+
+
+def pool_of(processes: int) -> Executor:
+    """New processes of one thread each, in which nothing was done before."""
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(processes, spawn, initializer=torch.set_num_threads, initargs=(1,))
 
 
 def make_row(job: Job) -> Row:

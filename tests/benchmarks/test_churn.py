@@ -73,7 +73,7 @@ def test_the_plan() -> None:
 def test_a_crash_in_each_system(base: RunSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Real processes, the smallest model: a peer is killed and comes back, while the others go on."""
     plan = dataclasses.replace(
-        Plan.read(quick=True), step_s=0.2, founders=2, seconds=20.0,
+        Plan.read(quick=True), step_s=0.2, founders=2, seconds=10.0,
         events=[{"at_s": 2.5, "crash": 1, "back_after_s": 1.0}],
     )  # fmt: skip
     spec = dataclasses.replace(
