@@ -9,7 +9,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from peer.testing.children import HANG_S
-from tests import warm
+from tests import unpacked, warm
 
 pytest_plugins = ["tests.pictures", "tests.devices", "tests.namespaces"]
 
@@ -26,6 +26,11 @@ HUNG_S = 3 * HANG_S
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 warm.install()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Daemons start unpacked; the program is kept where pytest keeps things from one run to the next."""
+    unpacked.install(config.cache.mkdir("p2pd"))  # type: ignore[union-attr]
 
 
 class ByFile(LoadScopeScheduling):
