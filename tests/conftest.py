@@ -10,7 +10,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from peer.testing.children import HANG_S
-from tests import unpacked, warm
+from tests import warm
 
 pytest_plugins = [
     "tests.leftovers",
@@ -37,11 +37,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 warm.install()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Daemons start unpacked; the program is kept where pytest keeps things from one run to the next."""
-    unpacked.install(config.cache.mkdir("p2pd"))  # type: ignore[union-attr]
 
 
 class ByFile(LoadScopeScheduling):

@@ -60,8 +60,6 @@ READ_AT_START = ("COVERAGE", "CUDA", "HF_", "HIVEMIND", "LANG", "LC_", "LD_", "O
 """Variables that an interpreter or a library reads once: a child that is to have others is started as always."""
 SET_LATER = ("PYTHONUNBUFFERED", "PYTHONSAFEPATH", "HIVEMIND_MEMORY_SHARING_STRATEGY")
 """Those of them that a fork can still obey, or for which all children have one value."""
-P2PD = "HOMEFIRES_TESTS_P2PD"
-"""In the environment: where `tests/unpacked.py` has put it, if it has."""
 COMMAND_BYTES = 16_384
 """Room for a child's command line."""
 REQUEST_BYTES = 150_000
@@ -196,8 +194,6 @@ def main() -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for name in LOADED:
         importlib.import_module(name)
-    if P2PD in os.environ:
-        sys.modules["hivemind.p2p.p2p_daemon"].P2PD_FILENAME = os.environ[P2PD]  # type: ignore[attr-defined]
     # A thread would not be in the forks, and what it holds would be held for ever.
     assert len(os.listdir("/proc/self/task")) == 1, f"a warm parent has threads: {threading.enumerate()}"
     gc.collect()
