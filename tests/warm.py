@@ -43,7 +43,7 @@ from typing import Any, ClassVar, NoReturn
 MODULES = (
     "bootstrap", "bootstrap.organiser", "peer", "peer.averaging.link", "peer.doctor.kernel", "peer.fit",
     "peer.testing.faulty_link", "peer.testing.join", "tests.benchmarks.allreduce_crew", "tests.benchmarks.rivals.ddp",
-    "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tui",
+    "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tests.bootstrap.impatient", "tui",
 )  # fmt: skip
 STARTING = ("peer", "peer.testing.join", "tests.benchmarks.allreduce_crew", "tui")
 """Those of them that start others."""

@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,14 @@ class Bootstrap:
 
 
 @asynccontextmanager
-async def bootstrap(folder: Path, *arguments: str, spec: bytes = SPEC) -> AsyncIterator[Bootstrap]:
+async def bootstrap(
+    folder: Path, *arguments: str, spec: bytes = SPEC, module: str = "bootstrap"
+) -> AsyncIterator[Bootstrap]:
     path = folder / "spec.toml"
     path.write_bytes(spec)
     listen = [] if "--listen" in arguments else ["--listen", LOOPBACK[0]]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bootstrap", str(path), "--dir", str(folder / "organiser"), "--spec-hash", RUN.hex(),
+        sys.executable, "-m", module, str(path), "--dir", str(folder / "organiser"), "--spec-hash", RUN.hex(),
         *listen, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -88,6 +91,10 @@ async def bootstrap(folder: Path, *arguments: str, spec: bytes = SPEC) -> AsyncI
         if process.returncode is None:
             process.kill()
         await process.communicate()
+
+
+impatient = partial(bootstrap, module="tests.bootstrap.impatient")
+"""Where nobody has to wait until it looks around again."""
 
 
 @asynccontextmanager
@@ -162,7 +169,7 @@ async def test_at_another_port_a_newcomer_finds_those_who_were_there_before(tmp_
     """The port of its invites is taken when it starts again: it says so, and it dials whom it met itself, since they
     know it at the old port alone."""
     organiser = tmp_path / "organiser"
-    async with bootstrap(tmp_path) as first:
+    async with impatient(tmp_path) as first:
         text = (await first.wait_for(InviteIssued)).invite
         (old,) = invite.parse(text, time.time()).addrs
         async with joined(tmp_path / "a", text) as (alice, a):
@@ -173,14 +180,14 @@ async def test_at_another_port_a_newcomer_finds_those_who_were_there_before(tmp_
             target = tcp_target(old)
             assert target is not None
             with socket.create_server(target):
-                async with bootstrap(tmp_path) as second:
+                async with impatient(tmp_path) as second:
                     told = await second.wait_for(AlertRaised, code="ADDRESS")
                     assert old.rpartition("/p2p/")[0] in told.text
                     text = (await second.wait_for(InviteIssued)).invite
                     assert invite.parse(text, time.time()).addrs[0] != old
                     async with joined(tmp_path / "b", text) as (_, b):
                         await sees(b, alice.peer_id)
-    async with bootstrap(tmp_path) as third:
+    async with impatient(tmp_path) as third:
         text = (await third.wait_for(InviteIssued)).invite
         assert invite.parse(text, time.time()).addrs[0] == old, "the port of the first invite is free again"
 
@@ -209,7 +216,7 @@ async def assert_takes_no_frames(organiser: str, node: Node) -> None:
 
 async def test_an_admission_lasts_as_long_as_the_organiser_says(tmp_path: Path) -> None:
     policy = "\n[admission]\npolicy = 'invited'\n"
-    async with bootstrap(tmp_path, "--members-for", "2d", spec=SPEC + policy.encode()) as running:
+    async with impatient(tmp_path, "--members-for", "2d", spec=SPEC + policy.encode()) as running:
         text = (await running.wait_for(InviteIssued)).invite
         organiser = invite.parse(text, time.time()).organiser
         async with joined(tmp_path / "a", text) as (alice, a):
@@ -242,7 +249,7 @@ async def test_a_genesis_that_was_lost_comes_back_from_a_peer(tmp_path: Path) ->
     """The organiser's key is left of the folder. What another key signed counts for nothing."""
     organiser = Identity.load_or_create(tmp_path / "organiser" / "identity.key")
     genesis = Genesis(run=RUN, founders=(organiser.peer_id,), state=b"s" * 32).pack()
-    async with bootstrap(tmp_path) as running:
+    async with impatient(tmp_path) as running:
         text = (await running.wait_for(InviteIssued)).invite
         async with joined(tmp_path / "a", text) as (alice, a):
             served = [sign_record(alice, RUN, GENESIS, genesis, time.time() + 60)]
@@ -261,7 +268,7 @@ async def test_a_genesis_that_was_lost_comes_back_from_a_peer(tmp_path: Path) ->
 
 async def test_who_says_that_a_new_run_has_begun_is_named_and_can_be_kept_out(tmp_path: Path) -> None:
     """In an open run anybody can say so; the organiser alone knows that it is not so."""
-    async with bootstrap(tmp_path) as running:
+    async with impatient(tmp_path) as running:
         text = (await running.wait_for(InviteIssued)).invite
         async with (
             joined(tmp_path / "a", text) as (alice, a), joined(tmp_path / "b", text) as (bob, b),
@@ -281,7 +288,7 @@ async def test_who_says_that_a_new_run_has_begun_is_named_and_can_be_kept_out(tm
 
 
 async def test_peers_with_other_initial_parameters_are_named(tmp_path: Path) -> None:
-    async with bootstrap(tmp_path) as running:
+    async with impatient(tmp_path) as running:
         text = (await running.wait_for(InviteIssued)).invite
         async with joined(tmp_path / "a", text) as (alice, a), joined(tmp_path / "b", text) as (bob, b):
             await publish_head(alice, a, b"s" * 32)
