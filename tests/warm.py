@@ -56,6 +56,8 @@ LOADED = (
     "tui.single", "uvloop",
 )  # fmt: skip
 """What a warm parent imports."""
+PYTHON = sys.executable
+"""Some tests put another program there."""
 READ_AT_START = ("COVERAGE", "CUDA", "HF_", "HIVEMIND", "LANG", "LC_", "LD_", "OMP_", "PYTHON", "TORCH", "TRANSFORMERS")
 """Variables that an interpreter or a library reads once: a child that is to have others is started as always."""
 SET_LATER = ("PYTHONUNBUFFERED", "PYTHONSAFEPATH", "HIVEMIND_MEMORY_SHARING_STRATEGY")
@@ -104,7 +106,7 @@ class WarmParent:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         room = "-" * COMMAND_BYTES
         self._process = _cold_popen(
-            [sys.executable, "-m", "tests.warm", str(theirs.fileno()), room], stdin=subprocess.DEVNULL,
+            [PYTHON, "-m", "tests.warm", str(theirs.fileno()), room], stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),), env=os.environ | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         theirs.close()
@@ -165,7 +167,7 @@ def _split(args: Any) -> tuple[str, Any]:
 
 def _is_ours(args: Any) -> bool:
     is_list = isinstance(args, (list, tuple)) and len(args) > 2
-    return is_list and args[0] == sys.executable and args[1] == "-m" and args[2] in MODULES
+    return is_list and args[0] == PYTHON and args[1] == "-m" and args[2] in MODULES
 
 
 def _is_usual(environment: Mapping[str, str]) -> bool:

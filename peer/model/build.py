@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import inspect
 import math
@@ -75,11 +76,12 @@ def _tokenizer_values(spec: RunSpec) -> dict[str, Any]:
     return {"vocab_size": tokenizer.vocabulary, "bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
 
 
-def _config_keys(architecture: str) -> set[str]:
+@functools.cache
+def _config_keys(architecture: str) -> frozenset[str]:
     kind = type(AutoConfig.for_model(architecture))
     named = inspect.signature(kind.__init__).parameters.values()
     keys = {name.name for name in named if name.kind is not inspect.Parameter.VAR_KEYWORD}
-    return (keys | set(kind.attribute_map) | {"attn_implementation"}) - {"self"}
+    return frozenset((keys | set(kind.attribute_map) | {"attn_implementation"}) - {"self"})
 
 
 def _closest(name: str, valid: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import random
 import shutil
@@ -14,10 +15,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from dht.errors import BadInput
-from dht.identity import Identity
-from peer.audit import walk
+from dht.identity import Identity, verify
+from peer.audit import files, walk
 from peer.audit.fault import BadLink
 from peer.audit.walk import audit
 from peer.averaging import snapshots
@@ -83,11 +85,21 @@ def based(made: RunOnDisk, full: Path, tmp_path_factory: pytest.TempPathFactory)
     return directory
 
 
+@pytest.fixture(scope="module")
+def model(made: RunOnDisk) -> nn.Module:
+    return build(made.spec)
+
+
 @pytest.fixture(autouse=True)
-def one_model(monkeypatch: pytest.MonkeyPatch, made: RunOnDisk) -> None:
-    """Built once: an audit reads its first parameters and changes nothing in it."""
-    known = {made.spec.digest(): build(made.spec)}
+def once(monkeypatch: pytest.MonkeyPatch, made: RunOnDisk, model: nn.Module) -> None:
+    """What hundreds of audits would find anew: the model, of which they read the first parameters and change nothing,
+    and whether a signature is of these very bytes."""
+    known = {made.spec.digest(): model}
     monkeypatch.setattr(walk, "build", lambda spec: known.get(spec.digest()) or build(spec))
+    monkeypatch.setattr(files, "verify", remembering)
+
+
+remembering = functools.cache(verify)
 
 
 class opened:
