@@ -8,7 +8,7 @@ import pytest
 
 from peer.rounds.effects import Keep, Measure, Measured, Received, Reduce, Send, SendMean, Store, Tick
 from peer.rounds.judging import bits_of
-from peer.rounds.messages import Norms, PartSent, Table, Want
+from peer.rounds.messages import MeanSent, Norms, PartSent, Table, Want
 from peer.rounds.names import digest_of
 from peer.rounds.state import Figures, State
 from peer.rounds.update import Measurements, Row
@@ -235,6 +235,19 @@ def test_a_mean_of_nobody_or_strangers_is_refused(contributors: int) -> None:
     assert effects == []
     after, effects = run(state, mean_of(state, part, 7))
     assert any(isinstance(effect, Store) for effect in effects)
+
+
+def test_a_mean_with_other_bytes_than_its_digest_names_is_refused() -> None:
+    """Its signature holds, for that is over the digest; what was kept under it would not be what the others have."""
+    state = gathering()
+    (part,) = mine(state, OTHERS[0])
+    honest = mean_of(state, part, 7)
+    assert isinstance(honest.message, MeanSent)
+    other = replace(honest, message=replace(honest.message, payload=honest.message.payload[::-1]))
+    after, effects = run(state, other)
+    assert after.exchange is not None
+    assert part not in after.exchange.means
+    assert effects == []
 
 
 def test_a_part_that_only_idle_members_gave_is_not_reduced() -> None:

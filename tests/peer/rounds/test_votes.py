@@ -330,6 +330,14 @@ def test_what_a_quorum_accepted_is_not_chosen_around() -> None:
     assert state.exchange is None
 
 
+def test_of_two_accepted_updates_the_later_one_is_finished() -> None:
+    """That of the earlier ballot was not decided, or else nobody could have accepted another one after it."""
+    earlier, later = sorted((digest_of(b"one"), digest_of(b"another")), reverse=True)
+    state, _ = leader_with_promises(liar0=(1, earlier), liar1=(2, later))
+    assert state.lead is not None
+    assert state.lead.update == later
+
+
 def test_garbage_under_a_promised_digest_is_no_update() -> None:
     """Whoever reports an accepted update chooses the digest, and so the bytes behind it."""
     garbage = b"\xc1 not msgpack"
