@@ -17,7 +17,7 @@ import pytest
 from peer.events import AlertRaised, InnerProgressed, Line, PeerStateChanged, RoundCommitted, SettingsChanged
 from peer.limits.store import read_table
 from peer.testing.children import BUSY, HANG_S
-from peer.testing.processes import RealSwarm
+from peer.testing.processes import LINK_MODULE, RealSwarm
 from peer.wishes import PAUSED_WHY
 from tests.swarm.conftest import LIGHT
 from tui.control import PeerControl
@@ -214,7 +214,8 @@ def test_without_traffic_left_its_link_leaves_and_comes_back_with_a_quota(run: R
 def links_of(run: RealSwarm) -> list[psutil.Process]:
     """The link processes of peer 0."""
     pid = asked(run, "status")["pid"]
-    return [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
+    living = [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in living if LINK_MODULE in child.cmdline()]
 
 
 def _until(reached: Callable[[], object]) -> None:
