@@ -47,17 +47,19 @@ def assert_one_line(done: subprocess.CompletedProcess[str], exit_code: int, *wor
         assert word in done.stderr
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_answers_at_once(command: str) -> None:
-    """Below 0.3 s of processor time, best of five: nothing heavy is imported."""
-    best_s = float("inf")
+    """Below 0.3 s of processor time, in one of five tries: nothing heavy is imported."""
     for _ in range(5):
         begun_s = children_s()
         done = homefires(*filter(None, [command]), "--help")
-        best_s = min(best_s, children_s() - begun_s)
+        took_s = children_s() - begun_s
         assert done.returncode == 0
         assert done.stdout.startswith(f"usage: homefires {command}".rstrip())
-    assert best_s < HELP_S
+        if took_s < HELP_S:
+            return
+    pytest.fail(f"{took_s:.2f} s at last")
 
 
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

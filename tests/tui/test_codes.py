@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("bootstrap", "dht", "peer", "tui")
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            if "testing" not in path.parts:
-                yield path, ast.parse(path.read_text())
+@cache
+def trees() -> list[tuple[Path, ast.Module]]:
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return [(path, ast.parse(path.read_text())) for path in paths if "testing" not in path.parts]
 
 
+@cache
 def constants() -> dict[str, set[str]]:
     """The texts that each name stands for, wherever a module, or as `Code.TOKEN` a class, gives it one."""
     known: dict[str, set[str]] = {}

@@ -85,6 +85,12 @@ def recorded(written: Path) -> Page:
     return Page(written.read_text())
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of words alone: to draw their pictures takes a second."""
+    monkeypatch.setattr("tui.report.write.draw_charts", lambda swarm: [])
+
+
 def write_run(path: Path, peers: int, rounds: int, name: str = "") -> Path:
     """Event lines of peers that make rounds of 10 s together, without a fault; peer 1 may have a name of its own."""
     ids = [f"id-{number}" for number in range(1, peers + 1)]
@@ -205,6 +211,7 @@ def test_a_long_run_is_told_in_minutes(tmp_path: Path) -> None:
     assert "minutes since the run began" in page.text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_other_bits_are_named(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.jsonl", peers=2, rounds=3)
     lines = path.read_text().splitlines()
@@ -221,6 +228,7 @@ def test_peers_that_have_only_started_make_a_page_without_pictures(tmp_path: Pat
     assert "Nobody was penalised." in page.text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_folder_of_peers_is_read_as_one_run(tmp_path: Path) -> None:
     """Each has its own file there; the page is that of the merged file."""
     whole = write_run(tmp_path / "run.jsonl", peers=3, rounds=4)
@@ -254,12 +262,14 @@ def test_of_peers_that_do_not_report_nothing_is_claimed(tmp_path: Path, reportin
     assert "sent by all peers" not in page.text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_lines_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.jsonl", peers=2, rounds=3)
     path.write_text(f"{path.read_text()}not an event\n")
     assert "lines that could not be read 1" in report(path, tmp_path).text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_nothing_to_read_and_nowhere_to_write_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(BadInput, match=r"empty\.jsonl"):

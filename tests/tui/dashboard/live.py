@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -64,10 +65,11 @@ class Attached(Canned):
         return self.now_s
 
 
-def recorded() -> list[Line]:
+@cache
+def recorded() -> tuple[Line, ...]:
     """The recording's lines, by time."""
     lines = [parse_line(text) for text in RECORDING.read_text().splitlines()]
-    return sorted((line for line in lines if line is not None), key=lambda line: line.t)
+    return tuple(sorted((line for line in lines if line is not None), key=lambda line: line.t))
 
 
 def foretelling(late_s: float | None, advice: str = "") -> Attached:
