@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -97,7 +98,22 @@ def processes_of(directory: Path) -> list[psutil.Process]:
     return found
 
 
+def wait_for_ends(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Those that have not ended by then. One has ended, too, whom its new parent has not asked how: init takes 2 s."""
+    until = time.monotonic() + timeout_s
+    while (alive := [process for process in processes if _lives(process)]) and time.monotonic() < until:
+        time.sleep(0.02)
+    return alive
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def assert_no_orphans(directory: Path) -> None:
     """Everything of `directory` ends by itself within `ORPHAN_S`. Raises AssertionError that names what does not."""
-    _, alive = psutil.wait_procs(processes_of(directory), timeout=ORPHAN_S)
+    alive = wait_for_ends(processes_of(directory), ORPHAN_S)
     assert not alive, f"still running: {[process.cmdline() for process in alive]}"

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from dht.lifetime import parent_gone
-from peer.testing.children import HANG_S
+from peer.testing.children import HANG_S, wait_for_ends
 
 PARENT = """
 import subprocess, sys
@@ -39,8 +39,7 @@ def test_a_child_ends_when_its_parent_is_killed(child: str) -> None:
         process = psutil.Process(int(pid))
         parent.send_signal(signal.SIGKILL)
         parent.wait(timeout=HANG_S)
-        gone, _ = psutil.wait_procs([process], timeout=HANG_S)
-        assert gone
+        assert wait_for_ends([process], HANG_S) == []
 
 
 async def test_parent_gone_waits_for_a_living_parent() -> None:
