@@ -66,7 +66,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays. A collection of garbage looks through all the rest: 0.3 s for torch and the others."""
+    """What is loaded by now stays. A collection of garbage looks at the rest alone: 0.3 s for torch and the others."""
     gc.collect()
     gc.freeze()
 

@@ -17,6 +17,8 @@ from peer.testing.children import HANG_S, ORPHAN_S, Child, Printed, processes_of
 
 LIGHT = ("inner.sequences=1", "data.eval_sequences=8")
 """For runs in which it does not matter what is learned: steps and evaluations that take a fraction of the processor."""
+RESTING = ("min_step_s=0.05",)
+"""And peers that leave the processor to others for most of a step."""
 
 
 class Homefires:

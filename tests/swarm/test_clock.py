@@ -10,7 +10,7 @@ from dht.files import write_whole
 from peer.events import AlertRaised, Line, PeerStateChanged
 from peer.testing.faulty_link import CLOCK
 from peer.testing.plugin import StartSwarm
-from tests.swarm.conftest import LIGHT
+from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
@@ -28,7 +28,7 @@ def is_held(line: Line) -> bool:
 
 def test_it_says_so_holds_back_and_comes_back_when_the_clock_is_right(swarm: StartSwarm) -> None:
     """The others go on meanwhile, and all have the same bits afterwards."""
-    run = swarm(peers=3, real=True, sets=QUICK, hurry={"peer.session.CLOCK_RETRY_S": 5.0})
+    run = swarm(peers=3, real=True, sets=QUICK, settings=RESTING, hurry={"peer.session.CLOCK_RETRY_S": 5.0})
     run.until_round(2)
     clock = run.directory_of(2) / CLOCK
     went_wrong_at = time.time()

@@ -10,13 +10,13 @@ from peer.events import Line, PhaseEntered, RoundCommitted, RoundStarted
 from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
-from tests.swarm.conftest import LIGHT
+from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
 SETS = (
     *LIGHT,
-    "round.steps=60", "round.gather_s=4.0", "round.exchange_s=4.0", "round.ack_s=2.0",
+    "round.steps=20", "round.gather_s=4.0", "round.exchange_s=4.0", "round.ack_s=2.0",
     "round.stagger_s=1.0",
 )  # fmt: skip
 HELD_S, CUT_S, NOISY_S = 2.0, 10.0, 4.0
@@ -28,7 +28,7 @@ CORRUPT_FRAMES = 24
 
 def test_every_fault_of_the_network(swarm: StartSwarm) -> None:
     """One after the other in one run of three peers."""
-    run = swarm(peers=3, real=True, sets=SETS)
+    run = swarm(peers=3, real=True, sets=SETS, settings=RESTING)
     run.until_round(2)
 
     # Nothing leaves it for a while: the others wait for its parts.

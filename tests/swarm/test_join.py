@@ -28,7 +28,7 @@ from peer.spec import RoundTable
 from peer.testing.children import BUSY, assert_no_orphans
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
-from tests.swarm.conftest import LIGHT, Homefires, pid_of
+from tests.swarm.conftest import LIGHT, RESTING, Homefires, pid_of
 from tui.consent import introduce
 
 pytestmark = pytest.mark.swarm
@@ -77,7 +77,7 @@ def stop_all(*commands: Homefires) -> None:
 def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(swarm: StartSwarm) -> None:
     """The joiner replays the chain from its beginning and is in the group of the second round after its arrival at
     the latest. Then a founder leaves politely while a round is being made: the others commit it in time."""
-    run = swarm(peers=2, real=True, sets=("round.steps=120", *QUICK))
+    run = swarm(peers=2, real=True, sets=("round.steps=40", *QUICK), settings=RESTING)
     run.until_round(3)
     late = run.join()
     being_made = min(round_of_arrival(run, founder, run.id_of(late)) for founder in (0, 1))

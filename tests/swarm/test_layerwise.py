@@ -6,7 +6,7 @@ import pytest
 
 from peer.events import Line, RoundCommitted, RoundStarted
 from peer.testing.plugin import StartSwarm
-from tests.swarm.conftest import LIGHT
+from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
@@ -17,7 +17,7 @@ SETS = (*LIGHT, 'round.overlap="layerwise"', "round.steps=20", "round.ramp_round
 
 def test_every_round_has_one_state(swarm: StartSwarm) -> None:
     """Peers agree to the bit, and tell each round once, in order; one that is killed comes back to the same states."""
-    run = swarm(peers=PEERS, real=True, sets=SETS)
+    run = swarm(peers=PEERS, real=True, sets=SETS, settings=RESTING)
     run.until_round(ROUNDS)
     run.kill(0)
     run.restart(0)

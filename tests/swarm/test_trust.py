@@ -19,7 +19,7 @@ from peer.events import AlertRaised, Line, PeerStopped
 from peer.testing.children import HANG_S
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import LOOPBACK, RealSwarm
-from tests.swarm.conftest import LIGHT
+from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
@@ -46,7 +46,7 @@ def test_with_every_bootstrap_node_dead_training_goes_on_and_a_newcomer_with_a_r
 ) -> None:
     """It has no more than the old invite, which nobody answers, and one address of a peer: spec, genesis, chain and
     the way to the others come from there."""
-    run = swarm(peers=2, real=True, sets=QUICK)
+    run = swarm(peers=2, real=True, sets=QUICK, settings=RESTING)
     run.until_round(2)
     remembered = run.directory_of(0) / "peers.json"
     assert run.id_of(1) in remembered.read_text()
@@ -65,7 +65,7 @@ def test_an_invited_run_takes_whom_its_organiser_admits_and_a_peer_in_quarantine
 ) -> None:
     """An invite without a token admits nobody. Quarantine is shown to all with its reason, obeyed from the next
     round on, and over when it is lifted."""
-    run = swarm(peers=3, real=True, sets=(*QUICK, INVITED))
+    run = swarm(peers=3, real=True, sets=(*QUICK, INVITED), settings=RESTING)
     invite = parse(run.invite, 0.0)
     assert invite.token is not None
     run.until_round(2)
@@ -95,7 +95,7 @@ def test_an_admission_is_renewed_while_its_peer_runs_and_ends_where_the_organise
 ) -> None:
     """Half a minute each. Nobody notices a renewal; who gets none hears why, takes part until its admission ends, and
     then stops with the reason. The others go on."""
-    run = swarm(peers=3, real=True, sets=(*QUICK, INVITED), organiser=("--members-for", "0.5m"))
+    run = swarm(peers=3, real=True, sets=(*QUICK, INVITED), settings=RESTING, organiser=("--members-for", "0.5m"))
     run.until_round(2)
     first = [admission_ends(run, peer) for peer in range(3)]
     run.until(lambda: all(admission_ends(run, peer) > first[peer] for peer in range(3)), "an admission is not renewed")

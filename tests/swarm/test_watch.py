@@ -28,7 +28,7 @@ from peer.events import (
 from peer.testing.children import BUSY, HANG_S, Child, Printed, assert_no_orphans
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
-from tests.swarm.conftest import LIGHT
+from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
@@ -91,7 +91,7 @@ def test_a_watcher_sees_every_round_and_nobody_sees_it(swarm: StartSwarm, watch:
 
     No peer hears of it, and its end harms nobody. Meanwhile the peers tell what their network and machine are at.
     """
-    run = swarm(peers=3, real=True, sets=QUICK)
+    run = swarm(peers=3, real=True, sets=QUICK, settings=RESTING)
     run.until_round(1)
     watcher = watch(run.invite)
     watcher.wait_for(committed(1))
