@@ -19,23 +19,28 @@ import pytest
 from peer.testing.children import ORPHAN_S
 
 SHARED = Path("/dev/shm")
-OURS = "pytest-of-"
-"""How the folder begins that pytest makes for the folders of tests."""
+TESTS = "t"
+"""The folder of the folders of tests. A short one: a socket's path may have 107 bytes."""
+TORCHS = "torchinductor_"
+"""How a folder begins that torch makes for itself as it is loaded."""
 
 
 class Leftovers:
     """In the process that a person starts."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: pytest.Config) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="hf"))
         os.environ["TMPDIR"], tempfile.tempdir = str(self._folder), None
+        config.option.basetemp = config.option.basetemp or str(self._folder / TESTS)
         self._shared = shared_names()
+        self._failed = False
         self._left: list[str] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
         """When all workers have ended and everybody else has tidied up."""
         yield
+        self._failed = session.testsfailed > 0
         self._left = [*self._processes(), *self._files(), *self._memory()]
         if self._left and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -44,8 +49,7 @@ class Leftovers:
         """The last words, and the end of the folder unless a failed test's is in it."""
         for what in self._left:
             print(f"left behind: {what}")
-        kept = [path for path in self._folder.glob(f"{OURS}*/pytest-*/**/*") if not path.is_dir()]
-        if kept:
+        if self._failed:
             print(f"the folders of failed tests are kept in {self._folder}")
         else:
             shutil.rmtree(self._folder)
@@ -64,7 +68,8 @@ class Leftovers:
             return False
 
     def _files(self) -> list[str]:
-        return [str(path) for path in sorted(self._folder.iterdir()) if not path.name.startswith(OURS)]
+        known = (TESTS, TORCHS)
+        return [str(path) for path in sorted(self._folder.iterdir()) if not path.name.startswith(known)]
 
     def _memory(self) -> list[str]:
         new = shared_names() - self._shared
@@ -95,7 +100,8 @@ def is_at_work(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Not in workers."""
+    """Not in workers; and before pytest chooses the folder of the folders of tests."""
     if not hasattr(config, "workerinput") and not config.option.collectonly:
-        config.pluginmanager.register(Leftovers())
+        config.pluginmanager.register(Leftovers(config))

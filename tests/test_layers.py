@@ -68,6 +68,7 @@ def test_the_round_and_the_planner_are_pure(path: Path) -> None:
     assert {name for name in imports_of(path) if name.split(".")[0] in IMPURE} == set()
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [

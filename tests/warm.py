@@ -60,7 +60,7 @@ PYTHON = sys.executable
 """Some tests put another program there."""
 READ_AT_START = ("COVERAGE", "CUDA", "HF_", "HIVEMIND", "LANG", "LC_", "LD_", "OMP_", "PYTHON", "TORCH", "TRANSFORMERS")
 """Variables that an interpreter or a library reads once: a child that is to have others is started as always."""
-SET_LATER = ("PYTHONUNBUFFERED", "PYTHONSAFEPATH", "HIVEMIND_MEMORY_SHARING_STRATEGY")
+SET_LATER = ("PYTHONUNBUFFERED", "PYTHONSAFEPATH", "HF_HUB_OFFLINE", "HIVEMIND_MEMORY_SHARING_STRATEGY")
 """Those of them that a fork can still obey, or for which all children have one value."""
 COMMAND_BYTES = 16_384
 """Room for a child's command line."""
@@ -332,8 +332,11 @@ def _obey(environment: Mapping[str, str], cwd: str) -> None:
     unbuffered = bool(environment.get("PYTHONUNBUFFERED"))
     sys.stdin, sys.stdout, sys.stderr = _text(0, "r", False), _text(1, "w", unbuffered), _text(2, "w", unbuffered)
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    import huggingface_hub.constants
     import numpy
 
+    # What `datasets` reads when it is loaded, too, and no warm parent loads that.
+    huggingface_hub.constants.HF_HUB_OFFLINE = bool(environment.get("HF_HUB_OFFLINE"))
     numpy.random.seed()
 
 

@@ -120,6 +120,7 @@ def test_frames_beyond_their_cap_are_counted_and_dropped(base: RunSpec, tmp_path
 # ---- the whole command
 
 
+@pytest.mark.outside
 @pytest.mark.usefixtures("in_this_process")
 def test_every_attack_gives_a_row_once_beside_the_three_alone(
     spec_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -67,6 +67,7 @@ def test_the_stream_is_the_same_every_time_and_all_of_it_is_understood() -> None
     assert any(view.network for view in swarm.peers.values())
 
 
+@pytest.mark.outside
 def test_a_terminal_shows_what_is_typed_and_knows_what_it_takes() -> None:
     program = "sum(range(10**7)); print('here is', input('say: '))"
     with Terminal([sys.executable, "-c", program], columns=40, rows=10) as terminal:
@@ -77,6 +78,7 @@ def test_a_terminal_shows_what_is_typed_and_knows_what_it_takes() -> None:
         terminal.wait_for("here is it", HANG_S)
 
 
+@pytest.mark.outside
 def test_text_that_is_not_drawn_in_time_is_an_error_that_tells_what_was() -> None:
     program = "print('\\x1b[31mred\\x1b[0m herring'); input()"
     with Terminal([sys.executable, "-c", program], columns=40, rows=10) as terminal:

@@ -96,6 +96,7 @@ def test_a_round_without_anybody_is_void_and_commits(base: RunSpec, tmp_path: Pa
 # ---- the whole command
 
 
+@pytest.mark.outside
 @pytest.mark.usefixtures("in_this_process")
 def test_every_variant_gives_a_row_once(
     spec_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

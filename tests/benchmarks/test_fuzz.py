@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 
 from tests.benchmarks.__main__ import main
@@ -12,6 +13,7 @@ from tests.benchmarks.fuzz import QUICK, Outcome, fuzz
 from tests.benchmarks.fuzz_targets import Forged
 
 
+@pytest.mark.outside
 def test_quick_finds_no_crash_and_no_forgery(tmp_path: Path) -> None:
     """Of every target some examples are refused and some are not: else it would be blind."""
     figures = tmp_path / "fuzz.json"

@@ -32,6 +32,7 @@ def test_without_a_cuda_device_it_says_so(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().out == "gpu was not run: there is no CUDA device here\n"
 
 
+@pytest.mark.outside
 def test_both_loops_and_the_parts_of_a_round_are_measured(tmp_path: Path) -> None:
     """On a processor, which shows that it works; the compiler is left to where there is a device."""
     assert main(["gpu", "--quick", "--eager", "--device", "cpu", "--json", str(tmp_path / "gpu.json")]) == 0

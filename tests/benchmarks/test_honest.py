@@ -66,6 +66,7 @@ def test_the_runs_of_a_seed_differ_in_the_reducer_alone(base: RunSpec) -> None:
 # ---- the whole command
 
 
+@pytest.mark.outside
 @pytest.mark.usefixtures("in_this_process")
 def test_every_variant_gives_a_row_once(
     spec_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

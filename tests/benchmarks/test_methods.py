@@ -47,6 +47,7 @@ def plan_path(spec_path: Path, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.outside
 @pytest.mark.usefixtures("in_this_process")
 def test_a_plan_gives_a_row_of_every_method_and_seed_once(
     plan_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -66,6 +67,7 @@ def test_a_plan_gives_a_row_of_every_method_and_seed_once(
     assert "12 runs, 12 of them already there" in capsys.readouterr().out
 
 
+@pytest.mark.outside
 @pytest.mark.usefixtures("in_this_process")
 def test_another_share_ahead_is_another_row(
     plan_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -21,6 +21,7 @@ def silent(point: Point) -> None:
     """Progress that nobody reads."""
 
 
+@pytest.mark.outside
 @pytest.mark.usefixtures("in_this_process")
 def test_quick_gives_a_row_of_every_kind(spec_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Plain DiLoCo is always among them, whether or not it is named."""

@@ -17,6 +17,7 @@ from tests.fidelity import Story
 REAL = Story(groups=[[0, 1], [0, 1]], penalties=[[], [(1, "LATE")]], round_s=[5.0, 6.0, 5.2])
 
 
+@pytest.mark.outside
 def test_quick_runs(tmp_path: Path) -> None:
     """Small grids, both ways; every figure is written."""
     figures = tmp_path / "simulate.json"
@@ -48,6 +49,7 @@ child.wait()
 """
 
 
+@pytest.mark.outside
 def test_memory_is_that_of_all_processes() -> None:
     """A parent and its child with fifty million bytes each; nobody holds anything afterwards."""
     with subprocess.Popen(
@@ -60,6 +62,7 @@ def test_memory_is_that_of_all_processes() -> None:
     assert held_bytes(family.pid) == 0
 
 
+@pytest.mark.outside
 def test_a_simulation_that_fails_is_no_measurement() -> None:
     """It raises; another is measured."""
     with pytest.raises(subprocess.CalledProcessError):

@@ -33,6 +33,7 @@ def head(identity: Identity, *, round: int = 0, ttl_s: float = 60.0, run: bytes 
     return sign_record(identity, run, HEAD, body.pack(), time.time() + ttl_s)
 
 
+@pytest.mark.outside
 async def test_everybody_reads_what_each_published(world: Any) -> None:
     peers = [await world.add_peer() for _ in range(3)]
     records = [head(identity, round=number) for number, (identity, _, _) in enumerate(peers)]
@@ -42,6 +43,7 @@ async def test_everybody_reads_what_each_published(world: Any) -> None:
         assert await board.read(HEAD) == {record.author: record for record in records}
 
 
+@pytest.mark.outside
 async def test_a_newer_record_replaces_the_older_and_not_the_other_way(world: Any) -> None:
     identity, board, _ = await world.add_peer()
     _, reader, _ = await world.add_peer()
@@ -52,12 +54,14 @@ async def test_a_newer_record_replaces_the_older_and_not_the_other_way(world: An
     assert await reader.read(HEAD) == {identity.peer_id: newer}
 
 
+@pytest.mark.outside
 async def test_topics_are_apart(world: Any) -> None:
     identity, board, _ = await world.add_peer()
     assert await board.publish(HEAD, head(identity), 60.0)
     assert await board.read(GENESIS) == {}
 
 
+@pytest.mark.outside
 async def test_a_record_of_another_topic_run_or_life_is_not_published(world: Any) -> None:
     identity, board, _ = await world.add_peer()
     assert not await board.publish(GENESIS, head(identity), 60.0)
@@ -67,6 +71,7 @@ async def test_a_record_of_another_topic_run_or_life_is_not_published(world: Any
     assert await board.read(HEAD) == {}
 
 
+@pytest.mark.outside
 async def test_a_forged_record_is_not_published(world: Any) -> None:
     identity, board, _ = await world.add_peer()
     real = head(identity)

@@ -15,6 +15,8 @@ from dht.errors import Unreachable
 from dht.identity import Identity
 from peer.testing.children import HANG_S
 
+pytestmark = pytest.mark.outside
+
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[Process]:

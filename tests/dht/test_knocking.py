@@ -139,6 +139,7 @@ async def listening(greeting: bytes) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
+@pytest.mark.outside
 async def test_only_the_greeting_of_a_libp2p_node_is_an_answer() -> None:
     async with listening(GREETING) as port:
         assert await greets("127.0.0.1", port)

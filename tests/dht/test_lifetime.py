@@ -29,6 +29,7 @@ asyncio.run(dht.lifetime.parent_gone(parent, poll_s=0.05))
 CHILDREN = {"watching": WATCHING} | ({"tied": TIED} if sys.platform.startswith("linux") else {})
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("child", CHILDREN)
 def test_a_child_ends_when_its_parent_is_killed(child: str) -> None:
     command = [sys.executable, "-c", PARENT, CHILDREN[child]]

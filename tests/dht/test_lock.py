@@ -23,6 +23,7 @@ def test_a_second_holder_is_told_who_is_first(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.outside
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, dht.lock\n"

@@ -36,6 +36,7 @@ def test_a_large_one_is_copied_and_emptied(tmp_path: Path) -> None:
     assert sorted(found.name for found in tmp_path.iterdir()) == ["peer.log", "peer.log.1"]
 
 
+@pytest.mark.outside
 def test_who_has_it_open_goes_on_at_its_beginning(tmp_path: Path) -> None:
     """As a link and a daemon do, which inherited it as their stderr."""
     path = tmp_path / "peer.log"

@@ -117,22 +117,26 @@ def ask(port: int, path: str, host: str = "") -> tuple[int, bytes]:
         connection.close()
 
 
+@pytest.mark.outside
 def test_a_page_is_served_on_loopback(port: int) -> None:
     assert ask(port, "/x") == ask(port, "/x?y=1") == ask(port, "/x", f"localhost:{port}") == (200, b"here")
     assert ask(port, "/other")[0] == 404
 
 
+@pytest.mark.outside
 def test_who_was_led_here_under_another_name_is_refused(port: int) -> None:
     """DNS rebinding: a page of the web must not read what is on loopback."""
     assert ask(port, "/x", "evil.example")[0] == 403
     assert ask(port, "/x", f"evil.example:{port}")[0] == 403
 
 
+@pytest.mark.outside
 def test_nobody_else_can_connect(port: int) -> None:
     with socket.socket() as other, pytest.raises(ConnectionRefusedError):
         other.connect(("127.0.0.2", port))
 
 
+@pytest.mark.outside
 def test_a_taken_port_and_one_that_cannot_be(port: int) -> None:
     with pytest.raises(PortInUse, match=f"port {port} of {HOST} is taken"), serving(port, {}):
         pass
@@ -140,6 +144,7 @@ def test_a_taken_port_and_one_that_cannot_be(port: int) -> None:
         pass
 
 
+@pytest.mark.outside
 def test_who_asks_and_never_reads_holds_nothing_up(port: int) -> None:
     """The end of the block does not wait for them."""
     with socket.create_connection((HOST, port)) as silent:

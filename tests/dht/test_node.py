@@ -38,7 +38,9 @@ def config(folder: Path, **changes: Any) -> NetworkConfig:
 
 
 def daemons() -> list[psutil.Process]:
-    return [process for process in psutil.Process().children(recursive=True) if process.name() == "p2pd"]
+    """That are alive. One that has ended is a zombie until somebody asks for its exit code."""
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if child.name() == "p2pd" and child.status() != psutil.STATUS_ZOMBIE]
 
 
 def listens(node: Node) -> bool:

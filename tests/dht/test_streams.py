@@ -9,6 +9,8 @@ from dht.identity import Identity
 from dht.streams import MAX_FRAME_BYTES
 from peer.testing.children import HANG_S
 
+pytestmark = pytest.mark.outside
+
 
 async def test_frames_arrive_whole_in_order_and_with_their_sender(world: Any) -> None:
     alice, _, alice_streams = await world.add_peer()

@@ -86,6 +86,7 @@ def request(cmd: str, **fields: Any) -> bytes:
     return json.dumps({"v": 1, "id": 7, "cmd": cmd} | fields).encode()
 
 
+@pytest.mark.outside
 def test_only_the_owner_may_connect_and_nothing_is_left(tmp_path: Path) -> None:
     """0600, in place of what a killed peer left, and gone at the end."""
     owner = Owner(tmp_path)
@@ -97,6 +98,7 @@ def test_only_the_owner_may_connect_and_nothing_is_left(tmp_path: Path) -> None:
     owner.writer.close()
 
 
+@pytest.mark.outside
 def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     """What a peer left there that was killed."""
     path = tmp_path / "run" / "control"
@@ -118,6 +120,7 @@ def test_a_path_that_no_socket_can_have_is_refused_in_words(tmp_path: Path) -> N
         ControlServer(deep, commands)
 
 
+@pytest.mark.outside
 def test_status_tells_what_the_peer_reports(owner: Owner) -> None:
     """The newest of every field; the number is that of the newest event."""
     owner.session.say("TRAINING", "towards round 4")
@@ -140,6 +143,7 @@ def test_status_tells_what_the_peer_reports(owner: Owner) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.outside
 def test_commands_are_wishes_and_leaving_is_asked_for_once(owner: Owner) -> None:
     """Whatever the peer does just then; a second signal would end it at once."""
     for cmd, wish in [("pause", Wish.PAUSE), ("resume", Wish.TRAIN), ("finish", Wish.FINISH)]:
@@ -151,6 +155,7 @@ def test_commands_are_wishes_and_leaving_is_asked_for_once(owner: Owner) -> None
     assert owner.left == 1
 
 
+@pytest.mark.outside
 def test_a_snooze_ends_by_itself_and_with_resume(owner: Owner) -> None:
     """Until then it is a pause that says when it goes on."""
     before = time.time()
@@ -165,6 +170,7 @@ def test_a_snooze_ends_by_itself_and_with_resume(owner: Owner) -> None:
     _until(lambda: not owner.session.wishes.pausing)
 
 
+@pytest.mark.outside
 def test_what_is_wished_is_kept_for_the_next_life(owner: Owner) -> None:
     """The same wish, and the same end; private, since it is the owner's."""
     for cmd, fields in [("pause", {}), ("finish", {}), ("snooze", {"minutes": 60}), ("resume", {})]:
@@ -175,6 +181,7 @@ def test_what_is_wished_is_kept_for_the_next_life(owner: Owner) -> None:
     assert stat.S_IMODE((owner.directory / "wish.json").stat().st_mode) == 0o600
 
 
+@pytest.mark.outside
 def test_a_wish_without_room_is_obeyed_and_said_to_last_one_life(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise DiskFull("the disk that holds DIR is full")
@@ -185,6 +192,7 @@ def test_a_wish_without_room_is_obeyed_and_said_to_last_one_life(owner: Owner, m
     assert answer["note"] == "the disk that holds DIR is full; it holds, but will be forgotten when the peer ends"
 
 
+@pytest.mark.outside
 def test_settings_are_changed_all_or_none(owner: Owner) -> None:
     """What is refused changes nothing, also of the others; what is taken is told, and kept for the next start."""
     good, bad = owner.ask(
@@ -199,6 +207,7 @@ def test_settings_are_changed_all_or_none(owner: Owner) -> None:
     assert settings_from([], read_table(owner.directory)) == owner.session.chosen.settings
 
 
+@pytest.mark.outside
 def test_what_cannot_change_now_is_kept_and_said(owner: Owner) -> None:
     (answer,) = owner.ask(request("set", values={"device": "cpu", "name": "bob", "min_step_s": 0.5}))
     assert answer["note"] == "name and device take effect when the peer starts again"
@@ -206,6 +215,7 @@ def test_what_cannot_change_now_is_kept_and_said(owner: Owner) -> None:
     assert settings_from([], read_table(owner.directory)).device == "cpu"
 
 
+@pytest.mark.outside
 def test_settings_that_find_no_room_are_refused(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise DiskFull("the disk that holds DIR is full")
@@ -216,6 +226,7 @@ def test_settings_that_find_no_room_are_refused(owner: Owner, monkeypatch: pytes
     assert owner.session.chosen.settings.idle_min == 0
 
 
+@pytest.mark.outside
 def test_a_command_that_fails_leaves_the_others_answered(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,6 +242,7 @@ def test_a_command_that_fails_leaves_the_others_answered(
     assert "a command failed" in caplog.text
 
 
+@pytest.mark.outside
 def test_events_that_cannot_be_read_end_that_connection_alone(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(follower: Follower) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -245,6 +257,7 @@ def test_events_that_cannot_be_read_end_that_connection_alone(owner: Owner, monk
     assert owner.ask(request("status"))[0]["ok"]
 
 
+@pytest.mark.outside
 def test_what_slows_it_down_is_told_beside_what_holds_it(owner: Owner) -> None:
     """Both are reasons that its owner asks for."""
     slowing = Hold("TEMPERATURE", "it rests between micro-batches")
@@ -257,6 +270,7 @@ def test_what_slows_it_down_is_told_beside_what_holds_it(owner: Owner) -> None:
     assert [hold["why"] for hold in answer["holds"]] == ["too hot"]
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("line", "error"),
     [
@@ -294,6 +308,7 @@ def test_what_is_no_request_is_answered_with_one_line(owner: Owner, line: bytes,
     assert len(bad["error"]) < 200
 
 
+@pytest.mark.outside
 def test_a_line_without_end_is_not_kept(owner: Owner) -> None:
     """It is refused, its sender dropped; others are answered."""
     with closing(owner.connect()) as connection:
@@ -304,6 +319,7 @@ def test_a_line_without_end_is_not_kept(owner: Owner) -> None:
     assert owner.ask(request("status"))[0]["ok"]
 
 
+@pytest.mark.outside
 def test_more_connections_than_it_takes_are_told_so(owner: Owner) -> None:
     """The others work all the while, and a place that is left is free."""
     held = [owner.connect() for _ in range(MAX_CLIENTS)]
@@ -326,6 +342,7 @@ def _until(reached: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.outside
 def test_events_are_replayed_from_a_number_on_and_followed(owner: Owner) -> None:
     """Each as its own line, each once, also over a change of files; commands are answered in between."""
     for number in range(5):
@@ -349,6 +366,7 @@ def test_events_are_replayed_from_a_number_on_and_followed(owner: Owner) -> None
         assert "follows the events already" in json.loads(reader.readline())["error"]
 
 
+@pytest.mark.outside
 def test_events_of_older_files_come_first(owner: Owner) -> None:
     """From the beginning, though there are three files by now."""
     (handler,) = owner.writer._file.handlers
@@ -363,6 +381,7 @@ def test_events_of_older_files_come_first(owner: Owner) -> None:
         assert [json.loads(reader.readline())["seq"] for _ in range(9)] == list(range(9))
 
 
+@pytest.mark.outside
 def test_a_reader_that_does_not_read_is_dropped_and_holds_nobody_up(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +403,7 @@ def test_a_reader_that_does_not_read_is_dropped_and_holds_nobody_up(
         _until(lambda: not owner.server._clients)
 
 
+@pytest.mark.outside
 def test_the_client_says_what_is_wrong(owner: Owner, tmp_path: Path) -> None:
     """A reply that is not ok, never an exception: the dashboard shows it."""
     client = PeerControl(tmp_path)

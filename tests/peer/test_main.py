@@ -29,6 +29,7 @@ def _fake_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setenv("PYTHONPATH", str(FAKE.parents[3]))
     monkeypatch.setattr(command, "_leave_on_signals", lambda *_: None)
+    monkeypatch.setattr(command, "stand_back", lambda settings: "")  # niceness cannot be taken back
 
 
 def ending(scene: str, directory: Path) -> tuple[str, int]:
@@ -50,6 +51,7 @@ def test_a_name_that_no_record_can_carry_is_refused(name: str) -> None:
         settings_from([f"settings.name={name}"])
 
 
+@pytest.mark.outside
 def test_a_mistake_that_the_trainer_finds_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +68,7 @@ def test_a_mistake_that_the_trainer_finds_is_told_at_once(
     assert set(psutil.Process().children()) <= others
 
 
+@pytest.mark.outside
 def test_a_link_that_dies_is_a_bug_not_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1, so that whoever started the peer points to the log."""
 
@@ -76,6 +79,7 @@ def test_a_link_that_dies_is_a_bug_not_a_mistake(tmp_path: Path, monkeypatch: py
     assert ending("dies", tmp_path) == ("the link ended unexpectedly", HomefiresError.exit_code)
 
 
+@pytest.mark.outside
 def test_who_leaves_as_the_link_dies_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the model is built: it was asked to, and nothing went wrong."""
 

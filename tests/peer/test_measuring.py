@@ -151,6 +151,7 @@ def test_a_machine_without_proc_tells_nothing(tmp_path: Path) -> None:
     assert Tree(1, tmp_path).figures(1.0) == {"cpu_percent": None, "memory_bytes": None}
 
 
+@pytest.mark.outside
 def test_this_process_and_its_child_are_found() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         tree = Tree(os.getpid())

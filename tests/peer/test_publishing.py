@@ -6,6 +6,8 @@ import socket
 import threading
 import urllib.request
 
+import pytest
+
 from dht.loopback import HOST
 from peer.events import Evaluated, PeerStateChanged
 from peer.publishing import Publisher
@@ -17,6 +19,7 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
+@pytest.mark.outside
 def test_events_become_figures() -> None:
     port, warned = free_port(), list[tuple[str, str]]()
     with Publisher(port, "me") as publisher:
@@ -30,6 +33,7 @@ def test_events_become_figures() -> None:
     assert warned == []
 
 
+@pytest.mark.outside
 def test_a_taken_port_is_told_and_the_peer_goes_on() -> None:
     warned: list[tuple[str, str]] = []
     with socket.socket() as taken:

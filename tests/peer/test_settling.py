@@ -122,6 +122,7 @@ def test_a_paused_peer_tries_nothing_out_on_a_gpu(
     assert said == []
 
 
+@pytest.mark.outside
 @pytest.mark.usefixtures("a_gpu")
 @pytest.mark.parametrize("known", [None, replace(FIT, free_bytes=1000)])
 def test_a_dry_run_gives_way_to_a_game_that_starts_meanwhile(

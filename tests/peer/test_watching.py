@@ -19,6 +19,7 @@ from peer.testing.children import HANG_S
 from peer.watching import Printer
 
 
+@pytest.mark.outside
 def test_a_watcher_has_no_model_and_no_torch_of_ours() -> None:
     """hivemind brings torch along when the node starts; nothing of ours does."""
     code = "import json, sys; import peer.watching; print(json.dumps(sorted(sys.modules)))"

@@ -84,6 +84,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         process.kill()
 
 
+@pytest.mark.outside
 def test_a_detached_peer_goes_on_in_a_session_of_its_own(bench: Bench) -> None:
     """Nothing that ends the launcher's terminal ends it; the person is told how to come back and how to stop it."""
     assert bench.run("stays") == 0
@@ -97,6 +98,7 @@ def test_a_detached_peer_goes_on_in_a_session_of_its_own(bench: Bench) -> None:
     bench.stop_peer()
 
 
+@pytest.mark.outside
 def test_nothing_that_the_peer_or_its_children_print_is_seen(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
     """It would land in the middle of the dashboard; stderr is in the log."""
     bench.run("noisy")
@@ -106,6 +108,7 @@ def test_nothing_that_the_peer_or_its_children_print_is_seen(bench: Bench, capfd
     assert (bench.directory / "peer.log").read_text().splitlines() == ["NOISE from below", "NOISE"]
 
 
+@pytest.mark.outside
 def test_a_peer_that_fails_before_it_starts_is_an_error_as_ever(bench: Bench) -> None:
     """Its one line, in the branch of its exit code; no dashboard was opened."""
     with pytest.raises(Unreachable, match=r"^nobody answered at tcp/4001$"):
@@ -121,6 +124,7 @@ def test_a_bad_invite_starts_nothing(bench: Bench) -> None:
     assert not bench.directory.exists()
 
 
+@pytest.mark.outside
 def test_leaving_waits_for_the_end(bench: Bench) -> None:
     """The dashboard asked the peer; what it says at last is told."""
 
@@ -134,6 +138,7 @@ def test_leaving_waits_for_the_end(bench: Bench) -> None:
     assert bench.processes() == []
 
 
+@pytest.mark.outside
 def test_a_peer_that_crashes_under_the_dashboard_is_an_error_that_names_its_log(bench: Bench) -> None:
     def watch() -> str:
         deadline = time.monotonic() + HANG_S
@@ -146,6 +151,7 @@ def test_a_peer_that_crashes_under_the_dashboard_is_an_error_that_names_its_log(
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.outside
 def test_a_directory_that_is_served_offers_the_dashboard(bench: Bench) -> None:
     bench.run("stays")
     with pytest.raises(DirectoryBusy, match=r"already; look at it with: homefires attach --dir ") as caught:
@@ -155,6 +161,7 @@ def test_a_directory_that_is_served_offers_the_dashboard(bench: Bench) -> None:
     bench.stop_peer()
 
 
+@pytest.mark.outside
 def test_what_the_person_chose_reaches_the_peer_that_stays(bench: Bench) -> None:
     assert bench.run("stays") == 0
     assert bench.argv == ["peer", "join", str(bench.directory / "invite"), "--dir", str(bench.directory)]
@@ -163,6 +170,7 @@ def test_what_the_person_chose_reaches_the_peer_that_stays(bench: Bench) -> None
     bench.stop_peer()
 
 
+@pytest.mark.outside
 def test_an_interrupt_while_it_starts_stops_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has seen a dashboard yet: Ctrl-C means what it meant."""
 
@@ -177,6 +185,7 @@ def test_an_interrupt_while_it_starts_stops_it(bench: Bench, monkeypatch: pytest
     assert "the peer is stopped: its dashboard was not open yet" in bench.text
 
 
+@pytest.mark.outside
 def test_an_interrupt_while_the_dashboard_opens_tells_that_the_peer_goes_on(bench: Bench) -> None:
     """It trains by then, and nobody sees it."""
 
@@ -190,6 +199,7 @@ def test_an_interrupt_while_the_dashboard_opens_tells_that_the_peer_goes_on(benc
     bench.stop_peer()
 
 
+@pytest.mark.outside
 def test_an_interrupt_while_it_leaves_says_where_to_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(subprocess.Popen[bytes]):
         def wait(self, timeout: float | None = None) -> int:
@@ -201,6 +211,7 @@ def test_an_interrupt_while_it_leaves_says_where_to_look(bench: Bench, monkeypat
     bench.stop_peer()
 
 
+@pytest.mark.outside
 def test_what_was_written_before_is_not_read_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer of long standing has megabytes of events: its dashboard must not wait for them."""
     bench.directory.mkdir()
@@ -218,6 +229,7 @@ def test_attaching_where_no_peer_runs_says_what_to_do(tmp_path: Path) -> None:
         attach(tmp_path, LOOK)
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("outcome", "words"), [("detach", "training goes on; come back with"), ("leave", "the peer leaves the run")]
 )
@@ -231,6 +243,7 @@ def test_what_is_told_after_a_dashboard(
     bench.stop_peer()
 
 
+@pytest.mark.outside
 def test_a_peer_that_ended_while_it_was_shown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not go on, however the dashboard was closed."""
     bench.run("stays")

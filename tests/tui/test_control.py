@@ -61,6 +61,7 @@ def answering(tmp_path: Path) -> Iterator[tuple[Answers, list[dict[str, Any]]]]:
     thread.join(WAIT_S)
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("cmd", "said"),
     [
@@ -84,6 +85,7 @@ def test_a_command_is_answered_with_one_line(
     assert told.count("\n") == 1
 
 
+@pytest.mark.outside
 def test_a_refusal_is_a_mistake(peer: tuple[Answers, list[dict[str, Any]]], tmp_path: Path) -> None:
     answer, _ = peer
     answer(b'{"id": 1, "ok": false, "error": "not now"}\n')
@@ -92,6 +94,7 @@ def test_a_refusal_is_a_mistake(peer: tuple[Answers, list[dict[str, Any]]], tmp_
     assert PeerControl(tmp_path).request("pause").error == "not now"
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("raw", [b"rubbish\n", b"[]\n", b"\xff\n", b""])
 def test_what_is_no_peer_is_told_so(peer: tuple[Answers, list[dict[str, Any]]], tmp_path: Path, raw: bytes) -> None:
     """One line, whatever listens there."""
@@ -103,6 +106,7 @@ def test_what_is_no_peer_is_told_so(peer: tuple[Answers, list[dict[str, Any]]], 
         PeerControl(tmp_path).require("status")
 
 
+@pytest.mark.outside
 def test_a_peer_that_does_not_answer_is_not_waited_for_long(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with closing(socket.socket(socket.AF_UNIX)) as deaf:
@@ -132,6 +136,7 @@ def test_no_peer_is_one_line_and_exit_code_3(tmp_path: Path, capsys: pytest.Capt
         assert str(directory) in told.err
 
 
+@pytest.mark.outside
 def test_events_are_followed_to_the_peers_end(peer: tuple[Answers, list[dict[str, Any]]], tmp_path: Path) -> None:
     """What is no event is skipped, and the answer is none."""
     answer, asked = peer
@@ -142,6 +147,7 @@ def test_events_are_followed_to_the_peers_end(peer: tuple[Answers, list[dict[str
     assert asked[-1]["from"] == 7
 
 
+@pytest.mark.outside
 def test_a_peer_that_lets_nobody_follow_says_why(peer: tuple[Answers, list[dict[str, Any]]], tmp_path: Path) -> None:
     """It has too many listeners: that is no folder without events."""
     answer, _ = peer
@@ -155,6 +161,7 @@ def test_the_pause_that_an_owner_asked_for_is_told_from_others_by_its_reason() -
     assert RESUME in PAUSED_WHY
 
 
+@pytest.mark.outside
 def test_a_peer_that_hangs_is_told_so_however_often_it_is_asked(tmp_path: Path) -> None:
     """A dashboard asks every two seconds: once as many wait as the system lets wait, the answer is the same."""
     (tmp_path / "run").mkdir()

@@ -53,6 +53,7 @@ def play(demo: Demo) -> tuple[int, str]:
     return code, stream.getvalue()
 
 
+@pytest.mark.outside
 def test_a_demo_that_keeps_its_promise(fake_children: Fake, spec_path: str, temporary: Path) -> None:
     fake_children("well")
     code, text = play(Demo(peers=2, spec=spec_path))
@@ -63,12 +64,14 @@ def test_a_demo_that_keeps_its_promise(fake_children: Fake, spec_path: str, temp
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.outside
 def test_a_peer_with_other_bits_fails_the_demo(fake_children: Fake, spec_path: str) -> None:
     fake_children("differs")
     with pytest.raises(RoundsFailed, match=r"^round 2: peer-2 has digest f00df00df00d, others have 000200020002"):
         play(Demo(peers=2, spec=spec_path))
 
 
+@pytest.mark.outside
 def test_a_killed_peer_is_named_and_the_others_go_on(fake_children: Fake, spec_path: str, tmp_path: Path) -> None:
     fake_children("dies")
     folder = tmp_path / "kept"
@@ -91,6 +94,7 @@ def test_a_killed_peer_is_named_and_the_others_go_on(fake_children: Fake, spec_p
     assert parse((folder / "spec.toml").read_text()).run.founders == 3
 
 
+@pytest.mark.outside
 def test_a_founder_that_cannot_start_ends_the_demo(fake_children: Fake, spec_path: str, temporary: Path) -> None:
     fake_children("refuses")
     with pytest.raises(RoundsFailed, match="peer-2"):
@@ -98,6 +102,7 @@ def test_a_founder_that_cannot_start_ends_the_demo(fake_children: Fake, spec_pat
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.outside
 def test_a_bootstrap_node_that_cannot_start_fails_with_its_own_error(
     fake_children: Fake, spec_path: str, temporary: Path
 ) -> None:
@@ -107,6 +112,7 @@ def test_a_bootstrap_node_that_cannot_start_fails_with_its_own_error(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("behaviour", ["waits", "stubborn"])
 def test_an_interrupt_ends_the_demo_and_leaves_nothing(
     fake_children: Fake, spec_path: str, temporary: Path, behaviour: str
@@ -131,6 +137,7 @@ def test_an_interrupt_ends_the_demo_and_leaves_nothing(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.outside
 def test_json_is_the_peers_events_and_nothing_else(fake_children: Fake, spec_path: str) -> None:
     fake_children("well")
     stdout, stderr = io.StringIO(), io.StringIO()

@@ -16,6 +16,8 @@ from peer.doctor.check import failed, passed, warned
 from peer.doctor.verdict import Verdict
 from tui.doctor import WIDTH, Doctor, list_devices, run_doctor
 
+pytestmark = pytest.mark.outside
+
 CHECKS = (
     passed("device", "cpu computes"),
     warned("sleep", "this machine goes to sleep after 20 minutes", "gsettings set a b nothing"),

@@ -46,6 +46,7 @@ def two(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatc
         yield [stack.enter_context(serving(folder(name), FakePeer())) for name in ("first", "second")]
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_of_two_peers_none_is_picked(two: list[FakePeer], words: list[str], capsys: Said) -> None:
     """Whichever wrote last: they are listed, and neither is asked anything."""
@@ -58,11 +59,13 @@ def test_of_two_peers_none_is_picked(two: list[FakePeer], words: list[str], caps
     assert [peer.asked for peer in two] == [[], []]
 
 
+@pytest.mark.outside
 def test_the_named_one_is_told(two: list[FakePeer]) -> None:
     assert main(["pause", "--dir", str(runs() / "second")]) == 0
     assert [[cmd for cmd, _ in peer.asked] for peer in two] == [[], ["pause"]]
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("words", [["pause"], ["snooze", "3"], ["resume"]], ids=" ".join)
 def test_all_are_told_also_one_that_does_not_run(two: list[FakePeer], words: list[str], capsys: Said) -> None:
     """A service may be about to start it again."""
@@ -74,6 +77,7 @@ def test_all_are_told_also_one_that_does_not_run(two: list[FakePeer], words: lis
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
+@pytest.mark.outside
 def test_one_that_does_not_answer_keeps_no_other_from_being_paused(two: list[FakePeer], capsys: Said) -> None:
     """Its line is on stderr, and the exit code is its."""
     with hold_directory(folder("a hung one")):
@@ -84,6 +88,7 @@ def test_one_that_does_not_answer_keeps_no_other_from_being_paused(two: list[Fak
     assert [[cmd for cmd, _ in peer.asked] for peer in two] == [["pause"]] * 2
 
 
+@pytest.mark.outside
 def test_all_and_one_contradict_each_other(two: list[FakePeer], capsys: Said) -> None:
     assert main(["pause", "--all", "--dir", str(runs() / "first")]) == 2
     assert "not allowed with" in capsys.readouterr().err

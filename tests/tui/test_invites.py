@@ -46,6 +46,7 @@ def look(invite: str) -> None:
     watch_in_dashboard(Watch(what=invite), Look(), NoOutput())
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("start", [examine, ask, watch, look])
 def test_a_child_is_given_a_file_that_its_owner_alone_can_read(
     start: Callable[[str], None], invite: str, monkeypatch: pytest.MonkeyPatch

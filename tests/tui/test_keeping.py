@@ -68,6 +68,7 @@ def test_a_crash_no_answer_and_a_full_disk_are(code: int) -> None:
 # ---- what ----
 
 
+@pytest.mark.outside
 def test_it_goes_on_until_the_peer_ends_by_itself(tmp_path: Path) -> None:
     runs, stream = tmp_path / "runs", io.StringIO()
     argv = crashing(runs, "1", "kill", "3", "0")
@@ -76,6 +77,7 @@ def test_it_goes_on_until_the_peer_ends_by_itself(tmp_path: Path) -> None:
     assert "peer: killed by SIGKILL; it is started again in 0 s" in stream.getvalue()
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(("code", "kind"), [("2", HomefiresError), ("5", HomefiresError)])
 def test_a_persons_mistake_ends_it(tmp_path: Path, code: str, kind: type[HomefiresError]) -> None:
     with pytest.raises(kind, match="ended unexpectedly with exit code"):
@@ -84,6 +86,7 @@ def test_a_persons_mistake_ends_it(tmp_path: Path, code: str, kind: type[Homefir
     assert {BadInput.exit_code, RunMismatch.exit_code} <= set(FINAL)
 
 
+@pytest.mark.outside
 def test_who_crashes_again_and_again_is_given_up(tmp_path: Path) -> None:
     backoff = Backoff(first_s=0.001, longest_s=0.001, most=2)
     with pytest.raises(HomefiresError, match="exit code 1"):
@@ -91,6 +94,7 @@ def test_who_crashes_again_and_again_is_given_up(tmp_path: Path) -> None:
     assert (tmp_path / "runs").read_text() == "xxx"
 
 
+@pytest.mark.outside
 def test_a_signal_while_it_waits_ends_it_at_once(tmp_path: Path) -> None:
     """The delay would last for an hour."""
     stop = threading.Thread(target=_interrupt_after, args=(tmp_path / "runs",))
@@ -108,6 +112,7 @@ def _interrupt_after(runs: Path) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.outside
 def test_the_process_that_keeps_a_peer_says_why_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = str(tmp_path / "log")
     assert main([log, "--", *crashing(tmp_path / "runs", "0")]) == 0

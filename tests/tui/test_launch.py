@@ -67,6 +67,7 @@ def is_end(happened: object) -> bool:
     return isinstance(happened, Ended)
 
 
+@pytest.mark.outside
 def test_events_arrive_in_order_and_before_the_end(children: Children, tmp_path: Path) -> None:
     start(children, tmp_path / "log", "well", "peer", "settings.name=peer-1")
     happened = []
@@ -78,6 +79,7 @@ def test_events_arrive_in_order_and_before_the_end(children: Children, tmp_path:
     assert isinstance(lines[0].event, PeerStarted)
 
 
+@pytest.mark.outside
 def test_what_is_no_event_is_counted_and_stderr_goes_to_the_log(
     children: Children, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +91,7 @@ def test_what_is_no_event_is_counted_and_stderr_goes_to_the_log(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.outside
 def test_the_first_interrupt_asks_the_children_to_stop(children: Children, tmp_path: Path) -> None:
     child = waiting_bootstrap(children, tmp_path / "log")
     os.kill(os.getpid(), signal.SIGINT)
@@ -97,6 +100,7 @@ def test_the_first_interrupt_asks_the_children_to_stop(children: Children, tmp_p
     assert (child.exit_code, child.describe_end()) == (0, "asked to leave")
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_second_interrupt_kills_at_once(children: Children, tmp_path: Path, number: signal.Signals) -> None:
     child = stubborn_peer(children, tmp_path / "log")
@@ -107,12 +111,14 @@ def test_the_second_interrupt_kills_at_once(children: Children, tmp_path: Path, 
     assert child.describe_end() == "killed by SIGKILL"
 
 
+@pytest.mark.outside
 def test_a_child_that_does_not_stop_in_time_is_killed(tmp_path: Path) -> None:
     with Children(stop_s=0.2) as children:
         child = stubborn_peer(children, tmp_path / "log")
     assert child.exit_code == -signal.SIGKILL
 
 
+@pytest.mark.outside
 def test_an_error_in_our_code_leaves_no_child(tmp_path: Path) -> None:
     def fail() -> None:
         with Children() as children:
@@ -125,6 +131,7 @@ def test_an_error_in_our_code_leaves_no_child(tmp_path: Path) -> None:
     assert started[0].exit_code == 0
 
 
+@pytest.mark.outside
 def test_what_a_child_left_behind_is_killed(children: Children, tmp_path: Path) -> None:
     children.start("child", [sys.executable, "-c", GRANDCHILD], tmp_path / "log")
     said = until(children, lambda happened: isinstance(happened, Said))
@@ -141,6 +148,7 @@ def test_the_handlers_of_before_come_back(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
+@pytest.mark.outside
 def test_an_exit_code_of_the_tree_becomes_its_error(children: Children, tmp_path: Path) -> None:
     child = start(children, tmp_path / "log", "mute", "bootstrap")
     until(children, is_end)
@@ -149,6 +157,7 @@ def test_an_exit_code_of_the_tree_becomes_its_error(children: Children, tmp_path
     assert str(error) == "/ip4/127.0.0.1/tcp/4001 is taken"
 
 
+@pytest.mark.outside
 def test_a_crash_names_the_log(children: Children, tmp_path: Path) -> None:
     child = children.start("peer-7", [sys.executable, "-c", "raise SystemExit(9)"], tmp_path / "log")
     until(children, is_end)
@@ -169,6 +178,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
+@pytest.mark.outside
 def test_nothing_that_children_print_is_seen(
     children: Children, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

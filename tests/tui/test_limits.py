@@ -25,6 +25,7 @@ def peer(tmp_path: Path) -> Iterator[FakePeer]:
         yield peer
 
 
+@pytest.mark.outside
 def test_a_setting_is_changed_and_said(peer: FakePeer, tmp_path: Path, capsys: Said) -> None:
     words = ["schedule=mon-fri 22:00-07:00", "max_power_w=180", "pause_for=steam, obs", "on_battery=yes"]
     assert main(["set", *words, "--dir", str(tmp_path)]) == 0
@@ -36,12 +37,14 @@ def test_a_setting_is_changed_and_said(peer: FakePeer, tmp_path: Path, capsys: S
     ]  # fmt: skip
 
 
+@pytest.mark.outside
 def test_what_needs_a_new_start_is_said(peer: FakePeer, tmp_path: Path, capsys: Said) -> None:
     assert main(["set", "device=cpu", "--dir", str(tmp_path)]) == 0
     told = capsys.readouterr().out.splitlines()
     assert told == ["attic: device is cpu", "device takes effect when the peer starts again"]
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("word", "said"),
     [
@@ -61,6 +64,7 @@ def test_a_mistake_is_one_line_and_changes_nothing(
     assert peer.settings == before
 
 
+@pytest.mark.outside
 def test_the_table_has_every_setting_its_meaning_and_what_it_holds_up(
     peer: FakePeer, tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +84,7 @@ def test_the_table_has_every_setting_its_meaning_and_what_it_holds_up(
     assert "as soon as nothing holds it up" in text
 
 
+@pytest.mark.outside
 def test_the_table_for_programs(peer: FakePeer, tmp_path: Path, capsys: Said) -> None:
     peer.holds = [{"code": "QUOTA", "why": "used up", "until": 1_900_000_000.0}]
     assert main(["set", "--json", "--dir", str(tmp_path)]) == 0
@@ -89,6 +94,7 @@ def test_the_table_for_programs(peer: FakePeer, tmp_path: Path, capsys: Said) ->
     assert row["settings"]["device"]["at_start"]
 
 
+@pytest.mark.outside
 def test_a_peer_that_does_not_run_starts_with_what_was_set(tmp_path: Path, capsys: Said) -> None:
     """Beside what it was set to before, and with the checks of one that runs."""
     (tmp_path / "events.jsonl").touch()
@@ -105,6 +111,7 @@ def test_a_peer_that_does_not_run_starts_with_what_was_set(tmp_path: Path, capsy
     }  # fmt: skip
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("word", "said"),
     [
@@ -137,6 +144,7 @@ def invite() -> str:
     )
 
 
+@pytest.mark.outside
 def test_a_first_join_has_its_settings_from_the_beginning(
     fake_children: Callable[[str], None], invite: str, tmp_path: Path, capsys: Said
 ) -> None:
@@ -154,6 +162,7 @@ def test_a_mistake_in_them_starts_nothing(command: list[str], invite: str, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.outside
 def test_a_join_does_not_change_the_settings_of_a_peer_that_runs(
     peer: FakePeer, invite: str, tmp_path: Path, capsys: Said
 ) -> None:
@@ -175,6 +184,7 @@ def test_the_table_of_a_peer_that_does_not_run_is_what_its_file_says(tmp_path: P
     assert main(["set", "--dir", str(tmp_path / "nowhere")]) == 2
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(("words", "minutes"), [([], 60), (["3"], 180), (["0.5"], 30)])
 def test_snooze_says_until_when(peer: FakePeer, tmp_path: Path, capsys: Said, words: list[str], minutes: int) -> None:
     assert main(["snooze", *words, "--dir", str(tmp_path)]) == 0
@@ -184,6 +194,7 @@ def test_snooze_says_until_when(peer: FakePeer, tmp_path: Path, capsys: Said, wo
     assert "homefires resume" in told
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("hours", ["0", "-1", "nan", "inf"])
 def test_hours_that_are_none_are_refused(peer: FakePeer, tmp_path: Path, capsys: Said, hours: str) -> None:
     assert main(["snooze", hours, "--dir", str(tmp_path)]) == 2

@@ -230,6 +230,7 @@ def test_opening_takes_all_that_is_there(home: Path, monkeypatch: pytest.MonkeyP
     assert source.advance(0.0).peers["A"].why == "number 24"
 
 
+@pytest.mark.outside
 def test_a_killed_peer_is_gone_within_seconds_and_says_what_it_was_at(tmp_path: Path) -> None:
     """A real process that holds the lock, and SIGKILL."""
     (tmp_path / "run").mkdir()

@@ -12,6 +12,8 @@ from peer.limits import store
 from peer.wishes import Wish, Wished
 from tui.cli import main
 
+pytestmark = pytest.mark.outside
+
 Said = pytest.CaptureFixture[str]
 
 

@@ -58,6 +58,7 @@ def watchers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]
     return asked
 
 
+@pytest.mark.outside
 def test_a_watcher_follows_the_invite_and_is_started_again(watchers: list[list[str]], tmp_path: Path) -> None:
     """Its checkpoints are told, its rounds are not. It ends with the node."""
     stream, aside = io.StringIO(), io.StringIO()
@@ -78,6 +79,7 @@ def test_the_watcher_of_an_admission_run_is_let_in_by_the_organisers_key(tmp_pat
     assert kept.argv("hf1:x")[3:7] == ["watch", str(tmp_path / "b" / "invite"), "--organiser", str(tmp_path / "b")]
 
 
+@pytest.mark.outside
 def test_several_invites_have_one_watcher(watchers: list[list[str]], tmp_path: Path) -> None:
     """`--invites 5` prints five: two watchers would write into one folder."""
     told = "\n".join(line(InviteIssued(invite=f"hf1:{number}")) for number in range(3))
@@ -88,6 +90,7 @@ def test_several_invites_have_one_watcher(watchers: list[list[str]], tmp_path: P
     assert [words[2] for words in watchers] == ["hf1:0", "hf1:0"], "the first one crashed and was started again"
 
 
+@pytest.mark.outside
 def test_what_the_node_fails_with_is_raised(watchers: list[list[str]], tmp_path: Path) -> None:
     kept = Keep(directory=tmp_path / "keep", last=2, every=0)
     with pytest.raises(HomefiresError, match="asked to stop"):

@@ -102,6 +102,7 @@ def test_the_name_of_an_output_opens_it() -> None:
     assert kinds == [DashboardOutput, PlainOutput, JsonOutput, NoOutput]
 
 
+@pytest.mark.outside
 def test_while_a_dashboard_is_there_nothing_is_printed(bench: Bench) -> None:
     """It follows the file of the launcher, and looks as its person said."""
     bench.output.say("2 peers train")
@@ -114,6 +115,7 @@ def test_while_a_dashboard_is_there_nothing_is_printed(bench: Bench) -> None:
     bench.output.close(at_once=True)
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("ending", "words"),
     [
@@ -137,12 +139,14 @@ def test_lines_go_on_with_what_is_known(bench: Bench, ending: str, words: str) -
     assert bench.leaves == 0
 
 
+@pytest.mark.outside
 def test_who_leaves_stops_the_demo(bench: Bench) -> None:
     bench.begin(f"import sys; sys.exit({VIEWER_CODES['leave']})")
     bench.until_gone()
     assert bench.leaves == 1
 
 
+@pytest.mark.outside
 def test_the_last_screen_stays_until_it_is_closed(bench: Bench) -> None:
     """Lines that follow are seen; nothing is stopped that is over."""
     bench.begin(f"import time, sys; time.sleep(0.3); sys.exit({VIEWER_CODES['leave']})")
@@ -152,6 +156,7 @@ def test_the_last_screen_stays_until_it_is_closed(bench: Bench) -> None:
     assert bench.leaves == 0
 
 
+@pytest.mark.outside
 def test_the_last_screen_does_not_stay_for_ever(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody may sit there; and a viewer that does not end when asked is killed."""
     monkeypatch.setattr(tui.viewer, "LINGER_S", 0.5)
@@ -162,6 +167,7 @@ def test_the_last_screen_does_not_stay_for_ever(bench: Bench, monkeypatch: pytes
     assert time.monotonic() - began_at < HANG_S
 
 
+@pytest.mark.outside
 def test_a_demo_goes_on_without_its_dashboard(
     fake_children: Callable[[str], None], bench: Bench, tmp_path: Path
 ) -> None:
@@ -178,6 +184,7 @@ def test_a_demo_goes_on_without_its_dashboard(
     assert {row["peer"] for row in rows} == {"id-peer-1", "id-peer-2"}
 
 
+@pytest.mark.outside
 def test_a_demo_is_stopped_from_its_dashboard(
     fake_children: Callable[[str], None], bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +197,7 @@ def test_a_demo_is_stopped_from_its_dashboard(
     assert run_demo(demo, bench.output, demo.choose()) == 130
 
 
+@pytest.mark.outside
 def test_an_error_closes_the_dashboard_first(
     fake_children: Callable[[str], None], bench: Bench, tmp_path: Path
 ) -> None:

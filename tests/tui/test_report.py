@@ -130,6 +130,7 @@ def test_the_page_of_the_recording_is_complete_in_itself(recorded: Page, written
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
 
 
+@pytest.mark.outside
 def test_the_same_events_give_the_same_bytes(written: Path, tmp_path: Path) -> None:
     """Also in another process, whose hashes are others."""
     code = "import sys; from pathlib import Path; from tui.report.write import write_report; "
@@ -306,6 +307,7 @@ def test_a_source_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.C
     assert "nothing" in capsys.readouterr().err
 
 
+@pytest.mark.outside
 def test_only_a_report_loads_what_draws() -> None:
     """Every other command would be a second slower."""
     code = "import sys; from tui.cli import main; main(['report', '--help']); sys.exit('matplotlib' in sys.modules)"

@@ -105,6 +105,7 @@ def test_no_line_can_be_smuggled_in(service: Service) -> None:
         unit_text(Service(argv=["x\nExecStartPre=evil"], directory=service.directory, log=service.log, what=""), NEW)
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("version", [OLD, NEW])
 def test_systemd_itself_accepts_the_unit(
     service: Service, version: int, tmp_path: Path, record_property: Callable[[str, object], None]
@@ -164,6 +165,7 @@ def test_without_systemd_nothing_is_written_and_one_line_says_what_to_do(
     assert not (tmp_path / "units").exists()
 
 
+@pytest.mark.outside
 def test_no_systemctl_at_all_is_the_same_line(service: Service, tmp_path: Path) -> None:
     def none(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return tui.service.run(["there-is-no-such-command-here"])
@@ -285,6 +287,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "config" / "systemd" / "user"
 
 
+@pytest.mark.outside
 def test_a_person_installs_looks_and_removes(
     invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -304,6 +307,7 @@ def test_a_person_installs_looks_and_removes(
 INVITED = ("--admission", "--set", "run.founders=2")
 
 
+@pytest.mark.outside
 def test_an_organiser_installs_a_node_with_all_its_options(
     systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -330,6 +334,7 @@ def test_an_organiser_installs_a_node_with_all_its_options(
     ]
 
 
+@pytest.mark.outside
 def test_a_forgotten_option_does_not_found_another_run(
     systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -397,6 +402,7 @@ def test_a_folder_in_which_a_peer_runs_gets_no_service(
     assert not (tmp_path / "config").exists()
 
 
+@pytest.mark.outside
 def test_settings_are_kept_in_the_folder_and_not_in_the_unit(
     invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -410,6 +416,7 @@ def test_settings_are_kept_in_the_folder_and_not_in_the_unit(
     assert "--set is kept in the peer's folder" in capsys.readouterr().err
 
 
+@pytest.mark.outside
 def test_who_leaves_hears_that_the_service_starts_it_again(
     invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

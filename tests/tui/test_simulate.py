@@ -53,6 +53,7 @@ def test_events_can_be_watched_and_reported(tmp_path: Path, capsys: pytest.Captu
     assert main(["report", str(events), "--to", str(tmp_path / "report.html")]) == 0
 
 
+@pytest.mark.outside
 def test_a_drawn_swarm_is_the_same_in_any_number_of_processes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_drawn_swarm_is_the_same_in_any_number_of_processes(
     assert "drawn from a few groups" in said[0]
 
 
+@pytest.mark.outside
 def test_events_of_a_grid_are_those_of_a_row_with_an_attacker(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,12 +86,14 @@ def test_events_of_a_grid_are_those_of_a_row_with_an_attacker(
     assert said[0] == said[1]
 
 
+@pytest.mark.outside
 def test_more_than_a_group_is_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
     """Chosen, or as it is said."""
     assert main([*QUICK, "--peers", "12", "--grid", "3x4", "--json"]) == 0
     assert "grid of 3 × 4, message by message" in json.loads(capsys.readouterr().out)["how"]
 
 
+@pytest.mark.outside
 def test_peers_of_a_file_sit_in_a_grid_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two regions that are far apart: what is agreed on takes longer than between neighbours."""
     row, median_s = "upload_mbps = 20\ndownload_mbps = 50\nstep_s = 0.2\n", []
@@ -138,6 +142,7 @@ def test_a_mistake_is_one_line(words: list[str], says: str, capsys: pytest.Captu
     assert err.count("\n") == 1
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("grid", [(), ("--grid", "2x2")])
 def test_a_run_without_a_round_says_so(grid: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """Instead of a table of zeros."""
@@ -186,6 +191,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("wait", "before"), [(False, ""), (True, ""), (True, "processes._end_with_parent = lambda: None")]
 )

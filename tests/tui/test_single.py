@@ -36,6 +36,7 @@ def micro() -> RunSpec:
     return load("micro")
 
 
+@pytest.mark.outside
 def test_a_peer_is_followed_to_its_end(fake_children: Fake, invite: str, tmp_path: Path) -> None:
     fake_children("well")
     stream = io.StringIO()
@@ -45,12 +46,14 @@ def test_a_peer_is_followed_to_its_end(fake_children: Fake, invite: str, tmp_pat
     assert "round 3" in stream.getvalue()
 
 
+@pytest.mark.outside
 def test_the_default_folder_is_that_of_the_run(fake_children: Fake, invite: str, tmp_path: Path) -> None:
     fake_children("well")
     run_join(Join(invite=invite, name="alice"), NoOutput())
     assert (tmp_path / "data" / "homefires" / "runs" / "mine-abababab").is_dir()
 
 
+@pytest.mark.outside
 def test_what_the_person_chose_reaches_the_peer(invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
@@ -88,6 +91,7 @@ def test_a_peer_in_the_background_outlives_us_or_is_kept_running(invite: str, tm
     assert kept.lasting_argv(tmp_path, log) == [*keeper, *kept.argv(tmp_path)]
 
 
+@pytest.mark.outside
 def test_a_peer_that_is_kept_running_has_its_settings_in_its_folder(
     invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,12 +110,14 @@ def test_a_bad_invite_starts_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "peer").exists()
 
 
+@pytest.mark.outside
 def test_the_childs_mistake_is_ours(fake_children: Fake, micro: RunSpec, tmp_path: Path) -> None:
     fake_children("mute")
     with pytest.raises(PortInUse, match="4001 is taken"):
         run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path / "node")
 
 
+@pytest.mark.outside
 def test_a_childs_crash_names_its_log(invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tui.single, "python_module", lambda *_: python_module("no_such_module"))
     with pytest.raises(HomefiresError, match=r"exit code 1; its log is .*peer\.log"):
@@ -119,6 +125,7 @@ def test_a_childs_crash_names_its_log(invite: str, tmp_path: Path, monkeypatch: 
     assert "no_such_module" in (tmp_path / "peer.log").read_text()
 
 
+@pytest.mark.outside
 def test_the_node_is_given_the_very_spec(fake_children: Fake, micro: RunSpec, tmp_path: Path) -> None:
     fake_children("mute")
     with pytest.raises(PortInUse):
@@ -152,6 +159,7 @@ def test_a_model_that_cannot_be_built_is_refused_before_anybody_is_invited(micro
     assert not (tmp_path / "bootstrap.log").exists()
 
 
+@pytest.mark.outside
 def test_an_export_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child's, without what libraries wrote beside it; paths reach it as they were given."""
     seen: list[str] = []
@@ -169,6 +177,7 @@ def test_an_export_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [
@@ -213,6 +222,7 @@ def program(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
     return seen
 
 
+@pytest.mark.outside
 def test_an_audit_says_how_far_it_is_and_what_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,6 +238,7 @@ def test_an_audit_says_how_far_it_is_and_what_it_found(
     assert seen == ["peer", "audit", str(tmp_path), "peer", "audit", str(tmp_path), "--json"]
 
 
+@pytest.mark.outside
 def test_a_bad_link_is_an_error_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,6 +251,7 @@ def test_a_bad_link_is_an_error_of_its_own(
     assert capfd.readouterr() == ("{}\n", "")
 
 
+@pytest.mark.outside
 def test_an_audit_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its child is killed, and that is an error."""
     monkeypatch.setattr(tui.single, "AUDIT_S", 0.2)
@@ -258,6 +270,7 @@ def test_the_folder_where_an_organiser_stands_lends_no_code(tmp_path: Path, monk
     assert "parameters" in tui.single.describe_model(tmp_path / "spec.toml")
 
 
+@pytest.mark.outside
 def test_a_child_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tui.single, "EXPORT_S", 0.2)
     program(monkeypatch, "import signal; signal.pause()")

@@ -57,6 +57,7 @@ def lock(directory: Path) -> int:
     return descriptor
 
 
+@pytest.mark.outside
 def test_a_running_peer_in_words(tmp_path: Path) -> None:
     write(tmp_path / "events.jsonl", *STORY)
     descriptor = lock(tmp_path)
@@ -188,6 +189,7 @@ def test_a_demos_folder_points_at_its_peers(tmp_path: Path) -> None:
         describe_directory(tmp_path, as_json=False)
 
 
+@pytest.mark.outside
 def test_a_peer_at_work_says_itself_what_it_does(tmp_path: Path) -> None:
     """Its file may lag behind, as on a full disk; whoever cannot be asked is told of from the file."""
     write(tmp_path / "events.jsonl", *STORY)
@@ -214,6 +216,7 @@ def held(directory: Path, **changes: object) -> FakePeer:
     return peer
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("code", sorted(HOLDS))
 @pytest.mark.parametrize("until", [None, NOW + 7200])
 def test_whatever_holds_a_peer_up_is_said_with_its_reason_and_end(
@@ -235,6 +238,7 @@ def test_whatever_holds_a_peer_up_is_said_with_its_reason_and_end(
         assert row["control"]["state"] == "PAUSED"
 
 
+@pytest.mark.outside
 def test_several_reasons_are_all_named(tmp_path: Path) -> None:
     rows = [{"code": code, "why": f"reason {code}", "until": None} for code in ("SCHEDULE", "BATTERY")]
     with serving(tmp_path, held(tmp_path, holds=rows)):
@@ -242,6 +246,7 @@ def test_several_reasons_are_all_named(tmp_path: Path) -> None:
     assert "held up by SCHEDULE: reason SCHEDULE\nheld up by BATTERY: reason BATTERY\ntrains again by itself" in text
 
 
+@pytest.mark.outside
 def test_an_owners_pause_says_how_it_is_ended(tmp_path: Path) -> None:
     peer = held(tmp_path)
     peer.answer("pause", {})
@@ -250,6 +255,7 @@ def test_an_owners_pause_says_how_it_is_ended(tmp_path: Path) -> None:
     assert text.count("homefires resume") == 1
 
 
+@pytest.mark.outside
 def test_a_peer_that_computes_less_of_the_time_says_how_much_and_why(tmp_path: Path) -> None:
     peer = held(tmp_path, duty=0.62)
     peer.settings["max_temperature_c"] = 75
@@ -283,6 +289,7 @@ def test_what_a_peer_gave_is_said_and_where_that_is_certified(tmp_path: Path) ->
     }  # fmt: skip
 
 
+@pytest.mark.outside
 def test_a_running_peer_says_whether_its_part_will_be_in_time(tmp_path: Path) -> None:
     """One that does not run expects nothing."""
     write(tmp_path / "events.jsonl", *STORY, GIVEN, EXPECTED)

@@ -79,6 +79,7 @@ def test_a_tap_that_is_shut_lets_nothing_through() -> None:
     assert inner.getvalue() == "one\nthree\n"
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("command", ["status --dir /nowhere", "watch tests/tui/recordings/demo.jsonl", "--help"])
 def test_streams_that_are_closed_are_no_bug(closed: str, command: str) -> None:

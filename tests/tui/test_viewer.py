@@ -78,6 +78,7 @@ def viewer_of(demo: Terminal) -> psutil.Process:
     return viewer
 
 
+@pytest.mark.outside
 def test_a_killed_peer_is_shown_as_such(terminal: Open, peer: subprocess.Popen[bytes], tmp_path: Path) -> None:
     """Within seconds, though it could not say so."""
     screen = terminal("-m", "tui", "attach", "--dir", str(tmp_path))
@@ -90,6 +91,7 @@ def test_a_killed_peer_is_shown_as_such(terminal: Open, peer: subprocess.Popen[b
     assert "the peer has ended without a word; its log is" in screen.text
 
 
+@pytest.mark.outside
 def test_a_killed_dashboard_is_no_matter_for_the_peer(
     terminal: Open, peer: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
@@ -105,6 +107,7 @@ def test_a_killed_dashboard_is_no_matter_for_the_peer(
     assert "come back with: homefires attach" in again.text
 
 
+@pytest.mark.outside
 def test_a_demo_goes_on_with_lines_when_its_dashboard_is_closed(demo: Terminal) -> None:
     """And Ctrl-C means again what it means there."""
     demo.press("q")

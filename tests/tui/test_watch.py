@@ -78,6 +78,7 @@ def at_work(directory: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.outside
 def test_a_peer_at_work_without_a_socket_cannot_be_followed(tmp_path: Path) -> None:
     with at_work(tmp_path), pytest.raises(Unreachable):
         watch_in_lines(Watch(what=str(tmp_path)), NoOutput())
@@ -97,6 +98,7 @@ def test_a_run_is_looked_for_only_with_a_good_invite() -> None:
         watch_in_lines(Watch(what="hf1:rubbish"), NoOutput())
 
 
+@pytest.mark.outside
 def test_a_run_from_outside_in_lines(invite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tui.watch, "python_module", lambda *_: [sys.executable, "-c", PRINTING])
     out = io.StringIO()
@@ -105,6 +107,7 @@ def test_a_run_from_outside_in_lines(invite: str, monkeypatch: pytest.MonkeyPatc
     assert "1 lines of the watch's output are not events" in out.getvalue()
 
 
+@pytest.mark.outside
 def test_an_organiser_watches_by_the_folder_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its key lets the watcher in, also where the invite that it keeps is over. No token is on a command line."""
     organiser = Identity.load_or_create(tmp_path / "identity.key")
@@ -125,6 +128,7 @@ def test_an_organiser_watches_by_the_folder_of_the_node(tmp_path: Path, monkeypa
     assert seen == [("peer", "watch", str(tmp_path / "invite"), "--organiser", str(tmp_path))]
 
 
+@pytest.mark.outside
 def test_a_run_that_cannot_be_found_is_an_error_without_a_dashboard(
     invite: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +140,7 @@ def test_a_run_that_cannot_be_found_is_an_error_without_a_dashboard(
         watch_in_dashboard(Watch(what=invite), Look(), NoOutput())
 
 
+@pytest.mark.outside
 def test_the_log_that_an_error_names_is_there(invite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of the last watch alone, so that it does not grow."""
     program = "import sys; print('Traceback', file=sys.stderr); sys.exit(1)"
@@ -181,6 +186,7 @@ def test_a_folder_without_events_has_no_dashboard(tmp_path: Path, monkeypatch: p
         assert watch_in_dashboard(Watch(what=str(tmp_path)), Look(), NoOutput()) == "ended"
 
 
+@pytest.mark.outside
 def test_a_run_from_outside_in_a_dashboard(invite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the child has printed is known, its bad lines counted; it ends with the dashboard."""
     program = f"{PRINTING}\nimport signal; signal.pause()"
@@ -202,6 +208,7 @@ def test_a_run_from_outside_in_a_dashboard(invite: str, monkeypatch: pytest.Monk
     assert feeds[0].child.exit_code is not None
 
 
+@pytest.mark.outside
 def test_a_watch_that_ends_is_shown_as_such(tmp_path: Path) -> None:
     """With how it ended."""
     with closing(ChildFeed("x", [sys.executable, "-c", PRINTING], tmp_path / "watch.log")) as feed:

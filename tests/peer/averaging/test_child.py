@@ -17,6 +17,8 @@ from peer.averaging.pipe import Fields, LinkLost
 from peer.settings import PeerSettings
 from peer.testing.children import HANG_S
 
+pytestmark = pytest.mark.outside
+
 Start = Callable[..., LinkChild]
 FAKE = Path(__file__).with_name("fake_link.py")
 

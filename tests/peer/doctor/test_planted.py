@@ -86,6 +86,7 @@ async def examined(addresses: Sequence[str]) -> dict[str, Check]:
     return found
 
 
+@pytest.mark.outside
 async def test_a_bootstrap_address_where_nobody_is(closed_port: int) -> None:
     """Its port was ours, and is closed. What it has to do with the network beyond is not claimed to be well."""
     found = await examined([f"/ip4/127.0.0.1/tcp/{closed_port}"])
@@ -95,6 +96,7 @@ async def test_a_bootstrap_address_where_nobody_is(closed_port: int) -> None:
     assert {found[name].status for name in ("clock", "line", "reach")} == {Status.UNKNOWN}
 
 
+@pytest.mark.outside
 async def test_a_daemon_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its program is there, and is not one."""
     from hivemind.p2p import p2p_daemon
@@ -133,6 +135,7 @@ async def test_a_device_that_executes_no_kernel() -> None:
     assert_fails(check, BadInput, "no kernel image is available", "--device cpu")
 
 
+@pytest.mark.outside
 async def test_a_device_that_is_not_there_is_found_by_the_real_probe() -> None:
     check, device = await check_device("cuda:99")
     assert device is None
@@ -150,6 +153,7 @@ def test_too_little_memory(needs: Needs) -> None:
 
 
 # 7
+@pytest.mark.outside
 def test_a_low_limit_of_open_files() -> None:
     """Set for real, in a child: it cannot be raised again."""
     program = "from peer.doctor.machine import check_descriptors; print(check_descriptors().to_json())"
@@ -165,6 +169,7 @@ def test_a_low_limit_of_open_files() -> None:
 
 
 # 8
+@pytest.mark.outside
 def test_an_identity_that_is_in_use(tmp_path: Path) -> None:
     """By a process that holds the lock of the folder, as a peer does."""
     with hold_directory(tmp_path):

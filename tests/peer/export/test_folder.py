@@ -264,6 +264,7 @@ def test_a_full_disk_leaves_nothing(copied: Path, monkeypatch: pytest.MonkeyPatc
     expect_refused(copied, DiskFull, "has room for 1 MB")
 
 
+@pytest.mark.outside
 def test_the_command_works_offline_and_fails_in_one_line(run: RunOnDisk, tmp_path: Path) -> None:
     """`homefires export`, as a person runs it."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "XDG_DATA_HOME": str(tmp_path / "data")}

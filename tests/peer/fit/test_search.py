@@ -160,6 +160,7 @@ def test_a_child_that_is_killed_is_tried_with_half(spec: RunSpec, tmp_path: Path
     assert find_fit(spec, tmp_path, BASIS, Children()) == FIT  # remembered
 
 
+@pytest.mark.outside
 def test_a_dry_run_that_hangs_is_a_failure_and_not_tried_again(
     spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_dry_run_that_hangs_is_a_failure_and_not_tried_again(
     assert len(started) == 1
 
 
+@pytest.mark.outside
 def test_a_dry_run_that_is_unwanted_is_gone_within_seconds(tmp_path: Path) -> None:
     """With all that it took."""
     begun = tmp_path / "begun"

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from peer.testing.children import HANG_S
+
+pytestmark = pytest.mark.outside
 
 STORY = """
 import os, threading

@@ -74,6 +74,7 @@ def test_programs_are_known_by_their_names(tmp_path: Path) -> None:
     assert running(names, tmp_path / "nowhere", {1}) is None
 
 
+@pytest.mark.outside
 def test_what_a_peer_has_started_itself_is_no_reason_to_pause(tmp_path: Path) -> None:
     """Its link is a python, too, and is started by a thread of its own; the python of somebody else counts."""
     code = "import sys; print(flush=True); sys.stdin.read()"

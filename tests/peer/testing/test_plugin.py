@@ -10,6 +10,8 @@ import pytest
 
 from peer.testing.children import HANG_S
 
+pytestmark = pytest.mark.outside
+
 pytest_plugins = ("pytester",)
 
 ROOT = Path(__file__).parents[3]

@@ -74,6 +74,7 @@ def test_a_fault_of_the_network_is_told_and_handed_over_once(tmp_path: Path, str
     assert striker.enter("freeze", 3) == [KINDS[5]]
 
 
+@pytest.mark.outside
 def test_a_crash_takes_the_whole_group(tmp_path: Path, struck: TextIO) -> None:
     """The process and what it started are killed, after it said so."""
     write_orders(tmp_path, Crash(peer=1, phase="send", round=3))
@@ -86,6 +87,7 @@ def test_a_crash_takes_the_whole_group(tmp_path: Path, struck: TextIO) -> None:
     assert_no_orphans(tmp_path)
 
 
+@pytest.mark.outside
 def test_a_stall_stops_the_whole_group_until_it_is_woken(tmp_path: Path, struck: TextIO) -> None:
     """Every process of it; afterwards it goes on where it stood."""
     write_orders(tmp_path, Stall(peer=1, phase="send", round=3, seconds=1))
@@ -112,6 +114,7 @@ def test_a_switch_is_thrown_from_outside(tmp_path: Path, struck: TextIO) -> None
         assert read_thrown(descriptor) == [KINDS[2], KINDS[4]]
 
 
+@pytest.mark.outside
 def test_orphans_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has a path below the directory on its command line is one."""
     monkeypatch.setattr("peer.testing.children.ORPHAN_S", 0.1)
@@ -129,6 +132,7 @@ def test_orphans_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert_no_orphans(tmp_path)
 
 
+@pytest.mark.outside
 def test_half_a_line_is_not_handed_out(tmp_path: Path) -> None:
     """What a process was killed over is no line."""
     inbox: queue.SimpleQueue[Printed] = queue.SimpleQueue()

@@ -141,6 +141,7 @@ def test_a_file_too_many_is_noticed(shelf: Checkpoints) -> None:
     assert "more.safetensors" in find_damage(path)
 
 
+@pytest.mark.outside
 def test_the_sums_are_those_of_coreutils(shelf: Checkpoints) -> None:
     """A person can check a checkpoint without homefires."""
     path = shelf.write(take(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -18,11 +19,18 @@ from peer.train.restore import read_chain, restore_anchor
 from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> RunOnDisk:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> RunOnDisk:
     """Three rounds."""
-    write_corpus(tmp_path / "corpus")
-    return make_run(tmp_path, small_spec(tmp_path / "corpus", "llama"))
+    root = tmp_path_factory.mktemp("run")
+    write_corpus(root / "corpus")
+    return make_run(root, small_spec(root / "corpus", "llama"))
+
+
+@pytest.fixture
+def run(made: RunOnDisk, tmp_path: Path) -> RunOnDisk:
+    """The same in a folder that the test may change. The trainer stays as it is."""
+    return dataclasses.replace(made, directory=Path(shutil.copytree(made.directory, tmp_path / "peer")))
 
 
 def restored_state(run: RunOnDisk) -> bytes:
@@ -86,8 +94,10 @@ def test_a_damaged_snapshot_is_not_used(run: RunOnDisk, caplog: pytest.LogCaptur
 def test_a_checkpoint_that_does_not_fit_is_not_used(run: RunOnDisk, anchor: bytes) -> None:
     """The chain is what counts."""
     expected = run.trainer.anchor.state_digest()
-    run.trainer.anchor.theta.add_(1.0)
-    Checkpoints(run.directory / "checkpoints").write(run.trainer.checkpoint(anchor))
+    checkpoint = run.trainer.checkpoint(anchor)
+    elsewhere = {name: tensor + 1.0 for name, tensor in checkpoint.tensors["anchor"].items()}
+    checkpoint = dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, "anchor": elsewhere})
+    Checkpoints(run.directory / "checkpoints").write(checkpoint)
     assert restored_state(run) == expected
 
 

@@ -19,13 +19,20 @@ from peer.train.snapshotter import Snapshotter, become_snapshot, read_anchor
 from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> RunOnDisk:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> RunOnDisk:
     """Three rounds, with a snapshot every three."""
-    write_corpus(tmp_path / "corpus")
-    spec = small_spec(tmp_path / "corpus", "llama")
+    root = tmp_path_factory.mktemp("run")
+    write_corpus(root / "corpus")
+    spec = small_spec(root / "corpus", "llama")
     every = dataclasses.replace(spec.round, snapshot_rounds=ROUNDS, keep_rounds=ROUNDS)
-    return make_run(tmp_path, dataclasses.replace(spec, round=every))
+    return make_run(root, dataclasses.replace(spec, round=every))
+
+
+@pytest.fixture
+def run(made: RunOnDisk, tmp_path: Path) -> RunOnDisk:
+    """The same in a folder that the test may change. The trainer stays as it is."""
+    return dataclasses.replace(made, directory=Path(shutil.copytree(made.directory, tmp_path / "peer")))
 
 
 def head_of(run: RunOnDisk) -> Head:

@@ -328,12 +328,24 @@ def test_the_same_of_every_fragment(make: Make, wire: str, fragments: int, seed:
     assert any(len(undone) > 1 for undone in pair.left)
 
 
+def rounds_of(other: Trainer) -> list[DecidedRound]:
+    """Two rounds that somebody else makes alone."""
+    numbers, rounds, anchor = np.random.default_rng(2), [], FIRST
+    for _ in range(2):
+        produce(other, numbers)
+        other.freeze(anchor)
+        rounds.append(DecidedRound([other], anchor))
+        rounds[-1].apply_to(other)
+        anchor = rounds[-1].next_anchor
+    return rounds
+
+
 class Healing:
     """A peer whose branch loses, action by action; it may be killed after any of them."""
 
     actions = ("offer", "commit", "offer", "commit", "switch", "undo", "save", "win", "win", "offer")
 
-    def __init__(self, make: Make, folder: Path) -> None:
+    def __init__(self, make: Make, folder: Path, won: list[DecidedRound]) -> None:
         self.make: Callable[[], Trainer] = lambda: on_grid(make(folder.name))
         self.trainer = self.make()
         self.checkpoints = Checkpoints(folder / "checkpoints")
@@ -342,18 +354,7 @@ class Healing:
         """Where the trainer is, by the chain's name."""
         self.chain: list[DecidedRound] = []
         self.undone: list[DecidedRound] = []
-        self.won = self.rounds_of(on_grid(make(f"winner of {folder.name}")))
-
-    def rounds_of(self, other: Trainer) -> list[DecidedRound]:
-        """Two rounds that somebody else makes alone."""
-        numbers, rounds, anchor = np.random.default_rng(2), [], FIRST
-        for _ in range(2):
-            produce(other, numbers)
-            other.freeze(anchor)
-            rounds.append(DecidedRound([other], anchor))
-            rounds[-1].apply_to(other)
-            anchor = rounds[-1].next_anchor
-        return rounds
+        self.won = won
 
     def perform(self, action: str) -> None:
         match action:
@@ -410,12 +411,13 @@ def _fail(path: Path, why: str) -> None:
 @pytest.mark.parametrize("wire", ["float32", "int4"])
 def test_a_crash_at_any_step_of_a_healing_loses_nothing(make: Make, tmp_path: Path, wire: str) -> None:
     """The same balance and the same offers as of a peer that lived on: what it learned was in a checkpoint."""
-    lived = Healing(partial(make, wire=wire), tmp_path / "lived")
+    won = rounds_of(on_grid(make("winner", wire=wire)))
+    lived = Healing(partial(make, wire=wire), tmp_path / "lived", won)
     for action in Healing.actions:
         lived.perform(action)
     assert lived.trainer._balance.flat.any()
     for last in range(len(Healing.actions)):
-        died = Healing(partial(make, wire=wire), tmp_path / f"died after {last}")
+        died = Healing(partial(make, wire=wire), tmp_path / f"died after {last}", won)
         for number, action in enumerate(Healing.actions):
             died.perform(action)
             if number == last:
