@@ -21,6 +21,8 @@ from peer.testing.children import ORPHAN_S
 SHARED = Path("/dev/shm")
 TESTS = "t"
 """The folder of the folders of tests. A short one: a socket's path may have 107 bytes."""
+TRACKER = "multiprocessing.resource_tracker"
+"""Python's own, which ends when whoever has used a process pool does, and that may be pytest."""
 TORCHS = "torchinductor_"
 """How a folder begins that torch makes for itself as it is loaded."""
 
@@ -63,7 +65,9 @@ class Leftovers:
 
     def _has_our_folder(self, process: psutil.Process) -> bool:
         try:
-            return process.pid != os.getpid() and process.environ().get("TMPDIR", "").startswith(str(self._folder))
+            if process.pid == os.getpid() or TRACKER in " ".join(process.cmdline()):
+                return False
+            return process.environ().get("TMPDIR", "").startswith(str(self._folder))
         except psutil.Error:  # it has ended, or is another user's
             return False
 

@@ -11,7 +11,7 @@ import pytest
 
 from dht.invite import PREFIX, parse
 from tests.swarm.conftest import Homefires
-from tests.swarm.test_join import ENDLESS, LOOPBACK, Run, committed
+from tests.swarm.test_join import ENDLESS, LOOPBACK, SLOWLY, Run, committed
 from tests.swarm.test_kill_each import tree_of
 
 pytestmark = pytest.mark.swarm
@@ -29,7 +29,18 @@ def test_no_invite_with_a_token_stands_in_ps(homefires: Callable[..., Homefires]
     assert parse(run.invite, 0.0).token is not None
     file = tmp_path / "from-the-organiser"
     file.write_text(run.invite + "\n")
-    words = ["join", str(file), "--dir", str(tmp_path / "p"), *LOOPBACK, "--ui", "json", "--yes", "--keep-running"]
+    words = [
+        "join",
+        str(file),
+        "--dir",
+        str(tmp_path / "p"),
+        *LOOPBACK,
+        "--ui",
+        "json",
+        "--yes",
+        "--keep-running",
+        *SLOWLY,
+    ]
     peer = homefires(*words, directory=tmp_path / "p-out")
     peer.wait_for(committed(1))
     said = command_lines(psutil.Process(peer.process.pid))

@@ -18,6 +18,7 @@ from peer.events import InnerProgressed, Line, PeerStateChanged, PhaseEntered, R
 from peer.testing.children import BUSY, HANG_S, assert_no_orphans
 from peer.testing.processes import LOOPBACK, RealSwarm
 from tests.swarm.conftest import LIGHT
+from tests.swarm.test_join import SLOWLY
 from tests.tui.terminals import ESCAPE, Terminal
 from tui.control import PeerControl
 from tui.status import is_locked
@@ -150,7 +151,7 @@ def test_a_peer_that_joined_on_a_terminal_stays_when_the_dashboard_goes(
 ) -> None:
     """Its owner is asked, once. It tells how to come back and how to stop it, and leaves when it is told to."""
     directory = tmp_path / "guest"
-    words = ("join", run.invite, "--dir", str(directory), "--name", "guest", "--listen", LOOPBACK)
+    words = ("join", run.invite, "--dir", str(directory), "--name", "guest", "--listen", LOOPBACK, *SLOWLY)
     joining = terminal(*words)
     joining.wait_for("Join this run? [y/N]")
     assert "your IP address" in joining.text

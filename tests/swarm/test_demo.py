@@ -14,28 +14,7 @@ from tests.swarm.conftest import Homefires
 
 pytestmark = pytest.mark.swarm
 Start = Callable[..., Homefires]
-ROUNDS = 12
-
-
-@pytest.mark.cold
-def test_three_peers_commit_every_round_with_equal_bits(homefires: Start, tmp_path: Path) -> None:
-    """Exit 0; stdout holds nothing but event lines; one digest and one state per round; nothing is left behind."""
-    demo = homefires("demo", "--spec", "micro", "--peers", "3", "--rounds", "6", "--ui", "json")
-    assert demo.finish() == 0, demo.err
-    assert all("type" in json.loads(text) for text in demo.out)
-    rounds: dict[int, set[tuple[str, str]]] = {}
-    for line in demo.events(RoundCommitted):
-        assert isinstance(line.event, RoundCommitted)
-        rounds.setdefault(line.event.round, set()).add((line.event.digest, line.event.state))
-        assert len(line.event.group) == 3
-        assert line.event.void == 0
-    assert sorted(rounds) == [1, 2, 3, 4, 5, 6]
-    assert all(len(seen) == 1 for seen in rounds.values()), rounds
-    losses = [line.event.loss for line in demo.events(Evaluated) if isinstance(line.event, Evaluated)]
-    assert losses[-1] < losses[0] - 1.0
-    assert len(demo.events(PeerStopped)) == 3
-    assert_no_orphans(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["stderr.txt"]
+ROUNDS = 8
 
 
 @pytest.mark.parametrize(("wire", "bytes_per_parameter"), [("float16", 2.0), ("int4", 0.53125)])
@@ -78,19 +57,41 @@ def test_one_peer_talks_to_nobody(homefires: Start) -> None:
     assert all(commit.bytes_sent == commit.bytes_received == 0 for commit in commits)
 
 
+@pytest.mark.cold
 def test_the_demo_learns_more_together_than_alone(homefires: Start, tmp_path: Path) -> None:
-    """The shipped demo, in a third of its rounds: held-out loss at most 1.82 nats per byte (1.749 and 1.755 were
-    measured with two seeds), and below one peer's after the same number of steps (1.895, 1.866). A round costs each of
-    n peers at most 2(n−1)/n · 0.55 bytes per parameter up and as much down, with every message counted. Without spot
-    audits: how many parts lots draw is between none and many."""
-    rounds = ("--rounds", str(ROUNDS))
-    together = homefires("demo", *rounds, "--ui", "json", "--set", "round.audit=0.0", directory=tmp_path / "together")
-    alone = homefires("demo", *rounds, "--peers", "1", "--ui", "json", directory=tmp_path / "alone")
+    """The shipped demo as a person starts it, in its first eight rounds: exit 0; stdout holds nothing but event lines;
+    one digest and one state per round; nothing is left behind.
+
+    Held-out loss at most 2.17 nats per byte (2.123 and 2.118 were measured with two seeds), and below one peer's after
+    the same number of steps (2.203, 2.208). A round costs each of n peers at most 2(n−1)/n · 0.55 bytes per parameter
+    up and as much down, with every message counted. Without spot audits: how many parts lots draw is between none and
+    many.
+    """
+    words = ("--rounds", str(ROUNDS), "--ui", "json", "--set", f"data.eval_every={ROUNDS}")
+    together = homefires("demo", *words, "--set", "round.audit=0.0", directory=tmp_path / "together")
+    alone = homefires("demo", *words, "--peers", "1", directory=tmp_path / "alone")
     assert together.finish() == 0, together.err
     assert alone.finish() == 0, alone.err
-    assert final_loss(together) <= 1.82
+    assert_all_rounds_alike(together)
+    assert_no_orphans(tmp_path)
+    assert [path.name for path in (tmp_path / "together").iterdir()] == ["stderr.txt"]
+    assert final_loss(together) <= 2.17
     assert final_loss(together) < final_loss(alone)
     assert max(bytes_per_parameter(together)) <= 2 * (3 - 1) / 3 * 0.55
+
+
+def assert_all_rounds_alike(demo: Homefires) -> None:
+    """All three peers made all rounds, with equal bits, and said so."""
+    assert all("type" in json.loads(text) for text in demo.out)
+    rounds: dict[int, set[tuple[str, str]]] = {}
+    for line in demo.events(RoundCommitted):
+        assert isinstance(line.event, RoundCommitted)
+        rounds.setdefault(line.event.round, set()).add((line.event.digest, line.event.state))
+        assert len(line.event.group) == 3
+        assert line.event.void == 0
+    assert sorted(rounds) == list(range(1, ROUNDS + 1))
+    assert all(len(seen) == 1 for seen in rounds.values()), rounds
+    assert len(demo.events(PeerStopped)) == 3
 
 
 def bytes_per_parameter(demo: Homefires) -> tuple[float, float]:

@@ -39,6 +39,7 @@ LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")
 QUICK = (
     *LIGHT, "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2",
 )  # fmt: skip
+SLOWLY = [word for setting in RESTING for word in ("--set", setting)]
 ENDLESS = [word for item in ("run.rounds=0", "inner.schedule_rounds=50", *QUICK) for word in ("--set", item)]
 
 
@@ -57,8 +58,7 @@ class Run:
         """Start a peer in the directory of this name, or start it again; it listens on loopback unless told."""
         listen = where or LOOPBACK
         words = ["join", self.invite, "--dir", str(self.directory / name), "--name", name, *listen, "--ui", "json"]
-        words.append("--yes")
-        return self._homefires(*words, directory=self.directory / f"{name}-out")
+        return self._homefires(*words, "--yes", *SLOWLY, directory=self.directory / f"{name}-out")
 
 
 def committed(round: int) -> Callable[[Line], bool]:

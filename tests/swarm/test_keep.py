@@ -15,11 +15,14 @@ from dht.errors import NotAdmitted
 from peer.events import CheckpointWritten, InviteIssued, Line
 from peer.testing.children import HANG_S, assert_no_orphans
 from tests.swarm.conftest import Homefires
-from tests.swarm.test_join import ENDLESS, LOOPBACK, committed
+from tests.swarm.test_join import ENDLESS, LOOPBACK, SLOWLY, committed
 
 pytestmark = pytest.mark.swarm
 
-SETS = (*ENDLESS, "--set", "round.keep_rounds=4", "--set", "round.snapshot_rounds=4", "--set", "run.founders=1")
+SETS = (
+    *ENDLESS, "--set", "round.steps=10", "--set", "round.keep_rounds=4", "--set", "round.snapshot_rounds=4",
+    "--set", "run.founders=1",
+)  # fmt: skip
 
 
 def homefires_says(*words: str) -> str:
@@ -37,7 +40,7 @@ def test_an_organiser_keeps_checkpoints_and_exports_one(homefires: Callable[...,
     node = homefires("bootstrap", "micro", *words, *SETS, directory=tmp_path / "b-out")
     issued = node.wait_for(lambda line: isinstance(line.event, InviteIssued))
     assert isinstance(issued.event, InviteIssued)
-    words = ["--dir", str(tmp_path / "p"), "--name", "p", *LOOPBACK, "--ui", "json", "--yes"]
+    words = ["--dir", str(tmp_path / "p"), "--name", "p", *LOOPBACK, "--ui", "json", "--yes", *SLOWLY]
     peer = homefires("join", issued.event.invite, *words, directory=tmp_path / "p-out")
 
     watcher = homefires("watch", str(tmp_path / "b"), "--ui", "json", directory=tmp_path / "w")

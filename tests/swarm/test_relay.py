@@ -13,7 +13,7 @@ from peer.events import InviteIssued, Line, NetworkMeasured, RoundCommitted
 from peer.testing.children import assert_no_orphans
 from tests.namespaces import Homes
 from tests.swarm.conftest import Homefires
-from tests.swarm.test_join import ENDLESS, Run, committed
+from tests.swarm.test_join import ENDLESS, SLOWLY, Run, committed
 
 pytestmark = pytest.mark.swarm
 NAMES = ("a", "c")
@@ -41,7 +41,7 @@ def test_two_homes_that_reach_the_bootstrap_node_alone(
     assert isinstance(event, InviteIssued)
     peers = []
     for name, home in zip(NAMES, homes.homes, strict=True):
-        words = ["join", event.invite, "--dir", str(tmp_path / name), "--yes", "--ui", "json"]
+        words = ["join", event.invite, "--dir", str(tmp_path / name), "--yes", "--ui", "json", *SLOWLY]
         peers.append(homefires(*words, directory=tmp_path / f"{name}-out", before=home.words))
     assert_rounds_are_relayed(peers)
     stop(*peers, bootstrap)

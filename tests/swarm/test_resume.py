@@ -9,11 +9,11 @@ import pytest
 from peer.events import AlertRaised, CheckpointWritten, Line, PeerStateChanged, RoundCommitted, RoundStarted
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
-from tests.swarm.conftest import LIGHT
+from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
-SETS = (*LIGHT, "round.steps=100", "round.ramp_rounds=0", "round.max_train_s=3600", "data.eval_every=100")
+SETS = (*LIGHT, "round.steps=40", "round.ramp_rounds=0", "round.max_train_s=3600", "data.eval_every=100")
 """Rounds in whose middle a test can act, and which no clock cuts short."""
 
 
@@ -43,8 +43,8 @@ def test_a_resumed_peer_reproduces_the_uninterrupted_run_bit_for_bit(swarm: Star
 
     Then the newest checkpoint is damaged: the peer says so in one line, takes the one before, and goes on.
     """
-    through = swarm(peers=1, real=True, sets=SETS)
-    run = swarm(peers=1, real=True, sets=SETS)
+    through = swarm(peers=1, real=True, sets=SETS, settings=RESTING)
+    run = swarm(peers=1, real=True, sets=SETS, settings=RESTING)
     run.until_round(1)
 
     begins_after(run, 1)

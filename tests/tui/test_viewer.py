@@ -30,6 +30,7 @@ sys.exit(main(sys.argv[1:]))
 """
 """`homefires` whose demo has peers that wait for SIGTERM."""
 
+pytestmark = pytest.mark.outside
 Open = Callable[..., Terminal]
 
 
@@ -68,7 +69,9 @@ def peer(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def demo(terminal: Open, tmp_path: Path) -> Terminal:
     """A demo with its dashboard on the screen."""
     (tmp_path / "spec.toml").write_text(SPEC)
-    demo = terminal("-c", DEMO, "demo", "--peers", "2", "--spec", str(tmp_path / "spec.toml"))
+    demo = terminal(
+        "-c", DEMO, "demo", "--peers", "2", "--spec", str(tmp_path / "spec.toml"), "--dir", str(tmp_path / "demo")
+    )
     demo.wait_for("peer-2")
     return demo
 
@@ -78,7 +81,6 @@ def viewer_of(demo: Terminal) -> psutil.Process:
     return viewer
 
 
-@pytest.mark.outside
 def test_a_killed_peer_is_shown_as_such(terminal: Open, peer: subprocess.Popen[bytes], tmp_path: Path) -> None:
     """Within seconds, though it could not say so."""
     screen = terminal("-m", "tui", "attach", "--dir", str(tmp_path))
@@ -91,7 +93,6 @@ def test_a_killed_peer_is_shown_as_such(terminal: Open, peer: subprocess.Popen[b
     assert "the peer has ended without a word; its log is" in screen.text
 
 
-@pytest.mark.outside
 def test_a_killed_dashboard_is_no_matter_for_the_peer(
     terminal: Open, peer: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
@@ -107,7 +108,6 @@ def test_a_killed_dashboard_is_no_matter_for_the_peer(
     assert "come back with: homefires attach" in again.text
 
 
-@pytest.mark.outside
 def test_a_demo_goes_on_with_lines_when_its_dashboard_is_closed(demo: Terminal) -> None:
     """And Ctrl-C means again what it means there."""
     demo.press("q")

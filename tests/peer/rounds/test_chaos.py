@@ -1,4 +1,4 @@
-"""Every fault in every phase of a round, 2 to 7 peers, many seeds: what the round promises holds in all of them.
+"""Every fault in every phase of a round, 2 to 7 peers: what the round promises holds in all of them.
 
 A schedule that fails says its number; `tests.chaos.run(tests.chaos.case(number))` runs it again.
 `python -m tests.benchmarks chaos` runs as many as you like.
@@ -12,19 +12,19 @@ from peer.testing.children import HANG_S
 from tests import chaos
 from tests.plans import run_all, summary
 
-SEEDS = 5
+SEEDS = 2
 SCHEDULES = SEEDS * chaos.CASES
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(4 * HANG_S)
 def test_the_chaos_matrix(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each phase × each fault × 2 to 7 peers × 5 seeds. None is skipped, none is tried twice."""
+    """Each phase × each fault × 2 to 7 peers × 2 seeds. None is skipped, none is tried twice."""
     results = list(run_all(("matrix", number) for number in range(SCHEDULES)))
     failed = [str(result) for result in results if result.failure]
     with capsys.disabled():
         print(f"\n{summary(results)}")
-    assert len(results) == SCHEDULES == 2400
+    assert len(results) == SCHEDULES == 960
     assert not failed, "\n".join(failed[:20])
 
 

@@ -9,7 +9,7 @@ import pytest
 from peer.testing.faults import Crash
 from peer.testing.logical import LogicalSwarm
 
-SEEDS = 50
+SEEDS = 15
 
 
 def arrive(run: LogicalSwarm) -> tuple[int, int]:
