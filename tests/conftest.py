@@ -48,10 +48,12 @@ class ByFile(LoadScopeScheduling):
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """`WORKERS_PER_CORE`. None where single files are named: one of them is seen at work, and can be debugged."""
+    """`WORKERS_PER_CORE`, and one where nobody waits. None where single files are named: they are seen at work, and can
+    be debugged."""
     if any(".py" in argument for argument in config.args):
         return 0
-    return round(WORKERS_PER_CORE * len(os.sched_getaffinity(0)))
+    waits = config.option.markexpr != "quick"
+    return round((WORKERS_PER_CORE if waits else 1) * len(os.sched_getaffinity(0)))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+QUICK = "quick"
 NOT_QUICK = ("chaos", "cold", "cuda", "namespaces", "outside", "slow", "swarm")
 FORBIDDEN = {
     "os.fork": "forks",
@@ -33,7 +34,7 @@ class Guard:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Fixtures that several tests share are looked at, too."""
-        self.quick = item.get_closest_marker("quick") is not None
+        self.quick = item.get_closest_marker(QUICK) is not None
         try:
             return (yield)
         finally:
@@ -47,7 +48,7 @@ class Guard:
 
 def pytest_configure(config: pytest.Config) -> None:
     """In every process that runs tests, if it runs these alone."""
-    if config.option.markexpr == "quick" and not getattr(config.option, "numprocesses", None):
+    if config.option.markexpr == QUICK and not getattr(config.option, "numprocesses", None):
         guard = Guard()
         config.pluginmanager.register(guard)
         sys.addaudithook(guard.audit)  # for as long as the process lives
@@ -58,4 +59,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Before `-m` chooses."""
     for item in items:
         if not any(item.get_closest_marker(name) for name in NOT_QUICK):
-            item.add_marker(pytest.mark.quick)
+            item.add_marker(QUICK)

@@ -50,6 +50,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sources(*PACKAGES), ids=name_of)
 def test_imports_point_down(path: Path) -> None:
     package = path.relative_to(ROOT).parts[0]
@@ -63,6 +64,7 @@ def test_imports_point_down(path: Path) -> None:
         assert not any(name.split(".")[0] == "textual" for name in imports_of(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sources("peer/rounds", "peer/plan"), ids=name_of)
 def test_the_round_and_the_planner_are_pure(path: Path) -> None:
     assert {name for name in imports_of(path) if name.split(".")[0] in IMPURE} == set()
@@ -87,6 +89,7 @@ def test_a_fresh_interpreter_loads_nothing_heavy(module: str, forbidden: set[str
     assert set(run.stdout.split()) & forbidden == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sources(*PACKAGES), ids=name_of)
 def test_nothing_needs_the_kit_for_tests(path: Path) -> None:
     if path.is_relative_to(ROOT / "peer" / "testing"):

@@ -1,6 +1,6 @@
 """Where the time of the tests goes: wall and processor seconds of every test and fixture, and the slowest twenty.
 
-    .venv/bin/pytest --times times.json && .venv/bin/python -m tests.timing times.json
+    .venv/bin/pytest --times=times.json && .venv/bin/python -m tests.timing times.json
 
 prints the table by folder that is in tests/README.md. Processor time is that of the worker and of those processes that
 it has waited for; so a test that waits for a clock, or for a busy machine, shows as wall without processor.
@@ -23,6 +23,7 @@ import pytest
 SLOWEST = 20
 FIXTURE_S = 0.1
 """What takes less is not told."""
+HELP = "write what every test and fixture took into this JSON file (--times=FILE: else pytest looks for tests in it)"
 PROPERTY = "seconds"
 """Under which a report carries what its phase took; so it comes from a worker to whoever sums up."""
 
@@ -116,8 +117,12 @@ class Sum:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--times FILE`."""
-    parser.addoption("--times", type=Path, help="write what every test and fixture took into this JSON file")
+    """`--times=FILE`."""
+    parser.addoption(
+        "--times",
+        type=Path,
+        help="write what every test and fixture took into this JSON file (with =: pytest takes a file that exists for tests)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -42,6 +42,7 @@ def pledges(swarm: TrainingSwarm, index: int) -> list[Pledge]:
 # ---- the swarm
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_history(base: RunSpec, tmp_path: Path) -> None:
     """Digests of chain and bits, losses and virtual time; other names would read other text."""
     first, second = (swarm_of(base, tmp_path / name, "alone") for name in ("a", "b"))
@@ -49,6 +50,7 @@ def test_the_same_seed_gives_the_same_history(base: RunSpec, tmp_path: Path) -> 
     assert (first.losses, first.now) == (second.losses, second.now)
 
 
+@pytest.mark.slow
 def test_honest_peers_learn_together_and_accuse_nobody(base: RunSpec, tmp_path: Path) -> None:
     swarm = swarm_of(base, tmp_path, "alone", rounds=3)
     assert swarm.differing() == []
@@ -57,6 +59,7 @@ def test_honest_peers_learn_together_and_accuse_nobody(base: RunSpec, tmp_path: 
     assert not any(peer.penalties or peer.alerts or peer.driver.bad_frames for peer in swarm.peers)
 
 
+@pytest.mark.slow
 def test_the_three_alone_have_the_names_and_the_text_that_they_have_beside_an_attacker(
     base: RunSpec, tmp_path: Path
 ) -> None:
@@ -78,6 +81,7 @@ CODES = {
 """What two rounds are enough to show; norms like any need a history, and a coordinator needs its turn."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_attack_ends_a_run_or_parts_the_honest_or_has_one_of_them_blamed(
     base: RunSpec, tmp_path: Path, attack: str
@@ -92,12 +96,14 @@ def test_no_attack_ends_a_run_or_parts_the_honest_or_has_one_of_them_blamed(
         assert attack not in CODES or CODES[attack] in told
 
 
+@pytest.mark.slow
 def test_a_hundred_times_too_much_ruins_a_plain_mean(base: RunSpec, tmp_path: Path) -> None:
     """The attack is one: without a judge the model ends worse than it began."""
     alone, ruined = (swarm_of(base, tmp_path, attack, "mean") for attack in ("alone", "x100"))
     assert alone.losses[2] < alone.losses[0] < ruined.losses[2]
 
 
+@pytest.mark.slow
 def test_a_forger_keeps_nothing_of_what_it_offered(base: RunSpec, tmp_path: Path) -> None:
     """Its own balance stays in order, so that it attacks in the last round as in the first."""
     forger = swarm_of(base, tmp_path, "sign-flip").peers[-1].trainer
@@ -105,6 +111,7 @@ def test_a_forger_keeps_nothing_of_what_it_offered(base: RunSpec, tmp_path: Path
     assert torch.equal(forger._flat.new(), forger.anchor.theta)
 
 
+@pytest.mark.slow
 def test_a_replayer_offers_the_same_bytes_as_fresh_ones(base: RunSpec, tmp_path: Path) -> None:
     swarm = swarm_of(base, tmp_path, "stale-replay", rounds=3)
     roots = [pledge.root for pledge in pledges(swarm, PEERS - 1)]

@@ -68,6 +68,7 @@ def test_both_drop_variants_of_a_seed_lose_the_same_and_start_alike(base: RunSpe
 # ---- what becomes of it
 
 
+@pytest.mark.slow
 def test_with_carry_a_missed_contribution_is_offered_again_with_its_age(base: RunSpec, tmp_path: Path) -> None:
     (missed, counted, _), _ = after_one_round("carry", base, tmp_path, left_out=[0])
     assert missed._balance.flat.norm() > 2 * counted._balance.flat.norm()
@@ -75,6 +76,7 @@ def test_with_carry_a_missed_contribution_is_offered_again_with_its_age(base: Ru
     assert [next_staleness(missed), next_staleness(counted)] == [1, 0]
 
 
+@pytest.mark.slow
 def test_without_carry_the_balance_is_empty_after_a_miss(base: RunSpec, tmp_path: Path) -> None:
     """It starts again from the new anchor, as fresh as one whose work was counted."""
     (missed, _, _), _ = after_one_round("no-carry", base, tmp_path, left_out=[0])

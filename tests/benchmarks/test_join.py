@@ -47,5 +47,6 @@ def test_a_donor_that_is_killed_too_late_shows_nothing() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_run_has_fifty_million_parameters() -> None:
     assert size_of(load(str(join.SPEC))).parameters >= 50_000_000

@@ -99,6 +99,7 @@ def steps_of_all(method: Method) -> float:
     return steps_before(spec, spec.run.rounds) * sum(speeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANNED.methods)
 def test_every_method_trains_on_about_as_many_tokens_and_is_evaluated_as_often(name: str) -> None:
     method = PLANNED.methods[name]

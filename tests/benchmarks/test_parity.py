@@ -45,6 +45,7 @@ def test_without_any_difference_it_is_plain_diloco(base: RunSpec) -> None:
     assert parity.train("plain", spec, silent).state == train_diloco(same, silent).state
 
 
+@pytest.mark.slow
 def test_streaming_with_no_step_ahead_is_plain_diloco(base: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rebasing by nothing, and merging with nothing of its own."""
     plain = parity.train("plain", parity.spec_of("plain", base, 1, 2), silent)
@@ -55,6 +56,7 @@ def test_streaming_with_no_step_ahead_is_plain_diloco(base: RunSpec, monkeypatch
         assert parity.train("ahead-0", spec, silent).state == plain.state
 
 
+@pytest.mark.slow
 def test_all_ways_train_on_as_many_tokens(base: RunSpec) -> None:
     """H = 9, where unequal peers make 13, 13, 7 (rounded up from a half) and 3 steps."""
     peers, steps = 4, 9
@@ -65,6 +67,7 @@ def test_all_ways_train_on_as_many_tokens(base: RunSpec) -> None:
     assert set(tokens.values()) == {base.run.rounds * peers * steps * base.model.context}
 
 
+@pytest.mark.slow
 def test_a_way_changes_what_is_learned(base: RunSpec) -> None:
     """None of them is another by a second name."""
     inner = dataclasses.replace(base.inner, sequences=1)

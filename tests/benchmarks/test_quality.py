@@ -108,6 +108,7 @@ def test_synchronous_training_reads_what_the_peers_of_diloco_read(base: RunSpec)
             assert torch.equal(together.next(2), batches.next(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", ["float32", "int4"])
 def test_diloco_of_the_benchmark_is_what_real_reducers_compute(wire: str, base: RunSpec, tmp_path: Path) -> None:
     """Trainers that apply the means of the link's own Reducer end with the same bits."""

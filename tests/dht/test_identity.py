@@ -63,6 +63,7 @@ def test_run_kind_and_payload_do_not_run_together() -> None:
     assert not verify(ALICE.peer_id, b"ab", "cd", b"", signature)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60) | st.just(ALICE.peer_id), st.binary(max_size=70))
 def test_verify_never_raises(peer_id: str, signature: bytes) -> None:
     assert not verify(peer_id, RUN, "vote", b"payload", signature)

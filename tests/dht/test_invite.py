@@ -154,6 +154,7 @@ MSGPACK_LIKE = st.recursive(
 PACKED = MSGPACK_LIKE.map(msgpack.packb)
 
 
+@pytest.mark.slow
 @given(st.binary() | PACKED | PACKED.map(lambda body: msgpack.packb([body, b""])))
 @example(b"\x91" * 2000)
 @example(b"\xdd\xff\xff\xff\xff")

@@ -36,6 +36,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+@pytest.mark.slow
 def test_there_and_back(tmp_path: Path) -> None:
     """Under the laxest umask: the folder is 0700 before the file is there, and that is 0600 from the first byte."""
     with umask(0):
@@ -49,6 +50,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert mine.to_bytes()[4:36] not in (tmp_path / "copy").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_wrong_passphrase_and_a_changed_byte_open_nothing(tmp_path: Path) -> None:
     sealed = seal(Identity.from_seed(b"a" * 32), SECRET)
     damaged = sealed[:40] + bytes([sealed[40] ^ 1]) + sealed[41:]
@@ -77,6 +79,7 @@ def test_no_key_and_no_file_is_ever_replaced(tmp_path: Path) -> None:
     assert not (tmp_path / "empty").exists()
 
 
+@pytest.mark.slow
 def test_a_peer_that_starts_while_the_passphrase_is_typed_keeps_its_key(tmp_path: Path) -> None:
     other = Identity.generate()
     (tmp_path / "copy").write_bytes(seal(other, SECRET))

@@ -255,6 +255,7 @@ async def test_who_drips_is_given_up_though_it_goes_on() -> None:
         await reading
 
 
+@pytest.mark.slow
 async def test_small_pieces_cost_no_more_than_what_is_in_them() -> None:
     """Two bytes at a time, of a frame that never comes whole."""
     reader, size = asyncio.StreamReader(), 2**14

@@ -64,6 +64,7 @@ def pruned(made: RunOnDisk, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_credit_is_what_the_blocks_say(made: RunOnDisk) -> None:
     statement = credit(made.directory)
     with opened(made, made.directory) as disk:
@@ -77,6 +78,7 @@ def test_credit_is_what_the_blocks_say(made: RunOnDisk) -> None:
     assert statement.page().endswith(f"rounds 1 to {ROUNDS}, all checked now")
 
 
+@pytest.mark.slow
 def test_the_tally_of_dropped_blocks_is_what_they_would_count(made: RunOnDisk, pruned: Path) -> None:
     """Also after a restart, which reads it from disk."""
     whole, short = credit(made.directory), credit(pruned)

@@ -48,6 +48,7 @@ def test_layers_that_no_model_has_are_refused() -> None:
     assert len(watching._rules(spec, b"r" * 32, (spec.codec.part_elements + 1, 5)).parts) == 3
 
 
+@pytest.mark.outside
 def test_an_invite_that_is_none() -> None:
     """One line on stderr, one event, the code of a wrong invite."""
     argv = [sys.executable, "-m", "peer", "watch", "nonsense"]

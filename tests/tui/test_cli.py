@@ -80,6 +80,7 @@ def children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -109,12 +110,14 @@ def test_a_persons_mistake_is_one_line_and_exit_code_2(arguments: list[str], wor
     assert_one_line(homefires(*arguments), 2, *words)
 
 
+@pytest.mark.outside
 def test_a_misspelt_key_names_the_file_the_key_and_the_closest_one(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('[run]\nname = "x"\nfuonders = 3\n[model]\narchitecture = "llama"\ncontext = 8\n')
     assert_one_line(homefires("bootstrap", str(path)), 2, str(path), "'run.fuonders'", "'founders'")
 
 
+@pytest.mark.outside
 def test_a_forged_invite_is_refused_before_anything_starts(tmp_path: Path) -> None:
     address = "/ip4/127.0.0.1/tcp/4001/p2p/" + (identity := Identity.generate()).peer_id
     invite = issue(identity, run="mine", spec_hash=b"\0" * 32, addrs=(address,))
@@ -124,6 +127,7 @@ def test_a_forged_invite_is_refused_before_anything_starts(tmp_path: Path) -> No
     assert not (tmp_path / "peer").exists()
 
 
+@pytest.mark.outside
 def test_debug_adds_the_traceback_on_either_side_of_the_command() -> None:
     for arguments in (["--debug", "demo", "--peers", "0"], ["demo", "--peers", "0", "--debug"]):
         done = homefires(*arguments)
@@ -156,6 +160,7 @@ def test_a_bug_is_one_line_and_its_traceback_lies_in_a_log(
     assert "Traceback" in log.read_text()
 
 
+@pytest.mark.outside
 def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
     """`homefires … | head` ends quietly."""
     event = PeerStarted(name="alice", version="0")
@@ -168,6 +173,7 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.outside
 def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     """An ordinary file where a folder should be: named, with what to do; not a bug of ours."""
     (tmp_path / "file").write_text("")
@@ -175,6 +181,7 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     assert_one_line(done, 2, "file", "--dir")
 
 
+@pytest.mark.outside
 def test_a_terminal_that_is_closed_is_no_bug(tmp_path: Path) -> None:
     """Whoever closes the window wants no more words, and no log of an error."""
     ours, theirs = os.openpty()

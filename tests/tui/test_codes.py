@@ -81,6 +81,7 @@ def codes_in_the_source() -> Iterator[tuple[str, str]]:
                 yield from ((where, str(text)) for text in texts)
 
 
+@pytest.mark.slow
 def test_every_alert_and_line_of_the_log_is_explained() -> None:
     found = set(codes_in_the_source())
     missing = {

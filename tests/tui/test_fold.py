@@ -139,6 +139,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return json.dumps(row | ({key: draw(JSON_VALUES)} if how == "field" else {})).encode()
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=150, deadline=None)
 @given(st.lists(mutated(), min_size=1, max_size=12))
 def test_whatever_a_line_holds_nothing_is_raised_and_every_line_counts(texts: list[bytes]) -> None:
@@ -151,6 +152,7 @@ def test_whatever_a_line_holds_nothing_is_raised_and_every_line_counts(texts: li
     told.encode()
 
 
+@pytest.mark.slow
 def test_the_work_per_line_stays_a_few_times_that_of_reading_json() -> None:
     """Both are timed in the same run, the best of three: how fast the machine is does not matter."""
     texts = [text.encode() for text in make_lines(6_000)]
@@ -168,6 +170,7 @@ def test_the_work_per_line_stays_a_few_times_that_of_reading_json() -> None:
     assert folding_s / reading_s < WORK
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_bounded_however_long_a_run_lasts() -> None:
     lines: list[Line] = []
     for round in range(1, 2500):

@@ -24,6 +24,7 @@ JSON = st.recursive(
 pytestmark = pytest.mark.usefixtures("greenwich")
 
 
+@pytest.mark.slow
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(("until", "holds", "duty", "settings"), JSON)))
 def test_whatever_a_peer_answers_is_a_status(fields: dict[str, Any]) -> None:
     status = read_status(fields)

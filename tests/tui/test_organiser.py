@@ -21,6 +21,8 @@ from peer.testing.children import HANG_S
 from tui.cli import main
 from tui.commands.organiser import _newest
 
+pytestmark = pytest.mark.outside
+
 RUN = b"r" * 32
 PEER = Identity.from_seed(b"p" * 32).peer_id
 

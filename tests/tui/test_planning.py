@@ -94,6 +94,7 @@ def small_peers(names: str) -> str:
     return SMALL.format("".join(rows))
 
 
+@pytest.mark.slow
 def test_replicas_over_peers_are_planned_alike_in_whatever_order_they_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +128,7 @@ def test_who_would_hold_what_is_a_line_for_each_pipeline(tmp_path: Path, capsys:
     assert not planned.exists()
 
 
+@pytest.mark.slow
 def test_the_peers_of_a_run_are_planned_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As `homefires place` has them: what a peer of the run knows of them."""
     events = [
@@ -162,6 +164,7 @@ def test_it_says_what_was_not_compared(capsys: pytest.CaptureFixture[str]) -> No
     assert "that another cut of the batch takes as long is assumed" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

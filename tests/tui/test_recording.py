@@ -196,6 +196,7 @@ def test_the_shipped_recording_opens_whole() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_large_recording_keeps_what_all_members_say_alike_once(tmp_path: Path) -> None:
     """Of a round with 64 members, 64 lines name them all."""
     path = tmp_path / "large.jsonl"

@@ -36,6 +36,7 @@ def tells_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     return not (address.is_loopback or address.is_unspecified)
 
 
+@pytest.mark.slow
 @MANY
 @given(st.ip_addresses(v=4).filter(tells_of), AROUND_IPV4)
 def test_no_ipv4_address_gets_through(address: ipaddress.IPv4Address, around: tuple[str, str]) -> None:
@@ -44,6 +45,7 @@ def test_no_ipv4_address_gets_through(address: ipaddress.IPv4Address, around: tu
     assert str(address) not in PLAIN.line(json.dumps({"address": text, text: [text]}))
 
 
+@pytest.mark.slow
 @MANY
 @given(st.ip_addresses(v=6).filter(tells_of), AROUND, st.sampled_from(["str", "exploded", "upper"]))
 @example(ipaddress.IPv6Address("2001:db8::1"), ("peer:", "."), "str")
@@ -55,6 +57,7 @@ def test_no_ipv6_address_gets_through(address: ipaddress.IPv6Address, around: tu
     assert "<address>" in text
 
 
+@pytest.mark.slow
 @MANY
 @given(SEEDS, st.sampled_from(["hex", "HEX", "base64", "urlsafe", "base58"]), st.sampled_from(["", " ", "=", '"', ":"]))
 def test_no_spelling_of_my_key_gets_through(seed: bytes, how: str, before: str) -> None:
@@ -85,6 +88,7 @@ NAMES = st.text(st.characters(categories=("L", "N")), min_size=3, max_size=12).f
 )
 
 
+@pytest.mark.slow
 @MANY
 @given(NAMES, st.booleans())
 def test_no_name_of_user_or_host_gets_through(name: str, escaped: bool) -> None:
@@ -145,6 +149,7 @@ def test_the_home_folder_is_shortened_and_names_are_found_as_words() -> None:
     assert redactor.text("boxes and BOX, bob_1, bobby") == "boxes and <host>, <user>_1, bobby"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["a" * (1 << 18), "a:" * (1 << 15), "1." * (1 << 16), "[" * 5000, "/a" * (1 << 16)])
 def test_an_odd_line_takes_no_longer_than_its_length(line: str) -> None:
     """No pattern goes over it again and again."""

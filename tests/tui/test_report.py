@@ -120,6 +120,7 @@ def write_run(path: Path, peers: int, rounds: int, name: str = "") -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_page_of_the_recording_is_complete_in_itself(recorded: Page, written: Path) -> None:
     """No address leads out of it, nothing in it runs, and its own policy forbids both; it is small."""
     assert written.stat().st_size < 2e6
@@ -145,6 +146,7 @@ def environment() -> dict[str, str]:
     return {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": "7"}
 
 
+@pytest.mark.slow
 def test_the_facts_of_the_recording_are_on_top(recorded: Page) -> None:
     for fact in ("20 of 20", "equal on all peers in every round", "nats per token (round 20)", "time"):
         assert fact in recorded.text
@@ -184,6 +186,7 @@ def test_pictures_take_the_colour_of_the_page(written: Path) -> None:
     assert "#ffffff" not in text.split("<body>")[1]
 
 
+@pytest.mark.slow
 def test_what_a_peer_calls_itself_is_text(tmp_path: Path) -> None:
     """Not markup, not a formula, not a control sequence; a legend has it, too."""
     page = report(write_run(tmp_path / "run.jsonl", peers=2, rounds=3, name=HOSTILE), tmp_path)
@@ -194,11 +197,13 @@ def test_what_a_peer_calls_itself_is_text(tmp_path: Path) -> None:
     assert "alert('x')" in page.text
 
 
+@pytest.mark.slow
 def test_a_name_that_begins_with_an_underscore_is_in_the_legend(tmp_path: Path) -> None:
     page = report(write_run(tmp_path / "run.jsonl", peers=2, rounds=3, name="_me"), tmp_path)
     assert page.texts.count(" _me") == 3  # in two legends and at its lane
 
 
+@pytest.mark.slow
 def test_many_peers_are_shown_as_one_range_and_as_many_lanes_as_fit(tmp_path: Path) -> None:
     page = report(write_run(tmp_path / "run.jsonl", peers=60, rounds=2), tmp_path)
     assert "median of 60 peers" in page.text
@@ -206,6 +211,7 @@ def test_many_peers_are_shown_as_one_range_and_as_many_lanes_as_fit(tmp_path: Pa
     assert len([row for row in page.rows if row[0].startswith("peer ")]) == 60
 
 
+@pytest.mark.slow
 def test_a_long_run_is_told_in_minutes(tmp_path: Path) -> None:
     """Or hours; its file stays small, since neighbouring spans that nobody could tell apart are one."""
     page = report(write_run(tmp_path / "run.jsonl", peers=2, rounds=70), tmp_path)
@@ -242,6 +248,7 @@ def test_a_folder_of_peers_is_read_as_one_run(tmp_path: Path) -> None:
     assert "equal on all peers" in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reporting", "bits", "sent"),
     [
@@ -293,6 +300,7 @@ def test_the_page_goes_into_the_folder_or_beside_the_file(tmp_path: Path) -> Non
     assert default_target(tmp_path / "demo.jsonl") == tmp_path / "demo.html"
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without --to the page lies beside the file."""
     run = write_run(tmp_path / "run.jsonl", peers=2, rounds=1)

@@ -351,6 +351,7 @@ def test_a_forgotten_option_does_not_found_another_run(
     assert list(first.parent.iterdir()) == [first]
 
 
+@pytest.mark.outside
 def test_what_the_node_would_fail_with_is_said_before_it_is_installed(
     systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,6 +42,7 @@ def test_json_is_one_object_and_the_same_again(capsys: pytest.CaptureFixture[str
     assert json.loads(said[0])["penalties"] == {"NONFINITE": 3}
 
 
+@pytest.mark.slow
 def test_events_can_be_watched_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As those of a real run."""
     events = tmp_path / "events.jsonl"
@@ -214,6 +215,7 @@ def test_a_part_ends_when_nobody_is_left_to_ask() -> None:
     serve(there, setting(), (2, 2), (), ((0,), ()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases())
 def test_dt_fm_s_clusters_cost_what_its_authors_code_says(name: str) -> None:
     """Within a hundredth, all five; and the search, from random layouts, finds nothing that costs more than they do."""
@@ -223,6 +225,7 @@ def test_dt_fm_s_clusters_cost_what_its_authors_code_says(name: str) -> None:
     assert found.search_s <= found.random_s
 
 
+@pytest.mark.slow
 def test_the_gain_of_the_search_stands_beside_the_published_one() -> None:
     """Of the one case for which the paper prints any."""
     printed = {name: case(name).gain_deviation() for name in cases()}
@@ -246,6 +249,7 @@ def test_papers_are_printed_with_deviations(capsys: pytest.CaptureFixture[str]) 
     assert max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_rounds_stand_beside_gossip_and_delayed_nesterov(capsys: pytest.CaptureFixture[str]) -> None:
     """With what is modelled; the same again."""
     said = []

@@ -151,6 +151,7 @@ def test_a_folder_of_another_run_is_refused(micro: RunSpec, tmp_path: Path) -> N
         run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path)
 
 
+@pytest.mark.outside
 def test_a_model_that_cannot_be_built_is_refused_before_anybody_is_invited(micro: RunSpec, tmp_path: Path) -> None:
     """The organiser hears it, with the closest valid name, and no node is started."""
     model = dataclasses.replace(micro.model, architecture="lama")
@@ -260,6 +261,7 @@ def test_an_audit_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
         run_audit(tmp_path, as_json=False, debug=False)
 
 
+@pytest.mark.outside
 def test_the_folder_where_an_organiser_stands_lends_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder `peer` there must not be taken for ours when the model is described."""
     monkeypatch.chdir(tmp_path)

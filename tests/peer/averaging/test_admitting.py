@@ -86,6 +86,7 @@ async def end_of(membership: Membership) -> HomefiresError:
     return caught.value
 
 
+@pytest.mark.slow
 async def test_it_is_renewed_well_before_it_ends_and_lies_in_the_folder(
     organiser: Organiser, days: Days, tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ async def test_an_organiser_that_is_away_for_weeks_costs_nobody_the_membership(
     assert told == []
 
 
+@pytest.mark.slow
 async def test_who_slept_past_the_end_is_asked_once_more(organiser: Organiser, days: Days, tmp_path: Path) -> None:
     """The machine was suspended: the organiser admits it again as if it had just started."""
     organiser.stop_s = NOW_S + 2 * LASTS_S

@@ -22,6 +22,7 @@ def test_float32_is_exact(values: Floats) -> None:
     assert codec.decode(codec.encode(values)).tobytes() == values.tobytes()
 
 
+@pytest.mark.slow
 @given(values=arrays.arrays(np.float32, 9, elements=st.floats(width=32, allow_nan=False)))
 def test_float16_saturates(values: Floats) -> None:
     """Nothing finite becomes infinite, and what fits is off by half a unit in the last place at most."""
@@ -105,6 +106,7 @@ def test_what_is_called_finite_decodes_to_finite_numbers(payload: st.DataObject,
     assert not codec.is_finite(packed) or np.isfinite(codec.decode(packed)).all()
 
 
+@pytest.mark.slow
 @given(values=arrays.arrays(np.float32, 64, elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
 @pytest.mark.parametrize("wire", ["float32", "float16", "int8", "int4"])
 def test_what_was_encoded_from_finite_numbers_is_finite(wire: str, values: Floats) -> None:
@@ -124,6 +126,7 @@ block_values = arrays.arrays(np.float32, st.integers(1, 200), elements=st.floats
 class TestBlocks:
     """int8 and int4: blocks of 64 with a shared bfloat16 scale."""
 
+    @pytest.mark.slow
     @given(values=block_values)
     def test_the_error_is_at_most_half_a_level(
         self, wire: str, most: int, bytes_per_block: int, values: Floats
@@ -188,6 +191,7 @@ def test_error_feedback_loses_nothing_over_rounds(wire: str) -> None:
     assert np.max(np.abs(balance)) < 2e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", ["float32", "float16", "int8", "int4"])
 @pytest.mark.parametrize("elements", [BLOCK, TILE - 1, TILE, TILE + 1, 2 * TILE + 3 * BLOCK])
 def test_tiles_leave_no_trace(wire: str, elements: int) -> None:

@@ -173,6 +173,7 @@ def test_of_equal_magnitudes_the_first_are_chosen() -> None:
     assert largest(rows, 64).tolist() == [[*range(63), 4000]]
 
 
+@pytest.mark.slow
 def test_error_feedback_sends_everything_in_the_end() -> None:
     """What was not among the largest grows until it is: the sum of what was sent follows what was produced."""
     dice = np.random.default_rng(1)

@@ -39,6 +39,7 @@ def test_a_long_file_feeds_many_peers(tmp_path: Path) -> None:
     assert all(piece.text.endswith("\n") for piece in pieces)
 
 
+@pytest.mark.slow
 def test_rows_of_parquet_files_are_documents(tmp_path: Path) -> None:
     """One per row, from the named column; an empty row is an empty document."""
     pyarrow.parquet.write_table(pyarrow.table({"body": ["one", None, "three"]}), tmp_path / "p.parquet")

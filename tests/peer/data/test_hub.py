@@ -44,6 +44,7 @@ def open_hub(spec: RunSpec) -> HubSource:
     return source
 
 
+@pytest.mark.slow
 def test_shards_hold_different_documents(spec: RunSpec) -> None:
     """No line of one shard is in another, though there are fewer files than shards."""
     source = open_hub(spec)
@@ -67,6 +68,7 @@ def test_a_shard_begins_again_at_its_end(spec: RunSpec) -> None:
     assert once.count("document 1-3 of the set") > 1
 
 
+@pytest.mark.slow
 def test_held_out_documents_are_not_in_the_shards(spec: RunSpec) -> None:
     """The evaluation set is by content, a tenth of the documents, and no shard has it."""
     source = open_hub(spec)

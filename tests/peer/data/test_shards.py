@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from peer.data.shards import SHARDS, is_held_out, owner, shard_of, shards_of
 peers = st.sets(st.text(min_size=1, max_size=8), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @given(peers)
 def test_every_shard_has_exactly_one_reader(group: set[str]) -> None:
     """The peers' shards are disjoint and together they are all shards."""

@@ -72,6 +72,7 @@ def loss_by_plain_transformers(folder: Path, run: RunOnDisk) -> float:
         return float(functional.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_the_exported_models_held_out_loss_is_the_anchors(
     architecture: str, corpus: Path, tmp_path: Path, no_network: None
@@ -84,6 +85,7 @@ def test_the_exported_models_held_out_loss_is_the_anchors(
     assert not run.trainer.anchor.theta.equal(FlatParameters(build(run.spec)).new())
 
 
+@pytest.mark.slow
 def test_an_untied_head_travels_too(corpus: Path, tmp_path: Path) -> None:
     """As does a tokenizer that is not bytes."""
     words = Tokenizer(models.WordLevel({"<end>": 0, "?": 1} | {"aeiou"[n]: n + 2 for n in range(5)}, unk_token="?"))

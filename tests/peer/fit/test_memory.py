@@ -82,6 +82,7 @@ def moved(spec: RunSpec, prepare: Callable[[nn.Module], object], micro: MicroBat
     return FlatParameters(model).new(), step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_backward", [False, True])
 @pytest.mark.parametrize(("most", "settled"), [(8, 8), (5, 4), (1, 1)])
 def test_out_of_memory_halves_the_micro_batch_and_keeps_the_step(
@@ -174,6 +175,7 @@ def test_memory_that_is_not_there_has_many_words(error: RuntimeError) -> None:
     assert not is_out_of_memory(ValueError(str(error)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [8, 5, 1])
 def test_a_loss_is_measured_with_as_many_sequences_as_have_room(spec: RunSpec, most: int) -> None:
     """Each counts once, and the loss is the same."""
@@ -200,6 +202,7 @@ def test_other_errors_are_not_taken_for_it(spec: RunSpec) -> None:
         InnerLoop(model, spec, Counting(spec.model.context), CPU).step(0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "found"), [(8, 8), (3, 2)])
 def test_a_dry_run_finds_what_has_room(spec: RunSpec, most: int, found: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real one, on the processor, with a model that has so much room."""
@@ -216,6 +219,7 @@ def test_a_dry_run_finds_what_has_room(spec: RunSpec, most: int, found: int, mon
     assert result.basis.run == spec.digest().hex()
 
 
+@pytest.mark.slow
 def test_a_dry_run_without_room_says_so(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     def build_small(spec: RunSpec) -> nn.Module:
         model = build(spec)

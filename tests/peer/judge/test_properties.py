@@ -53,6 +53,7 @@ def rounds(draw: st.DrawFn, figures: st.SearchStrategy[Any] = SIZES) -> tuple[An
     return records, members, layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reducer", REDUCERS)
 @FIXED
 @given(case=rounds(ANY))
@@ -89,6 +90,7 @@ def test_any_standards_of_the_spec_will_do(
     assert all(sum(row) <= WEIGHT_ONE for row in found.weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reducer", REDUCERS)
 @FIXED
 @given(case=rounds(ANY), data=st.data())
@@ -139,6 +141,7 @@ def integers_of(found: Judgement) -> list[int]:
     return [value for row in (*found.weights, found.scales, found.pulls) for value in row]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reducer", REDUCERS)
 @FIXED
 @given(case=rounds())
@@ -154,6 +157,7 @@ def test_the_unit_of_the_norms_does_not_matter(reducer: str, case: tuple[Any, ..
     assert all(abs(a - b) <= 16 for a, b in zip(integers_of(seven), integers_of(one), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reducer", REDUCERS)
 @FIXED
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=9), SIZES, st.floats(0.1, 1), st.integers(1, 500))

@@ -37,6 +37,7 @@ def test_golden_bytes() -> None:
     assert record.packed() == ("p", 3, bytes.fromhex("0000803f0000803e020102"), b"12345678")
 
 
+@pytest.mark.slow
 @FIXED
 @given(
     st.recursive(

@@ -26,6 +26,7 @@ def norm_of(spec: RunSpec, round: int, power: int) -> float:
     return math.fsum(rates) if power == 1 else math.hypot(*rates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("name", specs.SHIPPED)
 def test_no_shipped_schedule_is_refused_or_clipped(name: str, power: int) -> None:

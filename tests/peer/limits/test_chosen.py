@@ -105,6 +105,7 @@ def test_a_peer_that_listens_nowhere_may_do_so() -> None:
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.lists(st.text(max_size=5))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(sorted(ALL)) | st.text(max_size=10), VALUES, max_size=4))
 @settings(max_examples=500)
 def test_whatever_is_asked_for_is_refused_or_survives_a_restart(values: dict[str, Any]) -> None:

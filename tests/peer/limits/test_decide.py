@@ -201,6 +201,7 @@ ALL = PeerSettings(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(MANY, st.floats(-100, 1e6)), max_size=20))
 def test_whatever_sensors_and_clocks_say_there_is_a_verdict(looks: list[tuple[Readings, float]]) -> None:
     """One hold of a kind at most, each in words, none that ended long ago; and a share of time that can be rested."""

@@ -81,6 +81,7 @@ class Draw:
         self.sensed = self.true + (self.sensed - self.true) * math.exp(-seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tau_s", [20.0, 60.0, 150.0])
 @pytest.mark.parametrize("rise_c", [25.0, 50.0, 80.0])
 @pytest.mark.parametrize("micro_batch_s", [0.1, 1.0])

@@ -111,6 +111,7 @@ def by_the_wall(rules: list[str], now: float, zone: tzinfo) -> bool:
     return False
 
 
+@pytest.mark.slow
 @given(RULES, st.integers(0, 2 * YEAR_S), st.sampled_from(ZONES))
 @settings(deadline=None)
 def test_it_is_what_the_clock_on_the_wall_says(rules: list[str], after_s: int, zone: tzinfo) -> None:

@@ -42,6 +42,7 @@ def follow(live: Live, rounds: int, round_s: float, spread: float = 0.0) -> list
     return errors
 
 
+@pytest.mark.slow
 @given(st.floats(0.2, 20.0))
 def test_it_learns_by_what_factor_rounds_differ_from_the_formulas(factor: float) -> None:
     live = make_live()

@@ -127,6 +127,7 @@ def test_delays_between_regions_are_those_of_the_pairs() -> None:
             assert found[one, other] == (0.0 if one == other else delays.get(frozenset((mine, theirs)), usual_s))
 
 
+@pytest.mark.slow
 def test_ten_thousand_peers_have_no_matrix_of_their_own() -> None:
     """Two regions of 5,000, and as many regions of which nothing is said as there are peers."""
     rows = [{"name": name, "count": 5000, "region": name} for name in ("berlin", "tokyo")]

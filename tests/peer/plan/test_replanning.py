@@ -31,7 +31,8 @@ def movers(before: Placement, after: Replanned) -> set[str]:
     return {name for name, stage in stages_of(after.placement).items() if held.get(name) != stage}
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@pytest.mark.slow
+@settings(derandomize=True, deadline=None, max_examples=20)
 @given(
     kind=st.sampled_from(KINDS), seed=st.integers(0, 99), going=st.integers(0, 4), coming=st.integers(0, 4),
     least_gain=st.sampled_from([0.0, 0.1, 1.0]),

@@ -54,7 +54,8 @@ machines = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@pytest.mark.slow
+@settings(max_examples=30, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     rows=st.lists(machines, min_size=1, max_size=4), alike=st.booleans(), steps=st.integers(1, 60),
     batch=st.sampled_from([1, 2, 3]), pace=st.sampled_from(["steps", "speed", "time"]),

@@ -53,6 +53,7 @@ def unlike(
     return random_network(devices, seed, kind=kind), work, speeds
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
 @UNLIKE
 def test_what_is_reported_is_the_least_that_any_layout_costs(**drawn: Any) -> None:
@@ -64,6 +65,7 @@ def test_what_is_reported_is_the_least_that_any_layout_costs(**drawn: Any) -> No
     assert found.cost_s == pytest.approx(oracle.least_step_s(network, work, speeds, len(found.pipelines)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync_steps", [1, 5])
 @pytest.mark.parametrize("micro_batches", [1, 4])
 def test_the_least_of_eight_devices_in_four_stages(sync_steps: int, micro_batches: int) -> None:
@@ -73,6 +75,7 @@ def test_the_least_of_eight_devices_in_four_stages(sync_steps: int, micro_batche
         assert place(network, work, speeds=speeds).cost_s == pytest.approx(least_s), kind
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=40)
 @UNLIKE
 def test_the_search_finds_it_too(**drawn: Any) -> None:
@@ -84,6 +87,7 @@ def test_the_search_finds_it_too(**drawn: Any) -> None:
     assert found.cost_s == pytest.approx(oracle.least_step_s(network, work, speeds, len(found.pipelines)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sync_steps", [1, 9])
 def test_no_swap_of_two_devices_makes_what_is_reported_less(kind: str, sync_steps: int) -> None:
@@ -99,7 +103,8 @@ def test_no_swap_of_two_devices_makes_what_is_reported_less(kind: str, sync_step
         assert oracle.step_s(network, work, speeds, pipelines) >= found.cost_s * (1 - 1e-8)
 
 
-@pytest.mark.parametrize("stages", [16, 32, 64])
+@pytest.mark.slow
+@pytest.mark.parametrize("stages", [16, 64])
 def test_many_stages_take_less_than_a_minute(stages: int) -> None:
     """Of 64 devices of unlike speeds over ten places, with as much effort as is usual, on one core."""
     speeds = np.random.default_rng(0).uniform(0.3, 1, 64).tolist()
@@ -123,6 +128,7 @@ def test_a_pipeline_takes_time_to_fill() -> None:
     assert "computing" not in place(network, replace(work, compute_s=0)).explained()
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=40)
 @UNLIKE
 def test_as_many_pipelines_as_make_the_most_steps(**drawn: Any) -> None:

@@ -28,6 +28,7 @@ def test_the_chaos_matrix(capsys: pytest.CaptureFixture[str]) -> None:
     assert not failed, "\n".join(failed[:20])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 100, 333, 479, 601])
 def test_a_schedule_is_told_by_its_number(number: int) -> None:
     """The same number, the same schedule, so that a failure can be replayed."""

@@ -243,6 +243,7 @@ def caught_by(catch: Catch) -> int | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", CATCHES, ids=lambda damage: damage.__name__)
 def test_damage_is_caught(damage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Within so many schedules at least one invariant breaks. Plain faults alone miss the voter's sins."""

@@ -118,6 +118,7 @@ def test_nobody_awaited_means_the_cap() -> None:
     assert learn([all_alike(NOT_AWAITED, NOT_AWAITED)] * 8, RULES) == CAPS
 
 
+@pytest.mark.slow
 @given(
     took=st.lists(st.lists(st.integers(0, NEVER), min_size=1, max_size=8), min_size=1, max_size=8),
     patience=st.floats(1.0, 100.0),

@@ -69,6 +69,7 @@ def accused(world: World) -> dict[str, set[str]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.01, 100.0])
 @pytest.mark.parametrize("peers", [3, 4, 6])
 def test_a_reducer_that_lies_about_norms_is_convicted(
@@ -92,6 +93,7 @@ def test_a_reducer_that_lies_about_norms_is_convicted(
     assert all(block.update.ballot <= 1 for block in blocks), "a liar is not waited for"
 
 
+@pytest.mark.slow
 def test_all_see_it_though_one_is_lied_about(lies_about: Callable[[int | None, float], None]) -> None:
     """The victim shows everybody its bytes: each honest peer knows from them, not from what it is told."""
     lies_about(0, 100.0)
@@ -133,6 +135,7 @@ def test_honest_peers_object_to_nothing() -> None:
     assert rows_of(world) == []
 
 
+@pytest.mark.slow
 def test_an_objection_costs_whoever_hears_it_no_memory(lies_about: Callable[[int | None, float], None]) -> None:
     """One for each member and exchange; after the next exchange they are forgotten."""
     lies_about(None, 100.0)

@@ -44,6 +44,7 @@ def heads(world: World) -> set[bytes]:
     return {peer.disk.heads[last - 1].anchor for peer in world.peers}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("peers", "side"), [(2, 1), (3, 1), (4, 2), (5, 2), (6, 3), (7, 3)])
 def test_both_sides_end_on_one_branch(peers: int, side: int, seed: int) -> None:
@@ -56,6 +57,7 @@ def test_both_sides_end_on_one_branch(peers: int, side: int, seed: int) -> None:
     world.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_side_that_did_more_is_kept(seed: int) -> None:
     """Three of five went on at once, two after a wait: it is those two who undo, and they say so."""
@@ -68,6 +70,7 @@ def test_the_side_that_did_more_is_kept(seed: int) -> None:
         assert len(said) == (1 if peer in world.peers[:2] else 0)
 
 
+@pytest.mark.slow
 def test_what_the_losing_branch_held_of_a_peers_work_is_offered_again() -> None:
     """After the fork switch the balance holds what the undone updates had counted, and a later update counts it."""
     world = apart(5, 2, 1)
@@ -88,6 +91,7 @@ def test_what_the_losing_branch_held_of_a_peers_work_is_offered_again() -> None:
     world.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_crash_in_the_middle_of_a_fork_switch_is_recovered(seed: int) -> None:
     """Killed at any effect around the switch, the peer ends on the winning branch with its books in order."""
@@ -185,6 +189,7 @@ def test_silence_gives_nothing_up() -> None:
     assert not gives_up("p1", "p2", said=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "number"),
     [

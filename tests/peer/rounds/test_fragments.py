@@ -117,6 +117,7 @@ def test_an_update_of_other_parts_is_refused() -> None:
 # ---- faults ----
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fragments", [2, 3])
 def test_faults_in_every_phase(fragments: int) -> None:
     """A part of the chaos matrix."""
@@ -124,6 +125,7 @@ def test_faults_in_every_phase(fragments: int) -> None:
         chaos.run(chaos.case(number), fragments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["random", "targeted", "forks"])
 @pytest.mark.parametrize("fragments", [2, 3])
 def test_schedules_of_faults(fragments: int, kind: str) -> None:
@@ -136,6 +138,7 @@ def test_schedules_of_faults(fragments: int, kind: str) -> None:
     assert kind != "forks" or sum(world.counts["undone"] for world in worlds) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fragments", [2, 3])
 def test_a_fork_that_undoes_rounds_of_every_fragment(fragments: int) -> None:
     """Two of five go on apart for long; what their branch had counted of them, in any fragment, is owed again."""

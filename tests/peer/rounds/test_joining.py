@@ -72,6 +72,7 @@ def said(peer: LogicalPeer, state: str) -> list[str]:
 # ---- in a swarm ----
 
 
+@pytest.mark.slow
 def test_a_joiner_overtakes_a_run_of_many_rounds() -> None:
     """Fifty rounds in three seconds of a network with 10 to 50 ms: no pause between two blocks or two answers."""
     world = old_world()
@@ -83,6 +84,7 @@ def test_a_joiner_overtakes_a_run_of_many_rounds() -> None:
     world.check()
 
 
+@pytest.mark.slow
 def test_a_joiner_takes_part_in_the_second_round_after_its_arrival() -> None:
     """Whatever moment it arrives at; as a member of one round it votes in the next."""
     for seed in range(2):
@@ -96,6 +98,7 @@ def test_a_joiner_takes_part_in_the_second_round_after_its_arrival() -> None:
         world.check()
 
 
+@pytest.mark.slow
 def test_a_joiner_says_how_far_it_is() -> None:
     """At most once a second, in words and bytes; at the end that it is in step."""
     world = old_world(link=LinkModel(delay_s=(0.5, 1.0)))
@@ -115,12 +118,14 @@ def test_a_joiner_says_how_far_it_is() -> None:
     assert len(words) <= world.now - LATE_S + 1
 
 
+@pytest.mark.slow
 def test_nobody_who_stayed_in_step_is_told_so() -> None:
     """A peer that misses a single commit makes no noise."""
     world = old_world(link=LinkModel(delay_s=(0.01, 0.3), loss=0.1))
     assert all(said(peer, "READY") == said(peer, "SYNCING") == [] for peer in world.peers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_nothing_of_a_joiner_counts_before_it_is_in_step(seed: int) -> None:
     """Over a bad network too, it promises nothing and so is in no group."""
@@ -138,6 +143,7 @@ def test_nothing_of_a_joiner_counts_before_it_is_in_step(seed: int) -> None:
     world.check()
 
 
+@pytest.mark.slow
 def test_a_joiner_with_other_bits_does_not_take_part() -> None:
     """It says so, with both digests, follows the chain, trains on nothing and is in no group; the others go on."""
     world = old_world()
@@ -154,6 +160,7 @@ def test_a_joiner_with_other_bits_does_not_take_part() -> None:
     assert not late.disk.contributions
 
 
+@pytest.mark.slow
 def test_a_joiner_is_in_step_though_no_round_can_commit() -> None:
     """Two of three voters are away: it catches up from the third, compares bits with it, trains, and waits."""
     world = old_world()
@@ -171,6 +178,7 @@ def test_a_joiner_is_in_step_though_no_round_can_commit() -> None:
     world.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [1, 10, 20])
 def test_the_source_may_die_in_the_middle(blocks: int) -> None:
     """The one that gave the blocks so far is gone: the others are asked within seconds."""
@@ -183,6 +191,7 @@ def test_the_source_may_die_in_the_middle(blocks: int) -> None:
     world.check()
 
 
+@pytest.mark.slow
 def test_a_source_that_forges_is_left_for_an_honest_one() -> None:
     """p0 gives blocks with an inflated weight and bytes of its own: the joiner says so and gets the true ones."""
     world = old_world()
@@ -210,6 +219,7 @@ def test_a_source_that_forges_is_left_for_an_honest_one() -> None:
     world.check()
 
 
+@pytest.mark.slow
 def test_a_joiner_that_is_killed_goes_on_where_it_was() -> None:
     """What is in the chain on its disk is not fetched again."""
     world = old_world()
@@ -238,6 +248,7 @@ def test_a_joiner_that_is_killed_goes_on_where_it_was() -> None:
     world.check()
 
 
+@pytest.mark.slow
 def test_a_peer_that_slept_through_many_rounds_is_a_newcomer_again() -> None:
     """It does not train on an anchor that is long past, and says when it is in step."""
     world = World(3, 4)
@@ -252,6 +263,7 @@ def test_a_peer_that_slept_through_many_rounds_is_a_newcomer_again() -> None:
     world.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_a_peer_that_slept_asks_for_every_part_once(seed: int) -> None:
     """It wakes to the old proposals of its round and to the chain: what it fetches for one is not asked for again."""

@@ -11,6 +11,8 @@ from peer.rounds.effects import Leaving
 from peer.testing.logical_peer import TRAIN_S, LogicalPeer
 from peer.testing.world import World
 
+pytestmark = pytest.mark.slow
+
 ROUND = 6
 """The one in whose course somebody leaves."""
 GOODBYE_S = 0.2

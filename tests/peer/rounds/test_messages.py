@@ -152,6 +152,7 @@ plain_values = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(kind=st.sampled_from(sorted({message.code for message in MESSAGES})), value=plain_values)
 def test_random_msgpack_raises_nothing_but_value_error(kind: int, value: object) -> None:
     """Well-formed values of the wrong shape, type or range."""

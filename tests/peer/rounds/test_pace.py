@@ -155,6 +155,7 @@ def outcome(slow: float, seed: int, pace: str, max_train_s: float = 3600.0) -> R
 PACES = {"speed": ("speed", 3600.0), "time": ("time", 20.5)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", PACES)
 @pytest.mark.parametrize(("slow", "seed"), [(3.0, 0), (4.0, 1)])
 def test_a_slow_peer_costs_the_others_nothing_and_counts_in_every_round(seed: int, slow: float, pace: str) -> None:
@@ -174,6 +175,7 @@ def test_a_slow_peer_costs_the_others_nothing_and_counts_in_every_round(seed: in
             assert row[index] / sum(row) == pytest.approx(unequal.share("p3", block), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_where_all_make_the_same_steps_the_slow_one_is_late_or_holds_everybody_up() -> None:
     """What paces are for, and what the test before would see without them."""
     alike, unequal = outcome(1.0, 0, "steps"), outcome(4.0, 0, "steps")
@@ -182,6 +184,7 @@ def test_where_all_make_the_same_steps_the_slow_one_is_late_or_holds_everybody_u
     assert unequal.round_s > 1.05 * alike.round_s or late > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_by_the_time_all_are_ready_within_a_step(seed: int) -> None:
     """And the group waits for nobody, whatever the speeds, with steps that do not divide the time."""
@@ -195,6 +198,7 @@ def test_by_the_time_all_are_ready_within_a_step(seed: int) -> None:
     assert steps == {"p0": 25, "p1": 19, "p2": 9, "p3": 4}
 
 
+@pytest.mark.slow
 def test_a_peer_that_gets_slower_in_the_middle_of_a_run_is_late_once_at_most() -> None:
     """Its owner begins to use the machine: the others hear it, and so does its own part."""
     world = PacedWorld((1.0, 1.0, 1.0, 1.0), 7, pace="speed")

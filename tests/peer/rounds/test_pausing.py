@@ -203,6 +203,7 @@ def duration_s(swarm: LogicalSwarm, first: int, last: int) -> float:
     return at_s[last] - at_s[first]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("peers", "paused"), [(2, 1), (3, 1), (3, 2), (5, 2), (5, 4)])
 @pytest.mark.parametrize("seed", range(4))
 def test_rounds_do_not_get_longer(peers: int, paused: int, seed: int) -> None:

@@ -23,6 +23,7 @@ def newest(swarm: LogicalSwarm, peer: int = 1) -> int:
     return len(swarm.committed(peer))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("peers", [3, 4, 5])
 def test_it_is_no_member_from_the_next_ballot_on_and_is_back_when_that_is_lifted(peers: int, seed: int) -> None:
@@ -41,6 +42,7 @@ def test_it_is_no_member_from_the_next_ballot_on_and_is_back_when_that_is_lifted
     swarm.assert_agreement()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["train", "freeze", "group", "send", "judge", "reduce", "commit", "apply"])
 def test_what_has_begun_with_it_ends_as_it_must(phase: str) -> None:
     """Quarantined in any phase of a round, that round is decided, and in no phase a majority is lost."""

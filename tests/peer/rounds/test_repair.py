@@ -88,6 +88,7 @@ def committed(world: World, hit: list[LogicalPeer]) -> tuple[Block, float]:
     return others[0].disk.blocks[ROUND], took_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strike", [die, stall])
 @pytest.mark.parametrize(("phase", "peers", "victims"), [
     ("judge", 3, 1), ("judge", 4, 1), ("judge", 5, 2), ("reduce", 3, 1), ("reduce", 4, 1), ("reduce", 5, 2),
@@ -107,6 +108,7 @@ def test_a_round_survives_its_reducers(strike: Strike, phase: str, peers: int, v
         assert all(peer.disk.head.round >= newest - 1 for peer in world.peers if peer.alive)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peers", [3, 5])
 def test_what_a_dead_reducer_had_sent_is_used(peers: int) -> None:
     """Whoever got its mean before it died has the bytes; nothing is reduced again for that."""
@@ -123,6 +125,7 @@ def test_what_a_dead_reducer_had_sent_is_used(peers: int) -> None:
     assert repaired == 0
 
 
+@pytest.mark.slow
 def test_the_work_of_the_living_is_in_every_repaired_part() -> None:
     """And that of the dead where it had arrived."""
     for seed in SEEDS:
@@ -133,6 +136,7 @@ def test_the_work_of_the_living_is_in_every_repaired_part() -> None:
             assert len(parts) == 3 if peer not in hit else 2 <= len(parts) <= 3
 
 
+@pytest.mark.slow
 def test_a_part_that_nobody_can_give_is_void_and_stays_in_the_balance() -> None:
     """Its reducer dies, and what the next one computes arrives nowhere."""
     voids = 0

@@ -67,6 +67,7 @@ def liars_on_chain(world: World) -> set[str]:
     return {row[0] for block in blocks for row in block.update.penalties if row[1] == MISDECLARED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("peers", "others"), [(3, 1), (4, 1), (4, 2), (6, 1), (6, 3)])
 def test_a_reducer_that_sends_two_means_is_convicted(peers: int, others: int, two_means: Callable[[int], None]) -> None:
     """However many got which: everybody has both before long. All digests of committed rounds are equal."""
@@ -84,6 +85,7 @@ def test_a_reducer_that_sends_two_means_is_convicted(peers: int, others: int, tw
     assert len({peer.disk.heads[newest - 1].anchor for peer in world.peers}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [1, -1, 65_537, 1 << 62])
 @pytest.mark.parametrize("peers", [3, 5])
 def test_a_coordinator_whose_update_is_not_what_is_computed_is_convicted(

@@ -15,6 +15,8 @@ from peer.rounds.messages import BytesSent, MeanSent
 from peer.testing.logical_peer import LogicalPeer
 from tests.model_swarm import CALM_S, TAKEOVER_S, FaultyWorld, run_schedule
 
+pytestmark = pytest.mark.slow
+
 SCHEDULES = 10
 FIRST = 1_000_000
 """Other schedules than those of `test_chaos.py`."""

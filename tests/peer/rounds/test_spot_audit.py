@@ -91,6 +91,7 @@ def penalties(world: World, *, without: str = "") -> list[PenaltyImposed]:
     return [event for event in reports if isinstance(event, PenaltyImposed) and event.code == "MISDECLARED"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peers", [2, 3, 5])
 def test_a_round_without_lies_is_not_delayed(peers: int) -> None:
     """With every part audited an update is proposed as soon as a TABLE, a mean or verdict, and what is written need."""
@@ -113,6 +114,7 @@ def test_a_round_without_lies_is_not_delayed(peers: int) -> None:
     assert not any(isinstance(event, AlertRaised) for peer in world.peers for event in peer.reports)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peers", [2, 3, 5])
 def test_a_lying_reducer_is_caught_and_put_right(peers: int, lies: Callable[[int], None]) -> None:
     """No wrong mean is committed in a ballot that somebody else coordinates; liars are named, nobody else is."""
@@ -186,6 +188,7 @@ def test_an_accuser_that_shows_nothing_costs_a_deadline(lies: Callable[[int], No
     assert all(block.update.ballot <= 1 for block in world.peers[0].disk.blocks), "nobody waits for a liar"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_faults_are_not_lies(seed: int) -> None:
     """Crashes, stalls, partitions, lost and old messages: nobody who is honest is accused, or doubted."""
@@ -196,6 +199,7 @@ def test_faults_are_not_lies(seed: int) -> None:
     assert not codes & {"MISDECLARED", "AUDIT"}
 
 
+@pytest.mark.slow
 def test_audited_bytes_are_a_fraction_of_all() -> None:
     """What is sent a second time is `audit` of what is sent at all."""
     sent = [0, 0]

@@ -38,6 +38,7 @@ def alerts(peer: LogicalPeer, code: str) -> list[str]:
     return [event.text for event in peer.reports if isinstance(event, AlertRaised) and event.code == code]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("peers", "gone"), [(2, 1), (3, 2), (4, 3), (5, 3), (7, 5)])
 def test_the_rest_goes_on_when_the_majority_has_died(peers: int, gone: int) -> None:
     """It says so once, the blocks are weak at first, and from then on it decides by itself."""

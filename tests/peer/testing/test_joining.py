@@ -29,6 +29,7 @@ def first_round_of(run: LogicalSwarm, newcomer: int, since: int) -> int:
     return next(round for round in range(since, since + 4) if round == since + 3 or newcomer in run.group(round))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peers", range(2, 7))
 def test_a_newcomer_takes_part_in_the_second_round_after_its_arrival(peers: int) -> None:
     """It arrives in any phase of any of the first rounds, and replays the chain first."""
@@ -39,6 +40,7 @@ def test_a_newcomer_takes_part_in_the_second_round_after_its_arrival(peers: int)
         assert first_round_of(run, newcomer, making) <= making + 2, f"seed {seed}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peers", [2, 4])
 def test_so_does_one_that_has_a_hundred_rounds_to_replay(peers: int) -> None:
     """More than a source sends at once."""
@@ -58,6 +60,7 @@ def test_several_arrive_at_once_and_all_take_part() -> None:
     assert run.group(len(run.committed(0))) == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_a_newcomer_finds_a_run_that_its_founders_have_left() -> None:
     """Those who came later are on the board, and they are the electorate now."""
     run = LogicalSwarm(peers=2, seed=6)

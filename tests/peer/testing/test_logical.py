@@ -53,6 +53,7 @@ def run_until(run: LogicalSwarm, happened: Callable[[], bool], within_s: float, 
         run.run_for(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peers", [3, 5])
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("kind", FAULTS)
@@ -74,6 +75,7 @@ def test_one_peer_costs_the_others_their_deadlines_at_most_and_takes_part_again(
     run.assert_agreement()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
 def test_two_peers_wait_for_each_other(phase: str) -> None:
     """Both are a majority: while one is gone nothing commits, or both have the bytes already; then they go on."""
@@ -138,6 +140,7 @@ def history(seed: int) -> list[object]:
     return [run.committed(peer) for peer in range(run.size)]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_history() -> None:
     """Times and digests included; another seed gives another one."""
     assert history(1) == history(1)

@@ -35,6 +35,7 @@ def frozen(trainer: Trainer) -> dict[str, np.ndarray]:
     return dict(zip(trainer.layer_names, np.split(np.concatenate(pieces), bounds), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [LAYER, ""])
 def test_a_real_peer_offers_a_multiple_of_one_layer_or_of_all(tmp_path: Path, layer: str) -> None:
     plain, odd = (Trainer(load("micro"), "p", tmp_path / name, torch.device("cpu")) for name in ("plain", "odd"))

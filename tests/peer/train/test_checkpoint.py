@@ -104,6 +104,7 @@ DAMAGES = {"truncated": truncate, "empty": empty, "gone": remove} | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damage_to_any_file_is_noticed(shelf: Checkpoints, name: str, damage: Callable[[Path], None]) -> None:

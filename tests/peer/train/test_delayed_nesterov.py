@@ -173,6 +173,7 @@ def delayed_and_paced(problem: Problem, updates: int, *, period: int = WORKERS, 
     return asynchronous(problem, updates, delayed.push, theta, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_delayed_and_paced_work_is_worth_as_much_as_synchronous_work_and_done_sooner(seed: int) -> None:
     """After as many inner steps in all the loss is the same, to noise; the slowest of the four holds nobody up."""

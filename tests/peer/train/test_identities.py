@@ -230,6 +230,7 @@ def offences(tree: ast.AST) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_anchor_code_uses_no_fused_operation() -> None:
     """No `alpha=`, lerp, addcmul, addcdiv or torch optimizer in outer, anchor, balance and what they import."""
     sources = anchor_sources()

@@ -45,6 +45,7 @@ def changed(spec: RunSpec, **inner: object) -> RunSpec:
     return dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, **inner))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_training_lowers_the_loss(spec: RunSpec, optimizer: str) -> None:
     """Forty steps on eight sequences: half of a guess's loss is learned by heart, and reported."""

@@ -107,6 +107,7 @@ def refused(decided: DecidedRound, parts: Sequence[int]) -> Update:
     return dataclasses.replace(decided.update, parts=means)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "wire", "threads"),
     [("llama", "int4", 1), ("llama", "float32", 4), ("gpt2", "int4", 4), ("llama", "sparse", 1)],
@@ -226,6 +227,7 @@ def test_a_step_that_does_not_wait_for_its_layers_learns_from_a_mix(
     twins.layered.finish_apply()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "look",
     [

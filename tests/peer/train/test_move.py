@@ -36,6 +36,7 @@ def two(spec: RunSpec, tmp_path: Path, request: pytest.FixtureRequest) -> list[T
     return [Trainer(spec, name, tmp_path / name, torch.device("cpu")) for name in NAMES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "two",
     [

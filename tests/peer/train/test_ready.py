@@ -183,6 +183,7 @@ def test_a_guarded_reader_never_reads_a_mix() -> None:
     assert mixes(run_all(guarded)) == 0
 
 
+@pytest.mark.slow
 def test_a_reader_whose_version_is_gone_is_told_so_before_it_reads() -> None:
     """It recomputes outside: either nothing has changed, or StaleVersion."""
     races = run_all(outside_but_asking)
@@ -190,6 +191,7 @@ def test_a_reader_whose_version_is_gone_is_told_so_before_it_reads() -> None:
     assert 0 < sum(race.refused for race in races) < SCHEDULES * VERSIONS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [asking_nobody, asking_only_once, leaving_before_the_backward_pass])
 def test_a_careless_reader_reads_a_mix_in_most_schedules(read: Callable[[Race], Task]) -> None:
     """So that the schedules are hard enough for the careful one's result to mean something."""

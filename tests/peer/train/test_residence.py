@@ -80,6 +80,7 @@ def places(tensors: list[Tensor]) -> set[int]:
     return {tensor.untyped_storage().data_ptr() for tensor in tensors}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_training_goes_on_bit_for_bit(optimizer: str) -> None:
     goes_on_as_if_it_had_stayed(CPU, optimizer)

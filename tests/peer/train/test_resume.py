@@ -123,6 +123,7 @@ STREAMING = {"overlap": "streaming", "merge": "rebase"}
 MERGING = {"overlap": "streaming", "merge": "interpolate", "alpha": 0.25}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "optimizer", "wire", "round"),
     [

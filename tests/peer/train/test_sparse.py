@@ -109,6 +109,7 @@ def test_a_mean_of_two_has_what_either_sent(make_sparse: Make) -> None:
     assert int(moved.sum()) > 0.9 * int(sent.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reducer", ["edit", "centered-clip"])
 def test_rounds_of_real_machines_commit(spec: RunSpec, tmp_path: Path, reducer: str) -> None:
     """Parts of one size, means of another, through frames, disks and votes; every part is audited, none is void."""

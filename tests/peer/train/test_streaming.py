@@ -93,6 +93,7 @@ class Fragment:
         self.start = self.local.clone()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
 @pytest.mark.parametrize("fragments", [1, 2, 3])
@@ -177,6 +178,7 @@ def rounds_of(trainers: Sequence[Trainer]) -> list[tuple[bytes, ...]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merge", [{"merge": "interpolate", "alpha": 0.0}, {"merge": "rebase"}])
 def test_without_a_delay_it_is_plain_diloco_bit_for_bit(make: Make, merge: dict[str, Any]) -> None:
     """One fragment, float32: two peers' anchors and local parameters, as of peers that wait."""

@@ -49,6 +49,7 @@ def averaged(trainer: Trainer, round: int) -> Tensor:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [{}, {"overlap": "streaming", "merge": "rebase"}, {"overlap": "streaming"}])
 @pytest.mark.parametrize("fragments", FRAGMENTS)
 def test_each_fragment_moves_in_its_turn_alone(make: Make, fragments: int, overlap: dict[str, Any]) -> None:
@@ -167,6 +168,7 @@ def test_a_jump_leaves_what_is_on_offer_behind(make: Make) -> None:
     assert contribution(trainer, digest("there")).effort.staleness == 1, "made in round 0 for the turn in round 1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "table",
     [{"overlap": "layerwise"}, {"overlap": "streaming", "merge": "rebase"}, {"overlap": "streaming"}],
@@ -230,6 +232,7 @@ def test_a_round_sends_its_fragment_alone(make: Make) -> None:
     assert max(sizes[2]) < 0.67 * sizes[1][0]
 
 
+@pytest.mark.slow
 def test_a_chain_of_fragments_is_audited_and_exported(tmp_path: Path) -> None:
     """Every block by the fragment of its round, and the anchor at its end from the first parameters on."""
     write_corpus(tmp_path / "corpus")

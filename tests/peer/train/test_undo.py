@@ -77,6 +77,7 @@ def undo(trainer: Trainer, first: Anchor, kept: Sequence[DecidedRound], undone: 
     return trainer.undo([decided.update for decided in reversed(undone)], after(first, trainer, kept))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_the_losers_end_with_the_bits_of_the_winners(make: Make, wire: str, optimizer: str) -> None:
@@ -302,6 +303,7 @@ class Pair:
         self.chain.append(decided)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("seed", range(6))
 def test_from_branch_to_branch_nothing_is_lost_or_counted_twice(make: Make, wire: str, seed: int) -> None:
@@ -315,6 +317,7 @@ def test_from_branch_to_branch_nothing_is_lost_or_counted_twice(make: Make, wire
     assert np.any(pair.books[0].counted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fragments", [2, 3])
 @pytest.mark.parametrize("wire", ["float32", "int4"])
 @pytest.mark.parametrize("seed", range(3))
@@ -408,6 +411,7 @@ def _fail(path: Path, why: str) -> None:
     raise AssertionError(f"{path}: {why}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", ["float32", "int4"])
 def test_a_crash_at_any_step_of_a_healing_loses_nothing(make: Make, tmp_path: Path, wire: str) -> None:
     """The same balance and the same offers as of a peer that lived on: what it learned was in a checkpoint."""

@@ -86,6 +86,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Scarce]:
     return prepare
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "where", "at", "steps_before"),
     [

@@ -12,6 +12,8 @@ from tui.feed.recording import Recording
 from tui.fold import fold_all
 from tui.snapshot import WEIGHT_ONE, Penalised, Swarm
 
+pytestmark = pytest.mark.slow
+
 SIZE = (140, 70)
 
 

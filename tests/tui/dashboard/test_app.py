@@ -28,6 +28,7 @@ def recording() -> Dashboard:
     return Dashboard(Recording(RECORDING), clock=lambda: 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "name"), [(str(number), name) for number, name in enumerate(SCREENS, start=1)])
 async def test_a_digit_shows_its_screen(key: str, name: str) -> None:
     app = recording()
@@ -96,6 +97,7 @@ async def test_esc_stays_in_the_run() -> None:
     assert source.remembering.asked == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "outcome", "asked"), [("q", "detach", []), ("Q", "leave", ["leave"])])
 async def test_ctrl_c_asks_whether_to_detach_or_to_leave(answer: str, outcome: str, asked: list[str]) -> None:
     source = Attached()
@@ -117,6 +119,7 @@ async def test_ctrl_c_twice_detaches() -> None:
     assert source.remembering.asked == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "cmd"), [("p", "pause"), ("f", "finish")])
 async def test_a_command_goes_to_the_peer_and_its_answer_is_shown(key: str, cmd: str) -> None:
     source = Attached()
@@ -170,6 +173,7 @@ async def test_a_refused_command_is_one_line() -> None:
         assert "finish: the peer did not answer" in text_of(app)
 
 
+@pytest.mark.slow
 async def test_z_snoozes_for_one_three_and_eight_hours_and_p_ends_it() -> None:
     source = Attached()
     app = attached(source)
@@ -240,6 +244,7 @@ async def test_a_peer_that_hangs_is_not_said_to_train(monkeypatch: pytest.Monkey
         assert "did not answer" not in text_of(app)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["p", "f", "z", "Q"])
 async def test_read_only_commands_nothing_and_says_why(key: str) -> None:
     source = Attached()
@@ -250,6 +255,7 @@ async def test_read_only_commands_nothing_and_says_why(key: str) -> None:
     assert source.remembering.asked == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["p", "f", "z", "Q"])
 async def test_a_recording_commands_nothing_and_says_why(key: str) -> None:
     app = recording()
@@ -284,6 +290,7 @@ async def test_y_copies_the_id_of_the_selected_peer() -> None:
         assert app.clipboard == peer_id(2)
 
 
+@pytest.mark.slow
 async def test_a_shows_only_alerts() -> None:
     app = recording()
     async with opened(app) as pilot:
@@ -307,6 +314,7 @@ async def test_help_names_every_screen_key_and_sign() -> None:
         assert "MISDECLARED" not in text_of(app)
 
 
+@pytest.mark.slow
 async def test_the_palette_offers_the_screens() -> None:
     app = recording()
     async with opened(app) as pilot:
@@ -336,6 +344,7 @@ async def test_tab_moves_through_what_can_be_focused_and_back() -> None:
         assert app.focused is before
 
 
+@pytest.mark.slow
 async def test_a_recording_plays_steps_and_jumps() -> None:
     app = recording()
     async with opened(app) as pilot:
@@ -361,6 +370,7 @@ async def test_a_recording_plays_steps_and_jumps() -> None:
         assert f"{playback.count:,} of {playback.count:,}" in text_of(app)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["1", "2", "4", "5", "6", "7"])
 async def test_the_keys_of_a_recording_work_on_every_screen(key: str) -> None:
     """Only on the third one, the lanes of the rounds, do left and right move something else."""
@@ -416,6 +426,7 @@ async def test_nothing_is_drawn_twice() -> None:
         assert len(shown) == 1
 
 
+@pytest.mark.slow
 async def test_a_swarm_of_nobody_is_drawn_on_every_screen() -> None:
     app = Dashboard(Canned(Swarm()), clock=lambda: 0.0)
     async with opened(app) as pilot:
@@ -423,6 +434,7 @@ async def test_a_swarm_of_nobody_is_drawn_on_every_screen() -> None:
         assert "no peer yet" in text_of(app)
 
 
+@pytest.mark.slow
 async def test_names_are_never_markup() -> None:
     swarm = swarm_of(2)
     peers = dict(swarm.peers)

@@ -62,6 +62,7 @@ async def test_a_volunteer_reads_what_the_peer_does_and_until_when() -> None:
         assert "12.3k tokens/s" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("after_s", "told"), [(42.0, "0:42 left"), (-1.0, "")])
 async def test_the_end_of_the_phase_is_counted_down_to(after_s: float, told: str) -> None:
     """Where the state itself has no end; what is over is not counted."""

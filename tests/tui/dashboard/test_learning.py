@@ -14,6 +14,7 @@ from tui.dashboard.learning import LearningPanel, Medians
 from tui.snapshot import Swarm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(60, 24), (80, 24), (120, 40), (200, 60)])
 async def test_curves_are_named_with_marker_and_newest_value(size: tuple[int, int]) -> None:
     app = dashboard(swarm_of(3), me=peer_id(1))
@@ -35,6 +36,7 @@ async def test_with_room_all_four_charts_are_there() -> None:
         assert fact in text
 
 
+@pytest.mark.slow
 async def test_l_n_t_r_hide_and_show_charts_but_the_last_one_stays() -> None:
     app = dashboard(swarm_of(3), me=peer_id(1))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -64,6 +66,7 @@ async def test_x_goes_over_tokens_rounds_and_time() -> None:
         assert "over tokens" in text_of(app)
 
 
+@pytest.mark.slow
 async def test_brackets_show_the_newer_half_and_all_again() -> None:
     app = dashboard(swarm_of(3, rounds=64), me=peer_id(1))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -67,6 +67,7 @@ async def test_my_settings_are_read_by_group_with_what_they_mean() -> None:
         assert "4096 MB" in row_of(app, "chain_mb")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("ascii_only", "mono"), [(False, False), (True, True)])
 async def test_a_value_is_edited_where_it_stands(size: tuple[int, int], ascii_only: bool, mono: bool) -> None:
@@ -86,6 +87,7 @@ async def test_a_value_is_edited_where_it_stands(size: tuple[int, int], ascii_on
         assert app.query_one("#home").display
 
 
+@pytest.mark.slow
 async def test_an_invalid_value_is_refused_in_the_peers_words_and_can_be_corrected() -> None:
     source = Attached()
     app = shown(source)
@@ -104,6 +106,7 @@ async def test_an_invalid_value_is_refused_in_the_peers_words_and_can_be_correct
         assert "900 W" in row_of(app, "max_power_w")
 
 
+@pytest.mark.slow
 async def test_what_is_no_number_is_refused_too() -> None:
     source = Attached()
     app = shown(source)
@@ -115,6 +118,7 @@ async def test_what_is_no_number_is_refused_too() -> None:
         assert app.query_one("#limits-input", Input).value == "much"
 
 
+@pytest.mark.slow
 async def test_esc_gives_up() -> None:
     source = Attached()
     app = shown(source)
@@ -128,6 +132,7 @@ async def test_esc_gives_up() -> None:
         assert app.query_one("#home").display
 
 
+@pytest.mark.slow
 async def test_a_click_on_another_line_gives_up_too() -> None:
     source = Attached()
     app = shown(source)
@@ -142,6 +147,7 @@ async def test_a_click_on_another_line_gives_up_too() -> None:
     assert source.limited.asked == []
 
 
+@pytest.mark.slow
 async def test_the_editor_begins_with_the_present_value_and_a_list_is_commas() -> None:
     source = Attached()
     source.limited.settings["pause_for"] = ["steam", "obs"]
@@ -156,6 +162,7 @@ async def test_the_editor_begins_with_the_present_value_and_a_list_is_commas() -
         assert source.limited.settings["pause_for"] == ["steam", "obs", "vlc"]
 
 
+@pytest.mark.slow
 async def test_what_needs_a_new_start_says_so_before_and_after() -> None:
     source = Attached()
     app = shown(source)
@@ -169,6 +176,7 @@ async def test_what_needs_a_new_start_says_so_before_and_after() -> None:
         assert "cpu" in row_of(app, "device")
 
 
+@pytest.mark.slow
 async def test_what_a_setting_holds_up_stands_in_its_line() -> None:
     source = Attached(events=[PeerStateChanged(state="PAUSED", why="its schedule has it rest now")])
     source.limited.settings["schedule"] = "mon-fri 22:00-07:00"
@@ -185,6 +193,7 @@ async def test_what_a_setting_holds_up_stands_in_its_line() -> None:
         assert "its owner paused it" in text_of(app)
 
 
+@pytest.mark.slow
 async def test_a_peer_that_computes_less_says_how_much_and_what_is_measured() -> None:
     source = Attached(events=[DeviceMeasured(temperature_c=74.0, power_w=170.0, memory_bytes=2_000_000_000)])
     source.limited.settings |= {"max_temperature_c": 75}
@@ -228,6 +237,7 @@ async def test_a_long_value_is_read_in_full_below() -> None:
         assert long in text_of(app)
 
 
+@pytest.mark.slow
 async def test_read_only_edits_nothing_and_says_why() -> None:
     source = Attached()
     app = shown(source, read_only=True)
@@ -268,6 +278,7 @@ async def test_a_demo_says_how_one_of_its_peers_is_changed() -> None:
         assert not app.query_one("#limits-input").display
 
 
+@pytest.mark.slow
 async def test_a_peer_that_does_not_answer_keeps_the_text() -> None:
     source = Attached()
     app = shown(source)

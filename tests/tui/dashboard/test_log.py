@@ -24,6 +24,7 @@ def shown(source: Canned) -> Dashboard:
     return Dashboard(source, clock=lambda: START)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "words"),
     [
@@ -57,6 +58,7 @@ async def test_one_kind_of_entry_is_explained_above_the_log() -> None:
         assert "Look at the network of those that are gone." in text_of(app)
 
 
+@pytest.mark.slow
 async def test_levels_kinds_and_texts_narrow_it_and_esc_widens_it() -> None:
     entries = [entry(1), entry(2, "warning", "CLOCK"), entry(3, "error", "DISK")]
     app = shown(Canned(swarm_with(*entries)))

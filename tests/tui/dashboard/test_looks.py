@@ -20,6 +20,7 @@ def is_grey(segment: Segment) -> bool:
     return all(max(triplet) - min(triplet) <= 1 for triplet in triplets)
 
 
+@pytest.mark.slow
 async def test_mono_has_no_colour_on_any_screen() -> None:
     app = Dashboard(Recording(RECORDING), clock=lambda: 0.0, mono=True)
     async with opened(app) as pilot:
@@ -41,6 +42,7 @@ async def test_the_usual_theme_has_colour() -> None:
         assert [segment for line in lines_of(app) for segment in line if not is_grey(segment)] != []
 
 
+@pytest.mark.slow
 async def test_ascii_has_nothing_else_on_any_screen() -> None:
     app = Dashboard(Recording(RECORDING), clock=lambda: 0.0, ascii_only=True)
     async with opened(app) as pilot:

@@ -29,6 +29,7 @@ def measured(peers: int = 5, *, reach: str = "direct") -> NetworkMeasured:
 SNAPSHOT = TransferProgressed(what="snapshot", source="peer-2, peer-3", bytes_done=10**8, bytes_total=4 * 10**8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(40, 12), (60, 24), (80, 24), (120, 40), (200, 60)])
 async def test_every_size_says_how_one_is_reached_and_by_whom(size: tuple[int, int]) -> None:
     app = dashboard(with_network(swarm_of(5), ME, measured(), SNAPSHOT), me=ME)
@@ -53,6 +54,7 @@ async def test_traffic_disk_and_what_arrives_from_whom() -> None:
         assert fact in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reach", "words"),
     [
@@ -77,6 +79,7 @@ async def test_a_recording_without_figures_says_what_is_not_known() -> None:
     assert "peer-3         ? unknown" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 80, 120])
 async def test_a_node_that_is_no_member_is_said_to_be_none(width: int) -> None:
     """Every peer is connected with the bootstrap node, of which nobody hears as a peer. It comes last."""

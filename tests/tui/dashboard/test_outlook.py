@@ -48,6 +48,7 @@ async def test_who_will_be_late_reads_what_helps() -> None:
     assert LATE_ADVICE in second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("late_s", [-12.0, 3.0])
 async def test_lanes_and_penalties_keep_their_room(size: tuple[int, int], late_s: float) -> None:

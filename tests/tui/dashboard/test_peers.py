@@ -32,6 +32,7 @@ def with_peer(swarm: Swarm, number: int, **changes: object) -> Swarm:
     return replace(swarm, peers=MappingProxyType({**swarm.peers, view.peer: view}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "seen", "hidden"),
     [
@@ -100,6 +101,7 @@ async def test_round_trips_are_in_the_order_of_time_and_not_of_letters() -> None
         assert names(app) == ["peer-1", "peer-3", "peer-2", "peer-4", "peer-5"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40), (200, 60)])
 async def test_w_shows_the_columns_that_had_no_room(size: tuple[int, int]) -> None:
     """Page by page, every column once, each page with state and name, and at last the first page again."""
@@ -116,6 +118,7 @@ async def test_w_shows_the_columns_that_had_no_room(size: tuple[int, int]) -> No
         assert told == [column.name for column in COLUMNS]
 
 
+@pytest.mark.slow
 async def test_a_filter_shows_what_matches_and_with_a_mark_what_does_not() -> None:
     app = dashboard(swarm_of(12, penalties=[penalty(until=99)]))
     async with opened(app) as pilot:
@@ -211,6 +214,7 @@ async def test_enter_tells_all_about_a_peer() -> None:
             assert fact in text
 
 
+@pytest.mark.slow
 async def test_the_page_of_a_peer_says_how_fast_it_can_send() -> None:
     """If it has pledged it; nothing stands for what is not known."""
     app = dashboard(with_peer(swarm_of(3), 2, upload_bps=18_400_000), me=peer_id(1))
@@ -221,6 +225,7 @@ async def test_the_page_of_a_peer_says_how_fast_it_can_send() -> None:
         assert "18.4 Mbit/s up" in text_of(app)
 
 
+@pytest.mark.slow
 async def test_hundreds_of_peers_fit() -> None:
     app = dashboard(swarm_of(200))
     async with opened(app) as pilot:

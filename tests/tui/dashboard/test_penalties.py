@@ -78,6 +78,7 @@ def test_categories_narrow_the_list_newest_first() -> None:
     assert [one.code for one in narrowed(SOME, "late")] == ["LATE"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_the_list_says_who_what_why_how_much_and_until_when(size: tuple[int, int]) -> None:
     app = dashboard(swarm_of(4, penalties=SOME[:2]), me=peer_id(1))
@@ -121,6 +122,7 @@ async def test_enter_explains_the_selected_penalty_and_escape_closes_it() -> Non
         assert app.is_running
 
 
+@pytest.mark.slow
 async def test_the_list_moves_to_its_ends() -> None:
     app = dashboard(swarm_of(4, penalties=SOME))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -18,6 +18,8 @@ from tui.dashboard.app import Dashboard, Outcome
 from tui.dashboard.screens import SCREENS
 from tui.feed.recording import Recording
 
+pytestmark = pytest.mark.slow
+
 SIZES = ((40, 12), (80, 24), (120, 40), (200, 60))
 AFTER = 12
 """Events after the penalty: each peer has told it."""

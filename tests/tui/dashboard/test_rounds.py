@@ -21,6 +21,7 @@ def lane_of(text: str, name: str) -> str:
     return next(line for line in text.splitlines() if name in line and "▒" in line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_every_size_shows_lanes_with_the_volunteers_own_on_top(size: tuple[int, int]) -> None:
     app = dashboard(swarm_of(6, penalties=[penalty()]), me=peer_id(3))
@@ -44,6 +45,7 @@ async def test_late_shows_in_its_lane_at_its_round_and_nowhere_else() -> None:
     assert "!" not in lane_of(text, "peer-1") + lane_of(text, "peer-3")
 
 
+@pytest.mark.slow
 async def test_the_cursor_tells_peer_phase_round_duration_and_what_it_cost() -> None:
     swarm = swarm_of(3, penalties=[penalty()])
     app = dashboard(swarm, me=peer_id(1))
@@ -67,6 +69,7 @@ async def test_g_goes_to_the_beginning_and_left_stops_there() -> None:
         assert app.query_one(Waterfall).axis.start_t == START
 
 
+@pytest.mark.slow
 async def test_right_of_the_newest_column_it_follows_again() -> None:
     app = dashboard(swarm_of(2))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -78,6 +81,7 @@ async def test_right_of_the_newest_column_it_follows_again() -> None:
         assert "following" in text_of(app)
 
 
+@pytest.mark.slow
 async def test_zoom_keeps_what_the_cursor_is_on() -> None:
     app = dashboard(swarm_of(3))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -102,6 +106,7 @@ async def test_a_held_axis_stays_while_time_goes_on() -> None:
         assert app.query_one(Waterfall).axis.end_t > held.end_t - 1.0
 
 
+@pytest.mark.slow
 async def test_up_and_down_select_a_peer_and_enter_opens_it() -> None:
     app = dashboard(swarm_of(30), me=peer_id(7))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -111,6 +116,7 @@ async def test_up_and_down_select_a_peer_and_enter_opens_it() -> None:
         assert app.query_one("#panels").current == "peer"  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 async def test_with_more_peers_than_lines_the_chosen_one_and_me_are_in_sight() -> None:
     app = dashboard(swarm_of(200), me=peer_id(150))
     async with app.run_test(size=(120, 40)) as pilot:

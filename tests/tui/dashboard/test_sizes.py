@@ -11,6 +11,8 @@ from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.app import Dashboard
 from tui.feed.recording import Recording
 
+pytestmark = pytest.mark.slow
+
 SIZES = [(1, 1), (2, 3), (8, 4), (20, 5), (40, 12), (59, 24), (60, 24), (80, 23), (80, 24), (120, 40), (200, 60)]
 
 

@@ -23,6 +23,7 @@ from tests.peer.plan.placing import oracle
 SMALL = Effort(population=12, brood=8, patience=12, evaluations=20_000, seeded=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stages", [2, 4])
 def test_the_optimum_of_eight_devices(stages: int, kind: str) -> None:
@@ -54,7 +55,8 @@ def test_too_many_partitions_to_look_at() -> None:
         best_of_all(problem_of(preset("case5_worldwide").network(), PAPER))
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
+@pytest.mark.slow
+@settings(derandomize=True, deadline=None, max_examples=15)
 @given(
     kind=st.sampled_from(KINDS), devices=st.integers(1, 14), stages=st.integers(1, 14), seed=st.integers(0, 99),
     seeded=st.booleans(), gain=st.sampled_from(["fastest", "cut", None]), climb=st.booleans(),

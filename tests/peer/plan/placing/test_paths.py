@@ -37,6 +37,7 @@ def test_more_graphs_than_fit_at_once() -> None:
     assert (path_lengths(edges) == paths_of_each).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [8, 11, 14])
 def test_lengths_and_paths_agree(nodes: int) -> None:
     edges = graphs(nodes, 2, seed=nodes)

@@ -40,6 +40,7 @@ def test_simulated_rounds_are_near_their_formula_and_no_faster() -> None:
     assert simulated.sent_bytes == pytest.approx(formula.sent_bytes, rel=0.3)
 
 
+@pytest.mark.slow
 def test_a_thin_line_is_what_rounds_are_for() -> None:
     """Every step over it is dear, with gossip and with an all-reduce; and gossip shares less than an all-reduce."""
     found, _ = compared(peers=8, upload_mbps=0.5, spread=0.2)
@@ -48,6 +49,7 @@ def test_a_thin_line_is_what_rounds_are_for() -> None:
     assert rounds > 1.5 * gossip
 
 
+@pytest.mark.slow
 def test_gossip_leaves_peers_apart_unless_they_are_a_power_of_two() -> None:
     """After a period of three steps."""
     eight, six = (compared(peers=peers, rounds=2)[0] for peers in (8, 6))
@@ -69,6 +71,7 @@ def test_where_one_is_slow_nobody_waits_with_delayed_nesterov() -> None:
     assert np.isclose(rounds.peers_s % (20 * of.machines[0].step_s), 0)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_comparison() -> None:
     """And another seed another."""
     first, again, other = (compared(spread=0.1, rounds=2, seed=seed)[0] for seed in (1, 1, 2))

@@ -35,6 +35,7 @@ def test_a_round_takes_the_declared_steps_and_an_agreement() -> None:
     assert figures.penalties == {}
 
 
+@pytest.mark.slow
 def test_nine_in_ten_rounds_are_within_the_bounds_that_are_told() -> None:
     """Of rounds that are unlike."""
     group, _ = ran(setting(rounds=20, spread=0.2))
@@ -128,6 +129,7 @@ def test_streaming_hides_the_exchange() -> None:
     assert streaming.tokens_per_s == pytest.approx(4 * 20 * 512 / streaming.median_round_s, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pace", "penalties"), [("steps", True), ("speed", False), ("time", False)])
 def test_a_slow_peer_costs_what_the_pace_says(pace: str, penalties: bool) -> None:
     """With H steps for all it is late once waits are learned; with a share by speed or time it never is."""
@@ -159,6 +161,7 @@ def test_a_newcomer_takes_part_and_one_who_leaves_does_not() -> None:
     assert not any(code == "ABSENT" for found in group.tally.rounds.values() for peer, code in found.penalties)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("attack", "code"), [("times_100", "ANOMALY"), ("nan", "NONFINITE"), ("zeros", "ANOMALY")])
 def test_attackers_are_found_by_the_product_s_own_judge(attack: str, code: str) -> None:
     """And nobody else is."""
