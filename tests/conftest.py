@@ -23,10 +23,12 @@ pytest_plugins = [
 ]
 
 SWARM = "tests/swarm/"
-"""Several processes each, that train, keep deadlines, and wait for most of the time: first, one on each worker."""
+"""Several processes each, that train, keep deadlines, and wait for most of the time."""
+SWARMS_END = 0.8
+"""Where in the run the last of them begins, so that nobody waits for it at the end."""
 LONGEST = ("test_chaos", "test_split", "test_limits", "test_dashboard", "test_catch_up", "test_join_by_snapshot")
-"""Those of them that begin the run, so that nobody waits for them at its end."""
-WORKERS_PER_CORE = 1.5
+"""Those of them that begin."""
+WORKERS_PER_CORE = 2.0
 """Whoever waits leaves room for another."""
 HUNG_S = 3 * HANG_S
 """The longest of them takes some minutes, and what hangs in it is told by what waits for it."""
@@ -80,16 +82,24 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The swarms come first, and of them the longest."""
+    """Swarms and the rest side by side: who waits leaves the cores to who calculates."""
+    files: dict[str, list[pytest.Item]] = {}
     for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
         if item.nodeid.startswith(SWARM):
             item.add_marker(pytest.mark.timeout(HUNG_S), append=False)
-    items.sort(key=lambda item: rank_of(item.nodeid))
+    swarms = sorted((file for file in files if file.startswith(SWARM)), key=longest_first)
+    others = [file for file in files if not file.startswith(SWARM)]
+    turns = [*spread(swarms, SWARMS_END), *spread(others, 1.0)]
+    items[:] = [item for _, file in sorted(turns) for item in files[file]]
 
 
-def rank_of(nodeid: str) -> int:
-    """When a test's turn is; among those of the same rank, the order of collection."""
-    if not nodeid.startswith(SWARM):
-        return len(LONGEST) + 1
-    name = Path(nodeid.partition("::")[0]).stem
+def longest_first(file: str) -> int:
+    """Those of `LONGEST` before the others, which keep their order."""
+    name = Path(file).stem
     return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
+def spread(files: list[str], end: float) -> list[tuple[float, str]]:
+    """(turn, file) evenly from 0 to `end`."""
+    return [(end * number / len(files), file) for number, file in enumerate(files)]

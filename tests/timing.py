@@ -118,11 +118,7 @@ class Sum:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--times=FILE`."""
-    parser.addoption(
-        "--times",
-        type=Path,
-        help="write what every test and fixture took into this JSON file (with =: pytest takes a file that exists for tests)",
-    )
+    parser.addoption("--times", type=Path, help=HELP)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -179,7 +180,7 @@ async def test_at_another_port_a_newcomer_finds_those_who_were_there_before(tmp_
             await first.process.wait()
             target = tcp_target(old)
             assert target is not None
-            with socket.create_server(target):
+            with await taken(target):
                 async with impatient(tmp_path) as second:
                     told = await second.wait_for(AlertRaised, code="ADDRESS")
                     assert old.rpartition("/p2p/")[0] in told.text
@@ -190,6 +191,18 @@ async def test_at_another_port_a_newcomer_finds_those_who_were_there_before(tmp_
     async with impatient(tmp_path) as third:
         text = (await third.wait_for(InviteIssued)).invite
         assert invite.parse(text, time.time()).addrs[0] == old, "the port of the first invite is free again"
+
+
+async def taken(target: tuple[str, int]) -> socket.socket:
+    """Somebody else's socket at this port, as soon as the daemon of the killed node has let go of it."""
+    async with asyncio.timeout(HANG_S):
+        while True:
+            try:
+                return socket.create_server(target)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                await asyncio.sleep(0.05)
 
 
 async def until(happened: Callable[[], bool]) -> None:

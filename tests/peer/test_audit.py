@@ -185,7 +185,7 @@ def test_one_flipped_bit_anywhere_is_found_and_named(which: str, request: pytest
     for path in files_of(directory):
         whole = path.read_bytes()
         every = path.name in EVERY_BYTE and which == "full"
-        some = {0, len(whole) - 1, *choose.sample(range(len(whole)), min(4, len(whole)))}
+        some = {0, len(whole) - 1, *choose.sample(range(len(whole)), min(6, len(whole)))}
         for at in range(len(whole)) if every else sorted(some):
             flipped = bytes([whole[at] ^ 1 << choose.randrange(8)])
             path.write_bytes(whole[:at] + flipped + whole[at + 1 :])

@@ -97,17 +97,18 @@ def test_who_crashes_again_and_again_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.outside
 def test_a_signal_while_it_waits_ends_it_at_once(tmp_path: Path) -> None:
     """The delay would last for an hour."""
-    stop = threading.Thread(target=_interrupt_after, args=(tmp_path / "runs",))
+    screen = io.StringIO()
+    stop = threading.Thread(target=_interrupt_after, args=(screen, "it is started again in 3600 s"))
     stop.start()
     argv = crashing(tmp_path / "runs", "1")
     backoff = Backoff(first_s=3600.0, longest_s=3600.0)
-    assert keep_following("peer", argv, tmp_path / "log", NoOutput(), backoff=backoff) == 130
+    assert keep_following("peer", argv, tmp_path / "log", PlainOutput(screen), backoff=backoff) == 130
     stop.join(10)
     assert (tmp_path / "runs").read_text() == "x"
 
 
-def _interrupt_after(runs: Path) -> None:
-    while not runs.exists():
+def _interrupt_after(screen: io.StringIO, said: str) -> None:
+    while said not in screen.getvalue():
         threading.Event().wait(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
 
