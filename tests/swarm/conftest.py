@@ -15,10 +15,10 @@ import pytest
 from peer.events import Line, parse_line
 from peer.testing.children import HANG_S, ORPHAN_S, Child, Printed, processes_of
 
-LIGHT = ("inner.sequences=1", "data.eval_sequences=8")
-"""For runs in which it does not matter what is learned: steps and evaluations that take a fraction of the processor."""
-RESTING = ("min_step_s=0.05",)
-"""And peers that leave the processor to others for most of a step."""
+LIGHT = ("inner.sequences=1", "data.eval_sequences=8", "round.steps=10")
+"""For runs in which it does not matter what is learned: few steps, small evaluations, a fraction of the processor."""
+RESTING = ("min_step_s=0.2",)
+"""And peers that leave the processor to others for most of a step: a round of `LIGHT` lasts two seconds."""
 
 
 class Homefires:

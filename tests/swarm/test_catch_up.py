@@ -7,17 +7,15 @@ import pytest
 from peer.events import InnerProgressed, Line, PeerStarted, PenaltyImposed, RoundCommitted
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
-from tests.swarm.conftest import LIGHT
+from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
 SETS = (
     *LIGHT,
-    "round.steps=20", "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=4.0", "round.exchange_s=4.0",
+    "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=4.0", "round.exchange_s=4.0",
     "round.ack_s=2.0", "round.stagger_s=1.0", "data.eval_every=1000",
 )  # fmt: skip
-GENTLE = ("min_step_s=0.1",)
-"""Rounds of two seconds, and cores for who comes back."""
 MISSED = 3
 VICTIM = 2
 OTHERS = (0, 1)
@@ -29,7 +27,7 @@ def test_a_peer_that_missed_three_rounds_fetches_three_updates(swarm: StartSwarm
     """It stands still while the others make three rounds: all that its link receives until it is in step is at most
     0.6 bytes per parameter and round, counted with those that are made while it catches up. What it had learned is
     taken, and discounted by age for all to see. Then it is killed, and the same holds until it is back."""
-    run = swarm(peers=3, real=True, spec="tiny", sets=SETS, settings=GENTLE)
+    run = swarm(peers=3, real=True, spec="tiny", sets=SETS, settings=RESTING)
     run.until_round(2)
 
     stopped_at = let_it_train(run)

@@ -14,7 +14,7 @@ from peer.testing.children import assert_no_orphans
 from peer.testing.faults import PHASES, Crash, Stall
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
-from tests.swarm.conftest import LIGHT
+from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
@@ -23,11 +23,9 @@ STALL_S = 12.0
 """Longer than the others wait for anybody, by the deadlines below."""
 SETS = (
     *LIGHT,
-    "round.steps=20", "round.max_train_s=8.0", "round.gather_s=3.0", "round.exchange_s=3.0", "round.ack_s=1.5",
+    "round.max_train_s=8.0", "round.gather_s=3.0", "round.exchange_s=3.0", "round.ack_s=1.5",
     "round.stagger_s=1.0", "data.eval_every=1000",
 )  # fmt: skip
-GENTLE = ("min_step_s=0.1",)
-"""Who trains leaves the cores to who comes back."""
 VOTES_S = 8.0
 """What was proposed is decided within this time, or the ballot ends."""
 Victim = Stall | Crash
@@ -53,7 +51,7 @@ def test_a_stall_and_a_kill_in_every_phase(swarm: StartSwarm) -> None:
     """Sixteen strikes one after the other, at peers in turn and at those who lead a round. Each time the others commit
     that very round by the deadlines of the spec, with the same bits. Each victim comes back and its work counts again:
     after a stall without a new start, after a kill from its disk. In the end no process is left."""
-    run = swarm(peers=PEERS, real=True, sets=SETS, settings=GENTLE)
+    run = swarm(peers=PEERS, real=True, sets=SETS, settings=RESTING)
     run.until_round(2)
     strikes: list[Strike] = []
     for number, phase in enumerate(PHASES):

@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
 
     Every test leaves them as it found them.
     """
-    folder, settings = tmp_path_factory.mktemp("run"), ("min_step_s=0.09",)
+    folder, settings = tmp_path_factory.mktemp("run"), ("min_step_s=0.36",)
     with closing(RealSwarm(folder, 3, sets=(*LIGHT, f"round.gather_s={GATHER_S}"), settings=settings)) as run:
         run.until_round(3)
         yield run

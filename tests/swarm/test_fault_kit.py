@@ -16,7 +16,7 @@ pytestmark = pytest.mark.swarm
 
 SETS = (
     *LIGHT,
-    "round.steps=20", "round.gather_s=4.0", "round.exchange_s=4.0", "round.ack_s=2.0",
+    "round.gather_s=4.0", "round.exchange_s=4.0", "round.ack_s=2.0",
     "round.stagger_s=1.0",
 )  # fmt: skip
 HELD_S, CUT_S, NOISY_S = 2.0, 10.0, 4.0

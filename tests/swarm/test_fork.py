@@ -8,13 +8,13 @@ from peer.audit.walk import audit
 from peer.events import AlertRaised, RoundCommitted
 from peer.testing.faults import Partition
 from peer.testing.plugin import StartSwarm
-from tests.swarm.conftest import LIGHT
+from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
 SETS = (
     *LIGHT,
-    "round.steps=20", "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=3.0", "round.exchange_s=4.0",
+    "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=3.0", "round.exchange_s=4.0",
     "round.ack_s=1.0", "round.stagger_s=1.0", "round.takeover_s=12.0", "round.keep_rounds=64",
     "round.snapshot_rounds=64", "round.max_staleness=64", "data.eval_every=1000",
 )  # fmt: skip
@@ -26,7 +26,7 @@ PARTED = Partition(phase="train", round=2, peers=(ALONE,), seconds=20.0)
 def test_a_parted_peer_goes_on_alone_and_changes_over(swarm: StartSwarm) -> None:
     """The rounds that it made alone are undone, what it had put into them is owed again, and told; the others make the
     rounds that count. Afterwards all three run directories stand an audit."""
-    run = swarm(peers=3, real=True, sets=SETS, settings=["min_step_s=0.05"])
+    run = swarm(peers=3, real=True, sets=SETS, settings=RESTING)
     run.inject(PARTED)
     run.until_struck(PARTED)
     undone = run.wait_for(ALONE, lambda line: is_about_undone_rounds(line.event)).event

@@ -11,7 +11,7 @@ from peer.events import RoundCommitted
 from peer.testing.faults import Crash
 from peer.testing.plugin import StartSwarm
 from peer.testing.processes import RealSwarm
-from tests.swarm.conftest import LIGHT
+from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
@@ -20,13 +20,11 @@ ROUND_S = 60.0
 FRAGMENTS = 2
 SETS = (
     *LIGHT,
-    "round.steps=20",
     "round.ramp_rounds=0",
     "round.sync_rounds=0",
     "data.eval_every=100",
     'codec.wire="float32"',
 )
-PACED = ("min_step_s=0.1",)
 
 
 def commits(run: RealSwarm, peer: int) -> list[RoundCommitted]:
@@ -42,7 +40,7 @@ def expect_one_state_per_round(run: RealSwarm, rounds: int) -> None:
 @pytest.mark.timeout(600)
 def test_fragments_take_turns(swarm: StartSwarm) -> None:
     """Two peers agree on fragments in turn; one is killed and comes back, a newcomer replays; the chain is audited."""
-    run = swarm(peers=2, real=True, sets=(*SETS, f"round.fragments={FRAGMENTS}"), settings=PACED)
+    run = swarm(peers=2, real=True, sets=(*SETS, f"round.fragments={FRAGMENTS}"), settings=RESTING)
     run.until_round(3, within_s=BEGIN_S + 3 * ROUND_S)
     run.inject(Crash(peer=1, phase="train", round=4, back_after_s=1.0))
     newcomer = run.join()

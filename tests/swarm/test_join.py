@@ -77,7 +77,7 @@ def stop_all(*commands: Homefires) -> None:
 def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(swarm: StartSwarm) -> None:
     """The joiner replays the chain from its beginning and is in the group of the second round after its arrival at
     the latest. Then a founder leaves politely while a round is being made: the others commit it in time."""
-    run = swarm(peers=2, real=True, sets=("round.steps=40", *QUICK), settings=RESTING)
+    run = swarm(peers=2, real=True, sets=QUICK, settings=RESTING)
     run.until_round(3)
     late = run.join()
     being_made = min(round_of_arrival(run, founder, run.id_of(late)) for founder in (0, 1))

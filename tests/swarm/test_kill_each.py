@@ -12,7 +12,7 @@ import pytest
 from peer.events import AlertRaised, InviteIssued, Line, PeerStarted, RoundCommitted
 from peer.testing.children import HANG_S, ORPHAN_S, assert_no_orphans
 from tests.swarm.conftest import Homefires, pid_of
-from tests.swarm.test_join import ENDLESS, LOOPBACK, Run, committed
+from tests.swarm.test_join import ENDLESS, LOOPBACK, SLOWLY, Run, committed
 
 pytestmark = pytest.mark.swarm
 Start = Callable[..., Homefires]
@@ -70,14 +70,14 @@ def is_start(line: Line) -> bool:
 
 @pytest.fixture
 def run(homefires: Start, tmp_path: Path) -> Run:
-    return Run(homefires, tmp_path, 1, *ENDLESS, "--set", "round.steps=40")
+    return Run(homefires, tmp_path, 1, *ENDLESS)
 
 
 def test_kill_9_of_every_process_of_a_peer(run: Run, homefires: Start, tmp_path: Path) -> None:
     """Of its daemon and its link: the trainer starts others. Of the trainer: whoever keeps it running starts another.
     Of that one: nothing is left, and a new start goes on where it was."""
     directory = tmp_path / "p"
-    words = ["join", run.invite, "--dir", str(directory), *LOOPBACK, "--ui", "json", "--keep-running", "--yes"]
+    words = ["join", run.invite, "--dir", str(directory), *LOOPBACK, "--ui", "json", "--keep-running", "--yes", *SLOWLY]
     peer = homefires(*words, directory=tmp_path / "p-out")
     peer.wait_for(committed(2))
 

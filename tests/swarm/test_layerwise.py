@@ -12,7 +12,7 @@ pytestmark = pytest.mark.swarm
 
 ROUNDS = 4
 PEERS = 3
-SETS = (*LIGHT, 'round.overlap="layerwise"', "round.steps=20", "round.ramp_rounds=0", "round.sync_rounds=0")
+SETS = (*LIGHT, 'round.overlap="layerwise"', "round.ramp_rounds=0", "round.sync_rounds=0")
 
 
 def test_every_round_has_one_state(swarm: StartSwarm) -> None:

@@ -35,7 +35,7 @@ SNOOZED_S = 3.0
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
     """Two peers whose rounds take some seconds. Every test leaves them as it found them."""
     folder = tmp_path_factory.mktemp("run")
-    with closing(RealSwarm(folder, 2, sets=LIGHT, settings=("min_step_s=0.09", "on_battery=yes"), hurry=HURRY)) as run:
+    with closing(RealSwarm(folder, 2, sets=LIGHT, settings=("min_step_s=0.36", "on_battery=yes"), hurry=HURRY)) as run:
         run.until_round(3)
         yield run
 

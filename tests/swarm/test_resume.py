@@ -13,7 +13,7 @@ from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
-SETS = (*LIGHT, "round.steps=40", "round.ramp_rounds=0", "round.max_train_s=3600", "data.eval_every=100")
+SETS = (*LIGHT, "round.ramp_rounds=0", "round.max_train_s=3600", "data.eval_every=100")
 """Rounds in whose middle a test can act, and which no clock cuts short."""
 
 

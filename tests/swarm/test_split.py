@@ -17,7 +17,7 @@ pytestmark = pytest.mark.swarm
 
 SETS = (
     *LIGHT,
-    "round.steps=20", "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=3.0", "round.exchange_s=4.0",
+    "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=3.0", "round.exchange_s=4.0",
     "round.ack_s=1.0", "round.stagger_s=1.0", "round.takeover_s=8.0", "round.keep_rounds=64",
     "round.snapshot_rounds=64", "round.max_staleness=64", "data.eval_every=1000",
 )  # fmt: skip
@@ -31,7 +31,7 @@ ROUNDING = 1e-6
 def test_both_halves_train_and_nothing_is_lost_when_they_meet(swarm: StartSwarm) -> None:
     """Two rounds later at most everybody is on one branch. What each peer produced is then counted on it, still owed,
     or discounted with its age: also what the branch had counted that was left, read from the files of each peer."""
-    run = swarm(peers=4, real=True, sets=SETS, settings=["min_step_s=0.2"], books=True)
+    run = swarm(peers=4, real=True, sets=SETS, settings=["min_step_s=0.4"], books=True)
     run.inject(CUT)
     run.until_struck(CUT)
     met_at_s = time.time() - run.began_at + CUT.seconds

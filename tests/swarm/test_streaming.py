@@ -15,8 +15,8 @@ pytestmark = pytest.mark.swarm
 
 ROUNDS = 3
 PEERS = 3
-SETS = (*LIGHT, "round.steps=40", "round.ramp_rounds=0", "round.sync_rounds=0", "data.eval_every=100")
-PACED = ("min_step_s=0.1",)
+SETS = (*LIGHT, "round.ramp_rounds=0", "round.sync_rounds=0", "data.eval_every=100")
+PACED = ("min_step_s=0.4",)
 """So that the peers do not wait for the cores of the one machine."""
 DELAY_S = 0.1
 

@@ -23,7 +23,7 @@ from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
-QUICK = (*LIGHT, "round.steps=20", "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2")
+QUICK = (*LIGHT, "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2")
 INVITED = "admission.policy='invited'"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from peer.events import RoundCommitted
 from peer.testing.plugin import StartSwarm
-from tests.swarm.conftest import LIGHT
+from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
@@ -14,7 +14,6 @@ BEGIN_S = 120.0
 ROUND_S = 60.0
 SETS = (
     *LIGHT,
-    "round.steps=20",
     "round.ramp_rounds=0",
     "round.sync_rounds=0",
     "data.eval_every=100",
@@ -26,7 +25,7 @@ SETS = (
 def test_who_sends_slowly_averages_less_and_sends_less(swarm: StartSwarm) -> None:
     """One of three has a tenth of the others' line: it hardly sends more than its own part of the model."""
     own = {0: ("upload_mbps=4",), 1: ("upload_mbps=40",), 2: ("upload_mbps=40",)}
-    run = swarm(peers=3, real=True, sets=SETS, settings=("min_step_s=0.1",), own=own)
+    run = swarm(peers=3, real=True, sets=SETS, settings=RESTING, own=own)
     run.until_round(4, within_s=BEGIN_S + 4 * ROUND_S)
     slow, *others = (
         sum(

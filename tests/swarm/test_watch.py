@@ -32,7 +32,7 @@ from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
-QUICK = (*LIGHT, "round.steps=30", "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2")
+QUICK = (*LIGHT, "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2")
 SEEN_S = 6.0 * BUSY
 """A watcher has seen a round after this long."""
 

@@ -2,7 +2,7 @@
 
 At most one firm update for one anchor, and without takeover one at all; equal anchors, equal bits; every
 peer's books balance to the last integer; after the faults one chain that moves on with everybody in it. See
-`tests/model_swarm.py`. A few of each kind are run here; thousands are in `test_chaos.py` and in
+`tests/model_swarm.py`. A few of each kind are run here; hundreds are in `test_chaos.py` and in
 `python -m tests.benchmarks chaos`.
 """
 
@@ -17,7 +17,7 @@ from tests.model_swarm import CALM_S, TAKEOVER_S, FaultyWorld, run_schedule
 
 pytestmark = pytest.mark.slow
 
-SCHEDULES = 10
+SCHEDULES = 6
 FIRST = 1_000_000
 """Other schedules than those of `test_chaos.py`."""
 

@@ -16,8 +16,11 @@ pytestmark = pytest.mark.slow
 SIZES = [(1, 1), (2, 3), (8, 4), (20, 5), (40, 12), (59, 24), (60, 24), (80, 23), (80, 24), (120, 40), (200, 60)]
 
 
-@pytest.mark.parametrize("size", SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
-@pytest.mark.parametrize("live", [True, False], ids=["live", "recording"])
+@pytest.mark.parametrize(
+    ("size", "live"),
+    [*((size, True) for size in SIZES), *((size, False) for size in SIZES[::3])],
+    ids=lambda value: "live" if value is True else "recording" if value is False else "x".join(map(str, value)),
+)
 async def test_every_screen_is_drawn_at_every_size(size: tuple[int, int], live: bool) -> None:
     source = Attached()
     app = Dashboard(source if live else Recording(RECORDING), clock=lambda: source.now_s)
