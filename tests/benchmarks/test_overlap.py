@@ -156,8 +156,9 @@ def test_two_peers_and_one_alone(base: RunSpec, tmp_path: Path, capsys: pytest.C
     )  # fmt: skip
     (alone,), (run,) = overlap.measure(tmp_path / "swarm", base, plan)
     most = overlap.step_tokens(base) / plan.step_s
-    assert 0 < alone.tokens_per_s <= 1.01 * most
-    assert 0 < run.made_per_s <= 1.01 * 2 * most
+    # A window may begin just before a step ends, and holds one more then.
+    assert 0 < alone.tokens_per_s <= (1 + plan.step_s / plan.alone_s) * most
+    assert 0 < run.made_per_s <= (1 + 1 / 10) * 2 * most
     assert all(each.tokens % overlap.step_tokens(base) == 0 and each.tokens > 0 for each in run.rounds)
     assert "streaming, slower by 1, 1: rounds of" in capsys.readouterr().out
     overlap_report.draw([alone], [run], tmp_path / "picture.png")

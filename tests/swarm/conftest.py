@@ -86,6 +86,14 @@ class Homefires:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
+    def end(self) -> None:
+        """Kill it if it has not ended, and whatever it has left, by pid."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGKILL)
+            self.process.wait(ORPHAN_S)
+        for process in self.processes():
+            process.kill()
+
     def processes(self, below: Path | None = None) -> list[psutil.Process]:
         """Processes that have a path below this directory on their command line."""
         return processes_of(below or self.directory)
@@ -107,8 +115,6 @@ def homefires(tmp_path: Path) -> Iterator[Callable[..., Homefires]]:
 
     yield start
     for command in started:
-        if command.process.poll() is None:
-            command.signal(signal.SIGKILL)
-            command.process.wait(ORPHAN_S)
+        command.end()
     for process in processes_of(tmp_path):
         process.kill()

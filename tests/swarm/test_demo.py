@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from tests.swarm.conftest import Homefires
 pytestmark = pytest.mark.swarm
 Start = Callable[..., Homefires]
 ROUNDS = 8
+STORY = ("--rounds", str(ROUNDS), "--ui", "json", "--set", f"data.eval_every={ROUNDS}")
 
 
 @pytest.mark.parametrize(("wire", "bytes_per_parameter"), [("float16", 2.0), ("int4", 0.53125)])
@@ -48,17 +49,26 @@ def test_a_part_that_is_audited_is_sent_once_more(homefires: Start) -> None:
     assert all(0 < size - 3 * (3 - 1) / 3 * encoded_bytes < control_bytes for size in sizes), sizes
 
 
-def test_one_peer_talks_to_nobody(homefires: Start) -> None:
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homefires]:
+    """The shipped demo with one peer."""
+    demo = Homefires(tmp_path_factory.mktemp("alone"), "demo", *STORY, "--peers", "1")
+    try:
+        assert demo.finish() == 0, demo.err
+        yield demo
+    finally:
+        demo.end()
+
+
+def test_one_peer_talks_to_nobody(alone: Homefires) -> None:
     """A demo of one is a Lookahead optimizer: rounds commit and no frame is sent."""
-    demo = homefires("demo", "--spec", "micro", "--peers", "1", "--rounds", "3", "--ui", "json")
-    assert demo.finish() == 0, demo.err
-    commits = [line.event for line in demo.events(RoundCommitted) if isinstance(line.event, RoundCommitted)]
-    assert [commit.round for commit in commits] == [1, 2, 3]
+    commits = [line.event for line in alone.events(RoundCommitted) if isinstance(line.event, RoundCommitted)]
+    assert [commit.round for commit in commits] == list(range(1, ROUNDS + 1))
     assert all(commit.bytes_sent == commit.bytes_received == 0 for commit in commits)
 
 
 @pytest.mark.cold
-def test_the_demo_learns_more_together_than_alone(homefires: Start, tmp_path: Path) -> None:
+def test_the_demo_learns_more_together_than_alone(homefires: Start, alone: Homefires, tmp_path: Path) -> None:
     """The shipped demo as a person starts it, in its first eight rounds: exit 0; stdout holds nothing but event lines;
     one digest and one state per round; nothing is left behind.
 
@@ -67,14 +77,11 @@ def test_the_demo_learns_more_together_than_alone(homefires: Start, tmp_path: Pa
     up and as much down, with every message counted. Without spot audits: how many parts lots draw is between none and
     many.
     """
-    words = ("--rounds", str(ROUNDS), "--ui", "json", "--set", f"data.eval_every={ROUNDS}")
-    together = homefires("demo", *words, "--set", "round.audit=0.0", directory=tmp_path / "together")
-    alone = homefires("demo", *words, "--peers", "1", directory=tmp_path / "alone")
+    together = homefires("demo", *STORY, "--set", "round.audit=0.0")
     assert together.finish() == 0, together.err
-    assert alone.finish() == 0, alone.err
     assert_all_rounds_alike(together)
     assert_no_orphans(tmp_path)
-    assert [path.name for path in (tmp_path / "together").iterdir()] == ["stderr.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["stderr.txt"]
     assert final_loss(together) <= 2.17
     assert final_loss(together) < final_loss(alone)
     assert max(bytes_per_parameter(together)) <= 2 * (3 - 1) / 3 * 0.55

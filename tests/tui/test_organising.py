@@ -16,7 +16,7 @@ from tui.keeping import Backoff
 from tui.organising import Keep, serve_and_keep
 from tui.output import JsonOutput
 
-SAY = "import sys, time, pathlib; say = lambda text: print(text, flush=True);"
+SAY = "import sys, time; say = lambda text: print(text, flush=True);"
 NODE = """
 import pathlib, sys, time
 print(sys.argv[2], flush=True)
@@ -37,11 +37,23 @@ def node(until: Path, code: int = 0) -> list[str]:
     return [sys.executable, "-c", NODE, str(until), *told, str(code)]
 
 
+class Screen(io.StringIO):
+    """Has the node end when a checkpoint is told."""
+
+    def __init__(self, done: Path) -> None:
+        super().__init__()
+        self._done = done
+
+    def write(self, text: str) -> int:
+        if "CheckpointWritten" in text:
+            self._done.touch()
+        return super().write(text)
+
+
 @pytest.fixture
-def watchers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def watchers(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The command lines of the watchers that were started. The first one crashes; the second keeps a checkpoint."""
     asked: list[list[str]] = []
-    done = tmp_path / "done"
     committed = RoundCommitted(
         round=16, digest="d", state="s", group=[], weights={}, penalties=[], tokens=0, bytes_sent=0, bytes_received=0,
         round_s=0.0, exposed_s=0.0,
@@ -51,7 +63,7 @@ def watchers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]
     def command(module: str, *arguments: str) -> list[str]:
         asked.append([module, *arguments])
         says = "; ".join(f"say({text!r})" for text in told)
-        code = "sys.exit(1)" if len(asked) == 1 else f"{says}; pathlib.Path({str(done)!r}).touch(); time.sleep(60)"
+        code = "sys.exit(1)" if len(asked) == 1 else f"{says}; time.sleep(60)"
         return [sys.executable, "-c", f"{SAY} {code}"]
 
     monkeypatch.setattr(tui.organising, "python_module", command)
@@ -61,7 +73,7 @@ def watchers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]
 @pytest.mark.outside
 def test_a_watcher_follows_the_invite_and_is_started_again(watchers: list[list[str]], tmp_path: Path) -> None:
     """Its checkpoints are told, its rounds are not. It ends with the node."""
-    stream, aside = io.StringIO(), io.StringIO()
+    stream, aside = Screen(tmp_path / "done"), io.StringIO()
     kept = Keep(directory=tmp_path / "keep", last=2, every=64)
     output, backoff = JsonOutput(stream, aside), Backoff(first_s=0.01)
     assert serve_and_keep(node(tmp_path / "done"), tmp_path / "log", kept, output, backoff=backoff) == 0
@@ -85,7 +97,7 @@ def test_several_invites_have_one_watcher(watchers: list[list[str]], tmp_path: P
     told = "\n".join(line(InviteIssued(invite=f"hf1:{number}")) for number in range(3))
     argv = [sys.executable, "-c", NODE, str(tmp_path / "done"), told, line(PeerStopped(why="asked to stop")), "0"]
     kept = Keep(directory=tmp_path / "keep", last=2, every=0)
-    output = JsonOutput(io.StringIO(), io.StringIO())
+    output = JsonOutput(Screen(tmp_path / "done"), io.StringIO())
     assert serve_and_keep(argv, tmp_path / "log", kept, output, backoff=Backoff(first_s=0.01)) == 0
     assert [words[2] for words in watchers] == ["hf1:0", "hf1:0"], "the first one crashed and was started again"
 
@@ -93,11 +105,9 @@ def test_several_invites_have_one_watcher(watchers: list[list[str]], tmp_path: P
 @pytest.mark.outside
 def test_what_the_node_fails_with_is_raised(watchers: list[list[str]], tmp_path: Path) -> None:
     kept = Keep(directory=tmp_path / "keep", last=2, every=0)
+    argv, output = node(tmp_path / "done", code=4), JsonOutput(Screen(tmp_path / "done"), io.StringIO())
     with pytest.raises(HomefiresError, match="asked to stop"):
-        serve_and_keep(
-            node(tmp_path / "done", code=4), tmp_path / "log", kept, JsonOutput(io.StringIO(), io.StringIO()),
-            backoff=Backoff(first_s=0.01),
-        )  # fmt: skip
+        serve_and_keep(argv, tmp_path / "log", kept, output, backoff=Backoff(first_s=0.01))
 
 
 def test_a_folder_that_cannot_be_is_told_before_anybody_is_invited(tmp_path: Path) -> None:
