@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bootstrap.config import BootstrapConfig, read_config
-from bootstrap.inviting import parse_duration_s
+from bootstrap.invites import parse_duration_s
 from bootstrap.report import Reporter
 from bootstrap.server import serve
-from dht.addresses import check_announce, check_dial, check_listen
 from dht.admission import LASTS_S
 from dht.errors import BadInput, HomefiresError
 from dht.fingerprint import words
 from dht.identity import Identity
-from dht.lifetime import die_with_parent, parent_gone
+from dht.process import die_with_parent, parent_gone
+from dht.reach.addresses import check_announce, check_dial, check_listen
 
 INTERRUPTED = 130
 

@@ -6,10 +6,10 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bootstrap.inviting import Terms
-from dht.addresses import ALL_INTERFACES
+from bootstrap.invites import Terms
 from dht.admission import LASTS_S
 from dht.errors import BadSpec
+from dht.reach.addresses import ALL_INTERFACES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dht.atomic_files import write_whole
 from dht.errors import BadInput, RunMismatch
-from dht.files import write_whole
 from dht.identity import Identity
-from dht.keys import GENESIS
 from dht.records import Genesis, Head, Malformed, Record, sign_record, unpack, unpack_body, verify_record
 from dht.records import pack as pack_record
+from dht.topics import GENESIS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Who is a member of a run that asks for an admission, and whose admission the organiser does not renew.
 
-An admission that is not renewed ends by itself; a quarantine (`bootstrap.ordering`) is for peers that must go at once.
+An admission that is not renewed ends by itself; a quarantine (`bootstrap.quarantine_orders`) is for peers that must go
+at once.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from dht.atomic_files import stamp_of, write_whole
 from dht.errors import BadInput
-from dht.files import stamp_of, write_whole
 from dht.identity import public_key_of
-from dht.orders import MAX_REASON
+from dht.quarantine import MAX_REASON
 
 ENDED_FILE = "ended"
 NAMES_FILE = "names"

@@ -19,17 +19,17 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bootstrap.admitting import read_book
-from bootstrap.inviting import Terms, issue_all, parse_duration_s
+from bootstrap.admissions import read_book
+from bootstrap.invites import Terms, issue_all, parse_duration_s
 from bootstrap.members import end, load_ended, load_names, renew
-from bootstrap.ordering import ORDERS_FILE, lift, quarantine
-from dht.addresses import check_dial
+from bootstrap.quarantine_orders import ORDERS_FILE, lift, quarantine
 from dht.admission import FOR_EVER
 from dht.errors import BadInput, HomefiresError
 from dht.fingerprint import words
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, MAX_ADDRESSES, Invite, parse
-from dht.orders import load_orders
+from dht.quarantine import load_orders
+from dht.reach.addresses import check_dial
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

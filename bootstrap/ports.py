@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from dht.atomic_files import write_whole
 from dht.errors import BadInput
-from dht.files import write_whole
 
 PORTS_FILE = "ports"
 """In the organiser's folder: for each address to listen on that leaves its port open, the port of the first time."""

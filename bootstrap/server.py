@@ -13,30 +13,30 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, null
 from importlib.metadata import PackageNotFoundError, version
 
 from bootstrap import ports
-from bootstrap.admitting import Book
-from bootstrap.around import Around, is_relayed
+from bootstrap.admissions import Book
 from bootstrap.config import BootstrapConfig
 from bootstrap.founding import GenesisFile, Waiting, look
-from bootstrap.health import Health
-from bootstrap.issuing import Issuer
-from bootstrap.ordering import OrdersFile
-from bootstrap.recovering import restore
+from bootstrap.genesis_recovery import restore
+from bootstrap.invite_issuer import Issuer
+from bootstrap.peer_monitor import Around, is_relayed
+from bootstrap.quarantine_orders import OrdersFile
 from bootstrap.report import Reporter
-from dht.addresses import are_loopback
+from bootstrap.status_page import Health
+from dht.access import Roster
+from dht.bounded_log import bounding
+from dht.directory_lock import hold_directory
 from dht.errors import BadInput, DiskFull, PortInUse, Unreachable
 from dht.fingerprint import words
 from dht.identity import Identity
-from dht.keys import GENESIS, GENESIS_TTL_S
-from dht.knocking import serve_knocks
-from dht.links import LinkLimits
-from dht.lock import hold_directory
-from dht.logfile import bounding
-from dht.loopback import serving
 from dht.node import NetworkConfig, Node, open_node
-from dht.probing import serve_probes
+from dht.reach.addresses import are_loopback
+from dht.reach.bandwidth_probe import serve_probes
+from dht.reach.dial_back import serve_knocks
 from dht.records import Genesis, Malformed, pack
-from dht.refusals import Code
-from dht.roster import Roster
+from dht.rejections import Code
+from dht.streams.outbound import LinkLimits
+from dht.topics import GENESIS, GENESIS_TTL_S
+from peer.telemetry.http import serving
 
 LOOK_S = 1.0
 """Pause between two looks at the board while founders are missing, and between two at the orders."""

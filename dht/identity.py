@@ -14,8 +14,8 @@ import msgpack
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from dht.atomic_files import write_new
 from dht.errors import BadInput
-from dht.files import write_new
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64

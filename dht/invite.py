@@ -23,10 +23,10 @@ from typing import Any
 
 import msgpack
 
-from dht.addresses import check_dial
+from dht.atomic_files import write_whole
 from dht.errors import BadAddress, BadInvite, RunMismatch
-from dht.files import write_whole
 from dht.identity import Identity, public_key_of, verify
+from dht.reach.addresses import check_dial
 
 PREFIX = "hf1:"
 VERSION = 2

@@ -11,22 +11,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dht.addresses import CIRCUIT, check_announce, check_dial, check_listen, is_circuit, peer_id_in
 from dht.board import Board
 from dht.clock import ASK_MOST, TIME, Clock, pack_time, require_right_clock
-from dht.contact import dial_first, stay_in_touch, without_me
 from dht.daemon import Daemon, DaemonConfig, open_daemon
 from dht.errors import BadAddress, ClockOff, Unreachable
-from dht.kademlia import DhtBoard, start_dht
-from dht.line import Line
-from dht.links import LetsIn, LinkLimits, PeerStreams
-from dht.questions import Answer, Provider, Questions
-from dht.refusals import Code, Refusals
-from dht.relaying import Relay, Serves, hold_slot, nobody
-from dht.remembered import Remembered
-from dht.streams import MAX_FRAME_BYTES, Streams
-from dht.traffic import Tally
-from dht.uplink import FASTEST_BPS
+from dht.kademlia_board import DhtBoard, start_dht
+from dht.reach.addresses import CIRCUIT, check_announce, check_dial, check_listen, is_circuit, peer_id_in
+from dht.reach.dialer import dial_first, stay_in_touch, without_me
+from dht.reach.peer_store import Remembered
+from dht.reach.relay import Relay, Serves, hold_slot, nobody
+from dht.rejections import Code, Refusals
+from dht.streams.base import MAX_FRAME_BYTES, Streams
+from dht.streams.outbound import LetsIn, LinkLimits, PeerStreams
+from dht.streams.rpc import Answer, Provider, Questions
+from dht.streams.shaper import Line
+from dht.streams.traffic import Tally
+from dht.streams.uplink_estimator import FASTEST_BPS
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _GOODBYE_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
-    """How a node meets the others. Addresses are those that `dht.addresses` accepts."""
+    """How a node meets the others. Addresses are those that `dht.reach.addresses` accepts."""
 
     run: bytes
     """32 bytes: the hash of the run spec. Nodes of different runs do not meet."""

@@ -14,9 +14,9 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import msgpack
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from dht.addresses import circuit
 from dht.identity import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify
-from dht.keys import GENESIS, HEAD, MAX_TTL_S, VERSION
+from dht.reach.addresses import circuit
+from dht.topics import GENESIS, HEAD, MAX_TTL_S, VERSION
 
 MAX_RECORD_BYTES = 1024
 MAX_FOUNDERS = 16
@@ -37,7 +37,7 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A signed statement. `expires` is Unix time in seconds, `kind` a topic of `dht.keys`."""
+    """A signed statement. `expires` is Unix time in seconds, `kind` a topic of `dht.topics`."""
 
     author: str
     kind: str

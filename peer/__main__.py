@@ -27,31 +27,31 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from dht.bounded_log import bounding
+from dht.directory_lock import hold_directory
 from dht.errors import BadInput, DiskFull, HomefiresError
 from dht.identity import Identity
 from dht.invite import keep, parse_for, read_text
-from dht.lifetime import die_with_parent
-from dht.lock import hold_directory
-from dht.logfile import bounding
-from dht.remembered import Remembered
-from peer.averaging.child import Left, LinkChild
-from peer.averaging.pipe import Fields, LinkLost
-from peer.control import Commands, ControlServer
+from dht.process import die_with_parent
+from dht.reach.peer_store import Remembered
+from peer.control import store
+from peer.control.desired_state import Wishes
+from peer.control.live_settings import Chosen
+from peer.control.server import Commands, ControlServer
 from peer.events import Event, NetworkMeasured, PeerStopped
-from peer.limits import store
-from peer.limits.chosen import Chosen
-from peer.limits.enforcing import Enforcer, enforcing
-from peer.limits.niceness import stand_back
-from peer.limits.quota import Traffic, keeping
+from peer.host.measurements import measuring, one_at_a_time
+from peer.host.priority import stand_back
+from peer.limits.enforcer import Enforcer, enforcing
 from peer.limits.sensors import Machine
-from peer.measuring import measuring, one_at_a_time
-from peer.publishing import Publisher
-from peer.recording import EventWriter, print_event
+from peer.limits.traffic import Traffic, keeping
+from peer.link.channel import Fields, LinkLost
+from peer.link.handle import Left, LinkChild
 from peer.session import join
 from peer.settings import PeerSettings, settings_from
 from peer.spec import load
-from peer.telling import Session
-from peer.wishes import Wishes
+from peer.telemetry.event_log import EventWriter, print_event
+from peer.telemetry.metrics_exporter import Publisher
+from peer.telemetry.reporter import Session
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _describe(name_or_path: str) -> int:
-    from peer.model.size import describe
+    from peer.model.footprint import describe
 
     print(describe(load(name_or_path)))
     return 0
@@ -111,7 +111,7 @@ def _export(directory: Path, to: Path | None) -> int:
 
 
 def _watch(args: argparse.Namespace) -> int:
-    from peer import watching
+    from peer.watch import watch_session as watching
     from peer.watch.archive import Retention
 
     text = read_text(args.invite)
@@ -123,8 +123,8 @@ def _watch(args: argparse.Namespace) -> int:
 
 
 def _audit(directory: Path, *, as_json: bool) -> int:
+    from peer.audit.auditor import audit
     from peer.audit.fault import BadLink
-    from peer.audit.walk import audit
 
     said_at = time.monotonic()
 
@@ -145,7 +145,7 @@ def _audit(directory: Path, *, as_json: bool) -> int:
 
 
 def _introduce(invite: str, peers: Sequence[str]) -> int:
-    from peer import introducing
+    from peer.watch import preview as introducing
 
     return introducing.main(read_text(invite), peers)
 
@@ -158,7 +158,7 @@ def _doctor(invite: str, directory: Path | None, settings: PeerSettings) -> int:
 
 
 def _credit(directory: Path, *, as_json: bool) -> int:
-    from peer.credit import credit
+    from peer.credit.statement import credit
 
     statement = credit(directory)
     print(json.dumps(statement.to_json()) if as_json else statement.page())

@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, get_type_hints
 
-from peer.fields import (
+from peer.event_fields import (
     Reader,
     read_count,
     read_flag,
@@ -30,7 +30,7 @@ from peer.fields import (
     reader_of,
     remembering,
 )
-from peer.fields import printable as printable  # what shows a text need not know where this is
+from peer.event_fields import printable as printable  # what shows a text need not know where this is
 
 VERSION = 1
 

@@ -15,21 +15,21 @@ from pathlib import Path
 
 from dht.clock import Watch
 from dht.errors import ClockOff, DiskFull, HomefiresError, MemoryFull, RunMismatch, Unreachable
-from peer.averaging.child import Left, LinkChild
-from peer.averaging.pipe import LinkLost
+from peer.chain_follower import Standing
 from peer.events import (
     InnerProgressed,
     PhaseEntered,
     RoundStarted,
 )  # fmt: skip
-from peer.limits.decide import Hold, until_of, why_of
-from peer.limits.resting import Resting
-from peer.measuring import device_gb
+from peer.host.measurements import device_gb
+from peer.limits.policy import Hold, until_of, why_of
+from peer.limits.throttle import Resting
+from peer.link.channel import LinkLost
+from peer.link.handle import Left, LinkChild
 from peer.settings import PeerSettings
-from peer.settling import fit_for, load_libraries, look_around, make_snapshotter, make_trainer, restore, started
 from peer.spec import parse
-from peer.standing import Standing
-from peer.telling import Progress, Session
+from peer.startup import fit_for, load_libraries, look_around, make_snapshotter, make_trainer, restore, started
+from peer.telemetry.reporter import Progress, Session
 
 SPEC_TIMEOUT_S = 90.0
 POLL_S = 0.5

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dht.errors import BadSpec
-from peer.limits import schedule as schedules
+from peer import schedule as schedules
 from peer.tables import Table, read, require, to_toml
 
 LEAST_MBPS, MOST_MBPS = 0.5, 1e6

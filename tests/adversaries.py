@@ -15,19 +15,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from dht.streams import MakeFrame, OnFrame, Streams
-from peer.averaging.contribution import Contribution, Effort
-from peer.averaging.driver import Arithmetic, Disk
-from peer.averaging.link import RunKeys
-from peer.rounds import merkle
-from peer.rounds.frames import decode, encode
-from peer.rounds.messages import MeanSent, Message, PartSent, Promise, Propose, Start, Voted
-from peer.rounds.names import digest_of
-from peer.rounds.packing import pack
+from dht.streams.base import MakeFrame, OnFrame, Streams
+from peer.link.link import RunKeys
+from peer.protocol import merkle
+from peer.protocol.block import WEIGHT_ONE, Pledge, Update
+from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import pack
+from peer.protocol.frames import decode, encode
+from peer.protocol.messages import MeanSent, Message, PartSent, Promise, Propose, Start, Voted
+from peer.rounds.driver import Arithmetic, Disk
 from peer.rounds.state import Figures
-from peer.rounds.update import WEIGHT_ONE, Pledge, Update
 from peer.spec import RunSpec
-from peer.train.anchor import LoadObject
+from peer.store.contributions import Contribution, Effort
+from peer.train.outer_state import LoadObject
 from peer.train.trainer import Trainer
 from tests.training_swarm import CPU, Hands, Role
 

@@ -1,7 +1,7 @@
 """The chaos matrix: every fault strikes a peer of the memory swarm in every phase of a round.
 
 `run(case(17))` is schedule 17, the same each time. It has one fault; the network, the training times and
-the victim come from its seed. Checked in each: the invariants of `peer.testing.world.World` at every
+the victim come from its seed. Checked in each: the invariants of `peer.testing.memory_swarm.World` at every
 commit and at the end, that the fault has struck, that those whom it leaves a majority commit every round by
 its deadline, and that all who live end on one chain that moves on.
 """
@@ -15,7 +15,7 @@ from itertools import pairwise
 from random import Random
 
 from peer.events import AlertRaised
-from peer.rounds.propose import VOTES_S
+from peer.rounds.proposal import VOTES_S
 from peer.rounds.state import Rules
 from peer.testing.faults import (
     PHASES,
@@ -30,9 +30,9 @@ from peer.testing.faults import (
     Slow,
     Stall,
 )  # fmt: skip
-from peer.testing.logical import LogicalSwarm
-from peer.testing.logical_peer import APPLY_S, TRAIN_S
-from peer.testing.world import World
+from peer.testing.logical_swarm import LogicalSwarm
+from peer.testing.memory_peer import APPLY_S, TRAIN_S
+from peer.testing.memory_swarm import World
 
 KINDS = ("crash", "restart", "stall", "loss", "duplicate", "reorder", "slow", "corrupt", "partition", "cut")
 PEERS = range(2, 8)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from peer.testing.children import HANG_S
+from peer.testing.child_process import HANG_S
 from tests import warm
 
 pytest_plugins = [

@@ -8,18 +8,18 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from dht.errors import DiskFull
-from peer.averaging.codec import Codec
-from peer.averaging.contribution import Contribution
-from peer.averaging.reducing import Reducer
-from peer.averaging.rules import rules_of
-from peer.judge.judge import Judgement
-from peer.rounds import judging
-from peer.rounds.effects import Keep, Reduce
-from peer.rounds.messages import Place
-from peer.rounds.names import next_anchor
+from peer.aggregation.aggregate import Judgement
+from peer.codec.codec import Codec
+from peer.codec.run_rules import rules_of
+from peer.link.reduction import Reducer
+from peer.protocol import norms
+from peer.protocol.block import VOID, Measurements, Pledge, Update
+from peer.protocol.electorate import next_anchor
+from peer.protocol.messages import Place
+from peer.rounds.interface import Keep, Reduce
 from peer.rounds.state import Exchange, Figures, Head, Rules
-from peer.rounds.update import VOID, Measurements, Pledge, Update
-from peer.testing.integers import ModelKeys
+from peer.store.contributions import Contribution
+from peer.testing.integer_sums import ModelKeys
 from peer.train.trainer import Trainer
 
 
@@ -73,12 +73,12 @@ class DecidedRound:
         began_at = time.process_time()
         measured = bench.measure()
         self.measuring_s = time.process_time() - began_at
-        self.judgement = judging.judgement_of(rules, head, members, (measured,))
+        self.judgement = norms.judgement_of(rules, head, members, (measured,))
         self.judging_s = time.process_time() - began_at - self.measuring_s
 
         parts = range(len(rules.fragment(head.round).parts))
         means = {part: bench.mean(part, self.judgement) for part in parts if part not in void}
-        weights, scales, pulls = judging.table_of(self.judgement)
+        weights, scales, pulls = norms.table_of(self.judgement)
         self.objects = bench.objects.stored
         self.update = Update(
             parent=anchor, round=head.round + 1, time=0, members=members, elect=names,
@@ -135,7 +135,7 @@ class Bench:
             received=dict.fromkeys(parts, self._present), closes_at=0.0, repeat_at=0.0,
             figures={part: {index: self._figures(part, index) for index in self._chosen} for part in parts},
         )  # fmt: skip
-        return judging.measurements(self._rules, exchange)
+        return norms.measurements(self._rules, exchange)
 
     def _figures(self, part: int, index: int) -> Figures:
         found: list[Figures] = []

@@ -15,13 +15,13 @@ from pathlib import Path
 from statistics import median
 
 from peer.events import Line, RoundCommitted
-from peer.plan.shape import shape_of
-from peer.plan.simulate.asked import Asked
-from peer.plan.simulate.group import Group
-from peer.plan.simulate.setting import Setting
+from peer.plan.model_shape import shape_of
+from peer.simulate.group import Group
+from peer.simulate.scenario import Setting
+from peer.simulate.scenario_options import Asked
 from peer.spec import RunSpec
 from peer.testing.faults import Crash, Odd
-from peer.testing.processes import RealSwarm
+from peer.testing.process_swarm import RealSwarm
 
 TIMES = 100.0
 BEGIN_S, ROUND_S = 300.0, 240.0

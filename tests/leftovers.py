@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from peer.testing.children import ORPHAN_S
+from peer.testing.child_process import ORPHAN_S
 
 SHARED = Path("/dev/shm")
 TESTS = "t"

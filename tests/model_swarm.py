@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from dht.memory import LinkModel
-from peer.judge.standards import PLAIN, Standards
-from peer.rounds.frames import decode
-from peer.rounds.messages import Message, Prepare, Promise, Propose, Voted
+from peer.aggregation.aggregation_rules import PLAIN, Standards
+from peer.protocol.block import Block
+from peer.protocol.frames import decode
+from peer.protocol.messages import Message, Prepare, Promise, Propose, Voted
 from peer.rounds.state import Head
-from peer.rounds.update import Block
-from peer.testing.integers import IntegerDisk
-from peer.testing.logical_peer import LogicalPeer
-from peer.testing.world import World
+from peer.simulate.memory_network import LinkModel
+from peer.testing.integer_sums import IntegerDisk
+from peer.testing.memory_peer import LogicalPeer
+from peer.testing.memory_swarm import World
 
 FAULT_S = 40.0
 CALM_S = 40.0

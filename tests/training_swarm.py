@@ -19,24 +19,24 @@ from typing import Any
 import torch
 
 from dht.identity import Identity
-from dht.memory import MemoryNetwork, Scheduler
-from dht.streams import Streams
-from peer.averaging.chain import ChainOnDisk
-from peer.averaging.codec import Codec
-from peer.averaging.driver import Arithmetic, Disk, Driver
-from peer.averaging.link import RunKeys
-from peer.averaging.objects import load_object
-from peer.averaging.reducing import Reducer
-from peer.averaging.rules import rules_of
+from dht.streams.base import Streams
+from peer.codec.codec import Codec
+from peer.codec.run_rules import rules_of
+from peer.credit.summary import penalties_of
 from peer.events import AlertRaised, PenaltyImposed
 from peer.events import Event as Reported
-from peer.outcome import penalties_of
-from peer.rounds.effects import Applied, Frozen, Progressed, Tick
+from peer.link.link import RunKeys
+from peer.link.reduction import Reducer
+from peer.protocol.block import Block, Pledge
+from peer.protocol.electorate import genesis_anchor
+from peer.rounds.driver import Arithmetic, Disk, Driver
+from peer.rounds.interface import Applied, Frozen, Progressed, Tick
 from peer.rounds.machine import TICK_S, begin
-from peer.rounds.names import genesis_anchor
 from peer.rounds.state import Head
-from peer.rounds.update import Block, Pledge
+from peer.simulate.memory_network import MemoryNetwork, Scheduler
 from peer.spec import RunSpec
+from peer.store.chain import ChainOnDisk
+from peer.store.objects import load_object
 from peer.train.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -98,7 +98,7 @@ class Reached:
 
 
 class TrainingPeer:
-    """One peer of the swarm: a trainer and a driver, wired as `peer.session` and `peer.averaging.link` wire them."""
+    """One peer of the swarm: a trainer and a driver, wired as `peer.session` and `peer.link.link` wire them."""
 
     def __init__(self, swarm: TrainingSwarm, identity: Identity, role: Role) -> None:
         self.name, self.role, self._swarm = identity.peer_id, role, swarm

@@ -41,19 +41,21 @@ from contextlib import suppress
 from typing import Any, ClassVar, NoReturn
 
 MODULES = (
-    "bootstrap", "bootstrap.organiser", "peer", "peer.averaging.link", "peer.doctor.kernel", "peer.fit",
-    "peer.testing.faulty_link", "peer.testing.join", "tests.benchmarks.allreduce_crew", "tests.benchmarks.rivals.ddp",
+    "bootstrap", "bootstrap.organiser", "peer", "peer.link.link", "peer.doctor.kernel", "peer.autotune",
+    "peer.testing.faulty_link", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew",
+    "tests.benchmarks.rivals.ddp",
     "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tests.bootstrap.impatient", "tui",
 )  # fmt: skip
-STARTING = ("peer", "peer.testing.join", "tests.benchmarks.allreduce_crew", "tui")
+STARTING = ("peer", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew", "tui")
 """Those of them that start others."""
 LOADED = (
-    "bootstrap.server", "hivemind", "hivemind.dht.node", "hivemind.p2p", "peer.audit.walk",
-    "peer.averaging.link", "peer.data.open", "peer.export.folder", "peer.fit.dry", "peer.session", "peer.testing.books",
-    "peer.testing.faulty_link", "peer.testing.join", "peer.train.trainer", "peer.watching",
+    "bootstrap.server", "hivemind", "hivemind.dht.node", "hivemind.p2p", "peer.audit.auditor",
+    "peer.link.link", "peer.data.open_source", "peer.export.folder", "peer.autotune.trial", "peer.session",
+    "peer.testing.ledger_check",
+    "peer.testing.faulty_link", "peer.testing.faulty_peer", "peer.train.trainer", "peer.watch.watch_session",
     "tests.benchmarks.allreduce_members", "tests.benchmarks.rivals.ddp", "tests.benchmarks.rivals.open_diloco",
-    "tests.benchmarks.rivals.switch", "transformers.models.llama.modeling_llama", "tui.cli", "tui.demo",
-    "tui.single", "uvloop",
+    "tests.benchmarks.rivals.switch", "transformers.models.llama.modeling_llama", "tui.cli", "tui.commands.demo",
+    "tui.commands.join", "uvloop",
 )  # fmt: skip
 """What a warm parent imports."""
 PYTHON = sys.executable

@@ -25,8 +25,8 @@ from tui.commands import (
     identity,
     limits,
     organiser,
-    placing,
-    planning,
+    place,
+    plan,
     service,
     swarm,
 )
@@ -80,8 +80,8 @@ def build_parser() -> Parser:
     add_debug(parser, default=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in (
-        swarm, bootstrap, folder, limits, doctor, explain, credit, bundle, service, identity, organiser, planning,
-        placing,
+        swarm, bootstrap, folder, limits, doctor, explain, credit, bundle, service, identity, organiser, plan,
+        place,
     ):  # fmt: skip
         group.add_to(commands)
     return parser
@@ -128,7 +128,7 @@ def _fail(message: str, exit_code: int, *, debug: bool) -> int:
 
 def _describe_bug(error: Exception) -> str:
     """One line for an error that is ours, after its traceback went to a log."""
-    from tui.places import ERROR_LOG, data_root
+    from tui.data_root import ERROR_LOG, data_root
 
     what = f"{type(error).__name__}: {error}".splitlines()[0]
     log = data_root() / ERROR_LOG

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from dht.errors import BadInput
-from tui.places import data_root
-from tui.status import is_locked
+from tui.commands.status import is_locked
+from tui.data_root import data_root
 
 REPORTED, AGREED = "events.jsonl", "consent.json"
 """A folder is a peer's once somebody has agreed to its run there, or a peer has said something."""

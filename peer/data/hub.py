@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadSpec, Unreachable
-from peer.data.shards import SHARDS, is_held_out
+from peer.data.data_shards import SHARDS, is_held_out
 from peer.data.source import spread
 from peer.data.tokenizer import Tokenizer, Tokens
 from peer.spec import RunSpec

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadSpec
-from peer.data.shards import is_held_out, shard_of
+from peer.data.data_shards import is_held_out, shard_of
 from peer.data.tokenizer import Tokenizer, Tokens
 from peer.spec import RunSpec
 

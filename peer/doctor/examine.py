@@ -15,8 +15,8 @@ from pathlib import Path
 from dht.errors import BadSpec, HomefiresError
 from peer import spec as specs
 from peer.doctor.check import Check, Status, failed, one_line, unknown
-from peer.doctor.compute import Device, check_device, check_fit, check_libraries, check_training
-from peer.doctor.machine import (
+from peer.doctor.credentials import KnownRun, check_folder, check_identity, check_invite, peer_at_work
+from peer.doctor.host import (
     check_descriptors,
     check_device_memory,
     check_disk,
@@ -31,9 +31,9 @@ from peer.doctor.machine import (
 )
 from peer.doctor.needs import Needs, needs_of
 from peer.doctor.network import Met, best, examine_network
-from peer.doctor.standing import KnownRun, check_folder, check_identity, check_invite, peer_at_work
+from peer.doctor.software import Device, check_device, check_fit, check_libraries, check_training
 from peer.doctor.verdict import Measured, Verdict, judge
-from peer.measuring import Gpu, Tree, available_bytes
+from peer.host.measurements import Gpu, Tree, available_bytes
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
 

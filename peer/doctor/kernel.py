@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from dht.errors import HomefiresError
-from dht.lifetime import die_with_parent
+from dht.process import die_with_parent
 
 WIDTH = 64
 LIST = "list"
@@ -36,7 +36,7 @@ def execute(wanted: str) -> dict[str, Any]:
     """What was found. Raises BadInput for a device that is not there, RuntimeError for one that cannot compute."""
     import torch
 
-    from peer.train.inner import choose_device
+    from peer.train.backend import choose_device
 
     device = choose_device(wanted)
     weights = torch.eye(WIDTH, device=device, requires_grad=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dht.errors import BadInput
-from peer.plan.shape import memory_of, shape_of
+from peer.plan.model_shape import memory_of, shape_of
 from peer.spec import RunSpec
 
 PROCESS_BYTES = 800 << 20
@@ -23,7 +23,7 @@ class Needs:
 
     parameters: int
     device: int
-    """On the training device with the spec's own micro-batch: an estimate, see `peer.plan.shape.Memory`."""
+    """On the training device with the spec's own micro-batch: an estimate, see `peer.plan.model_shape.Memory`."""
     least_device: int
     """The same with one sequence at a time."""
     main: int
@@ -50,7 +50,7 @@ def _memory(spec: RunSpec) -> tuple[int, float, float, float]:
     try:
         shape = shape_of(spec)
     except BadInput:
-        from peer.model.size import size_of
+        from peer.model.footprint import size_of
 
         counted = size_of(spec)
         main = counted.anchor_bytes + counted.encoded_bytes

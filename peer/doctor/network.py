@@ -16,21 +16,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from dht.addresses import are_loopback, listened_on, peer_id_in, tcp_target
 from dht.errors import BadInput, HomefiresError, PortInUse, Unreachable
 from dht.identity import Identity
-from dht.keys import HEAD
-from dht.knocking import Knocked, ask_to_knock, port_of
 from dht.node import NetworkConfig, Node, open_node
-from dht.probing import LineSpeed, measure, serve_probes
+from dht.reach.addresses import are_loopback, listened_on, peer_id_in, tcp_target
+from dht.reach.bandwidth_probe import LineSpeed, measure, serve_probes
+from dht.reach.dial_back import Knocked, ask_to_knock, port_of
 from dht.records import Head as HeadRecord
 from dht.records import Malformed, unpack_body
-from peer.averaging.meeting import ASK_TIMEOUT_S, MAX_SPEC_BYTES
-from peer.averaging.metering import DIRECT, RELAYED, reach_of
+from dht.topics import HEAD
 from peer.doctor.check import Check, count, failed, one_line, passed, unknown, warned
-from peer.doctor.clock import check_clock, measure_skew_s
-from peer.doctor.standing import KnownRun
+from peer.doctor.clock_check import check_clock, measure_skew_s
+from peer.doctor.credentials import KnownRun
+from peer.link.network_stats import DIRECT, RELAYED, reach_of
 from peer.settings import LEAST_MBPS
+from peer.sync.run_discovery import ASK_TIMEOUT_S, MAX_SPEC_BYTES
 
 DIAL_S = 5.0
 ROUND_TRIP_S = 3.0

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from dht.errors import BadInput
 from peer.plan.coefficients import shipped
 from peer.plan.explain import seconds
-from peer.plan.machines import MAX_MEMBERS, Machine, alike
-from peer.plan.round import RoundCost, predict, step_tokens
-from peer.plan.shape import shape_of
-from peer.plan.worst import worst_of
+from peer.plan.model_shape import shape_of
+from peer.plan.peer_set import MAX_MEMBERS, Machine, alike
+from peer.plan.pessimistic_peers import worst_of
+from peer.plan.round_cost import RoundCost, predict, step_tokens
 from peer.settings import LEAST_MBPS, MOST_MBPS
 from peer.spec import RunSpec
 

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from huggingface_hub import ModelCardData
 
 from peer.events import Evaluated
-from peer.rounds.update import Update
+from peer.protocol.block import Update
 from peer.spec import RunSpec
 from peer.train.restore import Chain
 

@@ -12,15 +12,15 @@ from torch import nn
 from transformers import GenerationConfig
 from transformers.utils import logging as transformers_logging
 
+from dht.atomic_files import telling_full_disk
 from dht.errors import BadInput, BadSpec, DiskFull, RunMismatch
-from dht.files import telling_full_disk
 from peer.data.tokenizer import Tokenizer, load_tokenizer
 from peer.events import Evaluated, RoundCommitted, read_events
 from peer.export.card import Facts, model_card
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec, dump, load
-from peer.train.anchor import Anchor
+from peer.train.outer_state import Anchor
 from peer.train.restore import Chain, read_chain, restore_anchor
 
 SPARE_BYTES = 64 << 20

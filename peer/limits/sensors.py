@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from peer.limits.decide import Readings
-from peer.limits.idleness import Idleness
-from peer.measuring import Gpu, Tree
+from peer.host.idle import Idleness
+from peer.host.measurements import Gpu, Tree
+from peer.limits.policy import Readings
 from peer.settings import PeerSettings
 
 MAINS = ("Mains", "USB")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from peer.plan.search import Ranked
 from peer.plan.strategy import Strategy
+from peer.plan.strategy_search import Ranked
 
 ALIKE = 0.0005
 """Relative differences below this are none."""

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dht.errors import BadInput
-from peer.plan.machines import MOST_PEERS, Declared, Machine, Swarm, refuse_count
+from peer.plan.peer_set import MOST_PEERS, Declared, Machine, Swarm, refuse_count
 
 MOST_WHOLE = 10**18
 """Whole numbers beyond that are typing mistakes."""

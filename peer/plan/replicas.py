@@ -12,17 +12,17 @@ from itertools import pairwise
 
 import numpy as np
 
+from peer.placement.layout_search import Effort
+from peer.placement.pairwise_network import Matrix, Network
+from peer.placement.place import place
+from peer.placement.stage_workload import Work
 from peer.plan.coefficients import Coefficients
-from peer.plan.holding import most_blocks
-from peer.plan.machines import Machine, Swarm
-from peer.plan.network import Matrix, Network
-from peer.plan.pipeline import Stage, balanced, cut_bytes, have_room, pipeline_step_s, stage_layers
-from peer.plan.placement import place
-from peer.plan.placing.evolution import Effort
-from peer.plan.placing.work import Work
-from peer.plan.round import step_seconds
-from peer.plan.shape import Shape, memory_of, stage_bytes
-from peer.plan.sharding import hierarchical, zero3
+from peer.plan.device_memory import most_blocks
+from peer.plan.model_shape import Shape, memory_of, stage_bytes
+from peer.plan.peer_set import Machine, Swarm
+from peer.plan.pipelined_replica import Stage, balanced, cut_bytes, have_room, pipeline_step_s, stage_layers
+from peer.plan.round_cost import step_seconds
+from peer.plan.sharded_replica import hierarchical, zero3
 from peer.plan.strategy import Strategy
 from peer.spec import RunSpec
 

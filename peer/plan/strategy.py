@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from peer.averaging.codec import Codec
-from peer.plan.shape import Shape
+from peer.codec.codec import Codec
+from peer.plan.model_shape import Shape
 from peer.spec import RunSpec
 
 DILOCO_STEPS = 500

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from peer.rounds import decide, validity
-from peer.rounds.effects import Undo
-from peer.rounds.messages import FETCH_MOST
+from peer.protocol import validation
+from peer.protocol.block import Block
+from peer.protocol.messages import FETCH_MOST
+from peer.rounds import acceptor
+from peer.rounds.interface import Undo
 from peer.rounds.state import Branch, Head, Step
-from peer.rounds.turn import Turn
-from peer.rounds.update import Block
+from peer.rounds.transition import Turn
 
 
 def parting(turn: Turn, blocks: tuple[Block, ...]) -> tuple[Step, tuple[Block, ...]] | None:
@@ -45,8 +46,8 @@ def consider(turn: Turn, source: str, step: Step, blocks: tuple[Block, ...]) -> 
     """
     tip, genuine, honest = step.before, [], True
     for block in blocks:
-        honest = validity.follows(turn.state, tip, block)
-        if not honest or not (validity.timely(turn, block.update) and validity.may_be_over(turn, tip, block)):
+        honest = validation.follows(turn.state, tip, block)
+        if not honest or not (validation.timely(turn, block.update) and validation.may_be_over(turn, tip, block)):
             break
         tip = tip.after(block.update)
         genuine.append(block)
@@ -85,11 +86,11 @@ def change_over_if_held(turn: Turn) -> bool:
     branch = turn.state.branch
     if branch is None:
         return False
-    missing = validity.missing_parts(turn.state, branch.blocks[0].update)
+    missing = validation.missing_parts(turn.state, branch.blocks[0].update)
     if missing:
         turn.fetch(missing[:FETCH_MOST], (branch.source, *_certifiers(branch)))
         return False
-    if not validity.fits(turn.state, branch.blocks[0].update):
+    if not validation.fits(turn.state, branch.blocks[0].update):
         turn.set(branch=None)
         return False
     undone = turn.state.head.round - branch.trunk.round
@@ -117,4 +118,4 @@ def go_back(turn: Turn, head: Head) -> None:
         trail=tuple(step for step in state.trail if step.before.round < head.round),
         applied_round=min(state.applied_round, head.round),
     )  # fmt: skip
-    decide.stand_at(turn, head)
+    acceptor.stand_at(turn, head)

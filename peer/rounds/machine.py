@@ -2,22 +2,22 @@
 
 Read this file first. It says who handles what; the roles are in the files beside it:
 
-    coordinate.py   the coordinator of a ballot: ask, choose, start
-    gather.py       the same between START and PROPOSE: norms, means, repair
-    audits.py       the same where a part is audited: who is right is computed
-    propose.py      how its ballot ends
-    judging.py      what pledges and measurements come to: weights, and findings
-    exchange.py     a member: send parts, reduce parts, send means
-    again.py        the same for parts that are reduced a second time: repairs and audits
-    decide.py       a voter: promise, fetch, vote, decide, move to the next anchor
-    validity.py     whether a block may follow: what a voter, an auditor and a watcher ask alike
-    catchup.py      a peer that is behind, or ahead: GET, CHAIN, FETCH
-    disputes.py     norms that are not those of the bytes
-    reports.py      what I have caught others at
-    proofs.py       what convicts a coordinator that proposes two updates
+    coordinator.py   the coordinator of a ballot: ask, choose, start
+    collector.py       the same between START and PROPOSE: norms, means, repair
+    spot_audits.py       the same where a part is audited: who is right is computed
+    proposal.py      how its ballot ends
+    ../protocol/norms.py      what pledges and measurements come to: weights, and findings
+    member.py     a member: send parts, reduce parts, send means
+    reassignment.py        the same for parts that are reduced a second time: repairs and audits
+    acceptor.py       a voter: promise, fetch, vote, decide, move to the next anchor
+    ../protocol/validation.py     whether a block may follow: what a voter, an auditor and a watcher ask alike
+    block_sync.py      a peer that is behind, or ahead: GET, CHAIN, FETCH
+    misconduct.py     norms that are not those of the bytes
+    misconduct_reports.py      what I have caught others at
+    equivocation.py       what convicts a coordinator that proposes two updates
     takeover.py     peers that have lost the majority go on without it
     forks.py        and change over when others did more
-    joining.py      a peer that is not in step yet: compare bits, tell how far it is
+    readiness.py      a peer that is not in step yet: compare bits, tell how far it is
 
 Nothing here knows tensors, sockets, files or a clock. The driver performs the effects in the order
 given; `Persist` must be on disk before what follows it. A test may drop the rest of the effects at
@@ -29,41 +29,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from peer.rounds import (
-    again,
-    audits,
-    catchup,
-    coordinate,
-    deadlines,
-    decide,
-    disputes,
-    exchange,
-    forks,
-    gather,
-    joining,
-    proofs,
-    reports,
-)  # fmt: skip
-from peer.rounds.accusations import Conflict, Objection, Proof
-from peer.rounds.catchup import seen_again
-from peer.rounds.effects import (
-    Applied,
-    Effect,
-    Event,
-    Frozen,
-    Held,
-    Leaving,
-    Measured,
-    Paused,
-    Progressed,
-    Quarantined,
-    Received,
-    Reduced,
-    Resumed,
-    SendObjects,
-    Tick,
-)
-from peer.rounds.messages import (
+from peer.protocol.accusations import Conflict, Objection, Proof
+from peer.protocol.block import Pledge, Update
+from peer.protocol.messages import (
     BytesSent,
     ChainSent,
     Fetch,
@@ -84,9 +52,41 @@ from peer.rounds.messages import (
     Voted,
     Want,
 )  # fmt: skip
+from peer.rounds import acceptor as decide
+from peer.rounds import (  # fmt: skip
+    block_sync,
+    collector,
+    coordinator,
+    equivocation,
+    forks,
+    member,
+    misconduct,
+    misconduct_reports,
+    readiness,
+    reassignment,
+    spot_audits,
+    timeouts,
+)
+from peer.rounds.block_sync import seen_again
+from peer.rounds.interface import (
+    Applied,
+    Effect,
+    Event,
+    Frozen,
+    Held,
+    Leaving,
+    Measured,
+    Paused,
+    Progressed,
+    Quarantined,
+    Received,
+    Reduced,
+    Resumed,
+    SendObjects,
+    Tick,
+)
 from peer.rounds.state import Acceptor, Head, Rules, State, Step
-from peer.rounds.turn import Turn
-from peer.rounds.update import Pledge, Update
+from peer.rounds.transition import Turn
 
 TICK_S = 0.5
 """How often the driver sends a `Tick`."""
@@ -118,9 +118,9 @@ def begin(
     return State(
         rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=acceptor,
         acceptors=others, voters=voters.union(head.electorate), trail=trail[-rules.keep_rounds :], pledge=pledge,
-        deadlines=deadlines.learn([step.block.update for step in trail[-rules.keep_rounds :]], rules),
+        deadlines=timeouts.learn([step.block.update for step in trail[-rules.keep_rounds :]], rules),
         held=held or {}, frozen_at=now, moved_at=now, proposals=proposals, applied_round=head.round,
-        in_step=joining.starts_in_step(rules, head),
+        in_step=readiness.starts_in_step(rules, head),
     )  # fmt: skip
 
 
@@ -144,20 +144,20 @@ def _take(turn: Turn, event: Event) -> None:
         case Held(_, digest, size):
             _held(turn, digest, size)
         case Reduced():
-            exchange.on_reduced(turn, event)
-            coordinate.look(turn)
+            member.on_reduced(turn, event)
+            coordinator.look(turn)
         case Measured(evidence=True):
-            disputes.on_measured(turn, event)
+            misconduct.on_measured(turn, event)
         case Measured():
-            exchange.on_measured(turn, event)
+            member.on_measured(turn, event)
         case Progressed(_, share):
             turn.set(progress=share)
         case Frozen(_, pledge):
             decide.on_frozen(turn, pledge)
-            coordinate.look(turn)
+            coordinator.look(turn)
         case Paused(_, pledge):
             decide.on_paused(turn, pledge)
-            coordinate.look(turn)
+            coordinator.look(turn)
         case Resumed():
             decide.on_resumed(turn)
         case Applied(_, anchor, digest):
@@ -178,52 +178,52 @@ def _applied(turn: Turn, anchor: bytes, digest: bytes) -> None:
     turn.set(applied_round=turn.state.ancestors[anchor])
     if anchor == turn.state.head.anchor:
         turn.set(state_digest=digest)
-        joining.look(turn)
+        readiness.look(turn)
         if not turn.state.blocks:
             turn.say_head()
 
 
 def _tick(turn: Turn) -> None:
-    coordinate.look(turn)
-    exchange.look(turn)
-    again.look(turn)
-    catchup.look(turn)
-    joining.look(turn)
+    coordinator.look(turn)
+    member.look(turn)
+    reassignment.look(turn)
+    block_sync.look(turn)
+    readiness.look(turn)
 
 
 def _held(turn: Turn, digest: bytes, size: int) -> None:
     turn.set(held={**turn.state.held, digest: size})
     turn.arrived(digest)
-    joining.count(turn, size)
+    readiness.count(turn, size)
     decide.look(turn)
-    coordinate.look(turn)
+    coordinator.look(turn)
     forks.change_over_if_held(turn)
-    catchup.apply_blocks(turn)
+    block_sync.apply_blocks(turn)
 
 
 def _receive(turn: Turn, sender: str, message: Message) -> None:
     """Messages that name an anchor other than my head go to catch-up; so do those about the chain."""
     match message:
         case HeadSent():
-            catchup.on_head(turn, sender, message)
-            joining.look(turn)
-            coordinate.look(turn)
+            block_sync.on_head(turn, sender, message)
+            readiness.look(turn)
+            coordinator.look(turn)
         case Get(anchors):
-            catchup.on_get(turn, sender, anchors)
+            block_sync.on_get(turn, sender, anchors)
         case ChainSent(blocks):
-            catchup.on_chain(turn, sender, blocks)
-            joining.look(turn)
+            block_sync.on_chain(turn, sender, blocks)
+            readiness.look(turn)
         case Fetch(digests):
             turn.do(SendObjects(sender, digests))
         case BytesSent():
-            catchup.on_bytes(turn, message)
+            block_sync.on_bytes(turn, message)
         case Conflict():
-            reports.on_conflict(turn, sender, message)
+            misconduct_reports.on_conflict(turn, sender, message)
         case Objection():
-            disputes.on_objection(turn, sender, message)
-        case PartSent(attempt=disputes.DISPUTE):
-            disputes.on_part(turn, sender, message)
-        case _ if catchup.belongs(turn, sender, message.place):  # type: ignore[attr-defined]
+            misconduct.on_objection(turn, sender, message)
+        case PartSent(attempt=misconduct.DISPUTE):
+            misconduct.on_part(turn, sender, message)
+        case _ if block_sync.belongs(turn, sender, message.place):  # type: ignore[attr-defined]
             _receive_in_round(turn, sender, message)
         case _:
             pass
@@ -239,35 +239,35 @@ def _receive_in_round(turn: Turn, sender: str, message: Message) -> None:
 def _receive_in_instance(turn: Turn, sender: str, message: Message) -> None:
     match message:
         case Promise():
-            coordinate.on_promise(turn, sender, message)
+            coordinator.on_promise(turn, sender, message)
         case Nack():
-            coordinate.on_nack(turn, sender, message)
+            coordinator.on_nack(turn, sender, message)
         case Start():
-            exchange.on_start(turn, sender, message)
+            member.on_start(turn, sender, message)
         case PartSent():
-            exchange.on_part(turn, sender, message)
+            member.on_part(turn, sender, message)
         case Norms():
-            gather.on_norms(turn, sender, message)
+            collector.on_norms(turn, sender, message)
         case Table():
-            exchange.on_table(turn, sender, message)
+            member.on_table(turn, sender, message)
         case MeanSent() if message.attempt and not message.payload:
-            audits.on_verdict(turn, sender, message)
-            coordinate.look(turn)
+            spot_audits.on_verdict(turn, sender, message)
+            coordinator.look(turn)
         case MeanSent():
-            exchange.on_mean(turn, sender, message)
-            coordinate.look(turn)
+            member.on_mean(turn, sender, message)
+            coordinator.look(turn)
         case Want():
-            exchange.on_want(turn, sender, message)
+            member.on_want(turn, sender, message)
         case Redo():
-            if again.on_redo(turn, sender, message):
-                exchange.replay_early(turn)
+            if reassignment.on_redo(turn, sender, message):
+                member.replay_early(turn)
         case Show():
-            again.on_show(turn, sender, message)
+            reassignment.on_show(turn, sender, message)
         case Propose():
             decide.on_propose(turn, sender, message)
         case Voted():
             decide.on_vote(turn, message)
         case Proof():
-            proofs.on_proof(turn, message)
+            equivocation.on_proof(turn, message)
         case _:
             raise AssertionError(f"no such message: {message}")

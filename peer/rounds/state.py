@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from peer.judge.judge import Judgement
-from peer.judge.records import Record
-from peer.judge.standards import PLAIN, Standards
-from peer.rounds.deadlines import Deadlines
-from peer.rounds.layout import Fragment, Part, divide
-from peer.rounds.messages import HeadSent, MeanSent, PartSent, Place, Prepare, Promise
-from peer.rounds.names import Keys, instance_of, next_anchor
-from peer.rounds.shared import Shared
-from peer.rounds.update import Block, Measurements, Penalty, Pledge, Row, Update, Vote
+from peer.aggregation.aggregate import Judgement
+from peer.aggregation.aggregation_rules import PLAIN, Standards
+from peer.aggregation.peer_history import Record
+from peer.protocol.block import Block, Measurements, Penalty, Pledge, Row, Update, Vote
+from peer.protocol.electorate import Keys, instance_of, next_anchor
+from peer.protocol.layout import Fragment, Part, divide
+from peer.protocol.memo import Shared
+from peer.protocol.messages import HeadSent, MeanSent, PartSent, Place, Prepare, Promise
+from peer.rounds.timeouts import Deadlines
 
 MISDECLARED = "MISDECLARED"
 
@@ -118,7 +118,7 @@ class Head:
     time: int = 0
     """Unix time that the update says; 0 at the start."""
     records: tuple[Record, ...] = ()
-    """What `peer.judge` remembers of every peer."""
+    """What `peer.aggregation` remembers of every peer."""
     caught: tuple[Penalty, ...] = ()
     """Of the update that made this anchor the penalties of liars that go on; sorted by peer."""
     instance: bytes = b""
@@ -245,7 +245,7 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one part of one contribution came to, decoded; `dot` and `direction` as in `peer.rounds.update.Row`."""
+    """What one part of one contribution came to, decoded; `dot` and `direction` as in `peer.protocol.block.Row`."""
 
     square: float
     dot: float = 0.0

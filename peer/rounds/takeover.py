@@ -6,13 +6,13 @@ they decide is weak: another side may decide something else, and `forks.py` heal
 
 from __future__ import annotations
 
-from peer.rounds import deadlines
-from peer.rounds.deadlines import HEARD_S
-from peer.rounds.messages import Prepare
-from peer.rounds.names import coordinator, instance_of, order, quorum
+from peer.protocol.block import MAX_MEMBERS, MAX_SKIPPED
+from peer.protocol.electorate import coordinator, instance_of, order, quorum
+from peer.protocol.messages import Prepare
+from peer.rounds import timeouts
 from peer.rounds.state import Stage
-from peer.rounds.turn import Turn
-from peer.rounds.update import MAX_MEMBERS, MAX_SKIPPED
+from peer.rounds.timeouts import HEARD_S
+from peer.rounds.transition import Turn
 
 LATE_SHARE = 0.7
 """Who has waited for this share of the time may take part: clocks and freezes differ."""
@@ -31,7 +31,7 @@ def is_due(turn: Turn) -> bool:
     if chosen == state.electorate or (not state.weak and chosen == state.head.electorate):
         return False
     rank = order(state.head.anchor, chosen).index(turn.me)
-    since = state.moved_at + deadlines.patience_s(state) if state.weak else state.frozen_at + _wait_s(turn)
+    since = state.moved_at + timeouts.patience_s(state) if state.weak else state.frozen_at + _wait_s(turn)
     return turn.now >= since + rank * 2 * turn.rules.ack_s
 
 
@@ -74,7 +74,7 @@ def _outranks(turn: Turn, electorate: tuple[str, ...], instance: bytes) -> bool:
     """Of two takeovers the larger one goes on, unless nothing moves in it."""
     state = turn.state
     larger = (len(electorate), instance) > (len(state.electorate), state.instance)
-    return larger or turn.now >= state.moved_at + deadlines.patience_s(state)
+    return larger or turn.now >= state.moved_at + timeouts.patience_s(state)
 
 
 def _gave_up(turn: Turn, share: float) -> bool:

@@ -13,16 +13,16 @@ from typing import Any
 
 from dht.invite import Invite
 from dht.node import Node
-from dht.questions import Answer
-from peer.averaging.donating import CHUNK
-from peer.averaging.link import main, story
-from peer.averaging.notices import Notices
-from peer.averaging.pipe import LinkPipe
-from peer.limits.chosen import Chosen
+from dht.streams.rpc import Answer
+from peer.control.live_settings import Chosen
+from peer.link.announcements import Notices
+from peer.link.channel import LinkPipe
+from peer.link.link import main, story
+from peer.sync.blob_server import CHUNK
+from peer.testing.fault_channel import Orders, Striker, open_thrown, read_thrown
 from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow
 from peer.testing.faulty_streams import DELAY, FaultyStreams
-from peer.testing.hurry import hurry
-from peer.testing.strikes import Orders, Striker, open_thrown, read_thrown
+from peer.testing.short_waits import hurry
 
 
 class WatchedPipe(LinkPipe):

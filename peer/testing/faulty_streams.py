@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
 
-from dht.streams import MAX_FRAME_BYTES, MakeFrame, OnFrame, Streams
+from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame, Streams
 
 DELAY = "delay_s"
 """A peer in whose directory a file of this name holds a number of seconds hears everything so much later."""
@@ -19,7 +19,7 @@ CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class FaultyStreams:
-    """The contract of `dht.streams.Streams` over `inner`; does nothing of its own until a switch is thrown.
+    """The contract of `dht.streams.base.Streams` over `inner`; does nothing of its own until a switch is thrown.
 
     `clock` gives seconds and never goes back; `call_later` runs a call after a delay on the thread
     of `send`. Switches wear off by that clock; thrown again while they act, they act as thrown last.

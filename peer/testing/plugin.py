@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 import pytest
 
 if TYPE_CHECKING:
-    from peer.testing.logical import LogicalSwarm
-    from peer.testing.processes import RealSwarm
-    from peer.testing.swarm import Swarm
+    from peer.testing.logical_swarm import LogicalSwarm
+    from peer.testing.process_swarm import RealSwarm
+    from peer.testing.swarm_contract import Swarm
 
 
 class StartSwarm(Protocol):
@@ -54,11 +54,11 @@ def swarm(tmp_path: Path) -> Iterator[StartSwarm]:
 
     def start(*, peers: int = 4, seed: int = 1, real: bool = False, **options: Any) -> Any:
         if real:
-            from peer.testing.processes import RealSwarm
+            from peer.testing.process_swarm import RealSwarm
 
             started.append(RealSwarm(directory=tmp_path / f"swarm-{len(started)}", peers=peers, **options))
         else:
-            from peer.testing.logical import LogicalSwarm
+            from peer.testing.logical_swarm import LogicalSwarm
 
             started.append(LogicalSwarm(peers=peers, seed=seed, **options))
         ends.callback(started[-1].close)

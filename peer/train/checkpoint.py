@@ -29,8 +29,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from dht.atomic_files import sync_folder, telling_full_disk
 from dht.errors import DiskFull
-from dht.files import sync_folder, telling_full_disk
 
 VERSION = 3
 KEPT = 2

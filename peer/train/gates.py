@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from peer.model.flat import FlatParameters
-from peer.train.generators import generator_states, set_generator_states
-from peer.train.inner import next_token_logits
+from peer.train.backend import next_token_logits
+from peer.train.random_state import generator_states, set_generator_states
 
 PROBE_TOKENS = 3
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from peer.model.flat import FlatParameters
 from peer.train.gates import Gates
-from peer.train.ready import Guard
+from peer.train.versions import Guard
 
 MAX_WORKERS = 4
 """Layers in work at the same time, at most: the work is bound by memory."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.averaging.formats import Floats
+from peer.codec.blockwise import Floats
 from peer.spec import RunSpec
 
 CHUNK = 1 << 15

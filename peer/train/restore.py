@@ -9,17 +9,17 @@ from pathlib import Path
 
 from dht.errors import BadInput, RunMismatch
 from dht.records import Genesis
-from peer.averaging.blocks import first_head, read_blocks, read_genesis, require_same_start
-from peer.averaging.objects import load_object
-from peer.averaging.snapshots import names
 from peer.model.flat import FlatParameters
-from peer.rounds.layout import cut
+from peer.protocol.block import Update
+from peer.protocol.layout import cut
 from peer.rounds.state import Head
-from peer.rounds.update import Update
 from peer.spec import RunSpec
-from peer.train.anchor import Anchor, advance
+from peer.store.objects import load_object
+from peer.store.run_directory import first_head, read_blocks, read_genesis, require_same_start
+from peer.store.snapshots import names
 from peer.train.checkpoint import newest
-from peer.train.snapshotter import become_snapshot
+from peer.train.outer_state import Anchor, advance
+from peer.train.snapshot_writer import become_snapshot
 
 log = logging.getLogger(__name__)
 

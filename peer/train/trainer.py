@@ -17,29 +17,29 @@ import torch
 from torch import Tensor
 
 from dht.errors import BadSpec, DiskFull
-from peer.averaging.codec import Codec
-from peer.averaging.contribution import Contribution, Effort, is_written, keep_newest, write_contribution
-from peer.data.batches import Batches
-from peer.data.open import held_out, open_source
-from peer.fit.fitted import Fit, room_for
+from peer.autotune.cache import Fit, room_for
+from peer.codec.codec import Codec
+from peer.data.open_source import held_out, open_source
+from peer.data.sampler import Batches
+from peer.lifecycle.fragments import Turns
+from peer.lifecycle.staleness import Age
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.rounds.layout import cut
-from peer.rounds.update import VOID, Update
+from peer.protocol.block import VOID, Update
+from peer.protocol.layout import cut
 from peer.spec import RunSpec
-from peer.train.age import Age
-from peer.train.anchor import Anchor, LoadObject, advance
-from peer.train.balance import Balance, start_from
+from peer.store.contributions import Contribution, Effort, is_written, keep_newest, write_contribution
+from peer.train.apply import Means, Move
+from peer.train.backend import InnerLoop, MicroBatch, Step, use_attention
 from peer.train.checkpoint import VERSION, Checkpoint
-from peer.train.evaluate import SEQUENCES, Stopped, held_out_loss
-from peer.train.generators import generator_states, set_generator_states
-from peer.train.inner import InnerLoop, MicroBatch, Step, use_attention
+from peer.train.evaluation import SEQUENCES, Stopped, held_out_loss
 from peer.train.layerwise import Layerwise
-from peer.train.ledger import Ledger, Undone
-from peer.train.memory import is_out_of_memory
-from peer.train.move import Means, Move
-from peer.train.residence import return_memory
-from peer.train.turns import Turns
+from peer.train.offload import return_memory
+from peer.train.out_of_memory import is_out_of_memory
+from peer.train.outer_state import Anchor, LoadObject, advance
+from peer.train.random_state import generator_states, set_generator_states
+from peer.train.residual import Balance, start_from
+from peer.train.residual_ledger import Ledger, Undone
 
 
 @dataclass(frozen=True, kw_only=True)

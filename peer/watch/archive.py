@@ -15,17 +15,17 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
+from dht.atomic_files import sync_folder, telling_full_disk, write_whole
 from dht.errors import BadInput, DiskFull, Unreachable
-from dht.files import sync_folder, telling_full_disk, write_whole
-from peer.averaging import snapshots
-from peer.averaging.blocks import Base, base_path, block_path, pointer_bytes
-from peer.averaging.downloading import Download, fetch_manifest
-from peer.averaging.snapshots import Manifest
-from peer.averaging.surveying import Asker, choose, survey
 from peer.events import AlertRaised, CheckpointWritten, Event
-from peer.rounds.names import next_anchor
+from peer.protocol.block import Block
+from peer.protocol.electorate import next_anchor
 from peer.rounds.state import Head, Step
-from peer.rounds.update import Block
+from peer.store import snapshots
+from peer.store.run_directory import Base, base_path, block_path, pointer_bytes
+from peer.store.snapshots import Manifest
+from peer.sync.blob_download import Download, fetch_manifest
+from peer.sync.chain_status import Asker, choose, survey
 
 PREFIX = "round-"
 NEXT = "next"

@@ -15,20 +15,20 @@ from typing import Protocol
 
 from dht.errors import Unreachable
 from dht.records import Head as HeadRecord
-from dht.streams import Streams
-from peer.averaging.downloading import fetch_manifest
-from peer.averaging.meeting import LAYERS
-from peer.averaging.surveying import ASK_MOST, choose, survey
+from dht.streams.base import Streams
 from peer.events import AlertRaised
-from peer.rounds.frames import decode, encode
-from peer.rounds.messages import ChainSent, Get, HeadSent
-from peer.rounds.packing import integer, rows, unpack
+from peer.protocol.block import MAX_PARTS
+from peer.protocol.encoding import integer, rows, unpack
+from peer.protocol.frames import decode, encode
+from peer.protocol.messages import ChainSent, Get, HeadSent
 from peer.rounds.state import Head, Rules
-from peer.rounds.update import MAX_PARTS
-from peer.telling import Session
+from peer.sync.blob_download import fetch_manifest
+from peer.sync.chain_status import ASK_MOST, choose, survey
+from peer.sync.run_discovery import LAYERS
+from peer.telemetry.reporter import Session
+from peer.watch.announcement_log import Hearsay
 from peer.watch.archive import Archive
-from peer.watch.chain import WatchedChain, told
-from peer.watch.hearsay import Hearsay
+from peer.watch.verified_chain import WatchedChain, told
 
 LOOK_S = 2.0
 BURST_S = 10.0

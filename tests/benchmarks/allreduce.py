@@ -27,7 +27,7 @@ import psutil
 
 from peer.events import InviteIssued, parse_line
 from peer.spec import RunSpec, dump, from_mapping, read_text
-from peer.testing.children import Child
+from peer.testing.child_process import Child
 from tests.benchmarks import allreduce_report
 from tests.benchmarks.allreduce_crew import Crew, Failed, Make, Words
 from tests.benchmarks.allreduce_members import LOOPBACK, Gloo, Hivemind, Ours
@@ -45,7 +45,8 @@ INVITE_S = 60.0
 TRIES = 3
 """hivemind's matchmaking does not always find a group."""
 CODE = (
-    "dht/*.py", "peer/averaging/*.py", "peer/rounds/*.py", "peer/judge/*.py", "peer/train/*.py", "peer/spec.py",
+    "dht/**/*.py", "peer/codec/*.py", "peer/store/*.py", "peer/sync/*.py", "peer/link/*.py", "peer/protocol/*.py",
+    "peer/rounds/*.py", "peer/aggregation/*.py", "peer/lifecycle/*.py", "peer/train/*.py", "peer/spec.py",
     "tests/benchmarks/allreduce*.py", "tests/benchmarks/allreduce.toml",
 )  # fmt: skip
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 
 import psutil
 
-from dht.lifetime import die_with_parent
+from dht.process import die_with_parent
 from tests.benchmarks.jobs import ROOT
 
 START_S, ROUND_S, STOP_S = 600.0, 600.0, 20.0

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from dht.identity import Identity
-from peer.averaging.child import LinkChild
-from peer.averaging.pipe import Fields
-from peer.rounds.update import VOID, Block
+from peer.link.channel import Fields
+from peer.link.handle import LinkChild
+from peer.protocol.block import VOID, Block
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, parse
-from peer.train.inner import Step
+from peer.train.backend import Step
 from tests.benchmarks.allreduce_crew import Failed, Words
 
 PATTERN = 1 << 16
@@ -282,7 +282,7 @@ class MadeUp:
 
     @torch.no_grad()
     def step(self, round: int, position: float, stop: Any) -> Step:
-        """As `peer.train.inner.InnerLoop`."""
+        """As `peer.train.backend.InnerLoop`."""
         for layer in self.model.parameters():
             for start in range(0, layer.numel(), PATTERN):
                 part = layer[start : start + PATTERN]

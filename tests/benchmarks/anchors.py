@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.averaging.objects import load_object
-from peer.data.batches import Batches
-from peer.data.open import held_out, open_source
+from peer.data.open_source import held_out, open_source
+from peer.data.sampler import Batches
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.rounds.layout import cut
+from peer.protocol.layout import cut
 from peer.spec import RunSpec
-from peer.train.anchor import Anchor, advance
-from peer.train.evaluate import held_out_loss
-from peer.train.inner import InnerLoop
+from peer.store.objects import load_object
+from peer.train.backend import InnerLoop
+from peer.train.evaluation import held_out_loss
+from peer.train.outer_state import Anchor, advance
 from peer.train.restore import read_chain
 from tests.benchmarks.variants import CPU, Together
 

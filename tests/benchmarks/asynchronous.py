@@ -6,16 +6,16 @@ time, so that each starts from parameters that miss what the others were learnin
 
 from __future__ import annotations
 
-from peer.data.batches import Batches
-from peer.data.open import held_out, open_source
+from peer.data.open_source import held_out, open_source
+from peer.data.sampler import Batches
 from peer.data.source import Source
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.rounds.names import digest_of
+from peer.protocol.electorate import digest_of
 from peer.spec import RunSpec
+from peer.train.backend import InnerLoop
 from peer.train.delayed import DelayedNesterov
-from peer.train.evaluate import held_out_loss
-from peer.train.inner import InnerLoop
+from peer.train.evaluation import held_out_loss
 from peer.train.outer import momentum_at
 from tests.benchmarks.variants import CPU, Outcome, Report, is_measured, measured, names_of, steps_of
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from peer.events import PenaltyImposed
 from peer.spec import RunSpec
-from peer.train.schedule import steps_before
+from peer.train.learning_rate import steps_before
 from tests.adversaries import ATTACKS
 from tests.benchmarks import attacks_report, jobs
 from tests.benchmarks.attacks_report import ALONE
@@ -32,8 +32,10 @@ REDUCERS = ("edit", "agreement", "centered-clip", "mean")
 BY_DIRECTION = ("sign-flip", "noise")
 """Their norms are those of honest peers: only `agreement` can tell them."""
 CODE = (
-    "dht/memory.py", "dht/identity.py", "peer/averaging/*.py", "peer/data/*.py", "peer/judge/*.py", "peer/model/*.py",
-    "peer/rounds/*.py", "peer/train/*.py", "peer/spec.py", "peer/telling.py", "tests/adversaries.py",
+    "peer/simulate/memory_network.py", "dht/identity.py", "peer/codec/*.py", "peer/store/*.py", "peer/sync/*.py",
+    "peer/link/*.py", "peer/data/*.py", "peer/aggregation/*.py", "peer/model/*.py",
+    "peer/protocol/*.py", "peer/rounds/*.py", "peer/lifecycle/*.py", "peer/train/*.py", "peer/spec.py",
+    "peer/telemetry/reporter.py", "tests/adversaries.py",
     "tests/training_swarm.py", "tests/benchmarks/attacks.py",
 )  # fmt: skip
 

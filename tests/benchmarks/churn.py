@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.spec import RunSpec, dump
-from peer.testing.processes import ENDLESS, _spec
+from peer.testing.process_swarm import ENDLESS, _spec
 from tests.benchmarks import churn_report
 from tests.benchmarks.churn_figures import Kept, acts_of
 from tests.benchmarks.churn_runs import run_ours, run_rival

@@ -21,18 +21,18 @@ from dht import invite
 from dht.admission import admit, read_admission
 from dht.errors import BadInvite
 from dht.identity import Identity
-from dht.keys import HEAD, MAX_TTL_S
-from dht.orders import order, read_orders
+from dht.quarantine import order, read_orders
+from dht.record_validator import fault_of
 from dht.records import Head, Malformed, Record, pack, sign_record, unpack
-from dht.schema import fault_of
-from peer.averaging.link import RunKeys
-from peer.control import MAX_LINE_BYTES, Commands, ControlServer
+from dht.topics import HEAD, MAX_TTL_S
+from peer.control.server import MAX_LINE_BYTES, Commands, ControlServer
 from peer.events import Line, format_line, parse_line
-from peer.rounds.frames import decode, encode
-from peer.rounds.messages import Voted
-from peer.rounds.update import Vote
-from peer.telling import Session
-from tests.peer.rounds.test_messages import MESSAGES
+from peer.link.link import RunKeys
+from peer.protocol.block import Vote
+from peer.protocol.frames import decode, encode
+from peer.protocol.messages import Voted
+from peer.telemetry.reporter import Session
+from tests.peer.protocol.test_messages import MESSAGES
 
 ORGANISER, ALICE, MALLORY = (Identity.from_seed(letter * 32) for letter in (b"o", b"a", b"m"))
 RUN, NOW_S = b"r" * 32, 1_800_000_000.0

@@ -24,13 +24,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from peer.averaging.codec import Codec
-from peer.data.batches import Batches
-from peer.data.open import open_source
+from peer.codec.codec import Codec
+from peer.data.open_source import open_source
+from peer.data.sampler import Batches
 from peer.model.build import build
-from peer.plan.shape import shape_of
+from peer.plan.model_shape import shape_of
 from peer.spec import RunSpec, from_mapping
-from peer.train.inner import InnerLoop
+from peer.train.backend import InnerLoop
 from peer.train.trainer import Trainer
 from tests.benchmarks import gpu_report
 from tests.benchmarks.gpu_report import Cost, Speed

@@ -25,9 +25,10 @@ from tests.benchmarks.variants import Outcome, Point, Report
 ROOT = Path(__file__).parents[2]
 
 CODE = (
-    "peer/data/*.py", "peer/model/*.py", "peer/judge/*.py", "peer/rounds/*.py", "peer/train/*.py",
-    "peer/averaging/codec.py", "peer/averaging/contribution.py", "peer/averaging/reducing.py",
-    "peer/averaging/rules.py", "peer/spec.py", "tests/decided.py", "tests/benchmarks/variants.py",
+    "peer/data/*.py", "peer/model/*.py", "peer/aggregation/*.py", "peer/protocol/*.py", "peer/rounds/*.py",
+    "peer/lifecycle/*.py", "peer/train/*.py",
+    "peer/codec/codec.py", "peer/store/contributions.py", "peer/link/reduction.py",
+    "peer/codec/run_rules.py", "peer/spec.py", "tests/decided.py", "tests/benchmarks/variants.py",
 )  # fmt: skip
 """What the figures of training depend on, beside the spec and the versions of torch and numpy."""
 

@@ -30,9 +30,9 @@ from peer.events import (
     RoundStarted,
     TransferProgressed,
 )  # fmt: skip
-from peer.testing.children import processes_of
+from peer.testing.child_process import processes_of
 from peer.testing.faulty_link import LIES
-from peer.testing.processes import RealSwarm
+from peer.testing.process_swarm import RealSwarm
 from tests.benchmarks.record import machine, versions
 from tests.benchmarks.rows import Bar, percent
 

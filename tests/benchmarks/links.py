@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from peer.spec import RunSpec, dump
-from peer.testing.processes import ENDLESS, _spec
+from peer.testing.process_swarm import ENDLESS, _spec
 from tests.benchmarks import links_report
 from tests.benchmarks.links_figures import Ran
 from tests.benchmarks.links_ours import measure_ours

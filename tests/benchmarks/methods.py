@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from peer.spec import RunSpec
-from peer.train.schedule import steps_before
+from peer.train.learning_rate import steps_before
 from tests.benchmarks import jobs, methods_report
 from tests.benchmarks.asynchronous import train_delayed
 from tests.benchmarks.paced import fastest_steps, train_paced
 from tests.benchmarks.record import write_results
 from tests.benchmarks.unlike import dealt
 from tests.benchmarks.variants import Outcome, Report, names_of, train_synchronously
-from tui.choose import choose_spec
+from tui.commands.spec_choice import choose_spec
 
 PLAN = Path(__file__).with_name("methods.toml")
 CODE = (

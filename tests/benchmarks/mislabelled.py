@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peer.spec import RunSpec
-from peer.train.inner import InnerLoop, Step, next_token_logits
+from peer.train.backend import InnerLoop, Step, next_token_logits
 from peer.train.trainer import Trainer
 
 

@@ -25,7 +25,7 @@ import psutil
 
 from peer.events import InnerProgressed, Line, RoundCommitted
 from peer.spec import RunSpec, dump, load
-from peer.testing.processes import RealSwarm
+from peer.testing.process_swarm import RealSwarm
 from tests.benchmarks import overlap_report
 from tests.benchmarks.join import Load
 from tests.benchmarks.overlap_figures import Alone, Measured, OfPeer, OfRound

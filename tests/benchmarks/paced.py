@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from peer.rounds.names import genesis_anchor
+from peer.protocol.electorate import genesis_anchor
 from peer.spec import RunSpec
 from peer.train.trainer import Trainer
 from tests.benchmarks.variants import (
@@ -91,7 +91,7 @@ class Paced:
         return max(1, int(self.trainer.steps_in_round / self._slower + 0.5))
 
     def _train_to(self, steps: int) -> int:
-        """Whoever makes fewer steps walks through the same learning rates, as in `peer.train.pace`."""
+        """Whoever makes fewer steps walks through the same learning rates, as in `peer.lifecycle.pace`."""
         trainer, tokens = self.trainer, 0
         while trainer.step_in_round < steps:
             whole = trainer.steps_in_round

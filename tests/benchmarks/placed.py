@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dht.identity import Identity
-from peer.testing.children import Child
-from peer.testing.processes import LOOPBACK, RealSwarm
+from peer.testing.child_process import Child
+from peer.testing.process_swarm import LOOPBACK, RealSwarm
 from tests.benchmarks.rivals.lines import Place
 
 

@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from peer.plan.placement import placement_of
-from peer.plan.placing.evolution import Effort, evolve
-from peer.plan.placing.exhaustive import best_of_all
-from peer.plan.placing.layouts import block, random_layouts, striped
-from peer.plan.placing.scoring import Scorer
-from peer.plan.placing.work import PAPER, Work, problem_of
-from peer.plan.regions import preset
+from peer.placement.communication_cost import Scorer
+from peer.placement.exhaustive import best_of_all
+from peer.placement.layout_search import Effort, evolve
+from peer.placement.layouts import block, random_layouts, striped
+from peer.placement.place import placement_of
+from peer.placement.regions import preset
+from peer.placement.stage_workload import PAPER, Work, problem_of
 from tests.benchmarks.record import commit, machine, versions
 from tests.benchmarks.rows import Bar, markdown
-from tests.peer.plan.networks import KINDS, random_network
+from tests.peer.placement.networks import KINDS, random_network
 
 PLAN = Path(__file__).with_suffix(".toml")
 METHODS: dict[str, dict[str, Any]] = {

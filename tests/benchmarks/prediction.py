@@ -21,12 +21,12 @@ from statistics import median
 from typing import Any
 
 from peer.events import InnerProgressed, Line, RoundCommitted
-from peer.plan.calibrate import Sample, Timed, calibrate, time_rounds
+from peer.plan.calibration import Sample, Timed, calibrate, time_rounds
 from peer.plan.coefficients import dump
-from peer.plan.machines import Machine, alike
-from peer.plan.shape import shape_of
+from peer.plan.model_shape import shape_of
+from peer.plan.peer_set import Machine, alike
 from peer.spec import RunSpec, load
-from peer.testing.processes import ENDLESS, RealSwarm, _spec
+from peer.testing.process_swarm import ENDLESS, RealSwarm, _spec
 from tests.benchmarks import prediction_report
 from tests.benchmarks.jobs import code_digest
 from tests.benchmarks.overlap import say
@@ -35,8 +35,9 @@ from tests.benchmarks.record import commit, machine, versions
 SPEC = Path(__file__).with_name("prediction_spec.toml")
 PLAN = Path(__file__).with_suffix(".toml")
 CODE = (
-    "dht/*.py", "peer/*.py", "peer/averaging/*.py", "peer/rounds/*.py", "peer/judge/*.py", "peer/train/*.py",
-    "peer/testing/processes.py", "tests/benchmarks/prediction.py", "tests/benchmarks/prediction*.toml",
+    "dht/**/*.py", "peer/*.py", "peer/codec/*.py", "peer/store/*.py", "peer/sync/*.py", "peer/link/*.py",
+    "peer/protocol/*.py", "peer/rounds/*.py", "peer/aggregation/*.py", "peer/lifecycle/*.py", "peer/train/*.py",
+    "peer/testing/process_swarm.py", "tests/benchmarks/prediction.py", "tests/benchmarks/prediction*.toml",
 )  # fmt: skip
 """Whose change makes a row worthless."""
 BEGIN_S, ROUND_S = 300.0, 120.0

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from peer.plan.calibrate import Sample, Timed
+from peer.plan.calibration import Sample, Timed
 from peer.plan.coefficients import Coefficients
-from peer.plan.round import predict
+from peer.plan.round_cost import predict
 from tests.benchmarks.rows import Bar, markdown
 
 if TYPE_CHECKING:

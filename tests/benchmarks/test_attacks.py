@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from peer.rounds.update import Pledge
+from peer.protocol.block import Pledge
 from peer.spec import RunSpec
 from tests.adversaries import ATTACKS
 from tests.benchmarks import attacks, attacks_report, jobs

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from peer.events import parse_line
-from peer.testing.children import HANG_S
+from peer.testing.child_process import HANG_S
 from tests.benchmarks import dashboard
 from tests.benchmarks.dashboard import MARKS, QUICK, Figures
 from tests.benchmarks.dashboard_stream import Stream
 from tests.benchmarks.terminal import Terminal
-from tui.fold import fold_all
-from tui.snapshot import Swarm
+from tui.swarm.reducer import fold_all
+from tui.swarm.snapshot import Swarm
 
 
 def figures(**changes: object) -> Figures:

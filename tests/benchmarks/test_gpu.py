@@ -52,7 +52,7 @@ def test_a_device_is_measured(tmp_path: Path) -> None:
 
 
 def test_the_models_are_as_large_as_they_are_called() -> None:
-    from peer.plan.shape import shape_of
+    from peer.plan.model_shape import shape_of
 
     plan = Plan.read(quick=False)
     for model in plan.models:

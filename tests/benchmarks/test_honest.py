@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from peer.data.files import read_files
-from peer.data.open import open_source
-from peer.data.shards import is_held_out, shard_of, shards_of
+from peer.data.data_shards import is_held_out, shard_of, shards_of
+from peer.data.documents import read_files
+from peer.data.open_source import open_source
 from peer.data.source import Document
 from peer.spec import RunSpec
 from tests.benchmarks import honest, honest_report, jobs

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from peer.model.size import size_of
+from peer.model.footprint import size_of
 from peer.spec import load
 from tests.benchmarks import join
 from tests.benchmarks.join import Figures, Joined

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from peer.events import Event, InnerProgressed, Line, PhaseEntered, RoundCommitted, RoundStarted
-from peer.model.size import size_of
+from peer.model.footprint import size_of
 from peer.spec import RunSpec, load
-from peer.testing.processes import _spec
+from peer.testing.process_swarm import _spec
 from tests.benchmarks import links, links_report
 from tests.benchmarks.links_figures import Point, Ran, Shares, crossing
 from tests.benchmarks.links_ours import shares_of, times_of

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from peer.events import Event, InnerProgressed, Line, RoundCommitted
-from peer.model.size import size_of
+from peer.model.footprint import size_of
 from peer.spec import RunSpec, load
-from peer.testing.processes import _spec
+from peer.testing.process_swarm import _spec
 from tests.benchmarks import overlap, overlap_report
 from tests.benchmarks.overlap import Plan, of_peer, of_rounds
 from tests.benchmarks.overlap_figures import Alone, Measured, OfPeer, OfRound

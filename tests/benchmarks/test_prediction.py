@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from peer.plan.shape import shape_of
-from peer.testing.processes import _spec
+from peer.plan.model_shape import shape_of
+from peer.testing.process_swarm import _spec
 from tests.benchmarks import prediction, prediction_report
 from tests.benchmarks.prediction import SPEC, Configuration, Plan, sample_of
 from tests.benchmarks.prediction_report import Predicted

@@ -13,20 +13,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from peer.averaging.codec import Codec
-from peer.averaging.reducing import Reducer
-from peer.data.batches import Batches
-from peer.data.open import open_source
+from peer.codec.codec import Codec
+from peer.data.open_source import open_source
+from peer.data.sampler import Batches
+from peer.link.reduction import Reducer
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.rounds.effects import Keep, Reduce
-from peer.rounds.judging import row_for
-from peer.rounds.messages import Place
-from peer.rounds.names import digest_of, genesis_anchor
-from peer.rounds.update import Update
+from peer.protocol.block import Update
+from peer.protocol.electorate import digest_of, genesis_anchor
+from peer.protocol.messages import Place
+from peer.protocol.norms import row_for
+from peer.rounds.interface import Keep, Reduce
 from peer.spec import RunSpec
-from peer.testing.children import HANG_S
-from peer.train.schedule import learning_rate
+from peer.testing.child_process import HANG_S
+from peer.train.learning_rate import learning_rate
 from peer.train.trainer import Trainer
 from tests.benchmarks import quality, quality_report
 from tests.benchmarks.__main__ import main

@@ -19,16 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peer.averaging.codec import Codec
-from peer.data.batches import Batches
-from peer.data.open import held_out, open_source
+from peer.codec.codec import Codec
+from peer.data.open_source import held_out, open_source
+from peer.data.sampler import Batches
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.rounds.names import digest_of, genesis_anchor
+from peer.protocol.electorate import digest_of, genesis_anchor
 from peer.spec import RunSpec
-from peer.train.evaluate import held_out_loss
-from peer.train.inner import InnerLoop
-from peer.train.schedule import steps_before
+from peer.train.backend import InnerLoop
+from peer.train.evaluation import held_out_loss
+from peer.train.learning_rate import steps_before
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound
 

@@ -2,9 +2,9 @@
 
 import sys
 
-from bootstrap import around, server
+from bootstrap import peer_monitor, server
 from bootstrap.__main__ import main
 
 if __name__ == "__main__":
-    around.LOOK_S = server.LOOK_S = 0.05
+    peer_monitor.LOOK_S = server.LOOK_S = 0.05
     sys.exit(main())

@@ -22,21 +22,21 @@ import msgpack
 import psutil
 import pytest
 
-from bootstrap.around import PEERS_FILE
 from bootstrap.members import load_names
-from bootstrap.ordering import quarantine
+from bootstrap.peer_monitor import PEERS_FILE
+from bootstrap.quarantine_orders import quarantine
 from dht import invite
-from dht.addresses import LOOPBACK, tcp_target
 from dht.admission import admit, read_admission
 from dht.errors import BadInput, DirectoryBusy, PortInUse
 from dht.fingerprint import words
 from dht.identity import Identity
 from dht.invite import INVITE_FILE
-from dht.keys import GENESIS, HEAD, HEAD_TTL_S
 from dht.node import NetworkConfig, Node, open_node
+from dht.reach.addresses import LOOPBACK, tcp_target
 from dht.records import Genesis, Head, Record, pack, sign_record, unpack, unpack_body, verify_record
+from dht.topics import GENESIS, HEAD, HEAD_TTL_S
 from peer.events import AlertRaised, Event, InviteIssued, PeerStarted, PeerStopped, parse_line
-from peer.testing.children import HANG_S, ORPHAN_S, wait_for_ends
+from peer.testing.child_process import HANG_S, ORPHAN_S, wait_for_ends
 
 pytestmark = pytest.mark.swarm
 

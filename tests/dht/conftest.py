@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from dht.addresses import LOOPBACK
 from dht.board import Board
 from dht.identity import Identity
-from dht.memory import LinkModel, MemoryBoard, MemoryNetwork, Scheduler
-from dht.streams import Streams
-from peer.testing.children import HANG_S
+from dht.reach.addresses import LOOPBACK
+from dht.streams.base import Streams
+from peer.simulate.memory_network import LinkModel, MemoryBoard, MemoryNetwork, Scheduler
+from peer.testing.child_process import HANG_S
 from peer.testing.faulty_streams import FaultyStreams
 
 RUN = b"r" * 32
@@ -97,8 +97,8 @@ class RealWorld:
         self._stopped: list[int] = []
 
     async def add_peer(self, caps: Mapping[str, float] | None = None, **limits: Any) -> tuple[Identity, Board, Streams]:
-        from dht.links import LinkLimits
         from dht.node import NetworkConfig, open_node
+        from dht.streams.outbound import LinkLimits
 
         folder = self._folder / str(len(self.nodes))
         identity = Identity.load_or_create(folder / "identity.key")

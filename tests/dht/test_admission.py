@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dht.access import Roster
 from dht.admission import FOR_EVER, MAX_ADMISSION_BYTES, admit, read_admission
 from dht.errors import BadInput
 from dht.identity import Identity
-from dht.orders import MAX_QUARANTINED, MAX_REASON, Orders, load_orders, order, read_orders, save_orders
+from dht.quarantine import MAX_QUARANTINED, MAX_REASON, Orders, load_orders, order, read_orders, save_orders
 from dht.records import Malformed
-from dht.refusals import Code
-from dht.roster import Roster
+from dht.rejections import Code
 
 ORGANISER, ALICE, MALLORY = (Identity.from_seed(letter * 32) for letter in (b"o", b"a", b"m"))
 RUN, NOW_S = b"r" * 32, 1_800_000_000.0
@@ -195,7 +195,7 @@ def test_who_is_needed_for_what_has_begun_finishes_it() -> None:
 
 
 def test_a_roster_remembers_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dht.roster.REMEMBERED_MOST", 2)
+    monkeypatch.setattr("dht.access.REMEMBERED_MOST", 2)
     known = roster()
     peers = [Identity.from_seed(letter * 32) for letter in (b"1", b"2", b"3")]
     for peer in peers:

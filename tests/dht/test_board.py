@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from dht.identity import Identity
-from dht.keys import GENESIS, HEAD
-from dht.memory import MemoryBoard
 from dht.records import Head, Record, sign_record
+from dht.topics import GENESIS, HEAD
+from peer.simulate.memory_network import MemoryBoard
 
 RUN = b"r" * 32
 
@@ -99,8 +99,8 @@ async def test_other_nodes_refuse_what_a_dishonest_node_stores(real_world: Any) 
     alice, honest, _ = await real_world.add_peer()
     dht = real_world.nodes[mallory.peer_id].board._dht
     dht.protocol.record_validator = None
-    from dht.keys import dht_key
     from dht.records import pack
+    from dht.topics import dht_key
 
     real = head(alice)
     assert await honest.publish(HEAD, real, 60.0)
@@ -118,8 +118,8 @@ async def test_a_record_that_just_expired_does_not_hide_the_others(real_world: A
     """hivemind refuses a whole answer for one bad record; an expired one must not be bad."""
     import msgpack
 
+    from dht.record_validator import fault_of
     from dht.records import pack
-    from dht.schema import fault_of
 
     identity = Identity.generate()
     old = head(identity, ttl_s=-5)

@@ -13,13 +13,13 @@ from typing import Any
 import psutil
 import pytest
 
-from dht.addresses import LOOPBACK, check_dial
 from dht.daemon import _reason, _socket_folder
 from dht.errors import BadAddress, PortInUse, Unreachable
 from dht.identity import Identity
-from dht.keys import HEAD
 from dht.node import NetworkConfig, Node, open_node
-from peer.testing.children import BUSY, HANG_S
+from dht.reach.addresses import LOOPBACK, check_dial
+from dht.topics import HEAD
+from peer.testing.child_process import BUSY, HANG_S
 
 pytestmark = pytest.mark.swarm
 
@@ -245,7 +245,7 @@ async def test_announced_addresses_are_the_ones_to_dial(tmp_path: Path) -> None:
 
 async def test_it_is_found_where_its_daemon_says_by_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A router gave it a port, or another address at night. The same in another order is no news."""
-    monkeypatch.setattr("dht.contact.REMEET_S", 0.01)
+    monkeypatch.setattr("dht.reach.dialer.REMEET_S", 0.01)
     async with open_node(config(tmp_path)) as node:
         first = node.found_at
         assert first == await node.addresses()

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.identity import Identity
-from dht.keys import GENESIS, GENESIS_TTL_S, HEAD, HEAD_TTL_S, MAX_TTL_S, TOPICS, dht_key
 from dht.records import (
     MAX_FOUNDERS,
     MAX_RECORD_BYTES,
@@ -25,6 +24,7 @@ from dht.records import (
     unpack_body,
     verify_record,
 )
+from dht.topics import GENESIS, GENESIS_TTL_S, HEAD, HEAD_TTL_S, MAX_TTL_S, TOPICS, dht_key
 
 ALICE = Identity.from_seed(b"a" * 32)
 MALLORY = Identity.from_seed(b"m" * 32)

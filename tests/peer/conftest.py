@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from peer import exposure, keeping, standing, telling
+from peer import chain_follower
 from peer import session as sessions
+from peer.lifecycle import exposed_time
 from peer.session import Peer
-from peer.telling import Session
+from peer.telemetry import reporter
+from peer.telemetry.reporter import Session
+from peer.train import saver
 from tests.decided import AtOnce
 from tests.peer.rounds.build import HEAD, NAMES
 from tests.peer.story import Clock, Link, NoSnapshots, Shelf, Story, Trainer, spec
@@ -18,10 +21,10 @@ def story(monkeypatch: pytest.MonkeyPatch) -> Story:
     """A peer that has joined and is in step."""
     clock, link, events = Clock(), Link(), []
     monkeypatch.setattr(sessions, "time", clock)
-    monkeypatch.setattr(telling, "time", clock)
-    monkeypatch.setattr(standing, "time", clock)
-    monkeypatch.setattr(keeping, "ThreadPoolExecutor", lambda **named: AtOnce())
-    monkeypatch.setattr(exposure, "time", clock)
+    monkeypatch.setattr(reporter, "time", clock)
+    monkeypatch.setattr(chain_follower, "time", clock)
+    monkeypatch.setattr(saver, "ThreadPoolExecutor", lambda **named: AtOnce())
+    monkeypatch.setattr(exposed_time, "time", clock)
     link.load_object = lambda digest: b""  # type: ignore[attr-defined]
     trainer = Trainer(clock=clock)
     session = Session(events.append)

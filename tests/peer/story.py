@@ -13,19 +13,19 @@ import pytest
 
 from dht.errors import DiskFull
 from peer import session as sessions
-from peer.averaging.child import Left
 from peer.events import (
     Event,
     RoundStarted,
 )
-from peer.rounds.update import Block, Update
+from peer.lifecycle.fragments import Turns
+from peer.link.handle import Left
+from peer.protocol.block import Block, Update
 from peer.session import Peer
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, from_mapping
-from peer.telling import Session
+from peer.telemetry.reporter import Session
 from peer.train.checkpoint import Checkpoint
-from peer.train.ledger import Undone
-from peer.train.turns import Turns
+from peer.train.residual_ledger import Undone
 from tests.peer.rounds.build import HEAD, NAMES, PARTS, block, update
 
 STEPS = 4

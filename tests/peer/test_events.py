@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from peer.event_fields import MAX_TEXT
 from peer.events import (
     MAX_LINE_BYTES,
     DeviceMeasured,
@@ -26,7 +27,6 @@ from peer.events import (
     read_line,
     read_lines,
 )
-from peer.fields import MAX_TEXT
 
 COMMITTED = RoundCommitted(
     round=3, digest="d3", state="s3", group=["A", "B"], weights={"A": 40_000, "B": 25_536},

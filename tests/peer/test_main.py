@@ -9,16 +9,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dht.addresses import ALL_INTERFACES
 from dht.errors import BadInput, BadSpec, HomefiresError
+from dht.reach.addresses import ALL_INTERFACES
 from peer import __main__ as command
-from peer.averaging.child import Left, LinkChild
-from peer.control import Commands
+from peer.control.server import Commands
+from peer.link.handle import Left, LinkChild
 from peer.settings import PeerSettings, settings_from
-from peer.telling import Session
-from peer.testing.children import BUSY, HANG_S
+from peer.telemetry.reporter import Session
+from peer.testing.child_process import BUSY, HANG_S
 
-FAKE = Path(__file__).parent / "averaging" / "fake_link.py"
+FAKE = Path(__file__).parent / "link" / "fake_link.py"
 
 
 @pytest.fixture(autouse=True)

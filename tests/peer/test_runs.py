@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from peer import spec as specs
-from peer.model.size import describe, size_of
-from peer.train.schedule import steps_before
+from peer.model.footprint import describe, size_of
+from peer.train.learning_rate import steps_before
 
 PARAMETERS = {
     "micro": (90_000, 130_000),

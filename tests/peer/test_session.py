@@ -9,8 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from peer import session as sessions
-from peer.averaging.child import Left
-from peer.averaging.pipe import LinkLost
 from peer.events import (
     AlertRaised,
     Evaluated,
@@ -20,9 +18,11 @@ from peer.events import (
     RoundCommitted,
     RoundStarted,
 )
+from peer.link.channel import LinkLost
+from peer.link.handle import Left
 from peer.settings import PeerSettings
 from peer.spec import from_mapping
-from peer.train import snapshotter
+from peer.train import snapshot_writer
 from tests.peer.rounds.build import HEAD, NAMES, block, pledge, update
 from tests.peer.story import NEXT, STEPS, Beginning, Story, commit, join_with, spec
 
@@ -300,7 +300,7 @@ def test_a_replayed_block_moves_the_anchor(story: Story, monkeypatch: pytest.Mon
 def test_a_snapshot_moves_the_anchor(story: Story, monkeypatch: pytest.MonkeyPatch, given_up: float) -> None:
     """A checkpoint follows at once; who loses work by it is told, and nobody trains before the link says so."""
     restored = SimpleNamespace(round=16)
-    monkeypatch.setattr(snapshotter, "read_anchor", lambda directory, round, name: restored)
+    monkeypatch.setattr(snapshot_writer, "read_anchor", lambda directory, round, name: restored)
     story.peer.in_step, story.trainer.too_old = False, given_up
     story.link.queue += [("snapshot", 16, NEXT, NAMES[:2]), ("resume", NEXT)]
     story.turns(1)

@@ -11,17 +11,17 @@ import torch
 
 from dht.errors import ClockOff, DiskFull, MemoryFull, RunMismatch, Unreachable
 from peer import session as sessions
-from peer.averaging.pipe import LinkLost
+from peer.control.desired_state import PAUSED_WHY, Wish
 from peer.events import (
     AlertRaised,
     CheckpointWritten,
     Event,
     PeerStateChanged,
 )
+from peer.link.channel import LinkLost
 from peer.settings import PeerSettings
 from peer.spec import load
-from peer.telling import Session
-from peer.wishes import PAUSED_WHY, Wish
+from peer.telemetry.reporter import Session
 from tests.peer.rounds.build import HEAD, block, update
 from tests.peer.story import NEXT, STEPS, Beginning, Story, commit, join_with
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dht.errors import BadInput
-from peer.averaging.pipe import LinkLost
+from peer.control.desired_state import Wish
 from peer.events import Evaluated, PhaseEntered, RoundCommitted, RoundStarted
-from peer.wishes import Wish
+from peer.link.channel import LinkLost
 from tests.peer.rounds.build import HEAD
 from tests.peer.story import NEXT, STEPS, Story, Trainer, commit
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from peer.control.desired_state import Wish
 from peer.events import InnerProgressed, RoundStarted
-from peer.train.pace import Pace
-from peer.wishes import Wish
+from peer.lifecycle.pace import Pace
 from tests.peer.rounds.build import block, update
 from tests.peer.story import STEPS, Story, commit
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from peer.control.desired_state import PAUSED_WHY, Wish
 from peer.events import AlertRaised, Evaluated, InnerProgressed, PeerStateChanged, RoundCommitted
 from peer.session import POLL_S
-from peer.wishes import PAUSED_WHY, Wish
 from tests.peer.rounds.build import HEAD, block, update
 from tests.peer.story import NEXT, STEPS, Story, commit
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dht.errors import DiskFull
+from peer.control.desired_state import Wish
 from peer.events import InnerProgressed, PeerStateChanged, RoundCommitted, RoundStarted
-from peer.wishes import Wish
 from tests.peer.rounds.build import HEAD, block, update
 from tests.peer.story import NEXT, STEPS, Story, commit
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from peer.events import AlertRaised, RoundCommitted
-from peer.train import rewind
+from peer.train import replay
 from tests.peer.rounds.build import HEAD, NAMES, block, update
 from tests.peer.story import NEXT, STEPS, Story, commit
 
@@ -24,7 +24,7 @@ def sought(story: Story, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, i
         asked.append((name, round))
         return SimpleNamespace(round=round)
 
-    monkeypatch.setattr(rewind, "restore_at", restore_at)
+    monkeypatch.setattr(replay, "restore_at", restore_at)
     story.link.directory = Path("DIR")  # type: ignore[attr-defined]
     return asked
 

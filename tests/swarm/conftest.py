@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from peer.events import Line, parse_line
-from peer.testing.children import HANG_S, ORPHAN_S, Child, Printed, processes_of
+from peer.testing.child_process import HANG_S, ORPHAN_S, Child, Printed, processes_of
 
 LIGHT = ("inner.sequences=1", "data.eval_sequences=8", "round.steps=10")
 """For runs in which it does not matter what is learned: few steps, small evaluations, a fraction of the processor."""

@@ -6,7 +6,7 @@ import pytest
 
 from peer.events import InnerProgressed, Line, PeerStarted, PenaltyImposed, RoundCommitted
 from peer.testing.plugin import StartSwarm
-from peer.testing.processes import RealSwarm
+from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

@@ -10,10 +10,10 @@ import pytest
 
 from peer.events import PeerStarted, RoundCommitted
 from peer.spec import RoundTable
-from peer.testing.children import assert_no_orphans
+from peer.testing.child_process import assert_no_orphans
 from peer.testing.faults import PHASES, Crash, Stall
 from peer.testing.plugin import StartSwarm
-from peer.testing.processes import RealSwarm
+from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dht.files import write_whole
+from dht.atomic_files import write_whole
 from peer.events import AlertRaised, Line, PeerStateChanged
 from peer.testing.faulty_link import CLOCK
 from peer.testing.plugin import StartSwarm

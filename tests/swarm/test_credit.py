@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from peer.testing.children import HANG_S
+from peer.testing.child_process import HANG_S
 from tests.swarm.conftest import Homefires
 
 pytestmark = pytest.mark.swarm

@@ -15,13 +15,13 @@ from statistics import median
 import pytest
 
 from peer.events import InnerProgressed, Line, PeerStateChanged, PhaseEntered, RoundAborted, RoundCommitted
-from peer.testing.children import BUSY, HANG_S, assert_no_orphans
-from peer.testing.processes import LOOPBACK, RealSwarm
+from peer.testing.child_process import BUSY, HANG_S, assert_no_orphans
+from peer.testing.process_swarm import LOOPBACK, RealSwarm
 from tests.swarm.conftest import LIGHT
 from tests.swarm.test_join import SLOWLY
 from tests.tui.terminals import ESCAPE, Terminal
-from tui.control import PeerControl
-from tui.status import is_locked
+from tui.commands.status import is_locked
+from tui.sources.control_client import PeerControl
 
 pytestmark = pytest.mark.swarm
 PAUSED_S = 5.0 * BUSY

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from peer.events import Evaluated, PeerStarted, PeerStopped, RoundCommitted
-from peer.testing.children import assert_no_orphans
+from peer.testing.child_process import assert_no_orphans
 from tests.swarm.conftest import Homefires
 
 pytestmark = pytest.mark.swarm

@@ -12,7 +12,7 @@ import pytest
 from dht.errors import BadInvite
 from dht.identity import Identity
 from dht.invite import issue
-from peer.testing.children import HANG_S, assert_no_orphans
+from peer.testing.child_process import HANG_S, assert_no_orphans
 from tests.swarm.conftest import Homefires
 
 pytestmark = pytest.mark.swarm

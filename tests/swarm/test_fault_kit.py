@@ -9,7 +9,7 @@ import pytest
 from peer.events import Line, PhaseEntered, RoundCommitted, RoundStarted
 from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow
 from peer.testing.plugin import StartSwarm
-from peer.testing.processes import RealSwarm
+from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.audit.walk import audit
+from peer.audit.auditor import audit
 from peer.events import AlertRaised, RoundCommitted
 from peer.testing.faults import Partition
 from peer.testing.plugin import StartSwarm

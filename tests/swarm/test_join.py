@@ -25,11 +25,11 @@ from peer.events import (
     RoundStarted,
 )
 from peer.spec import RoundTable
-from peer.testing.children import BUSY, assert_no_orphans
+from peer.testing.child_process import BUSY, assert_no_orphans
 from peer.testing.plugin import StartSwarm
-from peer.testing.processes import RealSwarm
+from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING, Homefires, pid_of
-from tui.consent import introduce
+from tui.commands.consent import introduce
 
 pytestmark = pytest.mark.swarm
 Start = Callable[..., Homefires]

@@ -9,7 +9,7 @@ import pytest
 
 from peer.events import AlertRaised, Line, PeerStateChanged, TransferProgressed
 from peer.testing.faulty_link import LIES
-from peer.testing.processes import RealSwarm
+from peer.testing.process_swarm import RealSwarm
 
 pytestmark = pytest.mark.swarm
 

@@ -13,7 +13,7 @@ import pytest
 
 from dht.errors import NotAdmitted
 from peer.events import CheckpointWritten, InviteIssued, Line
-from peer.testing.children import HANG_S, assert_no_orphans
+from peer.testing.child_process import HANG_S, assert_no_orphans
 from tests.swarm.conftest import Homefires
 from tests.swarm.test_join import ENDLESS, LOOPBACK, SLOWLY, committed
 

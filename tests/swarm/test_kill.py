@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from peer.events import Line, RoundCommitted
-from peer.testing.children import BUSY, HANG_S, assert_no_orphans
+from peer.testing.child_process import BUSY, HANG_S, assert_no_orphans
 from tests.swarm.conftest import LIGHT, Homefires, pid_of
 
 pytestmark = pytest.mark.swarm

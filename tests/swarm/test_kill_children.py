@@ -17,13 +17,15 @@ import pytest
 from dht.identity import Identity
 from dht.invite import issue
 from peer.spec import dump, load
-from peer.testing.children import HANG_S, ORPHAN_S
+from peer.testing.child_process import HANG_S, ORPHAN_S
 
 pytestmark = pytest.mark.swarm
 
-INTRODUCE = "import sys; from tui.consent import introduce; introduce(sys.argv[1])"
+INTRODUCE = "import sys; from tui.commands.consent import introduce; introduce(sys.argv[1])"
 EXAMINE = "import sys; from tui.cli import main; main(['doctor', sys.argv[1]])"
-TRY_OUT = "import sys; from peer.fit.finding import run_python; run_python(['-m', 'peer.fit', sys.argv[2]])"
+TRY_OUT = (
+    "import sys; from peer.autotune.trial_runner import run_python; run_python(['-m', 'peer.autotune', sys.argv[2]])"
+)
 
 TORCH = "libtorch"
 
@@ -48,7 +50,7 @@ def spec(tmp_path: Path) -> Path:
     ("program", "works"),
     [
         (INTRODUCE, "peer introduce"), (INTRODUCE, "p2pd"), (EXAMINE, "peer doctor"), (EXAMINE, "p2pd"),
-        (EXAMINE, "peer.doctor.kernel"), (TRY_OUT, "peer.fit"), (TRY_OUT, TORCH),
+        (EXAMINE, "peer.doctor.kernel"), (TRY_OUT, "peer.autotune"), (TRY_OUT, TORCH),
     ],
     ids=lambda value: value if len(value) < 20 else {INTRODUCE: "introduce", EXAMINE: "doctor", TRY_OUT: "dry"}[value],
 )  # fmt: skip

@@ -10,14 +10,14 @@ import psutil
 import pytest
 
 from peer.events import AlertRaised, InviteIssued, Line, PeerStarted, RoundCommitted
-from peer.testing.children import HANG_S, ORPHAN_S, assert_no_orphans
+from peer.testing.child_process import HANG_S, ORPHAN_S, assert_no_orphans
 from tests.swarm.conftest import Homefires, pid_of
 from tests.swarm.test_join import ENDLESS, LOOPBACK, SLOWLY, Run, committed
 
 pytestmark = pytest.mark.swarm
 Start = Callable[..., Homefires]
 
-LINK, BOOTSTRAP, DAEMON, WATCH = "peer.averaging.link", "-m bootstrap", "p2pd", "peer watch"
+LINK, BOOTSTRAP, DAEMON, WATCH = "peer.link.link", "-m bootstrap", "p2pd", "peer watch"
 
 
 def tree_of(pid: int) -> list[psutil.Process]:

@@ -14,20 +14,20 @@ from typing import Any
 import psutil
 import pytest
 
+from peer.control.desired_state import PAUSED_WHY
+from peer.control.store import read_table
 from peer.events import AlertRaised, InnerProgressed, Line, PeerStateChanged, RoundCommitted, SettingsChanged
-from peer.limits.store import read_table
-from peer.testing.children import BUSY, HANG_S
-from peer.testing.processes import LINK_MODULE, RealSwarm
-from peer.wishes import PAUSED_WHY
+from peer.testing.child_process import BUSY, HANG_S
+from peer.testing.process_swarm import LINK_MODULE, RealSwarm
 from tests.swarm.conftest import LIGHT
-from tui.control import PeerControl
-from tui.limits import change
-from tui.orders import command
+from tui.commands.control import command
+from tui.commands.settings import change
+from tui.sources.control_client import PeerControl
 
 pytestmark = pytest.mark.swarm
 OBEYED_S = 2.0 * BUSY
 LINGER_S = 2.0
-HURRY = {"peer.limits.decide.LINGER_S": LINGER_S}
+HURRY = {"peer.limits.policy.LINGER_S": LINGER_S}
 SNOOZED_S = 3.0
 
 

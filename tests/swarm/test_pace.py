@@ -8,9 +8,9 @@ from statistics import median
 import pytest
 
 from peer.events import InnerProgressed, PhaseEntered, RoundCommitted
-from peer.rounds.update import WEIGHT_ONE
+from peer.protocol.block import WEIGHT_ONE
 from peer.testing.plugin import StartSwarm
-from peer.testing.processes import RealSwarm
+from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm

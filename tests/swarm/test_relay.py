@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from peer.events import InviteIssued, Line, NetworkMeasured, RoundCommitted
-from peer.testing.children import assert_no_orphans
+from peer.testing.child_process import assert_no_orphans
 from tests.namespaces import Homes
 from tests.swarm.conftest import Homefires
 from tests.swarm.test_join import ENDLESS, SLOWLY, Run, committed

@@ -8,7 +8,7 @@ import pytest
 
 from peer.events import AlertRaised, CheckpointWritten, Line, PeerStateChanged, RoundCommitted, RoundStarted
 from peer.testing.plugin import StartSwarm
-from peer.testing.processes import RealSwarm
+from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

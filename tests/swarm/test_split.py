@@ -7,10 +7,10 @@ import time
 import pytest
 
 from peer.events import AlertRaised, RoundCommitted
-from peer.testing.books import audit_books
 from peer.testing.faults import Partition
+from peer.testing.ledger_check import audit_books
 from peer.testing.plugin import StartSwarm
-from peer.testing.processes import RealSwarm
+from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm

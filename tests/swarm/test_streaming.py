@@ -8,7 +8,7 @@ import pytest
 
 from peer.events import Line, PeerStateChanged, RoundCommitted
 from peer.testing.plugin import StartSwarm
-from peer.testing.processes import RealSwarm
+from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm

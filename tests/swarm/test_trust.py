@@ -16,9 +16,9 @@ from dht.fingerprint import words
 from dht.identity import Identity
 from dht.invite import issue, parse
 from peer.events import AlertRaised, Line, PeerStopped
-from peer.testing.children import HANG_S
+from peer.testing.child_process import HANG_S
 from peer.testing.plugin import StartSwarm
-from peer.testing.processes import LOOPBACK, RealSwarm
+from peer.testing.process_swarm import LOOPBACK, RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

@@ -25,9 +25,9 @@ from peer.events import (
     RoundCommitted,
     parse_line,
 )  # fmt: skip
-from peer.testing.children import BUSY, HANG_S, Child, Printed, assert_no_orphans
+from peer.testing.child_process import BUSY, HANG_S, Child, Printed, assert_no_orphans
 from peer.testing.plugin import StartSwarm
-from peer.testing.processes import RealSwarm
+from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import tui.demo
-import tui.single
+import tui.commands.demo
+import tui.commands.join
 
 FAKE_CHILD = Path(__file__).with_name("fake_child.py")
 
@@ -37,7 +37,7 @@ def fake_children(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         def command(module: str, *arguments: str) -> list[str]:
             return [sys.executable, str(FAKE_CHILD), behaviour, module, *arguments]
 
-        monkeypatch.setattr(tui.demo, "python_module", command)
-        monkeypatch.setattr(tui.single, "python_module", command)
+        monkeypatch.setattr(tui.commands.demo, "python_module", command)
+        monkeypatch.setattr(tui.commands.join, "python_module", command)
 
     return install

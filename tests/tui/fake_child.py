@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-from dht.lifetime import die_with_parent
+from dht.process import die_with_parent
 from peer.events import (
     AlertRaised,
     Event,

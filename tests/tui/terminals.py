@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from peer.testing.children import HANG_S
+from peer.testing.child_process import HANG_S
 
 ESCAPE = 0x1B
 _SEQUENCES = re.compile(

@@ -15,7 +15,7 @@ from dht.errors import DiskFull, RoundsFailed
 from dht.identity import Identity
 from dht.invite import issue
 from peer.events import Line, PeerStarted, format_line
-from peer.testing.children import HANG_S
+from peer.testing.child_process import HANG_S
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from dht.directory_lock import hold_directory
 from dht.errors import BadInput, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
-from dht.lock import hold_directory
-from peer.limits import store
-from peer.wishes import Wish
+from peer.control import store
+from peer.control.desired_state import Wish
 from tests.tui.fake_control import FakePeer, serving
 from tui.cli import main
-from tui.consent import consents
+from tui.commands.consent import consents
+from tui.commands.join import Join
 from tui.folders import folder_meant, note_folder, peer_folders, runs
-from tui.single import Join
 
 Said = pytest.CaptureFixture[str]
 COMMANDS = (

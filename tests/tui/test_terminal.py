@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from peer.testing.children import HANG_S
+from peer.testing.child_process import HANG_S
 from tests.tui.terminals import ESCAPE
 from tui.terminal import Tap, decide, is_gone
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from peer.events import Event, Line, PeerStarted, PeerStateChanged, ReportReceived
-from peer.rounds.layout import cut
+from peer.protocol.layout import cut
 from peer.rounds.state import Step
-from peer.watch.chain import told
+from peer.watch.verified_chain import told
 from tests.peer.rounds.build import HEAD, block, measured_by_all, pledge, update
 
 ROUND_S = 30.0

@@ -21,7 +21,7 @@ from tui.commands.options import (
 
 if TYPE_CHECKING:
     from peer.spec import RunSpec
-    from tui.organising import NodeOptions
+    from tui.processes.node_watcher import NodeOptions
 
 STRAY = ("announce", "also", "admission", "invites", "members_for", "expires", "health_port", "keep")
 """What `add_node` adds, as the names of its answers: empty where nobody asked for it."""
@@ -58,7 +58,7 @@ def add_node(parser: Parser, when: str = "") -> None:
 
 def node_options(options: argparse.Namespace) -> NodeOptions:
     """What `add_node` was answered."""
-    from tui.organising import NodeOptions
+    from tui.processes.node_watcher import NodeOptions
 
     return NodeOptions(
         listen=options.listen, announce=options.announce, also=options.also, invites=options.invites,
@@ -68,15 +68,15 @@ def node_options(options: argparse.Namespace) -> NodeOptions:
 
 def node_spec(name_or_path: str, options: argparse.Namespace) -> RunSpec:
     """The run that is meant. Raises BadSpec, BadInput."""
-    from tui.choose import choose_spec
+    from tui.commands.spec_choice import choose_spec
 
     fixed = {"admission.policy": "invited"} if options.admission else None
     return choose_spec(name_or_path, sets=options.sets, fixed=fixed)
 
 
 def _bootstrap(options: argparse.Namespace) -> int:
-    from tui.output import open_output
-    from tui.single import run_bootstrap
+    from tui.commands.join import run_bootstrap
+    from tui.output.output import open_output
 
     spec = node_spec(options.spec, options)
     output = open_output(options.ui, sys.stdout, sys.stderr)

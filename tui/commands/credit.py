@@ -17,7 +17,7 @@ def add_to(commands: Commands) -> None:
 
 
 def _credit(options: argparse.Namespace) -> int:
-    from tui.single import ask_child
+    from tui.commands.join import ask_child
 
     print(ask_child("credit", str(options.dir), *(["--json"] if options.json else []), debug=options.debug))
     return 0

@@ -23,7 +23,7 @@ def add_to(commands: Commands) -> None:
 
 
 def _devices(options: argparse.Namespace) -> int:
-    from tui.doctor import list_devices
+    from tui.commands.doctor_run import list_devices
 
     print(list_devices())
     return 0
@@ -31,7 +31,7 @@ def _devices(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     from dht.invite import read_text
-    from tui.doctor import Doctor, run_doctor
+    from tui.commands.doctor_run import Doctor, run_doctor
 
     invite = read_text(options.invite) if options.invite else ""
     asked = Doctor(invite=invite, directory=options.dir, device=options.device, listen=tuple(options.listen))

@@ -19,8 +19,8 @@ def add_to(commands: Commands) -> None:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from tui.codes import explain, list_all
     from tui.terminal import columns
+    from tui.text.codes import explain, list_all
 
     if options.code is None:
         print(*list_all(), sep="\n")

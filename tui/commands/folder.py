@@ -37,21 +37,21 @@ def _add_status(commands: Commands) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from tui.status import describe_directory
+    from tui.commands.status import describe_directory
 
     print(describe_directory(directory(options), as_json=options.json))
     return 0
 
 
 def _tell_peer(cmd: str, options: argparse.Namespace) -> int:
-    from tui.orders import command
+    from tui.commands.control import command
 
     print(command(directory(options), cmd))
     return 0
 
 
 def _tell_peers(cmd: str, options: argparse.Namespace) -> int:
-    from tui.orders import command
+    from tui.commands.control import command
 
     return tell_each(options, lambda folder: command(folder, cmd))
 
@@ -63,7 +63,7 @@ def _add_export(commands: Commands) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from tui.single import run_export
+    from tui.commands.join import run_export
 
     print(run_export(options.dir, options.to, debug=options.debug))
     return 0
@@ -76,7 +76,7 @@ def _add_audit(commands: Commands) -> None:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from tui.single import run_audit
+    from tui.commands.join import run_audit
 
     run_audit(options.dir, as_json=options.json, debug=options.debug)
     return 0
@@ -92,7 +92,7 @@ def _add_report(commands: Commands) -> None:
 
 def _report(options: argparse.Namespace) -> int:
     from peer.events import printable
-    from tui.report.write import default_target, write_report
+    from tui.report.report import default_target, write_report
 
     print(printable(write_report(options.source, options.to or default_target(options.source))))
     return 0

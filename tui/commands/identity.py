@@ -1,6 +1,6 @@
 """`homefires identity`: a copy of a peer's or an organiser's key that a passphrase opens.
 
-The work is done by `python -m dht.keyfile`, in a child that asks for the passphrase on the terminal.
+The work is done by `python -m dht.key_files`, in a child that asks for the passphrase on the terminal.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def add_to(commands: Commands) -> None:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from tui.single import run_keyfile
+    from tui.commands.join import run_keyfile
 
     return run_keyfile("show", "--dir", str(directory(options)))
 
 
 def _keep(options: argparse.Namespace) -> int:
-    from tui.single import run_keyfile
+    from tui.commands.join import run_keyfile
 
     if options.action == "import" and options.dir is None:
         raise BadInput("--dir is missing: name the folder into which the key goes, which must have none")

@@ -24,7 +24,7 @@ def _add_set(commands: Commands) -> None:
 
 
 def _set(options: argparse.Namespace) -> int:
-    from tui.limits import WIDE, change, describe, read_table, to_json
+    from tui.commands.settings import WIDE, change, describe, read_table, to_json
     from tui.terminal import columns
 
     place = directory(options)
@@ -43,6 +43,6 @@ def _add_snooze(commands: Commands) -> None:
 
 
 def _snooze(options: argparse.Namespace) -> int:
-    from tui.orders import snooze
+    from tui.commands.control import snooze
 
     return tell_each(options, lambda folder: snooze(folder, options.hours, time.time()))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from dht.errors import BadInput, HomefiresError
 
 if TYPE_CHECKING:
-    from tui.attach import Look
-    from tui.organising import Keep
+    from tui.commands.attach import Look
+    from tui.processes.node_watcher import Keep
 
 UI_CHOICES = ("auto", "tui", "plain", "json", "none")
 LINES_UI_CHOICES = ("auto", "plain", "json", "none")
@@ -135,7 +135,7 @@ def add_keep(parser: Parser) -> None:
 
 def keep(options: argparse.Namespace) -> Keep | None:
     """What `add_keep` was answered. Raises BadInput."""
-    from tui.organising import Keep
+    from tui.processes.node_watcher import Keep
 
     if options.keep is None:
         return None
@@ -149,7 +149,7 @@ def keep(options: argparse.Namespace) -> Keep | None:
 
 def look(options: argparse.Namespace) -> Look:
     """What `add_look` was answered."""
-    from tui.attach import Look
+    from tui.commands.attach import Look
 
     return Look(read_only=options.read_only, ascii_only=options.ascii_only, mono=options.mono)
 

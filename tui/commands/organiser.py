@@ -81,8 +81,8 @@ def _add_folder(parser: Parser) -> None:
 
 
 def _tell(options: argparse.Namespace, *words: str) -> int:
-    from tui.places import data_root
-    from tui.single import run_organiser
+    from tui.commands.join import run_organiser
+    from tui.data_root import data_root
 
     directory = options.dir or _newest(data_root() / "bootstrap")
     print(run_organiser(directory, words, debug=options.debug))

@@ -14,8 +14,8 @@ from tui.commands.options import LISTEN, PEER, Commands, add_addresses, add_comm
 
 if TYPE_CHECKING:
     from peer.spec import RunSpec
-    from tui.service import Service
-    from tui.single import Join
+    from tui.commands.join import Join
+    from tui.processes.systemd import Service
 
 
 def add_to(commands: Commands) -> None:
@@ -56,9 +56,9 @@ def _add_install(actions: Commands) -> None:
 
 def _install(options: argparse.Namespace) -> int:
     from dht.invite import read_text
-    from tui.consent import consents
-    from tui.limits import keep_for_start, values_for_start
-    from tui.single import Join
+    from tui.commands.consent import consents
+    from tui.commands.join import Join
+    from tui.commands.settings import keep_for_start, values_for_start
 
     _refuse_stray(options)
     if options.bootstrap:
@@ -92,7 +92,7 @@ def _peer(join: Join) -> Service:
     import time
 
     from dht.invite import parse_for
-    from tui.service import Service
+    from tui.processes.systemd import Service
 
     directory = join.place().resolve()
     what = f"a peer of {parse_for(directory, join.invite, time.time()).run}"
@@ -101,8 +101,8 @@ def _peer(join: Join) -> Service:
 
 
 def _install_node(options: argparse.Namespace) -> int:
+    from tui.commands.join import check_node, claim_directory, place_node
     from tui.folders import quoted
-    from tui.single import check_node, claim_directory, place_node
 
     spec = node_spec(options.what, options)
     asked = node_options(options)
@@ -119,9 +119,9 @@ def _install_node(options: argparse.Namespace) -> int:
 
 def _node(options: argparse.Namespace, spec: RunSpec, directory: Path) -> Service:
     """The service. Nobody reads what it prints: invites for one peer each are printed later, when somebody asks."""
-    from tui.launch import python_module
-    from tui.organising import LOG_FILE
-    from tui.service import Service
+    from tui.processes.children import python_module
+    from tui.processes.node_watcher import LOG_FILE
+    from tui.processes.systemd import Service
 
     words = dataclasses.replace(node_options(options), invites=0).words()
     if (kept := keep(options)) is not None:
@@ -133,15 +133,15 @@ def _node(options: argparse.Namespace, spec: RunSpec, directory: Path) -> Servic
 
 def _require_free(service: Service) -> None:
     """Raises DirectoryBusy if a peer runs there that is not this service's."""
-    from tui.attach import require_free
-    from tui.service import UserUnits
+    from tui.commands.attach import require_free
+    from tui.processes.systemd import UserUnits
 
     if service.name not in UserUnits().names():
         require_free(service.directory)
 
 
 def _carry_out(service: Service, *, dry: bool) -> int:
-    from tui.service import STEPS_SINCE, UserUnits, unit_text
+    from tui.processes.systemd import STEPS_SINCE, UserUnits, unit_text
 
     units = UserUnits()
     if dry:
@@ -154,7 +154,7 @@ def _carry_out(service: Service, *, dry: bool) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from tui.service import UserUnits
+    from tui.processes.systemd import UserUnits
 
     units = UserUnits()
     chosen = _chosen(options, units.names())
@@ -165,7 +165,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _remove(options: argparse.Namespace) -> int:
-    from tui.service import UserUnits
+    from tui.processes.systemd import UserUnits
 
     units = UserUnits()
     names = _chosen(options, units.names())
@@ -177,6 +177,6 @@ def _remove(options: argparse.Namespace) -> int:
 
 
 def _chosen(options: argparse.Namespace, names: list[str]) -> list[str]:
-    from tui.service import unit_name
+    from tui.processes.systemd import unit_name
 
     return [name for name in names if options.dir is None or name == unit_name(options.dir)]

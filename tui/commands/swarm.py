@@ -44,8 +44,8 @@ def _add_demo(commands: Commands) -> None:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from tui.demo import Demo, run_demo
-    from tui.output import open_output
+    from tui.commands.demo import Demo, run_demo
+    from tui.output.output import open_output
     from tui.terminal import choose_ui
 
     if not 1 <= options.peers <= 16:
@@ -90,11 +90,11 @@ def _add_join(commands: Commands) -> None:
 
 def _join(options: argparse.Namespace) -> int:
     from dht.invite import read_text
-    from tui.attach import join_and_attach, require_free
-    from tui.consent import consents
-    from tui.limits import keep_for_start, values_for_start
-    from tui.output import open_output
-    from tui.single import Join, run_join
+    from tui.commands.attach import join_and_attach, require_free
+    from tui.commands.consent import consents
+    from tui.commands.join import Join, run_join
+    from tui.commands.settings import keep_for_start, values_for_start
+    from tui.output.output import open_output
     from tui.terminal import choose_ui
 
     join = Join(
@@ -128,16 +128,16 @@ def _add_watch(commands: Commands) -> None:
     text = f"event lines, a folder of a peer, the folder of a bootstrap node of yours, or an invite: {INVITE}"
     parser.add_argument("what", metavar="FILE|DIR|INVITE", help=text)
     parser.add_argument("--live", action="store_true", help="somebody still writes the file: follow it")
-    parser.add_argument("--viewer", action="store_true", help=argparse.SUPPRESS)  # see `tui.viewer`
+    parser.add_argument("--viewer", action="store_true", help=argparse.SUPPRESS)  # see `tui.output.viewer`
     add_ui(parser)
     add_look(parser)
 
 
 def _watch(options: argparse.Namespace) -> int:
-    from tui.output import open_output
+    from tui.commands.watch import Watch, watch_in_dashboard, watch_in_lines
+    from tui.output.output import open_output
+    from tui.output.viewer import VIEWER_CODES
     from tui.terminal import choose_ui
-    from tui.viewer import VIEWER_CODES
-    from tui.watch import Watch, watch_in_dashboard, watch_in_lines
 
     watch = Watch(what=options.what, live=options.live, viewer=options.viewer)
     ui = choose_ui(options.ui)
@@ -155,7 +155,7 @@ def _add_attach(commands: Commands) -> None:
 
 
 def _attach(options: argparse.Namespace) -> int:
-    from tui.attach import attach
+    from tui.commands.attach import attach
     from tui.terminal import require_terminal
 
     require_terminal()

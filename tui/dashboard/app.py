@@ -27,19 +27,19 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
 from dht.errors import HomefiresError
-from tui.dashboard.frame import draw_header, draw_keys, draw_playback, draw_tabs
+from tui.dashboard.appearance import COLOUR, MONO, MONO_THEME, THEME
+from tui.dashboard.dialogs import LEAVE, QUIT, Question
 from tui.dashboard.glyphs import ASCII, UNICODE, AsciiFilter
+from tui.dashboard.header import draw_header, draw_keys, draw_playback, draw_tabs
 from tui.dashboard.help import Help
 from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS, is_paused_by_owner, keys_that_matter
-from tui.dashboard.limits import LimitsPanel, SettingGiven
-from tui.dashboard.log import LogPanel
-from tui.dashboard.panel import Block, Panel, PeerOpened, PeerSelected, View
-from tui.dashboard.questions import LEAVE, QUIT, Question
-from tui.dashboard.remote import Remote, done_words
-from tui.dashboard.screens import DETAIL, PANELS, SCREENS
-from tui.dashboard.theme import COLOUR, MONO, MONO_THEME, THEME
-from tui.feed.source import Control, Playback, Reply, Source
-from tui.snapshot import Swarm
+from tui.dashboard.poller import Remote, done_words
+from tui.dashboard.screen_list import DETAIL, PANELS, SCREENS
+from tui.dashboard.screens.limits import LimitsPanel, SettingGiven
+from tui.dashboard.screens.log import LogPanel
+from tui.dashboard.view import Block, Panel, PeerOpened, PeerSelected, View
+from tui.sources.source import Control, Playback, Reply, Source
+from tui.swarm.snapshot import Swarm
 
 Outcome = Literal["detach", "leave", "ended"]
 """How it was closed: the peer goes on, the peer leaves the run, or there was nothing that could go on."""

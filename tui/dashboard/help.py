@@ -11,10 +11,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
-from tui.codes import ADVICE
 from tui.dashboard.keys import EVERYWHERE, PEER_KEYS, RECORDING_KEYS
-from tui.dashboard.panel import Block, Lines, Panel, View
+from tui.dashboard.view import Block, Lines, Panel, View
 from tui.dashboard.words import phase_style, state_style
+from tui.text.codes import ADVICE
 
 STATES_A_LINE = 4
 

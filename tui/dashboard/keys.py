@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from textual.binding import Binding, BindingType
 
-from tui.dashboard.panel import View
-from tui.holds import OWNERS, RESUME
+from tui.dashboard.view import View
+from tui.text.pause_reasons import OWNERS, RESUME
 
 BINDINGS: list[BindingType] = [
     *(Binding(str(number), f"show('{name}')", f"screen {number}", show=False) for number, name in enumerate(

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
-from tui.dashboard.panel import View
-from tui.dashboard.theme import Ink
-from tui.plain import format_elapsed
-from tui.progress import count
-from tui.snapshot import PeerView, Penalised
+from tui.dashboard.appearance import Ink
+from tui.dashboard.view import View
+from tui.output.plain import format_elapsed
+from tui.swarm.snapshot import PeerView, Penalised
+from tui.text.units import count
 
 SILENT_S = 60.0
 """Who is known by hearsay only, and was not heard of for longer than this and two rounds, is gone."""

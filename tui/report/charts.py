@@ -21,11 +21,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tui.progress import count
 from tui.report.lanes import draw_lanes
 from tui.report.names import labels_of, shorten
 from tui.report.palette import BLUE, COLOURS, GREEN, INK, LINES, MARKERS, ORANGE, SKY
-from tui.snapshot import WEIGHT_ONE, Point, RoundView, Swarm
+from tui.swarm.snapshot import WEIGHT_ONE, Point, RoundView, Swarm
+from tui.text.units import count
 
 Labels = Mapping[str, str]
 

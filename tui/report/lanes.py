@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from tui.progress import count
 from tui.report.names import shorten
 from tui.report.palette import BLUE, GREEN, INK, ORANGE, PINK, RED, SKY
-from tui.snapshot import PeerView, Swarm
+from tui.swarm.snapshot import PeerView, Swarm
+from tui.text.units import count
 
 MOST = 48
 """Lanes that a chart has room for."""

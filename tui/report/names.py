@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tui.snapshot import Swarm
+from tui.swarm.snapshot import Swarm
 
 SHORT = 24
 """Characters of a name that a chart has room for."""

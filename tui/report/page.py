@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from tui.codes import ADVICE
-from tui.plain import format_elapsed
-from tui.progress import format_bytes
+from tui.output.plain import format_elapsed
 from tui.report.charts import Chart
 from tui.report.names import labels_of
-from tui.snapshot import WEIGHT_ONE, PeerView, RoundView, Swarm
+from tui.swarm.snapshot import WEIGHT_ONE, PeerView, RoundView, Swarm
+from tui.text.codes import ADVICE
+from tui.text.units import format_bytes
 
 Row = Sequence[str]
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dht.lifetime import die_with_parent
+from dht.process import die_with_parent
 from tests.benchmarks.rivals.trainee import (
     LAST,
     Orders,

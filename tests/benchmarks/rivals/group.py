@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peer.testing.children import Child, Printed
+from peer.testing.child_process import Child, Printed
 from tests.benchmarks.rivals.lines import CHILD_ENVIRONMENT, Lines
 from tests.benchmarks.rivals.trainee import GO, Orders
 

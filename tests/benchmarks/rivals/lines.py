@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from peer.testing.children import Child, Printed
-from peer.testing.processes import ENVIRONMENT
+from peer.testing.child_process import Child, Printed
+from peer.testing.process_swarm import ENVIRONMENT
 from tests.benchmarks.jobs import ROOT
 from tests.benchmarks.rivals.switch import DEVICE
 

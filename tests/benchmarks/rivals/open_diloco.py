@@ -29,7 +29,7 @@ from hivemind.p2p import P2P
 from hivemind.utils import get_dht_time
 from torch import Tensor
 
-from dht.lifetime import die_with_parent
+from dht.process import die_with_parent
 from peer.train.outer import momentum_at, outer_step
 from tests.benchmarks.rivals.trainee import (
     LAST,

@@ -2,8 +2,9 @@
 
 Each line ends in a namespace of its own, in which programs run unchanged, and reaches this process by a TUN device.
 Here every IP packet passes the sender's uplink, flies, and passes the receiver's downlink. A link is the same token
-bucket, with the same burst, with which our own peers keep their caps (`dht/bucket.py`, `dht/line.py`); what comes
-faster waits in the device's queue, and what finds no room there is lost, as in a home router.
+bucket, with the same burst, with which our own peers keep their caps (`dht/streams/token_bucket.py`,
+`dht/streams/shaper.py`); what comes faster waits in the device's queue, and what finds no room there is lost, as in a
+home router.
 
 A line of JSON says where the namespaces are; then one comes every `REPORT_S` with the bytes so far. The namespaces are
 gone once this process has ended, and those in them.
@@ -26,9 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dht.bucket import Bucket
-from dht.lifetime import die_with_parent
-from dht.line import BURST_S
+from dht.process import die_with_parent
+from dht.streams.shaper import BURST_S
+from dht.streams.token_bucket import Bucket
 
 DEVICE = "hf0"
 NETWORK = "10.77.0."

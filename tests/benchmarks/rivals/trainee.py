@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from peer.data.batches import Batches
-from peer.data.open import open_source
+from peer.data.open_source import open_source
+from peer.data.sampler import Batches
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import load
-from peer.train.inner import InnerLoop, Step
+from peer.train.backend import InnerLoop, Step
 
 ORDERS = "orders.json"
 GO = "go"

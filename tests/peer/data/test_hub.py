@@ -10,9 +10,9 @@ import pytest
 
 from dht.errors import BadSpec
 from peer import spec as specs
+from peer.data.data_shards import SHARDS
 from peer.data.hub import HubSource
-from peer.data.open import held_out, open_source
-from peer.data.shards import SHARDS
+from peer.data.open_source import held_out, open_source
 from peer.spec import RunSpec
 
 CONTEXT = 8

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from dht.addresses import LOOPBACK
+from dht.directory_lock import hold_directory
 from dht.identity import Identity
 from dht.invite import issue
-from dht.lock import hold_directory
 from dht.node import NetworkConfig, open_node
-from dht.probing import serve_probes
-from peer.control import Commands, ControlServer
+from dht.reach.addresses import LOOPBACK
+from dht.reach.bandwidth_probe import serve_probes
+from peer.autotune.cache import Basis, Fit
+from peer.control.server import Commands, ControlServer
 from peer.doctor import examine as examining
 from peer.doctor.check import Check, Status, passed
-from peer.doctor.compute import Device, Ended, check_device, check_fit, check_libraries, check_training
+from peer.doctor.credentials import Joined, check_folder
 from peer.doctor.examine import Asked, examine
 from peer.doctor.network import check_bootstrap
-from peer.doctor.standing import Joined, check_folder
+from peer.doctor.software import Device, Ended, check_device, check_fit, check_libraries, check_training
 from peer.events import InnerProgressed, Line, format_line
-from peer.fit.fitted import Basis, Fit
 from peer.settings import PeerSettings
 from peer.spec import dump, load
-from peer.telling import Session
+from peer.telemetry.reporter import Session
 
 pytestmark = pytest.mark.swarm
 

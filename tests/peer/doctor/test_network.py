@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 
 import peer.doctor.network
-from dht.addresses import LOOPBACK
 from dht.errors import ClockOff, Unreachable
 from dht.identity import Identity
 from dht.invite import issue, parse
-from dht.knocking import Knocked, greets, serve_knocks
 from dht.node import NetworkConfig, open_node
-from dht.probing import serve_probes
-from peer.averaging.notices import Notices
+from dht.reach.addresses import LOOPBACK
+from dht.reach.bandwidth_probe import serve_probes
+from dht.reach.dial_back import Knocked, greets, serve_knocks
 from peer.doctor.check import Check, Status
 from peer.doctor.network import Dialled, check_bootstrap, check_reach, examine_network
-from peer.introducing import facts, fetch
-from peer.rounds.messages import HeadSent
+from peer.link.announcements import Notices
+from peer.protocol.messages import HeadSent
 from peer.spec import dump, load
+from peer.watch.preview import facts, fetch
 
 pytestmark = pytest.mark.swarm
 

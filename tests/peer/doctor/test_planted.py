@@ -17,23 +17,23 @@ from pathlib import Path
 
 import pytest
 
-from dht.addresses import LOOPBACK
+from dht.directory_lock import hold_directory
 from dht.errors import BadInput, BadInvite, ClockOff, DirectoryBusy, DiskFull, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import issue, parse
-from dht.lock import hold_directory
-from dht.probing import LineSpeed
-from peer.control import Commands, ControlServer
+from dht.reach.addresses import LOOPBACK
+from dht.reach.bandwidth_probe import LineSpeed
+from peer.control.server import Commands, ControlServer
 from peer.doctor.check import Check, Status
-from peer.doctor.clock import MOST_SKEW_S, check_clock, measure_skew_s
-from peer.doctor.compute import Ended, check_device, check_libraries
-from peer.doctor.machine import check_device_memory, check_disk, check_memory, check_shared_memory, free_disk_bytes
+from peer.doctor.clock_check import MOST_SKEW_S, check_clock, measure_skew_s
+from peer.doctor.credentials import check_identity, check_invite
+from peer.doctor.host import check_device_memory, check_disk, check_memory, check_shared_memory, free_disk_bytes
 from peer.doctor.needs import Needs, needs_of
 from peer.doctor.network import check_line, examine_network
-from peer.doctor.standing import check_identity, check_invite
+from peer.doctor.software import Ended, check_device, check_libraries
 from peer.spec import load
-from peer.telling import Session
-from peer.testing.children import HANG_S
+from peer.telemetry.reporter import Session
+from peer.testing.child_process import HANG_S
 
 GIB = 1 << 30
 
@@ -156,7 +156,7 @@ def test_too_little_memory(needs: Needs) -> None:
 @pytest.mark.outside
 def test_a_low_limit_of_open_files() -> None:
     """Set for real, in a child: it cannot be raised again."""
-    program = "from peer.doctor.machine import check_descriptors; print(check_descriptors().to_json())"
+    program = "from peer.doctor.host import check_descriptors; print(check_descriptors().to_json())"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S, check=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),

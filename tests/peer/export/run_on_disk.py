@@ -13,25 +13,25 @@ import numpy as np
 import torch
 
 from dht.identity import Identity
-from dht.keys import GENESIS
 from dht.records import Genesis, sign_record
 from dht.records import pack as pack_record
+from dht.topics import GENESIS
 from peer import spec as specs
-from peer.averaging.blocks import first_head
-from peer.averaging.chain import ChainOnDisk
-from peer.averaging.codec import Codec
-from peer.averaging.link import RunKeys
-from peer.averaging.rules import rules_of
+from peer.codec.codec import Codec
+from peer.codec.run_rules import rules_of
 from peer.events import Evaluated, Event, Line, RoundCommitted, format_line
-from peer.rounds import judging, penalties
-from peer.rounds.layout import Part
-from peer.rounds.messages import Place
-from peer.rounds.names import coordinator, instance_of
-from peer.rounds.packing import pack
+from peer.link.link import RunKeys
+from peer.protocol import norms, penalties
+from peer.protocol.block import Block, Measurements, Update, Vote
+from peer.protocol.electorate import coordinator, instance_of
+from peer.protocol.encoding import pack
+from peer.protocol.layout import Part
+from peer.protocol.messages import Place
 from peer.rounds.state import Exchange, Figures, Head
-from peer.rounds.update import Block, Measurements, Update, Vote
 from peer.spec import RunSpec
-from peer.testing.integers import ModelKeys
+from peer.store.chain import ChainOnDisk
+from peer.store.run_directory import first_head
+from peer.testing.integer_sums import ModelKeys
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 
@@ -126,8 +126,8 @@ def certify(
 def judged(update: Update, head: Head, spec: RunSpec, layout: Sequence[Part]) -> Update:
     """The same with the weights, records and penalties that follow from its members, its measurements and `head`."""
     rules = rules_of(spec, layout, ModelKeys(""))
-    judgement = judging.judgement_of(rules, head, update.members, update.measured)
-    weights, scales, pulls = judging.table_of(judgement)
+    judgement = norms.judgement_of(rules, head, update.members, update.measured)
+    weights, scales, pulls = norms.table_of(judgement)
     update = dataclasses.replace(update, weights=weights, scales=scales, pulls=pulls, records=judgement.records)
     return dataclasses.replace(update, penalties=penalties.due(rules, head, update, judgement.findings))
 
@@ -140,7 +140,7 @@ def _measured(
     codec, offers = Codec(spec.codec.wire), [contribution(trainer, head.anchor) for trainer in trainers]
     members = tuple(offer.pledge(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
     rules = rules_of(spec, layout, ModelKeys(""))
-    reducers = judging.reducers_of(rules, head, members, 0)
+    reducers = norms.reducers_of(rules, head, members, 0)
     found = []
     for identity in sorted(identities, key=lambda identity: identity.peer_id):
         mine = [part for part, reducer in enumerate(reducers) if reducer == identity.peer_id]
@@ -153,7 +153,7 @@ def _measured(
             place=Place(head.anchor, head.instance, 0), round=head.round, members=members, reducers=reducers,
             figures=figures, received=dict.fromkeys(mine, (1 << len(members)) - 1), closes_at=0.0, repeat_at=0.0,
         )  # fmt: skip
-        plain = judging.measurements(dataclasses.replace(rules, me=identity.peer_id), exchange)
+        plain = norms.measurements(dataclasses.replace(rules, me=identity.peer_id), exchange)
         found.append(plain.signed(RunKeys(identity, spec.digest()), head.anchor, 0, members))
     return tuple(found)
 

@@ -21,13 +21,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from dht.errors import BadInput, DiskFull, RunMismatch
 from peer import spec as specs
-from peer.data.files import read_files
-from peer.data.shards import is_held_out
+from peer.data.data_shards import is_held_out
+from peer.data.documents import read_files
 from peer.data.source import spread
 from peer.export.folder import export
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.testing.children import HANG_S
+from peer.testing.child_process import HANG_S
 from tests.peer.export.run_on_disk import ROUNDS, STEPS, RunOnDisk, make_run, small_spec, write_corpus
 
 

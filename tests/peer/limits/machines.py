@@ -8,8 +8,8 @@ from datetime import UTC
 from types import SimpleNamespace
 from typing import Any
 
-from peer.limits.decide import Readings
-from peer.limits.enforcing import LOOK_S, Enforcer
+from peer.limits.enforcer import LOOK_S, Enforcer
+from peer.limits.policy import Readings
 from peer.settings import PeerSettings
 from tests.peer.story import Clock, Story, Trainer
 

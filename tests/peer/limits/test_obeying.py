@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from peer.control.desired_state import Wish
 from peer.events import AlertRaised, InnerProgressed, PeerStateChanged
-from peer.limits import resting
-from peer.limits.decide import LINGER_S
-from peer.wishes import Wish
+from peer.limits import throttle
+from peer.limits.policy import LINGER_S
 from tests.peer.limits.machines import FREE, Home
 from tests.peer.rounds.build import HEAD
 from tests.peer.story import Story, commit
@@ -27,8 +27,8 @@ def home(story: Story, monkeypatch: pytest.MonkeyPatch) -> Home:
     """A peer at home: steps of sixteen micro-batches of half a second."""
     story.clock.now = story.peer.agreed_at = story.peer.round_began_at = BEGINS_AT
     home = Home(story)
-    monkeypatch.setattr(resting, "PIECE_S", 0.25)
-    monkeypatch.setattr(resting.Resting.__init__, "__defaults__", (home.pass_time,))
+    monkeypatch.setattr(throttle, "PIECE_S", 0.25)
+    monkeypatch.setattr(throttle.Resting.__init__, "__defaults__", (home.pass_time,))
     return home
 
 
@@ -248,7 +248,7 @@ def test_a_pause_frees_the_device_also_while_it_catches_up(home: Home) -> None:
 
 def test_without_traffic_left_its_link_leaves_once_its_work_is_given(home: Home) -> None:
     """A peer that only pauses takes in every round. In the next month it meets the others again."""
-    from peer.averaging.pipe import LinkLost
+    from peer.link.channel import LinkLost
 
     story = home.story
     story.peer.met = True

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from peer.limits.idleness import Idleness
+from peer.host.idle import Idleness
+from peer.host.measurements import Gpu, Tree
 from peer.limits.sensors import Machine, Spared, folder_bytes, is_on_battery, running
-from peer.measuring import Gpu, Tree
 from peer.settings import PeerSettings
 
 T = 1_800_000_000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from peer.plan.coefficients import PHASES, Coefficients
-from peer.plan.machines import Machine, Swarm, alike
+from peer.plan.peer_set import Machine, Swarm, alike
 from peer.spec import RunSpec, from_mapping
 
 FREE = Coefficients(

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
+from peer.plan.model_shape import memory_of, shape_of
 from peer.plan.papers import SCALING_LAWS, STREAMING_DILOCO, TABLES, UTILISATIONS, lines, mean_deviation
-from peer.plan.pipeline import balanced, cut_bytes, data_parallel_s, pipeline_step_s
-from peer.plan.shape import memory_of, shape_of
-from peer.plan.sharding import hierarchical, inner_sizes, zero3
+from peer.plan.pipelined_replica import balanced, cut_bytes, data_parallel_s, pipeline_step_s
+from peer.plan.sharded_replica import hierarchical, inner_sizes, zero3
 from peer.plan.wallclock import Exchange, Run, on_grid
 from tests.peer.plan.plans import spec
 

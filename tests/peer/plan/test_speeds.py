@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.plan import placement
-from peer.plan.network import Network
-from peer.plan.placement import place
-from peer.plan.placing.evolution import Effort
-from peer.plan.placing.work import Work
-from peer.plan.regions import preset
-from tests.peer.plan.networks import KINDS, random_network
-from tests.peer.plan.placing import oracle
+from peer.placement import place as placement
+from peer.placement.layout_search import Effort
+from peer.placement.pairwise_network import Network
+from peer.placement.place import place
+from peer.placement.regions import preset
+from peer.placement.stage_workload import Work
+from tests.peer.placement import oracle
+from tests.peer.placement.networks import KINDS, random_network
 
 SMALL = Effort(population=12, brood=8, patience=4, evaluations=5_000)
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from peer.rounds import merkle
-from peer.rounds.effects import Event, Frozen, Measure, Measured, Received, Tick
+from peer.protocol import merkle
+from peer.protocol.block import Measurements
+from peer.protocol.electorate import digest_of
+from peer.protocol.messages import MeanSent, Norms, PartSent, Promise, Table
+from peer.rounds.interface import Event, Frozen, Measure, Measured, Received, Tick
 from peer.rounds.machine import step
-from peer.rounds.messages import MeanSent, Norms, PartSent, Promise, Table
-from peer.rounds.names import digest_of
 from peer.rounds.state import Figures, Stage, State
-from peer.rounds.update import Measurements
-from peer.testing.integers import ModelKeys
+from peer.testing.integer_sums import ModelKeys
 from tests.peer.rounds.build import NAMES, PAYLOADS, leaves_of, measurements, owner, part_of, place, pledge, state_of
 
 LEADER = owner(0)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from peer.judge.standards import PLAIN, Standards
-from peer.rounds import judging, merkle, penalties
-from peer.rounds.layout import Part
+from peer.aggregation.aggregation_rules import PLAIN, Standards
+from peer.protocol import merkle, norms, penalties
+from peer.protocol.block import Block, Measurements, Pledge, Row, Update, Vote, givers
+from peer.protocol.electorate import coordinator, digest_of, genesis_anchor
+from peer.protocol.encoding import pack
+from peer.protocol.layout import Part
+from peer.protocol.messages import Place
 from peer.rounds.machine import begin
-from peer.rounds.messages import Place
-from peer.rounds.names import coordinator, digest_of, genesis_anchor
-from peer.rounds.packing import pack
 from peer.rounds.state import Head, Rules, State
-from peer.rounds.update import Block, Measurements, Pledge, Row, Update, Vote, givers
-from peer.testing.integers import ModelKeys
+from peer.testing.integer_sums import ModelKeys
 
 NAMES = ("p0", "p1", "p2")
 PART_BYTES = (8, 8, 4)
@@ -22,7 +22,7 @@ PARTS = tuple(Part(index, 2 * index, size // 4) for index, size in enumerate(PAR
 HEAD = Head(anchor=genesis_anchor(b"r" * 32, NAMES, b""), round=0, weight=0, electorate=NAMES, members=NAMES)
 PAYLOADS = (b"first 8.", b"then 8..", b"last")
 """Encoded means of the three parts."""
-ONE = judging.bits_of(1.0)
+ONE = norms.bits_of(1.0)
 
 
 def rules(me: str, judge: Standards = PLAIN) -> Rules:
@@ -77,7 +77,7 @@ def measured_by_all(
     members: tuple[Pledge, ...], ballot: int = 0, head: Head = HEAD, **of_rows: Any
 ) -> tuple[Measurements, ...]:
     """Every reducer of a ballot has everything of everybody who gave something."""
-    reducers = judging.reducers_of(rules(NAMES[0]), head, members, ballot)
+    reducers = norms.reducers_of(rules(NAMES[0]), head, members, ballot)
     parts = {name: [part for part, reducer in enumerate(reducers) if reducer == name] for name in reducers}
     gave = givers(members)
     return tuple(
@@ -95,8 +95,8 @@ def update(
     measured, nobody measured anything."""
     members = members or tuple(pledge(name) for name in NAMES)
     theirs = rules(owner(ballot), judge)
-    judgement = judging.judgement_of(theirs, HEAD, members, changes.get("measured", ()))
-    weights, scales, pulls = judging.table_of(judgement)
+    judgement = norms.judgement_of(theirs, HEAD, members, changes.get("measured", ()))
+    weights, scales, pulls = norms.table_of(judgement)
     plain = Update(
         parent=HEAD.anchor, round=1, time=0, members=members, elect=tuple(member.peer for member in members),
         parts=tuple(digest_of(payload) for payload in PAYLOADS), contributors=(0b111, 0b011, 0b001),

@@ -7,38 +7,16 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from dht.streams import MAX_FRAME_BYTES
-from peer.judge.records import NOTHING, Record, Stat
-from peer.judge.standards import PLAIN, Standards
-from peer.rounds import judging, merkle, penalties
-from peer.rounds.accusations import Conflict, Objection
-from peer.rounds.catchup import MAX_HEARD
-from peer.rounds.decide import PROPOSALS_KEPT, VOTES_KEPT
-from peer.rounds.disputes import DISPUTES_MOST
-from peer.rounds.effects import (
-    Applied,
-    Effect,
-    Event,
-    Frozen,
-    Held,
-    Leaving,
-    Measure,
-    Measured,
-    Progressed,
-    Received,
-    Reduce,
-    Reduced,
-    Send,
-    SendKept,
-    SendMean,
-    SendObjects,
-    SendParts,
-    Store,
-    Tick,
-)
-from peer.rounds.frames import decode, encode
-from peer.rounds.machine import step
-from peer.rounds.messages import (
+from dht.streams.base import MAX_FRAME_BYTES
+from peer.aggregation.aggregation_rules import PLAIN, Standards
+from peer.aggregation.peer_history import NOTHING, Record, Stat
+from peer.protocol import merkle, norms, penalties
+from peer.protocol.accusations import Conflict, Objection
+from peer.protocol.block import MAX_BALLOT, VOID, Block, Measurements, Pledge, Row, Update, Vote
+from peer.protocol.electorate import coordinator, digest_of
+from peer.protocol.encoding import pack
+from peer.protocol.frames import decode, encode
+from peer.protocol.messages import (
     BytesSent,
     ChainSent,
     Fetch,
@@ -60,11 +38,33 @@ from peer.rounds.messages import (
     Voted,
     Want,
 )
-from peer.rounds.names import coordinator, digest_of
-from peer.rounds.packing import pack
+from peer.rounds.acceptor import PROPOSALS_KEPT, VOTES_KEPT
+from peer.rounds.block_sync import MAX_HEARD
+from peer.rounds.interface import (
+    Applied,
+    Effect,
+    Event,
+    Frozen,
+    Held,
+    Leaving,
+    Measure,
+    Measured,
+    Progressed,
+    Received,
+    Reduce,
+    Reduced,
+    Send,
+    SendKept,
+    SendMean,
+    SendObjects,
+    SendParts,
+    Store,
+    Tick,
+)
+from peer.rounds.machine import step
+from peer.rounds.misconduct import DISPUTES_MOST
 from peer.rounds.state import Exchange, Figures, State
-from peer.rounds.update import MAX_BALLOT, VOID, Block, Measurements, Pledge, Row, Update, Vote
-from peer.testing.integers import ModelKeys
+from peer.testing.integer_sums import ModelKeys
 from tests.peer.rounds.build import (
     HEAD,
     NAMES,
@@ -367,8 +367,8 @@ class Hostile:
         head, rules, dice, ballot = self.state.head, self.state.rules, self.dice, ballot % MAX_BALLOT
         members = tuple(pledge(name, anchor=head.anchor, reports=self._reports()) for name in NAMES)
         measured = dice.choice(((), measured_by_all(members, ballot, head)))
-        judgement = judging.judgement_of(rules, head, members, measured)
-        weights, scales, pulls = judging.table_of(judgement)
+        judgement = norms.judgement_of(rules, head, members, measured)
+        weights, scales, pulls = norms.table_of(judgement)
         leader = coordinator(head.anchor, head.electorate, ballot)
         honest = replace(
             update(), members=members, parent=head.anchor, round=head.round + 1, weight=head.weight + 3,

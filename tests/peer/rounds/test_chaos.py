@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.testing.children import HANG_S
+from peer.testing.child_process import HANG_S
 from tests import chaos
 from tests.plans import run_all, summary
 

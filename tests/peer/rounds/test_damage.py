@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from peer.rounds import coordinate, decide, forks, validity
-from peer.rounds.effects import Persist
-from peer.rounds.names import quorum
-from peer.rounds.settlement import Settlement
-from peer.rounds.turn import Turn
-from peer.rounds.update import Pledge, Update
-from peer.testing import integers
-from peer.testing.integers import IntegerDisk, IntegerSums, Ledger
-from peer.testing.logical_peer import LogicalPeer
+from peer.protocol import validation
+from peer.protocol.block import Pledge, Update
+from peer.protocol.electorate import quorum
+from peer.protocol.settlement import Settlement
+from peer.rounds import acceptor as decide
+from peer.rounds import coordinator, forks
+from peer.rounds.interface import Persist
+from peer.rounds.transition import Turn
+from peer.testing import integer_sums
+from peer.testing.integer_sums import IntegerDisk, IntegerSums, Ledger
+from peer.testing.memory_peer import LogicalPeer
 from tests.model_swarm import TAKEOVER_S, run_schedule
 from tests.peer.rounds.test_schedules import run_until_bytes_are_lost
 
@@ -55,24 +57,24 @@ def promise_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def accepted_is_not_adopted(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that ignores what may already be decided."""
-    choose = coordinate._choose
+    choose = coordinator._choose
 
-    def ignore(turn: Turn, lead: coordinate.Lead) -> None:
+    def ignore(turn: Turn, lead: coordinator.Lead) -> None:
         promises = {peer: replace(promise, accepted=None, other=None) for peer, promise in lead.promises.items()}
         choose(turn, replace(lead, promises=promises))
 
-    patch.setattr(coordinate, "_choose", ignore)
+    patch.setattr(coordinator, "_choose", ignore)
 
 
 def coordinator_forgets_its_ballot(patch: pytest.MonkeyPatch) -> None:
     """It may lead the same ballot again after a crash, and propose something else."""
-    begin = coordinate._begin
+    begin = coordinator._begin
 
     def unwritten(turn: Turn, ballot: int) -> None:
         begin(turn, ballot)
         turn.effects[:] = [effect for effect in turn.effects if not isinstance(effect, Persist)]
 
-    patch.setattr(coordinate, "_begin", unwritten)
+    patch.setattr(coordinator, "_begin", unwritten)
 
 
 # ---- the quorum ----
@@ -112,14 +114,14 @@ def majority_of_those_present(patch: pytest.MonkeyPatch) -> None:
 
 def vote_without_the_bytes(patch: pytest.MonkeyPatch) -> None:
     """A voter that votes for bytes which it does not hold; they may die with the one that has them."""
-    honest, vote = validity.missing_parts, decide._vote_if_held
+    honest, vote = validation.missing_parts, decide._vote_if_held
 
     def blindly(*args: Any) -> None:
-        validity.missing_parts = lambda state, update: []
+        validation.missing_parts = lambda state, update: []
         try:
             vote(*args)
         finally:
-            validity.missing_parts = honest
+            validation.missing_parts = honest
 
     patch.setattr(decide, "_vote_if_held", blindly)
 
@@ -168,8 +170,8 @@ def own_bytes_are_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def _settle_as(patch: pytest.MonkeyPatch, wrong: dict[Settlement, Settlement]) -> None:
-    honest = integers.settle
-    patch.setattr(integers, "settle", lambda *args: tuple(wrong.get(what, what) for what in honest(*args)))
+    honest = integer_sums.settle
+    patch.setattr(integer_sums, "settle", lambda *args: tuple(wrong.get(what, what) for what in honest(*args)))
 
 
 def carry_counted_twice(patch: pytest.MonkeyPatch) -> None:

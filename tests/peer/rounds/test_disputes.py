@@ -8,17 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from peer.averaging.driver import Driver
 from peer.events import AlertRaised, PenaltyImposed
-from peer.rounds import disputes, judging
-from peer.rounds.accusations import Objection
-from peer.rounds.disputes import agrees
-from peer.rounds.effects import Measured, Received
-from peer.rounds.judging import bits_of
-from peer.rounds.messages import Message, Place, Table
+from peer.protocol import norms
+from peer.protocol.accusations import Objection
+from peer.protocol.block import Measurements, Penalty, Row
+from peer.protocol.messages import Message, Place, Table
+from peer.protocol.norms import bits_of
+from peer.rounds import misconduct
+from peer.rounds.driver import Driver
+from peer.rounds.interface import Measured, Received
+from peer.rounds.misconduct import agrees
 from peer.rounds.state import MISDECLARED, Exchange, Figures, Rules
-from peer.rounds.update import Measurements, Penalty, Row
-from peer.testing.world import World
+from peer.testing.memory_swarm import World
 
 LIAR = "p1"
 SECONDS = 120.0
@@ -26,7 +27,7 @@ SECONDS = 120.0
 
 def times(row: Row, factor: float, only: int | None = None) -> Row:
     squares = (
-        bits_of(judging.float_of(bits) * factor) if only in (None, index) else bits
+        bits_of(norms.float_of(bits) * factor) if only in (None, index) else bits
         for index, bits in enumerate(row.squares)
     )
     return replace(row, squares=tuple(squares))
@@ -37,7 +38,7 @@ def lies_about(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None, float],
     """Called with a member's index or None for all: from now on LIAR publishes squares times a factor."""
 
     def lie(victim: int | None, factor: float) -> None:
-        honest = judging.measurements
+        honest = norms.measurements
 
         def measure(rules: Rules, exchange: Exchange) -> Measurements:
             found = honest(rules, exchange)
@@ -45,7 +46,7 @@ def lies_about(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None, float],
                 return found
             return replace(found, rows=tuple(times(row, factor, victim) for row in found.rows))
 
-        monkeypatch.setattr(judging, "measurements", measure)
+        monkeypatch.setattr(norms, "measurements", measure)
 
     return lie
 
@@ -105,21 +106,21 @@ def test_all_see_it_though_one_is_lied_about(lies_about: Callable[[int | None, f
 
 def test_a_member_that_denies_a_true_norm_convicts_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own bytes prove that the reducer was right."""
-    honest = disputes.agrees
+    honest = misconduct.agrees
 
     def denies(row: Row, index: int, found: Figures, tolerances: float = 1.0) -> bool | None:
         return False if inside[0] == LIAR else honest(row, index, found, tolerances)
 
     inside = [""]
-    look = disputes.look_at_rows
+    look = misconduct.look_at_rows
 
-    def looking(turn: disputes.Turn) -> None:
+    def looking(turn: misconduct.Turn) -> None:
         inside[0] = turn.me
         look(turn)
         inside[0] = ""
 
-    monkeypatch.setattr(disputes, "agrees", denies)
-    monkeypatch.setattr(disputes, "look_at_rows", looking)
+    monkeypatch.setattr(misconduct, "agrees", denies)
+    monkeypatch.setattr(misconduct, "look_at_rows", looking)
     world = run(4)
     seen = accused(world)
     assert all(seen[peer.name] == {LIAR} for peer in world.peers if peer.name != LIAR), seen
@@ -140,7 +141,7 @@ def test_an_objection_costs_whoever_hears_it_no_memory(lies_about: Callable[[int
     """One for each member and exchange; after the next exchange they are forgotten."""
     lies_about(None, 100.0)
     world = run(6)
-    assert all(len(peer.driver.state.disputes) <= disputes.DISPUTES_MOST for peer in world.peers)
+    assert all(len(peer.driver.state.disputes) <= misconduct.DISPUTES_MOST for peer in world.peers)
 
 
 @pytest.mark.parametrize(
@@ -209,16 +210,16 @@ def test_whoever_is_shown_another_row_than_the_rest_is_not_taken_for_the_liar(li
 
 def test_a_reducer_that_compares_with_another_mean_is_convicted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody has the last mean: no bytes need be shown."""
-    honest = judging.measurements
+    honest = norms.measurements
 
     def measure(rules: Rules, exchange: Exchange) -> Measurements:
         found = honest(rules, exchange)
         if rules.me != LIAR:
             return found
-        rows = (replace(row, direction=bits_of(judging.float_of(row.direction) * 1e6)) for row in found.rows)
+        rows = (replace(row, direction=bits_of(norms.float_of(row.direction) * 1e6)) for row in found.rows)
         return replace(found, rows=tuple(row if row.dots else replace(row, direction=0) for row in rows))
 
-    monkeypatch.setattr(judging, "measurements", measure)
+    monkeypatch.setattr(norms, "measurements", measure)
     world = run(4)
     assert {row[0] for row in rows_of(world)} == {LIAR}
     assert "another mean" in rows_of(world)[0][5]

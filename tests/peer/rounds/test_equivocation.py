@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from peer.events import AlertRaised
-from peer.rounds.accusations import Proof
-from peer.rounds.effects import Commit, Effect, Held, Received, Report, Send
+from peer.protocol.accusations import Proof
+from peer.protocol.block import Update
+from peer.protocol.electorate import digest_of
+from peer.protocol.messages import Prepare, Propose, Voted
+from peer.rounds.interface import Commit, Effect, Held, Received, Report, Send
 from peer.rounds.machine import step
-from peer.rounds.messages import Prepare, Propose, Voted
-from peer.rounds.names import digest_of
 from peer.rounds.state import State
-from peer.rounds.update import Update
 from tests.peer.rounds.build import NAMES, PAYLOADS, owner, place, proposal_signature, state_of, update, vote
 
 COORDINATOR = owner()

@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 
 from peer.events import AlertRaised
-from peer.rounds import catchup, forks, validity
-from peer.rounds.effects import Event, Received, Resync, Send, Tick, Undo
+from peer.protocol import validation
+from peer.protocol.block import Block
+from peer.protocol.electorate import next_anchor
+from peer.protocol.messages import ChainSent, Get, HeadSent
+from peer.rounds import block_sync, forks
+from peer.rounds.interface import Event, Received, Resync, Send, Tick, Undo
 from peer.rounds.machine import step
-from peer.rounds.messages import ChainSent, Get, HeadSent
-from peer.rounds.names import next_anchor
-from peer.rounds.turn import Turn
-from peer.rounds.update import Block
-from peer.testing.logical_peer import LogicalPeer
-from peer.testing.world import World
+from peer.rounds.transition import Turn
+from peer.testing.memory_peer import LogicalPeer
+from peer.testing.memory_swarm import World
 from tests.model_swarm import FaultyWorld
 from tests.plans import run_one
 
@@ -138,8 +139,8 @@ def test_nobody_takes_over_before_the_time() -> None:
     peer, weak = forked(apart(5, 2, 1))
     step_before = next(item for item in peer.driver.state.trail if item.before.anchor == weak.update.parent)
     patient = replace(peer.driver.state.rules, takeover_s=1000.0)
-    assert validity.follows(peer.driver.state, step_before.before, weak)
-    assert not validity.follows(replace(peer.driver.state, rules=patient), step_before.before, weak)
+    assert validation.follows(peer.driver.state, step_before.before, weak)
+    assert not validation.follows(replace(peer.driver.state, rules=patient), step_before.before, weak)
 
 
 def test_identities_of_ones_own_make_no_branch_heavy() -> None:
@@ -179,7 +180,7 @@ def test_strangers_who_claim_to_be_further_move_nobody() -> None:
     """Voters of the chain who say for long enough that nothing of theirs follows it are another matter."""
     assert not gives_up("x", "y", "z")
     assert not gives_up("p1")
-    assert not gives_up("p1", "p2", until_s=catchup.LOST_S)
+    assert not gives_up("p1", "p2", until_s=block_sync.LOST_S)
     assert gives_up("p1", "p2")
     assert gives_up("p1", "x"), "who joined the others when they had parted is nobody's voter here"
 
@@ -240,12 +241,12 @@ def at_the_parting() -> tuple[Turn, tuple[Block, ...], tuple[Block, ...]]:
 def test_what_waits_for_its_bytes_makes_room_for_a_branch_that_did_more() -> None:
     """Those who made it may have left it, and then nobody holds the bytes any more."""
     turn, lighter, heavier = at_the_parting()
-    catchup.on_chain(turn, "p1", lighter)
+    block_sync.on_chain(turn, "p1", lighter)
     assert turn.state.blocks == lighter
-    catchup.on_chain(turn, "p3", heavier)
+    block_sync.on_chain(turn, "p3", heavier)
     assert turn.state.blocks == heavier
     assert turn.state.tip.anchor == next_anchor(heavier[-1].update.parent, heavier[-1].update.digest)
-    catchup.on_chain(turn, "p1", lighter)
+    block_sync.on_chain(turn, "p1", lighter)
     assert turn.state.blocks == heavier
 
 
@@ -255,25 +256,25 @@ def test_what_waits_before_the_parting_goes_on_waiting() -> None:
     trunk = turn.state.trail[-1]
     forks.go_back(turn, trunk.before)
     turn.set(held={})
-    catchup.on_chain(turn, "p1", (trunk.block, *lighter))
-    catchup.on_chain(turn, "p3", heavier)
+    block_sync.on_chain(turn, "p1", (trunk.block, *lighter))
+    block_sync.on_chain(turn, "p3", heavier)
     assert turn.state.blocks == (trunk.block, *heavier)
 
 
 def test_a_chain_is_given_up_even_while_blocks_wait_for_bytes_that_never_come() -> None:
     """Voters who did more than those blocks have no way from any of them."""
     turn, lighter, _ = at_the_parting()
-    catchup.on_chain(turn, "p1", lighter)
+    block_sync.on_chain(turn, "p1", lighter)
     began_at, given_up = turn.now, False
-    while not given_up and turn.now < began_at + 3 * catchup.LOST_S:
+    while not given_up and turn.now < began_at + 3 * block_sync.LOST_S:
         turn = Turn(turn.state, turn.now + 1.0)
         for name in ("p2", "p3"):
-            catchup.on_head(turn, name, HeadSent(b"?" * 32, 999, 10**9, b"", True, 1, 1, False))
-            catchup.on_chain(turn, name, ())
-        catchup.look(turn)
+            block_sync.on_head(turn, name, HeadSent(b"?" * 32, 999, 10**9, b"", True, 1, 1, False))
+            block_sync.on_chain(turn, name, ())
+        block_sync.look(turn)
         given_up = any(isinstance(effect, Resync) for effect in turn.effects)
     assert given_up
-    assert turn.now > began_at + catchup.LOST_S
+    assert turn.now > began_at + block_sync.LOST_S
 
 
 def test_a_clock_that_stood_still_is_set_again() -> None:
@@ -282,6 +283,6 @@ def test_a_clock_that_stood_still_is_set_again() -> None:
     peer, weak = forked(world)
     rules = replace(peer.driver.state.rules, min_round_s=1, wall_offset_s=-600.0)
     state = replace(peer.driver.state, rules=rules)
-    assert not validity.timely(Turn(state, world.now), weak.update)
+    assert not validation.timely(Turn(state, world.now), weak.update)
     state, _ = step(state, Tick(world.now, 0.0))
-    assert validity.timely(Turn(state, world.now), weak.update)
+    assert validation.timely(Turn(state, world.now), weak.update)

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from peer.judge.standards import Standards
-from peer.rounds.judging import bits_of
+from peer.aggregation.aggregation_rules import Standards
+from peer.protocol.block import VOID
+from peer.protocol.norms import bits_of
+from peer.protocol.validation import fault_of_update
 from peer.rounds.machine import begin
-from peer.rounds.parts import direction
+from peer.rounds.part_exchange import direction
 from peer.rounds.state import Step
-from peer.rounds.turn import Turn
-from peer.rounds.update import VOID
-from peer.rounds.validity import fault_of_update
-from peer.testing.integers import PARTS, Ledger, averaged, decoded
-from peer.testing.logical import LogicalSwarm
-from peer.testing.world import World
+from peer.rounds.transition import Turn
+from peer.testing.integer_sums import PARTS, Ledger, averaged, decoded
+from peer.testing.logical_swarm import LogicalSwarm
+from peer.testing.memory_swarm import World
 from tests import chaos
 from tests.model_swarm import TAKEOVER_S, run_schedule
 from tests.peer.rounds.build import HEAD, block, rules, state_of, update

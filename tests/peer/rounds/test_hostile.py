@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from peer.rounds.catchup import MAX_HEARD
-from peer.rounds.effects import Frozen, Received, Send, Tick
+from peer.protocol.electorate import coordinator, digest_of
+from peer.protocol.encoding import pack
+from peer.protocol.messages import HeadSent, Place, Propose, Voted
+from peer.rounds.block_sync import MAX_HEARD
+from peer.rounds.interface import Frozen, Received, Send, Tick
 from peer.rounds.machine import step
-from peer.rounds.messages import HeadSent, Place, Propose, Voted
-from peer.rounds.names import coordinator, digest_of
-from peer.rounds.packing import pack
 from peer.rounds.state import State
-from peer.testing.integers import ModelKeys
+from peer.testing.integer_sums import ModelKeys
 from tests.peer.rounds.build import HEAD, NAMES, pledge, state_of, update, vote
 from tests.peer.rounds.hostile import ME, Hostile, check_bounds
 

@@ -7,16 +7,16 @@ from functools import cache
 import pytest
 
 from peer.events import RoundAborted
-from peer.rounds.effects import Leaving
-from peer.testing.logical_peer import TRAIN_S, LogicalPeer
-from peer.testing.world import World
+from peer.rounds.interface import Leaving
+from peer.testing.memory_peer import TRAIN_S, LogicalPeer
+from peer.testing.memory_swarm import World
 
 pytestmark = pytest.mark.slow
 
 ROUND = 6
 """The one in whose course somebody leaves."""
 GOODBYE_S = 0.2
-"""What `peer.averaging.link` gives its last words."""
+"""What `peer.link.link` gives its last words."""
 SEED = 0
 PHASES = ("train", "freeze", "group", "send", "judge", "reduce", "commit")
 

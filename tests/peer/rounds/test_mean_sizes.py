@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peer.averaging.codec import Codec
-from peer.averaging.rules import rules_of
-from peer.rounds.layout import cut
+from peer.codec.codec import Codec
+from peer.codec.run_rules import rules_of
+from peer.protocol.layout import cut
 from peer.spec import from_mapping
-from peer.testing.integers import ModelKeys
+from peer.testing.integer_sums import ModelKeys
 from tests.peer.rounds.build import PART_BYTES, rules
 
 

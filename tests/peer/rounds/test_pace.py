@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from peer.rounds.deadlines import Deadlines, asks_at, steps_ready
-from peer.rounds.effects import Frozen, Progressed, Received, Tick
+from peer.lifecycle.pace import Pace
+from peer.protocol.block import Block, Pledge
+from peer.protocol.electorate import order
+from peer.protocol.messages import HeadSent
+from peer.rounds.interface import Frozen, Progressed, Received, Tick
 from peer.rounds.machine import step
-from peer.rounds.messages import HeadSent
-from peer.rounds.names import order
 from peer.rounds.state import Head, Rules, State
-from peer.rounds.update import Block, Pledge
+from peer.rounds.timeouts import Deadlines, asks_at, steps_ready
 from peer.spec import RunSpec, from_mapping
 from peer.testing.faults import Crash, Fault, Partition, Stall
-from peer.testing.logical import LogicalSwarm
-from peer.testing.logical_peer import LogicalPeer
-from peer.testing.world import World
-from peer.train.pace import Pace
+from peer.testing.logical_swarm import LogicalSwarm
+from peer.testing.memory_peer import LogicalPeer
+from peer.testing.memory_swarm import World
 from tests.peer.rounds.build import HEAD, pledge, rules, state_of
 
 STEPS, TOKENS = 20, 64

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from peer.rounds.deadlines import asks_at, measure
-from peer.rounds.effects import Event, Frozen, Paused, Progressed, Received, Resumed, Send, Tick
+from peer.protocol.block import NOT_AWAITED, Pledge
+from peer.protocol.electorate import order
+from peer.protocol.messages import HeadSent, Prepare, Promise
+from peer.rounds.interface import Event, Frozen, Paused, Progressed, Received, Resumed, Send, Tick
 from peer.rounds.machine import step
-from peer.rounds.messages import HeadSent, Prepare, Promise
-from peer.rounds.names import order
 from peer.rounds.state import Exchange, State
-from peer.rounds.update import NOT_AWAITED, Pledge
-from peer.testing.logical import LogicalSwarm
+from peer.rounds.timeouts import asks_at, measure
+from peer.testing.logical_swarm import LogicalSwarm
 from tests.peer.rounds.build import HEAD, place, pledge, state_of
 
 FIRST, SECOND, THIRD = order(HEAD.anchor, HEAD.electorate)

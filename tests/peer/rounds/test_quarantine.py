@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from peer.rounds.effects import Quarantined
+from peer.rounds.interface import Quarantined
 from peer.testing.faults import Crash
-from peer.testing.logical import LogicalSwarm
+from peer.testing.logical_swarm import LogicalSwarm
 
 KEPT_OUT = 0
 

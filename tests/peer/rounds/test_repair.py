@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from peer.rounds.again import ORDERS_MOST
-from peer.rounds.effects import Event, Keep, Received, Reduce, Reduced, Send, SendMean, SendParts, Tick
-from peer.rounds.frames import decode
-from peer.rounds.judging import judgement_of
-from peer.rounds.messages import MeanSent, Redo, Table, Want
-from peer.rounds.names import digest_of
+from peer.protocol.block import VOID, Block
+from peer.protocol.electorate import digest_of
+from peer.protocol.frames import decode
+from peer.protocol.messages import MeanSent, Redo, Table, Want
+from peer.protocol.norms import judgement_of
+from peer.rounds.interface import Event, Keep, Received, Reduce, Reduced, Send, SendMean, SendParts, Tick
+from peer.rounds.reassignment import ORDERS_MOST
 from peer.rounds.state import Stage, State
-from peer.rounds.update import VOID, Block
-from peer.testing.logical_peer import Crashed, LogicalPeer
-from peer.testing.world import World
+from peer.testing.memory_peer import Crashed, LogicalPeer
+from peer.testing.memory_swarm import World
 from tests.peer.rounds.ballot import (
     LEADER,
     OTHERS,

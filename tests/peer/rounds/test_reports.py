@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from peer.averaging.driver import Driver
 from peer.events import AlertRaised, PenaltyImposed
-from peer.rounds import propose
-from peer.rounds.effects import Effect, SendMean
-from peer.rounds.frames import encode
-from peer.rounds.messages import MeanSent
-from peer.rounds.names import digest_of
-from peer.rounds.reports import REPORT_ROUNDS
+from peer.protocol.block import Update
+from peer.protocol.electorate import digest_of
+from peer.protocol.frames import encode
+from peer.protocol.messages import MeanSent
+from peer.rounds import proposal
+from peer.rounds.driver import Driver
+from peer.rounds.interface import Effect, SendMean
+from peer.rounds.misconduct_reports import REPORT_ROUNDS
 from peer.rounds.state import MISDECLARED
-from peer.rounds.turn import Turn
-from peer.rounds.update import Update
-from peer.testing.integers import decoded, encoded
-from peer.testing.world import World
+from peer.rounds.transition import Turn
+from peer.testing.integer_sums import decoded, encoded
+from peer.testing.memory_swarm import World
 
 LIAR = "p1"
 SECONDS = 120.0
@@ -92,7 +92,7 @@ def test_a_coordinator_whose_update_is_not_what_is_computed_is_convicted(
     peers: int, weight: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody votes for it, everybody reports it; the next ballot commits."""
-    honest = propose.make_update
+    honest = proposal.make_update
 
     def make(turn: Turn, *more: object) -> Update:
         update = honest(turn, *more)  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def test_a_coordinator_whose_update_is_not_what_is_computed_is_convicted(
             return update
         return replace(update, weights=(tuple(weight for _ in update.members),))
 
-    monkeypatch.setattr("peer.rounds.gather.make_update", make)
+    monkeypatch.setattr("peer.rounds.collector.make_update", make)
     world = run(peers)
     assert liars_on_chain(world) == {LIAR}
     texts = [event.text for peer in world.peers for event in peer.reports if isinstance(event, AlertRaised)]

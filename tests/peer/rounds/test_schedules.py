@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import pytest
 
-from peer.judge.standards import Standards
-from peer.rounds.messages import BytesSent, MeanSent
-from peer.testing.logical_peer import LogicalPeer
+from peer.aggregation.aggregation_rules import Standards
+from peer.protocol.messages import BytesSent, MeanSent
+from peer.testing.memory_peer import LogicalPeer
 from tests.model_swarm import CALM_S, TAKEOVER_S, FaultyWorld, run_schedule
 
 pytestmark = pytest.mark.slow

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from dht.memory import LinkModel
 from peer.events import AlertRaised, PenaltyImposed
-from peer.rounds import merkle
-from peer.rounds.effects import Event, Keep, Received, Reduce, Reduced, Report, Send, SendKept, SendParts, Tick
-from peer.rounds.frames import decode
-from peer.rounds.judging import row_for
-from peer.rounds.messages import MeanSent, PartSent, Show
-from peer.rounds.names import digest_of
+from peer.protocol import merkle
+from peer.protocol.block import VOID, Update
+from peer.protocol.electorate import digest_of
+from peer.protocol.frames import decode
+from peer.protocol.messages import MeanSent, PartSent, Show
+from peer.protocol.norms import row_for
+from peer.rounds.interface import Event, Keep, Received, Reduce, Reduced, Report, Send, SendKept, SendParts, Tick
 from peer.rounds.state import MISDECLARED, Stage, State
-from peer.rounds.update import VOID, Update
-from peer.testing.integers import IntegerSums, ModelKeys, decoded
-from peer.testing.logical_peer import LogicalPeer
-from peer.testing.world import World
+from peer.simulate.memory_network import LinkModel
+from peer.testing.integer_sums import IntegerSums, ModelKeys, decoded
+from peer.testing.memory_peer import LogicalPeer
+from peer.testing.memory_swarm import World
 from tests.model_swarm import CALM_S, FAULT_S, FaultyWorld, random_faults
 from tests.peer.rounds.ballot import (
     LEADER,

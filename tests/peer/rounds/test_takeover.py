@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from peer.events import AlertRaised
-from peer.plan.simulate.keys import ModelKeys
-from peer.rounds import validity
-from peer.rounds.effects import Leaving, Received, Report, Send, Tick
+from peer.protocol import validation
+from peer.protocol.block import Block, Update
+from peer.protocol.electorate import coordinator, instance_of
+from peer.protocol.encoding import pack
+from peer.protocol.messages import ChainSent, HeadSent, Nack, Prepare, Promise
+from peer.rounds.interface import Leaving, Received, Report, Send, Tick
 from peer.rounds.machine import step
-from peer.rounds.messages import ChainSent, HeadSent, Nack, Prepare, Promise
-from peer.rounds.names import coordinator, instance_of
-from peer.rounds.packing import pack
 from peer.rounds.state import State
-from peer.rounds.update import Block, Update
-from peer.testing.logical_peer import LogicalPeer
+from peer.simulate.model_keys import ModelKeys
+from peer.testing.memory_peer import LogicalPeer
 from tests.model_swarm import FaultyWorld
 from tests.peer.rounds.build import HEAD, NAMES, place, pledge, rules, state_of, update, vote
 
@@ -106,10 +106,10 @@ def test_what_the_lost_majority_may_have_decided_is_carried_through() -> None:
 def test_what_they_finish_keeps_its_date_and_is_taken_all_the_same() -> None:
     """It was proposed before anybody had to wait, and a majority of the electorate pledged itself to it."""
     patient = state_of("x", rules=replace(rules("x"), takeover_s=60.0))
-    assert validity.follows(patient, HEAD, _taken_over(update(time=1)))
+    assert validation.follows(patient, HEAD, _taken_over(update(time=1)))
     alone = update(members=(pledge("p0"),), contributors=(1, 1, 1), coordinator="p0", time=1)
-    assert not validity.follows(patient, HEAD, _taken_over(alone))
-    assert validity.follows(patient, HEAD, _taken_over(replace(alone, time=60)))
+    assert not validation.follows(patient, HEAD, _taken_over(alone))
+    assert validation.follows(patient, HEAD, _taken_over(replace(alone, time=60)))
 
 
 def test_what_is_said_to_be_taken_over_is_not_taken_before_the_time() -> None:

@@ -7,7 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from peer.rounds.effects import (
+from peer.protocol.block import VOID, Block, Update
+from peer.protocol.electorate import digest_of
+from peer.protocol.messages import BytesSent, Fetch, Message, Nack, Prepare, Promise, Propose, Voted
+from peer.protocol.validation import follows, valid, vote_valid
+from peer.rounds.interface import (
     Commit,
     Effect,
     Event,
@@ -22,13 +26,9 @@ from peer.rounds.effects import (
     Tick,
 )
 from peer.rounds.machine import step
-from peer.rounds.messages import BytesSent, Fetch, Message, Nack, Prepare, Promise, Propose, Voted
-from peer.rounds.names import digest_of
 from peer.rounds.state import State
-from peer.rounds.turn import ON_THEIR_WAY_S
-from peer.rounds.update import VOID, Block, Update
-from peer.rounds.validity import follows, valid, vote_valid
-from peer.testing.integers import ModelKeys
+from peer.rounds.transition import ON_THEIR_WAY_S
+from peer.testing.integer_sums import ModelKeys
 from tests.peer.rounds.build import (
     HEAD,
     NAMES,

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from dht.errors import BadInput
-from peer.averaging.codec import Codec
-from peer.averaging.contribution import Contribution
+from peer.codec.codec import Codec
 from peer.spec import load
+from peer.store.contributions import Contribution
 from peer.testing.faults import Odd
-from peer.testing.integers import PARTS, decoded
-from peer.testing.join import let_be_odd
-from peer.testing.logical import LogicalSwarm
+from peer.testing.faulty_peer import let_be_odd
+from peer.testing.integer_sums import PARTS, decoded
+from peer.testing.logical_swarm import LogicalSwarm
 from peer.train.trainer import Trainer
 
 ANCHOR = b"a" * 32

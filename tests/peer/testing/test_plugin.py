@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.testing.children import HANG_S
+from peer.testing.child_process import HANG_S
 
 pytestmark = pytest.mark.outside
 
@@ -94,6 +94,6 @@ def test_the_plugin_costs_others_nothing() -> None:
 
 def test_a_logical_swarm_loads_neither_torch_nor_hivemind() -> None:
     """It starts in less than a second."""
-    code = "import sys, peer.testing.logical; print(*sys.modules)"
+    code = "import sys, peer.testing.logical_swarm; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANG_S)
     assert set(run.stdout.split()) & {"torch", "hivemind", "transformers", "datasets", "pytest"} == set()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from peer.rounds import forks
-from peer.rounds.turn import Turn
-from peer.testing.integers import PARTS
-from peer.testing.logical_peer import LogicalPeer
-from peer.testing.world import World
+from peer.rounds.transition import Turn
+from peer.testing.integer_sums import PARTS
+from peer.testing.memory_peer import LogicalPeer
+from peer.testing.memory_swarm import World
 
 
 def at_round(rounds: int) -> tuple[World, LogicalPeer]:

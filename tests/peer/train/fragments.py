@@ -1,7 +1,7 @@
 """When which fragment of a model is taken and merged in streaming DiLoCo (arXiv:2501.18512).
 
-A pure schedule, of steps alone, for a model of few numbers. A run has `peer/train/turns.py`: there a fragment's delay
-is how long its round takes.
+A pure schedule, of steps alone, for a model of few numbers. A run has `peer/lifecycle/fragments.py`: there a fragment's
+delay is how long its round takes.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from peer.lifecycle.pace import steps_at
 from peer.train.delayed import DelayedNesterov
 from peer.train.outer import outer_step
-from peer.train.pace import steps_at
 
 SIZE = 33
 

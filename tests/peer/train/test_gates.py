@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from peer import spec as specs
 from peer.model.build import build
 from peer.model.flat import FlatParameters
+from peer.train.backend import next_token_logits
 from peer.train.gates import Gates
-from peer.train.inner import next_token_logits
 
 CPU = torch.device("cpu")
 SMALL: dict[str, dict[str, Any]] = {

@@ -17,9 +17,9 @@ from peer import spec as specs
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
-from peer.train.anchor import Anchor
-from peer.train.inner import InnerLoop
+from peer.train.backend import InnerLoop
 from peer.train.outer import momentum_at, outer_step
+from peer.train.outer_state import Anchor
 
 CPU = torch.device("cpu")
 RATE = 0.1
@@ -176,10 +176,10 @@ FORBIDDEN_NAMES = {"lerp", "addcmul", "addcdiv", "addmm", "addmv", "addr", "badd
 FORBIDDEN_KEYWORDS = {"alpha", "value"}
 ANCHOR_MODULES = (
     "peer.train.outer",
-    "peer.train.anchor",
-    "peer.train.balance",
-    "peer.averaging.codec",
-    "peer.averaging.reducing",
+    "peer.train.outer_state",
+    "peer.train.residual",
+    "peer.codec.codec",
+    "peer.link.reduction",
 )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from peer.rounds.names import digest
-from peer.train.anchor import Anchor
+from peer.protocol.electorate import digest
+from peer.train.outer_state import Anchor
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 

@@ -14,10 +14,11 @@ import torch
 
 from dht.errors import BadInput
 from peer import spec as specs
-from peer.averaging.formats import Floats
-from peer.rounds.names import digest
-from peer.rounds.update import VOID, Update
-from peer.train import layerwise, move
+from peer.codec.blockwise import Floats
+from peer.protocol.block import VOID, Update
+from peer.protocol.electorate import digest
+from peer.train import apply as move
+from peer.train import layerwise
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from peer.averaging import snapshots
-from peer.averaging.blocks import first_head, read_base_at, read_genesis
-from peer.averaging.chain import adopt
 from peer.model.build import build
 from peer.model.flat import FlatParameters
+from peer.store import snapshots
+from peer.store.chain import adopt
+from peer.store.run_directory import first_head, read_base_at, read_genesis
 from peer.train.checkpoint import Checkpoints
 from peer.train.restore import read_chain, restore_anchor
 from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus

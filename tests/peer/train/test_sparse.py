@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from peer.averaging.codec import Codec
-from peer.averaging.objects import load_object
-from peer.rounds.update import VOID
+from peer.codec.codec import Codec
+from peer.protocol.block import VOID
 from peer.spec import RunSpec
+from peer.store.objects import load_object
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 from tests.peer.train.conftest import Make

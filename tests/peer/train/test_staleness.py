@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from peer.judge.rows import row_of
-from peer.rounds.names import digest
-from peer.rounds.update import token_share
+from peer.aggregation.integer_rows import row_of
+from peer.protocol.block import token_share
+from peer.protocol.electorate import digest
 from peer.train.checkpoint import Checkpoints, newest
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from dht.errors import DiskFull
-from peer.rounds.names import digest
-from peer.train.balance import Balance, interpolate
+from peer.protocol.electorate import digest
+from peer.train.learning_rate import learning_rate
 from peer.train.outer import outer_step
-from peer.train.schedule import learning_rate
+from peer.train.residual import Balance, interpolate
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 from tests.peer.train.fragments import Fragments

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from peer.rounds.names import digest
+from peer.protocol.electorate import digest
 from peer.spec import RunSpec
-from peer.train.evaluate import SEQUENCES
+from peer.train.evaluation import SEQUENCES
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 

@@ -16,10 +16,10 @@ import torch
 
 from dht.errors import BadInput
 from peer import spec as specs
-from peer.rounds.names import digest
-from peer.train.anchor import Anchor, advance
+from peer.protocol.electorate import digest
 from peer.train.checkpoint import Checkpoints, newest
-from peer.train.ledger import Undone
+from peer.train.outer_state import Anchor, advance
+from peer.train.residual_ledger import Undone
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from peer.averaging import snapshots
-from peer.averaging.blocks import read_chain_files
-from peer.averaging.chain import ChainOnDisk
 from peer.events import AlertRaised, CheckpointWritten, Event
 from peer.rounds.state import Step
+from peer.store import snapshots
+from peer.store.chain import ChainOnDisk
+from peer.store.run_directory import read_chain_files
 from peer.watch.archive import Agreement, Archive, Retention
-from tests.peer.averaging.donors import ELEMENTS, OPEN, RUN, Answer, AtOnce, Network, anchor_at, chain_of
 from tests.peer.rounds.build import HEAD
+from tests.peer.sync.donors import ELEMENTS, OPEN, RUN, Answer, AtOnce, Network, anchor_at, chain_of
 
 DONORS = ("a", "b", "c")
 AGREED = Agreement(run=RUN, spec=b"the spec", genesis=b"the genesis")

@@ -12,22 +12,22 @@ from typing import Any
 import pytest
 
 from dht.errors import Unreachable
-from dht.memory import MemoryStreams
 from dht.records import Head as HeadRecord
-from dht.streams import MakeFrame, OnFrame
-from peer.averaging.blocks import Base
-from peer.averaging.donating import MANIFEST, STANDING, Offer, Standing
-from peer.averaging.meeting import LAYERS
-from peer.averaging.snapshots import Manifest
+from dht.streams.base import MakeFrame, OnFrame
 from peer.events import AlertRaised, Event, PeerStateChanged, ReportReceived, RoundCommitted
-from peer.rounds.frames import decode, encode
-from peer.rounds.messages import ChainSent, Get, HeadSent
-from peer.rounds.names import digest_of
-from peer.rounds.packing import pack
+from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import pack
+from peer.protocol.frames import decode, encode
+from peer.protocol.messages import ChainSent, Get, HeadSent
 from peer.rounds.state import Head
-from peer.telling import Session
-from peer.testing.children import HANG_S
-from peer.testing.world import RUN, World
+from peer.simulate.memory_network import MemoryStreams
+from peer.store.run_directory import Base
+from peer.store.snapshots import Manifest
+from peer.sync.blob_server import MANIFEST, STANDING, Offer, Standing
+from peer.sync.run_discovery import LAYERS
+from peer.telemetry.reporter import Session
+from peer.testing.child_process import HANG_S
+from peer.testing.memory_swarm import RUN, World
 from peer.watch import watcher as watchers
 from peer.watch.watcher import Watcher
 

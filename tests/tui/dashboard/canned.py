@@ -11,8 +11,8 @@ from textual.pilot import Pilot
 from peer.events import NetworkMeasured, TransferProgressed
 from tests.tui.dashboard.screen import press, settled
 from tui.dashboard.app import Dashboard, Outcome
-from tui.feed.source import Control, Playback
-from tui.snapshot import WEIGHT_ONE, PeerView, Penalised, Point, RoundView, Span, Swarm
+from tui.sources.source import Control, Playback
+from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Penalised, Point, RoundView, Span, Swarm
 
 START = 1_800_000_000.0
 ROUND_S = 10.0

@@ -11,9 +11,9 @@ from typing import Any
 from peer.events import Event, Line, PeerStarted, RoundForecast, parse_line
 from tests.tui.dashboard.canned import Canned
 from tests.tui.fake_control import FakePeer
-from tui.feed.source import Reply
-from tui.fold import fold, fold_all
-from tui.snapshot import Swarm
+from tui.sources.source import Reply
+from tui.swarm.reducer import fold, fold_all
+from tui.swarm.snapshot import Swarm
 
 LATE_ADVICE = "min_step_s is 2 s: with 1.4 s its part would be there in time"
 RECORDING = Path(__file__).parents[1] / "recordings" / "demo.jsonl"

@@ -8,9 +8,9 @@ from tests.tui.dashboard.live import RECORDING, recorded
 from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.app import Dashboard
 from tui.dashboard.words import format_percent
-from tui.feed.recording import Recording
-from tui.fold import fold_all
-from tui.snapshot import WEIGHT_ONE, Penalised, Swarm
+from tui.sources.replay import Recording
+from tui.swarm.reducer import fold_all
+from tui.swarm.snapshot import WEIGHT_ONE, Penalised, Swarm
 
 pytestmark = pytest.mark.slow
 

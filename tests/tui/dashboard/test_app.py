@@ -12,12 +12,12 @@ from tests.tui.dashboard.canned import Canned, dashboard, peer_id, swarm_of
 from tests.tui.dashboard.live import RECORDING, Attached
 from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import Dashboard
-from tui.dashboard.screens import SCREENS
+from tui.dashboard.screen_list import SCREENS
 from tui.dashboard.words import shown_state
-from tui.feed.recording import Recording
-from tui.feed.source import Reply
-from tui.holds import clock
-from tui.snapshot import Swarm
+from tui.sources.replay import Recording
+from tui.sources.source import Reply
+from tui.swarm.snapshot import Swarm
+from tui.text.pause_reasons import clock
 
 
 def attached(source: Attached, *, read_only: bool = False) -> Dashboard:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.dashboard.chart import Chart, Series, decimate, draw, markers_of, nice_ticks, time_ticks, x_labels
 from tui.dashboard.glyphs import ASCII, UNICODE
-from tui.dashboard.panel import View
-from tui.snapshot import Swarm
+from tui.dashboard.view import View
+from tui.dashboard.widgets.chart import Chart, Series, decimate, draw, markers_of, nice_ticks, time_ticks, x_labels
+from tui.swarm.snapshot import Swarm
 
 
 def view_of(*, ascii_only: bool) -> View:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tui.dashboard.canned import round_view
-from tui.dashboard import lanes
-from tui.dashboard.lanes import WORDS, Axis
-from tui.snapshot import Span
+from tui.dashboard.widgets import lanes
+from tui.dashboard.widgets.lanes import WORDS, Axis
+from tui.swarm.snapshot import Span
 
 AXIS = Axis(first=0, step_s=1.0, columns=10)
 

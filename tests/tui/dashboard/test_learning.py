@@ -9,9 +9,9 @@ import pytest
 
 from tests.tui.dashboard.canned import dashboard, peer_id, swarm_of, visit
 from tests.tui.dashboard.screen import text_of
-from tui.dashboard.chart import SeriesChart
-from tui.dashboard.learning import LearningPanel, Medians
-from tui.snapshot import Swarm
+from tui.dashboard.screens.curves import LearningPanel, Medians
+from tui.dashboard.widgets.chart import SeriesChart
+from tui.swarm.snapshot import Swarm
 
 
 @pytest.mark.slow

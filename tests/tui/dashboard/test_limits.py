@@ -14,10 +14,10 @@ from tests.tui.dashboard.live import RECORDING, Attached
 from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tests.tui.fake_control import SETTINGS, WHEN
 from tui.dashboard.app import Dashboard, Outcome
-from tui.feed.recording import Recording
-from tui.feed.source import Reply
-from tui.settings import GROUPS, KNOWN, grouped
-from tui.snapshot import Swarm
+from tui.sources.replay import Recording
+from tui.sources.source import Reply
+from tui.swarm.snapshot import Swarm
+from tui.text.setting_info import GROUPS, KNOWN, grouped
 
 ORDER = [setting.name for _, setting, _ in grouped(SETTINGS)]
 SIZES = [(40, 12), (59, 20), (80, 24), (120, 40), (200, 60)]

@@ -8,8 +8,8 @@ from textual.widgets import RichLog
 from tests.tui.dashboard.canned import START, Canned, peer_id, swarm_of
 from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import Dashboard
-from tui.dashboard.log import _appended
-from tui.snapshot import Entry, Swarm
+from tui.dashboard.screens.log import _appended
+from tui.swarm.snapshot import Entry, Swarm
 
 
 def entry(number: int, level: str = "info", code: str = "COMMITTED") -> Entry:

@@ -9,7 +9,7 @@ from tests.tui.dashboard.live import RECORDING
 from tests.tui.dashboard.screen import lines_of, opened, press, text_of
 from tui.dashboard.app import Dashboard
 from tui.dashboard.glyphs import ASCII, UNICODE, draw_bar, draw_curve, draw_spark, to_ascii
-from tui.feed.recording import Recording
+from tui.sources.replay import Recording
 
 KEYS = ("1", "2", "enter", "3", "4", "5", "6", "7", "question_mark", "escape", "ctrl+p")
 

@@ -7,7 +7,7 @@ import pytest
 from peer.events import NetworkMeasured, TransferProgressed
 from tests.tui.dashboard.canned import dashboard, peer_id, swarm_of, visit, with_network
 from tests.tui.dashboard.screen import text_of
-from tui.snapshot import Swarm
+from tui.swarm.snapshot import Swarm
 
 ME = peer_id(1)
 

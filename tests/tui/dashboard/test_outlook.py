@@ -10,7 +10,7 @@ from peer.events import PeerStateChanged
 from tests.tui.dashboard.live import LATE_ADVICE, Attached, foretelling
 from tests.tui.dashboard.screen import lines_of, opened, press, text_of
 from tui.dashboard.app import Dashboard
-from tui.snapshot import Swarm
+from tui.swarm.snapshot import Swarm
 
 SIZES = [(40, 12), (60, 24), (80, 24), (120, 40), (200, 60)]
 

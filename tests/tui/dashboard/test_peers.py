@@ -14,10 +14,10 @@ from peer.events import NetworkMeasured
 from tests.tui.dashboard.canned import Canned, dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import Dashboard
-from tui.dashboard.panel import View
-from tui.dashboard.peers import COLUMNS, PeersPanel, matches, pages_of_columns
-from tui.dashboard.table import Table
-from tui.snapshot import PeerView, Swarm
+from tui.dashboard.screens.peers import COLUMNS, PeersPanel, matches, pages_of_columns
+from tui.dashboard.view import View
+from tui.dashboard.widgets.table import Table
+from tui.swarm.snapshot import PeerView, Swarm
 
 STATES = ("JOINING", "SYNCING", "TRAINING", "READY", "AVERAGING", "LATE", "PAUSED", "PENALISED", "GONE")
 

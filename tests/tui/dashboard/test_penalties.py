@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from peer.judge import findings
-from peer.rounds import penalties as imposed
+from peer.aggregation import findings
+from peer.protocol import penalties as imposed
 from tests.tui.dashboard.canned import dashboard, peer_id, penalty, round_view, swarm_of, visit
 from tests.tui.dashboard.screen import text_of
-from tui.codes import ADVICE, advice_of
-from tui.dashboard.penalties import (
+from tui.dashboard.widgets.penalties import (
     CATEGORIES,
     Penalties,
     cost_words,
@@ -18,6 +17,7 @@ from tui.dashboard.penalties import (
     narrowed,
     until_words,
 )  # fmt: skip
+from tui.text.codes import ADVICE, advice_of
 
 SOME = (
     penalty(),

@@ -15,8 +15,8 @@ from peer.events import DeviceMeasured, PeerStateChanged, PenaltyImposed
 from tests.tui.dashboard.live import LATE_ADVICE, RECORDING, Attached, foretelling, recorded
 from tests.tui.dashboard.screen import press, settled
 from tui.dashboard.app import Dashboard, Outcome
-from tui.dashboard.screens import SCREENS
-from tui.feed.recording import Recording
+from tui.dashboard.screen_list import SCREENS
+from tui.sources.replay import Recording
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests.tui.dashboard.canned import START, Canned, dashboard, peer_id, penalty, swarm_of, visit
 from tests.tui.dashboard.screen import text_of
-from tui.dashboard.penalties import Penalties
-from tui.dashboard.rounds import share_rows
-from tui.dashboard.theme import MONO
-from tui.dashboard.waterfall import Waterfall, in_order
-from tui.snapshot import PeerView, Swarm
+from tui.dashboard.appearance import MONO
+from tui.dashboard.screens.rounds import share_rows
+from tui.dashboard.widgets.penalties import Penalties
+from tui.dashboard.widgets.waterfall import Waterfall, in_order
+from tui.swarm.snapshot import PeerView, Swarm
 
 SIZES = [(40, 12), (60, 24), (80, 24), (120, 40), (200, 60)]
 

@@ -9,7 +9,7 @@ import pytest
 from tests.tui.dashboard.live import RECORDING, Attached
 from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.app import Dashboard
-from tui.feed.recording import Recording
+from tui.sources.replay import Recording
 
 pytestmark = pytest.mark.slow
 

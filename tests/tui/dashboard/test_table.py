@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from textual.app import App, ComposeResult
 
-from tui.dashboard.rows import Pieces
-from tui.dashboard.table import Table
+from tui.dashboard.widgets.lines import Pieces
+from tui.dashboard.widgets.table import Table
 
 ROWS, HEIGHT = 100, 10
 

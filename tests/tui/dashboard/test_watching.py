@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.tui.dashboard.canned import dashboard
 from tests.tui.dashboard.screen import opened, press, text_of
 from tests.tui.watched import CAME_LATE, watched
-from tui.fold import fold_all
-from tui.snapshot import Swarm
+from tui.swarm.reducer import fold_all
+from tui.swarm.snapshot import Swarm
 
 
 async def test_rounds_and_penalties_are_on_the_screens() -> None:

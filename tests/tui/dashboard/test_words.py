@@ -9,9 +9,9 @@ import pytest
 
 from tests.tui.dashboard.canned import ROUND_S, START, dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.screen import opened, press, text_of
-from tui.dashboard.panel import View
+from tui.dashboard.view import View
 from tui.dashboard.words import shown_state, shown_why, sort_peers, state_of
-from tui.snapshot import PeerView, Penalised, Swarm
+from tui.swarm.snapshot import PeerView, Penalised, Swarm
 
 HEARD_T = START + 60.0
 

@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import TextIO
 
 from peer.spec import dump
+from peer.testing.fault_channel import Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
 from peer.testing.faults import Crash, Fault, Odd, Slow, Stall
-from peer.testing.strikes import Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
-from tui.demo import Demo, Merged, Story, open_directory
-from tui.launch import Child, Children, Ended, Interrupted, Said
-from tui.plain import PlainOutput
+from tui.commands.demo import Demo, Merged, Story, open_directory
+from tui.output.plain import PlainOutput
+from tui.processes.children import Child, Children, Ended, Interrupted, Said
 
 RECORDING = Path(__file__).with_name("demo.jsonl")
 DIRECTORY = Path("/tmp/homefires-demo")
@@ -85,7 +85,7 @@ class Unlucky(Children):
     def start(self, name: str, argv: Sequence[str], log: Path) -> Child:
         """As `Children` does; a peer is a faulty one, with its orders."""
         if name in PEERS and name not in self._argv:
-            argv = ["peer.testing.join" if word == "peer" else word for word in argv if word != "join"]
+            argv = ["peer.testing.faulty_peer" if word == "peer" else word for word in argv if word != "join"]
             argv += ["--set", f"settings.min_step_s={STEP_S[name]}"]
             self._argv[name] = argv
             make_fifos(self._directory / name)

@@ -1,0 +1,109 @@
+"""The invites that a running node prints and keeps: they name where it can be dialled, as far as it knows."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from bootstrap.config import BootstrapConfig
+from bootstrap.invites import issue_all
+from bootstrap.report import Reporter
+from dht.atomic_files import write_whole
+from dht.errors import DiskFull, Unreachable
+from dht.identity import Identity
+from dht.invite import INVITE_FILE, MAX_ADDRESSES
+from dht.node import Node
+from dht.reach.addresses import are_loopback, can_be_dialled, is_global
+
+LOOK_S = 10.0
+CODE = "ADDRESS"
+
+log = logging.getLogger(__name__)
+
+
+class Issuer:
+    """Prints invites when the node has started; keeps one, after which `homefires invite` makes more.
+
+    A router takes some seconds to let others in (UPnP), and nobody else knows the address before: until an address of
+    the internet is known it is looked for again and again.
+    """
+
+    def __init__(self, config: BootstrapConfig, identity: Identity, node: Node, report: Reporter) -> None:
+        self._config, self._identity, self._node, self._report = config, identity, node, report
+        self._is_private = False
+        """The newest invites lead nobody here who is not in this network."""
+        self._look_at = 0.0
+
+    async def issue(self) -> None:
+        """Print them, and say so if they are of use in this network alone. Raises Unreachable, DiskFull."""
+        addresses = await self._addresses()
+        texts = self._make(addresses)
+        for text in texts:
+            self._report("InviteIssued", invite=text)
+        # Who listens on loopback alone wants nobody else.
+        self._is_private = not are_loopback(self._config.listen) and not lead_outside(addresses)
+        if self._is_private:
+            text = _only_here(addresses)
+            log.warning("%s", text)  # of a service nobody sees the events
+            self._report("AlertRaised", level="warning", code=CODE, text=text)
+        self._look_at = time.monotonic() + LOOK_S
+
+    async def look(self) -> None:
+        """Keep a better invite once there is one, and room for it."""
+        if not self._is_private or time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_S
+        addresses: tuple[str, ...] = ()
+        with suppress(Unreachable):
+            addresses = await self._addresses()
+        if lead_outside(addresses):
+            try:
+                self._make(addresses)
+            except DiskFull as error:  # the one that is there still leads here from this network
+                log.warning("%s", error)
+                return
+            self._is_private = False
+            text = (
+                f"this machine is at {_list(filter(_leads_outside, addresses))} on the internet, by the word of its "
+                "router or its peers: new invites name that; print one with homefires invite "
+                f"{self._config.directory}, and try it from another network"
+            )
+            self._report("AlertRaised", level="info", code=CODE, text=text)
+
+    async def _addresses(self) -> tuple[str, ...]:
+        """What invites name: those of loopback only if there are no others."""
+        mine = [address for address in await self._node.addresses() if can_be_dialled(address)]
+        beyond = [address for address in mine if not are_loopback([address])]
+        return (*(beyond or mine), *self._config.also)[:MAX_ADDRESSES]
+
+    def _make(self, addresses: tuple[str, ...]) -> list[str]:
+        texts = issue_all(
+            self._identity, run=self._config.name, spec_hash=self._config.spec_hash, addrs=addresses,
+            terms=self._config.terms, now_s=time.time(),
+        )  # fmt: skip
+        write_whole(self._config.directory / INVITE_FILE, texts[-1].encode(), private=True)  # it may hold a token
+        return texts
+
+
+def lead_outside(addresses: Sequence[str]) -> bool:
+    """Whether somebody in another network may get through by one of these: a name, or an address of the internet."""
+    return any(map(_leads_outside, addresses))
+
+
+def _leads_outside(address: str) -> bool:
+    family, host = address.split("/")[1:3]
+    return family.startswith("dns") or is_global(host)
+
+
+def _only_here(addresses: Sequence[str]) -> str:
+    return (
+        f"nobody outside your own network can dial what the invites name ({_list(addresses)}); have your router "
+        "forward a TCP port to this machine, and start with --listen /ip4/0.0.0.0/tcp/PORT and --announce "
+        "/ip4/ADDRESS/tcp/PORT, where ADDRESS is your router's on the internet"
+    )
+
+
+def _list(addresses: Iterable[str]) -> str:
+    return ", ".join(address.rpartition("/p2p/")[0] for address in addresses)

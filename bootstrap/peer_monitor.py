@@ -1,0 +1,139 @@
+"""Who is there, as the board says: shown on the health page, and remembered for when this node starts again.
+
+A node that has restarted knows nobody, and at another port nobody finds it. So it dials those whom it met in its
+earlier life, at once, and then one after the other as long as it runs: they may be away for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from bootstrap.admissions import Book
+from bootstrap.members import load_names, save_names
+from bootstrap.quarantine_orders import OrdersFile
+from bootstrap.status_page import Health
+from dht.access import Roster
+from dht.errors import BadInput, DiskFull, Unreachable
+from dht.node import Node
+from dht.reach.addresses import can_be_dialled, peer_id_in
+from dht.reach.peer_store import Remembered
+from dht.records import Head, Malformed, unpack_body
+from dht.topics import HEAD
+
+PEERS_FILE = "peers.json"
+"""In the organiser's folder: whom its node met, and where."""
+LOOK_S = 10.0
+DIAL_S = 5.0
+NOTE_MOST = 4
+"""Peers at a time that are written down, any of those who are here: ids cost nothing, and each is a write."""
+
+log = logging.getLogger(__name__)
+
+
+def is_relayed(peer: str, book: Book | None, orders: OrdersFile, guests: Roster, now_s: float) -> bool:
+    """Whether this node passes on what the peer and others say who cannot dial each other: of members, and of `guests`
+    who have shown an admission that is not in the book."""
+    if peer in orders.look().quarantined:
+        return False
+    return book is None or peer in book.members(now_s) or guests.why_not(peer) is None
+
+
+def _names_in(directory: Path) -> dict[str, str]:
+    """What members called themselves; nothing that a node needs."""
+    try:
+        return load_names(directory)
+    except BadInput as error:
+        log.warning("%s", error)
+        return {}
+
+
+class Around:
+    """Reads the board for a node. `book` is that of its members, in a run that has some."""
+
+    def __init__(self, node: Node, directory: Path, book: Book | None, orders: OrdersFile, health: Health) -> None:
+        self.health = health
+        self._node, self._book, self._orders = node, book, orders
+        self._directory, self._names = directory, _names_in(directory)
+        self._remembered = Remembered(directory / PEERS_FILE)
+        self._in_turn = deque(self._remembered.addresses)
+        self._look_at = 0.0
+
+    async def heads(self) -> dict[str, Head]:
+        """By peer id what everybody on the board says of itself, kept out or not."""
+        heads: dict[str, Head] = {}
+        for peer, record in (await self._node.board.read(HEAD)).items():
+            with suppress(Malformed):
+                body = unpack_body(record)
+                if isinstance(body, Head):
+                    heads[peer] = body
+        self.health.see(heads)
+        return heads
+
+    def let_in(self, heads: Mapping[str, Head]) -> dict[str, Head]:
+        """Those of them whose word is listened to."""
+        kept_out, members = self._orders.look().quarantined, self._members()
+        return {
+            peer: head for peer, head in heads.items() if peer not in kept_out and (members is None or peer in members)
+        }
+
+    async def meet_again(self) -> None:
+        """Dial everybody who was met in an earlier life; who does not answer within DIAL_S is tried again later."""
+        await asyncio.gather(*map(self._reach, self._in_turn))
+
+    async def look(self) -> None:
+        """See who is there, if that was LOOK_S ago: show it, remember some of them, dial one of those met earlier."""
+        if time.monotonic() < self._look_at:
+            return
+        heads = self.let_in(await self.heads())
+        await self._remember(heads)
+        self._note_names(heads)
+        self._in_turn.rotate(-1)
+        for address in list(self._in_turn)[:1]:
+            await self._reach(address)
+        self._look_at = time.monotonic() + LOOK_S
+
+    async def _reach(self, address: str) -> None:
+        with suppress(Unreachable):
+            await self._node.reach(address, DIAL_S)
+
+    async def _remember(self, heads: Mapping[str, Head]) -> None:
+        """Write down where those are whose addresses are new, if there is a connection with them."""
+        try:
+            connected = await self._node.connections()
+        except Unreachable as error:
+            log.info("%s", error)
+            return
+        known = set(self._remembered.addresses)
+        moved = [
+            peer for peer, head in heads.items()
+            if peer in connected and not known.issuperset(_addresses_of(peer, head))
+        ]  # fmt: skip
+        for peer in random.sample(moved, min(NOTE_MOST, len(moved))):
+            self._remembered.note(peer, heads[peer].addrs)
+
+    def _note_names(self, heads: Mapping[str, Head]) -> None:
+        members = self._members() or ()
+        names = self._names | {peer: head.name for peer, head in heads.items() if peer in members and head.name}
+        if names == self._names:
+            return
+        try:
+            save_names(self._directory, names)
+        except DiskFull as error:
+            log.warning("what members call themselves is not on disk: %s", error)
+            return
+        self._names = names
+
+    def _members(self) -> frozenset[str] | None:
+        """None where everybody may take part."""
+        return None if self._book is None else self._book.members(time.time())
+
+
+def _addresses_of(peer: str, head: Head) -> list[str]:
+    return [address for address in head.addrs if can_be_dialled(address) and peer_id_in(address) == peer]

@@ -1,0 +1,172 @@
+"""How the organiser's node is: a page for people, the same as JSON, and metrics, all on loopback."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from dht.records import Head
+from peer.telemetry.http import Page, Pages
+from peer.telemetry.metrics import Metrics
+
+MAX_ALERTS = 10
+MAX_PEERS = 256
+"""Peer ids cost nothing: of more than so many only the first are listed."""
+HTML, JSON = "text/html; charset=utf-8", "application/json"
+STYLE = "body{font:16px sans-serif;margin:2em;max-width:60em}td,th{padding:.2em 1em .2em 0;text-align:left}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A peer on the board, as it says itself."""
+
+    peer: str
+    name: str
+    round: int
+    """-1 before the run began."""
+    ready: bool
+    leaving: bool
+    version: str
+
+
+class Health:
+    """What is known of a bootstrap node. `note` and `see` are called by its loop, pages made by other threads."""
+
+    def __init__(self, run: str, directory: Path, founders: int, t: float) -> None:
+        self._run, self._directory, self._founders, self._started_t = run, directory, founders, t
+        self._metrics = Metrics("", t)
+        self._lock = threading.Lock()
+        self._peers: tuple[Seen, ...] = ()
+        self._alerts: deque[dict[str, Any]] = deque(maxlen=MAX_ALERTS)
+        self._here = self._invites = 0
+        self._has_begun = False
+
+    def note(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Take in an event that the node prints."""
+        self._metrics.note(kind, fields)
+        with self._lock:
+            if kind == "InviteIssued":
+                self._invites += 1
+            if kind == "AlertRaised":
+                self._has_begun |= fields["code"] == "GENESIS"
+                self._alerts.append({"t": round(time.time(), 1), **fields})
+
+    def found(self, here: int) -> None:
+        """So many founders are here."""
+        self._here = here
+        self._metrics.set(founders_here=here)
+
+    def begin(self) -> None:
+        """The run has begun, now or before this process."""
+        self._has_begun = True
+
+    def see(self, heads: Mapping[str, Head]) -> None:
+        """Take in what the board says."""
+        seen = tuple(
+            Seen(
+                peer=peer,
+                name=head.name,
+                round=head.round,
+                ready=head.ready,
+                leaving=head.leaving,
+                version=head.version,
+            )
+            for peer, head in sorted(heads.items())[:MAX_PEERS]
+        )
+        with self._lock:
+            self._peers = seen
+        self._metrics.set(peers_seen=len(heads), round=_round_of(seen))
+
+    def pages(self) -> Pages:
+        """What is served."""
+        return {"/": self._page, "/health.json": self._json, "/metrics": self._measure}
+
+    def known(self, now_s: float) -> dict[str, Any]:
+        """Everything, for JSON."""
+        with self._lock:
+            peers, alerts = self._peers, list(self._alerts)
+        return {
+            "run": self._run, "uptime_s": round(now_s - self._started_t), "has_begun": self._has_begun,
+            "founders_here": self._here, "founders_needed": self._founders, "round": _round_of(peers),
+            "invites_issued": self._invites, "disk_bytes": _size_bytes(self._directory),
+            "peers": [asdict(seen) for seen in peers], "alerts": alerts,
+        }  # fmt: skip
+
+    def _json(self) -> Page:
+        return Page(content_type=JSON, body=json.dumps(self.known(time.time()), indent=1).encode())
+
+    def _measure(self) -> Page:
+        self._metrics.set(disk_bytes=_size_bytes(self._directory))
+        return self._metrics.page()
+
+    def _page(self) -> Page:
+        return Page(content_type=HTML, body=html_of(self.known(time.time())).encode())
+
+
+def html_of(known: Mapping[str, Any]) -> str:
+    """The page for people: no scripts, nothing from elsewhere, every text escaped."""
+    began = (
+        "yes" if known["has_begun"] else f"no, {known['founders_here']} of {known['founders_needed']} founders are here"
+    )
+    facts = {
+        "begun": began, "round of most peers": known["round"], "peers on the board": len(known["peers"]),
+        "up for": _duration(known["uptime_s"]), "invites printed": known["invites_issued"],
+        "on disk": f"{known['disk_bytes'] / 1e6:.1f} MB",
+    }  # fmt: skip
+    peers = [
+        (seen["name"] or "-", seen["peer"], seen["round"], _doing(seen), seen["version"]) for seen in known["peers"]
+    ]
+    alerts = [
+        (time.strftime("%d %H:%M:%S", time.gmtime(each["t"])), each["code"], each["text"]) for each in known["alerts"]
+    ]
+    title = escape(f"homefires: {known['run']}")
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{STYLE}</style></head>"
+        f"<body><h1>{title}</h1>{_table(list(facts.items()))}"
+        f"<h2>Peers</h2>{_table(peers, ('name', 'id', 'round', 'state', 'version'))}"
+        f"<h2>Alerts</h2>{_table(alerts[::-1], ('when (UTC)', 'code', 'text'))}"
+        '<p><a href="/health.json">as JSON</a>, <a href="/metrics">metrics</a></p></body></html>'
+    )
+
+
+def _table(rows: list[tuple[Any, ...]], heading: tuple[str, ...] = ()) -> str:
+    if not rows:
+        return "<p>none</p>"
+    head = "".join(f"<th>{escape(name)}</th>" for name in heading)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
+
+
+def _doing(seen: Mapping[str, Any]) -> str:
+    if seen["leaving"]:
+        return "leaving"
+    return "ready" if seen["ready"] else "training"
+
+
+def _round_of(seen: tuple[Seen, ...]) -> int:
+    """Where most peers are: one that claims too much does not move it. -1 without a peer that trains."""
+    rounds = [each.round for each in seen if each.round >= 0]
+    return statistics.median_high(rounds) if rounds else -1
+
+
+def _duration(seconds: int) -> str:
+    hours, rest = divmod(seconds, 3600)
+    return f"{hours // 24} d {hours % 24:02} h {rest // 60:02} min"
+
+
+def _size_bytes(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        with suppress(OSError):  # files come and go
+            total += path.stat().st_size if path.is_file() else 0
+    return total

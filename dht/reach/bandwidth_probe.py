@@ -1,0 +1,131 @@
+"""How fast the line to another node is, measured by asking it for bytes: no web service, a few seconds at most.
+
+`probe` gives as many bytes as were asked for. `probe-back` has the other node ask us for `probe`, so that it measures
+what we send. A node gives little of its line to this: so much per peer and minute, so much to all, one `probe-back` at
+a time, and nothing while it has better to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from dht.errors import Unreachable
+from dht.streams.rate_limit import Allowance
+
+PROBE, PROBE_BACK = "probe", "probe-back"
+SIZES_BYTES = (64 << 10, 512 << 10, 4 << 20)
+"""One after the other until one of them takes `ENOUGH_S`."""
+ENOUGH_S = 0.5
+MOST_BYTES = SIZES_BYTES[-1]
+PEER_BYTES = sum(SIZES_BYTES) * 2
+"""What one peer gets in `WINDOW_S`: both directions once."""
+ALL_BYTES = 2 * PEER_BYTES
+"""Names cost nothing: this is what strangers together can take of a home line, 2.6 Mbit/s."""
+WINDOW_S = 60.0
+BACK_S = 15.0
+"""One `probe-back` takes no longer."""
+
+Clock = Callable[[], float]
+
+
+class Asking(Protocol):
+    """What measures and is measured; `dht.node.Node` is one."""
+
+    async def ask(
+        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = ..., request: bytes = ...
+    ) -> bytes | None: ...
+
+    def answer(self, name: str, answer: Callable[[str, bytes], Awaitable[bytes | None]]) -> None: ...
+
+
+def serve_probes(node: Asking, is_busy: Callable[[], bool] = lambda: False, clock: Clock = time.monotonic) -> None:
+    """Let others measure the line to this node from now on."""
+    one_at_a_time = asyncio.Lock()
+    allowance = Allowance(at_once=MOST_BYTES, each=PEER_BYTES, everybody=ALL_BYTES, window_s=WINDOW_S, clock=clock)
+
+    async def give(peer: str, request: bytes) -> bytes | None:
+        size_bytes = int.from_bytes(request, "big")
+        if is_busy() or not allowance.grant(peer, size_bytes):
+            return None
+        return bytes(size_bytes)
+
+    async def take(peer: str, request: bytes) -> bytes | None:
+        size_bytes = int.from_bytes(request[:4], "big")
+        if one_at_a_time.locked() or is_busy() or not allowance.grant(peer, size_bytes):
+            return None
+        async with one_at_a_time:
+            try:
+                async with asyncio.timeout(BACK_S):  # whoever gives slowly keeps all others waiting
+                    seconds = await _fetch_s(node, peer, size_bytes, BACK_S, clock)
+            except (Unreachable, TimeoutError):
+                return None
+        return None if seconds is None else struct.pack(">d", seconds)
+
+    node.answer(PROBE, give)
+    node.answer(PROBE_BACK, take)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineSpeed:
+    """Megabits per second between this node and another, as far as both had them free; None: not measured."""
+
+    upload_mbps: float | None
+    download_mbps: float | None
+
+
+async def measure(
+    node: Asking, peer: str, round_trip_s: float, limit_s: float, clock: Clock = time.monotonic
+) -> LineSpeed:
+    """Both directions, within `limit_s`. An older node, or a busy one, gives None.
+
+    The round trip is taken off what asking took. A line faster than `MOST_BYTES` in a few milliseconds is
+    underestimated: what is asked here is whether it carries a round.
+    """
+    deadline = clock() + limit_s
+
+    async def down(size_bytes: int) -> float | None:
+        return await _fetch_s(node, peer, size_bytes, max(0.05, deadline - clock()), clock)
+
+    async def up(size_bytes: int) -> float | None:
+        left_s = max(0.05, deadline - clock())
+        told = await node.ask(peer, PROBE_BACK, left_s, 8, _sized(size_bytes))
+        return None if told is None or len(told) != 8 else float(struct.unpack(">d", told)[0])
+
+    download = await _mbps(down, round_trip_s, deadline - limit_s / 2, clock)
+    return LineSpeed(download_mbps=download, upload_mbps=await _mbps(up, round_trip_s, deadline, clock))
+
+
+async def _mbps(
+    move: Callable[[int], Awaitable[float | None]], round_trip_s: float, deadline: float, clock: Clock
+) -> float | None:
+    """By the largest size that there was time for."""
+    found: float | None = None
+    for size_bytes in SIZES_BYTES:
+        try:
+            async with asyncio.timeout(max(0.05, deadline - clock())):
+                seconds = await move(size_bytes)
+        except (TimeoutError, Unreachable):
+            return found
+        if seconds is None or not 0 <= seconds < float("inf"):
+            return found
+        busy_s = max(seconds - round_trip_s, 1e-3)
+        found = 8e-6 * size_bytes / busy_s
+        if seconds >= ENOUGH_S:
+            return found
+    return found
+
+
+async def _fetch_s(node: Asking, peer: str, size_bytes: int, timeout_s: float, clock: Clock) -> float | None:
+    """Seconds that it took to be given so many bytes; None if they were not given. Raises Unreachable."""
+    asked_at = clock()
+    given = await node.ask(peer, PROBE, timeout_s, MOST_BYTES, _sized(size_bytes))
+    return clock() - asked_at if given is not None and len(given) == size_bytes else None
+
+
+def _sized(size_bytes: int) -> bytes:
+    return size_bytes.to_bytes(4, "big")

@@ -1,0 +1,85 @@
+"""First contact with the others, and staying in touch with those who may be away for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from dht.daemon import Daemon
+from dht.errors import Unreachable
+from dht.reach.addresses import peer_id_in
+
+OTHERS_S = 1.0
+"""Once one has answered the others have so much longer."""
+REMEET_S = 15.0
+
+Meet = Callable[[str], Awaitable[None]]
+"""Has the board know a node to which there is a connection."""
+LookAfter = Callable[[], Awaitable[None]]
+
+
+async def dial_first(daemon: Daemon, addresses: Sequence[str], timeout_s: float) -> list[str]:
+    """Those that answer. One is enough: the others then have OTHERS_S more. Raises Unreachable."""
+    others = without_me(daemon, addresses)
+    if not others:
+        return []
+    dials = {asyncio.create_task(daemon.connect(address, timeout_s)): address for address in others}
+    waiting = set(dials)
+    met: list[str] = []
+    failures: list[Unreachable] = []
+    try:
+        while waiting:
+            done, waiting = await asyncio.wait(
+                waiting, timeout=OTHERS_S if met else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                break
+            for dial in done:
+                error = dial.exception()
+                if error is None:
+                    met.append(dials[dial])
+                elif isinstance(error, Unreachable):
+                    failures.append(error)
+                else:
+                    raise error
+    finally:
+        for dial in waiting:
+            dial.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    if not met:
+        more = f" (nor {len(failures) - 1} more)" if len(failures) > 1 else ""
+        raise Unreachable(f"{failures[0]}{more}; is the bootstrap node running, is the address right?")
+    return met
+
+
+async def stay_in_touch(
+    daemon: Daemon, meet: Meet, bootstrap: Sequence[str], earlier: Sequence[str], timeout_s: float,
+    look_after: Sequence[LookAfter] = (),
+) -> None:  # fmt: skip
+    """Meet a bootstrap node again that was away: after its restart it knows nobody.
+
+    And in turn those who were met in an earlier life: without bootstrap nodes two who started apart find each other so.
+    Each time something else may be looked after, too, which raises Unreachable if the daemon is gone.
+    """
+    always, in_turn = without_me(daemon, bootstrap), deque(without_me(daemon, earlier))
+    while True:
+        await asyncio.sleep(REMEET_S)
+        in_turn.rotate(-1)
+        again = (*always, *list(in_turn)[:1])
+        await asyncio.gather(*(_meet_again(daemon, meet, address, timeout_s) for address in again))
+        with suppress(Unreachable):
+            for look in look_after:
+                await look()
+
+
+async def _meet_again(daemon: Daemon, meet: Meet, address: str, timeout_s: float) -> None:
+    with suppress(Unreachable):
+        await daemon.connect(address, timeout_s)
+        await meet(peer_id_in(address))
+
+
+def without_me(daemon: Daemon, addresses: Sequence[str]) -> list[str]:
+    """Each once, and none of this node's own."""
+    return [address for address in dict.fromkeys(addresses) if peer_id_in(address) != daemon.peer_id]

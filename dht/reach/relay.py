@@ -1,0 +1,231 @@
+"""Peers that nobody can dial meet through a node that everybody can: libp2p's circuit relay v2.
+
+Such a peer holds a slot at the relay. Whoever wants it has the relay pass bytes on between the two, who
+authenticate each other and encrypt inside (TLS 1.3 or Noise), as on any connection: a relay cannot read or
+forge anything, only cut. p2pd serves as a relay by itself, but cuts a circuit off after 128 KiB or two minutes
+whatever `-relayDataLimit` says, since `EnableRelayV2` in its main.go puts libp2p's defaults in the place of what it was
+told. And it serves strangers beyond the volunteer's own caps. So the protocol is answered here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dht.daemon import Daemon
+from dht.errors import Unreachable
+from dht.identity import id_bytes_of, peer_id_in_bytes
+from dht.reach.circuit import (
+    CONNECT,
+    CONNECTION_FAILED,
+    HOP,
+    HOP_STATUS,
+    MALFORMED_MESSAGE,
+    NO_RESERVATION,
+    OK,
+    PERMISSION_DENIED,
+    RESERVE,
+    RESOURCE_LIMIT_EXCEEDED,
+    STOP,
+    STOP_CONNECT,
+    STOP_STATUS,
+    Hop,
+    Stop,
+    hear,
+    say,
+)
+from dht.records import Malformed
+from dht.streams.token_bucket import CHUNK_BYTES
+
+Serves = Callable[[str], bool]
+"""Whether this peer may hold a slot, and call for those who do."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayLimits:
+    """Bounds of what a relay takes on itself."""
+
+    slot_s: float = 180.0
+    """A slot that is not asked for again ends after this long."""
+    slots: int = 1024
+    circuits: int = 256
+    circuits_per_peer: int = 64
+    """As many as a group has peers."""
+    circuit_s: float = 3600.0
+    """Then the two meet again: by that time perhaps without the relay, through a hole in their routers."""
+    handshake_s: float = 10.0
+    askers: int = 256
+    """Who may be saying what they want, at a time."""
+
+
+def nobody(peer: str) -> bool:
+    """`Serves` of a node that is no relay."""
+    return False
+
+
+class Relay:
+    """Answers those who ask a node to be their relay."""
+
+    def __init__(self, daemon: Daemon, serves: Serves, limits: RelayLimits | None = None) -> None:
+        self.bytes_passed = 0
+        """In both directions, of all circuits."""
+        self.serves = serves
+        self._daemon = daemon
+        self.limits = limits or RelayLimits()
+        self._slots: dict[str, float] = {}
+        """Who holds a slot, and until when (`time.monotonic`)."""
+        self._asking = 0
+        self._ends: Counter[str] = Counter()
+        """How many each peer has open, at either end."""
+
+    @property
+    def circuits(self) -> int:
+        """Open now."""
+        return self._ends.total() // 2
+
+    async def start(self) -> None:
+        """Answer from now on, in the place of the daemon itself."""
+        await self._daemon.handle(HOP, self._answer)
+
+    async def _answer(self, asker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._asking >= self.limits.askers:
+            # Without a word: closing a stream that holds unread bytes takes the answer along.
+            log.info("hung up on %s: %d are asking already", asker, self._asking)
+            return
+        with suppress(EOFError, TimeoutError, OSError):
+            try:
+                wish = await self._hear(reader)
+            except Malformed:
+                await _refuse(writer, MALFORMED_MESSAGE)
+                return
+            if not self.serves(asker):
+                await _refuse(writer, PERMISSION_DENIED)
+            elif wish.type == RESERVE:
+                await self._give_slot(asker, writer)
+            elif wish.type == CONNECT:
+                await self._connect(asker, peer_id_in_bytes(wish.peer.id), reader, writer)
+            else:
+                await _refuse(writer, MALFORMED_MESSAGE)
+
+    async def _hear(self, reader: asyncio.StreamReader) -> Any:
+        """What somebody wants. Raises Malformed, EOFError, TimeoutError, OSError."""
+        self._asking += 1
+        try:
+            async with asyncio.timeout(self.limits.handshake_s):
+                return await hear(reader, Hop)
+        finally:
+            self._asking -= 1
+
+    async def _give_slot(self, asker: str, writer: asyncio.StreamWriter) -> None:
+        now = time.monotonic()
+        self._slots = {peer: until for peer, until in self._slots.items() if until > now}
+        if asker not in self._slots and len(self._slots) >= self.limits.slots:
+            await _refuse(writer, RESOURCE_LIMIT_EXCEEDED)
+            return
+        self._slots[asker] = now + self.limits.slot_s
+        answer = Hop(type=HOP_STATUS, status=OK)
+        answer.reservation.expire = int(time.time() + self.limits.slot_s)
+        await say(writer, answer)
+
+    async def _connect(
+        self, asker: str, wanted: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if wanted is None or wanted == asker or self._slots.get(wanted, 0.0) < time.monotonic():
+            await _refuse(writer, NO_RESERVATION)
+            return
+        if self._is_full(asker) or self._is_full(wanted):
+            await _refuse(writer, RESOURCE_LIMIT_EXCEEDED)
+            return
+        with self._counted(asker, wanted):
+            try:
+                far_reader, far_writer = await self._call(asker, wanted)
+            except (Unreachable, Malformed, EOFError, TimeoutError, OSError) as error:
+                log.info("no circuit from %s to %s: %s", asker, wanted, error or type(error).__name__)
+                await _refuse(writer, CONNECTION_FAILED)
+                return
+            try:
+                answer = Hop(type=HOP_STATUS, status=OK)
+                answer.limit.duration = int(self.limits.circuit_s)
+                await say(writer, answer)
+                await self._pass_both_ways(reader, writer, far_reader, far_writer)
+            finally:
+                far_writer.close()
+
+    def _is_full(self, peer: str) -> bool:
+        limits = self.limits
+        return self._ends[peer] >= limits.circuits_per_peer or self.circuits >= limits.circuits
+
+    @contextmanager
+    def _counted(self, *ends: str) -> Iterator[None]:
+        self._ends.update(ends)
+        try:
+            yield
+        finally:
+            self._ends -= Counter(ends)
+
+    async def _call(self, asker: str, wanted: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A stream to who holds a slot and takes the call. Raises Unreachable, Malformed, EOFError, OSError."""
+        call = Stop(type=STOP_CONNECT)
+        call.peer.id = id_bytes_of(asker)
+        call.limit.duration = int(self.limits.circuit_s)
+        async with asyncio.timeout(self.limits.handshake_s):
+            reader, writer = await self._daemon.open_stream(wanted, STOP, self.limits.handshake_s)
+            try:
+                await say(writer, call)
+                answer = await hear(reader, Stop)
+                if answer.type != STOP_STATUS or answer.status != OK:
+                    raise Unreachable(f"it refuses ({answer.status})")
+            except BaseException:
+                writer.close()
+                raise
+            return reader, writer
+
+    async def _pass_both_ways(
+        self,
+        near: asyncio.StreamReader, near_out: asyncio.StreamWriter,
+        far: asyncio.StreamReader, far_out: asyncio.StreamWriter,
+    ) -> None:  # fmt: skip
+        """Until either side ends: the circuit is one connection, of which a half is no use."""
+        ways = {asyncio.create_task(self._pass(near, far_out)), asyncio.create_task(self._pass(far, near_out))}
+        try:
+            await asyncio.wait(ways, timeout=self.limits.circuit_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while piece := await reader.read(CHUNK_BYTES):
+                if writer.is_closing():
+                    return
+                writer.write(piece)
+                await writer.drain()
+                self.bytes_passed += len(piece)
+
+
+async def _refuse(writer: asyncio.StreamWriter, status: int) -> None:
+    await say(writer, Hop(type=HOP_STATUS, status=status))
+
+
+async def hold_slot(daemon: Daemon, relay: str, timeout_s: float) -> bool:
+    """Ask this peer for a slot, or to keep it; False if it gives none."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await daemon.open_stream(relay, HOP, timeout_s)
+            try:
+                await say(writer, Hop(type=RESERVE))
+                return bool((await hear(reader, Hop)).status == OK)
+            finally:
+                writer.close()
+    except (Unreachable, Malformed, EOFError, TimeoutError, OSError) as error:
+        log.info("no slot at %s: %s", relay, error or type(error).__name__)
+        return False

@@ -1,0 +1,79 @@
+"""The streams that others have opened to this node: one per lane and sender, and so many in all.
+
+Names cost nothing, so whoever wants to keep others out could open streams under made-up ones. When there is no room,
+the stream gives way on which nothing was ever said, the oldest first; else the one that was silent longest. Whoever is
+cut off opens another with its next frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from dht.streams.token_bucket import Lane
+
+Door = tuple[Lane, str]
+"""Lane and sender."""
+
+log = logging.getLogger(__name__)
+
+
+class Incoming:
+    """At most `most` tasks, each of which reads a stream."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._silent: dict[Door, asyncio.Task[None]] = {}
+        """Nothing has come yet; the oldest first."""
+        self._heard: dict[Door, asyncio.Task[None]] = {}
+        """The one that was silent longest first."""
+
+    def __len__(self) -> int:
+        return len(self._silent) + len(self._heard)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether there is room for nobody."""
+        return self._most == 0
+
+    def add(self, door: Door, task: asyncio.Task[None]) -> None:
+        """A new stream: it replaces the last of its sender, and if there is no room another gives way."""
+        last = self._pop(door)
+        if last is not None:
+            last.cancel()
+        elif len(self) >= self._most:
+            self._give_way()
+        self._silent[door] = task
+
+    def heard(self, door: Door) -> None:
+        """Something has come, if only a part of a frame; nothing if the stream was replaced meanwhile."""
+        task = self._pop(door)
+        if task is not None:
+            self._heard[door] = task
+
+    def end(self, door: Door, task: asyncio.Task[None]) -> None:
+        """It has ended, unless another has taken its place already."""
+        for streams in (self._silent, self._heard):
+            if streams.get(door) is task:
+                del streams[door]
+
+    def cut(self, sender: str) -> None:
+        """End the streams of one sender."""
+        for (_, who), task in [*self._silent.items(), *self._heard.items()]:
+            if who == sender:
+                task.cancel()
+
+    def cut_all(self) -> None:
+        """End the streams of everybody."""
+        for task in [*self._silent.values(), *self._heard.values()]:
+            task.cancel()
+
+    def _give_way(self) -> None:
+        door = next(iter(self._silent or self._heard))
+        log.warning("cut off %s: %d streams are open", door[1], len(self))
+        task = self._pop(door)
+        if task is not None:
+            task.cancel()
+
+    def _pop(self, door: Door) -> asyncio.Task[None] | None:
+        return self._silent.pop(door, None) or self._heard.pop(door, None)

@@ -1,0 +1,164 @@
+"""Questions: what a peer has under a name, by one stream each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+from dht.daemon import Daemon
+from dht.errors import Unreachable
+from dht.streams.base import MAX_FRAME_BYTES
+from dht.streams.frames import HEADER_BYTES, OversizeError, read_content, read_size
+from dht.streams.outbound import LinkLimits, PeerStreams, require_open
+from dht.streams.token_bucket import Lane
+
+Provider = Callable[[], bytes | None]
+"""Gives the bytes that a name stands for, or None while there are none."""
+Answer = Callable[[str, bytes], Awaitable[bytes | None]]
+"""Called with (asker's peer id, request); gives at most MAX_FRAME_BYTES, or None for nothing."""
+
+log = logging.getLogger(__name__)
+
+MAX_ANSWERS = 64
+MAX_ANSWERS_EACH = 16
+_MAX_NAME_BYTES = 64
+_MAX_REQUEST_BYTES = 8192
+_HAS_IT = b"\x01"
+_HAS_NOTHING = b"\x00"
+_NO_NAME = ""
+
+
+class Questions:
+    """Asks and answers over this daemon, with the caps and the tally of these streams."""
+
+    def __init__(self, daemon: Daemon, links: PeerStreams, protocol: str, limits: LinkLimits) -> None:
+        self.protocol = protocol
+        self.open_names: Container[str] | None = None
+        """What those may ask, too, who are not let in; None: everybody is."""
+        self.answering: Counter[str] = Counter()
+        """Questions that are open, by asker."""
+        self._daemon, self._links, self._limits = daemon, links, limits
+        self._providers: dict[str, Answer] = {}
+
+    def serve(self, name: str, provider: Provider) -> None:
+        """Give whoever asks for `name` the same; at most MAX_FRAME_BYTES each time."""
+
+        async def answer(peer_id: str, request: bytes) -> bytes | None:
+            return provider()
+
+        self.answer(name, answer)
+
+    def answer(self, name: str, answer: Answer) -> None:
+        """Answer whoever asks for `name`, each as it asks. The transport has authenticated who that is."""
+        assert 0 < len(name.encode()) <= _MAX_NAME_BYTES
+        self._providers[name] = answer
+
+    async def ask(
+        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = MAX_FRAME_BYTES, request: bytes = b""
+    ) -> bytes | None:
+        """What `peer_id` has under `name` for this request; None if that is nothing (yet). Raises Unreachable.
+
+        The answer must begin within `timeout_s`, and then come as fast as a frame must.
+        """
+        assert len(request) <= _MAX_REQUEST_BYTES
+        try:
+            return await self._ask(peer_id, name, timeout_s, max_bytes, request)
+        except TimeoutError as error:
+            raise Unreachable(f"peer {peer_id} did not send {name} within {timeout_s:g} s") from error
+        except (EOFError, OSError, OversizeError) as error:
+            raise Unreachable(f"peer {peer_id} did not send {name}: {error or type(error).__name__}") from error
+
+    async def round_trip_s(self, peer_id: str, timeout_s: float) -> float:
+        """Seconds between a small question to the peer and its answer, both event loops included. Raises Unreachable.
+
+        It asks for a name that nobody has, to which there is an answer at once.
+        """
+        try:
+            async with asyncio.timeout(timeout_s), self._asking(peer_id, timeout_s) as (reader, writer):
+                asked_at = time.perf_counter()
+                await self._put_question(peer_id, writer, _NO_NAME, b"")
+                await reader.readexactly(1)
+                return time.perf_counter() - asked_at
+        except (TimeoutError, EOFError, OSError) as error:
+            raise Unreachable(f"peer {peer_id} did not answer within {timeout_s:g} s") from error
+
+    async def _ask(self, peer_id: str, name: str, timeout_s: float, max_bytes: int, request: bytes) -> bytes | None:
+        async with asyncio.timeout(timeout_s) as limit, self._asking(peer_id, timeout_s) as (reader, writer):
+            self._links.tally.add(peer_id, sent=await self._put_question(peer_id, writer, name, request))
+            if await reader.readexactly(1) != _HAS_IT:
+                return None
+            size = await read_size(reader, max_bytes)
+            limit.reschedule(None)
+            take = partial(self._links.download.take, Lane.TRANSFER, peer_id)
+            answer = await read_content(reader, size, timeout_s, take, self._limits.slowest_bytes_per_s)
+            self._links.tally.add(peer_id, received=len(answer))
+            return answer
+
+    async def _put_question(self, peer_id: str, writer: asyncio.StreamWriter, name: str, request: bytes) -> int:
+        """Returns its size."""
+        question = len(name.encode()).to_bytes(1, "big") + name.encode() + len(request).to_bytes(2, "big") + request
+        await self._links.upload.take(Lane.CONTROL, peer_id, len(question))
+        require_open(writer)
+        writer.write(question)
+        await writer.drain()
+        return len(question)
+
+    @asynccontextmanager
+    async def _asking(
+        self, peer_id: str, timeout_s: float
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A stream for one question. Raises Unreachable."""
+        reader, writer = await self._daemon.open_stream(peer_id, self.protocol, timeout_s)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        await self._daemon.handle(self.protocol, self.answer_stream)
+
+    async def answer_stream(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One question that somebody asks."""
+        if self.answering[peer_id] >= MAX_ANSWERS_EACH or self.answering.total() >= MAX_ANSWERS:
+            log.info("refused a question of %s: too many at once", peer_id)
+            return
+        self.answering[peer_id] += 1
+        try:
+            with suppress(EOFError, TimeoutError, OSError):
+                await self._answer_one(peer_id, reader, writer)
+        finally:
+            self.answering -= Counter([peer_id])  # which forgets who has none any more
+
+    async def _answer_one(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        limit_s = self._limits.progress_timeout_s
+        async with asyncio.timeout(limit_s):
+            size = (await reader.readexactly(1))[0]
+            name = (await reader.readexactly(size)).decode(errors="replace")
+            request_bytes = int.from_bytes(await reader.readexactly(2), "big")
+            if request_bytes > _MAX_REQUEST_BYTES:
+                return
+            request = await reader.readexactly(request_bytes)
+        answer = self._providers.get(name)
+        await self._links.download.take(Lane.CONTROL, peer_id, 3 + size + request_bytes)
+        may_ask = self.open_names is None or name in self.open_names or await self._links.lets_in(peer_id)
+        data = await answer(peer_id, request) if answer is not None and may_ask else None
+        require_open(writer)
+        writer.write(_HAS_NOTHING if data is None else _HAS_IT + len(data).to_bytes(HEADER_BYTES, "big"))
+        upload = self._links.upload
+        view = memoryview(data or b"")
+        for offset in range(0, len(view), upload.chunk_bytes):
+            piece = view[offset : offset + upload.chunk_bytes]
+            await upload.take(Lane.TRANSFER, peer_id, len(piece))
+            require_open(writer)
+            writer.write(piece)
+            async with asyncio.timeout(limit_s):
+                await writer.drain()
+        self._links.tally.add(peer_id, sent=len(data or b""), received=len(request))
+        async with asyncio.timeout(limit_s):
+            await reader.read(1)  # the other side closes when it has everything

@@ -1,0 +1,122 @@
+"""One layer's contributions one by one: which are refused, and what is usual among the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, sqrt
+
+from peer.aggregation import z_test
+from peer.aggregation.aggregation_rules import Standards
+from peer.aggregation.evidence import LARGEST, SMALLEST, Claim, LayerNorms
+from peer.aggregation.findings import ANOMALY, NONFINITE, Fault
+from peer.aggregation.peer_history import Stat
+from peer.aggregation.z_test import ENOUGH, lower_median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screened:
+    """One layer after the tests. Tuples are in the order of the claims."""
+
+    layer: LayerNorms
+    sizes: tuple[float | None, ...]
+    """Norms per √(inner step): NaN if refused as not finite; None where nothing counts or was measured."""
+    roots_of_steps: tuple[float, ...]
+    histories: tuple[Stat, ...]
+    """Its own, or the swarm's."""
+    swarm: Stat
+    drift: float
+    """How far all have moved from them: each was tested by its history times this."""
+    faults: tuple[Fault, ...] = ()
+    standing: tuple[int, ...] = ()
+    """Members with a norm that was not refused."""
+    unmeasured: tuple[int, ...] = ()
+    """Members that count and of which nothing was measured here."""
+
+    @property
+    def usual(self) -> float | None:
+        """Lower median of the norms that stand, if there are enough. Zeros are left out: half of the members may give
+        nothing."""
+        sizes = [size for size in self.sizes_standing if size > 0]
+        return lower_median(sizes) if len(self.standing) >= ENOUGH and sizes else None
+
+    @property
+    def sizes_standing(self) -> tuple[float, ...]:
+        """In the order of `standing`."""
+        return tuple(size for size in (self.sizes[member] for member in self.standing) if size is not None)
+
+    @property
+    def refused_all(self) -> bool:
+        """Whether something was measured here and all of it was refused."""
+        return not self.standing and any(size is not None for size in self.sizes)
+
+    def without(self, members: Collection[int]) -> Screened:
+        """As if these had been refused here, too."""
+        return replace(
+            self,
+            standing=tuple(member for member in self.standing if member not in members),
+            unmeasured=tuple(member for member in self.unmeasured if member not in members),
+        )
+
+
+def screen(
+    standards: Standards, index: int, layer: LayerNorms, claims: Sequence[Claim], counted: frozenset[int],
+    own: Sequence[Stat], swarm: Stat, suspects: Collection[int] = (),
+) -> Screened:  # fmt: skip
+    """Tests layer `index`: finite, then z against the peer's history, then the floor against free riders.
+
+    Only members in `counted` are looked at. Whoever has no history is tested by the `swarm`'s. Who fails a test has no
+    influence on the tests after it. `suspects` were refused in some layer: in all others half the threshold holds.
+    """
+    roots = tuple(sqrt(max(1, claim.steps)) for claim in claims)
+    sizes = tuple(_size(layer, member, root) if member in counted else None for member, root in enumerate(roots))
+    histories = tuple(stat if stat.count else replace(swarm, rejected=stat.rejected) for stat in own)
+    blank = tuple(member for member in sorted(counted) if sizes[member] is None)
+    screened = Screened(
+        layer=layer, sizes=sizes, roots_of_steps=roots, histories=histories, swarm=swarm, unmeasured=blank,
+        drift=z_test.drift(sizes, own, standards),
+    )  # fmt: skip
+    return _without_riders(standards, index, _without_outliers(standards, index, screened, suspects))
+
+
+def _size(layer: LayerNorms, member: int, root_of_steps: float) -> float | None:
+    norm, dot = layer.norms[member], layer.dots[member]
+    if norm is None:
+        return None
+    if not 0 <= norm <= LARGEST or not isfinite(dot or 0.0):
+        return float("nan")
+    return norm / root_of_steps if norm >= SMALLEST * root_of_steps else 0.0
+
+
+def _without_outliers(standards: Standards, index: int, screened: Screened, suspects: Collection[int]) -> Screened:
+    faults, standing = [], []
+    for member, size in enumerate(screened.sizes):
+        if size is None:
+            continue
+        if not isfinite(size):
+            text = f"norm {screened.layer.norms[member]:.4g}, inner product {screened.layer.dots[member] or 0.0:.4g}"
+            faults.append(Fault(member, NONFINITE, index, float("inf"), 0.0, text))
+            continue
+        history = z_test.drifted(screened.histories[member], screened.drift)
+        z = z_test.z_of(history, size, standards)
+        threshold = standards.threshold / (2 if member in suspects else 1)
+        if z > threshold:
+            text = f"norm {size:.4g} where {history.mean:.4g} is usual (z {z:.4g})"
+            faults.append(Fault(member, ANOMALY, index, z / standards.threshold, 0.0, text, outlier=True))
+        else:
+            standing.append(member)
+    return replace(screened, faults=tuple(faults), standing=tuple(standing))
+
+
+def _without_riders(standards: Standards, index: int, screened: Screened) -> Screened:
+    usual = screened.usual
+    if usual is None:
+        return screened
+    least = standards.floor * usual
+    riders = []
+    for member, size in zip(screened.standing, screened.sizes_standing, strict=True):
+        if size < least:
+            text = f"norm {size:.4g} where {usual:.4g} is usual in the round: a free rider"
+            riders.append(Fault(member, ANOMALY, index, least / size if size else float("inf"), 0.0, text))
+    left = screened.without({fault.member for fault in riders})
+    return replace(left, faults=screened.faults + tuple(riders))

@@ -1,0 +1,163 @@
+"""From the norms that stand to the weights of one layer: EDiT's penalty (arXiv:2412.07210, §3.3) or centered clipping.
+
+    w ∝ share · exp(−G / (T · median G)) · min(1, limit / G)        G: norm per √(inner step)
+
+The temperature is relative, because exp(−G) alone is uniform for small models and winner-take-all for large norms.
+The exponential is `decimal`'s, which is correctly rounded and so the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from math import sqrt
+
+from peer.aggregation import z_test
+from peer.aggregation.aggregation_rules import Standards
+from peer.aggregation.findings import CLIPPED, Fault
+from peer.aggregation.integer_rows import WEIGHT_ONE, row_of
+from peer.aggregation.outliers import Screened
+from peer.aggregation.z_test import lower_median
+
+_EXACTLY = Context(prec=25, traps=[])
+_EXP_ONE = 1 << 32
+_FARTHEST = 64.0
+"""exp(−64) is nothing in units of `_EXP_ONE`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """One layer: integers over 65,536, and what was found while weighing."""
+
+    weights: tuple[int, ...]
+    pull: int = 0
+    faults: tuple[Fault, ...] = ()
+
+
+def weigh(
+    standards: Standards, index: int, screened: Screened, shares: Sequence[int], agreement: Mapping[int, int]
+) -> Weighed:
+    """The weights of layer `index`. `agreement` are factors over 65,536 of members that count less in the whole model.
+
+    All refused: zeros, which roll the layer back. Nothing measured of anybody: by shares.
+    """
+    members = screened.standing + screened.unmeasured
+    if screened.refused_all or not members:
+        return Weighed((0,) * len(shares))
+    if standards.reducer == "centered-clip" and screened.usual is not None:
+        return _centered(standards, index, screened, shares)
+    limit = _limit(standards, screened)
+    softmax = _softmax(standards, screened)
+    clips = {member: _clip(screened.sizes[member], limit) for member in members}
+    factors = [0] * len(shares)
+    for member in members:
+        factors[member] = softmax[member] * int(WEIGHT_ONE * clips[member]) * agreement.get(member, WEIGHT_ONE)
+    return Weighed(row_of(shares, factors), faults=_clipped(index, screened, clips, limit))
+
+
+def _limit(standards: Standards, screened: Screened) -> float | None:
+    """Largest norm per √(inner step) of one contribution that counts in full."""
+    if screened.usual is not None:
+        return standards.clip * screened.usual
+    return z_test.ceiling(screened.swarm, standards)
+
+
+def _clip(size: float | None, limit: float | None) -> float:
+    return 1.0 if size is None or limit is None or size <= limit else limit / size
+
+
+def _clipped(index: int, screened: Screened, clips: Mapping[int, float], limit: float | None) -> tuple[Fault, ...]:
+    return tuple(
+        Fault(
+            member, CLIPPED, index, 1 / clip if clip else float("inf"), clip,
+            f"norm {screened.sizes[member]:.4g} where {limit:.4g} counts in full",
+        )
+        for member, clip in clips.items() if clip < 1
+    )  # fmt: skip
+
+
+def _softmax(standards: Standards, screened: Screened) -> dict[int, int]:
+    """exp((least G − G) / (T · usual G)) over `_EXP_ONE`; equal for all where nothing is usual.
+
+    A member without a measurement counts as having the usual norm.
+    """
+    members, usual = screened.standing + screened.unmeasured, screened.usual
+    if usual is None:
+        return dict.fromkeys(members, 1)
+    sizes = {member: usual if (size := screened.sizes[member]) is None else size for member in members}
+    least, unit = min(sizes.values()), standards.temperature * usual
+    return {member: _exp((size - least) / unit) for member, size in sizes.items()}
+
+
+def _exp(distance: float) -> int:
+    """⌊exp(−distance) · `_EXP_ONE`⌋."""
+    if distance > _FARTHEST:
+        return 0
+    return int(_EXACTLY.multiply(_EXACTLY.exp(Decimal(-distance)), Decimal(_EXP_ONE)))
+
+
+# ---- centered clipping ----
+
+
+def _centered(standards: Standards, index: int, screened: Screened, shares: Sequence[int]) -> Weighed:
+    """Centered clipping (Karimireddy et al. 2021, arXiv:2012.10333, algorithm 2, one iteration) around the last mean v.
+
+        mean = v + Σ wᵢ cᵢ (xᵢ − v) = Σ wᵢ cᵢ xᵢ + (1 − Σ wᵢ cᵢ) v,    cᵢ = min(1, τ / |xᵢ − v|),    τ = median |xᵢ − v|
+
+    Half of the members are clipped a little in every round, so only those are told who are `clip` times too far.
+    """
+    distances = {member: _distance(screened, member) for member in screened.standing}
+    radius = lower_median(list(distances.values()))
+    clips = {
+        member: 1.0 if distance <= radius or radius == 0 else radius / distance
+        for member, distance in distances.items()
+    }
+    members = screened.standing + screened.unmeasured
+    row = row_of([share if member in members else 0 for member, share in enumerate(shares)])
+    weights = tuple(int(weight * clips.get(member, 1.0)) for member, weight in enumerate(row))
+    faults = tuple(
+        Fault(
+            member, CLIPPED, index, 1 / clip if clip else float("inf"), clip,
+            f"{distances[member]:.4g} away from the last mean where {radius:.4g} counts in full",
+        )
+        for member, clip in clips.items() if clip * standards.clip < 1
+    )  # fmt: skip
+    return Weighed(weights, sum(row) - sum(weights), faults)
+
+
+def _distance(screened: Screened, member: int) -> float:
+    """|x − v| from norms and inner product; |x| where there is no v."""
+    norm, dot, direction = screened.layer.norms[member], screened.layer.dots[member], screened.layer.heading
+    assert norm is not None, "who stands was measured"
+    if dot is None or direction is None:
+        return norm
+    reach = norm * direction
+    inner = min(max(dot, -reach), reach)  # a larger one is a lie
+    return sqrt(max(0.0, norm * norm - 2 * inner + direction * direction))
+
+
+# ---- the combination ----
+
+
+def scale(standards: Standards, screened: Screened, weighed: Weighed) -> int:
+    """What the layer's mean is multiplied by, so that its norm is at most what the histories allow.
+
+    The norm is bounded from the members' norms by the triangle inequality, so no peer must see the whole mean.
+    """
+    limit = z_test.ceiling(screened.swarm, standards)
+    members = [member for member, weight in enumerate(weighed.weights) if weight]
+    if limit is None or not members:
+        return WEIGHT_ONE
+    total = weighed.pull * (screened.layer.heading or 0.0)
+    for member in members:
+        total += weighed.weights[member] * _norm(screened, member)
+    bound = total / (sum(weighed.weights) + weighed.pull)
+    limit *= lower_median([screened.roots_of_steps[member] for member in members])
+    return WEIGHT_ONE if bound <= limit else int(WEIGHT_ONE * (limit / bound))
+
+
+def _norm(screened: Screened, member: int) -> float:
+    """What was measured, else what is usual."""
+    norm = screened.layer.norms[member]
+    return norm if norm is not None else screened.swarm.mean * screened.roots_of_steps[member]

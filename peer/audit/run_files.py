@@ -1,0 +1,211 @@
+"""The files of a run directory, each read with every check that it allows by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from dht.errors import BadInput
+from dht.identity import verify
+from dht.records import Genesis, unpack_body, verify_record
+from dht.records import pack as pack_record
+from dht.records import unpack as unpack_record
+from peer import spec as specs
+from peer.audit.fault import BadLink, blaming, require
+from peer.credit.tally import Tally
+from peer.protocol.block import Block, Update
+from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import DIGEST_BYTES
+from peer.rounds.state import Head
+from peer.spec import RunSpec
+from peer.store import snapshots
+from peer.store.run_directory import Base, base_path, block_files, block_path, first_head
+from peer.store.snapshots import Manifest
+
+T = TypeVar("T")
+TRIES = 3
+"""A peer at work may commit, undo or drop blocks while this reads: then it is read again."""
+NOT_AS_WRITTEN = "its bytes are not those that were written"
+NOT_AS_AGREED = "its bytes are not those that were agreed"
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """`peer.protocol.electorate.Keys` of somebody who only checks."""
+
+    run: bytes
+
+    def sign(self, kind: str, payload: bytes) -> bytes:
+        raise AssertionError("an audit signs nothing")
+
+    def verify(self, peer: str, kind: str, payload: bytes, signature: bytes) -> bool:
+        return verify(peer, self.run, kind, payload, signature)
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """What HEAD says."""
+
+    round: int
+    anchor: bytes
+    base: bytes
+    """The anchor where the blocks begin; empty for the genesis."""
+
+
+class RunFiles:
+    """A run directory that is only read. Every method raises BadLink."""
+
+    def __init__(self, directory: Path) -> None:
+        if not (directory / "chain").is_dir():
+            raise BadInput(f"{directory} holds no chain; name the folder of a peer")
+        self.directory = directory
+        self.head_path = directory / "HEAD"
+
+    def settled(self, read: Callable[[], T]) -> T:
+        """What `read` finds; once more if the peer of this directory went on meanwhile and it failed for that."""
+        for _ in range(TRIES - 1):
+            seen = self._head_bytes()
+            try:
+                return read()
+            except BadLink:
+                if self.head_path.exists() and self._head_bytes() == seen:
+                    raise
+        return read()
+
+    def _head_bytes(self) -> bytes:
+        return self.head_path.read_bytes() if self.head_path.exists() else b""
+
+    def beginning(self) -> tuple[RunSpec, Genesis]:
+        """What the run is and who founded it."""
+        spec_path, genesis_path = self.directory / "spec.toml", self.directory / "genesis"
+        with blaming(0, spec_path):
+            text = spec_path.read_bytes().decode()
+            spec = specs.parse(text)
+            require(specs.dump(spec) == text, NOT_AS_WRITTEN)
+        with blaming(0, genesis_path):
+            packed = genesis_path.read_bytes()
+            record = unpack_record(packed)
+            genesis = unpack_body(record)
+            require(pack_record(record) == packed and isinstance(genesis, Genesis), NOT_AS_WRITTEN)
+            assert isinstance(genesis, Genesis)
+            require(verify_record(record, genesis.run), f"{record.author} has not signed it")
+        if genesis.run != spec.digest():
+            raise BadLink(0, spec_path, "it is not the spec of the run that the organiser signed")
+        return spec, genesis
+
+    def pointer(self, genesis: Genesis) -> Pointer:
+        """HEAD. Without one only the first commit of all can have written a block."""
+        start = first_head(genesis)
+        numbers = sorted(int(path.stem) for path in block_files(self.directory))
+        if not self.head_path.exists() and numbers in ([], [1]):
+            return Pointer(0, start.anchor, b"")
+        with blaming(max(numbers, default=0), self.head_path):
+            text = self.head_path.read_bytes().decode()
+            round, anchor, *base = text.split()
+            found = Pointer(int(round), bytes.fromhex(anchor), bytes.fromhex("".join(base)))
+            words = (str(found.round), found.anchor.hex(), found.base.hex())
+            require(text == f"{' '.join(word for word in words if word)}\n", NOT_AS_WRITTEN)
+        return found
+
+    def base(self, pointer: Pointer, genesis: Genesis) -> Base:
+        """Where the blocks begin."""
+        if not pointer.base:
+            return Base(head=first_head(genesis))
+        path = base_path(self.directory, pointer.base)
+        others = [other for other in path.parent.glob("*.base") if other != path]
+        if not path.exists() and others:
+            raise BadLink(pointer.round, self.head_path, "the anchor where it says that the blocks begin is not here")
+        return self.read_base(path, pointer.round)
+
+    def read_base(self, path: Path, round: int) -> Base:
+        """The updates that led to an anchor; their digests make its name."""
+        with blaming(round, path):
+            packed = path.read_bytes()
+            base = Base.from_bytes(packed)
+            require(base.to_bytes() == packed and base.head.anchor.hex() == path.stem, NOT_AS_AGREED)
+        return base
+
+    def block(self, round: int) -> Block:
+        """The block of this round on the chain."""
+        return self.read_block(block_path(self.directory, round), round)
+
+    def read_block(self, path: Path, round: int) -> Block:
+        with blaming(round, path):
+            packed = path.read_bytes()
+            block = Block.from_bytes(packed)
+            require(block.to_bytes() == packed, "it is not canonical msgpack")
+            require(block.update.round == round, f"it is of round {block.update.round}")
+        return block
+
+    def part(self, round: int, name: bytes, size_bytes: int | None = None) -> bytes:
+        """The bytes of an object."""
+        path = self.directory / "chain" / "objects" / name.hex()
+        with blaming(round, path):
+            payload = path.read_bytes()
+            require(digest_of(payload) == name, NOT_AS_AGREED)
+            require(size_bytes in (None, len(payload)), f"it has {len(payload)} bytes, the part has {size_bytes}")
+        return payload
+
+    def check_pointer(self, pointer: Pointer, head: Head) -> None:
+        """HEAD names what the blocks lead to."""
+        if not self.head_path.exists() and head.round == 0:
+            return
+        with blaming(head.round, self.head_path):
+            require(pointer.anchor == head.anchor, "it names another anchor than the last block makes")
+
+    # ---- snapshots ----
+
+    def manifest(self, round: int, anchor: bytes, run: bytes, elements: int) -> Manifest:
+        """Of the snapshot of this anchor of a model of so many parameters."""
+        path = snapshots.path_of(self.directory, round, anchor)
+        with blaming(round, path / snapshots.MANIFEST):
+            manifest = snapshots.read_manifest(path)
+            require((manifest.run, manifest.elements) == (run, elements), "it is of another run or model")
+        return manifest
+
+    def check_vectors(self, manifest: Manifest) -> None:
+        """θ and m, chunk by chunk, and the state that they make."""
+        folder = snapshots.path_of(self.directory, manifest.round, manifest.anchor)
+        path = folder / snapshots.VECTORS
+        with blaming(manifest.round, path):
+            require(path.stat().st_size == manifest.vector_bytes, "it has another size than the model's")
+            chunks = enumerate(manifest.chunks)
+            bad = [chunk for chunk, _ in chunks if snapshots.read_chunk(folder, manifest, chunk) is None]
+            whole = snapshots.state_digest(folder, manifest) == manifest.state
+            require(whole or not bad, f"its chunk {bad[:1]} is not the one that its manifest names")
+        with blaming(manifest.round, folder / snapshots.MANIFEST):
+            require(whole and not bad, "it does not name the state or the chunks that lie beside it")
+
+    # ---- what lies beside the chain ----
+
+    def objects(self) -> Iterator[bytes]:
+        """Names of all objects, of the chain and not."""
+        for path in sorted((self.directory / "chain" / "objects").glob("*")):
+            if not path.suffix:
+                with blaming(0, path):
+                    name = bytes.fromhex(path.name)
+                    require(len(name) == DIGEST_BYTES, "its name is no digest")
+                yield name
+
+    def check_tallies(self, round: int) -> None:
+        """What blocks counted that are not here any more: their sums cannot be made again, but are as they were."""
+        for path in sorted((self.directory / "chain").glob("*.tally")):
+            with blaming(round, path):
+                require(Tally.from_bytes(path.read_bytes()).anchor.hex() == path.stem, "it is of another anchor")
+
+    def check_acceptors(self, round: int) -> None:
+        """What this peer promised and accepted; nobody can check that but by the digest in front."""
+        path = self.directory / "chain" / "acceptors"
+        if path.exists():
+            with blaming(round, path):
+                content = path.read_bytes()
+                require(digest_of(content[DIGEST_BYTES:]) == content[:DIGEST_BYTES], NOT_AS_WRITTEN)
+
+
+def signed_for_its_parent(update: Update, run: bytes) -> bool:
+    """Whether all members pledged to the anchor that the update follows, whatever that is."""
+    return all(
+        pledge.anchor == update.parent and pledge.genuine(Verifier(run)) for pledge in update.members
+    )  # fmt: skip

@@ -1,0 +1,35 @@
+"""What the spec of a run means for the round machine, and for whoever checks afterwards what it decided."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from peer.aggregation.aggregation_rules import Standards
+from peer.codec.codec import Codec
+from peer.data.data_shards import SHARDS
+from peer.protocol.electorate import Keys
+from peer.protocol.layout import Part
+from peer.rounds.state import Rules
+from peer.spec import RunSpec
+
+
+def rules_of(
+    spec: RunSpec, parts: Sequence[Part], keys: Keys, *, me: str = "", name: str = "", wall_offset_s: float = 0.0
+) -> Rules:
+    """The rules of a run whose model is cut into `parts`, for the peer `me`.
+
+    Raises ValueError if these are fewer layers than `round.fragments`.
+    """
+    table, codec = spec.round, Codec(spec.codec.wire)
+    return Rules(
+        me=me, name=name, keys=keys, parts=tuple(parts),
+        part_bytes=tuple(codec.part_bytes(part.size) for part in parts),
+        mean_bytes=tuple(codec.of_means.part_bytes(part.size) for part in parts), fragments=table.fragments,
+        gather_s=table.gather_s, ack_s=table.ack_s, exchange_s=table.exchange_s, patience=table.patience,
+        stagger_s=table.stagger_s, min_steps=table.min_steps, takeover_s=table.takeover_s,
+        min_round_s=table.min_round_s, keep_rounds=table.keep_rounds, max_staleness=table.max_staleness,
+        audit=table.audit, judge=Standards(**dataclasses.asdict(spec.judge)),
+        finite=codec.of_means.is_finite, tokens_cap=spec.tokens_cap,
+        steps_cap=2 * table.fragments * table.steps, shards=SHARDS, wall_offset_s=wall_offset_s,
+    )  # fmt: skip

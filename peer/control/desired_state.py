@@ -1,0 +1,134 @@
+"""What the owner of a peer wishes: that it trains, pauses, or pauses once its round is given; and what limits ask.
+
+The thread of the control socket and the one that watches the limits say it, the trainer looks at it between
+micro-batches; neither waits for the other. A wish is remembered whatever the peer does just then, and kept for its next
+start: whoever pauses a peer and then restarts the machine does not find it training.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from dht.errors import DiskFull
+from peer.limits.policy import Hold, Verdict, until_of
+from peer.settings import PeerSettings
+
+PAUSED_WHY = "its owner paused it; resume with: homefires resume"
+SNOOZED_WHY = "its owner has it snooze; resume at once with: homefires resume"
+
+
+class Wish(Enum):
+    """As in the names of the commands."""
+
+    TRAIN = "resume"
+    FINISH = "finish"
+    """Train until this round's contribution is made, then pause."""
+    PAUSE = "pause"
+
+
+@dataclass(frozen=True)
+class Wished:
+    """What the owner said last."""
+
+    wish: Wish = Wish.TRAIN
+    snoozed_until: float | None = None
+    """Unix time: a pause until then."""
+
+
+class Wishes:
+    """The newest wish, and the newest verdict on the limits. `clock` gives Unix time.
+
+    `wished` is what was said in an earlier life; `keep` has the newest on disk for the next one, or raises.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] | None = None, wished: Wished = Wished(),
+        keep: Callable[[Wished], None] = lambda wished: None,
+    ) -> None:  # fmt: skip
+        self._clock, self._keep = clock or time.time, keep
+        self._wished = wished
+        """Replaced as a whole: other threads read it."""
+        self._verdict = Verdict()
+        self._changing = threading.Lock()
+        self.min_step_s = 0.0
+        """What `settings.min_step_s` says."""
+
+    @property
+    def now(self) -> Wish:
+        """What is wished."""
+        return self._wished.wish
+
+    @property
+    def holds(self) -> tuple[Hold, ...]:
+        """Every reason not to train, the owner's own first; none: it may."""
+        return (*self._owners_hold(), *self._verdict.holds)
+
+    @property
+    def slowing(self) -> tuple[Hold, ...]:
+        """Why it computes only a part of the time; for a code that holds, that says why already."""
+        held = {hold.code for hold in self._verdict.holds}
+        return tuple(hold for hold in self._verdict.slowing if hold.code not in held)
+
+    @property
+    def pausing(self) -> bool:
+        """Whether no further micro-batch is wished."""
+        return bool(self.holds)
+
+    @property
+    def until(self) -> float | None:
+        """Unix time at which the pause ends by itself; None if nobody knows, or if there is none."""
+        return until_of(self.holds)
+
+    @property
+    def duty(self) -> float:
+        """Share of the time in which to compute."""
+        return self._verdict.duty
+
+    def wish(self, wish: Wish) -> str:
+        """Replace the wish before, and end a snooze. What people should know of it, in words; mostly nothing."""
+        return self._say(Wished(wish))
+
+    def snooze(self, seconds: float) -> str:
+        """Pause for so long; then train. Replaces the wish before, and returns what `wish` does."""
+        return self._say(Wished(Wish.TRAIN, self._clock() + seconds))
+
+    def take(self, settings: PeerSettings) -> None:
+        """What of the settings concerns each step."""
+        self.min_step_s = settings.min_step_s
+
+    def judge(self, verdict: Verdict) -> None:
+        """What the limits ask for from now on."""
+        self._verdict = verdict
+
+    def round_is_given(self) -> None:
+        """This round's contribution is made: who wished to finish it pauses now."""
+        if self._wished.wish is not Wish.FINISH:  # mostly: the trainer waits for no disk
+            return
+        with self._changing:  # a `resume` that comes meanwhile stands
+            if self._wished.wish is Wish.FINISH:
+                self._replace(Wished(Wish.PAUSE))
+
+    def _say(self, wished: Wished) -> str:
+        with self._changing:
+            return self._replace(wished)
+
+    def _replace(self, wished: Wished) -> str:
+        """It is wished from now on, whether it can be kept or not."""
+        self._wished = wished
+        try:
+            self._keep(wished)
+        except (DiskFull, OSError) as error:
+            return f"{error}; it holds, but will be forgotten when the peer ends"
+        return ""
+
+    def _owners_hold(self) -> tuple[Hold, ...]:
+        wished = self._wished
+        if wished.wish is Wish.PAUSE:
+            return (Hold("PAUSED", PAUSED_WHY),)
+        if wished.snoozed_until is not None and self._clock() < wished.snoozed_until:
+            return (Hold("SNOOZED", SNOOZED_WHY, wished.snoozed_until),)
+        return ()

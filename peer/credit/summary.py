@@ -1,0 +1,112 @@
+"""What a decided update says to people: weights, norms, tokens and penalties, from its bytes alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from peer.events import PenaltyImposed, RoundCommitted
+from peer.protocol.block import VOID, WEIGHT_ONE, Update
+from peer.protocol.layout import Part
+from peer.protocol.norms import float_of, row_for
+
+NO_CAP = 1 << 63
+"""On the tokens of a pledge that count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a round was for the peer that tells of it; it is not in the chain, so whoever looks on has none."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    round_s: float = 0.0
+    exposed_s: float = 0.0
+
+
+def committed_of(
+    update: Update, anchor: bytes, state: bytes, parts: Sequence[Part], *, fragments: int = 1,
+    tokens_cap: int = NO_CAP, layers: Sequence[str] = (), cost: Cost | None = None,
+) -> tuple[RoundCommitted, list[PenaltyImposed]]:  # fmt: skip
+    """What people hear of a decided round: the round, and the penalties that it imposed.
+
+    `anchor` is the one it leads to, `state` the digest of its bits, empty where nobody tells it. `parts` are those that
+    the round averages, of a model in so many fragments; of a pledge `tokens_cap` count at most.
+    """
+    cost = cost or Cost()
+    imposed, weights = penalties_of(update, layers), weights_of(update, parts)
+    committed = RoundCommitted(
+        round=update.round, digest=anchor.hex(), state=state.hex(), group=[pledge.peer for pledge in update.members],
+        weights=weights, penalties=[asdict(penalty) for penalty in imposed], tokens=tokens_of(update, fragments),
+        bytes_sent=cost.bytes_sent, bytes_received=cost.bytes_received, round_s=round(cost.round_s, 3),
+        exposed_s=round(cost.exposed_s, 3), void=update.parts.count(VOID), norms=norms_of(update),
+        given=given_of(update, weights, tokens_cap, fragments), uplinks=uplinks_of(update),
+    )  # fmt: skip
+    return committed, imposed
+
+
+def penalties_of(update: Update, layers: Sequence[str] = ()) -> list[PenaltyImposed]:
+    """What people are told about the penalties of a decided round; `layers` are the names of the model's layers."""
+    return [
+        PenaltyImposed(
+            about=peer, code=code, layer=layer_name(layer, layers), evidence=evidence,
+            factor=round(factor / WEIGHT_ONE, 4), until_round=until_round,
+        )
+        for peer, code, factor, until_round, layer, evidence in update.penalties
+    ]  # fmt: skip
+
+
+def tokens_of(update: Update, fragments: int) -> int:
+    """Tokens of one round behind an update: a pledge counts those since the turn of its fragment before."""
+    return sum(pledge.tokens for pledge in update.members) // fragments
+
+
+def given_of(update: Update, weights: Mapping[str, int], tokens_cap: int, fragments: int) -> dict[str, int]:
+    """Tokens of one round that count for each member: those that it pledged, where anything of it weighs in `weights`.
+
+    More than `tokens_cap` count for nobody, as in the weights; else as `tokens_of`.
+    """
+    return {
+        pledge.peer: min(pledge.tokens, tokens_cap) // fragments if weights[pledge.peer] else 0
+        for pledge in update.members
+    }
+
+
+def weights_of(update: Update, parts: Sequence[Part]) -> dict[str, int]:
+    """What each member weighed in all that the round averages, over 65,536: its `parts` count by their elements.
+
+    A part that came too late weighs nothing for whoever gave it, and nobody weighs more for that.
+    """
+    sums = [0] * len(update.members)
+    rows = {layer: row for row, layer in enumerate(sorted({part.layer for part in parts}))}
+    for part, contributors in zip(parts, update.contributors, strict=True):
+        row = row_for(update.weights, rows[part.layer])
+        for index, weight in enumerate(row):
+            sums[index] += part.size * weight * (contributors >> index & 1)
+    whole = sum(part.size for part in parts)
+    return {pledge.peer: weighed // whole for pledge, weighed in zip(update.members, sums, strict=True)}
+
+
+def uplinks_of(update: Update) -> dict[str, int]:
+    """Bits per second that members pledged they can send; who does not know it is left out."""
+    return {pledge.peer: pledge.bandwidth_bps for pledge in update.members if pledge.bandwidth_bps}
+
+
+def norms_of(update: Update) -> dict[str, float]:
+    """The L2 norm of each member's pseudo-gradient over all that the round averages, as the reducers measured it.
+
+    Empty if nobody measured.
+    """
+    if not update.measured:
+        return {}
+    rows = [row for measured in update.measured for row in measured.rows]
+    squares = [sum(float_of(row.squares[index]) for row in rows) for index in range(len(update.members))]
+    return {pledge.peer: math.sqrt(square) for pledge, square in zip(update.members, squares, strict=True)}
+
+
+def layer_name(layer: int, layers: Sequence[str]) -> str:
+    """What a layer is called; its number if that is not known, nothing for the whole model."""
+    if layer < 0:
+        return ""
+    return layers[layer] if layer < len(layers) else str(layer)

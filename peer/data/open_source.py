@@ -1,0 +1,35 @@
+"""From a spec to its data."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dht.errors import BadSpec
+from peer.data.documents import read_files
+from peer.data.hub import HubSource
+from peer.data.source import MemorySource, Source
+from peer.data.standard_library import standard_library
+from peer.data.tokenizer import load_tokenizer
+from peer.spec import RunSpec
+
+
+def open_source(spec: RunSpec) -> Source:
+    """The source that `spec.data` names, ready to read. Raises BadSpec or Unreachable."""
+    tokenizer = load_tokenizer(spec.model.tokenizer)
+    embedded = spec.model.config.get("vocab_size")
+    if isinstance(embedded, int) and embedded < tokenizer.vocabulary:
+        raise BadSpec(
+            f"model.config.vocab_size is {embedded}; the tokenizer {spec.model.tokenizer!r} has {tokenizer.vocabulary} "
+            "tokens, so it must be at least that"
+        )
+    if spec.data.source == "hub":
+        return HubSource(tokenizer, spec)
+    if spec.data.source == "files":
+        return MemorySource(read_files(spec.data.path, spec.data.text_field), tokenizer, spec)
+    return MemorySource(standard_library(), tokenizer, spec)
+
+
+def held_out(source: Source) -> Tensor:
+    """Evaluation tokens (B, context + 1), int64, on the CPU; the same for every peer with the same data."""
+    return torch.from_numpy(source.held_out())

@@ -1,0 +1,111 @@
+"""What one peer trains on next, and which ranges of the run's data that was.
+
+A cursor says how many windows of a shard the run has used, over all passes. Anchors hold the
+committed cursors; a peer that owns a shard reads on from its own position, which may be ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peer.data.data_shards import SHARDS, shards_of
+from peer.data.source import Source
+from peer.spec import RunSpec
+
+Range = tuple[int, int, int]
+"""(shard, from, to) in windows; `to` is not included."""
+
+
+class Batches:
+    """Training sequences of one peer, from the shards that are its own, each in proportion to its size."""
+
+    def __init__(
+        self, source: Source, spec: RunSpec, peer: str, peers: Collection[str], cursors: Mapping[int, int]
+    ) -> None:
+        self._source, self._peer = source, peer
+        self._context = spec.model.context
+        self._positions: dict[int, int] = {}
+        # How many passes this peer has made over each of its shards; the least read one is next.
+        self._passes: dict[int, float] = {}
+        self._ranges: list[Range] = []
+        self.reassign(peers, cursors)
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """The shards this peer reads now."""
+        return tuple(self._positions)
+
+    def reassign(self, peers: Collection[str], cursors: Mapping[int, int]) -> None:
+        """Take the shards that are this peer's among `peers`, from the run's `cursors` on.
+
+        A shard that it keeps goes on where it stands, unless the run is ahead. A peer to which no
+        shard falls, as happens in a group of many, reads all of them: what others read too.
+        """
+        owned = [shard for shard in shards_of(self._peer, peers) if shard in self._source.windows]
+        owned = owned or [shard for shard in range(SHARDS) if shard in self._source.windows]
+        level = min((self._passes[shard] for shard in owned if shard in self._passes), default=0.0)
+        self._positions = {shard: max(cursors.get(shard, 0), self._positions.get(shard, 0)) for shard in owned}
+        self._passes = {shard: self._passes.get(shard, level) for shard in owned}
+
+    def next(self, sequences: int) -> Tensor:
+        """Tokens (sequences, context + 1), int64, on the CPU: inputs are all but the last, labels all but the first."""
+        tokens_BT = np.empty((sequences, self._context + 1), dtype=np.int64)
+        for row in tokens_BT:
+            row[:] = self._take()
+        return torch.from_numpy(tokens_BT)
+
+    def mark(self) -> None:
+        """Begin a new list of ranges."""
+        self._ranges = []
+
+    def put_back(self, ranges: Iterable[Range]) -> None:
+        """What was read before `mark` belongs to this list after all."""
+        later, self._ranges = self._ranges, list(ranges)
+        for shard, start, end in later:
+            self._note(shard, start, end)
+
+    def pass_over(self, ranges: Iterable[Range]) -> None:
+        """These were read in a life before this one: go on behind them."""
+        for shard, _, end in ranges:
+            ahead = end - self._positions.get(shard, end)
+            if ahead > 0:
+                self._positions[shard] = end
+                self._passes[shard] += ahead / self._source.windows[shard]
+
+    def ranges(self) -> tuple[Range, ...]:
+        """What was read since `mark`, sorted; a shard appears twice only if the run jumped ahead in between."""
+        return tuple(sorted(self._ranges))
+
+    def state(self) -> dict[str, Any]:
+        """Where it stands, as JSON values."""
+        return {
+            "positions": sorted(self._positions.items()),
+            "passes": sorted(self._passes.items()),
+            "ranges": list(self._ranges),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`, also after a way through JSON."""
+        self._positions = {shard: position for shard, position in state["positions"]}
+        self._passes = {shard: passes for shard, passes in state["passes"]}
+        self._ranges = [(shard, start, end) for shard, start, end in state["ranges"]]
+
+    def _take(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+        shard = min(self._passes, key=lambda shard: (self._passes[shard], shard))
+        position = self._positions[shard]
+        self._positions[shard] += 1
+        self._passes[shard] += 1 / self._source.windows[shard]
+        self._note(shard, position, position + 1)
+        return self._source.window(shard, position)
+
+    def _note(self, shard: int, start: int, end: int) -> None:
+        for index, (known, known_start, known_end) in enumerate(self._ranges):
+            if known == shard and known_end == start:
+                self._ranges[index] = (shard, known_start, end)
+                return
+        self._ranges.append((shard, start, end))

@@ -1,0 +1,224 @@
+"""Checks of the machine itself: memory, disk, file descriptors, sleep, battery, heat. Each is given what was read."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import BadInput, DiskFull
+from peer.doctor.check import Check, failed, passed, size, unknown, warned
+from peer.doctor.needs import Needs
+
+LEAST_DESCRIPTORS = 256
+"""Streams, sockets of the daemon, parts on disk: below that a peer with a few others fails."""
+DESCRIPTORS = 1024
+"""What systems give a program; enough for a group of 64."""
+TIGHT = 1.25
+"""Less room than so many times what is needed is worth a word."""
+HOT_C = 85.0
+"""A machine that is so hot before it does anything will throttle."""
+ASK_S = 2.0
+"""The desktop is not waited for any longer."""
+
+
+def check_memory(needs: Needs, available_bytes: int, *, on_cpu: bool, held_bytes: int = 0) -> Check:
+    """Main memory that can be had, which on a CPU holds the model too; a peer at work has `held_bytes` already."""
+    wanted = needs.main + (needs.device if on_cpu else 0)
+    if not available_bytes:
+        return unknown("memory", "the system does not tell how much memory is free", needed_bytes=wanted)
+    found = f"{size(available_bytes)} of memory free, the run needs about {size(wanted)}"
+    found += f", of which its peer has {size(held_bytes)} already" if held_bytes else ""
+    figures = {"available_bytes": available_bytes, "needed_bytes": wanted, "held_bytes": held_bytes}
+    least = needs.main + (needs.least_device if on_cpu else 0)
+    available_bytes += held_bytes
+    if available_bytes < least:
+        fix = "close other programs, add memory, or join a run with a smaller model"
+        return failed("memory", found, fix, BadInput, **figures)
+    if available_bytes < TIGHT * wanted:
+        return warned("memory", found, "close other programs before you join", **figures)
+    return passed("memory", found, **figures)
+
+
+def check_device_memory(needs: Needs, free_bytes: int, name: str) -> Check:
+    """Memory of a GPU that nobody uses just now."""
+    found = f"{size(free_bytes)} of {name} free, the run needs about {size(needs.device)}"
+    figures = {"free_bytes": free_bytes, "needed_bytes": needs.device, "least_bytes": needs.least_device}
+    if free_bytes < needs.least_device:
+        fix = "close what else uses the GPU, choose another one with --device, or join a run with a smaller model"
+        return failed("device memory", found, fix, BadInput, **figures)
+    if free_bytes < TIGHT * needs.device:
+        fix = "nothing must be done: the micro-batch is made smaller until it fits, which is a little slower"
+        return warned("device memory", found, fix, **figures)
+    return passed("device memory", found, **figures)
+
+
+def check_disk(needs: Needs, folder: Path, free_bytes: int, held_bytes: int = 0) -> Check:
+    """Room where the run's folder lies; `held_bytes` of what the run takes are there already."""
+    found = f"{size(free_bytes)} free in {folder}, the run takes up to {size(needs.disk)}"
+    found += f", of which {size(held_bytes)} are there already" if held_bytes else ""
+    figures = {"free_bytes": free_bytes, "needed_bytes": needs.disk, "held_bytes": held_bytes}
+    missing = needs.least_disk - held_bytes - free_bytes
+    if missing > 0:
+        fix = f"free {size(missing)}, or name a folder on a larger disk with --dir"
+        return failed("disk", found, fix, DiskFull, **figures)
+    if free_bytes + held_bytes < needs.disk:
+        fix = "make room, or have the peer keep fewer updates for others: settings.chain_mb"
+        return warned("disk", found, fix, **figures)
+    return passed("disk", found, **figures)
+
+
+def held_disk_bytes(folder: Path) -> int:
+    """Of all files below a folder; 0 if there is none. Files that go meanwhile are left out."""
+    held = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                held += os.lstat(os.path.join(parent, name)).st_size
+    return held
+
+
+def free_disk_bytes(folder: Path) -> int:
+    """That a person may use, on the disk of `folder` or of the nearest folder above it that exists."""
+    while not folder.exists():
+        folder = folder.parent
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def check_descriptors() -> Check:
+    """How many files and sockets a process of ours may have open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return passed("file descriptors", "no limit of open files")
+    found = f"{soft} open files allowed, {DESCRIPTORS} are wanted"
+    raised = "" if hard == resource.RLIM_INFINITY or hard >= DESCRIPTORS else f" (its hard limit is {hard})"
+    fix = f"ulimit -n {DESCRIPTORS}{raised}; in a systemd unit: LimitNOFILE={DESCRIPTORS}"
+    if soft < LEAST_DESCRIPTORS:
+        return failed("file descriptors", found, fix, BadInput, soft=soft, hard=hard)
+    if soft < DESCRIPTORS:
+        return warned("file descriptors", found, fix, soft=soft, hard=hard)
+    return passed("file descriptors", found, soft=soft, hard=hard)
+
+
+def check_shared_memory(make: Callable[[], object] = multiprocessing.Lock) -> Check:
+    """Whether a lock can be made in it, as hivemind makes four when it is loaded. All else that processes of ours share
+    are files of the peer's folder and pipes, so how large it is does not matter."""
+    try:
+        make()
+    except OSError as error:
+        found = f"no lock can be made in shared memory (/dev/shm): {error.strerror}"
+        fix = "mount it: sudo mount -t tmpfs tmpfs /dev/shm; for a container: --tmpfs /dev/shm"
+        return failed("shared memory", found, fix, BadInput)
+    return passed("shared memory", "locks can be made in it, and nothing else of ours lies there")
+
+
+# ---- sleep and battery ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """How the machine is fed, and whether it goes to sleep by itself. None: nobody told."""
+
+    has_battery: bool = False
+    on_battery: bool = False
+    sleeps_after_s: float | None = None
+    """When idle and plugged in; 0: never."""
+
+
+def check_power(power: Power) -> Check:
+    """A machine that sleeps leaves its rounds to the others."""
+    if power.on_battery:
+        return warned("sleep", "this machine runs on battery", "plug it in: by default a peer pauses on battery")
+    if power.sleeps_after_s is None:
+        battery = "plugged in; " if power.has_battery else ""
+        return unknown("sleep", f"{battery}nothing tells whether this machine goes to sleep when idle")
+    if power.sleeps_after_s == 0:
+        return passed("sleep", "this machine does not go to sleep by itself", sleeps_after_s=0)
+    found = f"this machine goes to sleep after {power.sleeps_after_s / 60:.0f} minutes without its user"
+    fix = f"gsettings set {_SCHEMA} {_SLEEP_TYPE} nothing"
+    return warned("sleep", found, fix, sleeps_after_s=power.sleeps_after_s)
+
+
+_SCHEMA = "org.gnome.settings-daemon.plugins.power"
+_SLEEP_TYPE, _SLEEP_AFTER = "sleep-inactive-ac-type", "sleep-inactive-ac-timeout"
+
+
+def read_power(sys: Path = Path("/sys")) -> Power:
+    """From the kernel, and from GNOME if this is its desktop."""
+    supplies = {path: _text(path / "type") for path in sorted((sys / "class" / "power_supply").glob("*"))}
+    batteries = [path for path, kind in supplies.items() if kind == "Battery" and _text(path / "scope") != "Device"]
+    mains = [path for path, kind in supplies.items() if kind in ("Mains", "USB")]
+    plugged = any(_text(path / "online") == "1" for path in mains)
+    draining = any(_text(path / "status") == "Discharging" for path in batteries)
+    sleeps = 0.0 if not _text(sys / "power" / "state") else _desktop_sleeps_after_s()
+    return Power(has_battery=bool(batteries), on_battery=draining and not plugged, sleeps_after_s=sleeps)
+
+
+def _desktop_sleeps_after_s() -> float | None:
+    program = shutil.which("gsettings")
+    if program is None:
+        return None
+    kind, after = (_told(program, "get", _SCHEMA, key) for key in (_SLEEP_TYPE, _SLEEP_AFTER))
+    if kind == "'nothing'":
+        return 0.0
+    return float(after) if kind and after.isdigit() else None
+
+
+def _told(*command: str) -> str:
+    """What a program prints; empty if it fails or takes long."""
+    try:
+        run = subprocess.run(
+            command, capture_output=True, text=True, timeout=ASK_S, check=True, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return run.stdout.strip()
+
+
+def _text(path: Path) -> str:
+    """Of a small file of the kernel; empty if it is not there."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+# ---- heat ----
+
+
+def check_heat(gpu: Mapping[str, object], cpu_c: float | None) -> Check:
+    """Temperature and power before anything is trained. `gpu` is what `peer.host.measurements.Gpu` tells, empty without
+    one."""
+    temperature, power = _number(gpu.get("temperature_c")), _number(gpu.get("power_w"))
+    hottest = max((value for value in (temperature, cpu_c) if value is not None), default=None)
+    if hottest is None:
+        return unknown("heat", "neither processor nor GPU tells its temperature")
+    figures = {"temperature_c": temperature, "power_w": power, "cpu_c": cpu_c}
+    known = {key: value for key, value in figures.items() if value is not None}
+    parts = ([f"GPU {temperature:.0f} degrees"] if temperature is not None else []) + (
+        [f"{power:.0f} W"] if power is not None else []
+    )
+    found = ", ".join([*parts, *([f"processor {cpu_c:.0f} degrees"] if cpu_c is not None else [])])
+    if hottest >= HOT_C:
+        fix = "let it cool, clean the fans, or see what else keeps it busy: it will throttle under load"
+        return warned("heat", f"{found} before any training", fix, **known)
+    return passed("heat", f"{found} before any training", **known)
+
+
+def cpu_temperature_c(sys: Path = Path("/sys")) -> float | None:
+    """The hottest zone that the kernel tells of."""
+    zones = [_text(path / "temp") for path in (sys / "class" / "thermal").glob("thermal_zone*")]
+    known = [int(text) / 1000 for text in zones if text.lstrip("-").isdigit()]
+    plausible = [value for value in known if 0 < value < 150]
+    return max(plausible, default=None)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,178 @@
+"""Checks of the software: a device that computes, and libraries that fit together. Each in a child, which may crash."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import BadInput, HomefiresError, MemoryFull
+from dht.process import of_this_parent
+from peer.autotune.cache import Fit, from_json
+from peer.doctor.check import Check, failed, one_line, passed, size, unknown
+from peer.events import InnerProgressed, read_lines
+from peer.plan.explain import seconds
+from peer.spec import RunSpec, dump
+
+CHILD_S = 90.0
+"""Loading torch takes seconds; a driver that hangs is not waited for any longer."""
+
+DRY_S = 180.0
+"""A dry run of the micro-batch; one of a join may take longer (`peer.autotune.trial_runner`)."""
+
+LIBRARIES = """
+from dht.process import die_with_parent
+die_with_parent()
+import google.protobuf, hivemind
+from hivemind.proto import dht_pb2, p2pd_pb2
+sent = dht_pb2.PingResponse(dht_time=1.5)
+assert dht_pb2.PingResponse.FromString(sent.SerializeToString()).dht_time == 1.5
+print(hivemind.__version__, google.protobuf.__version__)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a child ended, and what it printed."""
+
+    exit_code: int
+    out: str
+    err: str
+    timed_out: bool = False
+
+    @property
+    def answer(self) -> str:
+        """The last line that it printed: a library may have printed something before."""
+        lines = self.out.strip().splitlines()
+        return lines[-1] if lines else ""
+
+    @property
+    def last_words(self) -> str:
+        lines = self.err.strip().splitlines()
+        said = lines[-1].removeprefix("homefires: ") if lines else f"it ended with exit code {self.exit_code}"
+        return one_line(said)[:300]
+
+
+Start = Callable[..., Awaitable[Ended]]
+"""Runs `python` with these words to its end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """The device on which a kernel was executed."""
+
+    device: str
+    name: str
+    uuid: str = ""
+    free_bytes: int = 0
+    """0 for a CPU."""
+
+
+async def run_python(*words: str, timeout_s: float = CHILD_S) -> Ended:
+    """To its end, or killed after `timeout_s`."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONSAFEPATH": "1", "GOLOG_LOG_LEVEL": "error"} | of_this_parent(),
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(timeout_s):
+            out, err = await child.communicate()
+    except TimeoutError:
+        return Ended(exit_code=-9, out="", err=f"it did not end within {timeout_s:.0f} s", timed_out=True)
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    assert child.returncode is not None
+    return Ended(exit_code=child.returncode, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
+
+
+async def check_device(wanted: str, start: Start = run_python) -> tuple[Check, Device | None]:
+    """Have a kernel executed on the device that `--device` means, forward and backward."""
+    ended = await start("-m", "peer.doctor.kernel", wanted)
+    if ended.exit_code != 0:
+        found = f"device {wanted} does not compute: {ended.last_words}"
+        fix = "install a driver and a torch build that fit this device, or join with --device cpu"
+        return failed("device", found, fix, BadInput), None
+    told = json.loads(ended.answer)
+    device = Device(**{key: told[key] for key in ("device", "name", "uuid", "free_bytes")})
+    others = [row for row in told["devices"] if row["device"] != device.device]
+    listed = "; also here: " + ", ".join(f"{row['device']} ({_describe(row)})" for row in others) if others else ""
+    found = f"{device.device} computes ({_describe(told)}, torch {told['torch']}){listed}"
+    return passed("device", one_line(found), kernel_s=told["kernel_s"]), device
+
+
+def _describe(row: dict[str, object]) -> str:
+    total = row.get("total_bytes")
+    return f"{row['name']}, {size(total)}" if isinstance(total, int) and total else str(row["name"])
+
+
+async def check_libraries(start: Start = run_python) -> Check:
+    """Whether hivemind's generated messages and the installed protobuf go together."""
+    ended = await start("-c", LIBRARIES)
+    if ended.exit_code != 0:
+        found = f"hivemind cannot be used: {ended.last_words}"
+        fix = (
+            "install homefires anew into a fresh environment: python3 -m venv .venv && .venv/bin/pip install homefires"
+        )
+        return failed("libraries", found, fix, HomefiresError)
+    hivemind, protobuf = ended.answer.split()
+    return passed("libraries", f"hivemind {hivemind} and protobuf {protobuf} go together")
+
+
+async def _dry_run(spec: RunSpec, path: Path, device: str, start: Start) -> Ended:
+    """As a join does it: one that the system kills, for it took too much memory, is tried with half the micro-batch."""
+    most = spec.inner.sequences * spec.inner.accumulation
+    while True:
+        ended = await start(
+            "-m", "peer.autotune", str(path), "--device", device, "--most", str(most), timeout_s=DRY_S
+        )  # fmt: skip
+        if ended.exit_code >= 0 or ended.timed_out or most == 1:
+            return ended
+        most = (min(most, spec.inner.sequences) + 1) // 2
+
+
+async def check_fit(spec: RunSpec, device: str, start: Start = run_python) -> tuple[Check, Fit | None]:
+    """A dry run of the real micro-batch: how fast this machine trains, and whether there is room."""
+    with tempfile.TemporaryDirectory(prefix="hf-") as folder:
+        path = Path(folder) / "spec.toml"
+        path.write_text(dump(spec))
+        ended = await _dry_run(spec, path, device, start)
+    if ended.timed_out:
+        found = f"a dry run of {spec.run.name}: {ended.last_words}; a join waits longer for it"
+        return unknown("fit", found, "join a run with a smaller model, or choose another device with --device"), None
+    fit = from_json(ended.answer) if ended.exit_code == 0 else None
+    if fit is None:
+        full = ended.exit_code == MemoryFull.exit_code or ended.exit_code < 0
+        fix = "close other programs, choose another device with --device, or join a run with a smaller model"
+        if not full:
+            fix = "run homefires doctor with --debug to see why, or join with --device cpu"
+        found = f"a dry run of {spec.run.name} fails: {ended.last_words}"
+        return failed("fit", found, fix, MemoryFull if full else HomefiresError), None
+    whole = spec.inner.sequences * spec.inner.accumulation
+    kernel = f", {fit.attention} attention" if fit.attention else ""
+    speed = f"a step of {seconds(fit.step_s)}, {fit.tokens_per_s:,.0f} tokens/s"
+    found = f"{fit.sequences} of {whole} sequences at a time, {fit.precision}{kernel}: {speed}"
+    figures = {"sequences": fit.sequences, "step_s": fit.step_s, "tokens_per_s": fit.tokens_per_s}
+    return passed("fit", found, **figures), fit
+
+
+def check_training(spec: RunSpec, directory: Path) -> tuple[Check, float | None]:
+    """Seconds of an inner step of a peer that is at work, by its own log: a dry run beside it would take its device."""
+    log = directory / "events.jsonl"
+    speeds = [
+        line.event.tokens_per_s
+        for line in (read_lines(log) if log.exists() else ())
+        if line is not None and isinstance(line.event, InnerProgressed) and line.event.tokens_per_s > 0
+    ]
+    if not speeds:
+        return unknown("fit", "no dry run beside its peer, which has told no speed yet; see: homefires status"), None
+    step_s = spec.inner.sequences * spec.inner.accumulation * spec.model.context / speeds[-1]
+    found = f"its peer made a step in {seconds(step_s)} when it trained last, {speeds[-1]:,.0f} tokens/s"
+    return passed("fit", found, step_s=step_s, tokens_per_s=speeds[-1]), step_s

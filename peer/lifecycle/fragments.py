@@ -1,0 +1,128 @@
+"""The fragments of a model in the hands of one peer: whose turn it is, and what was made for each since it was offered.
+
+Round r averages fragment r mod P, and all train on in every round. What a peer offers for a fragment was made in all
+the rounds since it was that fragment's turn before, so tokens, steps and age are counted for each by itself. Age is
+counted in the fragment's own turns: who waits for its turn is not late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from peer.lifecycle.staleness import Age
+from peer.protocol.block import Ranges
+from peer.protocol.layout import Part, divide, turns
+from peer.store.contributions import Effort
+
+
+@dataclass
+class Work:
+    """What one peer has made for one fragment since it offered something of it."""
+
+    tokens: int = 0
+    steps: int = 0
+    age: Age = field(default_factory=Age)
+    """In turns of the fragment."""
+
+    def copy(self) -> Work:
+        """The same, to be kept elsewhere."""
+        return replace(self, age=replace(self.age))
+
+
+class Turns:
+    """The fragments of a model cut into `parts`. Raises ValueError for more fragments than layers."""
+
+    def __init__(self, parts: Sequence[Part], fragments: int) -> None:
+        self._divided = divide(parts, fragments)
+        self._works = [Work() for _ in self._divided]
+
+    def parts(self, round: int) -> tuple[Part, ...]:
+        """What the round from anchor `round` averages."""
+        return self._divided[round % len(self._divided)].parts
+
+    def slices(self, rounds: Iterable[int]) -> list[slice]:
+        """Where what these rounds average lies in the flat vector, each part once."""
+        fragments = sorted({round % len(self._divided) for round in rounds})
+        return [slice(part.start, part.start + part.size) for at in fragments for part in self._divided[at].parts]
+
+    @property
+    def everything(self) -> range:
+        """Rounds that together average the whole model."""
+        return range(len(self._divided))
+
+    def work(self, round: int) -> Work:
+        """What was made for the fragment of a round."""
+        return self._works[round % len(self._divided)]
+
+    def turn(self, round: int, at: int | None = None) -> int:
+        """How many turns the fragment of a round has had before that, or before round `at`."""
+        return turns(round % len(self._divided), len(self._divided), round if at is None else at)
+
+    # ---- what changes it ----
+
+    def progressed(self, round: int, tokens: int) -> None:
+        """An inner step was made, from anchor `round` or from what is to follow it: every fragment moved."""
+        for fragment, work in enumerate(self._works):
+            work.tokens += tokens
+            work.steps += 1
+            work.age.progressed(self.turn(fragment, round))
+
+    def offer(self, round: int, ranges: Ranges) -> Effort:
+        """What stands behind the contribution for anchor `round`; what comes from now on is for the turn after."""
+        work = self.work(round)
+        effort = Effort(work.tokens, work.steps, ranges, work.age.staleness(self.turn(round)))
+        work.age.froze()
+        work.tokens = work.steps = 0
+        return effort
+
+    def take_back(self, round: int, effort: Effort, age: Age) -> None:
+        """That was not offered after all; `age` is as it was before."""
+        work = self.work(round)
+        work.tokens += effort.tokens
+        work.steps += effort.steps
+        work.age = age
+
+    def returned(self, round: int, staleness: int) -> None:
+        """The contribution to anchor `round` is owed again: it was `staleness` turns old then."""
+        self.work(round).age.returned(self.turn(round) - staleness)
+
+    def went_back(self, round: int) -> None:
+        """This peer stands at the earlier anchor `round`."""
+        for fragment, work in enumerate(self._works):
+            work.age.went_back(self.turn(fragment, round))
+
+    def restored(self, round: int, staleness: int) -> None:
+        """What is owed of the fragment of a round is what was offered for anchor `round`."""
+        self._works[round % len(self._works)] = Work(age=Age(self.turn(round) - staleness))
+
+    def too_old(self, round: int, most: int) -> list[int]:
+        """Fragments of which something owed is more than `most` turns old at anchor `round`."""
+        return [
+            fragment
+            for fragment, work in enumerate(self._works)
+            if work.age.staleness(self.turn(fragment, round)) > most
+        ]
+
+    def drop_offered(self, fragment: int, round: int) -> bool:
+        """Forget what was offered, if what is younger was made for anchor `round` alone; returns whether it was."""
+        age = self._works[fragment].age
+        if age.unoffered != self.turn(fragment, round):
+            return False
+        age.counted()
+        return True
+
+    def drop(self, fragment: int) -> None:
+        """Forget all that was made for a fragment."""
+        self._works[fragment] = Work()
+
+    # ---- in a checkpoint ----
+
+    def state(self) -> list[tuple[Any, ...]]:
+        """As JSON values."""
+        return [(work.tokens, work.steps, work.age.oldest, work.age.unoffered) for work in self._works]
+
+    def restore(self, state: Iterable[Sequence[Any]]) -> None:
+        """The inverse of `state`, also after a way through JSON."""
+        self._works = [Work(tokens, steps, Age(*age)) for tokens, steps, *age in state]

@@ -1,0 +1,356 @@
+"""The link process: finds the others, runs the round machine, talks to the trainer. No torch of ours, no CUDA.
+
+    python -m peer.link.link --fd N --dir DIR --invite FILE [--name NAME] [--listen ADDR …]
+        [--chain-mb MB] [--upload-mbps MBPS] [--download-mbps MBPS] [--newcomers-mbps MBPS] [--disk-gb GB]
+
+Read `story` first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dht.access import Roster
+from dht.clock import Watch
+from dht.clock_watch import keep_time
+from dht.errors import HomefiresError
+from dht.identity import Identity, verify
+from dht.invite import Invite, parse_for, read_text
+from dht.node import NetworkConfig, Node, open_node
+from dht.process import die_with_parent
+from dht.quarantine import Orders
+from dht.reach.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
+from dht.reach.bandwidth_probe import serve_probes
+from dht.reach.dial_back import serve_knocks
+from dht.records import MAX_ADDRESS_CHARS, MAX_ADDRESSES
+from dht.rejections import Code
+from peer import spec as specs
+from peer.codec.codec import Codec
+from peer.codec.run_rules import rules_of
+from peer.control.live_settings import Chosen
+from peer.events import AlertRaised
+from peer.link.announcements import Notices
+from peer.link.channel import LinkLost, LinkPipe
+from peer.link.gatekeeper import ADMISSION, Guard, told
+from peer.link.own_admission import Membership, find_admission
+from peer.link.participation import Link
+from peer.link.resume import lead, unless_left
+from peer.protocol.encoding import pack
+from peer.protocol.layout import Part, cut
+from peer.rounds.state import Head, Rules
+from peer.settings import PeerSettings
+from peer.spec import AdmissionTable, RunSpec
+from peer.store.chain import ChainOnDisk
+from peer.store.run_directory import first_head
+from peer.sync.blob_server import Donor
+from peer.sync.run_discovery import LAYERS, find_genesis, find_spec
+from peer.sync.snapshot_sync import Syncer
+
+log = logging.getLogger(__name__)
+
+FLUSH_S = 1.0
+"""The trainer gets this long to read what was said to it last."""
+
+Story = Callable[[Node, LinkPipe, Path, Invite, Notices, Chosen], Awaitable[None]]
+
+
+async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, chosen: Chosen) -> None:
+    """Everything a link does: learn the run, hear what the model looks like, meet the founders, take part."""
+    text = await find_spec(node, invite, directory)
+    node.serve("spec", text.encode)
+    spec = specs.parse(text)
+    notices, membership = await _stand_guard(node, pipe, directory, invite, notices, spec.admission)
+    async with (
+        _meanwhile(keep_time(node, partial(_whose_time_counts, invite, notices), Watch(node.clock, time.monotonic))),
+        nullcontext() if membership is None else _meanwhile(membership.keep()),
+    ):
+        await _take_part(node, pipe, directory, invite, notices, chosen, spec, text)
+
+
+def _whose_time_counts(invite: Invite, notices: Notices) -> Iterator[str]:
+    """The nodes of the invite, and whom rounds need."""
+    yield from map(peer_id_in, invite.addrs)
+    assert notices.guard is not None
+    yield from notices.guard.roster.needed()
+
+
+async def _take_part(
+    node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, chosen: Chosen, spec: RunSpec,
+    text: str,
+) -> None:  # fmt: skip
+    """Hear what the model looks like, meet the founders, follow the chain."""
+    pipe.send("spec", text)
+    kind, *fields = await pipe.receive()
+    if kind != "model":
+        raise LinkLost
+    layer_sizes, state, at = fields
+    node.serve(LAYERS, lambda: pack(layer_sizes))
+    parts = cut(layer_sizes, spec.codec.part_elements)
+    genesis = await find_genesis(node, notices, pipe, invite.organiser, directory, state)
+    node.serve("genesis", (directory / "genesis").read_bytes)
+    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="bytes") as executor:
+        chains = Chains(directory, first_head(genesis), parts, spec, executor, chosen)
+        with closing(Donor(directory, executor, 0)) as donor:
+            chosen.listen(lambda settings: donor.allow(_newcomers_bps(settings)))
+            donor.listen(node)
+            serve_probes(node, lambda: donor.is_exchanging())  # a round needs the line more
+            serve_knocks(node)
+            await _follow_chain(node, pipe, notices, chains, donor, _rules(spec, parts, notices), at)
+
+
+async def _stand_guard(
+    node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, table: AdmissionTable
+) -> tuple[Notices, Membership | None]:
+    """Serve from now on those alone whom the organiser lets in; my own admission is what I show them.
+
+    Raises NotAdmitted, or Unreachable if only the organiser's node could admit me and it does not answer.
+    """
+    run, organiser, asks = invite.spec_hash, invite.organiser, table.policy == "invited"
+    roster = Roster(run, organiser, asks_admission=asks)
+    guard = Guard(node, roster, directory, run, organiser)
+    membership = await _become_member(node, pipe, directory, invite) if asks else None
+    guard.changed = lambda orders, before: _tell_orders(pipe, orders, before, node.peer_id)
+    guard.stand()
+    _tell_orders(pipe, roster.orders, Orders(), node.peer_id)
+    await guard.hear()
+    notices = dataclasses.replace(notices, guard=guard)
+    if membership is not None:
+        notices = dataclasses.replace(notices, admission=lambda: membership.shown)
+    return notices, membership
+
+
+async def _become_member(node: Node, pipe: LinkPipe, directory: Path, invite: Invite) -> Membership:
+    """Raises NotAdmitted, Unreachable."""
+
+    def tell(text: str) -> None:
+        pipe.report(AlertRaised(level="warning", code="ADMISSION", text=text))
+
+    admission = await find_admission(node, invite, directory, node.peer_id, pipe)
+    membership = Membership(node, invite, directory, node.peer_id, admission, tell)
+    node.serve(ADMISSION, lambda: membership.shown)
+    return membership
+
+
+@asynccontextmanager
+async def _meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Have this go on until the block ends; what it fails with ends the block."""
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(work)
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+def _tell_orders(pipe: LinkPipe, orders: Orders, before: Orders, me: str) -> None:
+    for alert in told(orders, before, me):
+        pipe.report(alert)
+
+
+async def _follow_chain(
+    node: Node, pipe: LinkPipe, notices: Notices, chains: Chains, donor: Donor, rules: Rules, at: bytes
+) -> None:
+    """Take part from where the chain on this disk ends; where that leads nowhere any more, from a snapshot."""
+    syncer = Syncer(
+        node, notices, chains.directory, sum(part.size for part in rules.parts),
+        sum(rules.bytes_of_means) // rules.fragments, rules.keep_rounds, chains.executor,
+        pipe.report,
+    )  # fmt: skip
+    disk = chains.open()
+    why = "" if lead(pipe, disk, chains.directory, chains.genesis, at) else "no snapshot is on this disk"
+    while True:
+        why = why or await unless_left(pipe, syncer.find_need(disk))
+        if why:
+            manifest = await unless_left(pipe, syncer.bring(disk, why))
+            disk = chains.open()
+            pipe.send("snapshot", manifest.round, manifest.anchor, disk.head.members)
+        pipe.send("resume", disk.head.anchor)
+        link = Link(node, pipe, notices, disk, rules, chains.executor)
+        donor.disk, donor.is_exchanging = disk, link.is_exchanging
+        with chains.within_quota(disk):
+            why = await link.take_part()
+        donor.disk = None
+        if not why:
+            return
+
+
+@dataclasses.dataclass(frozen=True)
+class RunKeys:
+    """`peer.protocol.electorate.Keys` with this machine's identity."""
+
+    identity: Identity
+    run: bytes
+
+    def sign(self, kind: str, payload: bytes) -> bytes:
+        return self.identity.sign(self.run, kind, payload)
+
+    def verify(self, peer: str, kind: str, payload: bytes, signature: bytes) -> bool:
+        return verify(peer, self.run, kind, payload, signature)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chains:
+    """Opens the chain of a run directory, once more after it has begun elsewhere."""
+
+    directory: Path
+    genesis: Head
+    parts: tuple[Part, ...]
+    spec: RunSpec
+    executor: Executor
+    chosen: Chosen
+
+    @contextmanager
+    def within_quota(self, disk: ChainOnDisk) -> Iterator[None]:
+        """While it is used, keep it as small as the owner wants it just then."""
+
+        def take(settings: PeerSettings) -> None:
+            disk.quota_bytes = settings.chain_bytes
+
+        self.chosen.listen(take)
+        try:
+            yield
+        finally:
+            self.chosen.forget(take)
+
+    def open(self) -> ChainOnDisk:
+        """Raises BadInput for damaged files."""
+        return ChainOnDisk(
+            self.directory, self.genesis, self.parts, Codec(self.spec.codec.wire), self.executor,
+            asyncio.get_running_loop().call_soon_threadsafe, fragments=self.spec.round.fragments,
+            keep_rounds=self.spec.round.keep_rounds, quota_bytes=self.chosen.settings.chain_bytes,
+            tokens_cap=self.spec.tokens_cap,
+        )  # fmt: skip
+
+
+def _newcomers_bps(settings: PeerSettings) -> int:
+    """No more than the line may carry: who is told to come again later loses less than who waits in a long queue."""
+    return round(1e6 * min(settings.newcomers_mbps, settings.upload_mbps or settings.newcomers_mbps))
+
+
+def _rules(spec: RunSpec, parts: Sequence[Part], notices: Notices) -> Rules:
+    return rules_of(
+        spec, parts, RunKeys(notices.identity, notices.run), me=notices.identity.peer_id, name=notices.name,
+        wall_offset_s=time.time() - time.monotonic(),
+    )  # fmt: skip
+
+
+async def _run(args: argparse.Namespace, tell: Story) -> int:
+    pipe = await LinkPipe.open(socket.socket(fileno=args.fd))
+    code = 0
+    try:
+        with _ended_by_failed_callbacks():
+            await _join(args, pipe, tell)
+    except* LinkLost:
+        log.info("the trainer has ended")
+    except* HomefiresError as errors:
+        error = _first(errors)
+        pipe.send("error", type(error).__name__, str(error))
+        code = error.exit_code
+    await pipe.close(FLUSH_S)
+    return code
+
+
+async def _join(args: argparse.Namespace, pipe: LinkPipe, tell: Story) -> None:
+    invite = parse_for(args.dir, read_text(args.invite), time.time())
+    identity = Identity.load_or_create(args.dir / "identity.key")
+    listen = listened_on(args.listen)
+    is_public = not are_loopback(listen or invite.addrs)
+    config = NetworkConfig(
+        run=invite.spec_hash, identity_path=args.dir / "identity.key", socket_folder=args.dir / "run",
+        listen=listen, bootstrap=invite.addrs, public=is_public, client_mode=not listen,
+        wants_relays=is_public or not listen,
+        remember=args.dir / "peers.json",
+        upload_bps=1e6 * args.upload_mbps, download_bps=1e6 * args.download_mbps,
+    )  # fmt: skip
+    async with open_node(config) as node:
+        notices = Notices(
+            node.board, identity, invite.spec_hash, args.name, lambda: _dialable(node.found_at), node.refusals,
+            relays=lambda: node.relays, upload_bps=lambda: node.upload_bps,
+        )  # fmt: skip
+        node.refusals.hear = lambda code, who, why: _tell_refusal(pipe, code, who, why)
+        settings = PeerSettings(
+            name=args.name, chain_mb=args.chain_mb, upload_mbps=args.upload_mbps, download_mbps=args.download_mbps,
+            newcomers_mbps=args.newcomers_mbps, disk_gb=args.disk_gb,
+        )  # fmt: skip
+        chosen = Chosen(settings)
+        chosen.listen(lambda settings: node.allow(1e6 * settings.upload_mbps, 1e6 * settings.download_mbps))
+        pipe.on_settings = chosen.change
+        await tell(node, pipe, args.dir, invite, notices, chosen)
+
+
+def _tell_refusal(pipe: LinkPipe, code: Code, who: str, why: str) -> None:
+    pipe.report(AlertRaised(level="warning", code=code, text=f"refused {who}: {why}"))
+
+
+def _first(errors: BaseExceptionGroup[HomefiresError]) -> HomefiresError:
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _dialable(mine: Iterable[str]) -> tuple[str, ...]:
+    """Of my addresses those that others may try; those of loopback only if there are no others.
+
+    A circuit is none of them, and too long for a HEAD, which nobody would then believe.
+    """
+    addresses = [address for address in mine if can_be_dialled(address) and len(address) <= MAX_ADDRESS_CHARS]
+    beyond = [address for address in addresses if not are_loopback([address])]
+    return tuple((beyond or addresses)[:MAX_ADDRESSES])
+
+
+@contextmanager
+def _ended_by_failed_callbacks() -> Iterator[None]:
+    """A frame or a write that failed in a callback must not leave a link that goes on without it: raise it here."""
+    loop, story = asyncio.get_running_loop(), asyncio.current_task()
+    assert story is not None
+    failures: list[BaseException] = []
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        if "handle" in context:
+            failures.append(context["exception"])
+            story.cancel()
+
+    loop.set_exception_handler(handle)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not failures:
+            raise
+        raise failures[0] from None
+
+
+def main(tell: Story = story) -> int:
+    """Entry of the child process, which tells this story."""
+    parser = argparse.ArgumentParser(prog="python -m peer.link.link")
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--invite", required=True)
+    parser.add_argument("--name", default="")
+    parser.add_argument("--listen", action="append", default=[])
+    parser.add_argument("--chain-mb", type=int, default=PeerSettings.chain_mb)
+    for name in ("upload_mbps", "download_mbps", "newcomers_mbps", "disk_gb"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(PeerSettings, name))
+    die_with_parent()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s link %(name)s %(message)s")
+    # Ctrl-C on a terminal goes to every process of the group; the trainer decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import uvloop
+
+    return uvloop.run(_run(parser.parse_args(), tell))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

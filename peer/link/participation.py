@@ -1,0 +1,266 @@
+"""A peer in its run: what a link does from the first round that it sees to the last."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from contextlib import suppress
+
+from dht.node import Node
+from peer.link.announcements import Learning, Notices
+from peer.link.channel import LinkLost, LinkPipe
+from peer.link.discovery import Neighbours
+from peer.link.network_stats import NetworkMeter
+from peer.link.reduction import Reducer
+from peer.protocol.block import Block, Pledge
+from peer.protocol.messages import HeadSent
+from peer.rounds.driver import Driver
+from peer.rounds.interface import Applied, Frozen, Leaving, Paused, Progressed, Quarantined, Resumed, Tick
+from peer.rounds.machine import TICK_S, begin
+from peer.rounds.state import Head, Rules
+from peer.store.chain import ChainOnDisk
+
+log = logging.getLogger(__name__)
+
+PUBLISH_S = 20.0
+FINISH_S = 15.0
+"""A peer that has finished the run stays this long for others who may need its vote or its bytes."""
+LAST_ROUND_S = 1.0
+"""A peer that leaves while parts are exchanged stays this long for the commit."""
+GOODBYE_S = 0.2
+"""What a peer says at last gets this long to be published and queued; the streams then send what waits."""
+
+
+class Link:
+    """A peer in its run: one driver between the streams, the disk and the trainer."""
+
+    def __init__(
+        self, node: Node, pipe: LinkPipe, notices: Notices, disk: ChainOnDisk, rules: Rules, executor: Executor
+    ) -> None:
+        self._node, self._pipe, self._notices, self._disk = node, pipe, notices, disk
+        self._guard = notices.guard
+        self._publish_now = asyncio.Event()
+        self._said: HeadSent | None = None
+        self._learning = Learning()
+        self._in_step = False
+        self._all_here, self._committed, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._lost_why = ""
+        self._counted_sent = self._counted_received = 0
+        acceptors = disk.load_acceptors()
+        accepted = disk.accepted_update(acceptors.get(disk.head.instance))
+        mine = disk.contribution(disk.head.anchor)
+        state = begin(
+            rules, disk.head, time.monotonic(), ancestors=disk.ancestors, acceptors=acceptors,
+            trail=disk.trail, voters=disk.voters, accepted=accepted, held=disk.held(),
+            pledge=mine.pledge(rules.me, node.upload_bps).signed(rules.keys) if mine else None,
+        )  # fmt: skip
+        self._driver = Driver(
+            state, clock=time.monotonic, streams=node.streams, disk=disk,
+            arithmetic=Reducer(disk.codec, disk, executor, asyncio.get_running_loop().call_soon_threadsafe),
+            trainer=self, report=self._pipe.report, publish=self._say,
+        )  # fmt: skip
+
+    async def take_part(self) -> str:
+        """Until the trainer leaves, has finished the run, or has ended; or until the chain is lost: why it is."""
+        self._node.streams.listen(self._driver.on_frame)
+        self._obey()
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(self._tick(), name="tick"),
+                tasks.create_task(
+                    Neighbours(self._node, self._notices, self._driver, self._hear_speeds, self._pipe.report).follow(),
+                    name="neighbours",
+                ),
+                tasks.create_task(self._publish_heads(), name="publish"),
+                tasks.create_task(self._hear_orders(), name="orders"),
+                tasks.create_task(
+                    NetworkMeter(
+                        self._node,
+                        self._disk,
+                        self._pipe.report,
+                        self.is_exchanging,
+                        lambda peer: peer in self._driver.state.heard,
+                    ).follow(),
+                    name="network",
+                ),
+            ]
+            hearing = asyncio.create_task(self._hear_trainer())
+            try:
+                if not await self._hears_out(hearing):
+                    self._stop()
+                    return self._lost_why
+                await self._say_goodbye(hearing.result())
+            except LinkLost:
+                log.info("the trainer has ended")
+            finally:
+                hearing.cancel()
+                for task in running:
+                    task.cancel()
+        return ""
+
+    def is_exchanging(self) -> bool:
+        """Whether a round needs the line now."""
+        return self._driver.state.exchange is not None
+
+    async def _hears_out(self, hearing: asyncio.Task[bool]) -> bool:
+        """Whether the trainer said its last; else the chain was lost before."""
+        losing = asyncio.create_task(self._lost.wait())
+        try:
+            await asyncio.wait({hearing, losing}, return_when=asyncio.FIRST_COMPLETED)
+            return hearing.done()
+        finally:
+            losing.cancel()
+
+    def _stop(self) -> None:
+        """Another machine begins on another chain: this one must not write any more."""
+        self._driver.close()
+        self._node.streams.listen(lambda sender, frame: None)
+        if self._in_step:
+            self._pipe.send("behind")
+
+    # ---- what goes on all the time ----
+
+    async def _hear_orders(self) -> None:
+        if self._guard is not None:
+            await self._guard.follow()
+
+    def _obey(self) -> None:
+        """Have the machine work with nobody who is kept out; who is needed for what has begun finishes it."""
+        if self._guard is None:
+            return
+        self._guard.roster.needed = self._needed
+        kept_out = self._guard.roster.kept_out()
+        if kept_out - {self._node.peer_id} != self._driver.state.quarantined:
+            self._driver.deliver(Quarantined(time.monotonic(), kept_out))
+        self._guard.show_out()
+
+    def _needed(self) -> frozenset[str]:
+        """Who votes on what follows my head, or is a member of the round that is being made."""
+        state = self._driver.state
+        members = () if state.exchange is None else (pledge.peer for pledge in state.exchange.members)
+        return frozenset((*state.head.electorate, *state.electorate, *members))
+
+    async def _tick(self) -> None:
+        while True:
+            self._obey()
+            self._driver.deliver(Tick(time.monotonic(), time.time() - time.monotonic()))
+            self._tell_if_in_step()
+            if self._others_are_here():
+                self._all_here.set()
+            await asyncio.sleep(TICK_S)
+
+    async def _publish_heads(self) -> None:
+        while True:
+            self._publish_now.clear()
+            if self._said is not None:
+                await self._notices.publish(self._said, self._learning)
+            try:
+                async with asyncio.timeout(PUBLISH_S):
+                    await self._publish_now.wait()
+            except TimeoutError:
+                continue
+
+    def _tell_if_in_step(self) -> None:
+        """A peer trains while it stands where the electorate stands."""
+        if self._driver.state.in_step != self._in_step:
+            self._in_step = not self._in_step
+            self._pipe.send("in_step" if self._in_step else "behind")
+
+    # ---- the trainer ----
+
+    async def _hear_trainer(self) -> bool:
+        """Pass on what the trainer says; returns whether it has finished the run (or else leaves it)."""
+        while True:
+            kind, *fields = await self._pipe.receive()
+            now = time.monotonic()
+            match kind:
+                case "progress":
+                    share, loss, tokens_per_s, device_gb = fields
+                    self._learning = dataclasses.replace(
+                        self._learning, loss=loss, tokens_per_s=tokens_per_s, device_gb=device_gb
+                    )
+                    self._driver.deliver(Progressed(now, share))
+                case "evaluated":
+                    round, loss = fields
+                    self._learning = dataclasses.replace(self._learning, evaluated=loss, evaluated_round=round)
+                    self._publish_now.set()
+                case "frozen":
+                    self._frozen(fields[0])
+                case "paused":
+                    self._driver.deliver(Paused(now, self._offered(fields[0])))
+                case "resumed":
+                    self._driver.deliver(Resumed(now))
+                case "applied":
+                    self._driver.deliver(Applied(now, fields[0], fields[1]))
+                case "leave" | "finish":
+                    return bool(kind == "finish")
+                case _:
+                    raise AssertionError(f"no such message: {kind}")
+
+    def _frozen(self, anchor: bytes) -> None:
+        pledge = self._offered(anchor)
+        if pledge.root:  # or else the chain was given up meanwhile, and knows the anchor no more
+            self._driver.deliver(Frozen(time.monotonic(), pledge))
+
+    def _offered(self, anchor: bytes) -> Pledge:
+        """What the trainer wrote for this anchor; a pledge that gives nothing if it wrote nothing."""
+        mine, me, bandwidth_bps = self._disk.contribution(anchor), self._node.peer_id, self._node.upload_bps
+        return mine.pledge(me, bandwidth_bps) if mine else Pledge(me, anchor, b"", 0, 0, bandwidth_bps, False)
+
+    async def _say_goodbye(self, finished: bool) -> None:
+        """A peer that has finished stays until the others have too; one that leaves goes as soon as it may."""
+        if finished:
+            self._all_here.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FINISH_S):
+                    await self._all_here.wait()
+        self._driver.deliver(Leaving(time.monotonic()))
+        if self._driver.state.exchange is not None:
+            self._committed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_ROUND_S):
+                    await self._committed.wait()
+        await asyncio.sleep(GOODBYE_S)
+
+    def _others_are_here(self) -> bool:
+        """Whether the whole electorate has reached my round."""
+        state = self._driver.state
+        others = [state.heard.get(peer) for peer in state.head.electorate if peer != state.rules.me]
+        return all(heard is not None and heard[0].round >= state.head.round for heard in others)
+
+    # ---- what the driver asks for ----
+
+    def committed(self, block: Block, head: Head) -> None:
+        """Hand a block to the trainer, with the bytes that this round cost."""
+        self._committed.set()
+        sent = self._node.bytes_sent - self._counted_sent
+        received = self._node.bytes_received - self._counted_received
+        self._counted_sent += sent
+        self._counted_received += received
+        self._pipe.send("commit", block.to_bytes(), head.anchor, sent, received, time.monotonic())
+
+    def undone(self, blocks: tuple[Block, ...], head: Head) -> None:
+        """Have the trainer stand at `head` again; these blocks, newest first, no longer count."""
+        self._pipe.send("undo", tuple(block.to_bytes() for block in blocks), head.anchor, head.members)
+
+    def _hear_speeds(self, speeds: Mapping[str, float]) -> None:
+        self._pipe.send("speeds", speeds)
+
+    def freeze(self) -> None:
+        """Ask the trainer to freeze at its next inner step."""
+        self._pipe.send("freeze")
+
+    def resync(self, why: str) -> None:
+        """Give this chain up."""
+        self._lost_why = why
+        self._lost.set()
+
+    def _say(self, head: HeadSent) -> None:
+        """The machine's newest HEAD; the board hears of it when it says something new."""
+        if self._said is None or dataclasses.replace(head, stuck_s=self._said.stuck_s) != self._said:
+            self._publish_now.set()
+        self._said = head

@@ -1,0 +1,150 @@
+"""What is to be placed: a model cut into stages, and what a layout of it on some devices is measured by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dht.errors import BadInput
+from peer.placement.pairwise_network import Matrix, Network
+
+Vector = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What the devices of a pipeline tell each other, and what a stage needs. Raises BadInput for what cannot be."""
+
+    stages: int
+    """K: into how many stages the model is cut. Each pipeline has a device for each of them."""
+    stage_bytes: float
+    """c_dp: gradients of one stage, which its devices average with each other."""
+    cut_bytes: float
+    """c_pp: activations of one pipeline's macro-batch where two stages meet; as much comes back in gradients."""
+    sync_steps: int = 1
+    """H: stages are averaged once in so many steps (DiLoCo)."""
+    stage_memory_bytes: float = 0.0
+    """What a device must have to hold a stage."""
+    compute_s: float = 0.0
+    """What a device of speed 1 computes in one step. 0 leaves computing out, as the paper does."""
+    micro_batches: int = 1
+    """B: pieces in which a pipeline's batch goes through its stages. With one, all stages wait for each other."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("stages", 1), ("sync_steps", 1), ("micro_batches", 1)):
+            if getattr(self, name) < least:
+                raise BadInput(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        for name in ("stage_bytes", "cut_bytes", "stage_memory_bytes", "compute_s"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise BadInput(f"{name} is {value}; it must be finite and not negative")
+
+
+PAPER = Work(stages=8, stage_bytes=0.65e9, cut_bytes=0.47124922275543213e9)
+"""DT-FM's own (arXiv:2206.01288, its code at commit cda948f): GPT3-XL in float32, three of 24 layers per stage, and
+61.035 sequences × 2,048 tokens × 2,024 (sic) × 2 bytes / 2³⁰, which its cost model takes for 10⁹ bytes."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """A `Work` on devices that can hold a stage, in matrices. Devices are counted from 0; `peers` says who they are.
+
+    Attributes:
+        stages, pipelines: K and M. Devices beyond K · M are spares.
+        peers: shape (devices,): the place of each device in the network.
+        exchange_s: shape (devices, devices): seconds per step that two of one stage average, 2 (α + c_dp / (M β)) / H.
+        hop_s: shape (devices, devices): seconds per step that a pair of neighbouring stages takes, 2 (α + c_pp / β).
+        compute_s: shape (devices,): seconds of computing per step.
+        micro_batches: B: pieces in which a batch goes through the stages.
+        in_step: whether every step waits for the slowest pipeline (H = 1).
+    """
+
+    stages: int
+    pipelines: int
+    peers: Indices
+    exchange_s: Matrix
+    hop_s: Matrix
+    compute_s: Vector
+    micro_batches: int
+    in_step: bool
+
+    def __len__(self) -> int:
+        return len(self.peers)
+
+    @property
+    def placed(self) -> int:
+        """Devices that are no spares."""
+        return self.stages * self.pipelines
+
+    @property
+    def alike(self) -> bool:
+        """Whether all devices compute as fast."""
+        return bool((self.compute_s == self.compute_s[0]).all())
+
+    def computing_s(self, compute_XKM: Matrix) -> Matrix:
+        """Shape (X, M): seconds of computing per step of pipelines, from those of their devices; a column is one.
+
+        The first piece fills the pipeline, then its slowest stage sets the pace: Σ e + (B − 1) · max e of a piece (AMP,
+        arXiv:2210.07297), as in `peer/plan/pipelined_replica.py`.
+        """
+        filled_XM: Matrix = compute_XKM.sum(axis=1) + (self.micro_batches - 1) * compute_XKM.max(axis=1)
+        return filled_XM / self.micro_batches
+
+
+def problem_of(
+    network: Network,
+    work: Work,
+    *,
+    memory_bytes: Sequence[float] | None = None,
+    speeds: Sequence[float] | None = None,
+    pipelines: int | None = None,
+) -> Problem:
+    """As many pipelines as the devices suffice for, or as many as asked for; links are symmetrised.
+
+    `memory_bytes` and `speeds` are one per peer of the network; a speed is what share of a step a device of speed 1
+    does in the same time. Raises BadInput if a stage fits on too few devices.
+    """
+    fits = _fitting(network, work, memory_bytes)
+    most = len(fits) // work.stages
+    if most == 0:
+        needs = f" with {work.stage_memory_bytes:.0f} bytes of memory" if len(fits) < len(network) else ""
+        raise BadInput(f"{work.stages} stages need at least as many devices{needs}; there are {len(fits)}")
+    if pipelines is not None and not 1 <= pipelines <= most:
+        raise BadInput(f"{pipelines} pipelines of {work.stages} stages; {len(fits)} devices suffice for 1 to {most}")
+    pipelines = pipelines or most
+    links = network.symmetrised().only(fits.tolist())
+    return Problem(
+        stages=work.stages, pipelines=pipelines, peers=fits,
+        exchange_s=2 * links.transfer_s(work.stage_bytes / pipelines) / work.sync_steps,
+        hop_s=2 * links.transfer_s(work.cut_bytes),
+        compute_s=work.compute_s / _checked("speed", speeds, len(network))[fits],
+        micro_batches=work.micro_batches, in_step=work.sync_steps == 1,
+    )  # fmt: skip
+
+
+def _fitting(network: Network, work: Work, memory_bytes: Sequence[float] | None) -> Indices:
+    if memory_bytes is None:
+        return np.arange(len(network))
+    memory = _checked("memory", memory_bytes, len(network), zero=True)
+    return np.flatnonzero(memory >= work.stage_memory_bytes)
+
+
+_RANGE = {False: "positive", True: "0 or more"}
+
+
+def _checked(what: str, values: Sequence[float] | None, count: int, *, zero: bool = False) -> Vector:
+    if values is None:
+        return np.ones(count)
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (count,):
+        raise BadInput(f"{what} has shape {array.shape}; {count} peers need one value each")
+    good = array >= 0 if zero else array > 0
+    if not good.all():
+        wrong = int(np.flatnonzero(~good)[0])
+        raise BadInput(f"the {what} of peer {wrong} is {array[wrong]}; it must be {_RANGE[zero]}")
+    return array

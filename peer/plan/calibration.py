@@ -1,0 +1,291 @@
+"""From measured rounds to coefficients: least squares without negative numbers, on relative errors.
+
+Rounds are read from the event lines that peers print: when each phase began (`PhaseEntered`), when a round was over and
+how much of it was exposed (`RoundCommitted`), and how many tokens were made (`InnerProgressed`). Phases are those of
+rounds that wait (`overlap = "none"`): where peers train on, a phase waits for the end of a step besides.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean, median
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from dht.errors import BadInput
+from peer.events import InnerProgressed, Line, PhaseEntered, RoundCommitted
+from peer.plan.coefficients import PHASES, STEPS, Coefficients
+from peer.plan.model_shape import Shape
+from peer.plan.peer_set import Swarm
+from peer.plan.round_cost import Agreement, agreement_of, predict, step_seconds, step_tokens, stolen_s
+from peer.plan.round_traffic import delays_of, traffic_of
+from peer.spec import RunSpec
+
+SHARINGS = tuple(number / 20 for number in range(21))
+CROWDINGS = tuple(number / 20 for number in range(11))
+"""Of these those that fit steps best."""
+LEAST_S = 0.005
+"""Errors of a phase shorter than this are not weighed any more: clocks and timers are no better."""
+TOO_FEW = "too few inner steps were reported to tell how fast they are"
+SCALE = (0.1, 10.0)
+"""How much a single run may change what was fitted to many."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """Medians over the rounds of a run."""
+
+    round_s: float
+    step_s: float
+    """What of a round was not exposed, over the steps made in it."""
+    exposed_s: float
+    tokens_per_s: float
+    """Of all peers together."""
+    up_bytes: float
+    phases: Mapping[str, float]
+    """Seconds by phase, of rounds in which each began once; empty where none was such."""
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A run that was measured: what it was, and what it took."""
+
+    spec: RunSpec
+    shape: Shape
+    swarm: Swarm
+    timed: Timed
+
+
+# ---- reading ----
+
+
+def time_rounds(peers: Sequence[Sequence[Line]], spec: RunSpec, first: int, last: int) -> Timed:
+    """What the rounds from anchor `first` to anchor `last` took, by the lines of all peers or of some.
+
+    Raises BadInput if one of them has not committed both.
+    """
+    commits = [_commits(lines) for lines in peers]
+    for each in commits:
+        if first not in each or last not in each or last <= first:
+            raise BadInput(f"rounds {first} to {last} are not all among these events")
+    numbers = range(first + 1, last + 1)
+    took = [[each[at].t - each[at - 1].t for each in commits] for at in numbers]
+    exposed = [[_event(each[at]).exposed_s for each in commits] for at in numbers]
+    tokens_per_s, step_s = _speed(peers, commits, spec, took, exposed, numbers)
+    return Timed(
+        round_s=median(fmean(row) for row in took), exposed_s=median(fmean(row) for row in exposed),
+        step_s=step_s, tokens_per_s=tokens_per_s,
+        up_bytes=median(fmean(_event(each[at]).bytes_sent for each in commits) for at in numbers),
+        phases=_phases(peers, commits, numbers), rounds=len(took),
+    )  # fmt: skip
+
+
+def _speed(
+    peers: Sequence[Sequence[Line]], commits: Sequence[Mapping[int, Line]], spec: RunSpec,
+    took: Sequence[Sequence[float]], exposed: Sequence[Sequence[float]], numbers: range,
+) -> tuple[float, float]:  # fmt: skip
+    """(tokens per second of all, seconds per step of one).
+
+    Who waits for a commit has told of all its steps before, so that each round is a measure. Who streams has not.
+    """
+    pairs = list(zip(peers, commits, strict=True))
+    if spec.round.overlap == "streaming":
+        rates = [_rate(lines, each[numbers[0] - 1].t, each[numbers[-1]].t) for lines, each in pairs]
+        free = fmean(
+            1 - sum(row[peer] for row in exposed) / sum(row[peer] for row in took) for peer in range(len(peers))
+        )  # fmt: skip
+        return sum(rates), free * step_tokens(spec) / fmean(rates)
+    made = [[_made(lines, each[at - 1].t, each[at].t) for lines, each in pairs] for at in numbers]
+    if not all(all(row) for row in made):
+        raise BadInput(TOO_FEW)
+    steps = [
+        fmean((seconds - lost) * step_tokens(spec) / tokens for seconds, lost, tokens in zip(*row, strict=True))
+        for row in zip(took, exposed, made, strict=True)
+    ]  # fmt: skip
+    rates = [
+        sum(tokens / seconds for tokens, seconds in zip(*row, strict=True)) for row in zip(made, took, strict=True)
+    ]
+    return median(rates), median(steps)
+
+
+def _made(lines: Sequence[Line], begin_t: float, end_t: float) -> int:
+    """Tokens of the steps that were told of between two moments."""
+    told = ((line.t, line.event.tokens) for line in lines if isinstance(line.event, InnerProgressed))
+    return sum(tokens for t, tokens in told if begin_t < t <= end_t)
+
+
+def _commits(lines: Sequence[Line]) -> dict[int, Line]:
+    return {line.event.round: line for line in lines if isinstance(line.event, RoundCommitted)}
+
+
+def _event(line: Line) -> RoundCommitted:
+    assert isinstance(line.event, RoundCommitted)
+    return line.event
+
+
+def _rate(lines: Sequence[Line], begin_t: float, end_t: float) -> float:
+    """Tokens per second from the first report of steps after the one commit to the first after the other.
+
+    Both ends lie at the same place of a round. If nobody reported after the last one, up to the last report.
+    """
+    told = [(line.t, line.event.tokens) for line in lines if isinstance(line.event, InnerProgressed)]
+    begin = next((at for at, (t, _) in enumerate(told) if t > begin_t), len(told))
+    end = next((at for at, (t, _) in enumerate(told) if t > end_t), len(told) - 1)
+    if end <= begin:
+        raise BadInput(TOO_FEW)
+    return sum(tokens for _, tokens in told[begin + 1 : end + 1]) / (told[end][0] - told[begin][0])
+
+
+def _phases(
+    peers: Sequence[Sequence[Line]], commits: Sequence[Mapping[int, Line]], numbers: Sequence[int]
+) -> dict[str, float]:
+    """Of each phase the median over rounds of the mean over peers; of the freeze that of the last peer to be ready."""
+    rows: list[dict[str, float]] = []
+    for at in numbers:
+        each = [_durations(lines, at - 1, done[at].t) for lines, done in zip(peers, commits, strict=True)]
+        if all(each):
+            row = {phase: fmean(one[phase] for one in each) for phase in PHASES}
+            rows.append(row | {"freeze": min(one["freeze"] for one in each)})
+    return {phase: median(row[phase] for row in rows) for phase in PHASES} if rows else {}
+
+
+def _durations(lines: Sequence[Line], round: int, committed_t: float) -> dict[str, float]:
+    """Of one peer and round; empty if a phase is missing or began twice, as when a ballot failed."""
+    told = [
+        (line.event.phase, line.t) for line in lines
+        if isinstance(line.event, PhaseEntered) and line.event.round == round and line.event.phase in PHASES
+    ]  # fmt: skip
+    if [phase for phase, _ in told] != list(PHASES):
+        return {}
+    times = [*(t for _, t in told), committed_t]
+    return {phase: later - earlier for phase, (earlier, later) in zip(PHASES, pairwise(times), strict=True)}
+
+
+# ---- fitting ----
+
+
+def calibrate(samples: Sequence[Sample], measured: str) -> Coefficients:
+    """The coefficients of all these runs. Raises BadInput if none of them waits for its rounds."""
+    waiting = [sample for sample in samples if sample.spec.round.overlap == "none" and sample.timed.phases]
+    if not waiting:
+        raise BadInput("no run among these waited for its rounds, so that no phase can be told apart")
+    steps, sharing, crowding = _fit_crowd([sample for sample in samples if not _streams(sample)])
+    flat = Coefficients(
+        steps=steps, sharing=sharing, crowding=crowding, measured=measured, figures=len(samples),
+        phases={phase: dict.fromkeys(terms, 0.0) for phase, terms in PHASES.items()},
+    )  # fmt: skip
+    found = replace(flat, phases={phase: _fit_phase(phase, waiting, flat) for phase in PHASES})
+    found = replace(found, spread=round(_fit_spread(waiting, found), 4), beside=round(_fit_beside(samples, found), 4))
+    return replace(found, residual=round(residual(samples, found), 4))
+
+
+def _fit_spread(samples: Sequence[Sample], found: Coefficients) -> float:
+    """By what share the slowest of several peers trains longer than their mean; 0 if there are none."""
+    shares = [
+        (sample.timed.round_s - _agreement(sample, found).total) / (sample.spec.round.steps * sample.timed.step_s) - 1
+        for sample in samples if len(sample.swarm) > 1 and sample.spec.round.pace == "steps"
+    ]  # fmt: skip
+    return max(0.0, median(shares)) if shares else 0.0
+
+
+def _streams(sample: Sample) -> bool:
+    return sample.spec.round.overlap == "streaming"
+
+
+def _fit_beside(samples: Sequence[Sample], found: Coefficients) -> float:
+    """What an agreement takes from the steps beside it, see `Coefficients`; 0 where nobody streamed on full cores."""
+    one = replace(found, beside=1.0)
+    shares = []
+    for sample in filter(_streams, samples):
+        agreed = _agreement(sample, found)
+        unit_s = stolen_s(one, sample.swarm, agreed.freeze + agreed.talking)
+        step_s = step_seconds(sample.shape, sample.spec, sample.swarm.machines[0], found, sample.swarm)
+        if unit_s:
+            shares.append((sample.timed.step_s - step_s) * sample.spec.round.steps / unit_s)
+    return max(0.0, median(shares)) if shares else 0.0
+
+
+def _fit_crowd(samples: Sequence[Sample]) -> tuple[dict[str, float], float, float]:
+    """(terms of the inner step, sharing, crowding)."""
+    pairs = itertools.product(SHARINGS, CROWDINGS)
+    sharing, crowding = min(pairs, key=lambda pair: _fit_steps(samples, *pair)[1])
+    return _fit_steps(samples, sharing, crowding)[0], sharing, crowding
+
+
+def _fit_steps(samples: Sequence[Sample], sharing: float, crowding: float) -> tuple[dict[str, float], float]:
+    """(terms, what is left over) of the inner step."""
+    shared = Coefficients(steps={}, phases={}, sharing=sharing, crowding=crowding)
+    rows, targets = [], []
+    for sample in samples:
+        inner, shape, context = sample.spec.inner, sample.shape, sample.spec.model.context
+        flops = inner.sequences * inner.accumulation * context * shape.flops_per_token(context)
+        crowd = shared.crowd(len(sample.swarm), sample.swarm.cores)
+        rows.append([crowd, crowd * shape.blocks * inner.accumulation, crowd * flops, crowd * shape.parameters])
+        targets.append(sample.timed.step_s)
+    values, left = _least_squares(np.array(rows), np.array(targets))
+    return dict(zip(STEPS, values, strict=True)), left
+
+
+def _fit_phase(phase: str, samples: Sequence[Sample], flat: Coefficients) -> dict[str, float]:
+    """The terms of one phase: what is left of it after the delays."""
+    rows, targets = [], []
+    several = [sample for sample in samples if len(sample.swarm) > 1]  # alone, a formula charges no exchange
+    for sample in several or samples:
+        known = getattr(_agreement(sample, flat), phase)
+        rows.append([getattr(_agreement(sample, _unit(flat, phase, term)), phase) - known for term in PHASES[phase]])
+        targets.append(max(0.0, sample.timed.phases[phase] - known))
+    values, _ = _least_squares(np.array(rows), np.array(targets))
+    return dict(zip(PHASES[phase], values, strict=True))
+
+
+def _unit(flat: Coefficients, phase: str, term: str) -> Coefficients:
+    """All zero but for one term: the formula itself says what it is multiplied with."""
+    return replace(flat, phases={**flat.phases, phase: {**flat.phases[phase], term: 1.0}})
+
+
+def _agreement(sample: Sample, given: Coefficients) -> Agreement:
+    traffic, delays = traffic_of(sample.shape, sample.spec, sample.swarm), delays_of(sample.swarm)
+    return agreement_of(sample.shape, sample.spec, sample.swarm, given, traffic, delays)
+
+
+def _least_squares(rows: Floats, targets: Floats) -> tuple[list[float], float]:
+    """min Σ ((A x − b)/b)² over x ≥ 0; columns are scaled, since parameters and members are far apart."""
+    weights = 1.0 / np.maximum(targets, LEAST_S)
+    scaled = rows * weights[:, None]
+    sizes = np.maximum(np.linalg.norm(scaled, axis=0), 1e-300)
+    found, left = nnls(scaled / sizes, targets * weights)
+    return [float(value) for value in found / sizes], float(left)
+
+
+def residual(samples: Sequence[Sample], found: Coefficients) -> float:
+    """Relative deviation of measured rounds from predicted ones."""
+    ratios = [
+        math.log(predict(sample.shape, sample.spec, sample.swarm, found).round_s / sample.timed.round_s)
+        for sample in samples
+    ]  # fmt: skip
+    return math.sqrt(fmean(ratio * ratio for ratio in ratios))
+
+
+def rescale(given: Coefficients, sample: Sample, measured: str) -> Coefficients:
+    """Coefficients as they are, each phase as much slower or faster as it was in one run that waits for its rounds."""
+    if sample.spec.round.overlap != "none" or not sample.timed.phases:
+        return replace(given, measured=measured)
+    expected, phases = _agreement(sample, given), {}
+    for phase, terms in given.phases.items():
+        expected_s = getattr(expected, phase)
+        if not expected_s:  # a peer alone is charged no exchange, and says nothing of one
+            phases[phase] = dict(terms)
+            continue
+        ratio = sample.timed.phases[phase] / max(expected_s, LEAST_S)
+        factor = min(max(ratio, SCALE[0]), SCALE[1])
+        phases[phase] = {term: value * (1.0 if term == "wire" else factor) for term, value in terms.items()}
+    return replace(given, phases=phases, measured=measured)

@@ -1,0 +1,252 @@
+"""Which strategy is best for these peers: enumerate, prune what cannot win, predict the rest, rank.
+
+The score is tokens per second times what a token is worth (`strategy.quality`). Pruning never removes the best:
+
+    divisibility   a batch is cut into equal micro-batches, devices into equal groups, peers into equal replicas
+    memory         what fits on no device cannot run
+    domination     of strategies that differ in codec and micro-batches alone, one that no formula makes slower, and
+                   that is worth no less, stays
+    lower bound    a strategy whose inner steps alone take longer than the best round so far, by the same score
+
+`tests/peer/plan/test_strategy_search.py` compares with trying all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from dht.errors import BadInput
+from peer.plan.peer_set import Machine, Swarm
+from peer.plan.planning_problem import GB, Question
+from peer.plan.round_cost import RoundCost, step_seconds, step_tokens
+from peer.plan.sharded_replica import inner_sizes
+from peer.plan.strategy import (
+    DILOCO_STEPS,
+    Overlap,
+    Pace,
+    Strategy,
+    Wire,
+    bytes_per_parameter,
+    fits_layers,
+    strategy_of,
+    with_strategy,
+)
+from peer.spec import MAX_FRAGMENTS, RunSpec
+
+OVERLAPS: tuple[Overlap, ...] = ("none", "layerwise", "streaming")
+WIRES: tuple[Wire, ...] = ("float16", "int8", "int4")
+FRAGMENTS = (1, 2, 4, 8)
+FACTORS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)
+"""Of the spec's own H."""
+UNLIKE = 1.1
+"""Steps that differ by less are of peers alike in speed."""
+MOST_STAGES = 16
+"""A pipeline of more peers is not looked at: behind home lines it waits for its cuts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """A strategy with what it comes to."""
+
+    strategy: Strategy
+    cost: RoundCost
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What a search found."""
+
+    ranked: tuple[Ranked, ...]
+    """The best first: of strategies that differ in codec, pace and micro-batches alone the best one, none that was
+    pruned."""
+    tried: int
+    """Strategies that were predicted."""
+    considered: int
+    """Strategies that there are."""
+    too_large: int
+    """Of these, those that fit on some peer's device not."""
+
+    @property
+    def best(self) -> Ranked:
+        return self.ranked[0]
+
+
+def enumerate_strategies(question: Question, *, spans: bool = False) -> list[Strategy]:
+    """All strategies whose numbers divide; with `spans` also those that no run of today can be set up with.
+
+    One peer alone has no exchange to hide and none to divide.
+    """
+    spec, shape = question.spec, question.shape
+    batch = spec.inner.sequences * spec.inner.accumulation
+    alone = len(question.swarm) == 1
+    counts = {1} if alone else {*FRAGMENTS, spec.round.fragments}
+    fragments = [count for count in sorted(counts) if count <= MAX_FRAGMENTS]
+    found = []
+    for steps, overlap, pieces, pace, wire, (sequences, accumulation), (shards, inner), stages in product(
+        steps_to_try(spec), OVERLAPS[:1] if alone else OVERLAPS, fragments, paces_to_try(question), _wires(spec),
+        _micro_batches(batch),
+        _shards(question.swarm) if spans else [(1, 1)], _stages(question) if spans else [1],
+    ):  # fmt: skip
+        chosen = Strategy(
+            steps=steps, overlap=overlap, fragments=pieces, wire=wire, sequences=sequences, accumulation=accumulation,
+            pace=pace, shards=shards, inner_shards=inner, stages=stages,
+        )  # fmt: skip
+        if fits_layers(shape, chosen):
+            found.append(chosen)
+    return found
+
+
+def steps_to_try(spec: RunSpec) -> list[int]:
+    """The spec's H and some parts of it; more of it up to what DiLoCo chose, since the organiser knew why not more."""
+    most = max(DILOCO_STEPS, spec.round.steps)
+    return sorted({max(1, round(spec.round.steps * factor)) for factor in FACTORS if spec.round.steps * factor <= most})
+
+
+def _wires(spec: RunSpec) -> list[Wire]:
+    return sorted({*WIRES, spec.codec.wire}, key=bytes_per_parameter)
+
+
+def _micro_batches(batch: int) -> list[tuple[int, int]]:
+    """(sequences, accumulation) of one and the same batch."""
+    return [(batch // count, count) for count in range(1, batch + 1) if batch % count == 0]
+
+
+def paces_to_try(question: Question) -> list[Pace]:
+    """Of peers that are not alike in speed, H steps for all and a share of them by speed. The spec's own comes first.
+
+    A round by time stays one: how long it takes is what its organiser chose, and H says little of it.
+    """
+    given = question.spec.round.pace
+    if given == "time" or max(question.step_s) <= UNLIKE * min(question.step_s):
+        return [given]
+    return ["steps", "speed"] if given == "steps" else ["speed", "steps"]
+
+
+def _shards(swarm: Swarm) -> list[tuple[int, int]]:
+    """(devices, inner group) that every peer can have."""
+    devices = min(machine.devices for machine in swarm.machines)
+    counts = [count for count in range(1, devices + 1) if devices % count == 0]
+    return [(1, 1), *((count, inner) for count in counts if count > 1 for inner in (1, *inner_sizes(count)))]
+
+
+def _stages(question: Question) -> list[int]:
+    peers = len(question.swarm)
+    return [count for count in range(1, min(peers, question.shape.blocks, MOST_STAGES) + 1) if peers % count == 0]
+
+
+# ---- prune ----
+
+
+def undominated(question: Question, strategies: Iterable[Strategy]) -> list[Strategy]:
+    """Without those that no formula makes faster than another one, which is worth no less and differs in this alone.
+
+    Fewer bytes per parameter, where a round waits for them: one that is overdue while peers train on has more steps.
+    Fewer micro-batches, where all peers are alike, so that their shares of a round stay what they are. No pipelines: a
+    pipeline of more micro-batches is idle for less.
+    """
+    groups: dict[tuple[object, ...], list[Strategy]] = {}
+    for chosen in strategies:
+        groups.setdefault(chosen.kind, []).append(chosen)
+    return [
+        chosen
+        for group in groups.values()
+        for chosen in group
+        if not any(_dominates(question, other, chosen) for other in group)
+    ]
+
+
+def _dominates(question: Question, one: Strategy, other: Strategy) -> bool:
+    """Whether `one` can be no worse than `other`, and is less in one thing at least; both make rounds of one kind."""
+    mine, theirs = _costs(question, one), _costs(question, other)
+    waits, worth = one.overlap != "streaming" or mine[0] == theirs[0], question.worth
+    batches = mine[1] == theirs[1] or (question.alike and one.stages == 1)
+    less = mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
+    return less and waits and batches and worth(one, one.steps) >= worth(other, other.steps)
+
+
+def _costs(question: Question, chosen: Strategy) -> tuple[float, tuple[bool, int]]:
+    return bytes_per_parameter(chosen.wire), _cut(question, chosen)
+
+
+def _cut(question: Question, chosen: Strategy) -> tuple[bool, int]:
+    """By how much a batch is cut: fewer micro-batches are better. Where steps were measured, none is known to be faster
+    than the spec's, which comes first then."""
+    as_measured = question.measured and chosen.shards == chosen.stages == 1
+    return as_measured and chosen.accumulation != question.spec.inner.accumulation, chosen.accumulation
+
+
+def most_score(question: Question, chosen: Strategy) -> float:
+    """No more than this, since inner steps take their time: every replica computes and nobody waits."""
+    spec, made = with_strategy(question.spec, chosen), question.replicas(chosen)
+    rates = (
+        1 / step_seconds(question.shape, spec, machine, question.given, made.swarm) for machine in made.swarm.machines
+    )
+    return sum(rates) * step_tokens(spec) * question.worth(chosen, chosen.steps)
+
+
+# ---- search ----
+
+
+def search(question: Question, *, spans: bool = False, keep: int = 12) -> Choice:
+    """The best strategies, in order. Raises BadInput if none fits the peers' memory."""
+    everything = enumerate_strategies(question, spans=spans)
+    fitting = [chosen for chosen in everything if question.fits(chosen)]
+    if not fitting:
+        raise BadInput(_too_large(question, everything))
+    left = undominated(question, fitting)
+    bounds = {chosen: most_score(question, chosen) for chosen in left}
+    ranked: list[Ranked] = []
+    tried = 0
+
+    def place(one: Ranked) -> tuple[object, ...]:
+        """Of equal scores fewer bytes come first, then fewer parts of everything."""
+        each, up_bytes = one.strategy, one.cost.traffic.up_bytes
+        return -one.score, up_bytes, OVERLAPS.index(each.overlap), each.fragments, _cut(question, each)
+
+    for chosen in sorted(left, key=lambda each: -bounds[each]):
+        if len(ranked) >= keep and bounds[chosen] <= ranked[-1].score:
+            break  # all that follow are bounded by less
+        tried += 1
+        cost = question.expected(chosen)
+        one = Ranked(strategy=chosen, cost=cost, score=question.score(chosen, cost))
+        ranked = _unlike(sorted([*ranked, one], key=place))[:keep]
+    found = tuple(evaluate(question, one.strategy) for one in ranked)
+    return Choice(
+        ranked=found, tried=tried, considered=len(everything), too_large=len(everything) - len(fitting)
+    )  # fmt: skip
+
+
+def evaluate(question: Question, chosen: Strategy) -> Ranked:
+    """What one strategy comes to."""
+    cost = question.predict(chosen)
+    return Ranked(strategy=chosen, cost=cost, score=question.score(chosen, cost))
+
+
+def _unlike(ranked: Sequence[Ranked]) -> list[Ranked]:
+    """Without those that differ in codec, pace and micro-batches alone from a better one."""
+    found: dict[Strategy, Ranked] = {}
+    for one in ranked:
+        found.setdefault(replace(one.strategy, wire="int4", pace="steps", sequences=1, accumulation=1), one)
+    return list(found.values())
+
+
+def as_it_stands(question: Question) -> Ranked:
+    """The spec unchanged."""
+    return evaluate(question, strategy_of(question.spec))
+
+
+def _too_large(question: Question, everything: Sequence[Strategy]) -> str:
+    least = min(everything, key=question.device_bytes)
+    smallest = min((machine for machine in question.swarm.machines if machine.memory_gb), key=_memory)
+    needed = question.device_bytes(least) / GB
+    return (
+        f"{smallest.name} has {smallest.memory_gb:g} GB for training and the model needs {needed:.3g} GB even with "
+        f"{least.sequences} sequences per micro-batch; leave that peer out, or train a smaller model"
+    )
+
+
+def _memory(machine: Machine) -> float:
+    return machine.memory_gb

@@ -1,0 +1,78 @@
+"""What members show each other of one of them that does not keep to the protocol.
+
+Two proposals of one ballot, or two means of one part, each signed by the same peer, convince whoever sees them;
+for an objection to a norm the bytes come as `PartSent`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from peer.protocol.block import MAX_PARTS, Measurements
+from peer.protocol.encoding import DIGEST_BYTES, integer, octets, row
+from peer.protocol.messages import MeanSent, Message, Place
+
+
+@dataclass(frozen=True, slots=True)
+class Proof(Message):
+    """Two updates, each with the signature of the coordinator that proposed both in one ballot."""
+
+    code = 31
+    cap_bytes = 1 << 10
+    place: Place
+    first: tuple[bytes, bytes]
+    second: tuple[bytes, bytes]
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), self.first, self.second)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Proof:
+        place, first, second = row(value, 3)
+        return cls(Place.unpacked(place), _proposed(first), _proposed(second))
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict(Message):
+    """Member to members: a mean that I got, without its bytes, which is not the one that is proposed."""
+
+    code = 19
+    cap_bytes = 1 << 11
+    place: Place
+    mean: MeanSent
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), replace(self.mean, payload=b"").packed())
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Conflict:
+        place, packed = row(value, 2)
+        mean = MeanSent.unpacked(packed)
+        if mean.payload:
+            raise ValueError("expected a mean without its bytes")
+        return cls(Place.unpacked(place), mean)
+
+
+@dataclass(frozen=True, slots=True)
+class Objection(Message):
+    """Member to members: what this reducer signed of me for this layer is wrong; the parts follow."""
+
+    code = 20
+    cap_bytes = 4 << 20
+    place: Place
+    measurements: Measurements
+    layer: int
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), self.measurements.packed(), self.layer)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Objection:
+        place, measurements, layer = row(value, 3)
+        return cls(Place.unpacked(place), Measurements.unpacked(measurements), integer(layer, 0, MAX_PARTS))
+
+
+def _proposed(value: Any) -> tuple[bytes, bytes]:
+    update, signature = row(value, 2)
+    return octets(update, DIGEST_BYTES), octets(signature, 64)

@@ -1,0 +1,427 @@
+"""What is decided: the update, who pledged what to it, and the votes that certify it (the protocol, §6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from peer.aggregation.peer_history import Record
+from peer.protocol.electorate import Keys, digest_of
+from peer.protocol.encoding import (
+    DIGEST_BYTES,
+    MAX_ENTRIES,
+    boolean,
+    integer,
+    octets,
+    pack,
+    printable,
+    row,
+    rows,
+    text,
+    unpack,
+)
+
+MAX_PARTS = MAX_ENTRIES
+MAX_MEMBERS = 64
+ALL_MEMBERS = (1 << MAX_MEMBERS) - 1
+MAX_BALLOT = 1 << 31
+MAX_SKIPPED = 1 << 12
+"""A ballot further ahead than this of what was promised is refused, so that nobody uses all ballots up."""
+MAX_PENALTIES = 8 * MAX_MEMBERS
+MAX_RECORDS = 128
+MAX_REPORTS = 16
+MAX_EVIDENCE = 160
+WEIGHT_ONE = 65_536
+FLOAT_BITS = (1 << 32) - 1
+POSITIVE = FLOAT_BITS >> 1
+"""Bits of float32 values without a sign, NaN included."""
+VOID = b""
+"""Stands for the digest of a part for which no mean could be agreed; it is zero for everybody."""
+
+Ranges = tuple[tuple[int, int, int], ...]
+"""Data behind a contribution: (shard, first window, window after the last)."""
+
+Penalty = tuple[str, str, int, int, int, str]
+"""(peer, code, factor over 65,536, round until which it lasts, layer or -1 for all, the evidence in plain words)."""
+
+Report = tuple[str, str]
+"""(peer whom the author of a pledge has caught lying, the evidence in plain words)."""
+
+Times = tuple[int, int, int, int]
+"""Milliseconds until a peer was ready, answered, had given its parts, had given its means."""
+NEVER = (1 << 32) - 1
+"""It did not come in time."""
+NOT_AWAITED = NEVER - 1
+"""Nobody waited for it, or nothing was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pledge:
+    """What a member puts in for one anchor, signed before anything is sent.
+
+    `root` is the Merkle root over its encoded parts; empty for a member that has nothing to give
+    now but keeps its vote. The same pledge serves every ballot of the round. `staleness` is the age
+    in rounds of the oldest work in it; nobody can measure it, so an author may understate it. `reports`
+    are the peers that its author has caught lying lately, in order.
+    """
+
+    peer: str
+    anchor: bytes
+    root: bytes
+    tokens: int
+    steps: int
+    bandwidth_bps: int
+    leaving: bool
+    ranges: Ranges = ()
+    staleness: int = 0
+    reports: tuple[Report, ...] = ()
+    signature: bytes = b""
+
+    def payload(self) -> bytes:
+        return pack(self.packed()[1:-1])
+
+    def signed(self, keys: Keys) -> Pledge:
+        return replace(self, signature=keys.sign("pledge", self.payload()))
+
+    def genuine(self, keys: Keys) -> bool:
+        return keys.verify(self.peer, "pledge", self.payload(), self.signature)
+
+    def packed(self) -> tuple[Any, ...]:
+        return (
+            self.peer, self.anchor, self.root, self.tokens, self.steps, self.bandwidth_bps, self.leaving, self.ranges,
+            self.staleness, self.reports, self.signature,
+        )  # fmt: skip
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        peer, anchor, root, tokens, steps, bandwidth, leaving, ranges, staleness, reports, signature = row(value, 11)
+        return cls(
+            text(peer), octets(anchor, DIGEST_BYTES), _digest_or_empty(root), integer(tokens, 0), integer(steps, 0),
+            integer(bandwidth, 0), boolean(leaving), _ranges(ranges), integer(staleness, 0), _reports(reports),
+            octets(signature, 64),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a reducer measured of one layer: over the parts of it that it reduces, decoded, for each member.
+
+    All are float32 by their bits, so that they are integers in a signed message: squares of the L2 norm (0 where
+    nothing came), inner products with the last committed mean of these parts, and the square of that mean.
+    """
+
+    layer: int
+    squares: tuple[int, ...]
+    dots: tuple[int, ...] = ()
+    """Empty if there is nothing to compare with."""
+    direction: int = 0
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.layer, self.squares, self.dots, self.direction)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        layer, squares, dots, direction = row(value, 4)
+        return cls(
+            integer(layer, 0, MAX_PARTS), tuple(integer(item, 0, POSITIVE) for item in rows(squares, MAX_MEMBERS)),
+            tuple(integer(item, 0, FLOAT_BITS) for item in rows(dots, MAX_MEMBERS)), integer(direction, 0, POSITIVE),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Whose bytes a reducer holds, per part (bits over the members), and what it measured of them, per layer.
+
+    Signed for an anchor, a ballot and a list of members: they stand in the update, where anybody can compute from
+    them again what was decided.
+    """
+
+    reducer: str
+    received: tuple[tuple[int, int], ...]
+    rows: tuple[Row, ...] = ()
+    signature: bytes = b""
+
+    def payload(self, anchor: bytes, ballot: int, members: tuple[Pledge, ...]) -> bytes:
+        names = tuple((pledge.peer, pledge.root) for pledge in members)
+        return pack((anchor, ballot, names, self.received, tuple(row.packed() for row in self.rows)))
+
+    def signed(self, keys: Keys, anchor: bytes, ballot: int, members: tuple[Pledge, ...]) -> Measurements:
+        return replace(self, signature=keys.sign("norms", self.payload(anchor, ballot, members)))
+
+    def genuine(self, keys: Keys, anchor: bytes, ballot: int, members: tuple[Pledge, ...]) -> bool:
+        return keys.verify(self.reducer, "norms", self.payload(anchor, ballot, members), self.signature)
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.reducer, self.received, tuple(row.packed() for row in self.rows), self.signature)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        reducer, received, measured, signature = row(value, 4)
+        return cls(
+            text(reducer), tuple(_received(item) for item in rows(received, MAX_PARTS)),
+            tuple(Row.unpacked(item) for item in rows(measured, MAX_PARTS)), octets(signature, 64),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The result of a round. Its digest names the bytes of every part.
+
+    `contributors` holds per part one bit per member; `weights` has one row for all layers, or one
+    per layer that the round averages, of integers over 65,536 in the order of `members`; `weight` is the
+    chain's W. A void part with contributors is rolled back: all that came for its layer was refused. `scales`
+    and `pulls` are per layer what `peer.aggregation` says of them, `measured` is what it was computed from, and
+    `records` what is known of every peer afterwards.
+    Neither the instance nor the deciding ballot stands in it, so a value that is proposed again
+    in a later ballot is the same update. `waited` and `took` are what its coordinator measured:
+    the deadlines, and for each member when it came (`peer.rounds.timeouts`).
+    """
+
+    parent: bytes
+    round: int
+    time: int
+    members: tuple[Pledge, ...]
+    elect: tuple[str, ...]
+    parts: tuple[bytes, ...]
+    contributors: tuple[int, ...]
+    weights: tuple[tuple[int, ...], ...]
+    penalties: tuple[Penalty, ...]
+    weight: int
+    ballot: int
+    coordinator: str
+    waited: Times = (0, 0, 0, 0)
+    took: tuple[Times, ...] = ()
+    scales: tuple[int, ...] = ()
+    """Empty if nothing is scaled."""
+    pulls: tuple[int, ...] = ()
+    """Empty if there are none."""
+    measured: tuple[Measurements, ...] = ()
+    records: tuple[Record, ...] = ()
+    _bytes: bytes = field(default=b"", init=False, repr=False, compare=False)
+    """Once they were asked for."""
+    _digest: bytes = field(default=b"", init=False, repr=False, compare=False)
+
+    def packed(self) -> tuple[Any, ...]:
+        return (
+            self.parent, self.round, self.time, tuple(pledge.packed() for pledge in self.members), self.elect,
+            self.parts, self.contributors, self.weights, self.penalties, self.weight, self.ballot, self.coordinator,
+            self.waited, self.took, self.scales, self.pulls, tuple(item.packed() for item in self.measured),
+            tuple(record.packed() for record in self.records),
+        )  # fmt: skip
+
+    @property
+    def digest(self) -> bytes:
+        if not self._digest:
+            object.__setattr__(self, "_digest", digest_of(self.to_bytes()))
+        return self._digest
+
+    def to_bytes(self) -> bytes:
+        """Canonical msgpack; `digest` names these bytes."""
+        if not self._bytes:
+            object.__setattr__(self, "_bytes", pack(self.packed()))
+        return self._bytes
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> Self:
+        """Raises ValueError, also for bytes that are not canonical: a digest names one update."""
+        update = cls.unpacked(unpack(packed))
+        if update.to_bytes() != packed:
+            raise ValueError("not canonical msgpack")
+        return update
+
+    @property
+    def staying(self) -> tuple[str, ...]:
+        """The members that did not say they leave."""
+        return tuple(pledge.peer for pledge in self.members if not pledge.leaving)
+
+    def contributed(self, peer: str, part: int) -> bool:
+        """Whether `peer`'s bytes of `part` are in the mean, or were judged and refused."""
+        for index, member in enumerate(self.members):
+            if member.peer == peer:
+                return bool(self.contributors[part] >> index & 1)
+        return False
+
+    def rolled_back(self, part: int) -> bool:
+        """Whether all that came for this part was refused: its parameters and momentum stay as they are."""
+        return self.parts[part] == VOID and self.contributors[part] != 0
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        (
+            parent, round, time, members, elect, parts, contributors, weights, penalties, weight, ballot, coordinator,
+            waited, took, scales, pulls, measured, records,
+        ) = row(value, 18)  # fmt: skip
+        pledges = tuple(Pledge.unpacked(item) for item in rows(members, MAX_MEMBERS))
+        return cls(
+            octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), pledges,
+            tuple(text(peer) for peer in rows(elect, MAX_MEMBERS)),
+            tuple(_digest_or_empty(part) for part in rows(parts, MAX_PARTS)),
+            tuple(integer(bits, 0, ALL_MEMBERS) for bits in rows(contributors, MAX_PARTS)),
+            tuple(_weights(item, len(pledges)) for item in rows(weights, MAX_PARTS)),
+            tuple(_penalty(item) for item in rows(penalties, MAX_PENALTIES)),
+            integer(weight, 0), integer(ballot, 0, MAX_BALLOT), text(coordinator),
+            _times(waited), _took(took, len(pledges)), _shares(scales), _shares(pulls),
+            tuple(Measurements.unpacked(item) for item in rows(measured, MAX_MEMBERS)),
+            tuple(Record.unpacked(item) for item in rows(records, MAX_RECORDS)),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """`voter` holds the bytes of `update` and accepted it in `ballot`.
+
+    The coordinator's signature over its proposal travels along, so that two conflicting proposals
+    of one ballot are seen by everybody.
+    """
+
+    voter: str
+    instance: bytes
+    ballot: int
+    update: bytes
+    proposal_signature: bytes
+    signature: bytes = b""
+
+    def payload(self) -> bytes:
+        return pack((self.instance, self.ballot, self.update, self.proposal_signature))
+
+    def signed(self, keys: Keys) -> Vote:
+        return replace(self, signature=keys.sign("vote", self.payload()))
+
+    def genuine(self, keys: Keys) -> bool:
+        return keys.verify(self.voter, "vote", self.payload(), self.signature)
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.voter, self.instance, self.ballot, self.update, self.proposal_signature, self.signature)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        voter, instance, ballot, update, proposal, signature = row(value, 6)
+        return cls(
+            text(voter), octets(instance, DIGEST_BYTES), integer(ballot, 0, MAX_BALLOT), octets(update, DIGEST_BYTES),
+            octets(proposal, 64), octets(signature, 64),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A committed update and its certificate: the votes of a quorum.
+
+    `electorate` is empty for a *firm* block, which the electorate of the anchor before decided; for a
+    *weak* one it is the sorted ids of the peers in sight that took over (the protocol, §9).
+    """
+
+    update: Update
+    votes: tuple[Vote, ...]
+    electorate: tuple[str, ...] = ()
+
+    @property
+    def firm(self) -> bool:
+        """Whether those decided it whom the chain names."""
+        return not self.electorate
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.update.packed(), tuple(vote.packed() for vote in self.votes), self.electorate)
+
+    def to_bytes(self) -> bytes:
+        """Canonical msgpack, as it lies in the chain."""
+        return pack(self.packed())
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> Self:
+        """Raises ValueError."""
+        return cls.unpacked(unpack(packed))
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        update, votes, electorate = row(value, 3)
+        return cls(
+            Update.unpacked(update), tuple(Vote.unpacked(item) for item in rows(votes, MAX_MEMBERS)),
+            peers(electorate),
+        )  # fmt: skip
+
+
+def givers(members: tuple[Pledge, ...]) -> int:
+    """One bit per member that pledged parts."""
+    return sum(1 << index for index, pledge in enumerate(members) if pledge.root)
+
+
+def discount(staleness: int, max_staleness: int) -> int:
+    """What a stale contribution still counts, over 65,536: ⌊65,536 / (1 + (s − 2)/8)⌋ from s = 2 on, and nothing above
+    the age limit.
+
+    FedAsync's hinge (arXiv:1903.03934, §5.2) with b = 2 and a = 1/8: a round or two cost nothing.
+    """
+    return WEIGHT_ONE * 8 // (8 + max(0, staleness - 2)) if staleness <= max_staleness else 0
+
+
+def token_share(pledge: Pledge, tokens_cap: int, max_staleness: int) -> int:
+    """What a member's contribution weighs by tokens and age, in no unit: 0 if it gave nothing."""
+    return min(pledge.tokens, tokens_cap) * discount(pledge.staleness, max_staleness) if pledge.root else 0
+
+
+def peers(value: Any) -> tuple[str, ...]:
+    """Peer ids, sorted, each once."""
+    found = tuple(text(peer) for peer in rows(value, MAX_MEMBERS))
+    if list(found) != sorted(set(found)):
+        raise ValueError("expected sorted names, each once")
+    return found
+
+
+def _digest_or_empty(value: Any) -> bytes:
+    return octets(value) if value == b"" else octets(value, DIGEST_BYTES)
+
+
+def _ranges(value: Any) -> Ranges:
+    found = []
+    for item in rows(value, 1024):
+        shard, first, last = row(item, 3)
+        found.append((integer(shard, 0), integer(first, 0), integer(last, 0)))
+    return tuple(found)
+
+
+def _penalty(value: Any) -> Penalty:
+    peer, code, factor, until_round, layer, evidence = row(value, 6)
+    return (
+        text(peer), text(code, 16), integer(factor, 0, WEIGHT_ONE), integer(until_round, 1),
+        integer(layer, -1, MAX_PARTS), printable(evidence, MAX_EVIDENCE),
+    )  # fmt: skip
+
+
+def _reports(value: Any) -> tuple[Report, ...]:
+    found = []
+    for item in rows(value, MAX_REPORTS):
+        peer, evidence = row(item, 2)
+        found.append((text(peer), printable(evidence, MAX_EVIDENCE)))
+    if [peer for peer, _ in found] != sorted({peer for peer, _ in found}):
+        raise ValueError("expected reports in order, one for each peer")
+    return tuple(found)
+
+
+def _received(value: Any) -> tuple[int, int]:
+    part, members = row(value, 2)
+    return integer(part, 0, MAX_PARTS), integer(members, 0, ALL_MEMBERS)
+
+
+def _shares(value: Any) -> tuple[int, ...]:
+    return tuple(integer(item, 0, WEIGHT_ONE) for item in rows(value, MAX_PARTS))
+
+
+def _times(value: Any) -> Times:
+    ready, answered, gave, reduced = row(value, 4)
+    return (integer(ready, 0, NEVER), integer(answered, 0, NEVER), integer(gave, 0, NEVER), integer(reduced, 0, NEVER))
+
+
+def _took(value: Any, members: int) -> tuple[Times, ...]:
+    """A row for each member, or nothing was measured."""
+    times = tuple(_times(item) for item in rows(value, MAX_MEMBERS))
+    if times and len(times) != members:
+        raise ValueError(f"expected times of {members} members")
+    return times
+
+
+def _weights(value: Any, members: int) -> tuple[int, ...]:
+    """Any integers: others than everybody computes are held against whoever signed them, so they must be readable."""
+    weights = tuple(integer(item, -(1 << 63)) for item in rows(value, MAX_MEMBERS))
+    if len(weights) != members:
+        raise ValueError(f"expected {members} weights")
+    return weights

@@ -1,0 +1,297 @@
+"""From what members pledged and reducers measured to the judgement of a round (the protocol, §5, step 6).
+
+Everything here is computed alike by the reducers, the coordinator, every voter, whoever catches up and
+whoever audits: from the pledges, the signed measurements and the head before, and from nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from peer.aggregation.aggregate import Judgement, judge
+from peer.aggregation.evidence import Claim, LayerNorms
+from peer.aggregation.peer_history import MAX_ROOTS, NOTHING, Record
+from peer.protocol.block import WEIGHT_ONE, Measurements, Pledge, Row, givers, token_share
+from peer.protocol.electorate import digest
+from peer.protocol.layout import Fragment, Part, assign, shares_of
+from peer.rounds.state import Exchange, Figures, Head, Rules
+
+REPORTERS = 2
+"""Nobody is convicted on the word of one."""
+_FLOAT32 = struct.Struct(">f")
+INFINITY, NOT_A_NUMBER, SIGN = 0x7F800000, 0x7FC00000, 1 << 31
+
+
+def judgement_of(rules: Rules, head: Head, members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> Judgement:
+    """What becomes of the contributions to `head`."""
+    if rules.shared is None:
+        return _judgement_of(rules, head, members, measured)
+    key = ("judgement", head.anchor)
+    return rules.shared.once(key, (members, measured), lambda: _judgement_of(rules, head, members, measured))
+
+
+def _judgement_of(rules: Rules, head: Head, members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> Judgement:
+    fragment = rules.fragment(head.round)
+    layers = _layers(fragment, members, measured)
+    # Where a newcomer begins it takes the records on trust.
+    known = [record for record in head.records if len(record.stats) == rules.layers]
+    records = [replace(record, stats=tuple(record.stats[layer] for layer in fragment.layers)) for record in known]
+    # A replay is known as long as it could come again: two rounds of each fragment at least.
+    roots = max(MAX_ROOTS, 2 * rules.fragments)
+    found = judge(rules.judge, head.round, records, _claims(rules, head, members), layers, roots)
+    findings = (
+        replace(item, layer=fragment.layers[item.layer] if item.layer >= 0 else item.layer) for item in found.findings
+    )
+    return replace(found, findings=tuple(findings), records=_in_model(rules, fragment, known, found.records))
+
+
+def _in_model(
+    rules: Rules, fragment: Fragment, before: Sequence[Record], after: Sequence[Record]
+) -> tuple[Record, ...]:
+    """Records of the whole model: what is known of layers that a round does not average stays as it was."""
+    known = {record.peer: record.stats for record in before}
+    records = []
+    for record in after:
+        stats = list(known.get(record.peer, (NOTHING,) * rules.layers))
+        for layer, stat in zip(fragment.layers, record.stats, strict=True):
+            stats[layer] = stat
+        records.append(replace(record, stats=tuple(stats)))
+    return tuple(records)
+
+
+def caught(head: Head, members: Sequence[Pledge]) -> dict[str, int]:
+    """Who counts nothing and reduces nothing because it lied, with the number of members that report it now.
+
+    A member's factor is the median of what all other members say: 0 from those who report it, 1 from the rest. So
+    more than half of them must, and at least two. Those who were caught before are not asked.
+    """
+    found = {peer: 0 for peer, *_ in head.caught}
+    observers = [pledge for pledge in members if pledge.peer not in found]
+    accused = {peer for pledge in observers for peer, _ in pledge.reports}
+    for peer in sorted(accused):
+        others = [pledge for pledge in observers if pledge.peer != peer]
+        reporting = sum(any(name == peer for name, _ in pledge.reports) for pledge in others)
+        if reporting > len(others) // 2 and reporting >= REPORTERS:
+            found[peer] = reporting
+    return found
+
+
+def reducers_of(rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int) -> tuple[str, ...]:
+    """Who averages each part in this ballot: nobody who lied, unless there is nobody else."""
+    if rules.shared is None:
+        return _reducers_of(rules, head, members, ballot)
+    key = ("reducers", head.anchor, ballot)
+    return rules.shared.once(key, (members,), lambda: _reducers_of(rules, head, members, ballot))
+
+
+def _reducers_of(rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int) -> tuple[str, ...]:
+    guilty, names = caught(head, members), [pledge.peer for pledge in members]
+    by_line = shares_of([pledge.bandwidth_bps for pledge in members])
+    shares = [0 if name in guilty else share for name, share in zip(names, by_line, strict=True)]
+    return assign(rules.fragment(head.round).parts, names, shares, head.anchor, ballot)
+
+
+def _claims(rules: Rules, head: Head, members: tuple[Pledge, ...]) -> list[Claim]:
+    guilty = caught(head, members)
+    return [
+        Claim(
+            peer=pledge.peer,
+            share=0 if pledge.peer in guilty else token_share(pledge, rules.tokens_cap, rules.max_staleness),
+            steps=min(max(pledge.steps, 1), rules.steps_cap),
+            root=pledge.root,
+        )
+        for pledge in members
+    ]
+
+
+# ---- what a reducer measured ----
+
+
+def measurements(rules: Rules, exchange: Exchange) -> Measurements:
+    """The unsigned measurements of what this reducer received."""
+    parts, by_layer = rules.fragment(exchange.round).parts, dict[int, list[int]]()
+    for part in sorted(exchange.received):
+        by_layer.setdefault(parts[part].layer, []).append(part)
+    rows = tuple(
+        _row(layer, [exchange.figures.get(part, {}) for part in behind], len(exchange.members))
+        for layer, behind in sorted(by_layer.items())
+    )
+    return Measurements(rules.me, tuple(sorted(exchange.received.items())), rows)
+
+
+def _row(layer: int, parts: Sequence[Mapping[int, Figures]], members: int) -> Row:
+    """Sums over the parts of one layer, in their order."""
+    squares, dots, direction = [0.0] * members, [0.0] * members, 0.0
+    for figures in parts:
+        for index, found in figures.items():
+            squares[index] += found.square
+            dots[index] += found.dot
+        direction += next((found.direction for found in figures.values() if found.direction is not None), 0.0)
+    if not direction:
+        return Row(layer, tuple(bits_of(square) for square in squares))
+    return Row(
+        layer, tuple(bits_of(square) for square in squares), tuple(bits_of(dot) for dot in dots), bits_of(direction)
+    )
+
+
+def bits_of(value: float) -> int:
+    """The bits of the nearest float32; beyond its range those of infinity.
+
+    There is one NaN, without a sign: those of the bytes have one or not, and a square may not.
+    """
+    if math.isnan(value):
+        return NOT_A_NUMBER
+    try:
+        return int.from_bytes(_FLOAT32.pack(value), "big")
+    except OverflowError:
+        return INFINITY if value > 0 else INFINITY | SIGN
+
+
+def float_of(bits: int) -> float:
+    """The inverse of `bits_of`."""
+    value: float = _FLOAT32.unpack(bits.to_bytes(4, "big"))[0]
+    return value
+
+
+def basis_of(members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> bytes:
+    """The name of all that means are computed from, beside the parts."""
+    return digest(tuple(pledge.packed() for pledge in members), tuple(item.packed() for item in measured))
+
+
+def fault_of_measurements(
+    rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int, measured: Sequence[Measurements]
+) -> str:
+    """The first reason why these measurements of a ballot cannot be counted, in words; empty if they can."""
+    if rules.shared is None:
+        return _fault_of_measurements(rules, head, members, ballot, measured)
+    key = ("measurements", head.anchor, ballot)
+    return rules.shared.once(
+        key, (members, measured), lambda: _fault_of_measurements(rules, head, members, ballot, measured)
+    )
+
+
+def _fault_of_measurements(
+    rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int, measured: Sequence[Measurements]
+) -> str:
+    reducers = reducers_of(rules, head, members, ballot)
+    fragment, gave = rules.fragment(head.round), givers(members)
+    names = []
+    for item in measured:
+        parts = [part for part, reducer in enumerate(reducers) if reducer == item.reducer]
+        layers = sorted({fragment.parts[part].layer for part in parts})
+        if not parts or [part for part, _ in item.received] != parts or any(bits & ~gave for _, bits in item.received):
+            return f"{item.reducer} does not list the parts that it reduces"
+        if [row.layer for row in item.rows] != layers or not all(_fits(row, len(members)) for row in item.rows):
+            return f"{item.reducer} does not list the layers that it reduces"
+        if not _measured_what_it_holds(fragment, item):
+            return f"{item.reducer} measured what it does not hold"
+        if not item.genuine(rules.keys, head.anchor, ballot, members):
+            return f"{item.reducer} has not signed its measurements"
+        names.append(item.reducer)
+    return "" if names == sorted(set(names)) else "its measurements are not in order"
+
+
+def _fits(row: Row, members: int) -> bool:
+    return len(row.squares) == members and len(row.dots) in (0, members)
+
+
+def _measured_what_it_holds(fragment: Fragment, item: Measurements) -> bool:
+    """Whether there is nothing but 0 of members of whom it holds no part of a layer."""
+    held: dict[int, int] = {}
+    for part, bits in item.received:
+        layer = fragment.parts[part].layer
+        held[layer] = held.get(layer, 0) | bits
+    return all(
+        held[row.layer] >> index & 1
+        for row in item.rows
+        for figures in (row.squares, row.dots)
+        for index, bits in enumerate(figures)
+        if bits
+    )
+
+
+def listed(measured: Iterable[Measurements]) -> dict[int, int]:
+    """Contributors of each part, as its reducer signed them."""
+    return {part: bits for item in measured for part, bits in item.received}
+
+
+# ---- what it comes to ----
+
+
+def _layers(fragment: Fragment, members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> list[LayerNorms]:
+    """Norms of the fragment's layers. What was not measured of a layer is taken to be like what was."""
+    sizes, rows = _sizes(fragment.parts), _rows_by_layer(measured)
+    covered = _covered(fragment.parts, len(members), measured)
+    nothing = [0] * (len(members) + 1)
+    return [
+        _layer_norms(rows.get(layer, []), covered.get(layer, nothing), sizes[layer]) for layer in fragment.layers
+    ]  # fmt: skip
+
+
+def _rows_by_layer(measured: Sequence[Measurements]) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = {}
+    for item in measured:
+        for row in item.rows:
+            found.setdefault(row.layer, []).append(row)
+    return found
+
+
+def _sizes(parts: Sequence[Part]) -> Counter[int]:
+    """Elements of each layer."""
+    sizes: Counter[int] = Counter()
+    for part in parts:
+        sizes[part.layer] += part.size
+    return sizes
+
+
+def _covered(parts: Sequence[Part], members: int, measured: Sequence[Measurements]) -> dict[int, list[int]]:
+    """For each layer how many of its elements were measured of each member; last, of anybody."""
+    found: dict[int, list[int]] = {}
+    for item in measured:
+        for part, bits in item.received:
+            row = found.setdefault(parts[part].layer, [0] * (members + 1))
+            for index in range(members):
+                row[index] += parts[part].size * (bits >> index & 1)
+            row[members] += parts[part].size * (bits != 0)
+    return found
+
+
+def _layer_norms(rows: Sequence[Row], covered: Sequence[int], size: int) -> LayerNorms:
+    members = len(covered) - 1
+    norms: list[float | None] = []
+    dots: list[float | None] = []
+    compared = [row for row in rows if row.dots]
+    for index in range(members):
+        share = covered[index] / size
+        norms.append(math.sqrt(_total(row.squares[index] for row in rows) / share) if share else None)
+        dots.append(_total(row.dots[index] for row in compared) / share if share and compared else None)
+    square = _total(row.direction for row in compared)
+    direction = math.sqrt(square * size / covered[members]) if covered[members] and square > 0 else None
+    return LayerNorms(tuple(norms), tuple(dots), direction)
+
+
+def _total(bits: Iterable[int]) -> float:
+    """The sum in their order. (`sum` of floats rounds otherwise since Python 3.12: peers would not agree.)"""
+    total = 0.0
+    for item in bits:
+        total += float_of(item)
+    return total
+
+
+# ---- how it stands in the update ----
+
+
+def table_of(judgement: Judgement) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[int, ...]]:
+    """Weights, scales and pulls as short as they can be said."""
+    weights = judgement.weights[:1] if len(set(judgement.weights)) == 1 else judgement.weights
+    scales = () if set(judgement.scales) == {WEIGHT_ONE} else judgement.scales
+    return weights, scales, judgement.pulls if any(judgement.pulls) else ()
+
+
+def row_for(weights: Sequence[tuple[int, ...]], row: int) -> tuple[int, ...]:
+    """The weights of one layer in such a table: of number `row` among the layers that the round averages."""
+    return weights[0] if len(weights) == 1 else weights[row]

@@ -1,0 +1,131 @@
+"""The coordinator between START and PROPOSE: collect norms, publish them, collect means, void what nobody can give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from peer.protocol import norms as judging
+from peer.protocol.block import givers, token_share
+from peer.protocol.electorate import quorum
+from peer.protocol.messages import Norms, Redo, Table, Want
+from peer.rounds import part_exchange, reassignment, spot_audits, timeouts
+from peer.rounds.proposal import abort, make_update, propose
+from peer.rounds.state import Exchange, Lead, Stage
+from peer.rounds.transition import Turn
+
+
+def on_norms(turn: Turn, sender: str, norms: Norms) -> None:
+    lead, exchange, found = turn.state.lead, turn.state.exchange, norms.measurements
+    if lead is None or exchange is None or lead.stage is not Stage.GATHERING or norms.place != exchange.place:
+        return
+    head, ballot = turn.state.head, exchange.place.ballot
+    if found.reducer != sender:
+        return
+    if judging.fault_of_measurements(turn.rules, head, exchange.members, ballot, (found,)):
+        return
+    turn.set(lead=replace(lead, norms={**lead.norms, sender: found}))
+    look_at_norms(turn, lead)
+
+
+def look_at_norms(turn: Turn, lead: Lead) -> None:
+    lead, exchange = turn.state.lead or lead, turn.state.exchange
+    if exchange is None or exchange.place.ballot != lead.ballot:
+        return
+    if len(lead.norms) < len(set(exchange.reducers)) and turn.now < lead.until:
+        return
+    silent = set(exchange.reducers) - set(lead.norms)
+    if not _may_commit(turn, exchange, silent):
+        abort(turn, f"{len(silent)} of {len(exchange.members)} members fell silent")
+        return
+    measured = tuple(found for _, found in sorted(lead.norms.items()))
+    judgement = judging.judgement_of(turn.rules, turn.state.head, exchange.members, measured)
+    exchange = replace(exchange, measured=measured, judgement=judgement, listed=judging.listed(measured))
+    expected, orphans = _expected(turn, exchange)
+    until = turn.now + timeouts.at(turn.state, lead.ballot).means_s
+    turn.set(exchange=exchange, lead=replace(lead, stage=Stage.REDUCING, expected=expected, until=until))
+    turn.send((pledge.peer for pledge in exchange.members), Table(exchange.place, measured))
+    if orphans:
+        _repair(turn, exchange, orphans, silent)
+
+
+def _expected(turn: Turn, exchange: Exchange) -> tuple[frozenset[int], set[int]]:
+    """The parts of which a mean may come, all but those that are rolled back; and those that must be reduced again.
+
+    A part whose reducer has only what counts nothing is reduced by another, who may have more.
+    """
+    expected, orphans = set(), set()
+    everybody = givers(exchange.members)
+    for part in range(len(exchange.reducers)):
+        if not any(part_exchange.weights(turn, exchange, part, everybody)):
+            continue
+        expected.add(part)
+        if not any(part_exchange.weights(turn, exchange, part, exchange.listed.get(part, 0))):
+            orphans.add(part)
+    return frozenset(expected), orphans
+
+
+def _may_commit(turn: Turn, exchange: Exchange, silent: set[str]) -> bool:
+    """A quorum may still be there, and somebody gave something that he trained on."""
+    voters, rules = turn.state.electorate, turn.rules
+    there = sum(pledge.peer in voters and pledge.peer not in silent for pledge in exchange.members)
+    trained = any(token_share(pledge, rules.tokens_cap, rules.max_staleness) for pledge in exchange.members)
+    return there >= quorum(voters) and trained
+
+
+def look_at_means(turn: Turn, lead: Lead) -> None:
+    """Propose as soon as every mean is here that may come, and no audit can change one any more."""
+    exchange = turn.state.exchange
+    if exchange is None or exchange.place.ballot != lead.ballot:
+        return
+    spot_audits.look(turn, lead, exchange)
+    lead, exchange = turn.state.lead or lead, turn.state.exchange or exchange
+    held, means = turn.state.held, exchange.means
+    missing = {part for part in lead.expected if part not in means or means[part].digest not in held}
+    if missing and not _given_up(turn, lead, exchange, missing):
+        return
+    if lead.expected and len(missing) == len(lead.expected):
+        abort(turn, "no mean of any part arrived")
+    elif not spot_audits.awaited(turn, lead, exchange):
+        update = make_update(turn, lead, exchange)
+        if any(update.contributors):
+            propose(turn, turn.state.lead or lead, update)
+        else:
+            abort(turn, "nothing that counts arrived")
+
+
+# ---- repair ----
+
+
+def _given_up(turn: Turn, lead: Lead, exchange: Exchange, missing: set[int]) -> bool:
+    """Ask who has what is missing; then have it reduced again; then it is void."""
+    if turn.now < lead.until:
+        return False
+    if not lead.wanted:
+        turn.set(lead=replace(lead, wanted=True, until=turn.now + timeouts.at(turn.state, lead.ballot).ack_s))
+        turn.send((pledge.peer for pledge in exchange.members), Want(exchange.place, tuple(sorted(missing))))
+        return False
+    left = missing - lead.repaired
+    if left:
+        _repair(turn, exchange, left, {exchange.reducers[part] for part in missing})
+    return not left
+
+
+def _repair(turn: Turn, exchange: Exchange, orphans: set[int], suspects: set[str]) -> None:
+    """Have parts reduced again, each by the next in order that is not its reducer and has shown life."""
+    lead = turn.state.lead
+    assert lead is not None
+    until = turn.now + timeouts.at(turn.state, lead.ballot).exchange_s
+    turn.set(lead=replace(lead, repaired=lead.repaired | orphans, until=until))
+    means = (*exchange.means.values(), *lead.verdicts.values())
+    liars = {peer for peer, *_ in turn.state.head.caught}
+    lively = {turn.me, *lead.norms, *(mean.reducer for mean in means)}
+    orders = []
+    for part in sorted(orphans):
+        others = (pledge.peer for pledge in exchange.members if pledge.peer != exchange.reducers[part])
+        next_ones = reassignment.ranked(exchange.place, part, others)
+        next_ones.sort(key=lambda peer: (peer in liars, peer in suspects, peer not in lively))
+        orders += [(part, peer) for peer in next_ones[:1]]
+    if orders:
+        turn.send((pledge.peer for pledge in exchange.members), Redo(exchange.place, tuple(orders)))
+        late = ", ".join(sorted(suspects))
+        turn.alert("warning", "REPAIR", f"{len(orders)} of {len(exchange.reducers)} parts are reduced again for {late}")

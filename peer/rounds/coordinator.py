@@ -1,0 +1,260 @@
+"""The coordinator: reserve a ballot; ask; finish what was accepted before, or fix the list of members.
+
+Everybody else only answers. Nothing here is needed for safety; it is all about getting on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from peer.protocol import validation
+from peer.protocol.block import MAX_MEMBERS
+from peer.protocol.electorate import order, quorum
+from peer.protocol.messages import HeadSent, Nack, Prepare, Promise, Propose, Start
+from peer.rounds import collector, takeover, timeouts
+from peer.rounds.interface import Persist
+from peer.rounds.proposal import REPEAT_S, VOTES_S, abort, propose
+from peer.rounds.state import Lead, Stage
+from peer.rounds.timeouts import HEARD_S
+from peer.rounds.transition import Turn
+
+
+def look(turn: Turn) -> None:
+    """Whatever the coordinator's clock, or its own bytes, allow now."""
+    if takeover.is_due(turn):
+        _begin(turn, takeover.begin(turn))
+    lead = turn.state.lead
+    if lead is not None and lead.ballot < turn.state.acceptor.promised:
+        turn.set(lead=None)
+        lead = None
+    if lead is None:
+        _begin_if_due(turn)
+        return
+    if turn.now >= lead.repeat_at:
+        _repeat(turn, lead)
+    match lead.stage:
+        case Stage.PREPARING:
+            _look_at_promises(turn, lead)
+        case Stage.ADOPTING:
+            _look_at_adopted(turn, lead)
+        case Stage.GATHERING:
+            collector.look_at_norms(turn, lead)
+        case Stage.REDUCING:
+            collector.look_at_means(turn, lead)
+        case Stage.PROPOSING if turn.now >= lead.until:
+            abort(turn, f"no majority voted within {VOTES_S:.0f} s")
+
+
+# ---- ask ----
+
+
+def _begin_if_due(turn: Turn) -> None:
+    state = turn.state
+    if state.pledge is None or state.decided is not None or turn.me not in state.electorate:
+        return
+    if not _is_something_given(turn):
+        return
+    if turn.now + turn.rules.wall_offset_s < state.head.time + turn.rules.min_round_s:
+        return
+    ranked = order(state.head.anchor, state.electorate)
+    promised = state.acceptor.promised
+    ballot = promised + 1 + (ranked.index(turn.me) - promised - 1) % len(ranked)
+    skipped = sum(_may_lead(turn, turn.owner(other)) for other in range(promised + 1, ballot))
+    if promised < 0 and not skipped:
+        due = _all_ready(turn) or turn.now >= timeouts.asks_at(state)
+    else:
+        abandoned = promised >= 0 and not _may_lead(turn, turn.owner(promised))
+        patience_s = timeouts.at(state, promised).ack_s if abandoned else timeouts.patience_s(state)
+        asks_at = state.moved_at if promised >= 0 else timeouts.asks_at(state)  # its turn comes before mine
+        due = turn.now >= max(state.moved_at + patience_s, asks_at) + turn.rules.stagger_s * skipped
+    if due:
+        _begin(turn, ballot)
+
+
+def _may_lead(turn: Turn, peer: str) -> bool:
+    """Whether its ballots are waited for: not those of a peer that has left, or that was caught lying."""
+    return not takeover.has_left(turn, peer) and all(peer != liar for liar, *_ in turn.state.head.caught)
+
+
+def _all_ready(turn: Turn) -> bool:
+    heard, anchor = turn.state.heard, turn.state.head.anchor
+    return all(
+        peer == turn.me or (peer in heard and heard[peer][0].anchor == anchor and heard[peer][0].ready)
+        for peer in turn.state.electorate
+        if not takeover.has_left(turn, peer)
+    )
+
+
+def _is_something_given(turn: Turn) -> bool:
+    """Whether a ballot can come to anything: while all who are there sit out, none begins.
+
+    I give something, I have accepted an update that must be finished, or somebody who was heard lately gives something.
+    """
+    state = turn.state
+    if turn.my_pledge().root or state.acceptor.accepted is not None:
+        return True
+    return any(
+        head.ready and head.tokens and head.anchor == state.head.anchor and turn.now - at < HEARD_S
+        and (peer in state.electorate or _same_bits(turn, head)) and not takeover.has_left(turn, peer)
+        for peer, (head, at) in state.heard.items()
+    )  # fmt: skip
+
+
+def _begin(turn: Turn, ballot: int) -> None:
+    state = turn.state
+    acceptor = replace(state.acceptor, promised=ballot)
+    # A joiner that is slower than the electorate would never be ready in time: it is asked once it is in step,
+    # gives what it has or nothing, and from the next round on it is waited for.
+    in_step = (peer for peer, (head, at) in state.heard.items() if _same_bits(turn, head) and turn.now - at < HEARD_S)
+    voters = (peer for peer in state.electorate if not takeover.says_nothing(turn, peer))
+    # Whoever takes over is in the electorate itself.
+    guests = () if state.weak else (peer for peer in sorted(in_step) if not takeover.has_left(turn, peer))
+    asked = tuple(dict.fromkeys((*voters, *guests)))[:MAX_MEMBERS]
+    lead = Lead(
+        ballot=ballot, stage=Stage.PREPARING, asked=asked, repeat_at=turn.now + REPEAT_S, began_at=turn.now,
+        until=turn.now + timeouts.answers_s(state, ballot, turn.now, asked),
+    )  # fmt: skip
+    turn.do(Persist(acceptor))
+    turn.set(acceptor=acceptor, lead=lead, exchange=None, early=())
+    turn.moved()
+    turn.phase("group", ballot, lead.until)
+    turn.send(asked, Prepare(turn.place(ballot), acceptor.electorate))
+
+
+def _same_bits(turn: Turn, head: HeadSent) -> bool:
+    """Whether a peer stands where I stand and has computed the same tensors."""
+    mine = turn.state.state_digest
+    return head.anchor == turn.state.head.anchor and head.state == mine != b""
+
+
+def _repeat(turn: Turn, lead: Lead) -> None:
+    """Say again what may have been lost."""
+    turn.set(lead=replace(lead, repeat_at=turn.now + REPEAT_S))
+    place = turn.place(lead.ballot)
+    if lead.stage is Stage.PREPARING:
+        silent = (peer for peer in lead.asked if peer not in lead.promises)
+        turn.send(silent, Prepare(place, turn.state.acceptor.electorate))
+    elif lead.stage is Stage.PROPOSING and lead.update in turn.state.proposals:
+        proposal = turn.state.proposals[lead.update]
+        voted = turn.state.votes.get((lead.ballot, lead.update), {})
+        silent = (peer for peer in turn.state.electorate if peer not in voted and peer != turn.me)
+        turn.send(silent, Propose(place, proposal.update, proposal.signature))
+
+
+def on_nack(turn: Turn, sender: str, message: Nack) -> None:
+    lead = turn.state.lead
+    if lead is None or sender not in turn.state.electorate:
+        return
+    if message.place.ballot != lead.ballot or message.promised <= lead.ballot:
+        return
+    nacked = lead.nacked | {sender}
+    turn.set(lead=replace(lead, nacked=nacked))
+    if len(turn.state.electorate) - len(nacked) < quorum(turn.state.electorate):
+        abort(turn, f"voters have promised ballot {message.promised}")
+
+
+# ---- choose ----
+
+
+def on_promise(turn: Turn, sender: str, message: Promise) -> None:
+    lead, pledge = turn.state.lead, message.pledge
+    if lead is None or lead.ballot != message.place.ballot or lead.stage is not Stage.PREPARING:
+        return
+    if sender not in lead.asked or pledge.peer != sender or not validation.pledged(turn.state, pledge):
+        return
+    promised_at = {sender: turn.now, **lead.promised_at}
+    turn.set(lead=replace(lead, promises={**lead.promises, sender: message}, promised_at=promised_at))
+    look(turn)
+
+
+def _look_at_promises(turn: Turn, lead: Lead) -> None:
+    electorate = turn.state.electorate
+    lead = turn.state.lead or lead
+    answered = sum(peer in lead.promises for peer in electorate)
+    complete = len(lead.promises) == len(lead.asked)
+    if answered >= quorum(electorate) and (complete or turn.now >= lead.until):
+        _choose(turn, lead)
+    elif turn.now >= lead.until + timeouts.at(turn.state, lead.ballot).ack_s:
+        abort(turn, f"{answered} of {len(electorate)} voters answered")
+
+
+def _choose(turn: Turn, lead: Lead) -> None:
+    voters = turn.state.electorate
+    accepted = [
+        (*promise.accepted, peer)
+        for peer, promise in sorted(lead.promises.items())
+        if promise.accepted is not None and peer in voters
+    ]
+    # What was accepted in another instance may be decided there: to carry it through spares a fork.
+    elsewhere = [
+        (*promise.other, peer)
+        for peer, promise in sorted(lead.promises.items())
+        if promise.other is not None and peer in voters and _may_adopt(turn, lead, promise.other[1])
+    ]
+    if accepted or elsewhere:
+        _adopt(turn, lead, *max(accepted or elsewhere))
+        return
+    pledges = tuple(promise.pledge for _, promise in sorted(_taken(turn, lead).items()))
+    limits = timeouts.at(turn.state, lead.ballot)
+    until = turn.now + limits.exchange_s + limits.ack_s
+    turn.set(lead=replace(lead, stage=Stage.GATHERING, until=until))
+    turn.send((pledge.peer for pledge in pledges), Start(turn.place(lead.ballot), pledges))
+
+
+def _taken(turn: Turn, lead: Lead) -> Mapping[str, Promise]:
+    """Who promised, less those whom the organiser keeps out, unless too few of the voters are left without them."""
+    voters, kept_out = turn.state.electorate, turn.state.quarantined
+    others = {peer: promise for peer, promise in lead.promises.items() if peer not in kept_out}
+    return others if sum(peer in others for peer in voters) >= quorum(voters) else lead.promises
+
+
+def _may_adopt(turn: Turn, lead: Lead, update: bytes) -> bool:
+    """Not what I know to break the rules of this instance, such as too few members, or what nobody could give."""
+    known = turn.state.proposals.get(update)
+    return update not in lead.refused and (known is None or validation.valid(turn.state, known.update))
+
+
+def _adopt(turn: Turn, lead: Lead, _: int, update: bytes, reporter: str) -> None:
+    """Finish what may already be decided, unchanged."""
+    known = update in turn.state.proposals
+    limits = timeouts.at(turn.state, lead.ballot)
+    until = turn.now + (limits.exchange_s if known else limits.ack_s)
+    turn.set(lead=replace(lead, stage=Stage.ADOPTING, update=update, until=until))
+    if not known:
+        turn.fetch({update}, (reporter,))
+    look(turn)
+
+
+def _look_at_adopted(turn: Turn, lead: Lead) -> None:
+    proposal = turn.state.proposals.get(lead.update)
+    if proposal is not None and validation.fits(turn.state, proposal.update):
+        missing = validation.missing_parts(turn.state, proposal.update)
+        if not missing:
+            propose(turn, lead, proposal.update)
+            return
+        reporters = [
+            peer
+            for peer, promise in lead.promises.items()
+            if lead.update in (name[1] for name in (promise.accepted, promise.other) if name is not None)
+        ]
+        turn.fetch(missing, reporters)
+    if turn.now >= lead.until:
+        _choose_without(turn, lead)
+
+
+def _choose_without(turn: Turn, lead: Lead) -> None:
+    """Nobody gives the bytes of what some say they accepted: a quorum of the others may choose without them.
+
+    Any quorum of promises will do (Paxos, phase 1); this keeps one liar from stopping every ballot.
+    """
+    others = {
+        peer: promise
+        for peer, promise in lead.promises.items()
+        if promise.accepted is None or promise.accepted[1] != lead.update
+    }
+    voters = turn.state.electorate
+    if sum(peer in others for peer in voters) < quorum(voters) or turn.me not in others:
+        abort(turn, "the bytes of an accepted update did not arrive")
+        return
+    _choose(turn, replace(lead, promises=others, update=b"", refused=lead.refused | {lead.update}))

@@ -1,0 +1,57 @@
+"""A coordinator that proposes two updates in one ballot convicts itself (the protocol, §10).
+
+Proposals are signed, and votes carry the signature, so whoever sees two of one ballot has a proof that
+convinces everybody: nobody decides in that ballot any more, and nobody works with that peer.
+"""
+
+from __future__ import annotations
+
+from peer.protocol.accusations import Proof
+from peer.protocol.electorate import coordinator
+from peer.protocol.encoding import pack
+from peer.protocol.messages import Place
+from peer.rounds.transition import Turn
+
+
+def signed(turn: Turn, place: Place, update: bytes, signature: bytes) -> bool:
+    """Whether the coordinator of this ballot signed that it proposes `update`."""
+    leader = coordinator(place.anchor, turn.state.electorate, place.ballot)
+    return turn.rules.keys.verify(leader, "propose", pack((place.packed(), update)), signature)
+
+
+def look_for_another(turn: Turn, place: Place, update: bytes, signature: bytes) -> bool:
+    """Compare a signed proposal of a ballot with what I know of that ballot; True if they convict its author."""
+    rival = _known(turn, place.ballot, update)
+    if rival is None:
+        return False
+    others = (peer for peer in turn.state.electorate if peer != turn.me)
+    convict(turn, place)
+    turn.send(others, Proof(place, (update, signature), rival))
+    return True
+
+
+def on_proof(turn: Turn, proof: Proof) -> None:
+    """Believe two signatures, whoever sends them."""
+    (first, _), (second, _) = proof.first, proof.second
+    dead = proof.place.ballot in turn.state.dead_ballots
+    if not dead and first != second and all(signed(turn, proof.place, *one) for one in (proof.first, proof.second)):
+        convict(turn, proof.place)
+
+
+def convict(turn: Turn, place: Place) -> None:
+    """This ballot decides nothing, and its coordinator is left out from now on."""
+    state, guilty = turn.state, turn.owner(place.ballot)
+    lead = None if state.lead is not None and state.lead.ballot == place.ballot else state.lead
+    turn.set(dead_ballots=state.dead_ballots | {place.ballot}, banned=state.banned | {guilty}, lead=lead)
+    what = f"{guilty} proposed two updates for round {state.head.round + 1}"
+    turn.alert("error", "EQUIVOCATION", f"{what}: it is left out")
+
+
+def _known(turn: Turn, ballot: int, update: bytes) -> tuple[bytes, bytes] | None:
+    for digest, proposal in turn.state.proposals.items():
+        if proposal.ballot == ballot and digest != update:
+            return digest, proposal.signature
+    for (other, digest), votes in turn.state.votes.items():
+        if other == ballot and digest != update:
+            return digest, next(iter(votes.values())).proposal_signature
+    return None

@@ -1,0 +1,288 @@
+"""A member: send my parts to their reducers, reduce the parts that are mine, send the means to all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from peer.protocol import norms
+from peer.protocol.block import Pledge, givers
+from peer.protocol.electorate import digest_of
+from peer.protocol.messages import MeanSent, Norms, PartSent, Start, Table, Want
+from peer.rounds import misconduct, misconduct_reports, part_exchange, reassignment, timeouts
+from peer.rounds.interface import Keep, Measure, Measured, Reduced, SendMean, SendParts, Store
+from peer.rounds.state import Again, Exchange
+from peer.rounds.transition import Turn
+
+REPEAT_S = 1.0
+
+
+def look(turn: Turn) -> None:
+    """Close when the time for parts is over; repeat norms that nobody answered."""
+    exchange = turn.state.exchange
+    if exchange is None or exchange.tabled:
+        return
+    if not exchange.closed and turn.now >= exchange.closes_at:
+        _close(turn, exchange)
+    elif exchange.closed and turn.now >= exchange.repeat_at:
+        turn.set(exchange=replace(exchange, repeat_at=turn.now + REPEAT_S))
+        _send_norms(turn, exchange)
+
+
+# ---- send ----
+
+
+def on_start(turn: Turn, sender: str, message: Start) -> None:
+    state, place = turn.state, message.place
+    if sender != turn.owner(place.ballot) or place.ballot != state.acceptor.promised:
+        return
+    if state.exchange is not None and state.exchange.place == place:
+        return
+    if not _sound(turn, message.pledges):
+        return
+    names = [pledge.peer for pledge in message.pledges]
+    reducers = norms.reducers_of(turn.rules, state.head, message.pledges, place.ballot)
+    auditors = reassignment.draw_auditors(turn, place, names, reducers)
+    closes_at = turn.now + timeouts.at(state, place.ballot).exchange_s
+    exchange = Exchange(
+        place=place, round=state.head.round, members=message.pledges, reducers=reducers, closes_at=closes_at,
+        repeat_at=closes_at, began_at=turn.now,
+        received={part: 0 for part, reducer in enumerate(reducers) if reducer == turn.me},
+        again=Again(auditors=auditors, received={part: 0 for part, peer in auditors.items() if peer == turn.me}),
+    )  # fmt: skip
+    turn.set(exchange=exchange)
+    turn.moved()
+    turn.phase("send", place.ballot, closes_at)
+    _send_parts(turn, exchange)
+    replay_early(turn)
+    _close_if_complete(turn)
+
+
+def _sound(turn: Turn, pledges: tuple[Pledge, ...]) -> bool:
+    """Genuine pledges for this anchor, sorted, each peer once, mine among them as I signed it."""
+    names = [pledge.peer for pledge in pledges]
+    if names != sorted(set(names)) or turn.me not in names:
+        return False
+    mine = pledges[names.index(turn.me)]
+    if mine.root not in (b"", turn.my_pledge().root):
+        return False
+    if turn.rules.shared is None:
+        return _genuine(turn, pledges)
+    return turn.rules.shared.once(("pledges", turn.state.head.anchor), (pledges,), lambda: _genuine(turn, pledges))
+
+
+def _genuine(turn: Turn, pledges: tuple[Pledge, ...]) -> bool:
+    return all(pledge.anchor == turn.state.head.anchor and pledge.genuine(turn.rules.keys) for pledge in pledges)
+
+
+def _send_parts(turn: Turn, exchange: Exchange) -> None:
+    mine = next(pledge for pledge in exchange.members if pledge.peer == turn.me)
+    if not mine.root:
+        return
+    for reducer in dict.fromkeys(exchange.reducers):
+        theirs = tuple(part for part, owner in enumerate(exchange.reducers) if owner == reducer)
+        turn.do(SendParts(reducer, exchange.place, theirs))
+    for part in exchange.received:
+        turn.do(Measure(exchange.place, turn.me, part, b"", part_exchange.direction(turn, part)))
+    reassignment.send_parts(turn, exchange.again.auditors)
+
+
+# ---- judge ----
+
+
+def on_part(turn: Turn, sender: str, message: PartSent) -> None:
+    exchange = turn.state.exchange
+    if exchange is None or exchange.place != message.place:
+        part_exchange.keep_early(turn, sender, message)
+    elif message.attempt:
+        reassignment.on_part(turn, sender, message)
+    elif not exchange.closed and message.part in exchange.received:
+        _take_part(turn, exchange, sender, message)
+
+
+def _take_part(turn: Turn, exchange: Exchange, sender: str, message: PartSent) -> None:
+    """Keep it and have it measured; of what is not what its sender pledged, nothing else is waited for."""
+    part, taken = message.part, exchange.taken
+    index = next((i for i, pledge in enumerate(exchange.members) if pledge.peer == sender), None)
+    if index is None or message.giver or taken.get(part, 0) >> index & 1:
+        return
+    exchange = replace(exchange, taken={**taken, part: taken.get(part, 0) | 1 << index})
+    turn.set(exchange=exchange)
+    if part_exchange.giver_of(turn, exchange, sender, message) is None:
+        refused = {**exchange.refused, part: exchange.refused.get(part, 0) | 1 << index}
+        turn.set(exchange=replace(exchange, refused=refused))
+        _close_if_complete(turn)
+        return
+    turn.do(Keep(exchange.place, sender, part, message.payload, message.path))
+    turn.do(Measure(exchange.place, sender, part, message.payload, part_exchange.direction(turn, part)))
+
+
+def on_measured(turn: Turn, event: Measured) -> None:
+    """A part that I reduce counts from now on; of my own all are measured, to compare with what others say."""
+    exchange, part = turn.state.exchange, event.part
+    if exchange is None or exchange.place != event.place:
+        return
+    if event.giver == turn.me:
+        exchange = replace(exchange, mine={**exchange.mine, part: event.figures})
+        turn.set(exchange=exchange)
+        misconduct.look_at_rows(turn)
+        exchange = turn.state.exchange or exchange
+    if exchange.closed or part not in exchange.received:
+        return
+    index = next((i for i, pledge in enumerate(exchange.members) if pledge.peer == event.giver), None)
+    if index is None or (event.giver != turn.me and not exchange.taken.get(part, 0) >> index & 1):
+        return  # measured for an exchange of this place that was left with a branch
+    figures = {**exchange.figures, part: {**exchange.figures.get(part, {}), index: event.figures}}
+    received = {**exchange.received, part: exchange.received[part] | 1 << index}
+    part_at = exchange.part_at if event.giver == turn.me else {**exchange.part_at, event.giver: turn.now}
+    turn.set(exchange=replace(exchange, figures=figures, received=received, part_at=part_at))
+    _close_if_complete(turn)
+
+
+def replay_early(turn: Turn) -> None:
+    """Take what overtook a START or REDO that is here now; what it is still too early for is kept on."""
+    early = turn.state.early
+    turn.set(early=())
+    for sender, message in early:
+        if isinstance(message, PartSent):
+            on_part(turn, sender, message)
+        else:
+            on_mean(turn, sender, message)
+
+
+def _close_if_complete(turn: Turn) -> None:
+    exchange = turn.state.exchange
+    assert exchange is not None
+    if exchange.closed:
+        return
+    wanted = givers(exchange.members)
+    if all((bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items()):
+        _close(turn, exchange)
+
+
+def _close(turn: Turn, exchange: Exchange) -> None:
+    """No more parts: what is not here now is not in the mean."""
+    turn.set(exchange=replace(exchange, closed=True, repeat_at=turn.now + REPEAT_S))
+    turn.phase("judge", exchange.place.ballot)
+    _send_norms(turn, exchange)
+
+
+def _send_norms(turn: Turn, exchange: Exchange) -> None:
+    if not exchange.received:
+        return
+    place = exchange.place
+    found = norms.measurements(turn.rules, exchange)
+    signed = found.signed(turn.rules.keys, place.anchor, place.ballot, exchange.members)
+    turn.send((turn.owner(place.ballot),), Norms(place, signed))
+
+
+# ---- reduce ----
+
+
+def on_table(turn: Turn, sender: str, message: Table) -> None:
+    exchange = turn.state.exchange
+    if exchange is None or exchange.place != message.place or exchange.tabled:
+        return
+    if sender != turn.owner(message.place.ballot) or not _countable(turn, exchange, message):
+        return
+    turn.moved()
+    turn.phase("reduce", message.place.ballot)
+    listed = norms.listed(message.measured)
+    judgement = norms.judgement_of(turn.rules, turn.state.head, exchange.members, message.measured)
+    exchange = replace(
+        exchange, tabled=True, tabled_at=turn.now, closed=True, listed=listed, measured=message.measured,
+        judgement=judgement, basis=norms.basis_of(exchange.members, message.measured),
+    )  # fmt: skip
+    turn.set(exchange=exchange)
+    for part in exchange.received:
+        if part in listed:
+            part_exchange.reduce(turn, exchange, part, listed[part] & exchange.received[part])
+    reassignment.on_table(turn)
+    _measure_the_rest(turn, exchange)
+    misconduct.look_at_rows(turn)
+
+
+def _measure_the_rest(turn: Turn, exchange: Exchange) -> None:
+    """What others measured of me, to compare; means come first."""
+    if turn.my_pledge().root:
+        for part in sorted(exchange.listed.keys() - exchange.mine.keys() - exchange.received.keys()):
+            turn.do(Measure(exchange.place, turn.me, part, b"", part_exchange.direction(turn, part)))
+
+
+def _countable(turn: Turn, exchange: Exchange, table: Table) -> bool:
+    head, ballot = turn.state.head, exchange.place.ballot
+    return not norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, table.measured)
+
+
+def on_reduced(turn: Turn, event: Reduced) -> None:
+    exchange, round = turn.state.exchange, turn.state.ancestors.get(event.place.anchor)
+    if round is None:
+        return  # its branch was left meanwhile
+    turn.set(held={**turn.state.held, event.digest: turn.rules.means_in(round)[event.part]})
+    if exchange is None or exchange.place != event.place:
+        return
+    if event.attempt:
+        reassignment.on_reduced(turn, event)
+        return
+    mean = MeanSent(
+        event.place, 0, event.part, turn.me, event.contributors, event.digest, b"", basis=exchange.basis
+    )  # fmt: skip
+    mean = mean.signed(turn.rules.keys)
+    turn.set(exchange=replace(exchange, means={**exchange.means, event.part: mean}))
+    others = tuple(pledge.peer for pledge in exchange.members if pledge.peer != turn.me)
+    if others:
+        turn.do(SendMean(others, mean))
+
+
+def on_mean(turn: Turn, sender: str, message: MeanSent) -> None:
+    """The first mean of a part that comes is taken, but for one of a repair, which the coordinator asked for."""
+    exchange, part = turn.state.exchange, message.part
+    if exchange is None or exchange.place != message.place:
+        part_exchange.keep_early(turn, sender, message)
+        return
+    if part >= len(exchange.reducers) or (part in exchange.means and exchange.means[part].attempt >= message.attempt):
+        return
+    if message.attempt and part not in exchange.again.redo:
+        part_exchange.keep_early(turn, sender, message)
+        return
+    reducer = exchange.again.redo[part] if message.attempt else exchange.reducers[part]
+    if reducer != message.reducer or not message.genuine(turn.rules.keys) or not _agrees(exchange, message):
+        return
+    if len(message.payload) != turn.mean_bytes[part] or digest_of(message.payload) != message.digest:
+        return
+    if not turn.rules.finite(message.payload):
+        _refuse_mean(turn, message)
+        return
+    bare = replace(message, payload=b"")
+    mean_at = {**exchange.mean_at, message.reducer: turn.now}
+    turn.set(exchange=replace(exchange, means={**exchange.means, part: bare}, mean_at=mean_at))
+    if message.digest not in turn.state.held:
+        turn.do(Store(message.digest, message.payload))
+    reassignment.compare(turn, part)
+
+
+def _refuse_mean(turn: Turn, mean: MeanSent) -> None:
+    """An honest reducer leaves out what is not finite; without this one the part is reduced again."""
+    if mean.reducer not in turn.state.seen_lying:
+        layer = turn.fragment.parts[mean.part].layer
+        misconduct_reports.catch(
+            turn, mean.reducer, layer, f"its mean of part {mean.part} has numbers that are not finite"
+        )
+
+
+def _agrees(exchange: Exchange, mean: MeanSent) -> bool:
+    """Members gave what is in it, and its reducer said so before."""
+    bits = mean.contributors
+    listed = bits if mean.attempt else exchange.listed.get(mean.part, bits)
+    return bits == listed and bits != 0 and bits & ~givers(exchange.members) == 0
+
+
+def on_want(turn: Turn, sender: str, message: Want) -> None:
+    exchange = turn.state.exchange
+    if exchange is None or exchange.place != message.place or sender == turn.me:
+        return
+    if sender != turn.owner(message.place.ballot):
+        return
+    for part in dict.fromkeys(message.parts):
+        mean = exchange.means.get(part)
+        if mean is not None and mean.digest in turn.state.held:
+            turn.do(SendMean((sender,), mean))

@@ -1,0 +1,173 @@
+"""Published norms that are not those of the bytes: whoever gave the bytes objects, and shows them (the protocol, §5).
+
+Every member compares the rows about itself with what its own encoded parts come to. Where a row is wrong it
+sends the parts behind it to all members, each with its path to the root that it has pledged, so that each can
+measure them itself. Then either the reducer or the objector has lied, and everybody knows which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from peer.protocol.accusations import Objection
+from peer.protocol.block import Measurements, Row
+from peer.protocol.messages import PartSent
+from peer.protocol.norms import float_of
+from peer.rounds.interface import Measure, Measured, SendParts
+from peer.rounds.misconduct_reports import catch, exchange_at
+from peer.rounds.part_exchange import giver_of
+from peer.rounds.state import Dispute, Exchange, Figures
+from peer.rounds.transition import Turn
+
+DISPUTE = 2
+"""The attempt that a part is sent for as evidence."""
+TOLERANCE = 1e-3
+"""Of a square, and of an inner product as a share of the largest that it could be: float32 rounds, sums differ."""
+CERTAIN = 2.0
+"""Nobody objects unless it is so many tolerances off: others may compute it a little differently."""
+DISPUTES_MOST = 8
+"""That a peer looks into at a time: each costs the bytes of some parts."""
+
+
+def look_at_rows(turn: Turn) -> None:
+    """Object to one wrong row about me, once all that I gave is measured and TABLE is here."""
+    exchange = turn.state.exchange
+    if exchange is None or not exchange.tabled or exchange.objected:
+        return
+    if not exchange.listed.keys() <= exchange.mine.keys():
+        return
+    turn.set(exchange=replace(exchange, objected=True))
+    index = next(i for i, pledge in enumerate(exchange.members) if pledge.peer == turn.me)
+    for item in exchange.measured:
+        if item.reducer == turn.me:
+            continue
+        for row in item.rows:
+            if _direction_is_wrong(turn, exchange, item, row):
+                catch(turn, item.reducer, row.layer, "it compares with another mean than the last committed one")
+                return
+            mine = _parts_behind(turn, exchange, item, row.layer, index)
+            if mine and agrees(row, index, _sum(exchange.mine, mine), CERTAIN) is False:
+                _object(turn, exchange, item, row, mine)
+                return
+
+
+def _object(turn: Turn, exchange: Exchange, item: Measurements, row: Row, mine: tuple[int, ...]) -> None:
+    index = next(i for i, pledge in enumerate(exchange.members) if pledge.peer == turn.me)
+    catch(turn, item.reducer, row.layer, _claims(row, index, turn.me, _sum(exchange.mine, mine)))
+    others = [pledge.peer for pledge in exchange.members if pledge.peer != turn.me]
+    turn.send(others, Objection(exchange.place, item, row.layer))
+    for peer in others:
+        turn.do(SendParts(peer, exchange.place, mine, attempt=DISPUTE))
+
+
+def _direction_is_wrong(turn: Turn, exchange: Exchange, item: Measurements, row: Row) -> bool:
+    """The last mean is the same for all: no bytes need be shown."""
+    parts = turn.fragment.parts
+    behind = [part for part, bits in item.received if bits and parts[part].layer == row.layer]
+    known = [exchange.mine[part].direction for part in behind]
+    if not row.dots or any(square is None for square in known):
+        return False
+    right = sum(square for square in known if square is not None)
+    return abs(float_of(row.direction) - right) > CERTAIN * TOLERANCE * right
+
+
+def on_objection(turn: Turn, sender: str, message: Objection) -> None:
+    """Wait for the bytes that prove it. The row is the one that the objector shows, with its reducer's signature."""
+    exchange, item = exchange_at(turn, message.place), message.measurements
+    key = (message.place, sender)
+    if exchange is None or key in turn.state.disputes or sender == turn.me:
+        return
+    index = next((i for i, pledge in enumerate(exchange.members) if pledge.peer == sender), None)
+    row = next((row for row in item.rows if row.layer == message.layer), None)
+    if index is None or row is None or len(row.squares) != len(exchange.members):
+        return
+    behind = _parts_behind(turn, exchange, item, row.layer, index)
+    place = exchange.place
+    if not behind or not item.genuine(turn.rules.keys, place.anchor, place.ballot, exchange.members):
+        return
+    # One objection per member and exchange, and of those that stay open only the newest: nobody can fill my memory.
+    open_ones = list(turn.state.disputes.items())[-(DISPUTES_MOST - 1) :]
+    turn.set(disputes={**dict(open_ones), key: Dispute(item.reducer, index, row, behind)})
+
+
+def on_part(turn: Turn, sender: str, message: PartSent) -> None:
+    """Evidence: measure it once, if it is what its sender pledged."""
+    exchange, key = exchange_at(turn, message.place), (message.place, sender)
+    dispute = turn.state.disputes.get(key)
+    if exchange is None or dispute is None or message.giver or message.part not in dispute.parts:
+        return
+    if message.part in dispute.taken or giver_of(turn, exchange, sender, message) is None:
+        return
+    taken = replace(dispute, taken=dispute.taken | {message.part})
+    turn.set(disputes={**turn.state.disputes, key: taken})
+    direction = _direction(turn, exchange, message.part)
+    turn.do(Measure(message.place, sender, message.part, message.payload, direction, evidence=True))
+
+
+def on_measured(turn: Turn, event: Measured) -> None:
+    """With all of the bytes it is clear who lied, but where only the reducer knows the last mean."""
+    key = (event.place, event.giver)
+    dispute = turn.state.disputes.get(key)
+    if dispute is None or event.part not in dispute.parts:
+        return
+    dispute = replace(dispute, figures={**dispute.figures, event.part: event.figures})
+    turn.set(disputes={**turn.state.disputes, key: dispute})
+    if len(dispute.figures) < len(dispute.parts):
+        return
+    found, row = _sum(dispute.figures, dispute.parts), dispute.row
+    verdict = agrees(row, dispute.index, found)
+    if verdict is True:
+        catch(turn, event.giver, row.layer, f"it objected to a norm of {dispute.reducer} that is right")
+    elif verdict is False:
+        catch(turn, dispute.reducer, row.layer, _claims(row, dispute.index, event.giver, found))
+
+
+def agrees(row: Row, index: int, found: Figures, tolerances: float = 1.0) -> bool | None:
+    """Whether what a reducer published of a member is what the bytes come to; None if that cannot be told."""
+    square, tolerance = float_of(row.squares[index]), tolerances * TOLERANCE
+    if not (math.isfinite(square) and math.isfinite(found.square)):
+        return math.isfinite(square) == math.isfinite(found.square) or found.square > 1e38
+    if abs(square - found.square) > tolerance * max(square, found.square):
+        return False
+    if not row.dots:
+        return True
+    if found.direction is None:
+        return None
+    largest = math.sqrt(found.square * found.direction)
+    return abs(float_of(row.dots[index]) - found.dot) <= tolerance * largest + 1e-30
+
+
+def _parts_behind(
+    turn: Turn, exchange: Exchange, item: Measurements, layer: int, index: int
+) -> tuple[int, ...]:  # fmt: skip
+    """The parts of a layer that this reducer says it holds of a member."""
+    parts = turn.rules.fragment(exchange.round).parts
+    return tuple(
+        part for part, bits in item.received
+        if part < len(parts) and parts[part].layer == layer and bits >> index & 1
+    )  # fmt: skip
+
+
+def _direction(turn: Turn, exchange: Exchange, part: int) -> bytes:
+    """The last committed mean as it was in that exchange: of the round before that averaged the same fragment."""
+    if exchange.place.anchor not in turn.state.ancestors:
+        return b""
+    for step in reversed(turn.state.trail):
+        if step.block.update.round == exchange.round + 1 - turn.rules.fragments:
+            return step.block.update.parts[part]
+    return b""
+
+
+def _sum(figures: Mapping[int, Figures], parts: Iterable[int]) -> Figures:
+    chosen = [figures[part] for part in parts]
+    known = [item.direction for item in chosen if item.direction is not None]
+    return Figures(
+        sum(item.square for item in chosen), sum(item.dot for item in chosen), sum(known) if known else None
+    )  # fmt: skip
+
+
+def _claims(row: Row, index: int, giver: str, found: Figures) -> str:
+    said, right = math.sqrt(abs(float_of(row.squares[index]))), math.sqrt(abs(found.square))
+    return f"it says that the norm of {giver[-8:]} is {said:.4g}, its bytes come to {right:.4g}"

@@ -1,0 +1,239 @@
+"""A member's second attempts at a part: parts that are repaired, and parts that are audited (the protocol, §5.7, §10).
+
+A part whose reducer died or stalls is reduced again by the peer that the coordinator names in REDO. A few
+parts, drawn by lot, are reduced again in any case, from the same bytes, by the peer next in order: it tells
+the coordinator what they come to, who compares (`spot_audits.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from peer.protocol.block import givers
+from peer.protocol.electorate import digest
+from peer.protocol.messages import MeanSent, PartSent, Place, Redo, Show
+from peer.rounds import misconduct_reports, part_exchange, takeover, timeouts
+from peer.rounds.interface import Keep, Reduced, SendKept, SendMean, SendParts
+from peer.rounds.state import Exchange
+from peer.rounds.transition import Turn
+
+ORDERS_MOST = 2
+"""REDOs of one ballot: after NORMS and after the means. No more are obeyed, so nobody can be kept sending."""
+ROOM_BYTES = 16 << 20
+"""What a member keeps for repairs, or two contributions if that is more."""
+
+
+def look(turn: Turn) -> None:
+    """Reduce what is here when the time for a repair is over."""
+    exchange = turn.state.exchange
+    if exchange is not None:
+        for part, reducer in exchange.again.redo.items():
+            if reducer == turn.me:
+                _reduce_if_ready(turn, part)
+
+
+# ---- who does it ----
+
+
+def ranked(place: Place, part: int, names: Iterable[str]) -> list[str]:
+    """Who is next to reduce a part, in an order that all compute alike."""
+    return sorted(names, key=lambda peer: digest(place.anchor, place.ballot, part, peer))
+
+
+def draw_auditors(turn: Turn, place: Place, names: Iterable[str], reducers: tuple[str, ...]) -> dict[int, str]:
+    """The parts of this ballot that are audited, each with the peer next in order after its reducer."""
+    liars = {peer for peer, *_ in turn.state.head.caught}
+    others = {peer: set(names) - {peer} - liars for peer in set(reducers)}
+    below = int(turn.rules.audit * 2**64)
+    lots = (digest(place.anchor, place.ballot, part, "audit")[:8] for part in range(len(reducers)))
+    drawn = [part for part, lot in enumerate(lots) if int.from_bytes(lot, "big") < below and others[reducers[part]]]
+    return {part: ranked(place, part, others[reducers[part]])[0] for part in drawn}
+
+
+# ---- give ----
+
+
+def send_parts(turn: Turn, reducers: Mapping[int, str]) -> None:
+    """Send my bytes of these parts to those who reduce them a second time."""
+    exchange = _exchange(turn)
+    index = next(i for i, pledge in enumerate(exchange.members) if pledge.peer == turn.me)
+    if not exchange.members[index].root:
+        return
+    for reducer in sorted(set(reducers.values())):
+        theirs = tuple(part for part in sorted(reducers) if reducers[part] == reducer)
+        turn.do(SendParts(reducer, exchange.place, theirs, attempt=1))
+    received = exchange.again.received
+    own = {part: received[part] | 1 << index for part, reducer in reducers.items() if reducer == turn.me}
+    _change(turn, received={**received, **own})
+
+
+def on_redo(turn: Turn, sender: str, message: Redo) -> bool:
+    """Give parts to whoever reduces them in another's place; it may be me. Returns whether this was an order."""
+    exchange = turn.state.exchange
+    if exchange is None or exchange.place != message.place or sender != turn.owner(message.place.ballot):
+        return False
+    again, new = exchange.again, _new_orders(turn, exchange, message)
+    if not new or again.orders >= ORDERS_MOST:
+        return False
+    mine = [part for part, reducer in new.items() if reducer == turn.me]
+    waits = timeouts.at(turn.state, message.place.ballot)
+    _change(
+        turn, redo={**again.redo, **new}, orders=again.orders + 1,
+        suspects=again.suspects | {exchange.reducers[part] for part in new},
+        received={**dict.fromkeys(mine, 0), **again.received},
+        closes_at=turn.now + waits.exchange_s / 2, suspects_until=turn.now + waits.ack_s,
+    )  # fmt: skip
+    turn.moved()
+    send_parts(turn, {part: reducer for part, reducer in new.items() if again.auditors.get(part) != reducer})
+    for part in mine:
+        if part in again.means:
+            _announce(turn, again.means[part])
+        else:
+            _reduce_if_ready(turn, part)
+    return True
+
+
+def _new_orders(turn: Turn, exchange: Exchange, message: Redo) -> dict[int, str]:
+    """Each part once in a ballot, and to another member than before; to me no more than there is room for."""
+    again, sizes = exchange.again, turn.part_bytes
+    names = {pledge.peer for pledge in exchange.members}
+    room_bytes = max(ROOM_BYTES, 2 * sum(sizes))
+    room_bytes -= len(names) * sum(sizes[part] for part, reducer in again.redo.items() if reducer == turn.me)
+    new: dict[int, str] = {}
+    for part, reducer in message.parts:
+        if part >= len(sizes) or part in again.redo or reducer not in names or reducer == exchange.reducers[part]:
+            continue
+        room_bytes -= len(names) * sizes[part] if reducer == turn.me else 0
+        if room_bytes >= 0 or reducer != turn.me:
+            new.setdefault(part, reducer)
+    return new
+
+
+# ---- take and reduce ----
+
+
+def on_part(turn: Turn, sender: str, message: PartSent) -> None:
+    """A part of the ballot in which I am, for a second reduction."""
+    exchange = _exchange(turn)
+    again, part = exchange.again, message.part
+    index = part_exchange.giver_of(turn, exchange, sender, message)
+    if index is None:
+        return
+    if part not in again.received:
+        part_exchange.keep_early(turn, sender, message)
+        return
+    if part in again.started or again.received[part] >> index & 1:
+        return
+    turn.do(Keep(exchange.place, exchange.members[index].peer, part, message.payload, message.path))
+    _change(turn, received={**again.received, part: again.received[part] | 1 << index})
+    _reduce_if_ready(turn, part)
+
+
+def on_table(turn: Turn) -> None:
+    """What my audits are about is known now: the contributors that each reducer has signed; and what they weigh."""
+    exchange = _exchange(turn)
+    again = exchange.again
+    mine = {part: exchange.listed.get(part, 0) for part, auditor in again.auditors.items() if auditor == turn.me}
+    _change(turn, exactly=mine)
+    for part in (*mine, *(part for part, reducer in again.redo.items() if reducer == turn.me and part not in mine)):
+        _reduce_if_ready(turn, part)
+
+
+def compute(turn: Turn, part: int, contributors: int) -> None:
+    """The coordinator's own count of a part about which two peers differ; the bytes are to come."""
+    again = _exchange(turn).again
+    _change(turn, received={**again.received, part: 0}, exactly={**again.exactly, part: contributors})
+
+
+def _reduce_if_ready(turn: Turn, part: int) -> None:
+    exchange = _exchange(turn)
+    again, received = exchange.again, exchange.again.received[part]
+    contributors = received
+    if again.redo.get(part) != turn.me:
+        contributors = again.exactly.get(part, 0)
+    if part in again.started or not contributors or contributors & ~received or exchange.judgement is None:
+        return
+    if again.redo.get(part) == turn.me and _awaits_others(turn, exchange, received):
+        return
+    _change(turn, started=again.started | {part})
+    part_exchange.reduce(turn, exchange, part, contributors, attempt=1)
+
+
+def _awaits_others(turn: Turn, exchange: Exchange, received: int) -> bool:
+    """Whoever gives; those whom others replace not as long, for they are dead or late, and not if they have left."""
+    again = exchange.again
+    unlikely = again.suspects
+    if turn.now < again.suspects_until:
+        unlikely = frozenset(peer for peer in unlikely if takeover.has_left(turn, peer))
+    awaited = givers(exchange.members) & ~received
+    awaited &= ~sum(1 << i for i, pledge in enumerate(exchange.members) if pledge.peer in unlikely)
+    return bool(awaited) and turn.now < again.closes_at
+
+
+# ---- tell ----
+
+
+def on_reduced(turn: Turn, event: Reduced) -> None:
+    """A repaired part goes to all; what an audited one comes to, without its bytes, to the coordinator."""
+    exchange = _exchange(turn)
+    again = exchange.again
+    mean = MeanSent(
+        event.place, 1, event.part, turn.me, event.contributors, event.digest, b"", basis=exchange.basis
+    )  # fmt: skip
+    mean = mean.signed(turn.rules.keys)
+    _change(turn, means={**again.means, event.part: mean})
+    if again.redo.get(event.part) == turn.me:
+        _announce(turn, mean)
+    elif again.auditors.get(event.part) == turn.me:
+        turn.send((turn.owner(event.place.ballot),), mean)
+        compare(turn, event.part)
+
+
+def _announce(turn: Turn, mean: MeanSent) -> None:
+    exchange = _exchange(turn)
+    turn.set(exchange=replace(exchange, means={**exchange.means, mean.part: mean}))
+    others = tuple(pledge.peer for pledge in exchange.members if pledge.peer != turn.me)
+    if others:
+        turn.do(SendMean(others, mean))
+
+
+def compare(turn: Turn, part: int) -> None:
+    """An auditor that is not the coordinator says what it found, once both the mean and its own count are here."""
+    exchange = _exchange(turn)
+    mean, own = exchange.means.get(part), exchange.again.means.get(part)
+    if mean is None or own is None or mean.attempt or turn.me == turn.owner(exchange.place.ballot):
+        return
+    if (own.contributors, own.basis) == (mean.contributors, mean.basis) and own.digest != mean.digest:
+        misdeclared(turn, mean, own)
+
+
+def misdeclared(turn: Turn, mean: MeanSent, own: MeanSent) -> None:
+    """A reducer signed a mean that its contributors' bytes do not give."""
+    evidence = f"its mean of part {mean.part} is {mean.digest.hex()[:12]}, counted again it is {own.digest.hex()[:12]}"
+    misconduct_reports.catch(turn, mean.reducer, turn.fragment.parts[mean.part].layer, evidence)
+
+
+def on_show(turn: Turn, sender: str, message: Show) -> None:
+    """Evidence for the coordinator: the bytes that I counted, each with its path to the root its giver signed."""
+    exchange = turn.state.exchange
+    if exchange is None or exchange.place != message.place or sender != turn.owner(message.place.ballot):
+        return
+    again, mean = exchange.again, exchange.again.means.get(message.part)
+    audited = again.auditors.get(message.part) == turn.me and message.part not in again.shown
+    if mean is None or not audited or sender == turn.me:
+        return
+    _change(turn, shown=again.shown | {message.part})
+    names = tuple(pledge.peer for i, pledge in enumerate(exchange.members) if mean.contributors >> i & 1)
+    turn.do(SendKept(sender, exchange.place, message.part, names))
+
+
+def _exchange(turn: Turn) -> Exchange:
+    assert turn.state.exchange is not None
+    return turn.state.exchange
+
+
+def _change(turn: Turn, **changes: Any) -> None:
+    exchange = _exchange(turn)
+    turn.set(exchange=replace(exchange, again=replace(exchange.again, **changes)))

@@ -1,0 +1,167 @@
+"""What a peer does once, between knowing its run and training: look at the machine, fit the run to it, build."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from dataclasses import asdict
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dht.errors import HomefiresError, MemoryFull
+from peer.events import AlertRaised, PeerStarted
+from peer.settings import PeerSettings
+from peer.spec import RunSpec
+from peer.telemetry.reporter import Session
+
+if TYPE_CHECKING:
+    from peer.autotune.cache import Fit
+    from peer.train.checkpoint import Checkpoints
+    from peer.train.snapshot_writer import Snapshotter
+    from peer.train.trainer import Trainer
+
+
+def load_libraries() -> None:
+    """Seconds, in which the link loads its own, starts the daemon and dials."""
+    import peer.train.trainer  # noqa: F401
+
+
+def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session: Session) -> threading.Thread:
+    """Have the doctor look at the machine beside the start, by a thread; what it finds amiss is an alert, once.
+
+    It loads and starts nothing, so that the first step comes no later. What it does not look at (device, daemon,
+    clocks, addresses) a peer that starts finds out by itself.
+    """
+
+    where = shlex.quote(str(directory))
+
+    def look() -> None:
+        from peer.doctor.check import Status
+        from peer.doctor.glance import quiet
+
+        try:
+            checks = quiet(spec, directory, settings)
+        except (HomefiresError, OSError) as error:
+            session.warn("DOCTOR", f"the machine could not be examined: {error}")
+            return
+        for check in checks:
+            if check.status is Status.FAIL:
+                session.warn("DOCTOR", f"{check.found}; {check.fix}; look closer with: homefires doctor --dir {where}")
+
+    thread = threading.Thread(target=look, name="doctor", daemon=True)
+    thread.start()
+    return thread
+
+
+def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Session) -> Fit | None:
+    """How the run is trained on this device; None on a processor, where the spec's own micro-batch is taken.
+
+    A dry run that fails is told and changes nothing: training finds its micro-batch by halving it. So it does where a
+    dry run would use the device of a peer that is paused, or is paused meanwhile: then it is ended.
+    """
+    from peer.train.backend import choose_device
+
+    device = choose_device(settings.device)
+    if device.type == "cpu":
+        return None
+    from peer.autotune.cache import recall
+    from peer.autotune.trial import basis_of
+    from peer.autotune.trial_runner import Unwanted, find_fit, run_python
+    from peer.train.out_of_memory import free_bytes
+
+    basis = basis_of(spec, settings.device, device)
+    if session.wishes.pausing:
+        return recall(directory, basis)
+    session.say("JOINING", "trying out which micro-batch has room and is fastest; this is done once per device")
+    start = partial(run_python, unwanted=lambda: session.wishes.pausing)
+    try:
+        fit = find_fit(spec, directory, basis, start, free_bytes=free_bytes(device))
+    except Unwanted:
+        text = "trying out micro-batches was broken off, for this peer is to pause; the next start tries again"
+        session.emit(AlertRaised(level="info", code="FIT", text=text))
+        return recall(directory, basis)
+    except MemoryFull as error:
+        session.warn("FIT", f"{error}; it is tried with one sequence at a time")
+        return least_fit(spec, settings, device.type)
+    except HomefiresError as error:
+        session.warn("FIT", f"{error}; the spec's own micro-batch is taken")
+        return None
+    session.emit(AlertRaised(level="info", code="FIT", text=describe(fit, spec)))
+    return fit
+
+
+def least_fit(spec: RunSpec, settings: PeerSettings, name: str) -> Fit:
+    """The least that a device can be asked for, of which nothing was measured."""
+    from peer.autotune.cache import Basis, Fit
+
+    basis = Basis(run=spec.digest().hex(), device=settings.device, name=name, torch="", homefires="")
+    return Fit(basis=basis, sequences=1, step_s=0.0, tokens_per_s=0.0)
+
+
+def describe(fit: Fit, spec: RunSpec) -> str:
+    """One line."""
+    whole = spec.inner.sequences * spec.inner.accumulation
+    kernel = f", {fit.attention} attention" if fit.attention else ""
+    return f"{fit.sequences} of {whole} sequences at a time, {fit.precision}{kernel}: {fit.tokens_per_s:,.0f} tokens/s"
+
+
+def say_smaller(session: Session, spec: RunSpec, sequences: int) -> None:
+    """The device had no room: a micro-batch was halved."""
+    whole = spec.inner.sequences * spec.inner.accumulation
+    text = f"the device ran out of memory: from now on {sequences} of {whole} sequences at a time; nothing is lost"
+    session.warn("MEMORY", text)
+
+
+def make_trainer(
+    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Fit | None, session: Session
+) -> Trainer:
+    """Model, optimizer and data of this peer. Raises BadInput, BadSpec, MemoryFull."""
+    import torch
+
+    from peer.train.backend import choose_device
+    from peer.train.out_of_memory import telling_full_memory
+    from peer.train.trainer import Trainer
+
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    device = choose_device(settings.device)
+    with telling_full_memory(device):
+        return Trainer(spec, me, directory / "x", device, fit, partial(say_smaller, session, spec))
+
+
+def make_snapshotter(directory: Path, spec: RunSpec) -> Snapshotter:
+    """Who writes snapshots of the anchor for newcomers."""
+    from peer.train.snapshot_writer import Snapshotter
+
+    return Snapshotter(directory, spec)
+
+
+def restore(trainer: Trainer, directory: Path, session: Session) -> tuple[Checkpoints, bytes]:
+    """Be what the newest intact checkpoint says; returns the anchor it was taken at, empty without one."""
+    from peer.train.checkpoint import Checkpoints, newest
+    from peer.train.out_of_memory import telling_full_memory
+
+    checkpoints = Checkpoints(directory / "checkpoints")
+
+    def set_aside(path: Path, why: str) -> None:
+        session.warn("CHECKPOINT", f"checkpoint {path} is not used: {why}")
+        checkpoints.set_aside(path)
+
+    found = newest(checkpoints.folder, trainer.spec.digest().hex(), trainer.me, set_aside)
+    if found is None:
+        return checkpoints, b""
+    with telling_full_memory(trainer.device):
+        trainer.restore(found)
+    session.say("JOINING", f"going on from the checkpoint of round {trainer.anchor.round}")
+    return checkpoints, found.anchor
+
+
+def started(settings: PeerSettings, me: str, trainer: Trainer, directory: Path) -> PeerStarted:
+    """What a peer says of itself, once it is."""
+    return PeerStarted(
+        name=settings.name or me[-8:], version=version("homefires"), device=str(trainer.device),
+        parameters=trainer.parameters, directory=str(directory), rounds=trainer.spec.run.rounds,
+        settings=asdict(settings),
+    )  # fmt: skip

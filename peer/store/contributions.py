@@ -1,0 +1,118 @@
+"""What a peer offers for one anchor: encoded parts on disk, written once, sent in every ballot of the round.
+
+The trainer writes it; the link reads it. The file is the shared buffer between the two processes
+and the write-ahead copy at the same time: after a crash the same bytes are offered again.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import msgpack
+
+from dht.atomic_files import naming_damage, telling_full_disk, write_whole
+from dht.errors import BadInput
+from peer.codec.blockwise import Floats
+from peer.codec.codec import Codec
+from peer.protocol import merkle
+from peer.protocol.block import Pledge, Ranges
+from peer.protocol.electorate import digest_of
+from peer.protocol.layout import Part
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What stands behind a contribution."""
+
+    tokens: int
+    steps: int
+    ranges: Ranges
+    staleness: int = 0
+    """Rounds since the oldest work in it was done."""
+
+
+def write_contribution(
+    folder: Path, anchor: bytes, balance: Floats, parts: tuple[Part, ...], codec: Codec, effort: Effort
+) -> None:
+    """Encode the balance part by part and have it on disk (fsync) under the anchor's name. Raises DiskFull."""
+    leaves = []
+    path = folder / f"{anchor.hex()}.parts"
+    scratch = path.with_name(path.name + ".new")
+    with telling_full_disk(folder), scratch.open("wb") as file:
+        for part in parts:
+            payload = codec.encode(balance[part.start : part.start + part.size])
+            leaves.append(digest_of(payload))
+            file.write(payload)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)  # never in place: the link may have mapped an earlier file of this name
+    pledge = (effort.tokens, effort.steps, effort.ranges, effort.staleness, tuple(leaves))
+    write_whole(folder / f"{anchor.hex()}.pledge", msgpack.packb(pledge))
+
+
+class Contribution:
+    """A contribution on disk, mapped into memory. Raises BadInput for a damaged one."""
+
+    def __init__(self, folder: Path, anchor: bytes, parts: tuple[Part, ...], codec: Codec) -> None:
+        self._path = folder / f"{anchor.hex()}.parts"
+        with naming_damage(self._path.with_suffix(".pledge")):
+            fields = msgpack.unpackb(self._path.with_suffix(".pledge").read_bytes(), use_list=False)
+            tokens, steps, ranges, staleness, self.leaves = fields
+        self.anchor = anchor
+        self.effort = Effort(tokens, steps, ranges, staleness)
+        self._ends = tuple(accumulate(codec.part_bytes(part.size) for part in parts))
+        with naming_damage(self._path), self._path.open("rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if len(self._bytes) != self._ends[-1]:
+                raise ValueError(f"{len(self._bytes)} bytes where {self._ends[-1]} were written")
+
+    @classmethod
+    def find(cls, folder: Path, anchor: bytes, parts: tuple[Part, ...], codec: Codec) -> Contribution | None:
+        """The contribution for `anchor`; None if this peer froze none."""
+        if not is_written(folder, anchor):
+            return None
+        return cls(folder, anchor, parts, codec)
+
+    def check(self) -> None:
+        """Compare every byte with what was pledged. Raises BadInput."""
+        for part, leaf in enumerate(self.leaves):
+            if digest_of(self.payload(part)) != leaf:
+                raise BadInput(f"{self._path} is damaged; bring it back, or join with a new folder")
+
+    def payload(self, part: int) -> bytes:
+        """Encoded bytes of one part."""
+        return self._bytes[self._ends[part - 1] if part else 0 : self._ends[part]]
+
+    def path(self, part: int) -> tuple[bytes, ...]:
+        """Merkle path of one part to the pledged root."""
+        return merkle.path(self.leaves, part)
+
+    def pledge(self, peer: str, bandwidth_bps: int = 0) -> Pledge:
+        """The unsigned pledge that stands for this contribution; its upload in bits per second, 0 if not known."""
+        return Pledge(
+            peer, self.anchor, merkle.root(self.leaves), self.effort.tokens, self.effort.steps, bandwidth_bps, False,
+            self.effort.ranges, self.effort.staleness,
+        )  # fmt: skip
+
+
+def is_written(folder: Path, anchor: bytes) -> bool:
+    """Whether a whole contribution for `anchor` is on disk."""
+    return (folder / f"{anchor.hex()}.pledge").exists()
+
+
+def keep_newest(folder: Path, rounds: int, anchor: bytes) -> None:
+    """Delete all contributions but that to `anchor` and the newest others, `rounds` in all; and what a crash left.
+
+    That to `anchor` stays by its name: a machine's clock may have gone back since the others were written.
+    """
+    others = [path for path in folder.glob("*.pledge") if path.stem != anchor.hex()]
+    others.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in others[rounds - 1 :]:
+        path.unlink()
+    for path in [*folder.glob("*.parts"), *folder.glob("*.new")]:
+        if not path.with_suffix(".pledge").exists():
+            path.unlink()

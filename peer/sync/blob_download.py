@@ -1,0 +1,242 @@
+"""One snapshot from several donors at once: every chunk is checked, and a download that was cut goes on where it was.
+
+snapshots/<name>.part/    what has arrived; which chunks those are is found by their digests
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+from dht.atomic_files import telling_full_disk, write_whole
+from dht.errors import BadInput, DiskFull, Unreachable
+from peer.events import AlertRaised, Event, TransferProgressed
+from peer.protocol.electorate import digest_of
+from peer.store import snapshots
+from peer.store.snapshots import FOLDER, MANIFEST_BYTES, VECTORS, Manifest
+from peer.sync.blob_server import BUSY, CHUNK, MANIFEST, ask_chunk
+from peer.sync.chain_status import Asker, Choice
+
+DONORS = 4
+"""At a time; further ones step in for those that are left out."""
+LANES = 2
+"""Chunks that one donor is asked for at a time."""
+CHUNK_TIMEOUT_S = 30.0
+MANIFEST_TIMEOUT_S = 120.0
+"""For all donors together."""
+MANIFEST_NEXT_S = 10.0
+"""A donor that has not given the manifest in this time is not the only one to be asked."""
+BUSY_S = 0.5
+"""A donor that is busy is asked again after so long."""
+FAILURES = 2
+"""Who has not answered so many times in a row is left out."""
+SAY_EVERY_S = 1.0
+
+
+async def fetch_manifest(asker: Asker, choice: Choice) -> Manifest:
+    """The manifest of the chosen snapshot, from the first donor that gives it. Raises Unreachable.
+
+    One after the other is asked: the next as soon as the last one has nothing, or is slow.
+    """
+    waiting = deque(choice.donors)
+    asked: set[asyncio.Task[Manifest | None]] = set()
+    try:
+        async with asyncio.timeout(MANIFEST_TIMEOUT_S):
+            while waiting or asked:
+                if waiting:
+                    asked.add(asyncio.create_task(_ask_manifest(asker, waiting.popleft(), choice)))
+                patience_s = MANIFEST_NEXT_S if waiting else None
+                done, asked = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                for manifest in [task.result() for task in done]:
+                    if manifest is not None:
+                        return manifest
+    except TimeoutError:
+        pass  # those that are still at it are too slow
+    finally:
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    raise Unreachable(f"no peer gave the manifest of the snapshot of round {choice.offer.round}")
+
+
+async def _ask_manifest(asker: Asker, donor: str, choice: Choice) -> Manifest | None:
+    try:
+        packed = await asker.ask(donor, MANIFEST, MANIFEST_TIMEOUT_S, MANIFEST_BYTES, choice.offer.manifest)
+        if packed is None or digest_of(packed) != choice.offer.manifest:
+            return None
+        return Manifest.from_bytes(packed)
+    except (Unreachable, ValueError):
+        return None
+
+
+class Download:
+    """Fetches the snapshot that `manifest` describes."""
+
+    def __init__(
+        self, directory: Path, asker: Asker, manifest: Manifest, donors: tuple[str, ...], executor: Executor,
+        say: Callable[[Event], None],
+    ) -> None:  # fmt: skip
+        self._directory, self._asker, self._manifest, self._executor, self._say = (
+            directory, asker, manifest, executor, say
+        )  # fmt: skip
+        self._digest = digest_of(manifest.to_bytes())
+        self._waiting = deque(donors)
+        self._serving: list[str] = []
+        self.left_out: set[str] = set()
+        """Donors that lied, or stopped."""
+        self._part = directory / FOLDER / f"{manifest.name}.part"
+        self._missing: deque[int] = deque()
+        self._asked: dict[int, set[str]] = {}
+        """Chunks on their way, and who was asked for them."""
+        self._done_bytes = 0
+        self._said_at = float("-inf")
+
+    async def run(self) -> Path:
+        """Have the snapshot on disk, whole and under its name.
+
+        Raises Unreachable if all donors are left out: what has arrived stays for the next try. Raises
+        DiskFull, and BadInput if the chunks are those of the manifest but not the state that it names.
+        """
+        loop = asyncio.get_running_loop()
+        self._missing.extend(await loop.run_in_executor(self._executor, self._prepare))
+        missing_bytes = sum(self._manifest.chunk_bytes(chunk) for chunk in self._missing)
+        self._done_bytes = self._manifest.vector_bytes - missing_bytes
+        with telling_full_disk(self._part), (self._part / VECTORS).open("r+b") as file:
+            await self._fetch_all(file.fileno())
+            await loop.run_in_executor(self._executor, os.fsync, file.fileno())
+        self._tell(last=True)
+        state = await loop.run_in_executor(self._executor, snapshots.state_digest, self._part, self._manifest)
+        if state != self._manifest.state:
+            shutil.rmtree(self._part)
+            raise BadInput(f"the snapshot of round {self._manifest.round} is not of the state that it names")
+        return snapshots.publish(self._directory, self._part, self._manifest)
+
+    def _prepare(self) -> list[int]:
+        """Make room, drop what is left of other downloads; returns the chunks that are not here yet."""
+        for old in (self._directory / FOLDER).glob("*.part"):
+            if old != self._part:
+                shutil.rmtree(old)
+        whole = self._part.with_suffix("")
+        if whole.exists() and not self._part.exists():
+            whole.rename(self._part)  # a crash came before the chain began there
+        self._part.mkdir(parents=True, exist_ok=True)
+        vectors = self._part / VECTORS
+        here = vectors.stat().st_blocks * 512 if vectors.exists() else 0
+        needed, free = self._manifest.vector_bytes - here, shutil.disk_usage(self._part).free
+        if free < 1.2 * needed:
+            raise DiskFull(f"no room for the snapshot: {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free")
+        write_whole(self._part / snapshots.MANIFEST, self._manifest.to_bytes())
+        with telling_full_disk(self._part), vectors.open("ab") as file:
+            file.truncate(self._manifest.vector_bytes)
+        chunks = range(len(self._manifest.chunks))
+        return [chunk for chunk in chunks if snapshots.read_chunk(self._part, self._manifest, chunk) is None]
+
+    # ---- donors ----
+
+    async def _fetch_all(self, file: int) -> None:
+        slots = [asyncio.create_task(self._fill_slot(file)) for _ in range(min(DONORS, len(self._waiting)))]
+        try:
+            for slot in asyncio.as_completed(slots):
+                await slot
+                if self._is_done():
+                    break
+        finally:
+            for slot in slots:
+                slot.cancel()
+            await asyncio.gather(*slots, return_exceptions=True)
+        if not self._is_done():
+            raise Unreachable(f"nobody is left who gives the snapshot of round {self._manifest.round}")
+
+    async def _fill_slot(self, file: int) -> None:
+        """Take from one donor after the other, as each is left out."""
+        while self._waiting and not self._is_done():
+            donor = self._waiting.popleft()
+            self._serving.append(donor)
+            async with asyncio.TaskGroup() as lanes:
+                for _ in range(LANES):
+                    lanes.create_task(self._take_from(donor, file))
+            self._serving.remove(donor)
+
+    async def _take_from(self, donor: str, file: int) -> None:
+        """Chunks from one donor until there are no more to ask for, or it is left out."""
+        failures = 0
+        while donor not in self.left_out and (chunk := self._next(donor)) is not None:
+            try:
+                request = ask_chunk(self._digest, chunk)
+                payload = await self._asker.ask(
+                    donor, CHUNK, CHUNK_TIMEOUT_S, self._manifest.chunk_bytes(chunk), request
+                )  # fmt: skip
+            except Unreachable as error:
+                failures += 1
+                self._put_back(chunk, donor)
+                if failures >= FAILURES:
+                    self._leave_out(donor, f"stopped giving the snapshot ({error})")
+                continue
+            if payload == BUSY:
+                self._put_back(chunk, donor)
+                await asyncio.sleep(BUSY_S)
+            elif payload is None:
+                self._put_back(chunk, donor)
+                self._leave_out(donor, "no longer has the snapshot")
+            elif digest_of(payload) != self._manifest.chunks[chunk]:
+                self._put_back(chunk, donor)
+                self._leave_out(donor, f"gave wrong bytes for chunk {chunk} of the snapshot")
+            else:
+                failures = 0
+                self._arrived(file, chunk, payload)
+
+    def _next(self, donor: str) -> int | None:
+        """A chunk that nobody was asked for; at the end also one that another donor is slow to give."""
+        if self._missing:
+            chunk = self._missing.popleft()
+            self._asked.setdefault(chunk, set()).add(donor)
+            return chunk
+        slow = next((chunk for chunk, donors in self._asked.items() if donor not in donors), None)
+        if slow is not None:
+            self._asked[slow].add(donor)
+        return slow
+
+    def _put_back(self, chunk: int, donor: str) -> None:
+        donors = self._asked.get(chunk)
+        if donors is None:
+            return  # another donor has given it
+        donors.discard(donor)
+        if not donors:
+            del self._asked[chunk]
+            self._missing.appendleft(chunk)
+
+    def _arrived(self, file: int, chunk: int, payload: bytes) -> None:
+        if self._asked.pop(chunk, None) is None:
+            return
+        with telling_full_disk(self._part):
+            written = os.pwrite(file, payload, chunk * snapshots.CHUNK_BYTES)
+        if written < len(payload):
+            raise DiskFull(f"the disk that holds {self._part} is full")
+        self._done_bytes += len(payload)
+        self._tell()
+
+    def _leave_out(self, donor: str, why: str) -> None:
+        if donor not in self.left_out:
+            self.left_out.add(donor)
+            self._say(AlertRaised(level="warning", code="DONOR", text=f"{donor} {why}: others are asked"))
+
+    def _is_done(self) -> bool:
+        return not self._missing and not self._asked
+
+    def _tell(self, *, last: bool = False) -> None:
+        """How far it is, at most once in SAY_EVERY_S."""
+        now = time.monotonic()
+        if not last and now - self._said_at < SAY_EVERY_S:
+            return
+        self._said_at = now
+        source = ", ".join(donor[-8:] for donor in sorted(self._serving))
+        total_bytes = self._manifest.vector_bytes
+        self._say(
+            TransferProgressed(what="snapshot", source=source, bytes_done=self._done_bytes, bytes_total=total_bytes)
+        )

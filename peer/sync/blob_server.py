@@ -1,0 +1,252 @@
+"""What a peer gives to newcomers: word of its chain, manifests and chunks of its snapshots.
+
+It happens on streams of its own, and waits while this peer exchanges parts of a round: giving a
+snapshot must not be felt by those who train.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import msgpack
+
+from dht.errors import BadInput
+from dht.streams.rpc import Answer
+from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import DIGEST_BYTES, blobs, integer, octets, pack, row, rows
+from peer.store import snapshots
+from peer.store.chain import ChainOnDisk
+from peer.store.snapshots import Manifest
+
+STANDING = "chain"
+MANIFEST = "manifest"
+CHUNK = "chunk"
+BUSY = b""
+"""Answers a question that may be put again later."""
+STANDING_BYTES = 1 << 12
+ANCHORS_MOST = 64
+OFFERS_MOST = 4
+TAKERS = 4
+"""Peers that are given chunks at a time."""
+TAKER_S = 10.0
+"""Who has not asked for so long is no taker any more."""
+HOLD_S = 60.0
+"""A snapshot that somebody takes can be read for so long after the last question, though newer ones replace it."""
+QUIET_S = 5.0
+"""A question waits this long for the exchange of a round to end; then it is put off."""
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A snapshot that a peer can give."""
+
+    round: int
+    anchor: bytes
+    manifest: bytes
+    """Digest of its manifest."""
+    vector_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What a peer says of its chain."""
+
+    round: int
+    weight: int
+    shared: int
+    """Round of the newest of the asker's anchors that is on this chain; -1 for none."""
+    offers: tuple[Offer, ...]
+
+    def to_bytes(self) -> bytes:
+        offers = tuple((item.round, item.anchor, item.manifest, item.vector_bytes) for item in self.offers)
+        return pack((self.round, self.weight, self.shared, offers))
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> Standing:
+        """Raises ValueError."""
+        round, weight, shared, offers = row(_unpacked(packed), 4)
+        return cls(
+            round=integer(round, 0), weight=integer(weight, 0), shared=integer(shared, -1),
+            offers=tuple(_offer(item) for item in rows(offers, OFFERS_MOST)),
+        )  # fmt: skip
+
+
+def ask_standing(anchors: tuple[bytes, ...]) -> bytes:
+    """The request behind STANDING; the newest of my anchors first."""
+    return pack(anchors[:ANCHORS_MOST])
+
+
+def ask_chunk(manifest: bytes, chunk: int) -> bytes:
+    """The request behind CHUNK."""
+    return pack((manifest, chunk))
+
+
+class Answers(Protocol):
+    """Where questions of other peers arrive."""
+
+    def answer(self, name: str, answer: Answer) -> None: ...
+
+
+@dataclass
+class Held:
+    """A snapshot that is kept open."""
+
+    manifest: Manifest
+    vectors: BinaryIO
+    asked_at: float
+
+
+class Donor:
+    """Answers the questions of newcomers from one run directory."""
+
+    def __init__(self, directory: Path, executor: Executor, upload_bps: int) -> None:
+        self.disk: ChainOnDisk | None = None
+        """The chain; None while this peer has none to speak of."""
+        self.is_exchanging: Callable[[], bool] = lambda: False
+        """Whether a round needs the line now."""
+        self._directory, self._executor, self._upload_bps = directory, executor, upload_bps
+        self._manifests: dict[str, tuple[bytes, Manifest]] = {}
+        """By the folder's name: the manifest's digest, and what it says."""
+        self._held: dict[bytes, Held] = {}
+        """By the manifest's digest: what somebody takes."""
+        self._takers: dict[str, float] = {}
+        self._free_at = 0.0
+
+    def listen(self, node: Answers) -> None:
+        """Answer from now on."""
+        node.answer(STANDING, self.standing)
+        node.answer(MANIFEST, self.manifest)
+        node.answer(CHUNK, self.chunk)
+
+    def allow(self, upload_bps: int) -> None:
+        """Give so much from now on; 0 gives none."""
+        self._upload_bps = upload_bps
+
+    def close(self) -> None:
+        """Give nothing any more."""
+        self.disk = None
+        self._manifests.clear()
+        while self._held:
+            self._held.popitem()[1].vectors.close()
+
+    async def standing(self, peer: str, request: bytes) -> bytes | None:
+        """Where my chain stands, and which snapshots I have."""
+        if self.disk is None:
+            return None
+        try:
+            anchors = blobs(_unpacked(request), ANCHORS_MOST)
+        except ValueError:
+            return None
+        known = self.disk.ancestors
+        offers = [
+            Offer(round=item.round, anchor=item.anchor, manifest=digest, vector_bytes=item.vector_bytes)
+            for digest, item in self._offered(known)
+        ]
+        return Standing(
+            round=self.disk.head.round, weight=self.disk.head.weight,
+            shared=next((known[anchor] for anchor in anchors if anchor in known), -1),
+            offers=tuple(offers if self._upload_bps else ())[-OFFERS_MOST:],
+        ).to_bytes()  # fmt: skip
+
+    async def manifest(self, peer: str, request: bytes) -> bytes | None:
+        """The manifest with this digest; nothing if others are served."""
+        if not self._takes_on(peer) or (held := self._hold(request)) is None:
+            return None
+        return held.manifest.to_bytes()
+
+    async def chunk(self, peer: str, request: bytes) -> bytes | None:
+        """One chunk of a snapshot; BUSY if others are served or a round needs the line."""
+        try:
+            digest, number = row(_unpacked(request), 2)
+            held = self._hold(octets(digest, DIGEST_BYTES))
+            if held is None:
+                return None
+            integer(number, 0, len(held.manifest.chunks) - 1)
+        except ValueError:
+            return None
+        if not self._takes_on(peer) or not await self._is_free(held.manifest.chunk_bytes(number)):
+            return BUSY
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._executor, snapshots.chunk_at, held.vectors.fileno(), held.manifest, number
+        )  # fmt: skip
+
+    def _hold(self, digest: bytes) -> Held | None:
+        """Keep a snapshot open that somebody takes: the trainer removes it when it has written two newer ones."""
+        loop = asyncio.get_running_loop()
+        if digest not in self._held:
+            name = next((name for name, (known, _) in self._manifests.items() if known == digest), "")
+            path = self._directory / snapshots.FOLDER / name / snapshots.VECTORS
+            if not name or not path.exists():
+                return None
+            self._held[digest] = Held(self._manifests[name][1], path.open("rb"), time.monotonic())
+            loop.call_later(HOLD_S, self._let_go, digest)
+        self._held[digest].asked_at = time.monotonic()
+        return self._held[digest]
+
+    def _let_go(self, digest: bytes) -> None:
+        if digest not in self._held:
+            return
+        rest_s = self._held[digest].asked_at + HOLD_S - time.monotonic()
+        if rest_s > 0:
+            asyncio.get_running_loop().call_later(rest_s, self._let_go, digest)
+        else:
+            self._held.pop(digest).vectors.close()
+
+    def _offered(self, known: dict[bytes, int]) -> list[tuple[bytes, Manifest]]:
+        """Snapshots on my chain, oldest first. One that is damaged or goes away meanwhile is not offered."""
+        names = {snapshots.path_of(self._directory, *item).name for item in snapshots.names(self._directory)}
+        self._manifests = {name: item for name, item in self._manifests.items() if name in names}
+        for name in sorted(names - self._manifests.keys()):
+            try:
+                manifest = snapshots.read_manifest(self._directory / snapshots.FOLDER / name)
+            except BadInput:
+                continue
+            self._manifests[name] = (digest_of(manifest.to_bytes()), manifest)
+        return [self._manifests[name] for name in sorted(self._manifests) if self._manifests[name][1].anchor in known]
+
+    def _takes_on(self, peer: str) -> bool:
+        if not self._upload_bps:
+            return False
+        now = time.monotonic()
+        self._takers = {other: at for other, at in self._takers.items() if now - at < TAKER_S}
+        if peer not in self._takers and len(self._takers) >= TAKERS:
+            return False
+        self._takers[peer] = now
+        return True
+
+    async def _is_free(self, size_bytes: int) -> bool:
+        """Wait until no round needs the line and the rate allows so many bytes more; False if that takes long."""
+        until = time.monotonic() + QUIET_S
+        while (now := time.monotonic()) < until and self._upload_bps:
+            if self.is_exchanging():
+                await asyncio.sleep(POLL_S)
+            elif now < self._free_at:
+                await asyncio.sleep(min(self._free_at, until) - now)
+            else:
+                self._free_at = now + size_bytes * 8 / self._upload_bps
+                return True
+        return False
+
+
+def _offer(value: object) -> Offer:
+    round, anchor, manifest, vector_bytes = row(value, 4)
+    return Offer(
+        round=integer(round, 1), anchor=octets(anchor, DIGEST_BYTES), manifest=octets(manifest, DIGEST_BYTES),
+        vector_bytes=integer(vector_bytes, 8),
+    )  # fmt: skip
+
+
+def _unpacked(packed: bytes) -> object:
+    """Raises ValueError."""
+    try:
+        return msgpack.unpackb(packed, use_list=False, max_array_len=ANCHORS_MOST, max_map_len=0, max_ext_len=0)
+    except msgpack.UnpackException as error:
+        raise ValueError(f"not msgpack: {error}") from error

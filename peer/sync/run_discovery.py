@@ -1,0 +1,173 @@
+"""Before the first round: find out what the run is, and who founds it.
+
+Everything comes from whoever has it, the bootstrap node or any peer, and is checked against the invite: peers need no
+bootstrap node to let a newcomer in who reaches one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from dht.atomic_files import naming_damage, write_whole
+from dht.errors import HomefiresError, RunMismatch, Unreachable
+from dht.fingerprint import words
+from dht.invite import Invite
+from dht.node import Node
+from dht.reach.addresses import peer_id_in
+from dht.records import MAX_RECORD_BYTES, Genesis, Malformed, Record, unpack, unpack_body, verify_record
+from dht.records import pack as pack_record
+from dht.rejections import Code
+from peer import spec as specs
+from peer.link.announcements import Notices
+from peer.link.channel import LinkLost, LinkPipe
+from peer.protocol.messages import HeadSent
+from peer.store.run_directory import read_genesis, require_same_start
+
+SPEC_TIMEOUT_S = 30.0
+ASK_TIMEOUT_S = 10.0
+ASK_AGAIN_S = 0.5
+ASK_GENESIS_S = 5.0
+ASK_GENESIS_MOST = 8
+"""Peers at a time."""
+MAX_SPEC_BYTES = 1 << 16
+LAYERS = "layers"
+"""Under this name a link gives the sizes of the model's layers, for who checks the chain without a model."""
+OFFER_EVERY_S = 20.0
+LOOK_EVERY_S = 0.5
+
+
+async def find_spec(node: Node, invite: Invite, directory: Path) -> str:
+    """The spec's text, from my disk, from whoever the invite names or from a peer; its hash is the invite's.
+
+    A stream may be cut at any time, so everyone is asked again until `SPEC_TIMEOUT_S`. Raises Unreachable.
+    """
+    path = directory / "spec.toml"
+    if path.exists() and _matches(path.read_bytes(), invite.spec_hash):
+        return path.read_text()
+    failures: dict[str, str] = {}
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SPEC_TIMEOUT_S):
+            served = await _ask_until_given(node, invite, failures)
+            text = specs.dump(specs.parse(served.decode()))
+            write_whole(path, text.encode())  # as this program writes it, so that an audit can tell every byte
+            return text
+    raise Unreachable(f"the run's spec could not be fetched: {'; '.join(failures.values())}")
+
+
+async def _ask_until_given(node: Node, invite: Invite, failures: dict[str, str]) -> bytes:
+    """Ask one after the other; why one failed is left in `failures`, by peer."""
+    while True:
+        for peer in await _around(node, map(peer_id_in, invite.addrs)):
+            try:
+                served = await node.ask(peer, "spec", ASK_TIMEOUT_S, MAX_SPEC_BYTES)
+            except Unreachable as error:
+                failures[peer] = str(error)
+                continue
+            if served is not None and _matches(served, invite.spec_hash):
+                return served
+            failures[peer] = f"{peer} serves no spec"
+            if served is not None:
+                failures[peer] = f"{peer} serves another spec"
+                node.refusals(Code.SPEC, peer, "it serves another spec than the invite names")
+        await asyncio.sleep(ASK_AGAIN_S)
+
+
+async def _around(node: Node, named: Iterable[str]) -> tuple[str, ...]:
+    """Who may have it: those that this node is connected with, and those that are named."""
+    connected: Iterable[str] = ()
+    with suppress(Unreachable):
+        connected = await node.connections()
+    return tuple(dict.fromkeys([*connected, *named]))
+
+
+async def find_genesis(
+    node: Node, notices: Notices, pipe: LinkPipe, organiser: str, directory: Path, state: bytes
+) -> Genesis:
+    """The founders, named once by the organiser; until then this peer offers itself with its initial `state`.
+
+    Raises RunMismatch if the founders start from other parameters or another organiser named them, LinkLost if the
+    trainer leaves.
+    """
+    path = directory / "genesis"
+    if path.exists():
+        _require_organiser(path, organiser)
+        return _checked(read_genesis(directory), state)
+    offered_at = float("-inf")
+    while (record := await said_genesis(node, notices, organiser)) is None:
+        if offered_at == float("-inf"):
+            pipe.send("waiting", "waiting for the organiser to name the founders")
+        if time.monotonic() - offered_at > OFFER_EVERY_S:
+            offered_at = time.monotonic()
+            await notices.publish(HeadSent(b"", -1, 0, state, True, 0, 0, False))
+        await _pause(pipe, LOOK_EVERY_S)
+    write_whole(path, pack_record(record))
+    return _checked(read_genesis(directory), state)
+
+
+async def said_genesis(node: Node, notices: Notices, organiser: str) -> Record | None:
+    """The organiser's record, from the board or from a peer: on the board it ends soon after the organiser's node."""
+    record = await notices.read_genesis(organiser)
+    if record is not None:
+        return record
+    peers = await _around(node, ())
+    answers = await asyncio.gather(*(_ask_genesis(node, peer) for peer in peers[:ASK_GENESIS_MOST]))
+    for peer, answer in zip(peers, answers, strict=False):
+        if answer is None:
+            continue
+        if answer.author == organiser and verify_record(answer, notices.run) and _is_genesis(answer, notices.run):
+            return answer
+        node.refusals(Code.ORGANISER, peer, "it gives a genesis that the organiser of the invite has not signed")
+    return None
+
+
+async def _ask_genesis(node: Node, peer: str) -> Record | None:
+    with suppress(Unreachable, Malformed):
+        served = await node.ask(peer, "genesis", ASK_GENESIS_S, MAX_RECORD_BYTES)
+        return None if served is None else unpack(served)
+    return None
+
+
+def _is_genesis(record: Record, run: bytes) -> bool:
+    try:
+        body = unpack_body(record)
+    except Malformed:
+        return False
+    return isinstance(body, Genesis) and body.run == run
+
+
+def _require_organiser(path: Path, organiser: str) -> None:
+    """Raises RunMismatch."""
+    with naming_damage(path):
+        author = unpack(path.read_bytes()).author
+    if author != organiser:
+        raise RunMismatch(
+            f"{path} names the founders in the name of {words(author)}, the invite is of {words(organiser)}: another "
+            "organiser; ask for an invite of the run that this folder belongs to, or join with a new folder"
+        )
+
+
+async def _pause(pipe: LinkPipe, seconds: float) -> None:
+    """Wait, but let go at once when the trainer ends: it has nothing else to say yet."""
+    try:
+        async with asyncio.timeout(seconds):
+            kind, *_ = await pipe.receive()
+    except TimeoutError:
+        return
+    assert kind in ("leave", "finish"), kind
+    raise LinkLost
+
+
+def _checked(genesis: Genesis, state: bytes) -> Genesis:
+    require_same_start(genesis, state)
+    return genesis
+
+
+def _matches(served: bytes, run: bytes) -> bool:
+    try:
+        return specs.parse(served.decode()).digest() == run
+    except (HomefiresError, UnicodeDecodeError):
+        return False

@@ -1,0 +1,147 @@
+"""A peer whose chain does not lead to where the others are: it takes a snapshot from several of them.
+
+It happens while the round machine does not run: before a newcomer's first round, and when a peer
+finds that nobody has any more what follows its own chain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dht.errors import BadInput, Unreachable
+from dht.node import Node
+from peer.events import AlertRaised, Event, PeerStateChanged
+from peer.link.announcements import Notices
+from peer.protocol.messages import HeadSent
+from peer.store.chain import ChainOnDisk, adopt
+from peer.store.snapshots import Manifest
+from peer.sync.blob_download import Download, fetch_manifest
+from peer.sync.blob_server import Standing
+from peer.sync.chain_status import Choice, choose, is_cut_off, is_shorter, survey
+
+log = logging.getLogger(__name__)
+
+LOOK_TRIES = 3
+"""A peer that finds nobody on the board looks again so often before it goes on alone."""
+LOOK_S = 5.0
+LOOK_AGAIN_S = 1.0
+TRY_AGAIN_S = 3.0
+RESYNC = "RESYNC"
+
+Others = dict[str, tuple[HeadSent | None, tuple[str, ...]]]
+"""By peer id: its HEAD, None before it takes part, and where it can be dialled."""
+
+
+@dataclass
+class Syncer:
+    """Finds out whether the chain on this disk can be followed, and brings a snapshot if not."""
+
+    node: Node
+    notices: Notices
+    directory: Path
+    elements: int
+    """Parameters of the model."""
+    round_bytes: int
+    """Encoded size of an update, on the average."""
+    keep_rounds: int
+    executor: Executor
+    say: Callable[[Event], None]
+    refused: frozenset[bytes] = frozenset()
+    """Digests of manifests that are not what they seemed to be."""
+    _silent: set[str] = field(default_factory=set)
+    """Donors that failed; they are asked again when nobody else is left."""
+
+    async def find_need(self, disk: ChainOnDisk) -> str:
+        """Why this peer needs a snapshot: nobody has what follows its chain, or a newcomer has less to load; or ""."""
+        is_newcomer = disk.head.round == 0 and self.notices.identity.peer_id not in disk.head.members
+        others = await self._read_others(LOOK_TRIES if is_newcomer else 1)
+        goal = max((head.round for head, _ in others.values() if head is not None), default=0)
+        if goal - disk.head.round <= self.keep_rounds:
+            return ""
+        standings = await self._survey(disk, others)
+        if is_cut_off(standings, disk.head.weight):
+            return f"the others are at round {goal} and no longer have what follows round {disk.head.round} here"
+        choice = choose(standings)
+        if disk.head.round == 0 and choice is not None and is_shorter(choice, standings, 0, self.round_bytes):
+            return f"{goal} updates are more to load than a snapshot"
+        return ""
+
+    async def bring(self, disk: ChainOnDisk, why: str) -> Manifest:
+        """Have a snapshot on disk, and the chain begin there; tries until somebody gives one. Raises DiskFull.
+
+        Who has a past is told `why` its chain is given up.
+        """
+        if disk.head.round:
+            text = f"{why}: this peer goes on from a snapshot and keeps what it has learned and nobody can have counted"
+            self.say(AlertRaised(level="warning", code=RESYNC, text=text))
+        while True:
+            choice = await self._choose(disk)
+            if choice is None:
+                self.say(PeerStateChanged(state="SYNCING", why="looking for peers that give a snapshot"))
+                await asyncio.sleep(TRY_AGAIN_S)
+                continue
+            try:
+                manifest = await self._fetch(choice)
+            except Unreachable as error:
+                log.info("%s", error)
+                await asyncio.sleep(TRY_AGAIN_S)
+                continue
+            except BadInput as error:
+                self.refused |= {choice.offer.manifest}
+                self.say(AlertRaised(level="warning", code=RESYNC, text=f"{error}: refused"))
+                continue
+            adopt(self.directory, manifest.base)
+            return manifest
+
+    async def _choose(self, disk: ChainOnDisk) -> Choice | None:
+        standings = await self._survey(disk, await self._read_others(1))
+        further = {peer: standing for peer, standing in standings.items() if standing.weight >= disk.head.weight}
+        trusted = {peer: standing for peer, standing in further.items() if peer not in self._silent}
+        choice = choose(trusted, self.refused)
+        if choice is None:
+            self._silent.clear()
+        return choice or choose(further, self.refused)
+
+    async def _fetch(self, choice: Choice) -> Manifest:
+        manifest = await fetch_manifest(self.node, choice)
+        about = (manifest.run, manifest.round, manifest.anchor, manifest.elements)
+        if about != (self.notices.run, choice.offer.round, choice.offer.anchor, self.elements):
+            raise BadInput(f"the snapshot of round {choice.offer.round} is of another run or model")
+        self.say(
+            PeerStateChanged(
+                state="SYNCING",
+                why=f"taking the snapshot of round {manifest.round} ({manifest.vector_bytes / 1e6:,.0f} MB) "
+                f"from {len(choice.donors)} peers",
+            )
+        )
+        download = Download(self.directory, self.node, manifest, choice.donors, self.executor, self.say)
+        try:
+            await download.run()
+        finally:
+            self._silent |= download.left_out
+        return manifest
+
+    async def _read_others(self, tries: int) -> Others:
+        """Who is on the board."""
+        for left in reversed(range(tries)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    if (others := await self.notices.read_others()) or not left:
+                        return others
+            await asyncio.sleep(LOOK_AGAIN_S)
+        return {}
+
+    async def _survey(self, disk: ChainOnDisk, others: Others) -> dict[str, Standing]:
+        """What they say of their chains, once they are dialled."""
+        await asyncio.gather(*(self.node.meet(peer, addresses) for peer, (_, addresses) in others.items()))
+        return await survey(self.node, others, self._anchors(disk))
+
+    def _anchors(self, disk: ChainOnDisk) -> tuple[bytes, ...]:
+        """From which I could go on: as far back as a fork may lead."""
+        return tuple(head.anchor for head in reversed(disk.heads[-self.keep_rounds - 1 :]))

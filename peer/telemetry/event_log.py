@@ -1,0 +1,84 @@
+"""Events of one process, numbered, on stdout and in the run directory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dht.atomic_files import telling_full_disk
+from dht.errors import DiskFull
+from peer.events import Event, Line, format_line
+
+FILE_BYTES = 16 << 20
+OLD_FILES = 3
+
+
+class EventWriter:
+    """Writes each event as one line to stdout and to `events.jsonl`, which rotates (`.1` is the newest old file).
+
+    The numbers go on where an earlier process in the same directory stopped. On a full disk the
+    file lacks lines, which is no reason to stop training.
+    """
+
+    def __init__(self, run: str, peer: str, directory: Path) -> None:
+        self._run, self._peer = run, peer
+        path = directory / "events.jsonl"
+        self._seq = _next_number(path)
+        self._file = logging.Logger("events")
+        self._file.addHandler(_File(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8"))
+
+    def emit(self, event: Event) -> int:
+        """Write one event, flushed; returns its number."""
+        number = self._seq
+        text = format_line(Line(seq=number, t=time.time(), run=self._run, peer=self._peer, event=event))
+        self._seq += 1
+        self._file.info(text)
+        print(text, flush=True)
+        return number
+
+    def close(self) -> None:
+        """Close the file."""
+        with _without_full_disk():
+            for handler in self._file.handlers:
+                handler.close()
+
+
+class _File(logging.handlers.RotatingFileHandler):
+    """Raises what goes wrong, but for a full disk."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        with _without_full_disk():
+            raise
+
+
+@contextmanager
+def _without_full_disk() -> Iterator[None]:
+    with suppress(DiskFull), telling_full_disk(Path("events.jsonl")):
+        yield
+
+
+def print_event(event: Event) -> None:
+    """An event of a process that never got as far as to have a run directory."""
+    sys.stdout.write(format_line(Line(seq=0, t=time.time(), run="", peer="", event=event)) + "\n")
+    sys.stdout.flush()
+
+
+def _next_number(path: Path) -> int:
+    """One more than the number of the last whole line."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - (1 << 16)))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        try:
+            return int(json.loads(line)["seq"]) + 1
+        except (ValueError, KeyError, TypeError):
+            continue
+    return 0

@@ -1,0 +1,130 @@
+"""`python -m peer.testing.faulty_peer INVITE --dir DIR …`: `python -m peer join` with a network that can be broken and
+a trainer that can err.
+
+Faults that strike in the trainer's own phases strike when their event has been printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import peer.session
+import peer.startup
+from dht.errors import BadInput
+from peer.__main__ import main
+from peer.events import PhaseEntered, RoundStarted, parse_line
+from peer.link.handle import LinkChild
+from peer.settings import PeerSettings
+from peer.spec import RunSpec
+from peer.store.contributions import Effort
+from peer.telemetry.reporter import Session
+from peer.testing.fault_channel import BOOKS, Striker
+from peer.testing.faults import Odd
+from peer.testing.pacing import is_paced, slow_down
+from peer.testing.short_waits import hurry
+
+if TYPE_CHECKING:
+    from peer.autotune.cache import Fit
+    from peer.train.trainer import Trainer
+
+TRAINER_PHASES = ("freeze", "apply")
+"""Those that the trainer reports; "train" begins with `RoundStarted`. The rest is the link's."""
+
+
+class WatchedOutput(io.TextIOBase):
+    """stdout that is read on its way out: a whole line is printed first, then what is due strikes."""
+
+    def __init__(self, inner: TextIO, directory: Path) -> None:
+        self._inner, self._directory = inner, directory
+        self._striker = Striker(directory, by_link=False)
+        self._text = ""
+        self._odd: list[Odd] = []
+
+    def write(self, text: str) -> int:
+        """Keep the text until `flush`."""
+        self._text += text
+        return len(text)
+
+    def flush(self) -> None:
+        """Print what was kept."""
+        text, self._text = self._text, ""
+        self._inner.write(text)
+        self._inner.flush()
+        for line in text.splitlines():
+            self._look_at(line)
+
+    def _look_at(self, text: str) -> None:
+        line = parse_line(text)
+        match line.event if line else None:
+            case RoundStarted(round=round):
+                self._strike("train", round)
+            case PhaseEntered(round=round, phase=phase) if phase in TRAINER_PHASES:
+                self._strike(phase, round)
+
+    def _strike(self, phase: str, round: int) -> None:
+        # What breaks the network is passed on to the link by the swarm, which hears of the strike.
+        self._odd += [fault for fault in self._striker.enter(phase, round) if isinstance(fault, Odd)]
+
+    def take_odd(self) -> list[Odd]:
+        """What is to be odd in the contribution that is frozen now."""
+        odd, self._odd = self._odd, []
+        return odd
+
+
+def let_be_odd(trainer: Trainer, take_odd: Callable[[], list[Odd]]) -> None:
+    """Have what this trainer writes down as its contribution pass through here: the trainer believes that it is so."""
+    write_contribution = trainer._write_contribution
+
+    def write_odd_contribution(anchor: bytes, effort: Effort) -> None:
+        for odd in take_odd():
+            _distort(trainer, odd)
+        write_contribution(anchor, effort)
+
+    vars(trainer)["_write_contribution"] = write_odd_contribution
+
+
+def _distort(trainer: Trainer, odd: Odd) -> None:
+    """Raises BadInput for a layer that the model does not have."""
+    if odd.layer and odd.layer not in trainer.layer_names:
+        raise BadInput(f"{odd}: the model has no such layer; it has {', '.join(trainer.layer_names)}")
+    start = 0
+    for name, size in zip(trainer.layer_names, trainer.layer_sizes, strict=True):
+        if odd.layer in ("", name):
+            trainer._balance.flat[start : start + size].mul_(odd.factor)
+        start += size
+
+
+def run() -> int:
+    """Take part; the exit code of `python -m peer join`."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--dir", type=Path, required=True)
+    directory = parser.parse_known_args()[0].dir
+    hurry(directory)
+    sys.stdout = watched = WatchedOutput(sys.stdout, directory)
+    LinkChild.module = "peer.testing.faulty_link"
+    make_trainer = peer.startup.make_trainer
+
+    def make_faulty_trainer(
+        spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Fit | None, session: Session
+    ) -> Trainer:
+        trainer = make_trainer(spec, settings, me, directory, fit, session)
+        let_be_odd(trainer, watched.take_odd)
+        if is_paced(directory):
+            slow_down(trainer, settings.min_step_s, spec.inner.accumulation)
+        if (directory / BOOKS).exists():
+            from peer.testing.ledger_check import keep_books
+
+            keep_books(trainer, directory)
+        return trainer
+
+    vars(peer.session)["make_trainer"] = make_faulty_trainer
+    return main(["join", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,145 @@
+"""What a peer has produced, kept beside its balance: at the end nothing of it may be missing.
+
+On every anchor, part by part: produced = counted on the chain that leads there + balance + discounted. What the chain
+counted is told by its blocks and the contributions on disk, so that whoever adds up need not believe the peer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from peer.codec.codec import Codec
+from peer.model.build import build
+from peer.model.flat import FlatParameters
+from peer.protocol.block import Block, Update
+from peer.protocol.layout import cut
+from peer.protocol.settlement import Settlement, settle
+from peer.spec import RunSpec
+from peer.store.contributions import Contribution
+from peer.store.run_directory import first_head, read_blocks, read_genesis, read_undone
+from peer.train.apply import Means, Move
+from peer.train.checkpoint import Checkpoint
+from peer.train.residual import Balance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from peer.train.trainer import Trainer
+
+FILE = "books.safetensors"
+
+
+class BookedBalance(Balance):
+    """A balance beside which double precision says what went in, and what was given up for its age."""
+
+    def __init__(self, flat: Tensor) -> None:
+        super().__init__(flat)
+        self.produced = torch.zeros(flat.numel(), dtype=torch.float64)
+        self.discounted = torch.zeros(flat.numel(), dtype=torch.float64)
+
+    @torch.no_grad()
+    def take_progress(self, part: slice, start: Tensor, now: Tensor) -> None:
+        """Note it, and take it."""
+        self.produced[part] += start.double() - now.double()
+        super().take_progress(part, start, now)
+
+    @torch.no_grad()
+    def aged(self, part: slice, gamma: float) -> None:
+        """Note what is given up, and give it up."""
+        self.discounted[part] += self.flat[part].double() * (1 - gamma)
+        super().aged(part, gamma)
+
+    @torch.no_grad()
+    def note(self, move: Move) -> None:
+        """What a move is about to take of whole parts, tile by tile."""
+        now = move.flat.new()
+        for piece, outcome in zip(move.parts, move.outcomes, strict=True):
+            part = slice(piece.start, piece.start + piece.size)
+            self.produced[part] += move.start[part].double() - now[part].double()
+            if outcome is Settlement.MISSED:
+                self.discounted[part] += self.flat[part].double() * (1 - move.spec.round.gamma)
+
+
+def keep_books(trainer: Trainer, directory: Path) -> None:
+    """Have this trainer's balance noted, and the books written with every checkpoint. Not for runs with `overlap`."""
+    balance = trainer._balance = trainer._ledger.balance = BookedBalance(trainer._balance.flat)
+    take_checkpoint, begin_move = trainer.checkpoint, trainer._begin_move
+
+    def note_move(update: Update, mine: Contribution | None, means: Means) -> Move:
+        move = begin_move(update, mine, means)
+        balance.note(move)
+        return move
+
+    def take_both(anchor: bytes) -> Checkpoint:
+        checkpoint = take_checkpoint(anchor)
+        vectors = {"produced": balance.produced, "discounted": balance.discounted, "balance": balance.flat}
+        save_file(vectors, directory / FILE, {"anchor": anchor.hex()})
+        return checkpoint
+
+    vars(trainer)["checkpoint"] = take_both
+    vars(trainer)["_begin_move"] = note_move
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """The books of one peer beside its chain; norms in the units of Δ."""
+
+    anchor: str
+    """Where it stood when it wrote them."""
+    produced: float
+    missing: float
+    """The largest element of what is neither counted, nor owed, nor discounted: what rounding leaves."""
+    undone: tuple[float, ...]
+    """The largest element of each contribution that a branch had counted which was left."""
+
+
+def audit_books(directory: Path, spec: RunSpec, me: str) -> Audited:
+    """Add up what a peer that has ended left in its directory. Raises BadInput for what is damaged."""
+    with safe_open(directory / FILE, "pt") as file:
+        anchor = file.metadata()["anchor"]
+        produced, discounted, owed = (file.get_tensor(name) for name in ("produced", "discounted", "balance"))
+    chain, heads = read_blocks(directory, first_head(read_genesis(directory)))
+    at = next(number for number, head in enumerate(heads) if head.anchor.hex() == anchor)
+    contributions = _Contributions(directory, spec, me)
+    counted = contributions.sum_of(chain[:at])
+    missing = produced - counted - discounted - owed.double()
+    undone = (contributions.sum_of([block]) for block in read_undone(directory).values())
+    return Audited(
+        anchor=anchor, produced=_largest(produced), missing=_largest(missing), undone=tuple(map(_largest, undone))
+    )
+
+
+def _largest(vector: Tensor) -> float:
+    return float(vector.abs().max()) if vector.isfinite().all() else math.inf
+
+
+class _Contributions:
+    """What one peer put into blocks, read from the files that it offered."""
+
+    def __init__(self, directory: Path, spec: RunSpec, me: str) -> None:
+        self._folder, self._me, self._codec = directory / "x", me, Codec(spec.codec.wire)
+        self._layers = [layer.size for layer in FlatParameters(build(spec)).layers]
+        self._parts = cut(self._layers, spec.codec.part_elements)
+
+    def sum_of(self, blocks: Iterable[Block]) -> Tensor:
+        """What these blocks counted of it, in double precision. A contribution that is gone is an AssertionError."""
+        total = torch.zeros(sum(self._layers), dtype=torch.float64)
+        for block in blocks:
+            outcomes = settle(block.update, self._me, frozen=True)
+            if Settlement.COUNTED not in outcomes:
+                continue
+            mine = Contribution.find(self._folder, block.update.parent, self._parts, self._codec)
+            assert mine is not None, f"round {block.update.round} counted what {self._me} never offered"
+            for number, (part, outcome) in enumerate(zip(self._parts, outcomes, strict=True)):
+                if outcome is Settlement.COUNTED:
+                    decoded = torch.from_numpy(self._codec.decode(mine.payload(number))[: part.size])
+                    total[part.start : part.start + part.size] += decoded.double()
+        return total

@@ -1,0 +1,288 @@
+"""One logical peer: the product's own driver and round machine over memory, with a trainer of integers.
+
+It trains (makes random movements), freezes, takes part, applies; it can crash, stall and come back. What it shares
+with the peers of the simulator is `peer.simulate.simulated_peer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
+
+from dht.errors import BadInput
+from dht.streams.base import MakeFrame, OnFrame, Streams
+from peer.events import Event as Reported
+from peer.protocol import merkle
+from peer.protocol.block import Block, Pledge
+from peer.protocol.electorate import digest_of
+from peer.rounds.driver import Driver
+from peer.rounds.interface import Progressed
+from peer.rounds.state import Head
+from peer.simulate.memory_network import MemoryNetwork
+from peer.simulate.simulated_peer import Crashed as Crashed  # who injects faults need not know where it is
+from peer.simulate.simulated_peer import Surroundings as AnySurroundings
+from peer.simulate.simulated_peer import SwarmPeer
+from peer.testing.faulty_streams import FaultyStreams
+from peer.testing.integer_sums import PARTS, IntegerDisk, IntegerSums, Ledger
+
+TRAIN_S = (2.0, 6.0)
+"""Shortest and longest time of the inner steps of a round."""
+APPLY_S = 0.05
+
+
+class Surroundings(AnySurroundings, Protocol):
+    """What all peers of a world share."""
+
+    rng: Random
+    fragments: int
+
+    @property
+    def network(self) -> MemoryNetwork:
+        """What carries frames."""
+
+    def committing(self, peer: LogicalPeer, block: Block, head: Head) -> None:
+        """The peer is about to append a block to its chain."""
+
+    def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: Head) -> None:
+        """The peer is about to take these blocks off its chain and to stand at `head` again."""
+
+    def donor(self, peer: LogicalPeer) -> IntegerDisk | None:
+        """The heaviest chain of those whom the peer reaches, if it is heavier than its own."""
+
+    def resyncing(self, peer: LogicalPeer, donor: IntegerDisk) -> None:
+        """The peer is about to give its chain up for that of another."""
+
+    def resynced(self, peer: LogicalPeer) -> None:
+        """The peer has another chain on its disk than it had."""
+
+    def offered(self, peer: LogicalPeer, anchor: bytes, payloads: list[bytes]) -> None:
+        """The peer has written what it gives for an anchor."""
+
+    def applied(self, peer: LogicalPeer, block: Block) -> None:
+        """The peer has taken the outer step of a block, perhaps again after a crash."""
+
+    def entered(self, peer: LogicalPeer, phase: str, round: int) -> None:
+        """The peer enters a phase of the round from anchor `round`; may raise `Crashed`."""
+
+
+class LogicalPeer(SwarmPeer):
+    """One peer of a world of logical peers. Public fields are there for tests to look at and break."""
+
+    world: Surroundings
+    disk: IntegerDisk
+
+    def __init__(self, world: Surroundings, name: str) -> None:
+        disk = IntegerDisk(
+            self, world.genesis, world.rules(name).keep_rounds,
+            on_commit=lambda block, head: world.committing(self, block, head),
+            on_undo=lambda blocks, head: world.undoing(self, blocks, head),
+            ledger=Ledger(world.genesis.anchor, fragments=world.fragments),
+        )  # fmt: skip
+        super().__init__(world, name, disk)
+        self.produced = [0] * PARTS
+        self.lost = [0] * PARTS
+        """Movement that was only in memory when the peer crashed."""
+        self.reports: list[Reported] = []
+        """What it told the people, in all its lives."""
+        self.fuse: int | None = None
+        """After this many more effects the peer crashes."""
+        self.streams = FaultyStreams(
+            world.network.connect(name), lambda: world.now, self.later, Random(f"{name} {world.rng.random()}")
+        )
+        self._unsaved = [0] * PARTS
+        self.boot()
+
+    # ---- life and death ----
+
+    def recover(self) -> None:
+        """The books as they were written."""
+        self.fuse = None
+        self.ledger = self.disk.ledger.copy()
+        self._follow_the_chain()
+
+    def connect(self) -> Streams:
+        """The switches stay as they are."""
+        self.streams.reconnect(self.world.network.connect(self.name))
+        return FusedStreams(self, self.streams)
+
+    def make_driver(self, streams: Streams) -> Driver:
+        """With integers for tensors."""
+        world, disk = self.world, self.disk
+        return Driver(
+            self.state_on_disk(), clock=lambda: world.now, streams=streams, disk=disk,
+            arithmetic=IntegerSums(disk, world.rng, noise=1 if world.rules(self.name).audit else 16),
+            trainer=self, report=self.report, publish=self.publish,
+        )  # fmt: skip
+
+    def chance(self) -> float:
+        """From the world's seed."""
+        return self.world.rng.random()
+
+    def _follow_the_chain(self) -> None:
+        """Bring the ledger to the newest anchor on disk; a crash may have left it behind, or on a branch left since."""
+        disk = self.disk
+        on_chain = {disk.genesis.anchor, *(head.anchor for head in disk.heads)}
+        while self.ledger.anchor not in on_chain:
+            self._undo(disk.undone[self.ledger.anchor])
+        for block in disk.blocks[self.ledger.round :]:
+            self._apply(block)
+
+    def crash(self) -> None:
+        """Everything in memory is gone."""
+        super().crash()
+        for part in range(PARTS):
+            self.lost[part] += self._unsaved[part]
+        self._unsaved = [0] * PARTS
+
+    def distort(self, factor: float, layer: str) -> None:
+        """What it owes is `factor` times as much from now on, in the part called `layer` or, if that is empty, in all.
+
+        Raises BadInput for a part that does not exist.
+        """
+        names = [str(part) for part in range(PARTS)]
+        if layer and layer not in names:
+            raise BadInput(f"there is no layer {layer!r}; a logical peer has {', '.join(names)}")
+        for part in range(PARTS):
+            if layer in ("", str(part)):
+                more = round((factor - 1) * self.ledger.balance[part])
+                self.produced[part] += more
+                self._unsaved[part] += more
+                self.ledger.balance[part] += more
+
+    def burn(self) -> None:
+        """One more effect; the fuse may have burnt out."""
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse <= 0:
+                raise Crashed
+
+    # ---- what goes on all the time ----
+
+    def is_cut_off(self, other: str) -> bool:
+        """Also by the switches of its own streams."""
+        return super().is_cut_off(other) or self.streams.is_cut(other)
+
+    def report(self, event: Reported) -> None:
+        """Kept for the tests."""
+        self.reports.append(event)
+        super().report(event)
+
+    def entered(self, phase: str, round: int) -> None:
+        """The world may strike."""
+        self.world.entered(self, phase, round)
+
+    # ---- the trainer ----
+
+    def _train(self) -> None:
+        head = self.driver.state.head
+        self.entered("train", head.round)
+        seconds = self.world.rng.uniform(*TRAIN_S)
+        self.later(seconds / 2, self._half, head.anchor)
+        self.later(seconds, self._freeze, head.anchor)
+
+    def _half(self, anchor: bytes) -> None:
+        if self.driver.state.head.anchor == anchor and self.driver.state.pledge is None:
+            self._move()
+            self.driver.deliver(Progressed(self.world.now, 0.6))
+
+    def _move(self) -> None:
+        for part in range(PARTS):
+            movement = self.world.rng.randrange(-1000, 1000)
+            self.produced[part] += movement
+            self._unsaved[part] += movement
+            self.ledger.balance[part] += movement
+
+    def _end_training(self) -> None:
+        """The last movement of the round."""
+        self._move()
+
+    def _offer(self, anchor: bytes) -> Pledge:
+        payloads = self.ledger.encoded_balance()
+        root = merkle.root([digest_of(payload) for payload in payloads])
+        pledge = Pledge(self.name, anchor, root, tokens=100, steps=10, bandwidth_bps=0, leaving=False)
+        pledge = pledge.signed(self.driver.state.rules.keys)
+        self.disk.save_contribution(pledge, payloads)
+        self.world.offered(self, anchor, payloads)
+        self._save()
+        return pledge
+
+    def committed(self, block: Block, head: Head) -> None:
+        """Told by the driver; the block is on disk."""
+        self.entered("apply", block.update.round - 1)
+        self._apply(block)
+        self.burn()
+        self._save()
+        self.later(APPLY_S, self._applied, head.anchor)
+
+    def undone(self, blocks: Sequence[Block], head: Head) -> None:
+        """Told by the driver: these blocks are off the chain, newest first; the peer stands at `head` again."""
+        for block in blocks:
+            self._undo(block)
+        assert self.ledger.anchor == head.anchor
+        self.burn()
+        self._save()
+        self.later(APPLY_S, self._applied, head.anchor)
+
+    def resync(self, why: str) -> None:
+        """Told by the driver: begin anew from what another has, if one is in reach, and keep the balance.
+
+        What the chain that is left had counted and this peer cannot give again is lost.
+        """
+        donor = self.world.donor(self)
+        if donor is None:
+            return
+        self.world.resyncing(self, donor)
+        for part in range(PARTS):
+            self.lost[part] += self.ledger.counted[part]
+        self.ledger = Ledger(
+            self.disk.genesis.anchor, balance=self.ledger.balance, discounted=self.ledger.discounted,
+            fragments=self.world.fragments,
+        )  # fmt: skip
+        self.disk.start_anew(donor)
+        self.world.resynced(self)
+        self._save()
+        self.world.scheduler.call_in(0.0, self.boot)
+        raise Crashed
+
+    def state_digest(self) -> bytes:
+        """H(θ) of the newest anchor that was applied."""
+        return digest_of(repr(self.ledger.theta).encode())
+
+    def _save(self) -> None:
+        self.disk.ledger = self.ledger.copy()
+        self._unsaved = [0] * PARTS
+
+    def _apply(self, block: Block) -> None:
+        self.ledger.apply(self.name, block.update, self.disk.offered(block.update.parent), self.disk.objects)
+        self.world.applied(self, block)
+
+    def _undo(self, block: Block) -> None:
+        self.ledger.undo(self.name, block.update, self.disk.offered(block.update.parent), self.disk.objects)
+
+
+class FusedStreams:
+    """Streams whose sends burn the fuse of their peer, and wait while it is stalled."""
+
+    def __init__(self, peer: LogicalPeer, streams: Streams) -> None:
+        self._peer, self._streams = peer, streams
+
+    def send(self, to: str, frame: bytes) -> None:
+        """Queue a frame."""
+        self._peer.burn()
+        self._unless_stalled(self._streams.send, to, frame)
+
+    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+        """Queue a frame that is made later."""
+        self._peer.burn()
+        self._unless_stalled(self._streams.send_when_free, to, make_frame)
+
+    def listen(self, on_frame: OnFrame) -> None:
+        """Set the listener."""
+        self._streams.listen(on_frame)
+
+    def _unless_stalled(self, send: Callable[..., None], *args: object) -> None:
+        if self._peer.stalled_until > self._peer.world.now:
+            self._peer.later(0.0, send, *args)
+        else:
+            send(*args)

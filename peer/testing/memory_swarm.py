@@ -1,0 +1,227 @@
+"""Logical peers in one process, on a virtual clock, and what must hold among them whatever happens."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from random import Random
+
+from peer.aggregation.aggregation_rules import PLAIN, Standards
+from peer.events import AlertRaised
+from peer.protocol.block import VOID, Block
+from peer.protocol.electorate import genesis_anchor, next_anchor
+from peer.protocol.messages import HeadSent
+from peer.rounds.state import Head, Rules
+from peer.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
+from peer.testing.integer_sums import MODEL, PART_BYTES, PARTS, IntegerDisk, Ledger, ModelKeys, averaged, decoded
+from peer.testing.memory_peer import LogicalPeer
+from peer.testing.swarm_contract import Committed
+
+RUN = b"r" * 32
+ACCUSED = ("EQUIVOCATION", "MISDECLARED")
+"""What only liars do."""
+
+
+class World:
+    """N founders, a network, a clock and a seed; the same seed gives the same history.
+
+    Invariants: never two firm updates for one anchor, and without takeover never two of any kind; equal
+    anchors, equal bits; for each peer and part, exactly, what its chain counted + balance + discounted +
+    lost = produced. The first is checked at every commit, the rest by `check`. With `takeover_s` = 0 peers
+    stop rather than fork.
+    """
+
+    def __init__(
+        self, seed: int, peers: int, link: LinkModel | None = None, *, takeover_s: float = 0.0,
+        audit: float = 0.0, judge: Standards = PLAIN, fragments: int = 1,
+    ) -> None:  # fmt: skip
+        self.takeover_s, self.audit, self.judge = takeover_s, audit, judge
+        self.fragments = fragments
+        self.rng = Random(seed)
+        self.scheduler = Scheduler()
+        self.network = MemoryNetwork(self.scheduler, Random(seed + 1), link)
+        self.board: dict[str, HeadSent] = {}
+        """What newcomers read. It has no faults."""
+        names = tuple(f"p{index}" for index in range(peers))
+        anchor = genesis_anchor(RUN, names, b"")
+        self.genesis = Head(anchor=anchor, round=0, weight=0, electorate=tuple(sorted(names)), members=names)
+        self.updates: dict[bytes, set[bytes]] = defaultdict(set)
+        """The updates that followed each anchor: one, or with takeover several."""
+        self.firm: dict[bytes, bytes] = {}
+        """The one update of each anchor that its own electorate decided."""
+        self.contributions: dict[tuple[str, bytes], list[bytes]] = {}
+        """What each peer offered for each anchor."""
+        self.written_off: set[tuple[str, bytes]] = set()
+        """Which of them their peers have forgotten, with a branch that was too old to be undone."""
+        self.liars: set[str] = set()
+        """Peers that do not keep to the protocol, in tests that make some."""
+        self.counts: Counter[str] = Counter()
+        """What happened so far, over all peers."""
+        self.committed_at: dict[str, list[float]] = defaultdict(list)
+        """When each peer committed something."""
+        self.thetas: dict[bytes, list[int]] = {}
+        self.on_phase: Callable[[LogicalPeer, str, int], None] | None = None
+        """Called when a peer enters a phase of a round."""
+        self.index: dict[str, int] = {}
+        self.history: list[list[Committed]] = []
+        """What each peer has committed."""
+        self.peers: list[LogicalPeer] = []
+        for _ in names:
+            self.join()
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the world began."""
+        return self.scheduler.now
+
+    @property
+    def commits(self) -> int:
+        """Commits so far, over all peers, those undone since included."""
+        return self.counts["commits"]
+
+    @property
+    def forked(self) -> int:
+        """Anchors that more than one update followed."""
+        return sum(len(updates) > 1 for updates in self.updates.values())
+
+    def join(self) -> LogicalPeer:
+        """One more peer. Those that come after the founders find the others on the board."""
+        index = len(self.peers)
+        name = f"p{index}"
+        self.index[name] = index
+        self.history.append([])
+        self.peers.append(LogicalPeer(self, name))
+        return self.peers[-1]
+
+    def rules(self, name: str) -> Rules:
+        """The rules of a peer: a round takes some 8 s."""
+        return Rules(
+            me=name, keys=ModelKeys(name), parts=MODEL, part_bytes=(PART_BYTES,) * PARTS, fragments=self.fragments,
+            gather_s=3.0, ack_s=1.0, exchange_s=2.0, stagger_s=1.0,
+            takeover_s=self.takeover_s, audit=self.audit, tokens_cap=10**9, judge=self.judge,
+        )  # fmt: skip
+
+    # ---- told by the peers ----
+
+    def entered(self, peer: LogicalPeer, phase: str, round: int) -> None:
+        """A peer enters a phase."""
+        if self.on_phase is not None:
+            self.on_phase(peer, phase, round)
+
+    def committing(self, peer: LogicalPeer, block: Block, head: Head) -> None:
+        """Never two firm updates for one anchor; everybody who commits one computes the same next anchor."""
+        update, digest = block.update, block.update.digest
+        self.updates[update.parent].add(digest)
+        if block.firm:
+            firm = self.firm.setdefault(update.parent, digest)
+            assert firm == digest, f"two firm updates for round {update.round} at {self.now:.2f} s"
+        one = len(self.updates[update.parent]) == 1
+        assert one or self.takeover_s, f"two updates for round {update.round} at {self.now:.2f} s"
+        assert block.firm or self.takeover_s, f"a weak update for round {update.round} without takeover"
+        assert head.anchor == next_anchor(update.parent, digest)
+        assert update.parent == peer.disk.head.anchor, f"{peer.name} commits what does not follow its head"
+        self._count(peer, block)
+
+    def _count(self, peer: LogicalPeer, block: Block) -> None:
+        decided = block.votes[0].ballot
+        self.committed_at[peer.name].append(self.now)
+        self.counts["commits"] += 1
+        self.counts["weak"] += not block.firm
+        self.counts["later ballot"] += decided > 0
+        self.counts["proposed again"] += decided > block.update.ballot
+        self.counts["void parts"] += block.update.parts.count(VOID)
+        self.counts["rolled back"] += sum(map(block.update.rolled_back, range(len(block.update.parts))))
+        self.counts["refused"] += sum(row.count(0) for row in block.update.weights)
+
+    def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: Head) -> None:
+        """A fork is left: what the peer has committed is the branch that it goes back to."""
+        assert self.takeover_s, f"{peer.name} undoes round {blocks[0].update.round} where nothing can fork"
+        self.counts["undone"] += len(blocks)
+        del self.history[self.index[peer.name]][head.round :]
+
+    def donor(self, peer: LogicalPeer) -> IntegerDisk | None:
+        """The heaviest chain of those whom the peer reaches, if it is heavier than its own."""
+        others = [other for other in self.peers if other.alive and not peer.is_cut_off(other.name)]
+        heaviest = max(others, key=lambda other: other.disk.head.weight)
+        return heaviest.disk if heaviest.disk.head.weight > peer.disk.head.weight else None
+
+    def resyncing(self, peer: LogicalPeer, donor: IntegerDisk) -> None:
+        """Only a fork that is too old to be undone is given up."""
+        theirs = {head.anchor for head in donor.heads}
+        apart = [head for head in peer.disk.heads if head.anchor not in theirs]
+        old = len(apart) > peer.disk.keep_rounds
+        assert old or not apart, f"{peer.name} gives up {len(apart)} rounds that it could undo"
+
+    def resynced(self, peer: LogicalPeer) -> None:
+        """A branch is left that is too old to be undone: what its updates counted of the peer is written off."""
+        self.counts["resynced"] += 1
+        self.history[self.index[peer.name]].clear()
+        kept = peer.disk.contributions
+        self.written_off |= {key for key in self.contributions if key[0] == peer.name and key[1] not in kept}
+
+    def offered(self, peer: LogicalPeer, anchor: bytes, payloads: list[bytes]) -> None:
+        """One contribution per anchor, in all the lives of a peer."""
+        first = self.contributions.setdefault((peer.name, anchor), payloads)
+        assert first == payloads, f"{peer.name} offers two contributions for one anchor"
+
+    def applied(self, peer: LogicalPeer, block: Block) -> None:
+        """A peer stands at a new anchor; standing there again after a crash, it has the same bits."""
+        update, history = block.update, self.history[self.index[peer.name]]
+        state = peer.state_digest().hex()
+        if update.round <= len(history):
+            assert history[update.round - 1].state == state, f"{peer.name} replays round {update.round} to other bits"
+            return
+        history.append(
+            Committed(
+                round=update.round, digest=next_anchor(update.parent, update.digest).hex(), state=state,
+                group=frozenset(self.index[pledge.peer] for pledge in update.members), at_s=self.now,
+            )
+        )  # fmt: skip
+
+    # ---- what must hold ----
+
+    def check(self) -> None:
+        """Equal head, equal state; for each peer and part the books balance; and nobody accuses the honest."""
+        for peer in self.peers:
+            ledger = peer.ledger if peer.alive else peer.disk.ledger
+            if ledger.anchor == peer.disk.head.anchor:
+                theta = self.thetas.setdefault(peer.disk.head.anchor, list(ledger.theta))
+                assert theta == ledger.theta, f"{peer.name} has other bits at round {ledger.round}"
+            for part in range(PARTS):
+                books = ledger.counted[part] + ledger.balance[part] + ledger.discounted[part] + peer.lost[part]
+                assert books == peer.produced[part], f"{peer.name} part {part}: {books} of {peer.produced[part]}"
+            self._check_counted(peer, ledger)
+            accused = [event.text for event in peer.reports if isinstance(event, AlertRaised) and event.code in ACCUSED]
+            assert not accused or self.liars, f"{peer.name} accuses the honest: {accused[0]}"
+
+    def apart(self) -> str:
+        """Which live peers are more than one round behind, or not on the chain of the newest; empty if none is."""
+        live = [peer for peer in self.peers if peer.alive]
+        newest = max(live, key=lambda peer: peer.disk.head.round).disk
+        chain = {head.anchor for head in (newest.genesis, *newest.heads)}
+        behind = [peer.name for peer in live if peer.disk.head.round < newest.head.round - 1]
+        forked = [peer.name for peer in live if peer.disk.head.anchor not in chain]
+        rounds = [peer.disk.head.round for peer in live]
+        return f"left behind: {behind}, forked off: {forked}, of {rounds}" if behind or forked else ""
+
+    def _check_counted(self, peer: LogicalPeer, ledger: Ledger) -> None:
+        """What a peer booked as counted is what the chain up to where its ledger stands says it gave."""
+        for part in range(PARTS):
+            on_chain = sum(
+                decoded(self.contributions[peer.name, block.update.parent][at])
+                for block in self._chain_to(peer.disk, ledger.anchor)
+                for at, averages in enumerate(averaged(block.update.round - 1, self.fragments))
+                if averages == part
+                and (peer.name, block.update.parent) not in self.written_off
+                and block.update.contributed(peer.name, at)
+            )
+            assert on_chain == ledger.counted[part], f"{peer.name} part {part}: counted twice or not at all"
+
+    def _chain_to(self, disk: IntegerDisk, anchor: bytes) -> Iterator[Block]:
+        """The blocks up to an anchor, newest first: those of the branch that was left, if a crash came in between."""
+        rounds = {head.anchor: head.round for head in (disk.genesis, *disk.heads)}
+        while anchor not in rounds:
+            block = disk.undone[anchor]
+            yield block
+            anchor = block.update.parent
+        yield from reversed(disk.blocks[: rounds[anchor]])

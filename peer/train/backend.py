@@ -1,0 +1,244 @@
+"""Inner steps: a private optimizer on this peer's own data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dht.errors import BadInput, MemoryFull
+from peer.autotune.cache import Fit
+from peer.spec import RunSpec
+from peer.train.atomic import WholeSteps
+from peer.train.learning_rate import learning_rate
+from peer.train.offload import Residence
+from peer.train.optimizers import Optimizers, make_optimizers, trained
+from peer.train.out_of_memory import is_out_of_memory
+
+# B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
+
+
+UNREAD = "unread"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one inner step did."""
+
+    loss: float
+    """Nats per token, the mean over the step's micro-batches."""
+    tokens: int
+    """Tokens predicted."""
+    learning_rate: float
+
+
+class Sequences(Protocol):
+    """Where training sequences come from; `peer.data.sampler.Batches` in a run."""
+
+    def next(self, sequences: int) -> Tensor:
+        """Tokens (sequences, context + 1), int64."""
+        ...
+
+
+class MicroBatch:
+    """How many sequences are on the device at a time: the volunteer's own matter, whatever the spec's micro-batch is.
+
+    The gradient of a step is the same mean over the same sequences; its last bits may differ.
+    """
+
+    def __init__(self, sequences: int, told: Callable[[int], None] = lambda sequences: None) -> None:
+        assert sequences >= 1
+        self.sequences = sequences
+        self._told = told
+
+    def halve(self) -> None:
+        """From now on; `told` hears of it."""
+        assert self.sequences > 1
+        self.sequences = (self.sequences + 1) // 2
+        self._told(self.sequences)
+
+
+class InnerLoop:
+    """Trains `model` in place, one optimizer step at a time. The optimizer's state lasts across rounds."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        spec: RunSpec,
+        batches: Sequences,
+        device: torch.device,
+        optimizer: Callable[[nn.Module], Optimizer] | None = None,
+        micro: MicroBatch | None = None,
+    ) -> None:
+        self._model, self._spec, self._batches, self._device = model, spec, batches, device
+        self._optimizers = Optimizers(optimizer(model)) if optimizer else make_optimizers(model, spec, device)
+        self._parameters = trained(model)
+        self._steps = WholeSteps(self._optimizers, device)
+        self.residence = Residence(model, self._optimizers, device)
+        self._bfloat16 = uses_bfloat16(spec, device)
+        self.micro = micro or MicroBatch(spec.inner.sequences)
+        self._unread: list[Tensor] = []
+        """Sequences that were read for a step that could not be made, the next one first."""
+
+    def step(self, round: int, step: float, stop: Callable[[], bool] = lambda: False) -> Step:
+        """Inner step `step` (from 0) of round `round`, see `learning_rate`: all micro-batches, clip, optimizer.
+
+        Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all. Where a micro-batch or the
+        optimizer has no room, the micro-batch is halved and the step begins anew with the same sequences. Raises
+        MemoryFull if not even one has room, and then the step may be tried again.
+        """
+        assert not self.residence.is_aside, "it is on its device again before it trains"
+        rate = learning_rate(self._spec, round, step)
+        while (made := self._attempt(rate, stop)) is None:
+            self._make_smaller()
+        loss, sequences = made
+        tokens = sequences * self._spec.model.context
+        return Step(loss=loss.item(), tokens=tokens, learning_rate=rate)
+
+    def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[Tensor, int] | None:
+        """A step: its loss, and how many sequences it was made of; None if it had no room.
+
+        Then parameters and optimizer are as they were, and what was read for it is read next.
+        """
+        taken: list[Tensor] = []
+        loss: Tensor | None = None
+        try:
+            loss = self._gradient(taken, stop)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
+        if loss is not None and self._steps.step(rate):
+            return loss, sum(map(len, taken))
+        self._forget_gradients()
+        self._unread = [*taken, *self._unread]
+        return None
+
+    def _ends(self, stop: Callable[[], bool]) -> bool:
+        """Ask `stop` when the micro-batch before has been computed, not when it has been queued on a GPU.
+
+        Else a pause would begin, and a rest would be measured, while the GPU has seconds of work left.
+        """
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return stop()
+
+    def _gradient(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
+        """Of all micro-batches, clipped; returns their loss. `taken` gets what was read."""
+        table, done = self._spec.inner, 0
+        whole = table.sequences * table.accumulation
+        # Read once at the end: each look at a number on a GPU waits for the GPU.
+        loss = torch.zeros((), device=self._device)
+        while done < whole and not (done and self._ends(stop)):
+            taken.append(self._read(min(self.micro.sequences, whole - done)))
+            loss += self._backward_one(taken[-1], whole)
+            done += len(taken[-1])
+        if done < whole:
+            loss *= self._rescale(whole / done)
+        if table.clip:
+            nn.utils.clip_grad_norm_(self._parameters, table.clip)
+        return loss
+
+    def _backward_one(self, tokens: Tensor, whole: int) -> Tensor:
+        tokens_BT = tokens.to(self._device)
+        loss = self._loss(tokens_BT) / (whole / len(tokens_BT))
+        torch.autograd.backward(loss)
+        return loss.detach()
+
+    def _read(self, sequences: int) -> Tensor:
+        """The next ones: first those of a step that could not be made."""
+        if not self._unread:
+            return self._batches.next(sequences)
+        head, *rest = self._unread
+        self._unread = [head[sequences:], *rest] if len(head) > sequences else rest
+        return head[:sequences]
+
+    def _make_smaller(self) -> None:
+        """Halve the micro-batch. Raises MemoryFull if it cannot be halved."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.micro.sequences == 1:
+            raise MemoryFull(f"the memory of {self._device} has no room for even one sequence")
+        self.micro.halve()
+
+    def _forget_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def _rescale(self, factor: float) -> float:
+        """Make the gradients the mean over the micro-batches that were made; returns `factor`."""
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+        return factor
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """All that the optimizer remembers, by stable names, on the CPU; see `Optimizers.state`."""
+        return self._optimizers.state()
+
+    def load_optimizer_state(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of `optimizer_state`, also before the first step. AssertionError for other names."""
+        self._optimizers.load_state(state)
+
+    def unread_state(self) -> dict[str, Tensor]:
+        """What was read and waits for a step that has room; nobody else reads it, so a checkpoint holds it."""
+        return {UNREAD: torch.cat(self._unread)} if self._unread else {}
+
+    def load_unread(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of `unread_state`, among other tensors."""
+        self._unread = [state[UNREAD]] if UNREAD in state else []
+
+    def _loss(self, tokens_BT: Tensor) -> Tensor:
+        context = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
+        with context:
+            logits_BTV = next_token_logits(self._model, tokens_BT)
+        return F.cross_entropy(logits_BTV.float().flatten(0, 1), tokens_BT[:, 1:].flatten())
+
+
+def next_token_logits(model: nn.Module, tokens_BT: Tensor) -> Tensor:
+    """Logits (B, T − 1, V) of every token but the first, from those before it."""
+    # No mask: sequences are full, and without one attention takes its fastest causal path.
+    logits_BTV: Tensor = model(input_ids=tokens_BT[:, :-1], use_cache=False).logits
+    return logits_BTV
+
+
+def use_attention(model: nn.Module, fit: Fit | None) -> None:
+    """Have the attention computed by the kernel that a dry run found fastest."""
+    if fit is not None and fit.attention:
+        choose: Callable[[str], None] = model.set_attn_implementation  # type: ignore[assignment]
+        choose(fit.attention)
+
+
+def choose_device(wanted: str = "auto") -> torch.device:
+    """The device a volunteer asked for, after it has executed a kernel; `auto` takes CUDA, then MPS, then the CPU.
+
+    Raises BadInput. A GPU that is there and does not compute is told, and not passed over in silence.
+    """
+    name = _best_device() if wanted == "auto" else wanted
+    try:
+        device = torch.device(name)
+        torch.ones(1, device=device).add(1).item()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        use = "use cpu" if wanted == "auto" else "use auto or cpu"
+        raise BadInput(f"settings.device is {wanted!r}, and {name} does not work here ({reason}); {use}") from error
+    return device
+
+
+def _best_device() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def uses_bfloat16(spec: RunSpec, device: torch.device) -> bool:
+    """Whether inner steps run under bfloat16 autocast on `device`."""
+    if spec.inner.precision == "auto":
+        return device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return spec.inner.precision == "bfloat16"

@@ -1,0 +1,217 @@
+"""`python -m peer watch INVITE`: what happens in a run, for somebody who takes no part in it.
+
+Read `story` first. A watcher loads no model and no data, serves nothing, and says nothing about itself; its
+lines carry no peer id, for it is nobody in the swarm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dht.errors import BadInput, HomefiresError, NotAdmitted
+from dht.fingerprint import words
+from dht.identity import Identity
+from dht.invite import Invite, parse
+from dht.node import NetworkConfig, Node, open_node
+from dht.reach.addresses import are_loopback
+from dht.records import Genesis, Head, Record, pack, unpack_body
+from peer import spec as specs
+from peer.audit.run_files import Verifier
+from peer.codec.run_rules import rules_of
+from peer.events import Event, Line, PeerStarted, PeerStopped, format_line
+from peer.link.announcements import Notices
+from peer.protocol.block import MAX_PARTS
+from peer.protocol.layout import cut
+from peer.rounds.state import Rules
+from peer.spec import RunSpec
+from peer.store.run_directory import first_head
+from peer.sync.run_discovery import find_spec, said_genesis
+from peer.telemetry.reporter import Session
+from peer.watch.announcement_log import Hearsay
+from peer.watch.archive import Agreement, Archive, Retention
+from peer.watch.organiser_pass import Pass
+from peer.watch.watcher import LOOK_S, Watcher
+
+SECOND_SIGNAL_CODE = 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """That checkpoints are kept in `folder`, and which."""
+
+    folder: Path
+    retention: Retention
+
+
+async def story(
+    invite: Invite, folder: Path, session: Session, keep: Keep | None = None, organiser: Identity | None = None
+) -> None:
+    """Meet the network as a client, learn what the run is and who founded it, then follow its rounds.
+
+    Raises Unreachable, NotAdmitted. `folder` is for a key and for sockets, and can go afterwards. A run that asks for
+    an admission is watched with the key of its `organiser`.
+    """
+    session.say("JOINING", "looking for the run")
+    identity = Identity.load_or_create(folder / "identity.key")
+    config = NetworkConfig(
+        run=invite.spec_hash, identity_path=folder / "identity.key", socket_folder=folder / "run", listen=(),
+        bootstrap=invite.addrs, public=not are_loopback(invite.addrs), client_mode=True,
+    )  # fmt: skip
+    async with open_node(config) as node:
+        spec = specs.parse(await find_spec(node, invite, folder))
+        admitted = None
+        if spec.admission.policy != "open":
+            admitted = Pass(node, _required(organiser), invite.spec_hash)
+            await admitted.show()
+        session.emit(PeerStarted(name="watch", version=version("homefires"), rounds=spec.run.rounds))
+        notices = Notices(node.board, identity, invite.spec_hash, name="")
+
+        async def read_heads() -> Mapping[str, Head]:
+            heads = await notices.read_heads()
+            return heads if admitted is None else admitted.let_in(heads)
+
+        record = await _founders(node, notices, read_heads, invite.organiser, session)
+        genesis = unpack_body(record)
+        assert isinstance(genesis, Genesis)
+        watcher = Watcher(
+            node, read_heads, lambda sizes: _rules(spec, invite.spec_hash, sizes), invite.spec_hash,
+            first_head(genesis), session,
+        )  # fmt: skip
+        if keep is None:
+            await _first_to_end(*_stories(watcher, spec.run.rounds, admitted))
+            return
+        agreement = Agreement(run=invite.spec_hash, spec=(folder / "spec.toml").read_bytes(), genesis=pack(record))
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="bytes") as executor:
+            archive = Archive(
+                keep.folder, node, agreement, first_head(genesis), keep.retention, executor, session.emit
+            )  # fmt: skip
+            await _first_to_end(*_stories(watcher, spec.run.rounds, admitted), watcher.keep(archive))
+
+
+def _stories(watcher: Watcher, rounds: int, admitted: Pass | None) -> list[Coroutine[Any, Any, None]]:
+    return [watcher.follow(rounds), *([] if admitted is None else [admitted.keep()])]
+
+
+async def _first_to_end(*stories: Coroutine[Any, Any, None]) -> None:
+    """Tell these side by side until one of them ends; raises what it failed with."""
+    tasks = [asyncio.create_task(story) for story in stories]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _required(organiser: Identity | None) -> Identity:
+    """Raises NotAdmitted without one."""
+    if organiser is None:
+        raise NotAdmitted(
+            "this run shows itself to those alone whom its organiser has admitted; watch it on a machine that takes "
+            "part (homefires attach), as its organiser (homefires watch DIR, the folder of the bootstrap node), or a "
+            "recording of it"
+        )
+    return organiser
+
+
+async def _founders(
+    node: Node, notices: Notices, read_heads: Callable[[], Awaitable[Mapping[str, Head]]], organiser: str,
+    session: Session,
+) -> Record:  # fmt: skip
+    """Who founded the run; until they are named, tell who waits."""
+    hearsay = Hearsay()
+    while (record := await said_genesis(node, notices, organiser)) is None:
+        session.say("JOINING", "waiting for the organiser to name the founders")
+        for report in hearsay.news(await read_heads()):
+            session.emit(report)
+        await asyncio.sleep(LOOK_S)
+    return record
+
+
+def _rules(spec: RunSpec, run: bytes, layer_sizes: tuple[int, ...]) -> Rules:
+    """Raises ValueError if no model of the run has such layers."""
+    if not 0 < sum(-(-size // spec.codec.part_elements) for size in layer_sizes) <= MAX_PARTS:
+        raise ValueError("a model has at least one part, and no more than an update may name")
+    return rules_of(spec, cut(layer_sizes, spec.codec.part_elements), Verifier(run))
+
+
+# ---- the process ----
+
+
+def main(text: str, keep: Keep | None = None, organiser: Path | None = None) -> int:
+    """Watch until the run is finished or somebody stops this process; returns its exit code.
+
+    `organiser` is the folder of the run's organiser, for a run that asks for an admission; invites that he printed may
+    be over. Raises BadInvite, BadInput for another organiser's folder.
+    """
+    import uvloop
+
+    invite = parse(text, time.time() if organiser is None else float("-inf"))
+    key = None if organiser is None else _key_of(organiser, invite)
+    emit = Printer(invite.spec_hash.hex()[:16])
+    with tempfile.TemporaryDirectory(prefix="hf-") as folder:
+        why, code = uvloop.run(_until_asked(story(invite, Path(folder), Session(emit), keep, key)))
+    emit(PeerStopped(why=why, exit_code=code))
+    return code
+
+
+def _key_of(folder: Path, invite: Invite) -> Identity:
+    """Raises BadInput."""
+    path = folder / "identity.key"
+    if not path.exists() or (key := Identity.load_or_create(path)).peer_id != invite.organiser:
+        raise BadInput(
+            f"{folder} does not hold the key of {words(invite.organiser)}, who organises this run; name the folder of "
+            "its bootstrap node"
+        )
+    return key
+
+
+class Printer:
+    """Prints events, numbered, of nobody."""
+
+    def __init__(self, run: str) -> None:
+        self._run, self._seq = run, 0
+
+    def __call__(self, event: Event) -> None:
+        print(format_line(Line(seq=self._seq, t=time.time(), run=self._run, peer="", event=event)), flush=True)
+        self._seq += 1
+
+
+async def _until_asked(told: Coroutine[Any, Any, None]) -> tuple[str, int]:
+    """How it ended in words, and the exit code. The second signal ends it at once."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def ask() -> None:
+        if stop.is_set():
+            os._exit(SECOND_SIGNAL_CODE)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask)
+    watching, asked = asyncio.create_task(told), asyncio.create_task(stop.wait())
+    await asyncio.wait({watching, asked}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (watching, asked):
+        task.cancel()
+    try:
+        await watching
+    except asyncio.CancelledError:
+        return "asked to stop", 0
+    except HomefiresError as error:
+        if stop.is_set():  # Ctrl-C ends the daemon in the same moment
+            return "asked to stop", 0
+        print(f"homefires: {error}", file=sys.stderr)
+        return str(error), error.exit_code
+    return "the run is finished", 0

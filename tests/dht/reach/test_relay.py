@@ -1,0 +1,146 @@
+"""Peers that nobody can dial, and the node through which they meet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from dht.identity import Identity, id_bytes_of
+from dht.node import Node, open_node
+from dht.reach.addresses import CIRCUIT, circuit
+from dht.reach.circuit import (
+    CONNECT,
+    HOP,
+    MALFORMED_MESSAGE,
+    NO_RESERVATION,
+    OK,
+    PERMISSION_DENIED,
+    RESERVE,
+    RESOURCE_LIMIT_EXCEEDED,
+    Hop,
+    hear,
+    say,
+)
+from dht.reach.relay import RelayLimits, hold_slot
+from peer.testing.child_process import HANG_S
+from tests.dht.test_node import config
+
+pytestmark = pytest.mark.swarm
+
+MORE_THAN_P2PD_PASSES = 4 * 2**20
+"""Bytes: p2pd's own relay ends a circuit after 128 KiB."""
+
+
+@asynccontextmanager
+async def behind_routers(folder: Path, count: int, *, relays: bool = True) -> AsyncIterator[tuple[Node, list[Node]]]:
+    """A node that can be dialled, and others that only it can reach."""
+    async with AsyncExitStack() as stack:
+        hub = await stack.enter_async_context(open_node(config(folder / "hub")))
+        if relays:
+            hub.relay_for(lambda peer: True)
+        bootstrap = await hub.addresses()
+        nodes = [
+            config(folder / str(number), bootstrap=bootstrap, listen=(), client_mode=True, wants_relays=True)
+            for number in range(count)
+        ]
+        yield hub, [await stack.enter_async_context(open_node(each)) for each in nodes]
+
+
+async def test_two_that_only_dial_out_meet_and_talk(tmp_path: Path) -> None:
+    """Questions, answers and frames, more of them than the daemon's own relay would pass."""
+    async with behind_routers(tmp_path, 2) as (hub, (alice, bob)):
+        assert await alice.addresses() == ()
+        assert bob.relays == (hub.peer_id,)
+        assert await alice.meet(bob.peer_id, [circuit(hub.peer_id, bob.peer_id)])
+        connections = await alice.connections()
+        assert CIRCUIT in connections[bob.peer_id]
+        assert CIRCUIT not in connections[hub.peer_id]
+        large = bytes(MORE_THAN_P2PD_PASSES)
+        bob.serve("large", lambda: large)
+        assert await alice.ask(bob.peer_id, "large", HANG_S) == large
+        arrived: asyncio.Future[tuple[str, bytes]] = asyncio.get_running_loop().create_future()
+        alice.streams.listen(lambda sender, frame: arrived.set_result((sender, frame)))
+        bob.streams.send(alice.peer_id, b"frame")
+        assert await asyncio.wait_for(arrived, HANG_S) == (bob.peer_id, b"frame")
+        assert hub._relay.bytes_passed > MORE_THAN_P2PD_PASSES
+
+
+async def test_nobody_is_a_relay_who_was_not_told_to_be(tmp_path: Path) -> None:
+    """A volunteer's line is for the run, not for strangers: the daemon's own relay is out of the way, too."""
+    async with behind_routers(tmp_path, 2, relays=False) as (hub, (alice, bob)):
+        assert bob.relays == ()
+        assert await asked(alice, hub, Hop(type=RESERVE)) == PERMISSION_DENIED
+        assert not await alice.meet(bob.peer_id, [circuit(hub.peer_id, bob.peer_id)])
+
+
+async def test_who_asks_a_relay_for_what_it_does_not_have(tmp_path: Path) -> None:
+    """Is told so at once, and the relay goes on."""
+    async with behind_routers(tmp_path, 1) as (hub, (alice,)):
+        stranger = Hop(type=CONNECT)
+        for wanted in (id_bytes_of(Identity.generate().peer_id), id_bytes_of(alice.peer_id), b"nonsense", b""):
+            stranger.peer.id = wanted
+            assert await asked(alice, hub, stranger) == NO_RESERVATION
+        assert await asked(alice, hub, Hop(type=77)) == MALFORMED_MESSAGE
+        for garbage in (b"\x03\xff\xff\xff", b"\xff\xff\x03"):
+            assert await answered(alice, hub, garbage) == MALFORMED_MESSAGE
+        assert await asked(alice, hub, Hop(type=RESERVE)) == OK
+
+
+async def test_a_circuit_ends_for_one_when_it_ends_for_the_other(tmp_path: Path) -> None:
+    """And its room is free again."""
+    async with behind_routers(tmp_path, 1) as (hub, (alice,)):
+        bootstrap = await hub.addresses()
+        there = config(tmp_path / "bob", bootstrap=bootstrap, listen=(), client_mode=True, wants_relays=True)
+        async with open_node(there) as bob:
+            assert await alice.meet(bob.peer_id, [circuit(hub.peer_id, bob.peer_id)])
+            assert hub._relay.circuits == 1
+        await asyncio.wait_for(asyncio.gather(*hub._daemon._serving), HANG_S)
+        assert hub._relay.circuits == 0
+
+
+async def test_a_full_relay_says_so(tmp_path: Path) -> None:
+    async with behind_routers(tmp_path, 2) as (hub, (alice, bob)):
+        hub._relay.limits = RelayLimits(slots=2, circuits_per_peer=0)
+        assert not await alice.meet(bob.peer_id, [circuit(hub.peer_id, bob.peer_id)])
+        assert await asked(alice, hub, Hop(type=RESERVE)) == OK, "it holds one already"
+        hub._relay.limits = RelayLimits(slots=1)
+        alone = config(tmp_path / "more", bootstrap=await hub.addresses(), listen=(), client_mode=True)
+        async with open_node(alone) as third:
+            assert await asked(third, hub, Hop(type=RESERVE)) == RESOURCE_LIMIT_EXCEEDED
+
+
+async def test_a_relay_that_too_many_ask_hangs_up(tmp_path: Path) -> None:
+    """It keeps nothing for who is one too many, who takes it for no relay; and it answers again when it can."""
+    async with behind_routers(tmp_path, 1) as (hub, (alice,)):
+        hub._relay.limits = RelayLimits(askers=0)
+        assert not await hold_slot(alice._daemon, hub.peer_id, HANG_S)
+        hub._relay.limits = RelayLimits(askers=1)
+        for _ in range(2):
+            assert await hold_slot(alice._daemon, hub.peer_id, HANG_S), "whoever asked before has made room"
+            await asyncio.wait_for(asyncio.gather(*hub._daemon._serving), HANG_S)
+
+
+async def asked(node: Node, relay: Node, message: object) -> int:
+    """The status of a relay's answer to this message."""
+    reader, writer = await node._daemon.open_stream(relay.peer_id, HOP, HANG_S)
+    await say(writer, message)
+    return await status(reader, writer)
+
+
+async def answered(node: Node, relay: Node, content: bytes) -> int:
+    """The same to these bytes."""
+    reader, writer = await node._daemon.open_stream(relay.peer_id, HOP, HANG_S)
+    writer.write(content)
+    return await status(reader, writer)
+
+
+async def status(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+    try:
+        async with asyncio.timeout(HANG_S):
+            return int((await hear(reader, Hop)).status)
+    finally:
+        writer.close()

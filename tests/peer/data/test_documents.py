@@ -1,0 +1,80 @@
+"""Text and parquet files of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from dht.errors import BadSpec
+from peer import spec as specs
+from peer.data.documents import PIECE_CHARACTERS, read_files
+from peer.data.open_source import open_source
+
+
+def test_text_files_are_documents_by_relative_path(tmp_path: Path) -> None:
+    """Sorted, without hidden files and without files that hold no text."""
+    (tmp_path / "sub").mkdir()
+    for name in ("b.txt", "sub/a.md", ".hidden.txt", "photo.jpg"):
+        (tmp_path / name).write_text(name)
+    found = [(document.name, document.text) for document in read_files(str(tmp_path), "text")]
+    assert found == [("b.txt", "b.txt"), ("sub/a.md", "sub/a.md")]
+
+
+def test_one_file_can_be_named(tmp_path: Path) -> None:
+    """`path` may be a file."""
+    (tmp_path / "book.txt").write_text("once")
+    assert [document.name for document in read_files(str(tmp_path / "book.txt"), "text")] == ["book.txt"]
+
+
+def test_a_long_file_feeds_many_peers(tmp_path: Path) -> None:
+    """It is cut at line ends into pieces with names of their own, and nothing is lost."""
+    text = "a line of text\n" * (PIECE_CHARACTERS // 5)
+    (tmp_path / "book.txt").write_text(text)
+    pieces = list(read_files(str(tmp_path), "text"))
+    assert len({piece.name for piece in pieces}) == len(pieces) == 3
+    assert "".join(piece.text for piece in pieces) == text
+    assert all(piece.text.endswith("\n") for piece in pieces)
+
+
+@pytest.mark.slow
+def test_rows_of_parquet_files_are_documents(tmp_path: Path) -> None:
+    """One per row, from the named column; an empty row is an empty document."""
+    pyarrow.parquet.write_table(pyarrow.table({"body": ["one", None, "three"]}), tmp_path / "p.parquet")
+    found = [(document.name, document.text) for document in read_files(str(tmp_path), "body")]
+    assert found == [("p.parquet#0", "one"), ("p.parquet#1", ""), ("p.parquet#2", "three")]
+
+
+def test_a_wrong_column_names_the_right_ones(tmp_path: Path) -> None:
+    """The message lists what the file has."""
+    pyarrow.parquet.write_table(pyarrow.table({"body": ["one"]}), tmp_path / "p.parquet")
+    with pytest.raises(BadSpec, match="it has body"):
+        list(read_files(str(tmp_path), "text"))
+
+
+def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
+    """Not a traceback from the parquet library."""
+    (tmp_path / "p.parquet").write_bytes(b"not parquet at all")
+    with pytest.raises(BadSpec, match=r"p\.parquet is no parquet file"):
+        list(read_files(str(tmp_path), "text"))
+
+
+@pytest.mark.parametrize("name", ["missing", "."])
+def test_nothing_to_read_is_one_clear_line(tmp_path: Path, name: str) -> None:
+    """A folder that is not there, and one without text."""
+    with pytest.raises(BadSpec, match=r"data\.path"):
+        list(read_files(str(tmp_path / name), "text"))
+
+
+def test_a_run_reads_local_files(tmp_path: Path) -> None:
+    """The same code path as a peer's."""
+    for number in range(30):
+        (tmp_path / f"{number}.txt").write_text(f"story {number}\n" * 20)
+    data = {"source": "files", "path": str(tmp_path), "held_out_every": 3, "eval_sequences": 4}
+    model = {"architecture": "llama", "context": 16}
+    source = open_source(specs.from_mapping({"run": {"name": "t"}, "model": model, "data": data}))
+    assert source.held_out().shape == (4, 17)
+    shard = next(iter(source.windows))
+    assert source.window(shard, 0).shape == (17,)

@@ -1,0 +1,123 @@
+"""How the trainer is led to the head of the chain on its disk, wherever it stands."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.link.channel import LinkLost
+from peer.link.resume import lead, unless_left
+from peer.store.chain import ChainOnDisk, adopt
+from peer.store.run_directory import Base
+from tests.peer.rounds.build import HEAD
+from tests.peer.sync.donors import chain_of, write_snapshot
+
+
+@dataclass
+class Pipe:
+    """Remembers what the trainer is told; the trainer says what is put into `says`."""
+
+    told: list[tuple[Any, ...]] = field(default_factory=list)
+    says: asyncio.Queue[tuple[Any, ...]] = field(default_factory=asyncio.Queue)
+
+    def send(self, kind: str, *fields: Any) -> None:
+        self.told.append((kind, *fields))
+
+    async def receive(self) -> tuple[Any, ...]:
+        return await self.says.get()
+
+
+def led(disk: ChainOnDisk, directory: Path, at: bytes) -> tuple[bool, list[tuple[Any, ...]]]:
+    """Whether there is a way, and what the trainer hears."""
+    pipe = Pipe()
+    knows = lead(pipe, disk, directory, HEAD, at)  # type: ignore[arg-type]
+    return knows, pipe.told
+
+
+def replays(disk: ChainOnDisk, after: int) -> list[tuple[Any, ...]]:
+    return [("replay", block.to_bytes(), disk.head.round) for block in disk.blocks[after - disk.base.head.round :]]
+
+
+def test_from_an_anchor_on_the_chain_it_replays_what_follows(tmp_path: Path) -> None:
+    """A new trainer stands at the beginning."""
+    disk = chain_of(tmp_path, 4)
+    for at, round in ((b"", 0), (HEAD.anchor, 0), (disk.heads[3].anchor, 3), (disk.head.anchor, 4)):
+        head = disk.heads[round]
+        assert led(disk, tmp_path, at) == (True, [("begin", head.anchor, head.members), *replays(disk, round)])
+
+
+def test_from_a_branch_that_was_left_it_goes_back_first(tmp_path: Path) -> None:
+    """Then it replays the branch on which the chain is now."""
+    disk = chain_of(tmp_path, 4)
+    left, trunk = disk.head.anchor, disk.heads[2]
+    undone = disk.undo(trunk)
+    chain_of_more(disk, tmp_path)
+    disk = chain_of(tmp_path, 5, branch=1)
+    knows, told = led(disk, tmp_path, left)
+    assert knows
+    packed = tuple(block.to_bytes() for block in undone)
+    assert told == [
+        ("begin", left, trunk.members), ("undo", packed, trunk.anchor, trunk.members), *replays(disk, 2),
+    ]  # fmt: skip
+
+
+def chain_of_more(disk: ChainOnDisk, directory: Path) -> None:
+    """The other branch."""
+    assert chain_of(directory, 4, branch=1).heads[2] == disk.head
+
+
+def test_without_a_way_it_goes_on_from_a_snapshot_on_disk(tmp_path: Path) -> None:
+    """The newest one that is whole and on the chain."""
+    disk = chain_of(tmp_path, 6)
+    write_snapshot(tmp_path, disk, 3)
+    write_snapshot(tmp_path, disk, 5)
+    for damaged, round in ((False, 5), (True, 3)):
+        if damaged:
+            (path,) = (tmp_path / "snapshots").glob("00000005-*/vectors")
+            path.write_bytes(b"")
+        head = disk.heads[round]
+        assert led(disk, tmp_path, b"elsewhere") == (
+            True,
+            [
+                ("begin", b"elsewhere", head.members),
+                ("snapshot", round, head.anchor, head.members),
+                *replays(disk, round),
+            ],
+        )
+
+
+@pytest.mark.parametrize("at", [b"", b"elsewhere"])
+def test_a_pruned_chain_without_a_snapshot_leads_nowhere(tmp_path: Path, at: bytes) -> None:
+    """The trainer is told where it stands, and that is all."""
+    disk = chain_of(tmp_path, 6)
+    adopt(tmp_path, Base.after(disk.updates_up_to(disk.heads[4].anchor)))
+    disk = chain_of(tmp_path, 5)
+    assert led(disk, tmp_path, at) == (False, [("begin", at or HEAD.anchor, disk.head.members)])
+
+
+def test_checkpoints_of_another_run_are_told_as_before(tmp_path: Path) -> None:
+    """With a whole chain and no snapshot `begin` names the genesis, which the trainer refuses."""
+    disk = chain_of(tmp_path, 2)
+    assert led(disk, tmp_path, b"elsewhere") == (True, [("begin", HEAD.anchor, HEAD.members), *replays(disk, 0)])
+
+
+async def test_waiting_ends_when_the_trainer_leaves() -> None:
+    """What it still says of its round does not matter; the work is not left behind."""
+    pipe, ended = Pipe(), asyncio.Event()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    for said in (("progress", 0.5), ("frozen", b"anchor"), ("leave",)):
+        pipe.says.put_nowait(said)
+    with pytest.raises(LinkLost):
+        await unless_left(pipe, forever())  # type: ignore[arg-type]
+    assert ended.is_set()
+    assert await unless_left(Pipe(), asyncio.sleep(0, "done")) == "done"  # type: ignore[arg-type]

@@ -1,0 +1,81 @@
+"""The planner's count of a model is torch's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from dht.errors import BadInput
+from peer.model.build import build_meta
+from peer.model.flat import FlatParameters
+from peer.model.footprint import size_of
+from peer.plan.model_shape import memory_of, shape_of
+from peer.spec import RunSpec, from_mapping, load
+
+MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4}),
+    ("llama", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    ("mistral", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8}),
+    ("qwen2", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2}),
+    ("qwen3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "head_dim": 32}),
+    ("gpt2", {"n_embd": 48, "n_layer": 2, "n_head": 4}),
+    ("gpt2", {"n_embd": 48, "n_layer": 2, "n_head": 4, "n_inner": 100}),
+]  # fmt: skip
+
+
+def spec_of(architecture: str, config: dict[str, Any]) -> RunSpec:
+    model = {"architecture": architecture, "context": 32, "config": config}
+    return from_mapping({"run": {"name": "x"}, "model": model})
+
+
+@pytest.mark.parametrize(("architecture", "config"), MODELS)
+def test_layers_are_those_of_the_flat_vector(architecture: str, config: dict[str, Any]) -> None:
+    spec = spec_of(architecture, config)
+    counted = [layer.size for layer in FlatParameters(build_meta(spec)).layers]
+    assert list(shape_of(spec).layers) == counted
+
+
+@pytest.mark.parametrize("name", ["micro", "tiny", "gpt2-small", "llama-1b"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_memory_of_the_shipped_specs_is_what_describe_says(name: str, optimizer: str) -> None:
+    spec = load(name)
+    spec = dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, optimizer=optimizer))  # type: ignore[arg-type]
+    told, size = memory_of(shape_of(spec), spec), size_of(spec)
+    assert shape_of(spec).parameters == size.parameters
+    assert told.training == size.training_bytes
+    assert told.activations == size.activation_bytes
+    assert (told.anchor, told.encoded) == (size.anchor_bytes, size.encoded_bytes)
+
+
+def test_flops_are_six_per_parameter_and_token_and_attention_on_top() -> None:
+    """A block of width w without the head: 6 N; attention is 12 · blocks · width · context."""
+    shape = shape_of(spec_of("llama", MODELS[0][1]))
+    assert shape.flops_per_token(0) == 6 * shape.matrix_parameters
+    assert shape.flops_per_token(100) - shape.flops_per_token(0) == 12 * 3 * 64 * 100
+
+
+def test_an_unknown_architecture_needs_its_size() -> None:
+    spec = spec_of("mamba", {"num_hidden_layers": 4})
+    with pytest.raises(BadInput, match=r"'mamba'.*--parameters"):
+        shape_of(spec)
+    shape = shape_of(spec, parameters=1_000_003)
+    assert shape.parameters == 1_000_003
+    assert len(shape.layers) == 4
+
+
+def test_a_tokenizer_without_a_vocabulary_size_is_refused() -> None:
+    spec = from_mapping({"run": {"name": "x"}, "model": {"architecture": "llama", "context": 8, "tokenizer": "a/b"}})
+    with pytest.raises(BadInput, match="vocab_size"):
+        shape_of(spec)
+
+
+def test_fragments_hold_every_parameter_once() -> None:
+    shape = shape_of(spec_of("llama", MODELS[0][1]))
+    assert sum(shape.fragment_parameters(3)) == shape.parameters
+    with pytest.raises(BadInput, match="is 7; the model has 6 layers"):
+        shape.fragment_parameters(7)

@@ -1,0 +1,139 @@
+"""Real donors with real snapshots, and a network between them that only calls functions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dht.errors import Unreachable
+from peer.codec.codec import Codec
+from peer.protocol.block import VOID, Block
+from peer.protocol.electorate import digest_of
+from peer.store import snapshots
+from peer.store.chain import ChainOnDisk
+from peer.store.run_directory import Base
+from peer.store.snapshots import Manifest
+from peer.sync.blob_server import Donor
+from peer.sync.chain_status import Choice
+from peer.train.outer_state import Anchor
+from tests.peer.rounds.build import HEAD, PARTS, block, update
+
+RUN = b"r" * 32
+ELEMENTS = 600_000
+"""Of θ and of m: five chunks, of which the third holds the end of θ and the beginning of m."""
+CURSORS = {3: 7, 1: 20}
+OPEN: list[Donor] = []
+"""Donors of this test; whoever uses them closes them."""
+
+Answer = Callable[[str, bytes], Awaitable[bytes | None]]
+
+
+class AtOnce(Executor):
+    """Does everything at once."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # whoever waits gets it
+            future.set_exception(error)
+        return future
+
+
+def chain_of(directory: Path, rounds: int, branch: int = 0) -> ChainOnDisk:
+    """A chain without bytes; another `branch` has other anchors."""
+    disk = ChainOnDisk(directory, HEAD, PARTS, Codec("float32"), AtOnce(), lambda call: call(), quota_bytes=0)
+    for _ in range(disk.head.round, rounds):
+        parent = disk.head
+        void = update(
+            time=branch, parent=parent.anchor, round=parent.round + 1, parts=(VOID, VOID, VOID),
+            weight=parent.weight + 3,
+        )  # fmt: skip
+        disk.commit(Block(void, block().votes), parent.after(void), frozenset())
+    return disk
+
+
+def anchor_at(round: int, seed: int = 0) -> Anchor:
+    """Parameters and momentum that differ from element to element and round to round."""
+    generator = torch.Generator().manual_seed(100 * round + seed)
+    theta, momentum = (torch.rand(ELEMENTS, generator=generator) for _ in range(2))
+    return Anchor(theta, momentum, round, CURSORS)
+
+
+def write_snapshot(directory: Path, disk: ChainOnDisk, round: int, seed: int = 0) -> Manifest:
+    """As the trainer would at this round of the chain; with another `seed` it has miscomputed."""
+    anchor = anchor_at(round, seed)
+    base = Base.after(disk.updates_up_to(disk.heads[round - disk.base.head.round].anchor))
+    path = snapshots.write(
+        directory, anchor.theta.numpy(), anchor.momentum.numpy(), run=RUN, base=base, cursors=anchor.cursors,
+        state=anchor.state_digest(),
+    )  # fmt: skip
+    return snapshots.read_manifest(path)
+
+
+@dataclass
+class Network:
+    """`Asker` on the donors of one process."""
+
+    answers: dict[str, dict[str, Answer]] = field(default_factory=dict)
+    donors: dict[str, Donor] = field(default_factory=dict)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    """(who, for what), in order."""
+
+    def add(self, directory: Path, name: str, rounds: int, *taken: int, seed: int = 0) -> ChainOnDisk:
+        """A donor whose chain has so many rounds, with snapshots of some of them."""
+        disk = chain_of(directory / name, rounds)
+        for round in taken:
+            write_snapshot(directory / name, disk, round, seed)
+        donor = Donor(directory / name, AtOnce(), 10**10)
+        donor.disk = disk
+        self.answers[name], self.donors[name] = {}, donor
+        OPEN.append(donor)
+        donor.listen(_Ear(self.answers[name]))
+        return disk
+
+    async def ask(
+        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = 0, request: bytes = b""
+    ) -> bytes | None:
+        """As `Node.ask`."""
+        self.asked.append((peer_id, name))
+        if peer_id not in self.answers:
+            raise Unreachable(f"cannot reach peer {peer_id}")
+        payload = await self.answers[peer_id][name]("me", request)
+        assert payload is None or len(payload) <= max_bytes
+        return payload
+
+
+@dataclass
+class _Ear:
+    answers: dict[str, Answer]
+
+    def answer(self, name: str, answer: Answer) -> None:
+        self.answers[name] = answer
+
+
+def choice_of(manifest: Manifest, *donors: str) -> Choice:
+    """As if the survey had found it with these donors."""
+    from peer.sync.blob_server import Offer
+
+    offer = Offer(
+        round=manifest.round, anchor=manifest.anchor, manifest=digest_of(manifest.to_bytes()),
+        vector_bytes=manifest.vector_bytes,
+    )  # fmt: skip
+    return Choice(offer=offer, donors=donors)
+
+
+def vectors_of(anchor: Anchor) -> bytes:
+    """The bytes that a snapshot of this anchor holds."""
+    return b"".join(vector.numpy().astype("<f4").tobytes() for vector in (anchor.theta, anchor.momentum))
+
+
+def same(found: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]], anchor: Anchor) -> bool:
+    """Whether θ and m are those of the anchor, to the bit."""
+    return found[0].tobytes() + found[1].tobytes() == vectors_of(anchor)

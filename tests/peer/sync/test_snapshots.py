@@ -1,0 +1,412 @@
+"""Snapshots on disk, and how they come from several donors at once, some of which are not what they should be."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgpack
+import pytest
+
+from dht.errors import BadInput, DiskFull, Unreachable
+from peer.events import AlertRaised, Event, TransferProgressed
+from peer.store import snapshots
+from peer.store.snapshots import CHUNK_BYTES, Manifest
+from peer.sync import blob_download, blob_server
+from peer.sync.blob_download import Download, fetch_manifest
+from peer.sync.blob_server import BUSY, CHUNK, MANIFEST
+from peer.testing.child_process import HANG_S
+from tests.peer.sync.donors import (
+    CURSORS,
+    ELEMENTS,
+    OPEN,
+    AtOnce,
+    Network,
+    anchor_at,
+    chain_of,
+    choice_of,
+    same,
+    write_snapshot,
+)
+
+CHUNKS = 5
+
+
+@pytest.fixture(autouse=True)
+def closed_donors() -> Iterator[None]:
+    """They hold files open."""
+    yield
+    while OPEN:
+        OPEN.pop().close()
+
+
+# ---- on disk ----
+
+
+def test_a_snapshot_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """θ and m to the bit, the cursors, the state's digest, and the head with the updates that led there."""
+    disk = chain_of(tmp_path, 12)
+    manifest = write_snapshot(tmp_path, disk, 11)
+    path = snapshots.path_of(tmp_path, 11, disk.heads[11].anchor)
+    assert snapshots.read_manifest(path) == manifest
+    assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+    assert same(snapshots.read_vectors(path, manifest), anchor_at(11))
+    assert manifest.base.head == disk.heads[11]
+    assert [update.round for update in manifest.base.before] == list(range(3, 12))
+    assert dict(manifest.cursors) == CURSORS
+    assert snapshots.state_digest(path, manifest) == manifest.state == anchor_at(11).state_digest()
+    assert len(manifest.chunks) == CHUNKS
+    assert manifest.chunk_bytes(CHUNKS - 1) == 8 * ELEMENTS - (CHUNKS - 1) * CHUNK_BYTES
+
+
+def test_all_peers_write_the_same_bytes(tmp_path: Path) -> None:
+    """Also one that has pruned its chain meanwhile, and one that joined by a snapshot."""
+    manifests = []
+    for name in "ab":
+        disk = chain_of(tmp_path / name, 12)
+        manifests.append(write_snapshot(tmp_path / name, disk, 12).to_bytes())
+    assert manifests[0] == manifests[1]
+
+
+def test_the_two_newest_are_kept(tmp_path: Path) -> None:
+    """And nothing that a crash left half-written."""
+    disk = chain_of(tmp_path, 12)
+    (tmp_path / "snapshots").mkdir()
+    (tmp_path / "snapshots" / "00000001-junk.new").mkdir()
+    for round in (4, 8, 12):
+        write_snapshot(tmp_path, disk, round)
+    assert [round for round, _ in snapshots.names(tmp_path)] == [8, 12]
+    assert len(list((tmp_path / "snapshots").iterdir())) == 2
+
+
+def test_the_newest_is_kept_also_where_another_branch_had_more_rounds(tmp_path: Path) -> None:
+    """A peer that came over from a longer but lighter branch takes the snapshot of a lower round."""
+    disk = chain_of(tmp_path, 12)
+    for round in (10, 12, 8):
+        write_snapshot(tmp_path, disk, round)
+    assert [round for round, _ in snapshots.names(tmp_path)] == [8, 12]
+
+
+def test_those_of_a_branch_that_was_left_are_dropped(tmp_path: Path) -> None:
+    """Later forks would find only them among the newest two."""
+    disk = chain_of(tmp_path, 12)
+    for round in (8, 12):
+        write_snapshot(tmp_path, disk, round)
+    snapshots.drop_after(tmp_path, 9)
+    assert [round for round, _ in snapshots.names(tmp_path)] == [8]
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    """Of the vectors or of the manifest: each byte counts."""
+    disk = chain_of(tmp_path, 2)
+    manifest = write_snapshot(tmp_path, disk, 2)
+    path = snapshots.path_of(tmp_path, 2, disk.head.anchor)
+    vectors = (path / "vectors").read_bytes()
+    (path / "vectors").write_bytes(vectors[:-1] + bytes([vectors[-1] ^ 1]))
+    assert snapshots.read_chunk(path, manifest, CHUNKS - 1) is None
+    assert snapshots.read_chunk(path, manifest, 0) == vectors[:CHUNK_BYTES]
+    with pytest.raises(BadInput, match=f"{path / 'vectors'} is damaged"):
+        snapshots.read_vectors(path, manifest)
+    (path / "vectors").unlink()
+    assert snapshots.read_chunk(path, manifest, 0) is None
+    (path / "manifest").write_bytes((path / "manifest").read_bytes()[:-1])
+    with pytest.raises(BadInput, match=f"{path / 'manifest'} is damaged"):
+        snapshots.read_manifest(path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {0: 2}, {1: b"short"}, {2: b""}, {2: b"\x90"}, {3: ((1, 1), (0, 1))}, {3: ((0, -1),)}, {3: ((0, "x"),)},
+        {4: b""}, {5: ELEMENTS + CHUNK_BYTES}, {5: -1}, {5: 1.5}, {6: 7}, {7: (b"x",) * CHUNKS}, {7: None},
+    ],
+)  # fmt: skip
+def test_a_manifest_is_checked_before_anything_is_allocated(tmp_path: Path, changed: dict[int, Any]) -> None:
+    """Whoever sends it may be anybody."""
+    packed = write_snapshot(tmp_path, chain_of(tmp_path, 2), 2).to_bytes()
+    fields = list(msgpack.unpackb(packed, use_list=False))
+    for index, value in changed.items():
+        fields[index] = value
+    with pytest.raises(ValueError, match=r"."):
+        Manifest.from_bytes(msgpack.packb(fields))
+    with pytest.raises(ValueError, match=r"."):
+        Manifest.from_bytes(packed + b"\x00")
+
+
+def test_a_full_disk_leaves_nothing_of_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says how much room is needed; the one before stays."""
+    disk = chain_of(tmp_path, 4)
+    write_snapshot(tmp_path, disk, 2)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: FREE_MB)
+    with pytest.raises(DiskFull, match="no room for a snapshot: it takes 5 MB, 1 MB are free"):
+        write_snapshot(tmp_path, disk, 4)
+    assert [round for round, _ in snapshots.names(tmp_path)] == [2]
+    assert len(list((tmp_path / "snapshots").iterdir())) == 1
+
+
+class Usage(NamedTuple):
+    free: int
+
+
+FREE_MB = Usage(free=10**6)
+
+
+# ---- from donors ----
+
+
+class Taking:
+    """A newcomer in `tmp_path/new` and donors that all have the snapshot of round 4."""
+
+    def __init__(self, tmp_path: Path, *donors: str) -> None:
+        self.directory, self.network, self.told = tmp_path / "new", Network(), list[Event]()
+        self.donors = donors
+        for donor in donors:
+            disk = self.network.add(tmp_path, donor, 6, 4)
+        self.manifest = snapshots.read_manifest(snapshots.path_of(tmp_path / donors[0], 4, disk.heads[4].anchor))
+
+    async def run(self) -> Path:
+        """Take it."""
+        await self.survey()
+        download = Download(
+            self.directory, self.network, self.manifest, self.donors, AtOnce(), self.told.append
+        )  # fmt: skip
+        return await download.run()
+
+    async def survey(self) -> None:
+        """Donors give what they have been asked for before."""
+        for donor in self.donors:
+            await self.network.answers[donor]["chain"]("me", msgpack.packb(()))
+
+    @property
+    def alerts(self) -> list[str]:
+        return [event.text for event in self.told if isinstance(event, AlertRaised)]
+
+    def whole(self, path: Path) -> bool:
+        """Whether the snapshot is there, and nothing else."""
+        found = snapshots.read_vectors(path, snapshots.read_manifest(path))
+        return same(found, anchor_at(4)) and [path] == list((self.directory / "snapshots").iterdir())
+
+    def chunks_of(self, donor: str) -> int:
+        """How many chunks a donor was asked for."""
+        return self.network.asked.count((donor, CHUNK))
+
+
+async def test_chunks_come_from_all_donors(tmp_path: Path) -> None:
+    """The folder gets its name when the whole is there; the people hear how far it is."""
+    taking = Taking(tmp_path, "a", "b", "c")
+    path = await taking.run()
+    assert taking.whole(path)
+    assert all(taking.chunks_of(donor) > 0 for donor in "abc")
+    assert taking.alerts == []
+    progress = [event for event in taking.told if isinstance(event, TransferProgressed)]
+    assert progress[-1].bytes_done == progress[-1].bytes_total == 8 * ELEMENTS
+    assert len(progress) <= 3, "not one for each chunk"
+
+
+async def test_a_donor_that_dies_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    """After its first chunk nobody reaches it any more."""
+    taking = Taking(tmp_path, "a", "b")
+    honest = taking.network.answers["b"][CHUNK]
+
+    async def die(peer: str, request: bytes) -> bytes | None:
+        del taking.network.answers["b"]
+        return await honest(peer, request)
+
+    taking.network.answers["b"][CHUNK] = die
+    assert taking.whole(await taking.run())
+    assert len(taking.alerts) == 1
+    assert taking.alerts[0].startswith("b stopped giving the snapshot (cannot reach peer b)")
+
+
+async def test_a_donor_that_lies_about_a_chunk_is_named_and_left_out(tmp_path: Path) -> None:
+    """Its bytes are not written; it is asked for nothing more."""
+    taking = Taking(tmp_path, "liar", "honest")
+    give = taking.network.answers["liar"][CHUNK]
+
+    async def lie(peer: str, request: bytes) -> bytes | None:
+        payload = await give(peer, request)
+        assert payload is not None
+        return payload[:-1] + bytes([payload[-1] ^ 1])
+
+    taking.network.answers["liar"][CHUNK] = lie
+    assert taking.whole(await taking.run())
+    assert len(taking.alerts) == 1
+    assert "liar gave wrong bytes for chunk" in taking.alerts[0]
+    assert taking.chunks_of("liar") <= blob_download.LANES
+
+
+async def test_a_donor_that_is_silent_holds_nobody_up(tmp_path: Path) -> None:
+    """At the end what it was asked for is asked of another, too."""
+    taking = Taking(tmp_path, "silent", "honest")
+    asked = asyncio.Event()
+
+    async def hang(peer: str, request: bytes) -> bytes | None:
+        asked.set()
+        await asyncio.Event().wait()
+        return None
+
+    taking.network.answers["silent"][CHUNK] = hang
+    async with asyncio.timeout(HANG_S):
+        assert taking.whole(await taking.run())
+    assert asked.is_set()
+
+
+async def test_a_busy_donor_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own round goes first; that is no fault."""
+    monkeypatch.setattr(blob_download, "BUSY_S", 0.0)
+    taking = Taking(tmp_path, "a")
+    give, calls = taking.network.answers["a"][CHUNK], list[bytes]()
+
+    async def now_and_then(peer: str, request: bytes) -> bytes | None:
+        calls.append(request)
+        return BUSY if len(calls) % 2 else await give(peer, request)
+
+    taking.network.answers["a"][CHUNK] = now_and_then
+    assert taking.whole(await taking.run())
+    assert taking.alerts == []
+    assert len(calls) >= 2 * CHUNKS
+
+
+async def test_a_download_that_was_cut_goes_on_where_it_was(tmp_path: Path) -> None:
+    """All donors are gone after three chunks; the next life asks for the rest alone, and not for what is damaged."""
+    taking = Taking(tmp_path, "a")
+    answers, given = taking.network.answers["a"], list[int]()
+    give = answers[CHUNK]
+
+    async def three(peer: str, request: bytes) -> bytes | None:
+        given.append(1)
+        if len(given) > 3:
+            raise Unreachable("gone")
+        return await give(peer, request)
+
+    answers[CHUNK] = three
+    with pytest.raises(Unreachable, match="nobody is left who gives the snapshot of round 4"):
+        await taking.run()
+    assert snapshots.names(taking.directory) == []
+    (part,) = (taking.directory / "snapshots").iterdir()
+    with (part / "vectors").open("r+b") as file:  # one of the three was not on disk when the power went
+        file.write(bytes(100))
+    answers[CHUNK] = give
+    taking.network.asked.clear()
+    assert taking.whole(await taking.run())
+    assert taking.chunks_of("a") == CHUNKS - 3 + 1
+
+
+async def test_what_is_there_already_is_not_asked_for(tmp_path: Path) -> None:
+    """The whole had come before the power went; if it was damaged since, only that comes again."""
+    taking = Taking(tmp_path, "a")
+    path = await taking.run()
+    taking.network.asked.clear()
+    assert taking.whole(await taking.run())
+    assert taking.chunks_of("a") == 0
+    with (path / "vectors").open("r+b") as file:
+        file.write(bytes(100))
+    assert taking.whole(await taking.run())
+    assert taking.chunks_of("a") == 1
+
+
+async def test_what_is_left_of_another_download_goes(tmp_path: Path) -> None:
+    """Its snapshot is not offered any more."""
+    taking = Taking(tmp_path, "a")
+    (taking.directory / "snapshots" / f"00000002-{'0' * 64}.part").mkdir(parents=True)
+    assert taking.whole(await taking.run())
+
+
+async def test_a_donor_gives_to_the_end_what_it_has_begun_to_give(tmp_path: Path) -> None:
+    """Though it has written two newer ones meanwhile; when nobody takes it any more the room is free again."""
+    taking = Taking(tmp_path, "a")
+    await taking.survey()
+    choice = choice_of(taking.manifest, "a")
+    assert await fetch_manifest(taking.network, choice) == taking.manifest
+    shutil.rmtree(tmp_path / "a" / "snapshots")
+    assert taking.whole(await taking.run())
+    donor = taking.network.donors["a"]
+    donor._let_go(choice.offer.manifest)
+    assert await fetch_manifest(taking.network, choice) == taking.manifest, "it was asked for just now"
+    donor._held[choice.offer.manifest].asked_at -= blob_server.HOLD_S
+    donor._let_go(choice.offer.manifest)
+    with pytest.raises(Unreachable):
+        await fetch_manifest(taking.network, choice)
+
+
+async def test_a_donor_without_the_snapshot_is_left_out(tmp_path: Path) -> None:
+    """It has written two newer ones before anybody took it."""
+    taking = Taking(tmp_path, "a", "b")
+    await taking.survey()
+    shutil.rmtree(tmp_path / "b" / "snapshots")
+    assert taking.whole(await taking.run())
+    assert taking.alerts == ["b no longer has the snapshot: others are asked"]
+
+
+async def test_a_full_disk_is_said_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is there already needs no room."""
+    taking = Taking(tmp_path, "a")
+    await taking.survey()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: FREE_MB)
+    with pytest.raises(DiskFull, match="no room for the snapshot: 5 MB, 1 MB are free"):
+        await taking.run()
+    assert taking.chunks_of("a") == 0
+
+
+async def test_a_manifest_that_names_another_state_is_refused(tmp_path: Path) -> None:
+    """Its chunks are right, and still the whole is not what it says: nothing of it stays."""
+    taking = Taking(tmp_path, "a")
+    path = snapshots.path_of(tmp_path / "a", 4, taking.manifest.anchor)
+    taking.manifest = replace(taking.manifest, state=b"s" * 32)
+    (path / "manifest").write_bytes(taking.manifest.to_bytes())
+    with pytest.raises(BadInput, match="not of the state that it names"):
+        await taking.run()
+    assert list((taking.directory / "snapshots").iterdir()) == []
+
+
+async def test_the_manifest_is_taken_from_whoever_has_it(tmp_path: Path) -> None:
+    """Bytes of another digest count for nothing."""
+    taking = Taking(tmp_path, "liar", "honest")
+    await taking.survey()
+
+    async def lie(peer: str, request: bytes) -> bytes | None:
+        return replace(taking.manifest, state=b"s" * 32).to_bytes()
+
+    taking.network.answers["liar"][MANIFEST] = lie
+    assert await fetch_manifest(taking.network, choice_of(taking.manifest, "gone", "liar", "honest")) == taking.manifest
+    with pytest.raises(Unreachable, match="no peer gave the manifest"):
+        await fetch_manifest(taking.network, choice_of(taking.manifest, "gone", "liar"))
+
+
+async def dawdle(peer: str, request: bytes) -> bytes | None:
+    """An answer that never comes to its end."""
+    await asyncio.Event().wait()
+    return None
+
+
+async def test_a_donor_that_dawdles_does_not_keep_the_manifest_of_another_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is asked meanwhile, and who is still at it is left alone."""
+    taking = Taking(tmp_path, "slow", "honest")
+    await taking.survey()
+    taking.network.answers["slow"][MANIFEST] = dawdle
+    monkeypatch.setattr(blob_download, "MANIFEST_NEXT_S", 0.01)
+    others = asyncio.all_tasks()
+    assert await fetch_manifest(taking.network, choice_of(taking.manifest, "slow", "honest")) == taking.manifest
+    assert asyncio.all_tasks() == others
+
+
+async def test_nobody_waits_long_for_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many donors dawdle, it is two minutes for all of them."""
+    assert blob_download.MANIFEST_TIMEOUT_S <= 120.0
+    names = [f"slow-{number}" for number in range(5)]
+    taking = Taking(tmp_path, *names)
+    await taking.survey()
+    for name in names:
+        taking.network.answers[name][MANIFEST] = dawdle
+    monkeypatch.setattr(blob_download, "MANIFEST_NEXT_S", 0.01)
+    monkeypatch.setattr(blob_download, "MANIFEST_TIMEOUT_S", 1.0)
+    async with asyncio.timeout(HANG_S):
+        with pytest.raises(Unreachable, match="no peer gave the manifest"):
+            await fetch_manifest(taking.network, choice_of(taking.manifest, *names))
+    assert taking.network.asked.count(("slow-4", MANIFEST)) == 1, "all were asked"

@@ -1,0 +1,110 @@
+"""What an update does tile by tile is what the same operations do over whole vectors, written out here."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from peer.codec import codec
+from peer.codec.codec import Codec
+from peer.protocol.block import VOID
+from peer.protocol.electorate import digest
+from peer.protocol.settlement import Settlement, settle
+from peer.spec import RunSpec
+from peer.train.outer import momentum_at
+from peer.train.trainer import Trainer
+from tests.decided import DecidedRound, contribution
+
+FIRST = digest("anchor", 0)
+NAMES = ("p0", "p1")
+STREAMS = {"overlap": "streaming"}
+KINDS: list[dict[str, Any]] = [{}, {"void": {0, 4}}, {"left_out": {"p1"}}, {"refused": {1, 2}}, {}]
+"""Of the rounds that are made: parts are void, a contribution is missed, all that came for parts was refused."""
+
+
+@pytest.fixture
+def two(spec: RunSpec, tmp_path: Path, request: pytest.FixtureRequest) -> list[Trainer]:
+    """Two peers of the codec and round that the test names."""
+    wire, round = request.param
+    table = dataclasses.replace(spec.round, **round)
+    spec = dataclasses.replace(spec, round=table, codec=dataclasses.replace(spec.codec, wire=wire))
+    return [Trainer(spec, name, tmp_path / name, torch.device("cpu")) for name in NAMES]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "two",
+    [
+        ("int4", {}), ("float32", {}), ("float16", {"gamma": 0.0}), ("sparse", {}), ("int8", {"fragments": 2}),
+        ("int4", STREAMS), ("int4", STREAMS | {"merge": "rebase"}), ("float32", STREAMS | {"fragments": 3}),
+        ("sparse", STREAMS),
+    ],
+    indirect=True,
+)  # fmt: skip
+@pytest.mark.parametrize("tile", [64, codec.TILE])
+def test_tiles_do_not_show(two: list[Trainer], tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """θ, momentum, balance and local parameters, bit for bit; with tiles that end within parts and parameters, too."""
+    if two[0].spec.codec.wire != "sparse":  # whose units are larger
+        monkeypatch.setattr(codec, "TILE", tile)
+    anchor = FIRST
+    for kind in KINDS:
+        for trainer in two:
+            trainer.begin_round(NAMES)
+            trainer.train_step()
+            trainer.freeze(anchor)
+            if trainer.streams:
+                trainer.train_step()
+        decided = DecidedRound(two, anchor, left_out=kind.get("left_out", ()), void=kind.get("void", ()))
+        means = tuple(
+            VOID if part in kind.get("refused", ()) else mean for part, mean in enumerate(decided.update.parts)
+        )
+        decided.update = dataclasses.replace(decided.update, parts=means)
+        whole = [by_whole_vectors(trainer, decided) for trainer in two]
+        decided.apply_to(*two)
+        for trainer, expected in zip(two, whole, strict=True):
+            found = (trainer.anchor.theta, trainer.anchor.momentum, trainer._balance.flat, trainer._flat.new())
+            assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+            assert torch.equal(trainer._start, expected[-1])
+        anchor = decided.next_anchor
+
+
+def by_whole_vectors(trainer: Trainer, decided: DecidedRound) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """θ, momentum, balance and local parameters after the update."""
+    update, spec, now = decided.update, trainer.spec, trainer._flat.new()
+    theta, velocity, balance = (
+        vector.clone() for vector in (trainer.anchor.theta, trainer.anchor.momentum, trainer._balance.flat)
+    )
+    encoding, mine = Codec(spec.codec.wire), contribution(trainer, update.parent)
+    outcomes = settle(update, trainer.me, True)
+    momentum, own = momentum_at(spec, update.round - 1), trainer._interpolates
+    progress = trainer._start - now
+    start = now.clone()
+    for part, piece in enumerate(trainer.turns.parts(update.round - 1)):
+        where = slice(piece.start, piece.start + piece.size)
+        if not update.rolled_back(part):
+            name = update.parts[part]
+            mean = (
+                torch.zeros(piece.size)
+                if name == VOID
+                else decoded(encoding.of_means, decided.objects[name], piece.size)
+            )
+            velocity[where] = velocity[where] * momentum + mean
+            theta[where] = theta[where] - (velocity[where] * momentum + mean) * spec.outer.learning_rate
+        if outcomes[part] is Settlement.COUNTED:
+            balance[where] = balance[where] - decoded(encoding, mine.payload(part), piece.size)
+        elif outcomes[part] is Settlement.MISSED:
+            balance[where] = balance[where] * spec.round.gamma
+        if own is not None:
+            progress[where] = (theta[where] - balance[where] - now[where]) * own
+        owed = balance[where] + progress[where]
+        start[where] = theta[where] if encoding.is_sparse else theta[where] - owed
+    return theta, velocity, balance + progress, start
+
+
+def decoded(encoding: Codec, payload: bytes, elements: int) -> Tensor:
+    return torch.from_numpy(encoding.decode(payload)[:elements])

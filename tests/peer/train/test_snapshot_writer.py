@@ -1,0 +1,102 @@
+"""Snapshots as the trainer writes and reads them."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from dht.errors import BadInput
+from peer.rounds.state import Head
+from peer.store import snapshots
+from peer.train import snapshot_writer
+from peer.train.outer_state import Anchor
+from peer.train.restore import read_chain
+from peer.train.snapshot_writer import Snapshotter, become_snapshot, read_anchor
+from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> RunOnDisk:
+    """Three rounds, with a snapshot every three."""
+    root = tmp_path_factory.mktemp("run")
+    write_corpus(root / "corpus")
+    spec = small_spec(root / "corpus", "llama")
+    every = dataclasses.replace(spec.round, snapshot_rounds=ROUNDS, keep_rounds=ROUNDS)
+    return make_run(root, dataclasses.replace(spec, round=every))
+
+
+@pytest.fixture
+def run(made: RunOnDisk, tmp_path: Path) -> RunOnDisk:
+    """The same in a folder that the test may change. The trainer stays as it is."""
+    return dataclasses.replace(made, directory=Path(shutil.copytree(made.directory, tmp_path / "peer")))
+
+
+def head_of(run: RunOnDisk) -> Head:
+    return read_chain(run.directory, run.spec).head
+
+
+def write(run: RunOnDisk, name: bytes) -> str:
+    """Why it failed, if it did."""
+    writer, anchor = Snapshotter(run.directory, run.spec), run.trainer.anchor
+    writer.start(anchor, name, anchor.state_digest())
+    return writer.wait()
+
+
+def test_a_snapshot_is_the_anchor(run: RunOnDisk) -> None:
+    """Parameters, momentum, round and cursors, and the head that all peers have there."""
+    head, anchor = head_of(run), run.trainer.anchor
+    assert write(run, head.anchor) == ""
+    found = read_anchor(run.directory, ROUNDS, head.anchor)
+    assert (found.round, found.cursors, found.state_digest()) == (ROUNDS, anchor.cursors, anchor.state_digest())
+    manifest = snapshots.read_manifest(snapshots.path_of(run.directory, ROUNDS, head.anchor))
+    assert manifest.base.head == head
+    assert manifest.run == run.spec.digest()
+    became = Anchor.initial(torch.zeros_like(anchor.theta))
+    become_snapshot(became, run.directory, ROUNDS, head.anchor)
+    assert became.state_digest() == anchor.state_digest()
+    with pytest.raises(BadInput, match="is of another model"):
+        become_snapshot(Anchor.initial(torch.zeros(7)), run.directory, ROUNDS, head.anchor)
+
+
+def test_one_is_due_every_so_many_rounds_as_far_as_the_disk_allows(
+    run: RunOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing takes a twentieth of the time at most; then only every second or fourth of those rounds has one."""
+    now = [1000.0]
+    monkeypatch.setattr(snapshot_writer.time, "monotonic", lambda: now[0])
+    writer, anchor = Snapshotter(run.directory, run.spec), run.trainer.anchor
+    name, real = head_of(run).anchor, snapshots.write
+
+    def slow(*args: object, **fields: object) -> Path:
+        now[0] += 7.0
+        return real(*args, **fields)  # type: ignore[arg-type]
+
+    def due(first: int, round_s: float) -> list[int]:
+        found = []
+        for round in range(first, first + 24):
+            now[0] += round_s
+            found += [round] if writer.due(round) else []
+        return found
+
+    assert due(0, 1.0) == [3, 6, 9, 12, 15, 18, 21]
+    monkeypatch.setattr(snapshots, "write", slow)
+    writer.start(anchor, name, anchor.state_digest())
+    assert writer.wait() == ""
+    assert due(24, 50.0)[2:] == [33, 36, 39, 42, 45]
+    assert due(48, 25.0)[2:] == [60, 66]
+    assert due(72, 13.0)[-1:] == [84]
+    assert due(50, 1000.0)[:3] == [51, 54, 57], "after an undo"
+
+
+def test_what_goes_wrong_is_told_and_stops_nothing(run: RunOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chain has left this anchor meanwhile; or the disk is full."""
+    assert "does not lead to the anchor where this peer stands" in write(run, b"e" * 32)
+    assert snapshots.names(run.directory) == []
+    usage = shutil.disk_usage(run.directory)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    assert "no room for a snapshot" in write(run, head_of(run).anchor)
+    assert list((run.directory / "snapshots").iterdir()) == []

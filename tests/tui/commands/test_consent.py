@@ -1,0 +1,168 @@
+"""What is asked before a first join, whom nobody can ask, and what is remembered."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dht.directory_lock import hold_directory
+from dht.errors import BadInput, BadInvite, Unreachable
+from dht.fingerprint import words
+from dht.identity import Identity
+from dht.invite import Invite, issue, parse
+from peer.spec import RunSpec, load
+from peer.watch.preview import facts
+from tui.commands.consent import FILE, consents, describe, is_agreed
+from tui.commands.join import Join
+
+ORGANISER = Identity.from_seed(b"o" * 32)
+
+
+class Terminal(io.StringIO):
+    """Somebody sits there."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def spec() -> RunSpec:
+    return load("tiny")
+
+
+@pytest.fixture
+def join(spec: RunSpec, tmp_path: Path) -> Join:
+    return Join(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
+
+
+def invite_of(organiser: Identity, spec: RunSpec) -> str:
+    address = f"/ip4/127.0.0.1/tcp/4001/p2p/{organiser.peer_id}"
+    return issue(organiser, run=spec.run.name, spec_hash=spec.digest(), addrs=(address, address))
+
+
+def read(text: str) -> Invite:
+    return parse(text, time.time())
+
+
+class Node:
+    """Tells what the run is, and counts how often it was asked."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec, self.asked, self.peers = spec, 0, list[str]()
+
+    def __call__(self, invite: str, peers: Sequence[str]) -> Mapping[str, Any]:
+        self.peers += peers
+        self.asked += 1
+        return facts(read(invite), self._spec, power_w=None)
+
+
+def test_yes_is_remembered_and_nobody_is_asked_twice(join: Join, spec: RunSpec) -> None:
+    node, screen = Node(spec), Terminal()
+    assert consents(join, yes=False, stdin=Terminal("Yes\n"), screen=screen, introduce=node)
+    assert screen.getvalue().startswith(
+        "asking 2 addresses of the invite what the run is; whoever answers sees your IP"
+    )
+    assert screen.getvalue().endswith("Join this run? [y/N] ")
+    assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=node)
+    assert node.asked == 1
+    assert json.loads((join.place() / FILE).read_text())["how"] == "asked"
+    assert stat.S_IMODE(join.place().stat().st_mode) == 0o700
+
+
+def test_peers_that_the_volunteer_names_are_asked_too(join: Join, spec: RunSpec) -> None:
+    """He may have no other way in: every node of the invite may be gone."""
+    node, screen = Node(spec), Terminal()
+    named = dataclasses.replace(join, peers=("/ip4/203.0.113.5/tcp/1/p2p/x",))
+    assert consents(named, yes=False, stdin=Terminal("y\n"), screen=screen, introduce=node)
+    assert node.peers == list(named.peers)
+    assert screen.getvalue().startswith("asking 2 addresses of the invite and the peers you named what the run is")
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", "", "yesterday\n"])
+def test_anything_else_is_no_and_leaves_nothing(join: Join, spec: RunSpec, answer: str) -> None:
+    """Also the end of input."""
+    screen = Terminal()
+    assert not consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=Node(spec))
+    assert "nothing is kept" in screen.getvalue()
+    assert not join.place().exists()
+
+
+@pytest.mark.parametrize(("stdin", "screen"), [(io.StringIO, Terminal), (Terminal, io.StringIO)])
+def test_without_a_terminal_it_is_refused_in_one_line(join: Join, spec: RunSpec, stdin: Any, screen: Any) -> None:
+    """A machine must not train because a script fell over a prompt."""
+    node = Node(spec)
+    with pytest.raises(BadInput, match="add --yes"):
+        consents(join, yes=False, stdin=stdin("y\n"), screen=screen(), introduce=node)
+    assert node.asked == 0
+    assert not join.place().exists()
+
+
+def test_a_service_says_yes_beforehand(join: Join, spec: RunSpec) -> None:
+    """Nothing is fetched for it and nothing printed."""
+    node, screen = Node(spec), io.StringIO()
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=screen, introduce=node)
+    assert (node.asked, screen.getvalue()) == (0, "")
+    assert is_agreed(join.place(), read(join.invite))
+
+
+def test_another_run_or_another_organiser_is_asked_for_anew(join: Join, spec: RunSpec) -> None:
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
+    longer = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=1000))
+    assert not is_agreed(join.place(), read(invite_of(ORGANISER, longer)))
+    assert not is_agreed(join.place(), read(invite_of(Identity.generate(), spec)))
+    (join.place() / FILE).write_text("[]")
+    assert not is_agreed(join.place(), read(join.invite))
+
+
+def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(spec: RunSpec, tmp_path: Path) -> None:
+    """As the peer itself has it; a newcomer does not get in with one."""
+    address = f"/ip4/127.0.0.1/tcp/4001/p2p/{ORGANISER.peer_id}"
+    over = issue(ORGANISER, run="tiny", spec_hash=spec.digest(), addrs=(address,), expires=time.time() - 60)
+    join = Join(invite=over, directory=tmp_path / "peer")
+    with pytest.raises(BadInvite, match="expired"):
+        consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "peer" / "genesis").touch()
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
+    assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO()), "and is not asked again"
+
+
+def test_what_fails_before_is_told_before(join: Join, spec: RunSpec) -> None:
+    """A bad invite, nodes that do not answer; a folder that is in use is for `join` to tell."""
+
+    def silent(invite: str, peers: Sequence[str]) -> Mapping[str, Any]:
+        raise Unreachable("nobody answers")
+
+    with pytest.raises(BadInvite):
+        consents(Join(invite="hf1:rubbish"), yes=True, stdin=Terminal(), screen=Terminal())
+    with pytest.raises(Unreachable):
+        consents(join, yes=False, stdin=Terminal("y\n"), screen=Terminal(), introduce=silent)
+    with hold_directory(join.place()):
+        assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=silent)
+
+
+def test_the_screen_says_who_what_and_what_it_takes(join: Join, spec: RunSpec, tmp_path: Path) -> None:
+    told = facts(read(join.invite), spec, power_w=285.0)
+    lines = describe(told, tmp_path)
+    assert len(lines) <= 30
+    assert all(len(line) <= 79 for line in lines if str(tmp_path) not in line)
+    text = " ".join(" ".join(lines).split())
+    for part in (
+        words(ORGANISER.peer_id), "870 thousand parameters", "36 rounds", "Python standard library", "licence",
+        "no code", str(tmp_path), "homefires leave", "up to 285 W", "each way for the whole run", "your IP address",
+    ):  # fmt: skip
+        assert part in text, part
+    unsized = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="hub", path="org/set"))
+    assert "org/set of huggingface.co" in " ".join(describe(facts(read(join.invite), unsized, None), tmp_path))
+    endless = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=0))
+    text = " ".join(" ".join(describe(facts(read(join.invite), endless, None), tmp_path)).split())
+    assert "a day each way if a round takes" in text
+    assert "until its organiser ends it" in text

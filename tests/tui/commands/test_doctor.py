@@ -1,0 +1,122 @@
+"""`homefires doctor` on the screen: a table for people, the child's objects for programs, one exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+import tui.commands.doctor_run
+from dht.errors import BadInput, HomefiresError
+from dht.identity import Identity
+from dht.invite import issue
+from peer.doctor.check import failed, passed, warned
+from peer.doctor.verdict import Verdict
+from tui.commands.doctor_run import WIDTH, Doctor, list_devices, run_doctor
+
+pytestmark = pytest.mark.outside
+
+CHECKS = (
+    passed("device", "cpu computes"),
+    warned("sleep", "this machine goes to sleep after 20 minutes", "gsettings set a b nothing"),
+    failed("memory", "1 GiB of memory free, " + "and so on " * 20, "close other programs", BadInput),
+)
+VERDICT = Verdict(sentence="unknown: neither the line nor an inner step was measured")
+
+
+def child(monkeypatch: pytest.MonkeyPatch, lines: list[str], code: int, said: str = "") -> list[str]:
+    """The examination prints these lines and ends so; its command line."""
+    seen: list[str] = []
+    program = f"import sys; print({chr(10).join(lines)!r}); print({said!r}, file=sys.stderr); sys.exit({code})"
+
+    def command(module: str, *words: str) -> list[str]:
+        seen.extend([module, *words])
+        return [sys.executable, "-c", program]
+
+    monkeypatch.setattr(tui.commands.doctor_run, "python_module", command)
+    return seen
+
+
+def test_a_table_names_each_fix_and_ends_with_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    child(monkeypatch, [*(check.to_json() for check in CHECKS), VERDICT.to_json()], 2)
+    stream = io.StringIO()
+    assert run_doctor(Doctor(), stream, as_json=False, debug=False) == 2
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "PASS    device           cpu computes"
+    assert lines[2].strip() == "fix: gsettings set a b nothing"
+    assert max(map(len, lines)) <= WIDTH
+    assert "1 of these must be mended before this machine can take part" in lines
+    assert lines[-1] == f"verdict: {VERDICT.sentence}"
+
+
+def test_a_narrow_terminal_has_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    child(monkeypatch, [*(check.to_json() for check in CHECKS), VERDICT.to_json()], 2)
+    texts = []
+    for width in ("80", "200"):
+        monkeypatch.setenv("COLUMNS", width)
+        run_doctor(Doctor(), stream := io.StringIO(), as_json=False, debug=False)
+        texts.append(stream.getvalue())
+    assert max(map(len, texts[0].splitlines())) <= 80
+    assert texts[0].split() == texts[1].split()
+
+
+def test_programs_get_what_the_child_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [CHECKS[0].to_json(), VERDICT.to_json()]
+    child(monkeypatch, said, 0)
+    stream = io.StringIO()
+    assert run_doctor(Doctor(), stream, as_json=True, debug=False) == 0
+    assert [json.loads(line) for line in stream.getvalue().splitlines()] == [json.loads(line) for line in said]
+
+
+def test_an_examination_that_breaks_off_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had found is shown all the same."""
+    child(monkeypatch, [CHECKS[0].to_json()], 1, "ZeroDivisionError: oh")
+    stream = io.StringIO()
+    with pytest.raises(HomefiresError, match="the examination failed: ZeroDivisionError: oh"):
+        run_doctor(Doctor(), stream, as_json=False, debug=False)
+    assert "PASS" in stream.getvalue()
+
+
+def test_what_the_person_chose_reaches_the_examination(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An invite names the folder that is looked at; one that does not hold is for the examination to tell."""
+    seen = child(monkeypatch, [VERDICT.to_json()], 0)
+    organiser = Identity.generate()
+    invite = issue(
+        organiser, run="mine", spec_hash=b"\xab" * 32, addrs=(f"/ip4/127.0.0.1/tcp/1/p2p/{organiser.peer_id}",)
+    )
+    run_doctor(
+        Doctor(invite=invite, device="cuda:1", listen=("/ip4/0.0.0.0/tcp/1",)), io.StringIO(), as_json=True, debug=False
+    )
+    assert (seen[:2], seen[3]) == (["peer", "doctor"], "--dir")
+    assert seen[4].endswith("runs/mine-abababab")
+    assert seen[5:] == ["--set", "settings.device=cuda:1", "--listen", "/ip4/0.0.0.0/tcp/1"]
+    seen.clear()
+    run_doctor(Doctor(invite="hf1:rubbish"), io.StringIO(), as_json=True, debug=False)
+    assert (seen[:2], len(seen)) == (["peer", "doctor"], 3)
+
+
+def test_devices_are_listed_as_the_option_calls_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"device": "cuda:1", "name": "NVIDIA X", "uuid": "GPU-1", "free_bytes": 20 * 10**9, "total_bytes": 24 * 10**9},
+        {"device": "cpu", "name": "x86_64", "uuid": "", "free_bytes": 0, "total_bytes": 0},
+    ]
+    seen = child(monkeypatch, ["a library is loading", json.dumps({"devices": rows})], 0)
+    assert list_devices().splitlines() == ["cuda:1  NVIDIA X, 24.0 GB, 20.0 GB of it free", "cpu     x86_64"]
+    assert seen == ["peer.doctor.kernel", "list"]
+
+
+def test_what_a_library_prints_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    child(monkeypatch, ["loading kernels", "7", CHECKS[0].to_json(), VERDICT.to_json()], 0)
+    for as_json in (False, True):
+        stream = io.StringIO()
+        assert run_doctor(Doctor(), stream, as_json=as_json, debug=False) == 0
+        assert "loading" not in stream.getvalue()
+
+
+def test_an_examination_that_was_killed_says_what_that_can_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    monkeypatch.setattr(tui.commands.doctor_run, "python_module", lambda *_: [sys.executable, "-c", program])
+    with pytest.raises(HomefiresError, match="was killed: it did not end within 300 s, or the system was short"):
+        run_doctor(Doctor(), io.StringIO(), as_json=False, debug=False)

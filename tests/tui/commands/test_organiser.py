@@ -1,0 +1,128 @@
+"""`homefires invite`, `quarantine` and `identity`, as an organiser types them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bootstrap.admissions import Book
+from bootstrap.members import save_names
+from dht.errors import BadInput
+from dht.fingerprint import words
+from dht.identity import Identity
+from dht.invite import INVITE_FILE, MAX_ADDRESSES, issue, parse
+from dht.quarantine import Orders
+from peer.testing.child_process import HANG_S
+from tui.cli import main
+from tui.commands.organiser import _newest
+
+pytestmark = pytest.mark.outside
+
+RUN = b"r" * 32
+PEER = Identity.from_seed(b"p" * 32).peer_id
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of an organiser whose node has run."""
+    organiser = Identity.load_or_create(tmp_path / "identity.key")
+    addrs = (f"/ip4/203.0.113.5/tcp/31337/p2p/{organiser.peer_id}",)
+    text = issue(organiser, run="tiny", spec_hash=RUN, addrs=addrs, token=b"t")
+    (tmp_path / INVITE_FILE).write_text(text)
+    return tmp_path
+
+
+def test_more_invites_for_one_peer_each(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["invite", str(folder), "--invites", "2", "--expires", "7d"]) == 0
+    made = [parse(text, time.time()) for text in capsys.readouterr().out.split()]
+    assert [item.once for item in made] == [True, True]
+    assert made[0].token != made[1].token
+
+
+def test_an_invite_names_a_peer_that_lives_while_the_node_is_away(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the addresses of the node, since of too many the last are left out; a slip is one line."""
+    alive = [f"/ip4/198.51.100.{number}/tcp/4001/p2p/{PEER}" for number in range(MAX_ADDRESSES)]
+    assert main(["invite", str(folder), "--also", alive[0], "--also", alive[0]]) == 0
+    (text,) = capsys.readouterr().out.split()
+    mine = parse((folder / INVITE_FILE).read_text(), time.time()).addrs
+    assert parse(text, time.time()).addrs == (alive[0], *mine)
+    assert main(["invite", str(folder), *(word for address in alive for word in ("--also", address))]) == 0
+    assert parse(capsys.readouterr().out, time.time()).addrs == tuple(alive)
+    assert main(["invite", str(folder), "--also", "/ip4/198.51.100.7/tcp/4001"]) == BadInput.exit_code
+    assert "the peer id is missing" in capsys.readouterr().err
+
+
+def test_a_peer_is_kept_out_shown_and_let_in_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--dir", str(folder)]
+    for command, says in (
+        ([PEER, "--reason", "sends noise"], f"{PEER} is in quarantine: sends noise"),
+        ([], f"{PEER}  sends noise"),
+        ([PEER, "--lift"], "is lifted"),
+        ([], "nobody is in quarantine"),
+    ):
+        assert main(["quarantine", *command, *where]) == 0
+        assert says in capsys.readouterr().out
+
+
+def test_members_are_listed_and_an_admission_is_not_renewed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where, day = ["--dir", str(folder)], 86400.0
+    assert main(["members", *where]) == 0
+    assert "nobody was admitted to tiny" in capsys.readouterr().out
+    book = Book(folder, Identity.load_or_create(folder / "identity.key"), RUN)
+    text = (folder / INVITE_FILE).read_text()
+    other = Identity.from_seed(b"q" * 32).peer_id
+    for peer, at_s in ((PEER, time.time()), (PEER, time.time() + 15 * day), (other, time.time() - 99 * day)):
+        assert book.answer(peer, text, Orders(), at_s).admission
+    save_names(folder, {PEER: "alice"})
+    ends = time.strftime("%Y-%m-%d", time.gmtime(time.time() + 45 * day))
+    for command, says in (
+        ([], f"{PEER}  alice  until {ends}\n"),
+        ([], f"{other}  -  ended on "),
+        ([PEER, "--end", "its owner asked us to"], "takes part until it ends"),
+        ([], f"{PEER}  alice  until {ends}; not renewed: its owner asked us to\n"),
+        ([PEER, "--renew"], "is renewed again"),
+        ([], f"{PEER}  alice  until {ends}\n"),
+    ):
+        assert main(["members", *command, *where]) == 0
+        assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["members", PEER], "--end is missing"),
+        (["members", PEER, "--renew"], "not to end"),
+        (["quarantine", PEER], "--reason is missing"),
+        (["quarantine", "nobody", "--reason", "x"], "not a peer id"),
+    ],
+)
+def test_mistakes_are_one_line(folder: Path, command: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--dir", str(folder)]) == BadInput.exit_code
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_the_folder_whose_node_was_started_last_is_meant(tmp_path: Path) -> None:
+    for name, at_s in (("a", 2), ("b", 3), ("c", 1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / INVITE_FILE).touch()
+        os.utime(tmp_path / name / INVITE_FILE, (at_s, at_s))
+    assert _newest(tmp_path).name == "b"
+    with pytest.raises(BadInput, match="no run was started"):
+        _newest(tmp_path / "a")
+
+
+def test_the_key_of_a_folder_is_shown_with_its_words(folder: Path) -> None:
+    """On a real stdout: the child writes there itself."""
+    command = [sys.executable, "-m", "tui", "identity", "--dir", str(folder)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANG_S).stdout
+    mine = Identity.load_or_create(folder / "identity.key").peer_id
+    assert told == f"{mine}\n{words(mine)}\n"

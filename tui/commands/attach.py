@@ -1,0 +1,181 @@
+"""`homefires attach`, and `join` on a terminal: a peer in the background, and a dashboard that comes and goes.
+
+The dashboard reads the peer's run directory and writes to its control socket; the peer never notices it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dht.errors import BadInput, DirectoryBusy, HomefiresError, Unreachable
+from dht.invite import parse_for
+from peer.events import PeerStarted, PeerStopped, read_lines
+from tui.commands.control import after_leaving
+from tui.commands.status import is_locked
+from tui.folders import folder_meant, quoted
+from tui.output.output import Output
+from tui.processes.children import INTERRUPTED, failure_of, start_lasting
+from tui.sources.tail import Tail
+
+if TYPE_CHECKING:
+    from tui.commands.join import Join
+    from tui.dashboard.app import Outcome
+
+POLL_S = 0.2
+SLICE = 500
+STOP_S = 30.0
+"""A peer that was asked to leave has ended after this long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How a dashboard shall look, and whether it may command."""
+
+    read_only: bool = False
+    ascii_only: bool = False
+    mono: bool = False
+
+    def options(self) -> list[str]:
+        """The same on a command line."""
+        flags = {"--read-only": self.read_only, "--ascii": self.ascii_only, "--mono": self.mono}
+        return [flag for flag, wanted in flags.items() if wanted]
+
+
+def attach(directory: Path, look: Look) -> str:
+    """Show the peer of a run directory until the dashboard is closed; a sentence about what goes on.
+
+    Raises Unreachable if no peer runs there.
+    """
+    if not is_locked(directory / "run" / "lock"):
+        raise Unreachable(f"no peer runs in {directory}; for what one did there: homefires watch {quoted(directory)}")
+    outcome = show_peer(directory, look)
+    if is_locked(directory / "run" / "lock"):
+        leaving = f"the peer leaves the run; {after_leaving(directory)}"
+        return how_to_come_back(directory) if outcome == "detach" else leaving
+    return _last_words(directory) or f"the peer has ended without a word; its log is {directory / 'peer.log'}"
+
+
+def show_peer(directory: Path, look: Look) -> Outcome:
+    """The dashboard of one peer, until it is closed."""
+    from tui.dashboard.app import run_dashboard
+    from tui.sources.live import Live
+
+    return run_dashboard(Live(directory), read_only=look.read_only, ascii_only=look.ascii_only, mono=look.mono)
+
+
+def join_and_attach(join: Join, look: Look, output: Output) -> int:
+    """Start a peer that goes on without us, tell how it starts, and show it once it has; the exit code.
+
+    Raises DirectoryBusy if one runs there already, and what the peer failed with.
+    """
+    directory = join.place().resolve()
+    require_free(directory)
+    invite = parse_for(directory, join.invite, time.time())
+    output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}")
+    log = directory / "peer.log"
+    join.settle(directory)
+    with closing(Tail(directory / "events.jsonl")) as tail:
+        tail.skip_to_end()  # of lives before
+        process = start_lasting(join.lasting_argv(directory, log), log)
+        try:
+            _load_dashboard()
+            _follow_start(process, tail, output)
+        except KeyboardInterrupt:
+            _stop(process)
+            output.say("the peer is stopped: its dashboard was not open yet")
+            return INTERRUPTED
+    try:
+        outcome = show_peer(directory, look) if process.poll() is None else "ended"
+    except (HomefiresError, RuntimeError, KeyboardInterrupt):
+        _let_go(process, directory, output)
+        raise
+    if outcome == "detach" and is_locked(directory / "run" / "lock"):  # it is let go before the process has ended
+        _let_go(process, directory, output)
+        return 0
+    return _tell_end(process, directory, log, output)
+
+
+def require_free(directory: Path) -> None:
+    """Raises DirectoryBusy if a peer of ours serves this directory."""
+    if is_locked(directory / "run" / "lock"):
+        raise DirectoryBusy(f"a peer runs in {directory} already; look at it with: homefires attach{_dir(directory)}")
+
+
+def how_to_come_back(directory: Path) -> str:
+    """What to type next, after a dashboard was closed."""
+    where = _dir(directory)
+    return f"training goes on; come back with: homefires attach{where}; stop with: homefires leave{where}"
+
+
+def _load_dashboard() -> None:
+    """While the peer starts, which takes longer: an interrupt from then on finds the dashboard."""
+    import tui.dashboard.app  # noqa: F401
+
+
+def _follow_start(process: subprocess.Popen[bytes], tail: Tail, output: Output) -> None:
+    """Show what the peer says until it has started, or ended."""
+    while process.poll() is None:
+        for line in tail.take(SLICE):
+            if line is None:
+                continue
+            output.show(line)
+            if isinstance(line.event, PeerStarted):
+                return
+        output.tick(time.time())
+        time.sleep(POLL_S)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to end; if it does not, or the person interrupts once more, end it."""
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.kill()
+        process.wait(STOP_S)
+
+
+def _let_go(process: subprocess.Popen[bytes], directory: Path, output: Output) -> None:
+    """The peer is not ours any more: it is not waited for, and the person is told how to find it."""
+    process.returncode = 0
+    output.say(how_to_come_back(directory))
+
+
+def _tell_end(process: subprocess.Popen[bytes], directory: Path, log: Path, output: Output) -> int:
+    """The exit code of a peer that ends. Raises what it failed with."""
+    try:
+        code = process.wait(STOP_S)
+    except KeyboardInterrupt:
+        process.returncode = 0
+        output.say(f"the peer is about to end and is not waited for; look with: homefires status{_dir(directory)}")
+        return INTERRUPTED
+    except subprocess.TimeoutExpired as error:
+        again = f"homefires attach{_dir(directory)}"
+        raise HomefiresError(f"the peer was asked to leave and is still there; look with: {again}") from error
+    if code != 0:
+        raise failure_of("peer", code, log)
+    output.say(_last_words(directory))
+    return 0
+
+
+def _last_words(directory: Path) -> str:
+    """Why the peer of a directory stopped, if it has."""
+    last = None
+    for line in read_lines(directory / "events.jsonl"):
+        last = line.event if line is not None else last
+    return f"the peer has stopped: {last.why}" if isinstance(last, PeerStopped) else ""
+
+
+def _dir(directory: Path) -> str:
+    """` --dir DIR`, unless a command finds it by itself."""
+    try:
+        if folder_meant().resolve() == directory.resolve():
+            return ""
+    except BadInput:
+        pass
+    return f" --dir {quoted(directory)}"

@@ -1,0 +1,186 @@
+"""Before the first join: one screen that says what the run is and what it takes, and one question.
+
+Nothing is trained and nothing is kept before the answer is yes. The answer lies in the run directory, so that nobody
+is asked twice. The screen goes to stderr, as questions do: stdout stays what `--ui` says.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import textwrap
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from dht.errors import BadInput, Unreachable
+from dht.invite import Invite, in_a_file, parse_for
+from peer.events import printable
+from tui.commands.join import Join, also_dialled
+from tui.commands.status import is_locked
+from tui.folders import AGREED, note_folder
+from tui.processes.children import environment, failure_said, python_module
+from tui.text.units import format_bytes
+
+FILE = AGREED
+VERSION = 1
+INTRODUCE_S = 120.0
+"""Dialling and asking have their own time-outs, which come to less."""
+YES = ("y", "yes")
+WIDTH, NAMES = 79, 14
+"""Columns of the screen, and of what stands before each line."""
+
+Introduce = Callable[[str, Sequence[str]], Mapping[str, Any]]
+"""From an invite and more addresses to what its run is."""
+
+
+def introduce(invite: str, peers: Sequence[str] = ()) -> Mapping[str, Any]:
+    """Ask the nodes of the invite and these, in a child, which loads hivemind. Raises what the child failed with."""
+    # A session of its own: Ctrl-C is for this process, which then ends the child.
+    with in_a_file(invite) as path, subprocess.Popen(
+        python_module("peer", "introduce", path, *also_dialled(peers)), env=environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as child:  # fmt: skip
+        try:
+            out, err = child.communicate(timeout=INTRODUCE_S)
+        except subprocess.TimeoutExpired as error:
+            raise Unreachable(f"no address of the invite told within {INTRODUCE_S:.0f} s what the run is") from error
+        finally:
+            child.kill()
+    if child.returncode != 0:
+        raise failure_said("introduction", child.returncode, err)
+    told: dict[str, Any] = json.loads(out)
+    return told
+
+
+def consents(join: Join, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce = introduce) -> bool:
+    """Whether the owner of this machine wants it to join; remembered if so.
+
+    Its folder is found from then on by commands that do not name it. Raises BadInvite as `Join.place` does, BadInput
+    where nobody can be asked, and Unreachable if no node tells what the run is.
+    """
+    if not _is_wanted(join, yes=yes, stdin=stdin, screen=screen, introduce=introduce):
+        return False
+    try:
+        note_folder(join.place())
+    except OSError as error:
+        print(f"commands find this peer with --dir alone: {error.filename}: {error.strerror}", file=screen)
+    return True
+
+
+def _is_wanted(join: Join, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce) -> bool:
+    directory = join.place()
+    invite = parse_for(directory, join.invite, time.time())
+    if is_agreed(directory, invite) or is_locked(directory / "run" / "lock"):
+        return True
+    if yes:
+        _remember(directory, invite, "--yes")
+        return True
+    if not (stdin.isatty() and screen.isatty()):
+        raise BadInput(
+            "nobody can be asked here whether this machine shall join, since there is no terminal; add --yes"
+        )
+    asked = f"{_count(len(invite.addrs), 'address')} of the invite{' and the peers you named' * bool(join.peers)}"
+    print(f"asking {asked} what the run is; whoever answers sees your IP address", file=screen, flush=True)
+    for line in describe(introduce(join.invite, join.peers), directory):
+        print(printable(line), file=screen)
+    print("Join this run? [y/N] ", end="", file=screen, flush=True)
+    if stdin.readline().strip().lower() not in YES:
+        print("not joined; nothing was trained, and nothing is kept", file=screen)
+        return False
+    _remember(directory, invite, "asked")
+    return True
+
+
+def is_agreed(directory: Path, invite: Invite) -> bool:
+    """Whether somebody has said yes to this run of this organiser in this folder."""
+    try:
+        said = json.loads((directory / FILE).read_text())
+    except (OSError, ValueError):
+        return False
+    wanted = {"v": VERSION, "run": invite.spec_hash.hex(), "organiser": invite.organiser}
+    return isinstance(said, dict) and all(said.get(key) == value for key, value in wanted.items())
+
+
+def _remember(directory: Path, invite: Invite, how: str) -> None:
+    """Only the run's hash and organiser count; time and way are for people."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    said = {
+        "v": VERSION, "run": invite.spec_hash.hex(), "organiser": invite.organiser, "at": round(time.time()),
+        "how": how,
+    }  # fmt: skip
+    scratch = directory / f"{FILE}.new"
+    scratch.write_text(json.dumps(said) + "\n")
+    scratch.replace(directory / FILE)
+
+
+def describe(told: Mapping[str, Any], directory: Path) -> list[str]:
+    """The screen, without the question."""
+    where = shlex.quote(str(directory))
+    rows = [
+        ("organiser", f"{told['fingerprint']}; compare it with what the organiser told you"),
+        (
+            "trains",
+            f"a {told['architecture']} language model of {_short(told['parameters'])} parameters{_length(told)}",
+        ),
+        ("on", f"{told['data']}; licence: {told['licence']}"),
+        (
+            "memory",
+            f"about {_bytes(told['device_bytes'])} on the device that trains, {_bytes(told['main_bytes'])} beside",
+        ),
+        ("disk", f"{_bytes(told['least_disk_bytes'])} to {_bytes(told['disk_bytes'])}, all of it in {directory}"),
+        ("traffic", _traffic(told)),
+        ("power", _power(told)),
+        ("others see", "your IP address, the name you choose, and what you contribute"),
+        ("no code", "comes from the network; models are built from the transformers library here"),
+        ("try first", "homefires doctor INVITE says what this machine would make of it"),
+        ("pause, leave", f"homefires pause, homefires leave; then delete {where} and nothing is left"),
+    ]
+    return ["", f"  {told['run']}", *(line for name, text in rows for line in _row(name, text)), ""]
+
+
+def _row(name: str, text: str) -> list[str]:
+    indent = " " * (NAMES + 2)
+    return textwrap.wrap(
+        f"  {name:<{NAMES}}{text}", WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _length(told: Mapping[str, Any]) -> str:
+    return f", {told['rounds']:,} rounds" if told["rounds"] else ", until its organiser ends it"
+
+
+def _traffic(told: Mapping[str, Any]) -> str:
+    if told["round_bytes"] is None:
+        return "not known for this model; cap it with --upload and --download"
+    day, whole = told["day_bytes"], told["rounds"] * told["round_bytes"]
+    if whole and whole < day:
+        much = f"{_bytes(whole)} each way for the whole run"
+    else:
+        round = f"a round takes {told['round_s']:.0f} s, as with {told['assumed_flops'] / 1e12:g} TFLOP/s"
+        much = f"about {_bytes(day)} a day each way if {round}"
+    per_round = f"{_bytes(told['round_bytes'])} out and as much in per round"
+    return f"{per_round}; {much}; more when newcomers come; cap it with --upload and --download"
+
+
+def _power(told: Mapping[str, Any]) -> str:
+    if told["power_w"] is None:
+        return "what your processor draws at full load; no GPU here tells its limit"
+    return f"up to {told['power_w']:.0f} W while it trains, which is the limit of the GPU"
+
+
+def _bytes(count: float) -> str:
+    return format_bytes(round(count))
+
+
+def _short(count: float) -> str:
+    for limit, unit in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if count >= limit:
+            return f"{count / limit:.3g} {unit}"
+    return f"{count:.0f}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("es" if number != 1 else "")

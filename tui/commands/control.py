@@ -1,0 +1,122 @@
+"""What a person has a peer of this machine do: said to one that runs, kept for the next start of one that does not.
+
+A peer that is down may be started at any moment, by a service that waits before it tries again or by the next login:
+whoever pauses it, or changes what it is allowed, must not find it training all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dht.errors import BadInput, DirectoryBusy, Unreachable
+from tui.folders import is_at_work, is_peers, quoted
+from tui.processes.children import environment, failure_said, python_module
+from tui.processes.systemd import UserUnits, unit_name
+from tui.sources.control_client import PeerControl, name_of, note_of
+from tui.sources.source import Reply
+from tui.text.pause_reasons import clock
+
+KEEP_S = 60.0
+"""A small file is written, on a machine that may be busy."""
+SAID = {
+    "pause": "pauses: what it has made of round {next} is given, no more steps are made; resume with: homefires resume",
+    "resume": "trains again",
+    "finish": "completes its part of round {next}, then pauses; resume with: homefires resume",
+}
+"""What a command means that a running peer has obeyed, for people."""
+KEPT = {
+    "pause": "it starts paused, until: homefires resume",
+    "resume": "it trains when it starts",
+    "finish": "it completes its part of a round when it starts, then pauses, until: homefires resume",
+}
+"""What it means for one that does not run."""
+
+
+def command(directory: Path, cmd: str) -> str:
+    """Give one command to the peer of a run directory; one line that says what happens now. Raises Unreachable."""
+    if cmd == "leave":
+        return _leave(directory)
+    reply = order(directory, cmd)
+    if is_kept(reply):
+        return f"{not_running(directory)}; {KEPT[cmd]}"
+    round = int(reply.fields.get("round") or 0)
+    return _noted(f"{name_of(reply)} {SAID[cmd].format(next=round + 1)}", reply)
+
+
+def snooze(directory: Path, hours: float, now: float) -> str:
+    """Have the peer pause for so long; one line about it. Raises BadInput and Unreachable."""
+    if not 0 < hours < float("inf"):
+        raise BadInput(f"HOURS is {hours:g}; give how many hours the peer shall pause, as in: homefires snooze 3")
+    minutes = max(1, round(60 * hours))
+    reply = order(directory, "snooze", minutes=minutes)
+    until = clock(now + 60 * minutes, now)
+    if is_kept(reply):
+        return f"{not_running(directory)}; should it start before {until}, it rests until then, or: homefires resume"
+    said = f"{name_of(reply)} is snoozed until {until}: what it has made is given; sooner with: homefires resume"
+    return _noted(said, reply)
+
+
+def order(directory: Path, cmd: str, **fields: Any) -> Reply:
+    """The answer of the peer, or of what keeps it for the next start. Raises BadInput, Unreachable, DiskFull."""
+    if not is_at_work(directory):
+        return _keep(directory, cmd, fields)
+    try:
+        return PeerControl(directory).require(cmd, **fields)
+    except Unreachable as error:
+        raise Unreachable(f"{_starts_or_ends(directory)} ({error})") from error
+
+
+def is_kept(reply: Reply) -> bool:
+    """Whether no peer runs, and it was kept."""
+    return reply.fields.get("kept") is True
+
+
+def not_running(directory: Path) -> str:
+    """How a line begins about a peer that does not run."""
+    return f"no peer runs in {directory}"
+
+
+def after_leaving(directory: Path) -> str:
+    """What comes after a peer has left, and how to have it otherwise."""
+    unit = unit_name(directory)
+    if unit not in UserUnits().names():
+        return "come back with homefires join"
+    again = f"its service starts it again at the next login or boot, or now with: systemctl --user start {unit}"
+    return f"{again}; keep it from that with: homefires service remove --dir {quoted(directory)}"
+
+
+def _leave(directory: Path) -> str:
+    if not is_at_work(directory):
+        raise Unreachable(f"{not_running(directory)}; {after_leaving(directory)}")
+    return f"{name_of(order(directory, 'leave'))} leaves the run; {after_leaving(directory)}"
+
+
+def _keep(directory: Path, cmd: str, fields: Mapping[str, Any]) -> Reply:
+    """A child does it, with the checks of a running peer, and holds the folder meanwhile."""
+    if not is_peers(directory):
+        raise Unreachable(f"{not_running(directory)}, and none ever has; name the folder of one with --dir")
+    argv = python_module("peer.control.offline", str(directory), json.dumps({"cmd": cmd, **fields}))
+    try:
+        told = subprocess.run(
+            argv, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=KEEP_S,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise Unreachable(f"{directory} could not be written to within {KEEP_S:.0f} s; try again") from error
+    if told.returncode == DirectoryBusy.exit_code:  # since we looked
+        raise Unreachable(_starts_or_ends(directory))
+    if told.returncode != 0:
+        raise failure_said("command", told.returncode, told.stderr)
+    return Reply(ok=True, fields=json.loads(told.stdout))
+
+
+def _starts_or_ends(directory: Path) -> str:
+    return f"the peer in {directory} takes no commands just now, as when it starts or ends; try again in some seconds"
+
+
+def _noted(said: str, reply: Reply) -> str:
+    return f"{said}; {note}" if (note := note_of(reply)) else said

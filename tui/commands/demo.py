@@ -1,0 +1,242 @@
+"""`homefires demo`: a bootstrap node and several peers on this machine, until every round is committed.
+
+The story, in order: write the spec, start the bootstrap node, take its invite, start the peers, show what
+they report, and check at the end that every peer committed every round with the same bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from dht.errors import BadInput, DiskFull, RoundsFailed, Unreachable
+from peer.events import AlertRaised, InviteIssued, Line, RoundCommitted, format_line
+from peer.spec import RunSpec, dump
+from tui.commands.last_check import find_fault
+from tui.commands.spec_choice import choose_spec
+from tui.output.output import Output
+from tui.processes.children import INTERRUPTED, Child, Children, Ended, Interrupted, Said, error_of, python_module
+from tui.swarm.reducer import fold
+from tui.swarm.snapshot import Swarm
+from tui.text.units import format_bytes
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+FINGERPRINT = "FINGERPRINT"
+"""The code under which a bootstrap node says how joiners see its organiser: nobody joins a demo."""
+
+BOOTSTRAP_S = 60.0
+"""The bootstrap node must have issued its invite after this long."""
+
+START_S = 180.0
+"""Peers must have begun round 0 after this long: they load torch and the data first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """What the command line asked for."""
+
+    peers: int = 3
+    spec: str = "tiny"
+    rounds: int | None = None
+    seed: int | None = None
+    sets: tuple[str, ...] = ()
+    directory: Path | None = None
+
+    def choose(self) -> RunSpec:
+        """The spec with as many founders as peers. Raises BadSpec and BadInput."""
+        fixed: dict[str, int] = {"run.founders": self.peers}
+        if self.rounds is not None:
+            fixed["run.rounds"] = self.rounds
+        if self.seed is not None:
+            fixed["run.seed"] = self.seed
+        spec = choose_spec(self.spec, sets=self.sets, fixed=fixed)
+        if spec.run.rounds == 0:
+            raise BadInput(f"{self.spec} has no last round; say how many the demo shall make with --rounds")
+        return spec
+
+
+def run_demo(demo: Demo, output: Output, spec: RunSpec) -> int:
+    """Run it to its end; the exit code. Raises RoundsFailed if not every round committed alike."""
+    with open_directory(demo.directory) as directory:
+        (directory / "spec.toml").write_text(dump(spec))
+        output.say(f"{demo.peers} peers train {spec.run.name} for {spec.run.rounds} rounds in {directory}")
+        story, children = tell(demo, output, spec, directory)
+    if children.interrupts:
+        return INTERRUPTED
+    fault = story.fault or find_fault(story.swarm, story.names, spec.run.rounds, story.ends)
+    if fault:
+        kept = f"logs are in {directory}" if demo.directory else "run again with --dir DIR to keep the logs"
+        raise RoundsFailed(f"{fault}; {kept}")
+    for sentence in summarise(story.swarm, spec.run.rounds):
+        output.say(sentence)
+    return 0
+
+
+def tell(demo: Demo, output: Output, spec: RunSpec, directory: Path) -> tuple[Story, Children]:
+    """Everything that happens until all children are gone and the output is closed."""
+    went_well = False
+    try:
+        with Children() as children, Merged(directory / "events.jsonl") as merged:
+            output.begin(merged.path)
+            story = Story(children, output, merged, spec, directory)
+            story.start_bootstrap()
+            story.run_peers(demo.peers)
+        went_well = not children.interrupts and not story.fault
+    finally:
+        output.close(at_once=not went_well)
+    return story, children
+
+
+class Story:
+    """The children of one demo and what they have reported so far."""
+
+    def __init__(self, children: Children, output: Output, merged: Merged, spec: RunSpec, directory: Path) -> None:
+        self.children, self.output, self.merged, self.spec, self.directory = children, output, merged, spec, directory
+        self.swarm = Swarm()
+        self.names: list[str] = []
+        self.fault = ""
+        """Why the demo was cut short, in words."""
+        self.ends: dict[str, str] = {}
+        """How those ended that did not end well."""
+        self._invite = ""
+        self._bootstrap: Child | None = None
+
+    def start_bootstrap(self) -> None:
+        """Start the node and wait for its invite. Raises the error that kept it from issuing one."""
+        directory = self.directory / "bootstrap"
+        where = [str(self.directory / "spec.toml"), "--dir", str(directory), "--listen", LOOPBACK]
+        argv = python_module("bootstrap", *where, "--spec-hash", self.spec.digest().hex())
+        self._bootstrap = self.children.start("bootstrap", argv, directory / "bootstrap.log")
+        deadline = time.monotonic() + BOOTSTRAP_S
+        while not self._invite and not self.children.interrupts:
+            if isinstance(happened := self._next(), Ended):
+                raise error_of(happened.child)
+            if time.monotonic() > deadline:
+                raise Unreachable(f"the bootstrap node issued no invite within {BOOTSTRAP_S:.0f} s")
+
+    def run_peers(self, count: int) -> None:
+        """Start all peers at once and follow them until all have ended or `fault` says why they cannot go on."""
+        if self.children.interrupts:
+            return
+        threads = max(1, (usable_cores() - 1) // count)
+        for number in range(1, count + 1):
+            self.names.append(name := f"peer-{number}")
+            directory = self.directory / name
+            settings = ["--set", f"settings.name={name}", "--set", f"settings.threads={threads}"]
+            argv = python_module("peer", "join", self._invite, "--dir", str(directory), "--listen", LOOPBACK, *settings)
+            self.children.start(name, argv, directory / "peer.log")
+        deadline = time.monotonic() + START_S + round_limit_s(self.spec)
+        while not self.fault and any(child is not self._bootstrap for child in self.children.running):
+            match self._next():
+                case Said(line=Line(event=RoundCommitted())):
+                    deadline = time.monotonic() + round_limit_s(self.spec)
+                case Ended(child=child):
+                    self._check_founder(child)
+            if time.monotonic() > deadline:
+                limit_s = round_limit_s(self.spec)
+                self.fault = f"nothing was committed after round {self.swarm.round} for {limit_s:.0f} s"
+
+    def _next(self) -> Said | Ended | Interrupted | None:
+        """Wait for what happens next (at most a second), and show it."""
+        happened = self.children.next(timeout_s=1.0)
+        self.output.tick(time.time())
+        match happened:
+            case Said(child=child, line=line) if child is self._bootstrap:
+                if isinstance(line.event, InviteIssued):
+                    self._invite = line.event.invite
+                if isinstance(line.event, AlertRaised) and line.event.code != FINGERPRINT:
+                    self.output.say(f"bootstrap: {line.event.level}: {line.event.text}")
+            case Said(line=line):
+                self.swarm = fold(self.swarm, line)
+                self.merged.write(line)
+                self.output.show(line)
+            case Ended(child=child):
+                self._note_end(child)
+            case Interrupted() if self.children.interrupts == 1:
+                self.output.say("stopping; once more to stop at once")
+        return happened
+
+    def _note_end(self, child: Child) -> None:
+        if child.bad_lines:
+            self.output.say(f"{child.name}: {child.bad_lines} lines of its output are not events")
+        if child.exit_code != 0 and not self.children.interrupts:
+            self.ends[child.name] = child.describe_end()
+            self.output.say(f"{child.name}: {child.describe_end()}")
+
+    def _check_founder(self, child: Child) -> None:
+        """A founder that ended before the first round leaves the others waiting for it."""
+        begun = self.swarm.round > 0 or any(view.steps for view in self.swarm.reporting)
+        if not begun and not self.children.interrupts:
+            self.fault = f"{child.name} ended before round 0: {child.describe_end()}"
+
+
+class Merged:
+    """The events of all peers of a demo in one file, in the order in which they were read. A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Self:
+        self._file = self.path.open("w", encoding="utf-8")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def write(self, line: Line) -> None:
+        """One more event, so that whoever follows the file sees it. Raises DiskFull."""
+        try:
+            print(format_line(line), file=self._file, flush=True)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise DiskFull(f"the disk that holds {self.path.parent} is full") from error
+
+
+def round_limit_s(spec: RunSpec) -> float:
+    """The longest that one round may take: training, then two coordinators who each run into every deadline."""
+    table = spec.round
+    return table.max_train_s + table.gather_s + 2 * (table.silence_s + table.exchange_s + table.ack_s)
+
+
+def summarise(swarm: Swarm, rounds: int) -> list[str]:
+    """The sentences at the end of a demo that kept its promise."""
+    last = swarm.reporting[0].commits[-1]
+    peers = len(swarm.reporting)
+    sentences = [
+        f"{rounds} of {rounds} rounds committed by all {peers} peers with equal bits "
+        f"(digest {last.digest[:12]}, state {last.state[:12]})"
+    ]
+    if swarm.losses:
+        (first_round, first), (last_round, final) = swarm.losses[0], swarm.losses[-1]
+        sentences.append(
+            f"held-out loss {first:.3f} (round {first_round}) → {final:.3f} nats per token (round {last_round})"
+        )
+    sentences.append(f"{swarm.tokens:,} tokens, {format_bytes(swarm.bytes_sent)} sent, {swarm.seconds:.0f} s")
+    return sentences
+
+
+@contextlib.contextmanager
+def open_directory(chosen: Path | None) -> Iterator[Path]:
+    """A private folder for the demo: `chosen`, which is kept and must be empty, or a temporary one."""
+    if chosen is None:
+        # Sockets lie below it, and their whole path may have 107 bytes.
+        with tempfile.TemporaryDirectory(prefix="hf-") as temporary:
+            yield Path(temporary)
+        return
+    if chosen.exists() and (not chosen.is_dir() or any(chosen.iterdir())):
+        raise BadInput(f"--dir {chosen} is not an empty folder; name a new one")
+    chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
+    yield chosen.resolve()
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

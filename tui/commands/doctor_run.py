@@ -1,0 +1,154 @@
+"""`homefires doctor`: a child examines the machine; what it finds is shown while it finds it. `homefires devices`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import tempfile
+import textwrap
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TextIO
+
+from dht.errors import BadInvite, HomefiresError
+from dht.invite import in_a_file
+from dht.invite import parse as parse_invite
+from peer.events import printable
+from tui.data_root import default_directory
+from tui.processes.children import environment, failure_said, python_module
+from tui.terminal import columns
+from tui.text.units import format_bytes
+
+LIMIT_S = 300.0
+"""An examination takes seconds; with a slow line, dead addresses and a large model some minutes."""
+WIDTH = 100
+"""Cells of a line, on a terminal that has as many."""
+MARKS = 8
+"""Columns of a status and a space."""
+NAMES = 17
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor:
+    """What the command line asked for."""
+
+    invite: str = ""
+    directory: Path | None = None
+    device: str = ""
+    listen: tuple[str, ...] = ()
+
+    def argv(self, invite_file: str) -> list[str]:
+        """The command line of the child. An invite that does not hold is the child's finding."""
+        words = [invite_file] if self.invite else []
+        place = self.directory or self._default_directory()
+        words += ["--dir", str(place)] if place else []
+        words += ["--set", f"settings.device={self.device}"] if self.device else []
+        words += [part for address in self.listen for part in ("--listen", address)]
+        return python_module("peer", "doctor", *words)
+
+    def _default_directory(self) -> Path | None:
+        if not self.invite:
+            return None
+        with contextlib.suppress(BadInvite):
+            invite = parse_invite(self.invite, time.time())
+            return default_directory("runs", invite.run, invite.spec_hash)
+        return None
+
+
+def run_doctor(asked: Doctor, stream: TextIO, *, as_json: bool, debug: bool) -> int:
+    """Show every check as it is done; 0, or the exit code of the first that failed.
+
+    Raises what the child ended with if it could not examine to the end.
+    """
+    with tempfile.TemporaryFile("w+", errors="replace") as log, in_a_file(asked.invite) as invite_file:
+        with subprocess.Popen(
+            asked.argv(invite_file), env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=None if debug else log, text=True,
+        ) as child:  # fmt: skip
+            watchdog = threading.Timer(LIMIT_S, child.kill)
+            watchdog.start()
+            try:
+                assert child.stdout is not None
+                is_finished = _show(child.stdout, stream, as_json=as_json)
+                code = child.wait()
+            finally:
+                watchdog.cancel()
+                child.kill()
+        if is_finished:
+            return code
+        log.seek(0)
+        raise _failure(code, log.read())
+
+
+def list_devices() -> str:
+    """A line per device: what `--device` calls it, its name, its memory. A child, since it loads torch."""
+    told = subprocess.run(
+        python_module("peer.doctor.kernel", "list"), env=environment(), capture_output=True,
+        text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if told.returncode != 0:
+        raise _failure(told.returncode, told.stderr)
+    return "\n".join(printable(_device(row)) for row in json.loads(told.stdout.strip().splitlines()[-1])["devices"])
+
+
+def _device(row: dict[str, Any]) -> str:
+    total, free = row["total_bytes"], row["free_bytes"]
+    memory = f", {format_bytes(total)}, {format_bytes(free)} of it free" if total else ""
+    return f"{row['device']:<8}{row['name']}{memory}"
+
+
+def _show(lines: IO[str], stream: TextIO, *, as_json: bool) -> bool:
+    """Whether it came to the verdict."""
+    failed, finished = 0, False
+    for line in lines:
+        if (told := _object(line)) is None:
+            continue  # what a library prints
+        failed += told.get("status") == "FAIL"
+        finished = finished or "verdict" in told
+        text = line.strip() if as_json else "\n".join(_words(told, failed))
+        print(text, file=stream, flush=True)
+    return finished
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _words(told: dict[str, Any], failed: int) -> list[str]:
+    """A check, with its fix below it; or the verdict."""
+    if "verdict" in told:
+        return ["", *_wrapped(_conclusion(failed)), *_wrapped(f"verdict: {told['verdict']['sentence']}")]
+    head = f"{told['status']:<{MARKS}}{told['check']:<{NAMES}}"
+    fix = [f"fix: {told['fix']}"] if told["fix"] else []
+    room = max(20, columns(WIDTH) - len(head))
+    first, *more = _wrapped(told["found"], room)
+    below = [*more, *(line for text in fix for line in _wrapped(text, room))]
+    return [head + first, *(" " * len(head) + line for line in below)]
+
+
+def _conclusion(failed: int) -> str:
+    if not failed:
+        return "nothing keeps this machine from taking part"
+    return f"{failed} of these must be mended before this machine can take part"
+
+
+def _wrapped(text: str, room: int = 0) -> list[str]:
+    return textwrap.wrap(printable(text), room or columns(WIDTH), break_long_words=False, break_on_hyphens=False) or [
+        ""
+    ]
+
+
+def _failure(code: int, said: str) -> HomefiresError:
+    """Why the child did not come to a verdict."""
+    if code == -signal.SIGKILL:
+        why = f"it did not end within {LIMIT_S:.0f} s, or the system was short of memory"
+        return HomefiresError(f"the examination was killed: {why}; run it again with --debug")
+    return failure_said("examination", code, said)

@@ -1,0 +1,108 @@
+"""The commands that say what a run would cost: plan, simulate."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from dht.errors import BadInput
+from tui.commands.options import Commands, add_command, add_machine, add_sets, add_spec_options
+
+
+def add_to(commands: Commands) -> None:
+    """Add them."""
+    _add_plan(commands)
+    _add_simulate(commands)
+
+
+def _add_plan(commands: Commands) -> None:
+    parser = add_command(commands, "plan", _plan, "say what a run will cost on some peers, and how to set it up")
+    add_spec_options(parser, "spec")
+    text = "how many, a TOML file of [[peer]] tables, or the folder of a peer of a run (default: as many as found it)"
+    parser.add_argument("--peers", default="", metavar="N|FILE|DIR", help=text)
+    add_machine(parser)
+    text = "compare replicas that span several devices or peers, too; no run of today can be set up so"
+    parser.add_argument("--spans", action="store_true", help=text)
+    text = "how much the quality of tokens counts beside their number: 0 not at all (default 1)"
+    parser.add_argument("--quality", type=float, default=1.0, metavar="W", help=text)
+    text = "what rounds took on your machines: a peer's folder or events, or what an earlier fit wrote"
+    parser.add_argument("--measured", type=Path, metavar="DIR|FILE", help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the planned spec, for homefires bootstrap")
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from peer.events import printable
+    from tui.commands.spec_choice import choose_spec
+    from tui.simulation.machines import machine_of
+    from tui.simulation.plan import Plan, answer, to_json, write
+    from tui.simulation.plan_page import describe
+
+    plan = Plan(
+        spec=choose_spec(options.spec, sets=options.sets), peers=options.peers, machine=machine_of(options),
+        parameters=options.parameters, quality=options.quality, measured=options.measured, spans=options.spans,
+    )  # fmt: skip
+    found = answer(plan)
+    print(to_json(found) if options.json else "\n".join(map(printable, describe(found).splitlines())))
+    if options.write:
+        print(write(found, options.write), file=sys.stderr if options.json else sys.stdout)
+    return 0
+
+
+def _add_simulate(commands: Commands) -> None:
+    parser = add_command(commands, "simulate", _simulate, "simulate a run on peers that one does not have")
+    parser.add_argument("spec", nargs="?", default="tiny", metavar="SPEC", help="a TOML file or a name (default tiny)")
+    add_sets(parser)
+    text = "how many, or a TOML file of [[peer]] tables (default 4)"
+    parser.add_argument("--peers", default="4", metavar="N|FILE", help=text)
+    parser.add_argument("--rounds", type=int, default=20, metavar="R", help="rounds to make (default 20)")
+    parser.add_argument("--preset", default="", metavar="NAME", help="a network of known places, such as aws")
+    text = "seconds of an inner step (default: of a home GPU)"
+    parser.add_argument("--step-s", type=float, default=0.0, metavar="S", help=text)
+    text = "deviation of the speed of a peer from round to round, as a share (default 0.05)"
+    parser.add_argument("--spread", type=float, default=0.05, metavar="X", help=text)
+    for word in ("upload", "download"):
+        text = f"megabits per second of each peer's {word} (default: no cap)"
+        parser.add_argument(f"--{word}", type=float, default=0.0, metavar="MBPS", help=text)
+    text = "how peers come and go, per hour: crash=0.1,leave=0.05,join=0.1,back=600; or a file of changes"
+    parser.add_argument("--churn", default="", metavar="RATES|FILE", help=text)
+    text = "how many attack, and how: times_100=1,nan=1,zeros=1,replay=1"
+    parser.add_argument("--attackers", default="", metavar="KINDS", help=text)
+    text = "largest error of a clock in seconds (default 0)"
+    parser.add_argument("--skew", type=float, default=0.0, metavar="S", help=text)
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="the same seed gives the same run")
+    text = "sides of a grid of groups, as in 8x8x8 (default: as needed)"
+    parser.add_argument("--grid", default="", metavar="SIDES", help=text)
+    text = "draw what most groups do from what a few did, instead of simulating every message"
+    parser.add_argument("--aggregate", action="store_true", help=text)
+    text = "of a grid, message by message (default: one per core); the outcome is the same"
+    parser.add_argument("--processes", type=int, default=0, metavar="N", help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    what = parser.add_mutually_exclusive_group()
+    text = "print the figures of papers beside ours, and nothing else; some seconds"
+    what.add_argument("--papers", action="store_true", help=text)
+    text = "put gossip and delayed Nesterov beside rounds: how fast, and how far, of 2 to 64 peers"
+    what.add_argument("--compare", action="store_true", help=text)
+    text = "write the event lines of all peers there; of a grid those of one row"
+    parser.add_argument("--events", type=Path, metavar="FILE", help=text)
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    if options.papers:
+        from peer.simulate.published import lines
+
+        if options.json:
+            raise BadInput("--json does not go with --papers, which prints tables")
+        print(*lines(), sep="\n")
+        return 0
+    from tui.simulation.simulate import Simulate, run_compare, run_simulate
+
+    asked = Simulate(
+        spec=options.spec, sets=tuple(options.sets), peers=options.peers, rounds=options.rounds,
+        preset=options.preset, step_s=options.step_s, spread=options.spread, upload=options.upload,
+        download=options.download, churn=options.churn, attackers=options.attackers, skew_s=options.skew,
+        seed=options.seed, grid=options.grid, aggregate=options.aggregate, processes=options.processes,
+        as_json=options.json, events=options.events,
+    )  # fmt: skip
+    return run_compare(asked, sys.stdout) if options.compare else run_simulate(asked, sys.stdout)

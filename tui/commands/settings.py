@@ -1,0 +1,162 @@
+"""`homefires set`, and `--set` of a join: what a volunteer allows the peer of this machine.
+
+The peer alone checks and writes settings; for one that does not run a child of its package does.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dht.errors import BadInput, BadSpec
+from peer.events import printable
+from tui.commands.control import is_kept, not_running, order
+from tui.commands.status import is_locked
+from tui.sources.control_client import PeerControl, name_of, note_of
+from tui.text.pause_reasons import PeerStatus, duty_words, hold_words, next_words, read_status
+from tui.text.setting_info import KNOWN, Setting, grouped, in_words, to_value
+
+NAME, VALUE = 20, 26
+"""Cells of the columns of the table."""
+WIDE = 132
+"""Cells from which a setting and its meaning stand on one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The settings of a run directory, and what they hold up just now."""
+
+    directory: Path
+    running: bool
+    settings: Mapping[str, Any]
+    status: PeerStatus
+
+
+def change(directory: Path, assignments: Sequence[str]) -> list[str]:
+    """Give the peer `KEY=VALUE` words; a line for each that was changed. Raises BadInput and Unreachable."""
+    present = read_table(directory).settings
+    values = _values(assignments, present)
+    reply = order(directory, "set", values=values)
+    after = read_status(reply.fields).settings or {**present, **values}
+    said = [f"{name_of(reply)}: {key} is {in_words(_known(key), after.get(key))}" for key in values]
+    note = f"{not_running(directory)}; it starts with this" if is_kept(reply) else note_of(reply)
+    return [*said, *([note] if note else [])]
+
+
+def values_for_start(assignments: Sequence[str]) -> dict[str, Any]:
+    """What `KEY=VALUE` words say for a peer that starts, checked before anybody is asked or anything starts.
+
+    Raises BadInput.
+    """
+    from peer.settings import settings_of
+
+    values = _values(assignments, _defaults())
+    settings_of(values, "--set")
+    return values
+
+
+def keep_for_start(directory: Path, values: Mapping[str, Any]) -> None:
+    """Have the settings of `values_for_start` in the folder of a peer. A command line would say them anew at each
+    start, also after their owner has changed them. Raises BadInput, Unreachable."""
+    if values:
+        order(directory, "set", values=values)
+
+
+def read_table(directory: Path) -> Table:
+    """What the peer of a directory allows; of one that does not run, what its file says. Raises BadInput."""
+    if not directory.is_dir():
+        raise BadInput(f"{directory} is no folder; name that of a peer with --dir")
+    running = is_locked(directory / "run" / "lock")
+    status = read_status(PeerControl(directory).request("status").fields) if running else PeerStatus()
+    return Table(
+        directory=directory, running=running, settings=status.settings or _settings_on_disk(directory), status=status
+    )
+
+
+def describe(table: Table, now: float, width: int = WIDE) -> list[str]:
+    """The table for people: by group, each with its meaning and what it holds up. In fewer cells than `WIDE` the
+    meaning of each stands below it."""
+    lines, shown = [_head(table), *_held(table.status, now)], ""
+    for group, setting, value in grouped(table.settings):
+        lines += ["", group] if group != shown else []
+        shown = group
+        start = " (when it starts again)" if setting.at_start else ""
+        head, meaning = f"  {setting.name:<{NAME}}{in_words(setting, value):<{VALUE}}", f"{setting.meaning}{start}"
+        if width >= WIDE:
+            lines.append(f"{head}  {meaning}")
+        else:
+            below = textwrap.wrap(meaning, max(20, width - 6))
+            lines += [head.rstrip(), *(f"      {line}" for line in below)]
+        if setting.hold and (hold := table.status.hold(setting.hold)) is not None:
+            lines.append(f"  {'':<{NAME}}holds it up now: {hold_words(hold, now)}")
+    lines += ["", "change one with: homefires set KEY=VALUE, as in: homefires set max_power_w=180"]
+    return [printable(line) for line in lines]
+
+
+def to_json(table: Table) -> str:
+    """The same as one JSON object."""
+    settings = {
+        setting.name: {
+            "value": value, "group": group, "meaning": setting.meaning, "unit": setting.unit, "off": setting.off,
+            "at_start": setting.at_start, "holds": bool(setting.hold) and table.status.hold(setting.hold) is not None,
+        }
+        for group, setting, value in grouped(table.settings)
+    }  # fmt: skip
+    status = {
+        "until": table.status.until, "duty": table.status.duty,
+        "holds": [asdict(hold) for hold in table.status.holds],
+    }  # fmt: skip
+    return json.dumps({"directory": str(table.directory), "running": table.running, **status, "settings": settings})
+
+
+def _head(table: Table) -> str:
+    if table.running:
+        return f"the peer in {table.directory} runs; what is changed holds at once"
+    return f"{not_running(table.directory)}; it starts with these"
+
+
+def _held(status: PeerStatus, now: float) -> list[str]:
+    """What holds it up that is no setting, and when it goes on."""
+    of_settings = {setting.hold for setting in KNOWN.values()}
+    said = [hold_words(hold, now) for hold in status.holds if hold.code not in of_settings]
+    return [text for text in (*said, duty_words(status), next_words(status, now)) if text]
+
+
+def _split(assignment: str) -> tuple[str, str]:
+    key, separator, text = assignment.partition("=")
+    if not separator or not key:
+        raise BadInput(f"{assignment!r} is not of the form KEY=VALUE; homefires set alone shows every KEY")
+    return key, text
+
+
+def _values(assignments: Sequence[str], present: Mapping[str, Any]) -> dict[str, Any]:
+    typed = [_split(assignment) for assignment in assignments]
+    return {key: to_value(text, present.get(key, "")) for key, text in typed}
+
+
+def _settings_on_disk(directory: Path) -> dict[str, Any]:
+    """What a peer that starts there begins with. Raises BadSpec for a file that is not TOML."""
+    path = directory / "settings.toml"
+    try:
+        written = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        written = {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSpec(f"{path} is not TOML: {error}") from error
+    defaults = _defaults()
+    return {**defaults, **{key: value for key, value in written.items() if key in defaults}}
+
+
+def _defaults() -> dict[str, Any]:
+    from peer.settings import PeerSettings
+
+    return asdict(PeerSettings())
+
+
+def _known(name: str) -> Setting:
+    return KNOWN.get(name, Setting(name=name, meaning=""))

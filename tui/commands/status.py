@@ -1,0 +1,183 @@
+"""`homefires status`: what the peer of a run directory does, from its event lines and its lock."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from dht.errors import BadInput
+from peer.events import event_files, printable, read_lines
+from tui.sources.control_client import PeerControl
+from tui.sources.source import Reply
+from tui.swarm.reducer import fold_all
+from tui.swarm.snapshot import PeerView, Penalised, Swarm, to_json
+from tui.text.forecast_phrases import before_words, length_words, margin_words
+from tui.text.pause_reasons import PeerStatus, clock, duty_words, hold_words, next_words, read_status
+from tui.text.units import format_transfer
+
+
+def describe_directory(directory: Path, *, as_json: bool, now: float | None = None) -> str:
+    """One JSON object, or a few lines for people. Raises BadInput if nothing was ever reported there.
+
+    `now` is Unix time, that of this machine if it is None.
+    """
+    now = time.time() if now is None else now
+    swarm = fold_all(Swarm(), (line for path in event_files(directory) for line in read_lines(path)))
+    if not swarm.reporting:
+        raise BadInput(f"{directory} holds no events of a peer{_hint(directory)}")
+    alive = is_locked(directory / "run" / "lock")
+    reply = PeerControl(directory).request("status") if alive else Reply(ok=False)
+    said, status = reply.fields, read_status(reply.fields)
+    if as_json:
+        mine = swarm.reporting[-1]
+        known = {
+            "directory": str(directory), "alive": alive, "control": dict(said) or None,
+            "credit": _credit_to_json(swarm, mine), "forecast": _forecast_to_json(mine) if alive else None,
+        }  # fmt: skip
+        return json.dumps(known | _held_to_json(status, now) | to_json(swarm), allow_nan=False)
+    lines = describe(_at(swarm, said), alive, status, now)
+    if not alive:
+        lines[1:1] = _at_next_start(directory, now)
+    if alive and not reply.ok:
+        lines.insert(1, f"this is what it wrote last: it takes no commands now ({reply.error})")
+    return "\n".join(map(printable, lines))
+
+
+def _at_next_start(directory: Path, now: float) -> list[str]:
+    """What its owner has said that holds when it starts again, as `peer/control/store.py` keeps it."""
+    try:
+        kept = json.loads((directory / "wish.json").read_text())
+    except (OSError, ValueError):
+        return []
+    match kept:
+        case {"wish": "pause"}:
+            return ["its owner paused it: it starts paused, until: homefires resume"]
+        case {"wish": "finish"}:
+            return ["its owner has it complete its part of a round when it starts, then pause; or: homefires resume"]
+        case {"until": int() | float() as until} if until > now:
+            return [f"its owner has it snooze until {clock(until, now)}, should it start before; or: homefires resume"]
+    return []
+
+
+def _at(swarm: Swarm, said: Mapping[str, Any]) -> Swarm:
+    """What the peer says now, where that is newer than its file; unchanged if it did not answer."""
+    mine = swarm.reporting[-1]
+    if not said or said.get("peer") != mine.peer:
+        return swarm
+    newer = replace(mine, **{name: said[name] for name in ("state", "why", "step", "steps") if said.get(name)})
+    return replace(swarm, peers={**swarm.peers, mine.peer: newer})
+
+
+def describe(swarm: Swarm, alive: bool, status: PeerStatus, now: float) -> list[str]:
+    """What the peer does, why, when it goes on, and how far it has come."""
+    mine = swarm.reporting[-1]
+    lines = [f"{mine.label}: {_doing(mine, alive)}", *_held(mine, status, now)]
+    lines.append(f"run {swarm.run}, round {mine.round}{_step(mine)}")
+    if mine.transfer is not None:
+        lines.append(f"received {format_transfer(mine.transfer)} of {mine.transfer.what} from {mine.transfer.source}")
+    if mine.loss is not None:
+        lines.append(f"training loss {mine.loss:.3f}, {mine.tokens_per_s:,.0f} tokens/s")
+    if swarm.losses:
+        round, loss = swarm.losses[-1]
+        lines.append(f"held-out loss {loss:.3f} at round {round}")
+    lines += _outlook(mine) if alive else []
+    lines += [_given(swarm, mine)] if mine.tokens else []
+    lines += [_counted(mine)] if mine.accepted + mine.late + mine.rejected + mine.missed else []
+    lines += [_penalty(swarm, penalty) for penalty in swarm.lasting]
+    others = [view.label for view in swarm.peers.values() if view is not mine and view.state != "GONE"]
+    if others:
+        lines.append(f"with {', '.join(others)}")
+    if mine.alerts:
+        lines.append(f"last alert: {mine.alerts[-1]}")
+    return lines
+
+
+def _held(view: PeerView, status: PeerStatus, now: float) -> list[str]:
+    """What holds it up beside what its state says, how much it computes, and when it goes on."""
+    holds = [(hold.code, hold_words(hold, now)) for hold in status.holds]
+    said = [f"held up by {code}: {words}" for code, words in holds if len(holds) > 1 or words != view.why]
+    return [*said, *filter(None, (duty_words(status), next_words(status, now)))]
+
+
+def _held_to_json(status: PeerStatus, now: float) -> dict[str, Any]:
+    """The same for programs; `next` says in words when it trains again."""
+    holds = [asdict(hold) for hold in status.holds]
+    return {"holds": holds, "until": status.until, "duty": status.duty, "next": next_words(status, now)}
+
+
+def _outlook(view: PeerView) -> list[str]:
+    """What it expects of the round that it trains for, beside what the last one took."""
+    if (forecast := view.expected) is None:
+        return []
+    told = f"round {forecast.round}: {length_words(forecast)}; {margin_words(forecast)}"
+    return [told, before_words(forecast), *([f"what helps: {forecast.advice}"] if forecast.advice else [])]
+
+
+def _given(swarm: Swarm, view: PeerView) -> str:
+    """gave 12,345 tokens, 31.2 % of all, by its log; by the certificates of the chain: homefires credit DIR"""
+    share = f", {100 * view.tokens / swarm.tokens:.1f} % of all" if swarm.tokens else ""
+    return f"gave {view.tokens:,} tokens{share}, by its log; by the certificates of the chain: homefires credit DIR"
+
+
+def _credit_to_json(swarm: Swarm, view: PeerView) -> dict[str, Any]:
+    """What this peer gave in the rounds that its log tells, and what they counted for it."""
+    return {
+        "tokens": view.tokens, "share": view.tokens / swarm.tokens if swarm.tokens else None, "weight": view.weight,
+        "accepted": view.accepted, "late": view.late, "rejected": view.rejected, "missed": view.missed,
+    }  # fmt: skip
+
+
+def _forecast_to_json(view: PeerView) -> dict[str, Any] | None:
+    """Of the round that it trains for; `margin_s` is how long before the others wait no more its part is there."""
+    if (forecast := view.expected) is None:
+        return None
+    return asdict(forecast) | {"margin_s": None if forecast.late_s is None else -forecast.late_s}
+
+
+def _counted(view: PeerView) -> str:
+    """rounds: 13 accepted, 3 late, 1 rejected, 2 missed; weight 26 % in the last one"""
+    counts = [(view.accepted, "accepted"), (view.late, "late"), (view.rejected, "rejected"), (view.missed, "missed")]
+    weight = f"; weight {100 * view.weight:.0f} % in the last one" if view.weight is not None else ""
+    return f"rounds: {', '.join(f'{number} {word}' for number, word in counts if number)}{weight}"
+
+
+def _penalty(swarm: Swarm, penalty: Penalised) -> str:
+    """penalty: peer-3 ANOMALY in model.norm, norm 0.11 where 0.02 is usual, counted 0 %, until round 19"""
+    where = f" in {penalty.layer}" if penalty.layer else ""
+    counted = f"counted {100 * penalty.factor:.0f} %, until round {penalty.until_round}"
+    return f"penalty: {swarm.label(penalty.about)} {penalty.code}{where}, {penalty.evidence}, {counted}"
+
+
+def is_locked(lock: Path) -> bool:
+    """Whether a running peer holds the lock of its directory."""
+    if not lock.exists():
+        return False
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _doing(view: PeerView, alive: bool) -> str:
+    why = f" ({view.why})" if view.why else ""
+    if alive:
+        return f"{view.state}{why}"
+    if view.stopped:
+        return f"stopped{why}"
+    return f"not running; it ended without a word while {view.state or 'starting'}{why}"
+
+
+def _step(view: PeerView) -> str:
+    return f", step {view.step} of {view.steps}" if view.steps else ""
+
+
+def _hint(directory: Path) -> str:
+    inside = sorted(path.parent.name for path in directory.glob("*/events.jsonl"))
+    return f"; look at one of {', '.join(inside)} in it" if inside else ""

@@ -1,0 +1,215 @@
+"""`homefires watch`: a recording, a run directory while its peer works, or a run that one takes no part in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dht.errors import BadInput
+from dht.invite import INVITE_FILE, MAX_FILE_BYTES, PREFIX, Invite, in_a_file, read_text
+from dht.invite import parse as parse_invite
+from peer.events import Line, event_files, read_events, read_lines
+from tui.commands.attach import POLL_S, SLICE, Look
+from tui.commands.join import follow
+from tui.commands.status import is_locked
+from tui.data_root import data_root
+from tui.output.output import Output
+from tui.processes.children import error_of, python_module
+from tui.processes.node_watcher import LOG_FILE, organiser_words
+from tui.sources.control_client import PeerControl
+from tui.sources.source import Reply, Source
+from tui.sources.tail import Tail
+from tui.swarm.snapshot import Swarm
+
+if TYPE_CHECKING:
+    from tui.dashboard.app import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What the command line of `watch` asked for."""
+
+    what: str
+    """A file of event lines, a folder of them, of a peer or of an organiser, or an invite or a file that holds one."""
+    live: bool = False
+    """Somebody still writes the file."""
+    viewer: bool = False
+    """A demo stands behind it and may be asked to stop; the exit code tells how the dashboard was closed."""
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it stands for a run, in which this machine may take no part."""
+        return self.what.startswith(PREFIX) or self._is_organisers or self._is_invite_file
+
+    @property
+    def _is_organisers(self) -> bool:
+        return all(os.path.isfile(Path(self.what) / name) for name in (INVITE_FILE, LOG_FILE))
+
+    @property
+    def _is_invite_file(self) -> bool:
+        if not os.path.isfile(self.what):
+            return False
+        with open(self.what, "rb") as file:
+            return file.read(MAX_FILE_BYTES).lstrip().startswith(PREFIX.encode())
+
+    @contextmanager
+    def open(self) -> Iterator[tuple[Invite, list[str]]]:
+        """The invite of such a run, and the command line of whoever watches it within the block. Raises BadInvite."""
+        if self._is_organisers:
+            folder = Path(self.what)
+            # The organiser's own key lets a watcher in, also where the invite is over.
+            invite = parse_invite(read_text(str(folder / INVITE_FILE)), float("-inf"))
+            yield invite, python_module("peer", "watch", *organiser_words(folder))
+            return
+        text = read_text(self.what)
+        invite = parse_invite(text, time.time())
+        with in_a_file(text) as path:
+            yield invite, python_module("peer", "watch", path)
+
+    @property
+    def path(self) -> Path:
+        """Raises BadInput if nothing is there."""
+        path = Path(self.what)
+        if not path.exists():
+            raise BadInput(f"{self.what} is no file, no folder and no invite; name one of them")
+        return path
+
+
+def watch_in_lines(watch: Watch, output: Output) -> int:
+    """Give every event line to `output`; the exit code."""
+    if watch.is_run:
+        with watch.open() as (_, argv):
+            return follow("watch", argv, _new_log(), output)
+    found = False
+    try:
+        for line in _lines(watch):
+            found = found or line is not None
+            if line is not None:
+                output.show(line)
+            output.tick(line.t if line is not None else time.time())
+    finally:
+        output.close()
+    if not found:
+        raise _no_events(watch)
+    return 0
+
+
+def watch_in_dashboard(watch: Watch, look: Look, output: Output) -> Outcome:
+    """Show the dashboard until it is closed; how it was. `output` tells how a run is found.
+
+    Raises what a child that watches failed with.
+    """
+    if not watch.is_run:
+        return _show(_feed_of(watch), look)
+    from tui.sources.child import ChildFeed
+
+    with watch.open() as (invite, argv):
+        output.say(f"looking for {invite.run} of organiser {invite.organiser}")
+        with closing(ChildFeed(f"run {invite.run}, watching", argv, _new_log())) as feed:
+            feed.wait_until_started()
+            outcome: Outcome = "ended" if feed.ended else _show(feed, look)
+    if feed.ended and feed.child.exit_code != 0:
+        raise error_of(feed.child)
+    return outcome
+
+
+def _show(feed: Source, look: Look) -> Outcome:
+    from tui.dashboard.app import run_dashboard
+
+    return run_dashboard(feed, read_only=look.read_only, ascii_only=look.ascii_only, mono=look.mono)
+
+
+def _feed_of(watch: Watch) -> Source:
+    from tui.sources.live import Live
+    from tui.sources.replay import Recording
+
+    path = watch.path
+    if watch.viewer:
+        return DemoFeed(Live.of_file(path))
+    if path.is_dir():
+        if not is_locked(path / "run" / "lock") and not event_files(path) and not any(path.glob("*/events.jsonl")):
+            raise _no_events(watch)
+        return Live(path)
+    return Live.of_file(path) if watch.live else Recording(path)
+
+
+def _no_events(watch: Watch) -> BadInput:
+    return BadInput(f"{watch.what} holds no events; name a file that a peer or a demo has written, or its folder")
+
+
+def _lines(watch: Watch) -> Iterator[Line | None]:
+    """What is written there; of a peer at work also what will be, until it ends; None while there is none."""
+    path = watch.path
+    if not path.is_dir():
+        return _followed(path) if watch.live else (line for line in read_lines(path) if line is not None)
+    if is_locked(path / "run" / "lock"):
+        return PeerControl(path).events()
+    return read_events(path)
+
+
+def _followed(path: Path) -> Iterator[Line | None]:
+    """What is written there and what will be, until somebody interrupts; None while there is none."""
+    with closing(Tail(path)) as tail:
+        while True:
+            lines = tail.take(SLICE)
+            yield from (line for line in lines if line is not None)
+            if not lines:
+                yield None
+                time.sleep(POLL_S)
+
+
+def _new_log() -> Path:
+    """Of the child that watches a run; it stays, since an error may name it, until somebody watches again."""
+    log = data_root() / "watch.log"
+    log.unlink(missing_ok=True)
+    return log
+
+
+class DemoControl:
+    """A demo can be stopped from its dashboard; its peers take commands one by one."""
+
+    takes = frozenset({"status", "leave"})
+
+    def request(self, cmd: str, **fields: Any) -> Reply:
+        """Whether this can be asked of a demo; that it shall stop is told by the exit code."""
+        if cmd in self.takes:
+            return Reply(ok=True)
+        return Reply(ok=False, error=f"a demo has several peers; for one of them: homefires {cmd} --dir DIR/peer-1")
+
+
+class DemoFeed:
+    """What a demo writes, until its launcher ends. Without one this process is asked to end, too."""
+
+    title = "the demo"
+    me = ""
+    playback = None
+
+    def __init__(self, inner: Source) -> None:
+        self._inner = inner
+        self.control = DemoControl()
+        self._launcher = os.getppid()
+
+    @property
+    def ended(self) -> str:
+        """Also once nobody writes any more."""
+        return self._inner.ended or ("the demo is gone" if os.getppid() != self._launcher else "")
+
+    def open(self) -> None:
+        self._inner.open()
+
+    def advance(self, now_s: float) -> Swarm:
+        if os.getppid() != self._launcher:  # killed: the terminal is the shell's again
+            signal.raise_signal(signal.SIGTERM)
+        return self._inner.advance(now_s)
+
+    def time(self, now_s: float) -> float:
+        return now_s
+
+    def close(self) -> None:
+        self._inner.close()

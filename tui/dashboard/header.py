@@ -1,0 +1,122 @@
+"""What stands around every screen: the header, the bar of a recording, the row of keys."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from tui.dashboard.glyphs import draw_bar
+from tui.dashboard.view import View
+from tui.dashboard.words import clip, format_left, round_of, shown_state, state_of, state_style
+from tui.output.plain import format_elapsed
+from tui.swarm.snapshot import PeerView
+
+STATES = ("TRAINING", "READY", "AVERAGING", "SYNCING", "JOINING", "LATE", "PENALISED", "PAUSED", "GONE")
+"""In the order in which an overview counts them."""
+
+RUN = 8
+"""Characters of the run's hash that tell runs apart."""
+
+
+def room_of(view: View) -> int:
+    """Cells between the margins."""
+    return max(0, view.width - (2 if view.mini else 4))
+
+
+def draw_header(view: View) -> Text:
+    """Two lines: which run and round; in words what my peer does and why, or what the peers do."""
+    right = Text(view.title, style=view.ink.muted)
+    return Text("\n").join([_sides(_run_line(view), right, view), _state_line(view)])
+
+
+def draw_tabs(titles: Sequence[tuple[str, str]], current: str, view: View) -> Text:
+    """The screens with their keys; `titles` are (id, name)."""
+    room = room_of(view)
+    wide = sum(len(title) + 5 for _, title in titles) <= room
+    text = Text()
+    for number, (name, title) in enumerate(titles, start=1):
+        shown = name == current
+        text.append(f"{number}", style=view.ink.mine if shown else view.ink.muted)
+        text.append(f" {title}{'   ' if wide else ' '}", style=view.ink.strong if shown else view.ink.muted)
+    text.truncate(room)
+    return text
+
+
+def draw_playback(view: View) -> Text:
+    """How far a recording is: playing or not, speed, bar, events, time."""
+    playback, ink, glyphs = view.playback, view.ink, view.glyphs
+    assert playback is not None
+    started_t, last_t = view.swarm.started_t, view.now
+    time = format_elapsed(last_t - started_t) if started_t is not None else "00:00"
+    doing = "playing" if playback.playing else "the end" if playback.position == playback.count else "paused"
+    left = f"{doing:<7} {playback.speed:g}x "
+    right = f" {playback.position:,} of {playback.count:,} {glyphs.dot} {time}"
+    room = max(0, room_of(view) - len(left) - len(right))
+    full, rest = draw_bar(playback.position / max(1, playback.count), room, glyphs)
+    return Text.assemble((left, ink.strong), (full, ink.good), (rest, ink.track), (right, ink.muted))
+
+
+def draw_keys(keys: Sequence[tuple[str, str]], view: View) -> Text:
+    """The keys that matter now, as many as there is room for; the first ones are the most important."""
+    text, room = Text(), room_of(view)
+    for key, meaning in keys:
+        if text.cell_len + len(key) + len(meaning) + 3 > room and text:
+            break
+        text.append(key, style=view.ink.strong)
+        text.append(f" {meaning}   ", style=view.ink.muted)
+    text.rstrip()
+    text.truncate(room)
+    return text
+
+
+def _run_line(view: View) -> Text:
+    ink = view.ink
+    name = (f"homefires {view.swarm.run[:RUN]}".strip(), ink.strong)
+    text = Text.assemble(name, (f"  {round_of(view)}", ink.text))
+    if view.mine is not None and not view.mini:
+        text.append(f"  {view.glyphs.mark} {view.mine.label}", style=ink.mine)
+    return text
+
+
+def _state_line(view: View) -> Text:
+    if view.ended and view.playback is None:
+        return Text(clip(f"{view.glyphs.alert} {view.ended}", room_of(view), view), style=view.ink.bad)
+    if view.mine is None:
+        return _counts_line(view)
+    if view.silence:
+        return Text(clip(f"{view.glyphs.alert} {view.silence}", room_of(view), view), style=view.ink.bad)
+    text = state_of(view.mine, view)
+    text.append(f"  {view.mine.why}" if view.mine.why else "", style=view.ink.text)
+    return _sides(text, Text(_countdown(view.mine, view), style=view.ink.muted), view)
+
+
+def _countdown(mine: PeerView, view: View) -> str:
+    """0:42 left of my state, if it said so, or of the phase of the round."""
+    until = mine.until or mine.deadline
+    return f"{format_left(until - view.now)} left" if until and until > view.now else ""
+
+
+def _counts_line(view: View) -> Text:
+    """▒ 3 training  ✗ 1 gone"""
+    text = Text()
+    peers = view.swarm.peers.values()
+    counts = Counter(shown_state(peer, view) for peer in peers)
+    for state in STATES:
+        if counts[state]:
+            ended_well = state == "GONE" and all(peer.stopped for peer in peers if shown_state(peer, view) == "GONE")
+            style = view.ink.muted if ended_well else state_style(state, view.ink)
+            text.append(f"{view.glyphs.state(state)} {counts[state]} {state.lower()}  ", style=style)
+    text.truncate(room_of(view))
+    return text or Text("no peer has been seen yet", style=view.ink.muted)
+
+
+def _sides(left: Text, right: Text, view: View) -> Text:
+    """`left` and `right` on one line; what does not fit is cut, the right side first."""
+    room = room_of(view)
+    gap = room - left.cell_len - right.cell_len
+    if gap < 2:
+        left.truncate(room, overflow="ellipsis" if not view.glyphs.ascii else "crop")
+        return left
+    return Text.assemble(left, " " * gap, right)

@@ -1,0 +1,79 @@
+"""My peer as it is asked and told: what it answered last, and for how long it was snoozed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tui.sources.control_client import note_of
+from tui.sources.source import Reply
+from tui.text.pause_reasons import PeerStatus, clock, next_snooze_h, read_status
+
+ASK_EVERY_S = 2.0
+"""Its status is asked for this often."""
+SNOOZED_S = 5.0
+"""A peer that was just snoozed says so within this time."""
+
+UNANSWERED = 2
+"""Times in a row that it does not answer, before that is said: one may fall into its start or its end."""
+
+DONE = {
+    "pause": "paused: what was trained in this round still counts",
+    "resume": "training goes on",
+    "finish": "the round is finished, then training pauses",
+}
+"""What a command that was obeyed means."""
+
+
+class Remote:
+    """Keeps the newest answer; sends nothing itself. Times are Unix seconds."""
+
+    def __init__(self) -> None:
+        self.status: PeerStatus | None = None
+        """None: it never answered, or not the last time."""
+        self.silence = ""
+        """Why it does not answer; empty while it does."""
+        self._failures = 0
+        self._asking = False
+        self._asked_s = float("-inf")
+        self._snoozed = (float("-inf"), 0.0)
+        """When it was snoozed from here, and until when."""
+
+    def asks(self, now_s: float) -> bool:
+        """Whether to ask for its status now; then it counts as asked."""
+        if self._asking or abs(now_s - self._asked_s) < ASK_EVERY_S:
+            return False
+        self._asking, self._asked_s = True, now_s
+        return True
+
+    def take(self, cmd: str, reply: Reply, now_s: float) -> None:
+        """What it answered. Every answer but a refusal holds its status."""
+        if cmd == "status":
+            self._asking = False
+            self.status = read_status(reply.fields) if reply.ok else None
+            self._failures = 0 if reply.ok else self._failures + 1
+            self.silence = reply.error if self._failures >= UNANSWERED else ""
+            return
+        if reply.ok and "holds" in reply.fields:
+            self.status = read_status(reply.fields)
+        self._asked_s = float("-inf")  # it may have changed: ask at once
+        if not reply.ok or cmd in ("pause", "resume"):
+            self._snoozed = (float("-inf"), 0.0)
+
+    def snooze_h(self, now_s: float) -> int:
+        """For how many hours it shall be snoozed: longer than it is already, or than it was told a moment ago."""
+        hold = self.status.hold("SNOOZED") if self.status is not None else None
+        told_s, until = self._snoozed
+        known = until if now_s - told_s < SNOOZED_S else 0.0
+        hours = next_snooze_h(max(known, (hold.until or 0.0) if hold is not None else 0.0) - now_s)
+        self._snoozed = (now_s, now_s + 3600 * hours)
+        return hours
+
+
+def done_words(cmd: str, asked: Mapping[str, Any], reply: Reply, now_s: float) -> str:
+    """What a command that was obeyed means; of a setting only what it still takes, since its value is in sight."""
+    if cmd == "snooze":
+        return f"snoozed until {clock(now_s + 60 * asked['minutes'], now_s)}; z again: longer; p resumes"
+    if cmd == "set":
+        return note_of(reply)  # its new value is in sight
+    return DONE[cmd]

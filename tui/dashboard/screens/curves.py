@@ -1,0 +1,251 @@
+"""The Learning screen: how the model gets on, over tokens, rounds or time."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Grid
+
+from tui.dashboard.glyphs import draw_spark
+from tui.dashboard.view import Block, Lines, Panel, View
+from tui.dashboard.widgets.chart import Chart, Series, SeriesChart, decimate, nice_ticks, time_ticks
+from tui.dashboard.words import clip, format_count
+from tui.output.plain import format_elapsed
+from tui.swarm.snapshot import PeerView, Point, RoundView, Swarm
+
+CHARTS = ("loss", "norm", "tokens", "rate")
+"""In the order in which they get room."""
+
+TITLES = {
+    "loss": "loss, nats per token",
+    "norm": "pseudo-gradient norm",
+    "tokens": "tokens per second",
+    "rate": "learning rate",
+}
+
+AXES = ("tokens", "rounds", "time")
+
+ROWS_EACH = 7
+"""Lines that a chart needs."""
+
+MOST_ZOOM = 10
+"""Each step shows the newer half of what was shown."""
+
+
+Curve = tuple[str, Sequence[Point], str, int, bool]
+"""Name, points, marker, number of its colour, and whether every point is marked."""
+
+
+class LearningPanel(Panel):
+    """As many of the chosen charts as have room; in a small terminal their newest values in words."""
+
+    TITLE = "Learning"
+    KEYS = (
+        ("x", "over tokens, rounds or time"),
+        ("[ ]", "all of it, or the newer half"),
+        ("g", "all of it"),
+        ("l n t r", "show or hide loss, norm, tokens per second, learning rate"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("x", "axis", "axis", show=False),
+        Binding("left_square_bracket", "zoom(-1)", "more", show=False),
+        Binding("right_square_bracket", "zoom(1)", "newer half", show=False),
+        Binding("g", "zoom(-100)", "all", show=False),
+        Binding("l", "choose('loss')", "loss", show=False),
+        Binding("n", "choose('norm')", "norm", show=False),
+        Binding("t", "choose('tokens')", "tokens per second", show=False),
+        Binding("r", "choose('rate')", "learning rate", show=False),
+    ]
+    DEFAULT_CSS = """
+    LearningPanel { overflow: hidden; }
+    LearningPanel #learning-head { height: 1; text-wrap: nowrap; }
+    LearningPanel #learning-words { height: 1fr; text-wrap: nowrap; display: none; }
+    LearningPanel > Grid { height: 1fr; grid-size: 1; grid-gutter: 1 2; }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.axis = AXES[0]
+        self.zoom = 0
+        self.chosen = set(CHARTS)
+        self._view: View | None = None
+        self._medians = Medians()
+
+    def compose(self) -> ComposeResult:
+        yield Block(id="learning-head")
+        yield Block(id="learning-words")
+        with Grid():
+            for name in CHARTS:
+                yield SeriesChart(id=f"chart-{name}")
+
+    def show(self, view: View) -> None:
+        self._view = view
+        fitting = self._fitting(view)
+        self.query_one("#learning-head", Block).draw(self._heading(view, len(fitting)))
+        words = self.query_one("#learning-words", Block)
+        words.display, self.query_one(Grid).display = not fitting, bool(fitting)
+        if not fitting:
+            words.draw(self._in_words(view))
+            return
+        for name in CHARTS:
+            self.query_one(f"#chart-{name}", SeriesChart).display = name in fitting
+        low, high = self._range(view)
+        for name in fitting:
+            make = partial(self._chart, name, view, low, high)
+            self.query_one(f"#chart-{name}", SeriesChart).show(make, view)
+
+    def action_axis(self) -> None:
+        """Draw over the next axis."""
+        self.axis = AXES[(AXES.index(self.axis) + 1) % len(AXES)]
+        self._redraw()
+
+    def action_zoom(self, by: int) -> None:
+        """Show the newer half, or twice as much."""
+        self.zoom = min(max(self.zoom + by, 0), MOST_ZOOM)
+        self._redraw()
+
+    def action_choose(self, name: str) -> None:
+        """Show or hide a chart; the last one stays."""
+        self.chosen = self.chosen ^ {name} or self.chosen
+        self._redraw()
+
+    def on_resize(self) -> None:
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if self._view is not None:
+            self.show(self._view)
+
+    def _fitting(self, view: View) -> list[str]:
+        """The chosen charts that there is room for; none where words say more. Sets the columns of the grid."""
+        chosen = [name for name in CHARTS if name in self.chosen]
+        height = self.content_size.height - 1
+        if view.mini or height < ROWS_EACH:
+            return []
+        across = 2 if view.width >= 120 and len(chosen) > 1 else 1
+        room = max(1, height // (ROWS_EACH + 1)) * across
+        self.query_one(Grid).styles.grid_size_columns = across if min(room, len(chosen)) > 1 else 1
+        return chosen[:room]
+
+    def _heading(self, view: View, shown: int) -> Text:
+        dot, ink = view.glyphs.dot, view.ink
+        wanted = len(self.chosen)
+        parts = [f"over {self.axis}", f"newest 1/{2**self.zoom}" if self.zoom else "all of it"]
+        if 0 < shown < wanted:
+            parts.append(f"{shown} of {wanted} charts have room")
+        hints = "x axis  [ ] zoom  l n t r charts"
+        told = f" {dot} ".join(["Learning", *parts])
+        gap = self.content_size.width - len(told) - len(hints) - 2
+        rule = f" {view.glyphs.rest * gap} " if gap > 0 else "  "
+        return Text.assemble((told, ink.strong), (rule, ink.track), (hints if gap > 0 else "", ink.muted))
+
+    def _range(self, view: View) -> tuple[float, float]:
+        """What the horizontal axis spans."""
+        swarm, peer = view.swarm, peer_of(view)
+        curves = [swarm.evaluations, swarm.training, swarm.speeds, *((peer.losses, peer.norms) if peer else ())]
+        xs = [self._x(curve[index], swarm) for curve in curves if curve for index in (0, -1)]
+        low, high = min(xs, default=0.0), max(xs, default=1.0)
+        return high - (high - low) / 2**self.zoom, high
+
+    def _x(self, point: Point, swarm: Swarm) -> float:
+        if self.axis == "tokens":
+            return float(point.tokens)
+        return float(point.round) if self.axis == "rounds" else point.t - (swarm.started_t or 0.0)
+
+    def _chart(self, name: str, view: View, low: float, high: float, columns: int) -> Chart:
+        made = []
+        for curve_name, points, marker, ink, marked in self._curves(name, view):
+            thinned = decimate([(self._x(point, view.swarm), point.value) for point in points], low, high, columns)
+            made.append(
+                Series(name=curve_name, points=thinned, marker=marker, style=view.ink.series[ink], marked=marked)
+            )
+        label = {"tokens": format_count, "rounds": _whole, "time": format_elapsed}[self.axis]
+        ticks = time_ticks if self.axis == "time" else nice_ticks
+        return Chart(
+            title=TITLES[name], series=tuple(made), low=low, high=high, x_label=label, y_label=_LABELS[name],
+            x_ticks=ticks,
+        )  # fmt: skip
+
+    def _curves(self, name: str, view: View) -> list[Curve]:
+        """The curves of a chart, the most important first."""
+        swarm, peer = view.swarm, peer_of(view)
+        own: tuple[Point, ...] = ()
+        common: list[Curve] = []
+        if name == "loss":
+            common = [("held-out", swarm.evaluations, "o", 1, True), ("training", swarm.training, "+", 2, False)]
+            own = peer.losses if peer else ()
+        elif name == "norm":
+            common, own = [("median", self._medians.points(swarm), "+", 2, False)], peer.norms if peer else ()
+        elif name == "tokens":
+            common, own = [("swarm", swarm.speeds, "+", 2, False)], peer.speeds if peer else ()
+        else:
+            own = peer.learning_rates if peer else ()
+        return [*common, (whose(view), own, "x", 0, False)] if peer is not None else common
+
+    def _in_words(self, view: View) -> Text:
+        """The newest value of every curve, with what led there as a line of heights."""
+        lines, width = Lines(), self.content_size.width
+        for name in (name for name in CHARTS if name in self.chosen):
+            lines.line((TITLES[name], view.ink.strong))
+            for curve_name, points, _, ink, _ in self._curves(name, view):
+                if points:
+                    told = f"  {clip(curve_name, 12, view):<12} {_LABELS[name](points[-1].value):>8}  "
+                    spark = draw_spark([point.value for point in points], max(0, width - len(told)), view.glyphs)
+                    lines.line((told, view.ink.text), (spark, view.ink.series[ink]))
+        return lines.text
+
+
+def peer_of(view: View) -> PeerView | None:
+    """Whose own curves are drawn: the volunteer's, or without one the peer that is selected."""
+    return view.mine or view.swarm.peers.get(view.selected)
+
+
+def whose(view: View) -> str:
+    """What to call them."""
+    peer = peer_of(view)
+    return "" if peer is None else "mine" if view.mine is not None else peer.label
+
+
+class Medians:
+    """The median over the members of each round of what was measured of their pseudo-gradients.
+
+    Remembers what it counted: with hundreds of rounds and peers that takes longer than a screen may.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, float] = {}
+
+    def points(self, swarm: Swarm) -> list[Point]:
+        """One point per remembered round that was measured."""
+        tokens = {point.round: point.tokens for point in (*swarm.training, *swarm.speeds)}
+        measured = [told for told in swarm.history if told.norms and told.round in tokens]
+        self._known = {told.digest: self._median(told) for told in measured}
+        return [
+            Point(t=told.t, round=told.round, tokens=tokens[told.round], value=self._known[told.digest])
+            for told in measured
+        ]
+
+    def _median(self, told: RoundView) -> float:
+        known = self._known.get(told.digest)
+        return statistics.median(told.norms.values()) if known is None else known
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}" if value == round(value) else ""
+
+
+def _loss(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _small(value: float) -> str:
+    return f"{value:.3g}"
+
+
+_LABELS: dict[str, Callable[[float], str]] = {"loss": _loss, "norm": _small, "tokens": format_count, "rate": _small}

@@ -1,0 +1,183 @@
+"""The first screen: what my peer does, what it is worth, and what needs a look. Without a peer: the swarm."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.app import ComposeResult
+
+from peer.events import DeviceMeasured
+from tui.dashboard.glyphs import draw_bar
+from tui.dashboard.screens.forecast_lines import add_outlook
+from tui.dashboard.screens.swarm_page import add_peers, add_rounds, add_swarm
+from tui.dashboard.view import Block, Panel, View
+from tui.dashboard.widgets.facts import TALL, Sheet, add_holds, add_penalty, has_holds
+from tui.dashboard.words import MISSING, format_count, format_percent, level_style
+from tui.output.plain import format_elapsed
+from tui.swarm.snapshot import PeerView
+from tui.text.codes import ADVICE
+from tui.text.units import format_bytes, format_transfer
+
+STAGES = (
+    ("train", frozenset({""})),
+    ("wait", frozenset({"freeze", "group"})),
+    ("average", frozenset({"send", "judge", "reduce", "commit"})),
+    ("apply", frozenset({"apply"})),
+)
+"""What a round consists of for a volunteer, and the phases that each stage stands for."""
+
+TWO_COLUMNS = 120
+"""Cells from which the page has two columns."""
+
+
+class HomePanel(Panel):
+    """One page, or two side by side."""
+
+    TITLE = "Home"
+
+    def compose(self) -> ComposeResult:
+        yield Block(id="home-left")
+        yield Block(id="home-right")
+
+    def show(self, view: View) -> None:
+        wide = view.width >= TWO_COLUMNS
+        width = view.width - (3 if view.mini else 5)
+        dense = view.height < TALL
+        left = Sheet(view, (width - 4) // 2 if wide else width, dense=dense)
+        right = Sheet(view, left.width, dense=dense)
+        if view.mine is None:
+            add_swarm(left, view)
+            add_peers(right, view)
+            add_penalties(right, view)
+            add_alerts(right, view)
+        else:
+            _add_holds(left, view)
+            _add_round(left, view, view.mine)
+            if view.mini:
+                add_penalties(left, view)
+            _add_work(left, view, view.mine)
+            _add_machine(left if wide else right, view, view.mine)
+            _add_credit(right if wide else left, view, view.mine)
+            if not view.mini:
+                add_penalties(right if wide else left, view)
+            add_alerts(right if wide else left, view)
+        if view.height >= TALL:
+            add_rounds(right, view)
+        self.query_one("#home-left", Block).draw(left.text)
+        self.query_one("#home-right", Block).draw(right.text)
+
+
+def _add_holds(sheet: Sheet, view: View) -> None:
+    """What keeps my peer from training, or from training all the time."""
+    if view.status is None or not has_holds(view):
+        return
+    sheet.heading("Held up" if view.status.paused else "Slowed down", "key 7 shows what you allow")
+    add_holds(sheet, view, most=1 if view.mini else 4)
+
+
+def _add_round(sheet: Sheet, view: View, mine: PeerView) -> None:
+    """round 6  ━━━━━━━━━━─────── 21 of 40, and below it train → wait → average → apply"""
+    sheet.heading("Round")
+    steps = f" {mine.step} of {mine.steps}" if mine.steps else ""
+    full, rest = draw_bar(mine.step / max(1, mine.steps), min(64, sheet.room - 12), view.glyphs)
+    bar = Text.assemble((full, view.ink.good), (rest, view.ink.track), (steps, view.ink.text))
+    sheet.row(f"round {mine.round + 1}", bar)
+    current = next((number for number, (_, phases) in enumerate(STAGES) if mine.phase in phases), 0)
+    if view.mini:
+        sheet.row("stage", (STAGES[current][0], view.ink.strong), mine.phase)
+        add_outlook(sheet, view, mine)
+        return
+    stages = Text()
+    for number, (name, _) in enumerate(STAGES):
+        style = view.ink.strong if number == current else view.ink.muted
+        stages.append(f" {view.glyphs.arrow} " if number else "", style=view.ink.track)
+        stages.append(f"{view.glyphs.done} {name}" if number < current else name, style=style)
+    sheet.row("stage", stages, mine.phase if mine.phase and mine.phase != STAGES[current][0] else "")
+    add_outlook(sheet, view, mine)
+
+
+def _add_work(sheet: Sheet, view: View, mine: PeerView) -> None:
+    sheet.heading("Learning")
+    loss = f"{mine.loss:.3f}" if mine.loss is not None else MISSING
+    held_out = [f"held out {loss:.3f} at round {round}" for round, loss in view.swarm.losses[-1:]]
+    sheet.row("loss", (loss, view.ink.strong), *held_out)
+    sheet.curve(mine.losses)
+    speed = f"{format_count(mine.tokens_per_s)} tokens/s" if mine.tokens_per_s else MISSING
+    sheet.trend("speed", speed, mine.speeds)
+
+
+def _add_machine(sheet: Sheet, view: View, mine: PeerView) -> None:
+    sheet.heading("This machine", mine.device)
+    for label, facts in device_facts(mine.device_figures):
+        sheet.row(label, *facts)
+    sheet.row("network", *traffic_facts(mine, view))
+    if mine.transfer is not None:
+        sheet.row("receiving", f"{mine.transfer.what} {format_transfer(mine.transfer)}")
+
+
+def device_facts(figures: DeviceMeasured | None) -> list[tuple[str, list[str]]]:
+    """(label, facts) of what training takes; a figure that the machine does not give is N/A."""
+    if figures is None:
+        return []
+    rows = []
+    if figures.cpu_percent is not None or figures.memory_bytes is not None:
+        rows.append(("processor", [_figure(figures.cpu_percent, "%"), f"memory {_bytes(figures.memory_bytes)}"]))
+    if figures.vram_bytes is not None or figures.gpu_percent is not None:
+        vram = f"{_bytes(figures.vram_used_bytes)} of {_bytes(figures.vram_bytes)}"
+        rows.append(("GPU", [_figure(figures.gpu_percent, "%"), vram]))
+        power = f"{_figure(figures.power_w, '')} of {_figure(figures.power_limit_w, 'W')}"
+        heat = [_figure(figures.temperature_c, "°C"), power, f"fan {_figure(figures.fan_percent, '%')}"]
+        rows.append(("", [*heat, f"throttled: {figures.throttled}" if figures.throttled else ""]))
+    return rows
+
+
+def traffic_facts(peer: PeerView, view: View) -> list[str]:
+    """What went up and down since its start, and how others reach it."""
+    network, glyphs = peer.network, view.glyphs
+    sent = network.bytes_sent if network else peer.bytes_sent
+    received = network.bytes_received if network else peer.bytes_received
+    reach = (network.reach if network else "") or "reach unknown"
+    return [f"{glyphs.up} {format_bytes(sent)}", f"{glyphs.down} {format_bytes(received)}", reach]
+
+
+def _add_credit(sheet: Sheet, view: View, mine: PeerView) -> None:
+    sheet.heading("You")
+    share = f"{format_percent(mine.weight)} of the last round" if mine.weight is not None else "not in a round yet"
+    part = f"{format_percent(mine.tokens / view.swarm.tokens)} of the swarm's" if view.swarm.tokens else ""
+    sheet.row("given", (f"{format_count(mine.tokens)} tokens", view.ink.strong), part)
+    sheet.row("weight", (share, view.ink.strong))
+    late = (f"{mine.late} late", view.ink.warn if mine.late else view.ink.text)
+    rejected = (f"{mine.rejected} rejected", view.ink.warn if mine.rejected else view.ink.text)
+    missed = (f"{mine.missed} missed" if mine.missed else "", view.ink.warn)
+    sheet.row("rounds", f"{mine.accepted} {'ok' if view.mini else 'accepted'}", late, rejected, missed)
+
+
+def add_penalties(sheet: Sheet, view: View) -> None:
+    """Those that last now: those of my peer, or of all where there is none."""
+    lasting = [penalty for penalty in view.swarm.lasting if view.mine is None or penalty.about == view.me]
+    sheet.heading("Penalties" if view.mine is None else "Penalties against you")
+    if not lasting and not view.mini:
+        sheet.nothing("penalties", "none lasts now")
+    for penalty in lasting[-4:]:
+        add_penalty(sheet, view, penalty, named=view.mine is None)
+    if len(lasting) > 4:
+        sheet.row("", (f"and {len(lasting) - 4} more (key 3)", view.ink.muted))
+
+
+def add_alerts(sheet: Sheet, view: View) -> None:
+    """The last three warnings and errors; penalties have their own place."""
+    alerts = [entry for entry in view.swarm.entries if entry.level != "info" and entry.code not in ADVICE][-3:]
+    sheet.heading("Alerts", "a shows all" if alerts else "")
+    if not alerts and not view.mini:
+        sheet.nothing("alerts", "none")
+    for entry in reversed(alerts):
+        time = format_elapsed(entry.t - (view.swarm.started_t or entry.t))
+        who = f"{view.swarm.label(entry.peer)}: " if entry.peer and entry.peer != view.me else ""
+        sheet.prose(time, f"{entry.level}: {who}{entry.text}", level_style(entry.level, view.ink))
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return MISSING if value is None else f"{value:.0f} {unit}".rstrip()
+
+
+def _bytes(count: int | None) -> str:
+    return MISSING if count is None else format_bytes(count)

@@ -1,0 +1,270 @@
+"""What the volunteer allows, and what that holds up just now. A value is edited where it stands.
+
+The peer checks what is typed and refuses it in words: nothing is judged here. The application sends the command.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.message import Message
+from textual.widgets import Input
+
+from tui.dashboard.screens.readings import measured_against
+from tui.dashboard.screens.setting_rows import Row, hold_of, rows_of, shown_peer, why_fixed
+from tui.dashboard.view import Block, Panel, View
+from tui.dashboard.widgets.facts import Sheet, add_holds
+from tui.dashboard.widgets.lines import Pieces, fit
+from tui.dashboard.widgets.table import Table
+from tui.sources.source import Reply
+from tui.text.pause_reasons import hold_words
+from tui.text.setting_info import Setting, in_words, to_text, to_value
+
+SIGN, NAME = 2, 18
+"""Cells of the columns that are always there."""
+GROUP, WITH_GROUPS = 17, 100
+"""Cells of the group's column, and of the page from which on it is there."""
+MINI = 60
+"""Below so many cells there is room for names and values only."""
+AT_START = "takes effect when the peer starts again"
+
+
+@dataclass
+class SettingGiven(Message):
+    """The person wants this setting to have this value."""
+
+    name: str
+    value: Any
+
+
+class LimitsPanel(Panel):
+    """My peer's settings; in a recording those of the selected peer."""
+
+    TITLE = "Limits"
+    KEYS = (
+        ("enter", "edit the value; enter gives it to the peer, esc gives up"),
+        ("g G", "first, last"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "give up", show=False)]
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self._view: View | None = None
+        self._rows: list[Row] = []
+        self._edited: Row | None = None
+        self._asked = ""
+        """The setting of which the peer has not answered yet."""
+        self._refused = ""
+        """What the peer said of the text that stands there."""
+
+    def compose(self) -> ComposeResult:
+        yield Block(id="limits-line")
+        with Container(id="limits-list"):
+            yield Table(id="limits-table")
+            yield Input(id="limits-input", compact=True)
+        yield Block(id="limits-about")
+
+    def on_mount(self) -> None:
+        self._input.display = False
+
+    @property
+    def _table(self) -> Table:
+        return self.query_one(Table)
+
+    @property
+    def _input(self) -> Input:
+        return self.query_one(Input)
+
+    def take_focus(self) -> None:
+        (self._input if self._edited else self._table).focus(scroll_visible=False)
+
+    def show(self, view: View) -> None:
+        self._view = view
+        self._rows = rows_of(view)
+        self._table.show(len(self._rows), self._row, None)
+        self.query_one("#limits-line", Block).draw(self._head(view).text)
+        about = self.query_one("#limits-about", Block)
+        about.styles.height = _about_lines(view)  # always as many: the table stays where it is
+        about.draw(self._about(view))
+        self.call_after_refresh(self._place_input)
+
+    # The person edits
+
+    def on_table_moved(self) -> None:
+        """Whoever clicks on another line gives up the one that is edited."""
+        if self._edited is not None and self._edited.setting != (self._selected or self._edited).setting:
+            self._close()
+        self._again()
+
+    def on_table_entered(self, message: Table.Entered) -> None:
+        if self._view is None:
+            return
+        if refusal := why_fixed(self._view):
+            self.notify(refusal, severity="warning", markup=False)
+            return
+        self._edited = self._rows[message.row]
+        self._input.value = to_text(self._edited.value)
+        self._input.display = True
+        self._input.focus(scroll_visible=False)
+        self._again()
+
+    def on_input_changed(self) -> None:
+        if self._refused:
+            self._refused = ""
+            self._again()
+
+    def on_input_submitted(self, message: Input.Submitted) -> None:
+        if self._edited is None or self._asked:
+            return
+        self._asked = self._edited.setting.name
+        value = to_value(message.value, self._edited.value)
+        self.post_message(SettingGiven(self._asked, value))
+
+    def settle(self, reply: Reply) -> None:
+        """What the peer answered: done, or why not; then the text stays, to be corrected."""
+        asked, self._asked = self._asked, ""
+        if self._edited is None or self._edited.setting.name != asked:
+            return  # the person has given it up meanwhile
+        if reply.ok:
+            self._close()
+            return
+        self._refused = reply.error
+        self._again()
+
+    def action_give_up(self) -> None:
+        """The value stays as it is; without an editor, Esc is the application's."""
+        if self._edited is not None:
+            self._close()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._place_input)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Esc belongs to the editor while it is open."""
+        return action != "give_up" or self._edited is not None
+
+    def _close(self) -> None:
+        self._edited, self._refused = None, ""
+        self._input.display = False
+        self._table.focus(scroll_visible=False)
+        self._again()
+
+    def _again(self) -> None:
+        if self._view is not None:
+            self.show(self._view)
+
+    def _place_input(self) -> None:
+        """Over the value of its line."""
+        if self._edited is None or self._view is None:
+            return
+        left = _left_of_value(self._view.width)
+        self._input.styles.offset = (left, self._table.cursor_y)
+        self._input.styles.width = max(1, self._table.size.width - left)
+
+    # What is drawn
+
+    @property
+    def _selected(self) -> Row | None:
+        return self._rows[self._table.cursor_row] if self._rows else None
+
+    def _row(self, number: int) -> Pieces:
+        """▲ when  schedule  mon-fri 22:00-07:00  outside its hours; trains again at 22:00"""
+        view, row = self._view, self._rows[number]
+        assert view is not None
+        ink, setting, hold = view.ink, row.setting, hold_of(row.setting, view)
+        sign = f"{view.glyphs.alert if hold else ' '} "
+        group = f"{row.group if row.first else '':<{GROUP}}" if view.width >= WITH_GROUPS else ""
+        value = in_words(setting, row.value)
+        left, width = _left_of_value(view.width), self._table.size.width
+        room = _value_cells(view.width)
+        pieces: Pieces = [
+            (sign, ink.warn), (group, ink.strong), (fit(setting.name, NAME - 1, view.glyphs.ellipsis) + " ", ink.text),
+            (fit(value, room, view.glyphs.ellipsis), ink.strong if row.value else ink.muted),
+        ]  # fmt: skip
+        if not view.mini:
+            facts = [hold_words(hold, view.now)] if hold else [_measured(setting, view), setting.meaning]
+            note = f" {view.glyphs.dot} ".join(fact for fact in facts if fact)
+            rest = max(0, width - left - room - 2)
+            pieces.append(("  " + fit(note, rest, view.glyphs.ellipsis), ink.warn if hold else ink.muted))
+        return pieces
+
+    def _head(self, view: View) -> Sheet:
+        """Whose settings these are, whether they can be changed, and what holds the peer up."""
+        sheet, peer = _sheet(view), shown_peer(view)
+        if peer is None:
+            sheet.prose("", "settings never leave the machine of a peer: there is none of yours here", view.ink.muted)
+            return sheet
+        title, aside = f"What {peer.label} allows", why_fixed(view) or "enter changes a value, at once"
+        if view.mini:
+            sheet.line((why_fixed(view) or title, view.ink.strong))
+            return sheet
+        sheet.line((title, view.ink.strong), (f"  {aside}", view.ink.muted))
+        add_holds(sheet, view, most=1 if view.short else 4)
+        sheet.blank()
+        return sheet
+
+    def _about(self, view: View) -> Text:
+        """The selected setting in words, the most important first; while it is edited, what the peer said of it."""
+        row, ink = self._selected, view.ink
+        if row is None:
+            return Text("this peer did not say what it allows" if shown_peer(view) else "", style=ink.muted)
+        setting = row.setting
+        empty = "empty" if isinstance(row.value, str | list | tuple) else "0"
+        meaning = f"{setting.meaning}; {empty}: {setting.off}" if setting.off else setting.meaning
+        meaning = meaning if view.width >= WITH_GROUPS else f"{row.group}: {meaning}"
+        start = [(AT_START, ink.warn)] if setting.at_start else []
+        if self._refused:
+            said = [(self._refused, ink.bad), *start]
+        elif self._edited is not None:
+            example = f"for example {setting.example}; " if setting.example else ""
+            said = [(f"{example}enter gives it to the peer, esc gives up", ink.muted), *start, (meaning, ink.text)]
+        else:
+            said = [*self._now(view, row), *start, (meaning, ink.text)]
+        lines = [Text(line, style=style) for text, style in said for line in textwrap.wrap(text, _page_width(view))]
+        gap = [] if view.short else [Text()]
+        return Text("\n").join([*gap, *lines][: _about_lines(view)])
+
+    def _now(self, view: View, row: Row) -> list[tuple[str, str]]:
+        """What the line of the table had no room for."""
+        hold, value = hold_of(row.setting, view), in_words(row.setting, row.value)
+        said = [(hold_words(hold, view.now), view.ink.warn)] if hold is not None and view.mini else []
+        if len(value) > _value_cells(view.width):
+            said.append((value, view.ink.strong))
+        if fact := _measured(row.setting, view):
+            said.append((fact, view.ink.text))
+        return said
+
+
+def _measured(setting: Setting, view: View) -> str:
+    peer = shown_peer(view)
+    return measured_against(setting.name, peer) if peer is not None else ""
+
+
+def _left_of_value(width: int) -> int:
+    return SIGN + NAME + (GROUP if width >= WITH_GROUPS else 0)
+
+
+def _value_cells(width: int) -> int:
+    """Of a value, on a terminal so wide."""
+    if width < MINI:
+        return max(1, width - 3 - SIGN - NAME)
+    return 24 if width < WITH_GROUPS else 28 if width < 140 else 42
+
+
+def _about_lines(view: View) -> int:
+    """Of the words below the table."""
+    return 3 if view.short else 5
+
+
+def _page_width(view: View) -> int:
+    return max(1, view.width - (3 if view.mini else 5))
+
+
+def _sheet(view: View) -> Sheet:
+    return Sheet(view, _page_width(view))

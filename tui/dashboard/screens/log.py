@@ -1,0 +1,214 @@
+"""The log: what happened, newest last. It follows, unless the person scrolled up."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Input, RichLog
+
+from tui.dashboard.view import Block, Panel, View
+from tui.dashboard.words import level_style
+from tui.output.plain import format_elapsed
+from tui.swarm.snapshot import Entry
+from tui.text.codes import pages_of
+
+LEVELS = {"all": ("info", "warning", "error"), "alerts": ("warning", "error"), "errors": ("error",)}
+"""What each filter by level lets through."""
+
+MAX_LINES = 500
+"""Of what is wanted, the newest: a screen full is written before a person notices."""
+
+WITH_CODES, CODE_CELLS = 80, 12
+"""Cells from which on what kind an entry is has a column of its own, and those of the column."""
+
+
+class LogPanel(Panel):
+    """A line that says what is filtered, and the log below it."""
+
+    TITLE = "Log"
+    KEYS = (
+        ("l", "all, alerts, errors"), ("c", "one kind of entry after the other"), ("/", "only lines with a text"),
+        ("g", "to the beginning; stops following"), ("G", "to the end; follows"),
+    )  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("l", "level", "level", show=False),
+        Binding("c", "kind", "kind", show=False),
+        Binding("slash", "search", "search", show=False),
+        Binding("escape", "unfilter", "everything", show=False),
+        Binding("g", "first", "first", show=False),
+        Binding("G", "last", "last, and follow", show=False),
+        Binding("down,j", "move(1)", "down", show=False),
+        Binding("up,k", "move(-1)", "up", show=False),
+        Binding("pagedown", "move(10)", "page down", show=False),
+        Binding("pageup", "move(-10)", "page up", show=False),
+    ]
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self._view: View | None = None
+        self._level, self._kind = "all", ""
+        self._written: list[Entry] = []
+        self._written_for: tuple[object, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        yield Block(id="log-line")
+        yield Block(id="log-about")
+        yield Input(id="log-search", placeholder="only lines with this text", compact=True)
+        yield RichLog(id="log-lines", max_lines=MAX_LINES, markup=False, highlight=False)
+
+    def on_mount(self) -> None:
+        self.query_one(Input).display = False
+        self.query_one(RichLog).can_focus = False
+
+    def show(self, view: View) -> None:
+        self._view = view
+        wanted = self._wanted(view.swarm.entries)
+        self._write(wanted[-MAX_LINES:], view)
+        self.query_one("#log-line", Block).draw(self._line(view, len(wanted)))
+        about = self.query_one("#log-about", Block)
+        about.draw(_about(self._kind, view))
+        about.display = bool(about.text)
+
+    def only_alerts(self) -> None:
+        """Show warnings and errors, of every kind."""
+        self._level, self._kind = "alerts", ""
+        self.query_one(Input).value = ""
+
+    def action_level(self) -> None:
+        """The next filter by level."""
+        levels = list(LEVELS)
+        self._level = levels[(levels.index(self._level) + 1) % len(levels)]
+        self._again()
+
+    def action_kind(self) -> None:
+        """The next kind of entry, and at last all kinds."""
+        kinds = ["", *sorted({entry.code for entry in self._view.swarm.entries if entry.code})] if self._view else [""]
+        self._kind = kinds[(kinds.index(self._kind) + 1) % len(kinds)] if self._kind in kinds else ""
+        self._again()
+
+    def action_search(self) -> None:
+        """Type a text."""
+        field = self.query_one(Input)
+        field.display = True
+        field.focus()
+
+    def action_unfilter(self) -> None:
+        """Everything again."""
+        field = self.query_one(Input)
+        field.value, field.display = "", False
+        self._level, self._kind = "all", ""
+        self.take_focus()
+        self._again()
+
+    def action_first(self) -> None:
+        """To the beginning."""
+        log = self.query_one(RichLog)
+        log.auto_scroll = False
+        log.scroll_home(animate=False)
+
+    def action_last(self) -> None:
+        """To the end, and stay there."""
+        log = self.query_one(RichLog)
+        log.auto_scroll = True
+        log.scroll_end(animate=False)
+        self._again()
+
+    def action_move(self, lines: int) -> None:
+        """So many lines down; whoever goes up stops following."""
+        log = self.query_one(RichLog)
+        log.auto_scroll = lines > 0 and log.scroll_offset.y + lines >= log.max_scroll_y
+        log.scroll_relative(y=lines, animate=False)
+        self._again()
+
+    def on_input_changed(self) -> None:
+        self._again()
+
+    def on_input_submitted(self) -> None:
+        if not self.query_one(Input).value:
+            self.query_one(Input).display = False
+        self.take_focus()
+
+    def _again(self) -> None:
+        if self._view is not None:
+            self.show(self._view)
+
+    def _wanted(self, entries: Sequence[Entry]) -> list[Entry]:
+        levels, word = LEVELS[self._level], self.query_one(Input).value.lower()
+        return [
+            entry
+            for entry in entries
+            if entry.level in levels
+            and self._kind in ("", entry.code)
+            and word in f"{entry.code} {entry.text} {self._who(entry)}".lower()
+        ]
+
+    def _write(self, wanted: list[Entry], view: View) -> None:
+        """Only what is new, unless something else is wanted than before."""
+        log = self.query_one(RichLog)
+        asked = (self._level, self._kind, self.query_one(Input).value, view.width, view.ink)
+        new = _appended(self._written, wanted) if asked == self._written_for else None
+        if new is None:
+            log.clear()
+            new = wanted
+        for entry in new:
+            log.write(self._format(entry, view), width=max(40, view.width), scroll_end=log.auto_scroll)
+        self._written, self._written_for = wanted, asked
+
+    def _format(self, entry: Entry, view: View) -> Text:
+        """Columns, and a text that is wrapped beside them."""
+        ink = view.ink
+        time = format_elapsed(entry.t - (view.swarm.started_t or entry.t))
+        who = self._who(entry)
+        style = level_style(entry.level, ink)
+        head = [(f"{time:>7}  ", ink.muted)]
+        coded = f"{entry.code}: {entry.text}" if entry.code else entry.text
+        if view.mini:
+            head, texts = [(f"{time} ", ink.muted)], textwrap.wrap(f"{who} {coded}" if who else coded, 30)
+        else:
+            name = (f"{who[:12]:<13}", ink.mine if entry.peer == view.me else ink.strong)
+            head += [(f"{entry.level:<8} ", style), name]
+            if view.width >= WITH_CODES:
+                head.append((f"{entry.code[:CODE_CELLS]:<{CODE_CELLS}} ", style))
+                coded = entry.text
+            texts = textwrap.wrap(coded, max(20, view.width - 5 - sum(len(text) for text, _ in head)))
+        text_style = ink.text if entry.level == "info" or not view.mini else style
+        indent = "\n" + " " * sum(len(text) for text, _ in head)
+        return Text.assemble(*head, (indent.join(texts), text_style))
+
+    def _who(self, entry: Entry) -> str:
+        return self._view.swarm.label(entry.peer) if self._view is not None and entry.peer else ""
+
+    def _line(self, view: View, shown: int) -> Text:
+        """12 of 40 lines · all levels · all kinds · following"""
+        following = "following" if self.query_one(RichLog).auto_scroll else "stopped; G follows"
+        kind = self._kind or "all kinds"
+        total, dot = len(view.swarm.entries), f" {view.glyphs.dot} "
+        parts = [f"{shown} of {total}", {"all": "all levels"}.get(self._level, self._level), kind, following]
+        skipped = f"{view.swarm.skipped} lines could not be read" if view.swarm.skipped else ""
+        text = Text(dot.join(parts), style=view.ink.muted)
+        return text.append(f"{dot}{skipped}" if skipped else "", style=view.ink.warn)
+
+
+def _about(kind: str, view: View) -> Text:
+    """What the one kind means that is shown, and what to do; nothing where room is scarce."""
+    pages = [] if view.mini or view.short else [page for _, page in pages_of(kind)]
+    said = " / ".join(page.short for page in pages)
+    wrapped = [text for page in pages if page.remedy for text in textwrap.wrap(page.remedy, max(20, view.width - 5))]
+    return Text("\n").join([Text(said, style=view.ink.text), *(Text(line, style=view.ink.muted) for line in wrapped)])
+
+
+def _appended(before: list[Entry], after: list[Entry]) -> list[Entry] | None:
+    """What `after` has beyond `before`, of which the oldest may have been dropped; None if it is another list."""
+    if not before:
+        return after
+    for place in range(len(after) - 1, -1, -1):
+        if after[place] is before[-1]:
+            kept = before[-place - 1 :]
+            same = len(kept) == place + 1 and all(old is new for old, new in zip(kept, after, strict=False))
+            return after[place + 1 :] if same else None
+    return None

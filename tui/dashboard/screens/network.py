@@ -1,0 +1,295 @@
+"""The Network screen: how others reach this machine, with whom it talks, what is on its way, and what it all takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from peer.events import NetworkMeasured, TransferProgressed
+from tui.dashboard.glyphs import draw_bar, draw_spark
+from tui.dashboard.view import Panel, PeerOpened, View
+from tui.dashboard.widgets.lines import Pieces, Rows, cut, fit
+from tui.dashboard.widgets.waterfall import natural
+from tui.swarm.snapshot import PeerView, RoundView
+from tui.text.units import count, format_bytes, format_line, format_transfer
+
+REACH = {
+    "direct": "direct: others dial this machine themselves",
+    "relayed": "relayed: others come through a relay, which is slower; forward a port to be reached directly",
+    "": "not known yet: nobody outside has tried to dial this machine",
+}
+"""The verdict in words."""
+
+NO_MEMBER = "not a member"
+"""A node that is connected and was never heard of as a peer: the bootstrap node, a relay, somebody who watches."""
+
+LABEL_CELLS = 11
+BAR_CELLS = 24
+WITH_ADDRESS = 90
+"""Cells from which on the table has addresses."""
+
+
+class NetworkPanel(Panel):
+    """Facts above, the table of connected peers below."""
+
+    TITLE = "Network"
+    KEYS = (("up, down", "select a peer"), ("g G", "first, last peer"), ("enter", "all that is known of it"))
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "select(1)", "next peer", show=False),
+        Binding("up,k", "select(-1)", "previous peer", show=False),
+        Binding("pagedown", "select(10)", "ten down", show=False),
+        Binding("pageup", "select(-10)", "ten up", show=False),
+        Binding("g", "select(-100000)", "first", show=False),
+        Binding("G", "select(100000)", "last", show=False),
+        Binding("enter", "open", "open", show=False),
+    ]
+    DEFAULT_CSS = """
+    NetworkPanel { overflow: hidden; }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._view: View | None = None
+        self._selected = ""
+        self._top = 0
+
+    def compose(self) -> ComposeResult:
+        yield Rows()
+
+    def show(self, view: View) -> None:
+        self._view = view
+        if self.content_size.width and self.content_size.height:
+            self.query_one(Rows).draw(self._compose_lines(view))
+
+    def action_select(self, by: int) -> None:
+        """Select another row of the table."""
+        assert self._view is not None
+        rows = _rows_of(owner_of(self._view), self._view)
+        if not rows:
+            return
+        peers = [row["peer"] for row in rows]
+        index = peers.index(self._selected) if self._selected in peers else -1 if by > 0 else 0
+        self._selected = peers[min(max(index + by, 0), len(peers) - 1)]
+        self.show(self._view)
+
+    def action_open(self) -> None:
+        """All that is known of the selected peer."""
+        if self._selected:
+            self.post_message(PeerOpened(self._selected))
+
+    def on_resize(self) -> None:
+        if self._view is not None:
+            self.show(self._view)
+
+    def _compose_lines(self, view: View) -> list[Pieces]:
+        width, height = self.content_size.width, self.content_size.height
+        owner = owner_of(view)
+        facts = [*_verdict(owner, view), *_traffic(owner, view, width), *_transfers(view)]
+        if height < 12:
+            facts = facts[: max(2, height // 2)]
+        elif width >= 60:
+            facts = [*facts, []]
+        table = self._table(owner, view, width, height - len(facts))
+        return [cut(pieces, width, view.glyphs.ellipsis) for pieces in (*facts, *table)]
+
+    def _table(self, owner: PeerView | None, view: View, width: int, height: int) -> list[Pieces]:
+        rows = _rows_of(owner, view)
+        if owner is None or height < 2:
+            return []
+        if not rows:
+            return [[("connected with nobody", view.ink.muted)]]
+        room = height - 1
+        peers = [row["peer"] for row in rows]
+        index = peers.index(self._selected) if self._selected in peers else 0
+        self._top = min(max(self._top, index - room + 1), index, max(0, len(rows) - room))
+        shown = rows[self._top : self._top + room]
+        head = _heading(len(rows), self._top, len(shown), width, view)
+        return [head, *(_row(row, view, width, at=row["peer"] == self._selected) for row in shown)]
+
+
+def owner_of(view: View) -> PeerView | None:
+    """Whose network is shown: the volunteer's, or the selected peer's, or of whom anything was measured."""
+    candidates = [view.mine, view.swarm.peers.get(view.selected), *view.swarm.reporting]
+    known = [peer for peer in candidates if peer is not None]
+    return next((peer for peer in known if peer.network is not None), known[0] if known else None)
+
+
+def _verdict(owner: PeerView | None, view: View) -> list[Pieces]:
+    ink = view.ink
+    network = owner.network if owner else None
+    if owner is None:
+        return [[("nobody is known yet", ink.muted)]]
+    lines: list[Pieces] = [] if view.me == owner.peer else [_fact("Peer", owner.label, view)]
+    if network is None:
+        return [*lines, _fact("Reached", "not known: no figures about the network were written down here", view)]
+    word, _, rest = REACH.get(network.reach, f"{network.reach}:").partition(":")
+    style = ink.good if network.reach == "direct" else ink.warn if network.reach == "relayed" else ink.muted
+    lines.append([*_label("Reached", view), (word, style), (f":{rest}" if rest else "", ink.muted)])
+    addresses = network.addresses or ["none known"]
+    return [*lines, *(_fact("" if number else "Addresses", text, view) for number, text in enumerate(addresses[:4]))]
+
+
+def _traffic(owner: PeerView | None, view: View, width: int) -> list[Pieces]:
+    """What went through since the start, per round, and what lies on the disk."""
+    glyphs, network = view.glyphs, owner.network if owner else None
+    lines: list[Pieces] = []
+    if network is not None:
+        sent, received = format_bytes(network.bytes_sent), format_bytes(network.bytes_received)
+        lines.append(_fact("Traffic", f"{glyphs.up} {sent}  {glyphs.down} {received} since it started", view))
+        if network.upload_bps:
+            told = f"{format_line(network.upload_bps)} can be sent, and its share of the averaging follows that"
+            lines.append(_fact("Upload", told, view))
+    lines += _rates(owner, view, width)
+    lines += _per_round(view.swarm.history, view, width)
+    if network is not None and network.disk_quota_bytes:
+        lines.append(_disk(network, view))
+    return lines
+
+
+def _rates(owner: PeerView | None, view: View, width: int) -> list[Pieces]:
+    """Bytes per second between the last measurements."""
+    if owner is None or not owner.ups or not owner.downs:
+        return []
+    up, down = ([point.value for point in points] for points in (owner.ups, owner.downs))
+    return _pair("Per second", up, down, [f"{format_bytes(round(curve[-1]))}/s" for curve in (up, down)], view, width)
+
+
+def _per_round(history: Sequence[RoundView], view: View, width: int) -> list[Pieces]:
+    """Bytes of all peers that reported, in each committed round that any peer reported."""
+    history = [told for told in history if told.reporters]
+    if not history:
+        return []
+    up, down = [float(told.bytes_sent) for told in history], [float(told.bytes_received) for told in history]
+    newest = history[-1]
+    words = [format_bytes(newest.bytes_sent), format_bytes(newest.bytes_received)]
+    lines = _pair("Per round", up, down, words, view, width)
+    if newest.reporters > 1:
+        lines[0].append((f" of {count(newest.reporters, 'peer')}", view.ink.muted))
+    return lines
+
+
+def _pair(
+    label: str, up: Sequence[float], down: Sequence[float], words: Sequence[str], view: View, width: int
+) -> list[Pieces]:
+    """What went up and what came down: the newest in words, all as heights."""
+    room = min(60, max(0, width - LABEL_CELLS - 28))
+    return [
+        [
+            *_label("" if number else label, view), (f"{sign} {told:<12}", view.ink.text),
+            (draw_spark(values, room, view.glyphs), view.ink.series[number]),
+        ]
+        for number, (sign, values, told) in enumerate(
+            zip((view.glyphs.up, view.glyphs.down), (up, down), words, strict=True)
+        )
+    ]  # fmt: skip
+
+
+def _disk(network: NetworkMeasured, view: View) -> Pieces:
+    share = network.disk_bytes / network.disk_quota_bytes
+    style = view.ink.bad if share >= 1 else view.ink.warn if share >= 0.9 else view.ink.good
+    told = f"{format_bytes(network.disk_bytes)} of {format_bytes(network.disk_quota_bytes)}"
+    return [*_label("Disk", view), *_bar(share, style, view), (f" {told}, {100 * share:.0f} %", view.ink.text)]
+
+
+def _transfers(view: View) -> list[Pieces]:
+    """What is on its way: the volunteer's own first."""
+    peers = sorted(view.swarm.peers.values(), key=lambda peer: peer.peer != view.me)
+    running = [
+        (peer, transfer)
+        for peer in peers
+        for transfer in peer.transfers.values()
+        if transfer.bytes_done < transfer.bytes_total and not peer.stopped
+    ]
+    lines = [_transfer(peer, transfer, view, first=number == 0) for number, (peer, transfer) in enumerate(running[:6])]
+    return [*lines, _fact("", f"and {len(running) - 6} more", view)] if len(running) > 6 else lines
+
+
+def _transfer(peer: PeerView, transfer: TransferProgressed, view: View, *, first: bool) -> Pieces:
+    share = transfer.bytes_done / transfer.bytes_total
+    whose = "" if peer.peer == view.me else f"{peer.label}: "
+    source = f" from {transfer.source}" if transfer.source else ""
+    told = f" {100 * share:.0f} %  {whose}{transfer.what}, {format_transfer(transfer)}{source}"
+    return [*_label("Arriving" if first else "", view), *_bar(share, view.ink.busy, view), (told, view.ink.text)]
+
+
+def _rows_of(owner: PeerView | None, view: View) -> list[Mapping[str, Any]]:
+    """The rows of the table, by name, who is no member last. A row of another client that lacks its peer is left out.
+
+    Where nobody measured connections, they are the peers that reported with the bytes of their rounds.
+    """
+    rows: Sequence[Mapping[str, Any]]
+    if owner is not None and owner.network is not None:
+        rows = owner.network.peers
+    else:
+        rows = [
+            {"peer": peer.peer, "bytes_sent": peer.bytes_sent, "bytes_received": peer.bytes_received}
+            for peer in view.swarm.reporting
+        ]
+    known = [row for row in rows if isinstance(row.get("peer"), str)]
+    peers = view.swarm.peers
+    return sorted(
+        known, key=lambda row: (row["peer"] not in peers, natural(view.swarm.label(row["peer"])), row["peer"])
+    )
+
+
+def _columns(width: int) -> tuple[int, int]:
+    """Cells of the names and of the addresses."""
+    name = 14 if width < 60 else 16
+    return name, width - name - 47 if width >= WITH_ADDRESS else 0
+
+
+def _heading(rows: int, top: int, shown: int, width: int, view: View) -> Pieces:
+    name, address = _columns(width)
+    which = f"{rows}" if shown == rows else f"{top + 1}-{top + shown} of {rows}"
+    title = fit(f"  Peers {view.glyphs.dot} {which}", name + 9, view.glyphs.ellipsis)
+    figures = (
+        f"{'rtt':>8}" if width < 60 else f"{view.glyphs.up + ' sent':>11}{view.glyphs.down + ' received':>12}{'rtt':>9}"
+    )
+    return [
+        (title, view.ink.strong),
+        ("  " + fit("address", address) if address else "", view.ink.muted),
+        (figures, view.ink.muted),
+    ]
+
+
+_PATHS: Mapping[object, tuple[str, str]] = {
+    True: ("R relayed", "warn"), False: ("D direct", "good"), None: ("? unknown", "muted"),
+}  # fmt: skip
+
+
+def _row(row: Mapping[str, Any], view: View, width: int, *, at: bool) -> Pieces:
+    ink, glyphs = view.ink, view.glyphs
+    name_cells, address_cells = _columns(width)
+    is_peer = row["peer"] in view.swarm.peers
+    label = view.swarm.label(row["peer"]) if is_peer else NO_MEMBER
+    name = fit(f"{glyphs.mark if at else ' '} {label}", name_cells, glyphs.ellipsis)
+    path, path_style = _PATHS.get(row.get("relayed"), _PATHS[None])
+    rtt_s = row.get("rtt_s")
+    rtt = f"{1000 * rtt_s:.0f} ms" if isinstance(rtt_s, int | float) else "N/A"
+    pieces: Pieces = [
+        (name, f"{ink.text} reverse" if at else ink.text if is_peer else ink.muted),
+        (f" {path:<9}", str(getattr(ink, path_style))),
+    ]  # fmt: skip
+    if address_cells:
+        pieces.append((" " + fit(str(row.get("address", "")), address_cells, glyphs.ellipsis), ink.muted))
+    if width < 60:
+        return [*pieces, (f"{rtt:>7}", ink.text)]
+    sent, received = (format_bytes(int(row.get(key) or 0)) for key in ("bytes_sent", "bytes_received"))
+    return [*pieces, (f"{sent:>11}{received:>12}{rtt:>9}", ink.text)]
+
+
+def _label(text: str, view: View) -> Pieces:
+    cells = 10 if view.mini else LABEL_CELLS
+    return [(text.ljust(cells)[:cells], view.ink.muted)]
+
+
+def _fact(label: str, text: str, view: View) -> Pieces:
+    return [*_label(label, view), (text, view.ink.text)]
+
+
+def _bar(share: float, style: str, view: View) -> Pieces:
+    done, rest = draw_bar(share, 10 if view.mini else BAR_CELLS, view.glyphs)
+    return [(done, style), (rest, view.ink.track)]

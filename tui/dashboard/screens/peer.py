@@ -1,0 +1,132 @@
+"""All that is known of one peer: what it does, what it gave, what it counted for, and every penalty with its reason."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+
+from tui.dashboard.screens.home import device_facts, traffic_facts
+from tui.dashboard.view import Block, Panel, View
+from tui.dashboard.widgets.facts import Sheet
+from tui.dashboard.widgets.penalties import cost_words, layer_words, told_in
+from tui.dashboard.words import (
+    MISSING,
+    format_ago,
+    format_count,
+    format_percent,
+    format_uptime,
+    rounds_left,
+    shown_why,
+    state_of,
+)
+from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Penalised, Point, RoundView
+from tui.text.codes import ADVICE
+from tui.text.units import format_line, format_transfer
+
+MOST_PENALTIES = 64
+"""Of one peer that are listed, the newest first."""
+
+
+class PeerPanel(Panel):
+    """The peer that is selected."""
+
+    TITLE = "Peer"
+    KEYS = (("esc", "back"), ("y", "copy the id of this peer"))
+
+    def compose(self) -> ComposeResult:
+        yield Block(id="peer-page")
+
+    def show(self, view: View) -> None:
+        sheet = Sheet(view, view.width - (3 if view.mini else 5))
+        peer = view.swarm.peers.get(view.selected)
+        if peer is None:
+            sheet.line(("no such peer at this moment", view.ink.muted))
+        else:
+            draw_peer(sheet, view, peer)
+        self.query_one(Block).draw(sheet.text)
+
+
+def draw_peer(sheet: Sheet, view: View, peer: PeerView) -> None:
+    """The page, the penalties last: there may be many."""
+    sheet.line((f"{view.glyphs.mark} {peer.label}", view.ink.mine if peer.peer == view.me else view.ink.strong),
+               (f"  {peer.peer}", view.ink.muted))  # fmt: skip
+    seen = format_ago(None if peer.seen_t is None else view.now - peer.seen_t)
+    ago = f"seen {seen}{'' if seen in ('now', 'never') else ' ago'}"
+    sheet.row("state", state_of(peer, view), shown_why(peer, view), (ago, view.ink.muted))
+    _add_rounds(sheet, view, peer)
+    _add_work(sheet, view, peer)
+    _add_machine(sheet, view, peer)
+    _add_penalties(sheet, view, peer)
+
+
+def _add_rounds(sheet: Sheet, view: View, peer: PeerView) -> None:
+    behind = view.swarm.behind(peer.peer)
+    where = (f"{behind} behind", view.ink.warn) if behind else ("up to date", view.ink.muted)
+    sheet.row("round", f"{peer.round}", f"step {peer.step} of {peer.steps}" if peer.steps else "", where)
+    late = (f"{peer.late} late", view.ink.warn if peer.late else view.ink.text)
+    rejected = (f"{peer.rejected} rejected", view.ink.warn if peer.rejected else view.ink.text)
+    sheet.row("counted", f"{peer.accepted} accepted", late, rejected, f"{peer.missed} missed")
+    history = [done for done in view.swarm.history if peer.peer in done.weights]
+    shares = [Point(t=done.t, round=done.round, tokens=0, value=share_in(done, peer.peer)) for done in history]
+    sheet.trend("weight", format_percent(peer.weight), shares, f"of round {history[-1].round}" if history else "")
+
+
+def _add_work(sheet: Sheet, view: View, peer: PeerView) -> None:
+    norm = f"{peer.norm:.3g}" if peer.norm is not None else MISSING
+    group = sorted(view.swarm.history[-1].norms.values()) if view.swarm.history else []
+    usual = f"the group's median is {group[len(group) // 2]:.3g}" if group else ""
+    sheet.trend("norm", norm, peer.norms, usual)
+    loss = f"{peer.loss:.3f}" if peer.loss is not None else MISSING
+    sheet.trend("loss", loss, peer.losses)
+    speed = f"{format_count(peer.tokens_per_s)} tokens/s" if peer.tokens_per_s else MISSING
+    sheet.trend("speed", speed, peer.speeds)
+    rate = f"learning rate {peer.learning_rate:.2g}" if peer.learning_rate is not None else ""
+    sheet.row("given", f"{format_count(peer.tokens)} tokens in committed rounds", rate)
+
+
+def _add_machine(sheet: Sheet, view: View, peer: PeerView) -> None:
+    uptime = f"up {format_uptime((peer.seen_t or view.now) - peer.started_t)}" if peer.started_t is not None else ""
+    version = f"homefires {peer.version}" if peer.version else ""
+    if peer.device or version:
+        sheet.row("machine", peer.device, version, uptime)
+    for label, facts in device_facts(peer.device_figures):
+        sheet.row(label, *facts)
+    if peer.reports:
+        sheet.row("network", *traffic_facts(peer, view))
+    if peer.upload_bps:
+        sheet.row("line", f"{format_line(peer.upload_bps)} up", "its share of the averaging follows that")
+    if peer.network is not None:
+        sheet.row("address", *peer.network.addresses[:2])
+    if peer.transfer is not None:
+        sheet.row("receiving", f"{peer.transfer.what} {format_transfer(peer.transfer)}")
+
+
+def _add_penalties(sheet: Sheet, view: View, peer: PeerView) -> None:
+    mine = [penalty for penalty in view.swarm.penalty_log if penalty.about == peer.peer]
+    sheet.heading("Penalties", f"{len(mine)}, the newest first" if mine else "")
+    if not mine:
+        sheet.line((f"{view.glyphs.done} none so far", view.ink.muted))
+    explained: set[str] = set()
+    for penalty in list(reversed(mine))[:MOST_PENALTIES]:
+        _add_penalty(sheet, view, penalty, explain=penalty.code not in explained)
+        explained.add(penalty.code)
+
+
+def _add_penalty(sheet: Sheet, view: View, penalty: Penalised, *, explain: bool) -> None:
+    """LATE  round 12: counts 50 % until round 13, 1 round left; evidence; what its weight was because of it."""
+    ink, lasts = view.ink, penalty.until_round > view.swarm.round
+    sheet.line(
+        (f"{penalty.code:<{sheet.gutter - 1}} ", ink.warn if lasts else ink.muted),
+        (f"round {penalty.told_round} ", ink.strong),
+        f"counts {100 * penalty.factor:.0f} % ",
+        (rounds_left(penalty.until_round, view), ink.text if lasts else ink.muted),
+    )
+    sheet.prose("", f"{layer_words(penalty.layer)}: {penalty.evidence}", ink.text)
+    if cost := cost_words(penalty, told_in(view.swarm, penalty)):
+        sheet.prose("", cost, ink.text)
+    if explain and not view.mini and penalty.code in ADVICE:
+        sheet.prose("", ADVICE[penalty.code].short, ink.muted)
+
+
+def share_in(done: RoundView, peer: str) -> float:
+    """The weight of a member in a committed round, 0 to 1."""
+    return done.weights.get(peer, 0) / WEIGHT_ONE

@@ -1,0 +1,333 @@
+"""The table of all peers. On a narrow terminal the columns that matter least are left out.
+
+All peers are sorted, but only rows in sight are written and only those that changed are drawn, so a swarm of
+hundreds is shown twice a second for little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Input
+
+from tui.dashboard.view import Block, Panel, PeerOpened, PeerSelected, View
+from tui.dashboard.widgets.chosen import Chosen
+from tui.dashboard.widgets.lines import Pieces, fit
+from tui.dashboard.widgets.table import Table
+from tui.dashboard.words import (
+    format_ago,
+    format_count,
+    format_percent,
+    format_rtt,
+    format_uptime,
+    lasting_of,
+    shown_state,
+    state_of,
+)
+from tui.swarm.snapshot import PeerView
+from tui.text.units import count
+
+SortKey = float | str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column: shown from `least_width` cells of terminal on."""
+
+    name: str
+    width: int
+    least_width: int
+    cell: Callable[[PeerView, View], Text | str]
+    order: Callable[[PeerView, View], SortKey]
+    right: bool = False
+
+
+def _penalty(peer: PeerView, view: View) -> Text | str:
+    lasting = lasting_of(peer.peer, view)
+    if not lasting:
+        return ""
+    worst = min(lasting, key=lambda penalty: (penalty.factor, -penalty.until_round))
+    more = f" +{len({each.code for each in lasting}) - 1}" if len({each.code for each in lasting}) > 1 else ""
+    return Text(f"{worst.code} {worst.until_round - view.swarm.round} r{more}", style=view.ink.warn)
+
+
+def _behind(peer: PeerView, view: View) -> Text | str:
+    behind = view.swarm.behind(peer.peer)
+    return Text(str(behind), style=view.ink.warn if behind else view.ink.muted)
+
+
+def _name(peer: PeerView, view: View) -> Text | str:
+    if peer.peer == view.me:
+        return Text(f"{view.glyphs.mark} {peer.label}", style=view.ink.mine)
+    return Text(peer.label, style=view.ink.text)
+
+
+def _rate(peer: PeerView, view: View) -> str:
+    """Up and down between the last two measurements, in megabits per second."""
+    if not peer.ups or not peer.downs:
+        return ""
+    return f"{_mbps(peer.ups[-1].value)}/{_mbps(peer.downs[-1].value)}"
+
+
+def _mbps(bytes_per_s: float) -> str:
+    megabits = 8e-6 * bytes_per_s
+    return f"{megabits:.0f}" if megabits >= 9.95 else f"{megabits:.1f}"
+
+
+def _link(peer: PeerView, view: View) -> dict[str, object]:
+    """What my peer measured of its connection to this one."""
+    network = view.mine.network if view.mine is not None else None
+    rows = network.peers if network is not None else []
+    return next((row for row in rows if row.get("peer") == peer.peer), {})
+
+
+def _rtt_s(peer: PeerView, view: View) -> float | None:
+    rtt_s = _link(peer, view).get("rtt_s")
+    return rtt_s if isinstance(rtt_s, int | float) else None
+
+
+def _rtt(peer: PeerView, view: View) -> str:
+    rtt_s = _rtt_s(peer, view)
+    return "" if rtt_s is None else format_rtt(rtt_s)
+
+
+def _rtt_order(peer: PeerView, view: View) -> float:
+    """The nearest first, those that were not measured last."""
+    rtt_s = _rtt_s(peer, view)
+    return math.inf if rtt_s is None else rtt_s
+
+
+def _path(peer: PeerView, view: View) -> str:
+    row = _link(peer, view)
+    if row:
+        return "R" if row.get("relayed") else "D"
+    return peer.network.reach[:1].upper() if peer.network is not None else ""
+
+
+def _counts(peer: PeerView, view: View) -> str:
+    return f"{peer.accepted}/{peer.late}/{peer.rejected}"
+
+
+def _seen(peer: PeerView, view: View) -> float | None:
+    return None if peer.seen_t is None else max(0.0, view.now - peer.seen_t)
+
+
+def _uptime(peer: PeerView, view: View) -> float:
+    return 0.0 if peer.started_t is None else max(0.0, (peer.seen_t or view.now) - peer.started_t)
+
+
+COLUMNS = (
+    Column(name="state", width=11, least_width=0, cell=lambda peer, view: state_of(peer, view),
+           order=lambda peer, view: shown_state(peer, view)),
+    Column(name="name", width=12, least_width=0, cell=_name, order=lambda peer, view: peer.label),
+    Column(name="tok/s", width=6, least_width=0, right=True,
+           cell=lambda peer, view: format_count(peer.tokens_per_s) if peer.tokens_per_s else "",
+           order=lambda peer, view: peer.tokens_per_s),
+    Column(name="behind", width=6, least_width=0, right=True, cell=_behind,
+           order=lambda peer, view: view.swarm.behind(peer.peer)),
+    Column(name="weight", width=6, least_width=80, right=True,
+           cell=lambda peer, view: format_percent(peer.weight) if peer.weight is not None else "",
+           order=lambda peer, view: peer.weight or 0.0),
+    Column(name="seen", width=6, least_width=80, right=True,
+           cell=lambda peer, view: format_ago(_seen(peer, view)),
+           order=lambda peer, view: -1.0 if _seen(peer, view) is None else _seen(peer, view) or 0.0),
+    Column(name="penalty", width=12, least_width=80, cell=_penalty,
+           order=lambda peer, view: min((each.factor for each in lasting_of(peer.peer, view)), default=2.0)),
+    Column(name="device", width=8, least_width=120, cell=lambda peer, view: peer.device,
+           order=lambda peer, view: peer.device),
+    Column(name="Mbit/s", width=7, least_width=120, right=True, cell=_rate,
+           order=lambda peer, view: peer.ups[-1].value if peer.ups else 0.0),
+    Column(name="rtt", width=6, least_width=120, right=True, cell=_rtt, order=_rtt_order),
+    Column(name="path", width=4, least_width=120, cell=_path, order=lambda peer, view: _path(peer, view)),
+    Column(name="ok/l/rej", width=8, least_width=120, right=True, cell=_counts,
+           order=lambda peer, view: peer.accepted),
+    Column(name="norm", width=7, least_width=160, right=True,
+           cell=lambda peer, view: f"{peer.norm:.3g}" if peer.norm is not None else "",
+           order=lambda peer, view: peer.norm or 0.0),
+    Column(name="loss", width=6, least_width=160, right=True,
+           cell=lambda peer, view: f"{peer.loss:.3f}" if peer.loss is not None else "",
+           order=lambda peer, view: peer.loss or 0.0),
+    Column(name="client", width=6, least_width=160, cell=lambda peer, view: peer.version,
+           order=lambda peer, view: peer.version),
+    Column(name="id", width=8, least_width=160, cell=lambda peer, view: Text(peer.peer[-8:], style=view.ink.muted),
+           order=lambda peer, view: peer.peer),
+    Column(name="up", width=6, least_width=170, right=True,
+           cell=lambda peer, view: format_uptime(_uptime(peer, view)), order=_uptime),
+)  # fmt: skip
+"""The most important first."""
+
+_MINI_WIDTHS = {"state": 11, "name": 9, "tok/s": 5, "behind": 3}
+MINI_COLUMNS = tuple(replace(column, width=_MINI_WIDTHS[column.name]) for column in COLUMNS[: len(_MINI_WIDTHS)])
+"""What fits in 40 cells."""
+
+
+class PeersPanel(Panel):
+    """The table, and a line for the filter above it."""
+
+    TITLE = "Peers"
+    KEYS = (
+        ("enter", "all about a peer; columns: path D direct or R relayed, ok/l/rej rounds accepted, late, rejected"),
+        ("/", "filter; !word hides what has the word"),
+        (", .", "sort by another column"),
+        ("r", "reverse the order"),
+        ("w", "the columns that had no room"),
+        ("g G", "first, last"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "filter", show=False),
+        Binding("comma", "sort(-1)", "sort by the column before", show=False),
+        Binding("full_stop", "sort(1)", "sort by the next column", show=False),
+        Binding("r", "reverse", "reverse", show=False),
+        Binding("w", "columns", "more columns", show=False),
+        Binding("escape", "unfilter", "no filter", show=False),
+    ]
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self._view: View | None = None
+        self.columns: tuple[Column, ...] = ()
+        """Those that are shown."""
+        self._chosen = Chosen()
+        self.listed: list[PeerView] = []
+        """The peer of each row."""
+        self.sort, self._reversed = "name", False
+        self._page = 0
+        """Which of the pages of columns is shown."""
+
+    def compose(self) -> ComposeResult:
+        yield Block(id="peers-line")
+        yield Input(id="peers-filter", placeholder="name, state, penalty or id; !word hides", compact=True)
+        yield Table()
+
+    def on_mount(self) -> None:
+        self.query_one(Input).display = False
+
+    def take_focus(self) -> None:
+        self.query_one(Table).focus(scroll_visible=False)
+
+    def show(self, view: View) -> None:
+        self._view = view
+        self._chosen.take(view.selected)
+        pages = pages_of_columns(view)
+        self.columns = pages[self._page % len(pages)]
+        self.listed = self._arrange(view)
+        at = next((row for row, peer in enumerate(self.listed) if peer.peer == self._chosen.peer), None)
+        self.query_one(Table).show(len(self.listed), self._row, at)
+        self.query_one("#peers-line", Block).draw(self._line(view, len(self.listed)))
+
+    def action_filter(self) -> None:
+        """Type what to look for."""
+        field = self.query_one(Input)
+        field.display = True
+        field.focus()
+
+    def action_unfilter(self) -> None:
+        """All peers again."""
+        field = self.query_one(Input)
+        field.value, field.display = "", False
+        self.take_focus()
+
+    def action_sort(self, step: int) -> None:
+        """By the column before or after."""
+        names = [column.name for column in self.columns]
+        if names:
+            place = names.index(self.sort) if self.sort in names else 0
+            self.sort = names[(place + step) % len(names)]
+            self._again()
+
+    def action_columns(self) -> None:
+        """The columns that had no room, and at last the first ones again."""
+        if self._view is not None:
+            self._page = (self._page + 1) % len(pages_of_columns(self._view))
+            self._again()
+
+    def action_reverse(self) -> None:
+        """The last first."""
+        self._reversed = not self._reversed
+        self._again()
+
+    def on_input_changed(self) -> None:
+        self._again()
+
+    def on_input_submitted(self) -> None:
+        if not self.query_one(Input).value:
+            self.query_one(Input).display = False
+        self.take_focus()
+
+    def on_table_moved(self, message: Table.Moved) -> None:
+        self._chosen.choose(self.listed[message.row].peer)
+        self.post_message(PeerSelected(self._chosen.peer))
+
+    def on_table_entered(self, message: Table.Entered) -> None:
+        self.post_message(PeerOpened(self.listed[message.row].peer))
+
+    def _again(self) -> None:
+        if self._view is not None:
+            self.show(self._view)
+
+    def _arrange(self, view: View) -> list[PeerView]:
+        """Those that pass the filter, sorted, my own on top."""
+        column = next(each for each in COLUMNS if each.name == self.sort)
+        wanted = self.query_one(Input).value
+        peers = [peer for peer in view.swarm.peers.values() if matches(peer, wanted, view)]
+        peers.sort(key=lambda peer: (peer.label, peer.peer))
+        peers.sort(key=lambda peer: column.order(peer, view), reverse=self._reversed)
+        return sorted(peers, key=lambda peer: peer.peer != view.me)
+
+    def _row(self, row: int) -> Pieces:
+        assert self._view is not None
+        return [_cell(column, self.listed[row], self._view) for column in self.columns]
+
+    def _line(self, view: View, shown: int) -> Text:
+        """How many there are, and the names of the columns; the one that sorts has an arrow."""
+        heading = Text()
+        for column in self.columns:
+            arrow = (view.glyphs.down if self._reversed else view.glyphs.up) if column.name == self.sort else ""
+            style = view.ink.strong if arrow else view.ink.muted
+            title = "lag" if len(column.name) > column.width else column.name
+            name = f"{arrow}{title}"[: column.width]
+            heading.append(f" {name:>{column.width}} " if column.right else f" {name:<{column.width}} ", style=style)
+        wanted = self.query_one(Input).value
+        if not wanted or view.mini:
+            return heading
+        total = len(view.swarm.peers)
+        return Text.assemble((f" {shown} of {count(total, 'peer')} match\n", view.ink.warn), heading)
+
+
+def pages_of_columns(view: View) -> list[tuple[Column, ...]]:
+    """The columns that fit; then those that do not, page by page, each with state and name before them."""
+    first = MINI_COLUMNS if view.mini else tuple(each for each in COLUMNS if each.least_width <= view.width)
+    pages, rest = [first], list(COLUMNS[len(first) :])
+    while rest:
+        page, room = list(first[:2]), view.width - sum(column.width + 2 for column in first[:2])
+        while rest and (rest[0].width + 2 <= room or len(page) == 2):
+            room -= rest[0].width + 2
+            page.append(rest.pop(0))
+        pages.append(tuple(page))
+    return pages
+
+
+def _cell(column: Column, peer: PeerView, view: View) -> tuple[str, str]:
+    """The cell's text, as wide as the column with a space on either side, and its style."""
+    cell = column.cell(peer, view)
+    text, style = (cell.plain, str(cell.style)) if isinstance(cell, Text) else (cell, view.ink.text)
+    if column.right:
+        text = " " * (column.width - cell_len(text)) + text
+    return f" {fit(text, column.width, view.glyphs.ellipsis)} ", style
+
+
+def matches(peer: PeerView, wanted: str, view: View) -> bool:
+    """Whether a peer's name, state, penalties or id hold the text; with ! before it, whether they do not."""
+    word = wanted.removeprefix("!").strip().lower()
+    if not word:
+        return True
+    codes = " ".join(penalty.code for penalty in lasting_of(peer.peer, view))
+    held = word in f"{peer.label} {peer.state} {shown_state(peer, view)} {codes} {peer.peer} {peer.device}".lower()
+    return held != wanted.startswith("!")

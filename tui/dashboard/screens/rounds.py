@@ -1,0 +1,100 @@
+"""The Rounds screen: whether my part will be in time, what every peer did when, and who counted for less and why."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from tui.dashboard.screens.forecast_lines import draw_outlook
+from tui.dashboard.view import Block, Panel, View
+from tui.dashboard.widgets.penalties import Penalties
+from tui.dashboard.widgets.waterfall import AROUND_LANES, Waterfall
+
+SMALL = 14
+"""Lines below which lanes and penalties take turns."""
+
+
+class RoundsPanel(Panel, can_focus=False):
+    """Lanes above, penalties below; Tab goes from one to the other. On top, once it is known, whether my peer's part
+    of the next round will be in time."""
+
+    TITLE = "Rounds"
+    KEYS = (
+        ("left, right", "move the cursor in time (shift: by ten columns)"),
+        ("up, down", "select a peer, or a penalty"),
+        ("[ ]", "more time, or more detail"),
+        ("g G", "to the beginning; follow again"),
+        ("tab", "from the lanes to the penalties"),
+        ("c", "penalties: all, errors, late, judge"),
+        ("enter", "lanes: all of this peer; penalties: explain"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "category", "category", show=False)]
+    DEFAULT_CSS = """
+    RoundsPanel { overflow: hidden; }
+    Waterfall { height: 3; }
+    Penalties { height: 1fr; margin: 1 0 0 0; }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._view: View | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Block(id="outlook")
+        yield Waterfall()
+        yield Penalties()
+
+    def show(self, view: View) -> None:
+        self._view = view
+        waterfall, penalties = self.query_one(Waterfall), self.query_one(Penalties)
+        if self.content_size.height:
+            self._share_rows(view, waterfall, penalties)
+        waterfall.show(view)
+        penalties.show(view)
+
+    def _share_rows(self, view: View, waterfall: Waterfall, penalties: Penalties) -> None:
+        gap = 0 if view.short else 1
+        above = self._show_outlook(view)
+        rows = share_rows(
+            self.content_size.height - gap - above, len(view.swarm.peers) + AROUND_LANES, penalties.rows_wanted(view),
+            penalties.has_focus,
+        )  # fmt: skip
+        if waterfall.styles.height is None or waterfall.styles.height.value != rows:
+            waterfall.styles.height = rows
+        penalties.styles.margin = (gap, 0, 0, 0)
+
+    def _show_outlook(self, view: View) -> int:
+        """Lines that it takes, with the empty one below it."""
+        lines = draw_outlook(view, self.content_size.width, roomy=self.content_size.height >= SMALL)
+        below = 1 if lines and not view.short else 0
+        outlook = self.query_one("#outlook", Block)
+        outlook.draw(Text("\n").join(lines))
+        outlook.display = bool(lines)
+        outlook.styles.height, outlook.styles.margin = len(lines), (0, 0, below, 0)
+        return len(lines) + below
+
+    def on_resize(self) -> None:
+        if self._view is not None:
+            self.show(self._view)
+
+    def on_descendant_focus(self) -> None:
+        self.on_resize()
+
+    def take_focus(self) -> None:
+        self.query_one(Waterfall).focus(scroll_visible=False)
+
+    def action_category(self) -> None:
+        """Narrow the penalties, wherever the focus is."""
+        self.query_one(Penalties).action_category()
+
+
+def share_rows(height: int, lanes_want: int, penalties_want: int, focused: bool) -> int:
+    """How many of `height` lines the lanes get: what they want, but two fifths (with the focus on the penalties
+    three fifths) are the penalties' if they want them. Where it is too little for both, the focus has it."""
+    if height < SMALL:
+        return 1 if focused else max(1, min(lanes_want, height - 3))
+    theirs = min(penalties_want, max(2, int(height * (0.6 if focused else 0.4))))
+    return max(1, min(lanes_want, height - theirs))

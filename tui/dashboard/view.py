@@ -1,0 +1,136 @@
+"""What every screen of the dashboard is: a panel that is shown a view, twice a second at most.
+
+A panel draws what it is given and keeps nothing that the view tells. It asks for things by messages:
+the application alone changes what is selected, what is shown and what a peer is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from rich.text import Text
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Static
+
+from tui.dashboard.appearance import COLOUR, Ink
+from tui.dashboard.glyphs import UNICODE, Glyphs
+from tui.sources.source import Playback
+from tui.swarm.snapshot import PeerView, Swarm
+from tui.text.pause_reasons import PeerStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """All that a panel may draw from, at one moment."""
+
+    swarm: Swarm
+    now: float
+    """Unix time that is shown: that of the wall, or of a recording's playhead."""
+    me: str = ""
+    """Peer id of the volunteer's own peer, or empty."""
+    selected: str = ""
+    """Peer id that the person looks at, or empty."""
+    width: int = 80
+    height: int = 24
+    """Cells of the whole terminal."""
+    glyphs: Glyphs = UNICODE
+    ink: Ink = COLOUR
+    playback: Playback | None = None
+    ended: str = ""
+    """Why nothing more will come, or empty."""
+    title: str = ""
+    """Where the lines come from."""
+    takes: frozenset[str] = frozenset()
+    """The commands that the peer takes."""
+    refusal: str = ""
+    """Why no peer can be told anything from here, or empty."""
+    status: PeerStatus | None = None
+    """What my peer answered when it was asked last; None if it was not, or did not answer."""
+
+    silence: str = ""
+    """Why my peer does not answer when it is asked, or empty."""
+
+    @property
+    def mine(self) -> PeerView | None:
+        """The volunteer's own peer, once it is known."""
+        return self.swarm.peers.get(self.me) if self.me else None
+
+    @property
+    def mini(self) -> bool:
+        """Whether there is room for one column of words only."""
+        return self.width < 60
+
+    @property
+    def short(self) -> bool:
+        """Whether there is no room for plots."""
+        return self.height < 24
+
+
+@dataclass
+class PeerSelected(Message):
+    """The person moved to this peer."""
+
+    peer: str
+
+
+@dataclass
+class PeerOpened(Message):
+    """The person asks for all that is known of this peer."""
+
+    peer: str
+
+
+class Panel(Widget, can_focus=True):
+    """One screen. Keys of a subclass' BINDINGS work while it is shown."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "scroll_down", "down", show=False),
+        Binding("up,k", "scroll_up", "up", show=False),
+        Binding("pagedown", "page_down", "page down", show=False),
+        Binding("pageup", "page_up", "page up", show=False),
+    ]
+
+    TITLE: ClassVar[str] = ""
+    """Name in the row of screens."""
+
+    KEYS: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """(key, what it does) of this screen, for the help."""
+
+    def show(self, view: View) -> None:
+        """Draw a view. Called at most twice a second, and only while this panel is visible."""
+        raise NotImplementedError
+
+    def take_focus(self) -> None:
+        """The person came to this screen: focus what the arrow keys should move."""
+        self.focus(scroll_visible=False)
+
+
+class Block(Static):
+    """Text that is drawn only when it changed. Never parsed as markup."""
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes, markup=False)
+        self.text = Text()
+
+    def draw(self, text: Text) -> None:
+        """Show `text`, an object that is not changed afterwards."""
+        if text == self.text:
+            return
+        self.text = text
+        self.update(text)
+
+
+@dataclass
+class Lines:
+    """Text that grows by lines, and by pieces within a line."""
+
+    text: Text = field(default_factory=Text)
+
+    def line(self, *pieces: tuple[str, str] | str) -> None:
+        """One more line of (text, style) pieces."""
+        if self.text:
+            self.text.append("\n")
+        self.text.append_text(Text.assemble(*pieces))

@@ -1,0 +1,254 @@
+"""Curves over one axis: what a chart is, how its points are thinned, and the widget that draws it.
+
+Series differ by marker as well as by colour. A chart without points, or in no space, is only its line of names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rich.cells import cell_len
+
+from tui.dashboard.glyphs import BRAILLE
+from tui.dashboard.view import View
+from tui.dashboard.widgets.lines import Pieces, Rows
+
+MIN_COLUMNS, MIN_ROWS = 24, 4
+"""Cells below which there is no room for axes: only the line with the newest values is drawn."""
+
+LABEL_CELLS = 9
+"""Left of the plot, for the labels of the vertical axis."""
+
+MOST_MARKERS = 12
+"""Of a series with more points only so many get a marker."""
+
+Coordinates = tuple[tuple[float, float], ...]
+"""(x, y) by x."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One curve. `marker` is one ASCII character; `marked` puts it on every point, not only on some."""
+
+    name: str
+    points: Coordinates
+    marker: str
+    style: str
+    marked: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """All that is drawn of one chart; the first series is drawn last, on top of the others."""
+
+    title: str
+    series: tuple[Series, ...]
+    low: float
+    """Left end of the horizontal axis."""
+    high: float
+    x_label: Callable[[float], str]
+    y_label: Callable[[float], str]
+    x_ticks: Callable[[float, float, int], list[float]]
+    """Where labels stand, from `low` to `high`, at most so many: `nice_ticks`, or `time_ticks`."""
+
+    @property
+    def drawn(self) -> tuple[Series, ...]:
+        """The series that have points, in the order in which they are drawn."""
+        return tuple(series for series in reversed(self.series) if series.points)
+
+    @property
+    def heights(self) -> tuple[float, float]:
+        """Lowest and highest value, a little apart in any case."""
+        values = [y for series in self.series for _, y in series.points]
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        pad = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
+        return low - pad, high + pad
+
+
+def decimate(points: Sequence[tuple[float, float]], low: float, high: float, columns: int) -> Coordinates:
+    """At most two points per column of [low, high]: where the curve was lowest and highest in it, by x.
+
+    Raises nothing for values that are not finite: they are left out.
+    """
+    width = (high - low) / max(1, columns)
+    extremes: dict[int, list[tuple[float, float]]] = {}
+    for x, y in points:
+        if not (low <= x <= high and math.isfinite(y)):
+            continue
+        column = min(int((x - low) / width), columns - 1) if width > 0 else 0
+        kept = extremes.setdefault(column, [(x, y), (x, y)])
+        if y < kept[0][1]:
+            kept[0] = (x, y)
+        if y >= kept[1][1]:
+            kept[1] = (x, y)
+    return tuple(point for column in sorted(extremes) for point in sorted(set(extremes[column])))
+
+
+def nice_ticks(low: float, high: float, most: int) -> list[float]:
+    """At most `most` round numbers (1, 2 or 5 times a power of ten apart) from `low` to `high`."""
+    if not (math.isfinite(low) and math.isfinite(high)) or high <= low or most < 1:
+        return []
+    step = 10.0 ** math.floor(math.log10((high - low) / most))
+    while True:
+        for factor in (1, 2, 5):
+            first, last = math.ceil(low / (factor * step)), math.floor(high / (factor * step))
+            if last - first < most:
+                return [index * factor * step for index in range(first, last + 1)]
+        step *= 10
+
+
+def time_ticks(low: float, high: float, most: int) -> list[float]:
+    """At most `most` moments from `low` to `high` seconds that a clock has marks for."""
+    for step in _CLOCK_S:
+        first, last = math.ceil(low / step), math.floor(high / step)
+        if last - first < most:
+            return [float(index * step) for index in range(first, last + 1)]
+    return nice_ticks(low, high, most)
+
+
+_CLOCK_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604_800)
+
+
+def markers_of(series: Series) -> Coordinates:
+    """The points that get the marker: all of a marked series, else a few, and the newest."""
+    stride = 1 if series.marked else max(1, math.ceil(len(series.points) / MOST_MARKERS))
+    return tuple(series.points[index] for index in range(len(series.points) - 1, -1, -stride))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """The cells of a plot, each of `across` × `down` dots, and what lies where in them."""
+
+    chart: Chart
+    columns: int
+    rows: int
+    across: int
+    down: int
+
+    def dot(self, point: tuple[float, float]) -> tuple[int, int]:
+        """(x, y) of the dot that shows a point, from the top left."""
+        bottom, top = self.chart.heights
+        return (
+            _scaled(point[0], self.chart.low, self.chart.high, self.columns * self.across),
+            _scaled(point[1], top, bottom, self.rows * self.down),
+        )
+
+    def cell(self, point: tuple[float, float]) -> tuple[int, int]:
+        """(column, row) of the cell that shows a point."""
+        x, y = self.dot(point)
+        return x // self.across, y // self.down
+
+
+def draw(chart: Chart, columns: int, rows: int, view: View) -> list[Pieces]:
+    """`rows` lines of `columns` cells: the curves in Braille dots (full stops on an ASCII terminal), labels around."""
+    across, down = (1, 1) if view.glyphs.ascii else (2, 4)
+    frame = Frame(chart=chart, columns=columns - LABEL_CELLS, rows=rows - 1, across=across, down=down)
+    ticks = {frame.cell((chart.low, tick))[1]: tick for tick in nice_ticks(*chart.heights, max(2, frame.rows // 3))}
+    cells = _curves(frame, view)
+    lines = [_row(row, cells, ticks.get(row), frame, view) for row in range(frame.rows)]
+    return [*lines, [(" " * LABEL_CELLS, ""), (x_labels(chart, frame.columns), view.ink.muted)]]
+
+
+def _curves(frame: Frame, view: View) -> dict[tuple[int, int], tuple[str, str]]:
+    """What is drawn in which (column, row): a character and its style."""
+    bits: dict[tuple[int, int], tuple[int, str]] = {}
+    for series in frame.chart.drawn:
+        for x, y in _line([frame.dot(point) for point in series.points]):
+            cell = x // frame.across, y // frame.down
+            bits[cell] = bits.get(cell, (0, ""))[0] | BRAILLE[y % frame.down][x % frame.across], series.style
+    cells = {cell: ("." if view.glyphs.ascii else chr(0x2800 + dots), style) for cell, (dots, style) in bits.items()}
+    for series in frame.chart.drawn:
+        cells |= {frame.cell(point): (series.marker, series.style) for point in markers_of(series)}
+    return cells
+
+
+_AXES = ((("│", " "), ("┤", "╌")), (("|", " "), ("+", " ")))
+"""The axis and what is behind the curves: without and with a label, in Unicode and in ASCII."""
+
+
+def _row(
+    row: int, cells: Mapping[tuple[int, int], tuple[str, str]], tick: float | None, frame: Frame, view: View
+) -> Pieces:
+    """A line of the plot: label, axis, and the curves over a faint line where the label belongs."""
+    label = "" if tick is None else frame.chart.y_label(tick)
+    axis, faint = _AXES[view.glyphs.ascii][tick is not None]
+    pieces: Pieces = [(f"{label[: LABEL_CELLS - 2]:>{LABEL_CELLS - 2}} ", view.ink.muted), (axis, view.ink.track)]
+    for column in range(frame.columns):
+        text, style = cells.get((column, row), (faint, view.ink.track))
+        if style == pieces[-1][1] and column:
+            pieces[-1] = pieces[-1][0] + text, style
+        else:
+            pieces.append((text, style))
+    return pieces
+
+
+def x_labels(chart: Chart, width: int) -> str:
+    """`width` cells with the labels of the horizontal axis, each begun where it belongs."""
+    row = [" "] * width
+    free = 0
+    for tick in chart.x_ticks(chart.low, chart.high, max(2, width // 12)):
+        label = chart.x_label(tick)
+        column = min(_scaled(tick, chart.low, chart.high, width), width - len(label))
+        if column >= free:
+            row[column : column + len(label)] = label
+            free = column + len(label) + 1
+    return "".join(row)
+
+
+def _scaled(value: float, first: float, last: float, cells: int) -> int:
+    share = (value - first) / (last - first) if last != first else 0.0
+    return min(max(round(share * (cells - 1)), 0), cells - 1)
+
+
+def _line(dots: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """All dots of the straight lines from dot to dot."""
+    yield from dots[:1]
+    for (x, y), (next_x, next_y) in pairwise(dots):
+        steps = max(abs(next_x - x), abs(next_y - y))
+        for step in range(1, steps + 1):
+            yield x + round((next_x - x) * step / steps), y + round((next_y - y) * step / steps)
+
+
+class SeriesChart(Rows):
+    """One chart below a line that names its curves with their newest values. Drawn only when it changed."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._make: Callable[[int], Chart] | None = None
+        self._view: View | None = None
+        self._drawn: tuple[object, ...] = ()
+
+    def show(self, make: Callable[[int], Chart], view: View) -> None:
+        """Draw the chart that `make` gives for so many columns, unless it is the one that is drawn."""
+        self._make, self._view = make, view
+        width, rows = self.size.width, self.size.height - 1
+        if not width:
+            return
+        chart = make(max(1, width - LABEL_CELLS))
+        drawn = (chart, width, rows, view.glyphs, view.ink)
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
+        fits = width >= MIN_COLUMNS and rows >= MIN_ROWS and chart.drawn and chart.high > chart.low
+        self.draw([_names(chart, view, width), *(draw(chart, width, rows, view) if fits else [])])
+
+    def on_resize(self) -> None:
+        if self._make is not None and self._view is not None:
+            self.show(self._make, self._view)
+
+
+def _names(chart: Chart, view: View, width: int) -> Pieces:
+    """loss, nats per token  o held-out 2.350  x training 2.611; without the unit where there is no room for it."""
+    values: Pieces = []
+    for series in chart.series:
+        if series.points:
+            newest = chart.y_label(series.points[-1][1])
+            values += [(f"  {series.marker} {series.name} ", series.style), (newest, view.ink.text)]
+    if not values:
+        values = [("  nothing yet", view.ink.muted)]
+    room = width - sum(cell_len(text) for text, _ in values)
+    title = chart.title if cell_len(chart.title) <= room else chart.title.partition(",")[0]
+    return [(title, view.ink.strong), *values]

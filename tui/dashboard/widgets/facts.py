@@ -1,0 +1,160 @@
+"""A page of labelled facts: labels in a gutter, values beside them, nothing wider than the page.
+
+What does not fit on a line is left out, the last fact first: a row names the most important one first.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from tui.dashboard.glyphs import draw_curve, draw_spark
+from tui.dashboard.view import View
+from tui.dashboard.widgets.penalties import layer_words
+from tui.dashboard.words import rounds_left
+from tui.swarm.snapshot import Penalised, Point
+from tui.text.pause_reasons import duty_words, hold_words, next_words
+
+GUTTER, NARROW_GUTTER = 12, 10
+"""Cells of the labels, on a wide and on a narrow page."""
+
+TALL = 34
+"""Lines of terminal from which there are headings and curves of several rows."""
+
+Piece = Text | str | tuple[str, str]
+"""A fact: text as it is, or (text, style)."""
+
+
+class Sheet:
+    """Collects lines of at most `width` cells. A dense page has no headings: the labels have to do."""
+
+    def __init__(self, view: View, width: int, *, dense: bool = False) -> None:
+        self._view, self._lines, self._dense = view, list[Text](), dense
+        self.width = max(1, width)
+        self.gutter = GUTTER if width >= 50 else NARROW_GUTTER
+
+    @property
+    def room(self) -> int:
+        """Cells beside the gutter."""
+        return max(1, self.width - self.gutter)
+
+    @property
+    def text(self) -> Text:
+        """All lines."""
+        return Text("\n").join(self._lines)
+
+    def heading(self, title: str, aside: str = "") -> None:
+        """What the lines below are about, with an empty line above it."""
+        if self._lines:
+            self.blank()
+        if self._dense:
+            return
+        self._add(Text.assemble((title, self._view.ink.strong), (f"  {aside}" if aside else "", self._view.ink.muted)))
+
+    def row(self, label: str, *facts: Piece) -> None:
+        """Facts on one line, separated; empty ones and those that do not fit are left out."""
+        line = Text(f"{label:<{self.gutter - 1}} ", style=self._view.ink.muted)
+        separator, first = f" {self._view.glyphs.dot} ", True
+        for fact in facts:
+            piece = _text(fact, self._view.ink.text)
+            gap = 0 if first else len(separator)
+            if not piece or (line.cell_len + gap + piece.cell_len > self.width and not first):
+                continue
+            line.append("" if first else separator, style=self._view.ink.track)
+            line.append_text(piece)
+            first = False
+        self._add(line)
+
+    def nothing(self, label: str, text: str) -> None:
+        """That there is nothing to tell, under the heading or, on a dense page, beside the label."""
+        fact = (f"{self._view.glyphs.done} {text}", self._view.ink.muted)
+        if self._dense:
+            self.row(label, fact)
+        else:
+            self.line(fact)
+
+    def prose(self, label: str, text: str, style: str = "") -> None:
+        """A sentence, on as many lines as it takes."""
+        for number, line in enumerate(textwrap.wrap(text, self.room) or [""]):
+            head = label if number == 0 else ""
+            gutter = (f"{head:<{self.gutter - 1}} ", self._view.ink.muted)
+            self._add(Text.assemble(gutter, (line, style or self._view.ink.text)))
+
+    def curve(self, points: Sequence[Point]) -> None:
+        """A curve over the width of the page, with its greatest and its least value; one line where room is scarce."""
+        view, values = self._view, [point.value for point in points]
+        if view.short or len(values) < 2:
+            return
+        width, rows = min(96, self.room - 8), 4 if view.height < 48 else 10
+        if view.height < TALL:
+            self.row("", (draw_spark(values, width, view.glyphs), view.ink.good))
+            return
+        lines = draw_curve(values, width, rows, view.glyphs)
+        marks = {0: f"  {max(values):.3g}", rows - 1: f"  {min(values):.3g}"}
+        for row, line in enumerate(lines):
+            self._add(Text.assemble(" " * self.gutter, (line, view.ink.good), (marks.get(row, ""), view.ink.muted)))
+
+    def trend(self, label: str, value: str, points: Sequence[Point], *facts: Piece) -> None:
+        """A value and beside it how it came to be."""
+        room = 24 if self.room >= 60 else 12
+        spark = draw_spark([point.value for point in points], room, self._view.glyphs) if len(points) > 1 else ""
+        text = Text(value, style=self._view.ink.strong)
+        if spark and self.room > len(value) + room + 2:
+            text.append(f"  {spark}", style=self._view.ink.good)
+        self.row(label, text, *facts)
+
+    def line(self, *pieces: Piece) -> None:
+        """Pieces side by side, from the left edge."""
+        line = Text()
+        for piece in pieces:
+            line.append_text(_text(piece, self._view.ink.text))
+        self._add(line)
+
+    def blank(self) -> None:
+        """An empty line, unless the page has no room for such things."""
+        if not self._view.short:
+            self._lines.append(Text())
+
+    def _add(self, line: Text) -> None:
+        line.truncate(self.width, overflow="ellipsis")
+        self._lines.append(line)
+
+
+def _text(piece: Piece, style: str) -> Text:
+    if isinstance(piece, Text):
+        return piece
+    text, style = piece if isinstance(piece, tuple) else (piece, style)
+    return Text(text, style=style)
+
+
+def has_holds(view: View) -> bool:
+    """Whether anything keeps my peer from training, or from training all the time."""
+    return view.status is not None and (view.status.duty < 1 or bool(view.status.holds))
+
+
+def add_holds(sheet: Sheet, view: View, *, most: int) -> None:
+    """What keeps my peer from training, or from training all the time, and when it trains again."""
+    status, ink = view.status, view.ink
+    if status is None or not has_holds(view):
+        return
+    if duty := duty_words(status):
+        sheet.prose("duty", duty, ink.warn)
+    for hold in status.holds[:most]:
+        fits = len(hold.code) < sheet.gutter
+        words = hold_words(hold, view.now)
+        sheet.prose(hold.code if fits else "", words if fits else f"{hold.code}: {words}", ink.warn)
+    if len(status.holds) > most:
+        sheet.prose("", f"{len(status.holds) - most} more: homefires status", ink.muted)
+    if (text := next_words(status, view.now)) and not view.short:
+        sheet.prose("", text, ink.text)
+
+
+def add_penalty(sheet: Sheet, view: View, penalty: Penalised, *, named: bool) -> None:
+    """LATE peer-3 counts 50 % until round 13, 1 round left; below it the evidence."""
+    ink = view.ink
+    code = (f"{penalty.code:<{sheet.gutter - 1}} ", ink.warn)
+    who = (f"{view.swarm.label(penalty.about)} " if named else "", ink.strong)
+    sheet.line(code, who, f"counts {100 * penalty.factor:.0f} % ", (rounds_left(penalty.until_round, view), ink.text))
+    sheet.prose("", f"{layer_words(penalty.layer)}: {penalty.evidence}", ink.muted)

@@ -1,0 +1,280 @@
+"""The penalty panel: who counted for less, by how much, for what, and until when.
+
+Everybody computes the penalties of a round alike, and the update carries them; this only puts them into words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual.actions import SkipAction
+from textual.binding import Binding, BindingType
+
+from tui.dashboard.view import PeerSelected, View
+from tui.dashboard.widgets.lines import Pieces, Rows, cut, fit
+from tui.swarm.snapshot import WEIGHT_ONE, Penalised, RoundView, Swarm
+from tui.text.codes import advice_of
+
+UNCUT = 100
+"""Cells from which on hardly anything of a penalty's lines is cut, so that it need not be said again."""
+
+ONE_LINE = 170
+"""Cells from which on a penalty takes one line; below, two."""
+
+CATEGORIES = ("all", "errors", "late", "judge")
+"""What the list can be narrowed to."""
+
+
+def factor_words(code: str, factor: float) -> str:
+    """What is left of a contribution: counts nothing, counts 30 %, clipped to 50 %."""
+    if factor <= 0:
+        return "counts nothing"
+    share = f"{100 * factor:.0f} %" if factor >= 0.01 else f"{100 * factor:.1g} %"
+    return f"clipped to {share}" if code == "CLIPPED" else f"counts {share}"
+
+
+def until_words(penalty: Penalised, round: int) -> str:
+    """until round 14, 3 more; or over since round 14."""
+    left = penalty.until_round - round
+    if left <= 0:
+        return f"over since round {penalty.until_round}"
+    return f"until round {penalty.until_round}, {left} more"
+
+
+def cost_words(penalty: Penalised, told: RoundView | None) -> str:
+    """What it weighed in the round against its share of the tokens; empty if the round is not remembered.
+
+    Where not every member's tokens are known, an equal share stands in for that of the tokens.
+    """
+    if told is None or not told.weights:
+        return ""
+    if penalty.about not in told.weights:
+        return "not in the group"
+    got = f"weighed {100 * told.weights[penalty.about] / WEIGHT_ONE:.1f} %"
+    given = [told.given.get(peer, 0) for peer in told.group]
+    if all(given):
+        return f"{got}, by tokens {100 * told.given[penalty.about] / sum(given):.1f} %"
+    return f"{got}, equal share {100 / len(told.group):.1f} %" if told.group else got
+
+
+def layer_words(layer: str) -> str:
+    """The layer's name, or whole model."""
+    return f"layer {layer}" if layer.isdigit() else layer or "whole model"
+
+
+def narrowed(penalties: Sequence[Penalised], category: str) -> list[Penalised]:
+    """Those of a category, the newest first."""
+    return [
+        penalty for penalty in reversed(penalties) if category == "all" or advice_of(penalty.code).category == category
+    ]
+
+
+def told_in(swarm: Swarm, penalty: Penalised) -> RoundView | None:
+    """The committed round that a penalty belongs to, while it is remembered."""
+    return next((view for view in reversed(swarm.history) if view.round == penalty.told_round), None)
+
+
+class Penalties(Rows, can_focus=True):
+    """The list, newest first, with the selected one explained on Enter."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "move(1)", "down", show=False),
+        Binding("up,k", "move(-1)", "up", show=False),
+        Binding("pagedown", "move(10)", "page down", show=False),
+        Binding("pageup", "move(-10)", "page up", show=False),
+        Binding("g", "move(-100000)", "newest", show=False),
+        Binding("G", "move(100000)", "oldest", show=False),
+        Binding("enter", "explain", "explain", show=False),
+        Binding("c", "category", "category", show=False),
+        Binding("escape", "close", "close", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(id="penalties")
+        self.category = "all"
+        self.explained = False
+        self._chosen: Penalised | None = None
+        """None: the newest, whichever that is."""
+        self._top = 0
+        self._view: View | None = None
+        self._drawn: tuple[object, ...] = ()
+
+    def show(self, view: View) -> None:
+        """Draw the penalties of a view, if anything in them changed."""
+        self._view = view
+        swarm = view.swarm
+        names = tuple(swarm.label(penalty.about) for penalty in swarm.penalty_log[-64:])
+        key = (
+            swarm.penalty_log, swarm.round, len(swarm.history), names, view.me, self.size, view.glyphs, view.ink,
+            self.category, self.explained, self._chosen, self.has_focus,
+        )  # fmt: skip
+        if key != self._drawn:
+            self._drawn = key
+            self.draw(self._compose_lines(view))
+
+    @property
+    def chosen(self) -> Penalised | None:
+        """The penalty that is selected, None if there is none in this category."""
+        listed = self._listed()
+        return self._chosen if self._chosen in listed else next(iter(listed), None)
+
+    def rows_wanted(self, view: View) -> int:
+        """Lines that would show all of it."""
+        listed = narrowed(view.swarm.penalty_log, self.category)
+        return 1 + max(1, len(listed) * _lines_each(self.size.width)) + (5 if self.explained else 0)
+
+    def action_move(self, by: int) -> None:
+        """Select another penalty."""
+        listed = self._listed()
+        if not listed:
+            return
+        index = listed.index(self.chosen) if self.chosen in listed else 0
+        index = min(max(index + by, 0), len(listed) - 1)
+        self._chosen = listed[index] if index else None
+        self.post_message(PeerSelected(listed[index].about))
+        self._redraw()
+
+    def action_explain(self) -> None:
+        """Explain the selected penalty in words, or close that again."""
+        self.explained = not self.explained and self.chosen is not None
+        self._redraw()
+
+    def action_category(self) -> None:
+        """Narrow the list to the next category."""
+        self.category = CATEGORIES[(CATEGORIES.index(self.category) + 1) % len(CATEGORIES)]
+        self._chosen = None
+        self._redraw()
+
+    def action_close(self) -> None:
+        """Close the explanation; without one, Esc is the application's."""
+        if not self.explained:
+            raise SkipAction
+        self.explained = False
+        self._redraw()
+
+    def on_focus(self) -> None:
+        self._redraw()
+
+    def on_blur(self) -> None:
+        self._redraw()
+
+    def on_resize(self) -> None:
+        self._redraw()
+
+    def _listed(self) -> list[Penalised]:
+        return narrowed(self._view.swarm.penalty_log, self.category) if self._view else []
+
+    def _redraw(self) -> None:
+        if self._view is not None:
+            self.show(self._view)
+
+    def _compose_lines(self, view: View) -> list[Pieces]:
+        listed, width = self._listed(), self.size.width
+        heading = _heading(view, listed, self.category, width, focused=self.has_focus)
+        if not listed:
+            nothing = "nobody counted for less" if self.category == "all" else f"none of category {self.category}"
+            return [heading, [(f"  {nothing}", view.ink.muted)]]
+        chosen = self.chosen or listed[0]
+        index = listed.index(chosen)
+        explanation = _explanation(view, chosen, width) if self.explained else []
+        room = max(1, (self.size.height - 1 - len(explanation)) // _lines_each(width))
+        self._top = min(max(self._top, index - room + 1), index, max(0, len(listed) - room))
+        lines = [heading]
+        for penalty in listed[self._top : self._top + room]:
+            at = penalty == chosen and (self.has_focus or self.explained)
+            lines += _row(view, penalty, width, at=at)
+            lines += explanation if penalty == chosen else []
+        return lines
+
+
+BESIDE_EVIDENCE = 138
+"""Cells of the other columns of a penalty in one line."""
+
+
+def _lines_each(width: int) -> int:
+    return 1 if width >= ONE_LINE else 2
+
+
+def _heading(view: View, listed: list[Penalised], category: str, width: int, *, focused: bool) -> Pieces:
+    ink, dot = view.ink, view.glyphs.dot
+    lasting = sum(penalty.until_round > view.swarm.round for penalty in listed)
+    title = f"Penalties {dot} {lasting} now {dot} {len(listed) - lasting} over {dot} {category}"
+    hint = "c category  enter explain" if width >= 60 else ""
+    rule = view.glyphs.rest * max(0, width - cell_len(title) - cell_len(hint) - 3)
+    return [(title, ink.strong if focused else ink.text), (f" {rule} ", ink.track), (hint, ink.muted)]
+
+
+def _row(view: View, penalty: Penalised, width: int, *, at: bool) -> list[Pieces]:
+    """The lines of one penalty: one if there is room for everything, else two."""
+    ink, glyphs, swarm = view.ink, view.glyphs, view.swarm
+    lasts = penalty.until_round > swarm.round
+    colour = (ink.bad if penalty.factor <= 0 else ink.warn) if lasts else ink.muted
+    sign = glyphs.mark if at else glyphs.alert if lasts else " "
+    told = f"{penalty.told_round:<4} " if width < 60 else f"round {penalty.told_round:<4} "
+    name = fit(swarm.label(penalty.about), 8 if width < 60 else 10 if width < UNCUT else 14, glyphs.ellipsis)
+    who = ink.mine if penalty.about == view.me else ink.text
+    factor, until = factor_words(penalty.code, penalty.factor), until_words(penalty, swarm.round)
+    layer, cost = layer_words(penalty.layer), cost_words(penalty, told_in(swarm, penalty))
+    head: Pieces = [
+        (f"{sign} ", ink.strong if at else colour), (told, ink.muted), (name, _reversed(who, at)),
+        (f" {penalty.code:<12}", colour),
+    ]  # fmt: skip
+    if width < 60:
+        lines = [head, _joined(view, "    ", (factor, colour), (until, ink.text), (penalty.evidence, ink.text))]
+    elif width < ONE_LINE:
+        indent = " " * sum(cell_len(text) for text, _ in head[:2])
+        facts = [(penalty.evidence, ink.text), (layer, ink.muted)]
+        first = [*head, (f"{factor:<16}", colour), (until, ink.text)]
+        if width >= UNCUT:
+            first.append((" " * (25 - len(until)) + cost, ink.muted))
+        elif cost:
+            facts.append((cost, ink.muted))
+        lines = [first, _joined(view, indent, *facts)]
+    else:
+        evidence = fit(penalty.evidence, min(60, width - BESIDE_EVIDENCE), glyphs.ellipsis)
+        tail = f" {fit(layer, 16, glyphs.ellipsis)} {until:<25} {cost}"
+        lines = [[*head, (f"{factor:<17}", colour), (evidence, ink.text), (tail, ink.muted)]]
+    return [cut(line, width, glyphs.ellipsis) for line in lines]
+
+
+def _joined(view: View, indent: str, *facts: tuple[str, str]) -> Pieces:
+    """Facts with a dot between them."""
+    pieces: Pieces = [(indent, "")]
+    for number, fact in enumerate(facts):
+        pieces += [(f" {view.glyphs.dot} ", view.ink.muted)] if number else []
+        pieces.append(fact)
+    return pieces
+
+
+def _reversed(style: str, at: bool) -> str:
+    return f"{style} reverse" if at and "reverse" not in style else style
+
+
+def _explanation(view: View, penalty: Penalised, width: int) -> list[Pieces]:
+    """What happened, what it means and what to do, wrapped."""
+    advice, ink = advice_of(penalty.code), view.ink
+    cost = cost_words(penalty, told_in(view.swarm, penalty))
+    facts = [penalty.evidence, layer_words(penalty.layer), factor_words(penalty.code, penalty.factor), cost]
+    told = f" {view.glyphs.dot} ".join(fact for fact in facts if fact)
+    rows: list[tuple[str, str, str]] = [("what  ", told, ink.text)] if width < UNCUT else []
+    rows += [
+        ("why   ", advice.meaning, ink.text),
+        ("to do ", advice.remedy, ink.text),
+    ]
+    indent = "      " if width >= 60 else "  "
+    lines: list[Pieces] = []
+    for label, text, style in rows:
+        for number, part in enumerate(_wrapped(text, max(10, width - len(indent) - len(label)))):
+            lines.append([(indent + (label if number == 0 else " " * len(label)), ink.muted), (part, style)])
+    return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) > width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines

@@ -1,0 +1,296 @@
+"""The waterfall of the Rounds screen: a lane per peer on one time axis, with a cursor over it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual.binding import Binding, BindingType
+
+from tui.dashboard.view import PeerOpened, PeerSelected, View
+from tui.dashboard.widgets import lanes
+from tui.dashboard.widgets.chosen import Chosen
+from tui.dashboard.widgets.lanes import Axis
+from tui.dashboard.widgets.lines import Pieces, Rows, cut, fit
+from tui.dashboard.widgets.penalties import factor_words
+from tui.dashboard.words import phase_style, shown_state, state_style
+from tui.output.plain import format_elapsed, format_seconds
+from tui.swarm.snapshot import PeerView
+
+LEGEND = (
+    ("late", "late"), ("failed", "failed"), ("train", "train"), ("group", "gather"), ("send", "send"),
+    ("commit", "average"), ("idle", "wait"), ("paused", "paused"), ("sync", "catch up"), ("gone", "gone"),
+)  # fmt: skip
+"""Phases by their glyph, in words, what must be understood first."""
+
+AROUND_LANES = 4
+"""Lines of the waterfall that are no lanes: heading, rounds, what the cursor is on, legend."""
+
+MIN_STATE_COLUMNS = 96
+"""Cells from which on the state stands in words behind each lane."""
+
+
+class Waterfall(Rows, can_focus=True):
+    """A lane per peer on one time axis, with a cursor over it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "scrub(-1)", "earlier", show=False),
+        Binding("right", "scrub(1)", "later", show=False),
+        Binding("shift+left", "scrub(-10)", "much earlier", show=False),
+        Binding("shift+right", "scrub(10)", "much later", show=False),
+        Binding("down,j", "select(1)", "next peer", show=False),
+        Binding("up,k", "select(-1)", "previous peer", show=False),
+        Binding("pagedown", "select(10)", "ten down", show=False),
+        Binding("pageup", "select(-10)", "ten up", show=False),
+        Binding("left_square_bracket", "zoom(1)", "more time", show=False),
+        Binding("right_square_bracket", "zoom(-1)", "more detail", show=False),
+        Binding("g", "begin", "beginning", show=False),
+        Binding("G", "follow", "follow", show=False),
+        Binding("enter", "open", "open", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(id="waterfall")
+        self._view: View | None = None
+        self._step_s: float | None = None
+        """Width of a column; None: as the rounds' duration suggests."""
+        self._held: Axis | None = None
+        """Where the axis stands while the cursor is set; None: it follows."""
+        self._cursor = 0
+        self._top = 0
+        self._chosen = Chosen()
+
+    @property
+    def axis(self) -> Axis:
+        """The time axis that is drawn."""
+        view, columns = self._shown_view, self._columns
+        if self._held is not None:
+            return Axis(first=self._held.first, step_s=self._held.step_s, columns=columns)
+        axis = lanes.ending_at(view.now, self._step_s or _usual_step(view), columns)
+        return lanes.not_before(axis, self._first_t)
+
+    def show(self, view: View) -> None:
+        """Draw the lanes of a view."""
+        self._chosen.take(view.selected)
+        self._view = view
+        self._redraw()
+
+    def action_scrub(self, by: int) -> None:
+        """Move the cursor; to the right of what has been, follow again."""
+        axis = self.axis
+        newest = axis.column_of(self._shown_view.now)
+        column = (self._cursor if self._held else newest) + by
+        if by > 0 and column > newest:
+            return self.action_follow()
+        self._hold(axis, max(column, axis.column_of(self._first_t)))
+
+    def action_begin(self) -> None:
+        """To the first thing that is known."""
+        axis = self.axis
+        self._hold(axis, axis.column_of(self._first_t))
+
+    def action_follow(self) -> None:
+        """Let go of the cursor and show what happens now."""
+        self._held = None
+        self._redraw()
+
+    def action_zoom(self, steps: int) -> None:
+        """Make columns wider or narrower, with what the cursor is on in the same place."""
+        axis = self.axis
+        step_s = lanes.zoomed(axis.step_s, steps)
+        if self._held is not None:
+            middle_t = sum(axis.bounds(self._cursor)) / 2
+            self._held = Axis(first=int(middle_t // step_s) - self._cursor, step_s=step_s, columns=axis.columns)
+        self._step_s = step_s
+        self._redraw()
+
+    def action_select(self, by: int) -> None:
+        """Select another lane."""
+        order = self._order(self._shown_view)
+        if not order:
+            return
+        index = order.index(self._chosen_of(order))
+        self._chosen.choose(order[min(max(index + by, 0), len(order) - 1)].peer)
+        self.post_message(PeerSelected(self._chosen.peer))
+        self._redraw()
+
+    def action_open(self) -> None:
+        """All that is known of the selected peer."""
+        if self._shown_view.swarm.peers:
+            self.post_message(PeerOpened(self._chosen_of(self._order(self._shown_view)).peer))
+
+    def on_resize(self) -> None:
+        self._redraw()
+
+    def on_focus(self) -> None:
+        self._redraw()
+
+    def on_blur(self) -> None:
+        self._redraw()
+
+    @property
+    def _shown_view(self) -> View:
+        assert self._view is not None, "keys come after the first view"
+        return self._view
+
+    @property
+    def _first_t(self) -> float:
+        view = self._shown_view
+        firsts = [peer.spans[0].t for peer in view.swarm.peers.values() if peer.spans]
+        return min(firsts, default=view.now)
+
+    @property
+    def _columns(self) -> int:
+        return max(1, self.size.width - self._name_width - self._state_width - 1)
+
+    @property
+    def _name_width(self) -> int:
+        return 8 if self.size.width < 60 else 10 if self.size.width < 100 else 14
+
+    @property
+    def _state_width(self) -> int:
+        return 13 if self.size.width >= MIN_STATE_COLUMNS else 0
+
+    def _hold(self, axis: Axis, column: int) -> None:
+        self._held = axis.moved_to(column)
+        self._cursor = column + axis.first - self._held.first
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if self._view is not None and self.size.width and self.size.height:
+            self.draw(self._compose_lines(self._view))
+
+    def _order(self, view: View) -> list[PeerView]:
+        return in_order(view.swarm.peers.values(), view.me)
+
+    def _chosen_of(self, order: Sequence[PeerView]) -> PeerView:
+        return next((peer for peer in order if peer.peer == self._chosen.peer), order[0])
+
+    def _compose_lines(self, view: View) -> list[Pieces]:
+        order, axis, height = self._order(view), self.axis, self.size.height
+        if self._held is not None:
+            self._cursor = min(self._cursor, axis.columns - 1)
+        roomy = height >= AROUND_LANES + 2
+        heading = [_heading(view, axis, self.size.width, following=self._held is None)] if roomy else []
+        if not order:
+            return [*heading, [("  nobody is known yet", view.ink.muted)]]
+        chosen = self._chosen_of(order)
+        told = self._told(view, chosen, axis)
+        if height == 1:
+            return [told]
+        window = self._window(order, chosen, max(1, height - (AROUND_LANES if roomy else 2)))
+        lanes_drawn = [self._lane(view, peer, axis, at=peer.peer == chosen.peer) for peer in window]
+        legend = [_legend(view, self.size.width)] if roomy else []
+        return [*heading, self._tick_row(view, axis), *lanes_drawn, told, *legend]
+
+    def _window(self, order: Sequence[PeerView], chosen: PeerView, rows: int) -> list[PeerView]:
+        """The lanes that have room: the volunteer's own on top, and of the others a part that holds the chosen."""
+        if len(order) <= rows:
+            self._top = 0
+            return list(order)
+        pinned = 1 if order[0].peer == self._shown_view.me and rows > 1 else 0
+        index, room = max(pinned, order.index(chosen)), rows - pinned
+        self._top = min(max(self._top, index - room + 1, pinned), index, len(order) - room)
+        return [*order[:pinned], *order[self._top : self._top + room]]
+
+    def _tick_row(self, view: View, axis: Axis) -> Pieces:
+        row = lanes.ticks(view.swarm.history, axis, "|" if view.glyphs.ascii else "│")
+        pieces = [("round".ljust(self._name_width)[: self._name_width] + " ", view.ink.muted)]
+        if self._held is None:
+            return [*pieces, (row, view.ink.muted)]
+        cursor = self._cursor
+        head, tail = row[:cursor], row[cursor + 1 :]
+        return [*pieces, (head, view.ink.muted), (view.glyphs.down, view.ink.strong), (tail, view.ink.muted)]
+
+    def _lane(self, view: View, peer: PeerView, axis: Axis, *, at: bool) -> Pieces:
+        ink = view.ink
+        mine = peer.peer == view.me
+        mark = f"{view.glyphs.mark} " if mine else "  "
+        name = fit(mark + peer.label, self._name_width, view.glyphs.ellipsis)
+        style = ink.mine if mine else ink.text
+        pieces = [(name, f"{style} reverse" if at and self.has_focus else style), (" ", "")]
+        painted = lanes.paint(peer.spans, axis, view.now)
+        cursor = self._cursor if self._held is not None else -1
+        for begin, end in _runs(painted, cursor):
+            phase = painted[begin]
+            style = phase_style(phase, ink) if phase else ink.track
+            glyph = view.glyphs.phase(phase) if phase else " "
+            pieces.append((glyph * (end - begin), f"{style} reverse" if begin == cursor else style))
+        if self._state_width:
+            state = shown_state(peer, view)
+            pieces.append((f" {view.glyphs.state(state)} {state:<10}", state_style(state, ink)))
+        return pieces
+
+    def _told(self, view: View, peer: PeerView, axis: Axis) -> Pieces:
+        """What the chosen peer did where the cursor is."""
+        held = self._held is not None
+        column = self._cursor if held else min(axis.column_of(view.now), axis.columns - 1)
+        stay = lanes.showing(peer.spans, axis, column, view.now)
+        t = axis.bounds(column)[0] if held else view.now
+        head: Pieces = [(f"{_since_start(view, t)}  ", view.ink.muted), (peer.label, view.ink.strong)]
+        if stay is None:
+            return cut([*head, (" was not heard of", view.ink.muted)], self.size.width, view.glyphs.ellipsis)
+        words = lanes.WORDS.get(stay.span.phase, stay.span.phase)
+        what = f" {words} {view.glyphs.dot} round {stay.span.round} {view.glyphs.dot} {format_seconds(stay.seconds)}"
+        pieces = [*head, (what, phase_style(stay.span.phase, view.ink) if stay.span.phase != "idle" else view.ink.text)]
+        for penalty in view.swarm.penalty_log:
+            if penalty.about == peer.peer and penalty.told_round == stay.span.round:
+                told = f"{penalty.code}, {penalty.evidence}, {factor_words(penalty.code, penalty.factor)}"
+                pieces.append((f" {view.glyphs.dot} {told}", view.ink.warn))
+        return cut(pieces, self.size.width, view.glyphs.ellipsis)
+
+
+def in_order(peers: Iterable[PeerView], me: str) -> list[PeerView]:
+    """The volunteer's own peer, then the others by name, peer-2 before peer-10."""
+    return sorted(peers, key=lambda peer: (peer.peer != me, natural(peer.label), peer.peer))
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """The key that sorts peer-2 before peer-10."""
+    return tuple((1, 0, part) if not part.isdigit() else (0, int(part), "") for part in re.split(r"(\d+)", name))
+
+
+def _usual_step(view: View) -> float:
+    """The width of a column that suits the last rounds."""
+    usual_s = view.swarm.usual_round_s
+    return lanes.choose_step(usual_s) if usual_s else 1.0
+
+
+def _heading(view: View, axis: Axis, width: int, *, following: bool) -> Pieces:
+    dot = f" {view.glyphs.dot} "
+    scale = f"{format_seconds(axis.step_s)} a column"
+    where = "following" if following else f"held, {format_seconds(max(0.0, view.now - axis.end_t))} ago; G follows"
+    title = f"Rounds{dot}{scale}{dot}{where}"
+    hint = "[ ] zoom  arrows move" if width >= 80 else ""
+    rule = view.glyphs.rest * max(0, width - cell_len(title) - cell_len(hint) - 2)
+    return [(title, view.ink.strong), (f" {rule} ", view.ink.track), (hint, view.ink.muted)]
+
+
+def _legend(view: View, width: int) -> Pieces:
+    """As many of the signs with their words as have room."""
+    pieces: Pieces = []
+    left = width
+    for phase, word in LEGEND:
+        left -= len(word) + 4
+        if left < 0:
+            break
+        pieces += [(view.glyphs.phase(phase), phase_style(phase, view.ink)), (f" {word}  ", view.ink.muted)]
+    return pieces
+
+
+def _runs(painted: Sequence[str], cursor: int) -> list[tuple[int, int]]:
+    """(begin, end) of stretches that look alike; the cursor's column stands alone."""
+    runs: list[tuple[int, int]] = []
+    begin = 0
+    for column in range(1, len(painted) + 1):
+        if column == len(painted) or painted[column] != painted[begin] or cursor in (column, begin):
+            runs.append((begin, column))
+            begin = column
+    return runs
+
+
+def _since_start(view: View, t: float) -> str:
+    started_t = view.swarm.started_t
+    return format_elapsed(t - (t if started_t is None else started_t))

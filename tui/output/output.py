@@ -1,0 +1,92 @@
+"""Where event lines go: plain text, JSON lines, or nowhere. One protocol, so that the rest need not know."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from peer.events import Line, format_line
+from tui.output.plain import PlainOutput
+
+
+class Output(Protocol):
+    """Shows what happens in a swarm while it happens."""
+
+    def begin(self, events: Path) -> None:
+        """Every line is written to this file, too, from now on."""
+
+    def show(self, line: Line) -> None:
+        """One more event."""
+
+    def say(self, text: str) -> None:
+        """A sentence of the launcher itself: what was started, how it ended."""
+
+    def tick(self, now_s: float) -> None:
+        """Time passes (Unix seconds): called about once a second."""
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Nothing more will come. What would stay for people to look at goes `at_once`."""
+
+
+class JsonOutput:
+    """Event lines on `stream` and nothing else; sentences go to `aside`."""
+
+    def __init__(self, stream: TextIO, aside: TextIO) -> None:
+        self._stream, self._aside = stream, aside
+
+    def begin(self, events: Path) -> None:
+        pass
+
+    def show(self, line: Line) -> None:
+        print(format_line(line), file=self._stream, flush=True)
+
+    def say(self, text: str) -> None:
+        print(text, file=self._aside, flush=True)
+
+    def tick(self, now_s: float) -> None:
+        pass
+
+    def close(self, *, at_once: bool = False) -> None:
+        pass
+
+
+class NoOutput:
+    """The exit code is the answer."""
+
+    def begin(self, events: Path) -> None:
+        pass
+
+    def show(self, line: Line) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+    def tick(self, now_s: float) -> None:
+        pass
+
+    def close(self, *, at_once: bool = False) -> None:
+        pass
+
+
+def open_output(
+    ui: str, stream: TextIO, aside: TextIO, *, rounds: int = 0, terse: bool = False, options: Sequence[str] = ()
+) -> Output:
+    """The output that `ui` names, tui, plain, json or none; `rounds` is the run's length if it has one.
+
+    `options` are those of a dashboard, which asks this process to stop if its person leaves.
+    """
+    if ui == "json":
+        return JsonOutput(stream, aside)
+    if ui == "none":
+        return NoOutput()
+    lines = partial(PlainOutput, rounds=rounds, terse=terse)
+    if ui == "tui":
+        from tui.output.viewer import DashboardOutput
+
+        return DashboardOutput(stream, lines, partial(os.kill, os.getpid(), signal.SIGINT), options=options)
+    return lines(stream)

@@ -1,0 +1,252 @@
+"""The plain log: one line per committed round, every state change, alerts, and a heartbeat.
+
+Safe to pipe: no escape bytes ever, whatever a peer calls itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from peer.events import (
+    AlertRaised,
+    Evaluated,
+    InviteIssued,
+    Line,
+    PeerStarted,
+    PeerStateChanged,
+    PeerStopped,
+    PenaltyImposed,
+    RoundAborted,
+    RoundCommitted,
+    SettingsChanged,
+    TransferProgressed,
+    printable,
+)
+from tui.swarm.reducer import fold
+from tui.swarm.snapshot import PeerView, Swarm
+from tui.text.pause_reasons import with_end
+from tui.text.setting_info import changes
+from tui.text.units import Bar, count, format_bytes, format_transfer
+
+HEARTBEAT_S = 60.0
+"""A line is printed after this long without one."""
+
+SYNCING_EVERY_S = 5.0
+"""How far a peer has caught up is printed this often."""
+
+EVALUATION_WAIT_S = 5.0
+"""The line of a round waits this long for its held-out loss."""
+
+WATCHER = "watch"
+"""The name of who tells of a swarm and is nobody in it."""
+
+_CYCLE = frozenset({"TRAINING", "READY", "AVERAGING"})
+
+
+class _Pending(NamedTuple):
+    """A committed round whose line waits for the held-out loss; `training_loss` is the peers' mean at the commit."""
+
+    t: float
+    event: RoundCommitted
+    training_loss: float | None
+    is_measured: bool
+    """Whether the teller took part, and knows what the round cost it."""
+
+
+class PlainOutput:
+    """Prints `mm:ss  what happened`, counted from the first event.
+
+    `rounds` is the length of the run, 0 if it has none. `terse` leaves out the changes between TRAINING, READY
+    and AVERAGING, which the line of the round stands for: several peers in one log would drown it.
+    """
+
+    def __init__(self, stream: TextIO, *, rounds: int = 0, terse: bool = False) -> None:
+        self._stream, self._rounds, self._terse = stream, rounds, terse
+        self._swarm = Swarm()
+        self._pending: _Pending | None = None
+        self._said_t = 0.0
+        self._synced_t: dict[str, float] = {}
+        """When it was last printed how far a peer has caught up."""
+        self._bars: dict[str, Bar] = {}
+        """Of each peer that takes a snapshot."""
+
+    def begin(self, events: Path) -> None:
+        pass
+
+    def show(self, line: Line) -> None:
+        before, self._swarm = self._swarm, fold(self._swarm, line)
+        self._said_t = self._said_t or line.t
+        match line.event:
+            case RoundCommitted() as event if _is_news(before, event) and not _is_syncing(before, line):
+                self._flush_round(line.t)
+                self._pending = _Pending(line.t, event, self._training_loss(), bool(line.peer))
+            case Evaluated() as event if event.loss is not None and event.round not in dict(before.losses):
+                self._show_evaluation(line.t, event)
+            case PenaltyImposed() as event if event in self._swarm.penalties and event not in before.penalties:
+                if line.peer or not _is_syncing(before, line):  # a watcher that catches up tells of old rounds
+                    self._print(line.t, self._penalty(event))
+            case RoundAborted() as event:
+                self._print(line.t, f"{self._who(line)}: round {event.round + 1} is tried again: {event.why}")
+            case AlertRaised() as event:
+                self._print(line.t, f"{self._who(line)}: {event.level}: {event.text}")
+            case PeerStarted() as event:
+                parts = [f"{self._who(line)}: started", event.device]
+                parts += [f"{event.parameters:,} parameters"] if event.parameters else []
+                self._print(line.t, " · ".join(part for part in parts if part))
+            case SettingsChanged() as event:
+                self._show_settings(before, line, event)
+            case PeerStateChanged() as event:
+                self._show_state(before, line, event)
+            case TransferProgressed(what="snapshot") as event:
+                self._show_snapshot(line, event)
+            case PeerStopped() as event if line.peer:
+                self._flush_round(line.t)
+                self._print(line.t, f"{self._who(line)}: stopped: {event.why}")
+            case InviteIssued() as event:
+                self._print(line.t, f"invite: {event.invite}")
+
+    def say(self, text: str) -> None:
+        self._write(text)
+
+    def tick(self, now_s: float) -> None:
+        if self._pending is not None and now_s - self._pending.t >= EVALUATION_WAIT_S:
+            self._flush_round(now_s)
+        if self._swarm.started_t is not None and now_s - self._said_t >= HEARTBEAT_S:
+            self._print(now_s, self._heartbeat())
+
+    def close(self, *, at_once: bool = False) -> None:
+        if self._pending is not None:
+            self._flush_round(self._pending.t)
+
+    def _show_state(self, before: Swarm, line: Line, event: PeerStateChanged) -> None:
+        old = _teller(before, line)
+        if old is not None and (old.state, old.why) == (event.state, event.why):
+            return
+        if self._terse and old is not None and {old.state, event.state} <= _CYCLE:
+            return
+        if self._terse_sync(before, line):
+            return
+        why = with_end(event.why, event.until, line.t) if event.state == "PAUSED" else event.why
+        said = f"{event.state}: {why}" if why else event.state
+        self._print(line.t, f"{self._who(line)}: {said}{self._received(line)}")
+
+    def _show_settings(self, before: Swarm, line: Line, event: SettingsChanged) -> None:
+        known = _teller(before, line)
+        for change in changes(known.settings if known is not None else {}, event.settings):
+            self._print(line.t, f"{self._who(line)}: {change}")
+
+    def _show_snapshot(self, line: Line, event: TransferProgressed) -> None:
+        bar = self._bars.get(line.peer)
+        if bar is None or not bar.covers(event):
+            bar = self._bars[line.peer] = Bar(line.t, event)
+        if bar.is_due(line.t, event):
+            self._print(line.t, f"{self._who(line)}: snapshot {bar.draw(line.t, event)}")
+
+    def _terse_sync(self, before: Swarm, line: Line) -> bool:
+        """A peer that catches up says each second how far it is."""
+        if not _is_syncing(self._swarm, line):
+            return False
+        said_t = self._synced_t.get(line.peer)
+        if _is_syncing(before, line) and said_t is not None and line.t - said_t < SYNCING_EVERY_S:
+            return True
+        self._synced_t[line.peer] = line.t
+        return False
+
+    def _received(self, line: Line) -> str:
+        view = _teller(self._swarm, line)
+        return f" · {format_transfer(view.transfer)}" if view is not None and view.transfer is not None else ""
+
+    def _show_evaluation(self, t: float, event: Evaluated) -> None:
+        if self._pending is not None and self._pending.event.round == event.round:
+            self._flush_round(t)
+        else:
+            self._print(t, f"{self._round(event.round)} · held-out loss {event.loss:.3f}")
+
+    def _flush_round(self, t: float) -> None:
+        """Print the line of the last committed round, with its held-out loss if that is known by now."""
+        if self._pending is None:
+            return
+        (_, event, training, is_measured), self._pending = self._pending, None
+        round_s = event.round_s if is_measured else self._seconds_of(event.round)
+        held_out = dict(self._swarm.losses).get(event.round)
+        parts = [
+            self._round(event.round),
+            count(len(event.group), "peer"),
+            f"held-out loss {held_out:.3f}" if held_out is not None else "",
+            f"training loss {training:.3f}" if training is not None else "",
+            f"{round_s:.1f} s" if is_measured or round_s else "",
+            f"{format_bytes(event.bytes_sent)} up" if is_measured else "",
+            count(event.void, "void part") if event.void else "",
+            f"digest {event.digest[:8]}",
+        ]
+        self._print(t, " · ".join(part for part in parts if part))
+
+    def _seconds_of(self, round: int) -> float:
+        """As told by when the rounds came; 0 if that is not known."""
+        return next((view.round_s for view in reversed(self._swarm.history) if view.round == round), 0.0)
+
+    def _penalty(self, event: PenaltyImposed) -> str:
+        """round 12: peer-3 LATE, 12 of 24 parts came in time, counted 50 %, until round 13."""
+        imposed, who = f"round {event.until_round - 1}", self._swarm.label(event.about)
+        counted = f"counted {100 * event.factor:.0f} %"
+        return f"{imposed}: {who} {event.code}, {event.evidence}, {counted}, until round {event.until_round}"
+
+    def _heartbeat(self) -> str:
+        swarm = self._swarm
+        known = swarm.reporting or [view for view in swarm.peers.values() if view.state != "GONE"]
+        alive = [view for view in known if not view.stopped]
+        parts = [count(len(alive), "peer"), self._round(swarm.round)]
+        training = [view for view in alive if view.steps]
+        if training:
+            slowest = min(training, key=lambda view: (view.round, view.step))
+            parts += [f"step {slowest.step}/{slowest.steps} of {slowest.label}"]
+            parts += [f"{sum(view.tokens_per_s for view in training):,.0f} tokens/s"]
+        return " · ".join(parts)
+
+    def _training_loss(self) -> float | None:
+        losses = [view.loss for view in self._swarm.reporting if view.loss is not None and not view.stopped]
+        return sum(losses) / len(losses) if losses else None
+
+    def _round(self, round: int) -> str:
+        return f"round {round}/{self._rounds}" if self._rounds else f"round {round}"
+
+    def _who(self, line: Line) -> str:
+        return self._swarm.label(line.peer) or WATCHER
+
+    def _print(self, t: float, text: str) -> None:
+        self._said_t = max(t, self._said_t)
+        started_t = self._swarm.started_t
+        self._write(f"{format_elapsed(t - (t if started_t is None else started_t))}  {text}")
+
+    def _write(self, text: str) -> None:
+        print(printable(text), file=self._stream, flush=True)
+
+
+def _is_news(swarm: Swarm, event: RoundCommitted) -> bool:
+    """Whether nobody has reported this anchor: the next one, or one of another branch."""
+    tellers = [*swarm.reporting, *([swarm.narrator] if swarm.narrator is not None else [])]
+    return not any(view.has_committed(event) for view in tellers)
+
+
+def _teller(swarm: Swarm, line: Line) -> PeerView | None:
+    return swarm.peers.get(line.peer) if line.peer else swarm.narrator
+
+
+def _is_syncing(swarm: Swarm, line: Line) -> bool:
+    view = _teller(swarm, line)
+    return view is not None and view.state == "SYNCING"
+
+
+def format_elapsed(seconds: float) -> str:
+    """mm:ss, and h:mm:ss from one hour on."""
+    minutes, rest_s = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest_s:02}" if hours else f"{minutes:02}:{rest_s:02}"
+
+
+def format_seconds(seconds: float) -> str:
+    """0.05 s, 3.2 s, 42 s, 12:05."""
+    if seconds < 10:
+        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s" if seconds % 1 else f"{seconds:.0f} s"
+    return f"{seconds:.0f} s" if seconds < 120 else format_elapsed(seconds)

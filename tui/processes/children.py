@@ -1,0 +1,299 @@
+"""Start children, read the events they print, forward interrupts, and leave nothing behind.
+
+    with Children() as children:
+        children.start("peer-1", python_module("peer", "join", invite), log)
+        while children.running:
+            happened = children.next(timeout_s=1.0)
+
+Each child leads a session of its own, so a Ctrl-C on the terminal reaches only us: the first interrupt
+asks every child to stop (SIGTERM), the second ends them at once (SIGKILL), as does `STOP_S` without an end.
+Whoever is left of a child's process group after the child itself (its link, its daemon) is killed too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import BinaryIO, Self
+
+from dht.errors import (
+    BadChain,
+    BadInput,
+    ClockOff,
+    DirectoryBusy,
+    DiskFull,
+    HomefiresError,
+    MemoryFull,
+    NotAdmitted,
+    PortInUse,
+    RoundsFailed,
+    RunMismatch,
+    Unreachable,
+)
+from peer.events import Line, PeerStopped, parse_line
+
+STOP_S = 20.0
+"""A child that was asked to stop is killed after this long."""
+
+SWEEP_S = 2.0
+"""The descendants of a child that ended get this long to end by themselves."""
+
+INTERRUPTED = 130
+"""Exit code after an interrupt."""
+
+CHILD_ENVIRONMENT = {
+    "PYTHONUNBUFFERED": "1",
+    # A folder called `peer` or `dht` where the person happens to stand must not be imported.
+    "PYTHONSAFEPATH": "1",
+    # hivemind's default leaves segments in shared memory when a peer is killed.
+    "HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor",
+}
+
+PARENT = "HOMEFIRES_PARENT"
+"""`dht.process` reads it."""
+
+ERROR_MARK = "homefires: "
+"""How the one line of an error begins, on the stderr of any command of ours."""
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(eq=False)
+class Child:
+    """A process of ours that prints event lines. Its stderr is in `log`."""
+
+    name: str
+    log: Path
+    process: subprocess.Popen[bytes]
+    bad_lines: int = 0
+    """Lines on its stdout that are not events."""
+    stopped: PeerStopped | None = None
+    """Its last event, once it came."""
+    exit_code: int | None = None
+    """What `subprocess` says: negative for a signal; None while it runs."""
+    reader: threading.Thread | None = field(default=None, repr=False)
+
+    def describe_end(self) -> str:
+        """How it ended, in words."""
+        if self.stopped is not None and self.exit_code is not None and self.exit_code >= 0:
+            return self.stopped.why
+        if self.exit_code is not None and self.exit_code < 0:
+            return f"killed by {signal.Signals(-self.exit_code).name}"
+        return f"ended unexpectedly with exit code {self.exit_code}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """A child printed an event."""
+
+    child: Child
+    line: Line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A child and all its descendants are gone; everything it printed was handed out before."""
+
+    child: Child
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted:
+    """A person or the system asks us to stop; the children were told already."""
+
+    signal: int
+
+
+class Children:
+    """A group of child processes with one queue of what happens to them. Use it from the main thread."""
+
+    def __init__(self, *, stop_s: float = STOP_S) -> None:
+        # SimpleQueue alone may be filled from a signal handler.
+        self._inbox: queue.SimpleQueue[Said | Ended | Interrupted] = queue.SimpleQueue()
+        self._running: list[Child] = []
+        self._stop_s = stop_s
+        self._kill_at: float | None = None
+        self._handlers: dict[int, signal._HANDLER] = {}
+        self.interrupts = 0
+
+    def __enter__(self) -> Self:
+        for number in _INTERRUPTS:
+            self._handlers[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop(grace_s=self._stop_s if kind is None else SWEEP_S)
+        finally:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+
+    @property
+    def running(self) -> list[Child]:
+        """Children whose end was not handed out yet, in the order of their start."""
+        return list(self._running)
+
+    def start(self, name: str, argv: Sequence[str], log: Path) -> Child:
+        """Start `argv`; its stderr is appended to the file `log`, whose folder is made (0700) if need be."""
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with log.open("ab") as stderr:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=environment(),
+                start_new_session=True,
+            )
+        child = Child(name=name, log=log, process=process)
+        assert process.stdout is not None
+        child.reader = threading.Thread(target=self._read, args=(child, process.stdout), daemon=True)
+        child.reader.start()
+        threading.Thread(target=self._await_end, args=(child,), daemon=True).start()
+        self._running.append(child)
+        return child
+
+    def next(self, timeout_s: float) -> Said | Ended | Interrupted | None:
+        """What happened next, or None after `timeout_s`. Kills what was asked to stop and did not in time."""
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._kill_all()
+        try:
+            happened = self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        match happened:
+            case Interrupted():
+                self.interrupts += 1
+                if self.interrupts == 1:
+                    self.ask_to_stop()
+                else:
+                    self._kill_all()
+            case Ended(child=child):
+                self._running.remove(child)
+            case Said(child=child, line=Line(event=PeerStopped() as event)):
+                child.stopped = event
+        return happened
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to every child; those that do not end within the grace are killed by `next`."""
+        self._kill_at = self._kill_at or time.monotonic() + self._stop_s
+        for child in self._running:
+            child.process.terminate()
+
+    def stop(self, grace_s: float) -> None:
+        """Ask every child to stop and wait for all of them; after `grace_s` they are killed."""
+        self.ask_to_stop()
+        self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace_s)
+        while self._running:
+            self.next(timeout_s=0.1)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._inbox.put(Interrupted(signal=number))
+
+    def _kill_all(self) -> None:
+        for child in self._running:
+            if child.exit_code is None:
+                _kill_group(child)
+
+    def _read(self, child: Child, stdout: BinaryIO) -> None:
+        with stdout:
+            for raw in stdout:
+                try:
+                    line = parse_line(raw.decode())
+                except ValueError:
+                    child.bad_lines += 1
+                    continue
+                if line is not None:
+                    self._inbox.put(Said(child=child, line=line))
+
+    def _await_end(self, child: Child) -> None:
+        child.exit_code = child.process.wait()
+        assert child.reader is not None
+        # stdout stays open as long as any descendant holds it.
+        child.reader.join(timeout=SWEEP_S)
+        _kill_group(child)
+        child.reader.join(timeout=SWEEP_S)
+        self._inbox.put(Ended(child=child))
+
+
+def error_of(child: Child) -> HomefiresError:
+    """What its failure means here: the branch of the error tree that its exit code stands for."""
+    kind = kind_of(child.exit_code)
+    if kind is not HomefiresError and (
+        why := child.stopped.why if child.stopped is not None else _last_said(child.log)
+    ):
+        return kind(why)
+    return HomefiresError(f"{child.name}: {child.describe_end()}; its log is {child.log}")
+
+
+def failure_of(what: str, exit_code: int, log: Path) -> HomefiresError:
+    """The same for a process whose events we did not read: it said why on stderr, which is in `log`."""
+    kind = kind_of(exit_code)
+    if kind is not HomefiresError and (why := _last_said(log)):
+        return kind(why)
+    how = f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"
+    return HomefiresError(f"{what}: {how}; its log is {log}")
+
+
+def _last_said(log: Path) -> str:
+    """The one line of an error at the end of a log; empty if there is none."""
+    said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return said[-1].removeprefix(ERROR_MARK) if said and said[-1].startswith(ERROR_MARK) else ""
+
+
+def failure_said(what: str, exit_code: int, stderr: str) -> HomefiresError:
+    """The same for a process whose stderr we read: its last line."""
+    kind = kind_of(exit_code)
+    why = (stderr.strip().splitlines() or [f"exit code {exit_code}"])[-1].removeprefix(ERROR_MARK)
+    return kind(why if kind is not HomefiresError else f"the {what} failed: {why}; run it again with --debug")
+
+
+def kind_of(exit_code: int | None) -> type[HomefiresError]:
+    """The branch of the error tree that an exit code stands for; its root for codes of no branch."""
+    kinds = (
+        BadInput, Unreachable, PortInUse, RunMismatch, DirectoryBusy, RoundsFailed, DiskFull, BadChain, ClockOff,
+        NotAdmitted, MemoryFull,
+    )  # fmt: skip
+    return next((kind for kind in kinds if kind.exit_code == exit_code), HomefiresError)
+
+
+def start_lasting(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start `argv` as a process that outlives us: a session of its own, no output but its stderr, appended to `log`."""
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with log.open("ab") as stderr:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env={name: value for name, value in environment().items() if name != PARENT},
+            start_new_session=True,
+        )
+
+
+def environment() -> dict[str, str]:
+    """What a child of ours gets that ends with us, also if we end before it can ask the system for that."""
+    return os.environ | CHILD_ENVIRONMENT | {PARENT: str(os.getpid())}
+
+
+def python_module(name: str, *arguments: str) -> list[str]:
+    """The command line of `python -m name` with this interpreter."""
+    return [sys.executable, "-m", name, *arguments]
+
+
+def _kill_group(child: Child) -> None:
+    # A group's id is not given to another process while a member lives.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.process.pid, signal.SIGKILL)

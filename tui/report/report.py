@@ -1,0 +1,36 @@
+"""`homefires report`: one page of HTML about a run, complete in one file. It asks for nothing and runs nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dht.errors import BadInput
+from tui.report.charts import draw_charts
+from tui.report.page import make_page
+from tui.sources.replay import Recording
+from tui.text.units import count, format_bytes
+
+
+def write_report(source: Path, to: Path) -> str:
+    """Write the page of the run in `source` to the file `to`; what was done, in a sentence.
+
+    `source` is an event file, the folder of a peer, or a folder of those. The same events give the same bytes.
+    Raises BadInput if there are none in it, or `to` cannot be written.
+    """
+    if to.exists() and source.exists() and to.samefile(source):
+        raise BadInput(f"--to {to} is the file that is read; name another")
+    recording = Recording(source)
+    recording.open()
+    swarm = recording.advance(0.0)
+    page = make_page(swarm, draw_charts(swarm))
+    try:
+        to.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{to}: {error.strerror}; name another file with --to") from error
+    rounds, peers = count(len(swarm.history), "round"), count(len(swarm.reporting), "peer")
+    return f"{to}: {rounds} of {peers}, {format_bytes(len(page.encode()))}"
+
+
+def default_target(source: Path) -> Path:
+    """Where the page of `source` goes unless somebody says: into its folder, or beside its file."""
+    return source / "report.html" if source.is_dir() else source.with_suffix(".html")

@@ -1,0 +1,188 @@
+"""`homefires place`: which peer would hold which stage of a model that is cut over several of them. It starts nothing.
+
+The placement is DT-FM's (arXiv:2206.01288), in `peer/placement/place.py`; what a stage weighs comes from the spec. No
+run of today is made so.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from dht.errors import BadInput
+from peer.placement.communication_cost import Told
+from peer.placement.place import Placement, place
+from peer.placement.regions import preset
+from peer.placement.stage_workload import Work
+from peer.plan.coefficients import shipped
+from peer.plan.explain import seconds
+from peer.plan.model_shape import Shape, memory_of, shape_of
+from peer.plan.peer_set import MAX_MEMBERS, Machine, Swarm, at_places, refuse_count
+from peer.plan.pessimistic_peers import step_between_s
+from peer.plan.replicas import work_of
+from peer.plan.round_cost import step_seconds
+from peer.spec import RunSpec
+from tui.simulation.machines import peers_of
+from tui.simulation.plan_page import as_short, assumptions, wrapped
+from tui.text.units import EVERY_S, count, format_bytes
+
+UNKNOWN = float("inf")
+"""Memory of a peer that did not say: nothing is refused for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What the command line asked for."""
+
+    spec: RunSpec
+    peers: str = ""
+    """A number, a file of [[peer]] tables, or the folder of a peer; empty: as many as found the run."""
+    machine: Machine
+    """What every peer is, if `peers` is a number."""
+    preset: str = ""
+    """A network of known places, over which a number of peers is spread; as many as it has, or a group
+    holds, if `peers` is empty."""
+    stages: int = 0
+    """0: as few as memory allows."""
+    pipelines: int = 0
+    """0: as many as there are peers for, or fewer if these make more steps per second together."""
+    parameters: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """What was found."""
+
+    asked: Place
+    shape: Shape
+    swarm: Swarm
+    work: Work
+    placement: Placement
+    between_s: tuple[float, float]
+    """Nine in ten steps take so long."""
+
+
+def find(asked: Place, tell: Told | None = None) -> Placed:
+    """Search. `tell` hears how many layouts were looked at. Raises BadInput for peers, stages and memory that do not
+    fit together."""
+    if asked.seed < 0:
+        raise BadInput(f"--seed is {asked.seed}; it must be 0 or more")
+    spec, shape = asked.spec, shape_of(asked.spec, asked.parameters)
+    swarm = _swarm(asked)
+    step_s = [step_seconds(shape, spec, machine, shipped(), swarm) for machine in swarm.machines]
+    memory_bytes = [1e9 * machine.memory_gb or UNKNOWN for machine in swarm.machines]
+    speeds = [min(step_s) / each for each in step_s]
+    work = work_of(shape, spec, _stages(asked, shape, memory_bytes), min(step_s))
+    network = swarm.network if asked.preset else swarm.network.both_ways()
+    found = place(
+        network, work, memory_bytes=memory_bytes, speeds=speeds,
+        pipelines=asked.pipelines or None, fewer=True, seed=asked.seed, tell=tell,
+    )  # fmt: skip
+    return Placed(
+        asked=asked, shape=shape, swarm=swarm, work=work, placement=found,
+        between_s=step_between_s(swarm, work, speeds, found),
+    )  # fmt: skip
+
+
+def _stages(asked: Place, shape: Shape, memory_bytes: list[float]) -> int:
+    """As asked for; else the fewest of which one fits into so many peers."""
+    most = min(shape.blocks, len(memory_bytes))
+    if asked.stages:
+        if not 1 <= asked.stages <= shape.blocks:
+            raise BadInput(f"--stages is {asked.stages}; a model of {count(shape.blocks, 'block')} has 1 to as many")
+        return asked.stages
+    needed = memory_of(shape, asked.spec).device
+    for stages in range(1, most + 1):
+        if sum(held >= needed / stages for held in memory_bytes) >= stages:
+            return stages
+    raise BadInput(f"{format_bytes(round(needed))} fit on no {most} of these peers, however the model is cut")
+
+
+# ---- the peers ----
+
+
+def _swarm(asked: Place) -> Swarm:
+    if asked.preset:
+        return _spread_over(asked)
+    return peers_of(asked.peers, asked.spec, asked.machine)
+
+
+def _spread_over(asked: Place) -> Swarm:
+    """Raises BadInput for a network that nobody knows, and for peers that are no number."""
+    regions = preset(asked.preset)
+    if asked.peers and not asked.peers.isdecimal():
+        raise BadInput(f"--preset {asked.preset} has lines of its own; with it --peers is a number, not {asked.peers}")
+    count = int(asked.peers) if asked.peers else min(sum(regions.counts), MAX_MEMBERS)
+    refuse_count(count, "--peers is {}", MAX_MEMBERS)
+    return at_places(regions.network(count), asked.machine)
+
+
+# ---- for people ----
+
+
+class Searching:
+    """Says every few seconds that a search goes on. `say` takes a line, `clock` gives seconds."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._said_s, self._before, self._seen = clock(), 0, 0
+
+    def tell(self, layouts: int) -> None:
+        """So many layouts were looked at; a smaller number than before is that of another search."""
+        if layouts < self._seen:
+            self._before += self._seen
+        self._seen = layouts
+        if self._clock() - self._said_s >= EVERY_S:
+            self._said_s = self._clock()
+            self._say(f"still looking for who should hold what: {self._before + layouts:,} layouts so far")
+
+
+def describe(found: Placed) -> str:
+    """A page of at most 80 columns."""
+    spec, work, layout = found.asked.spec, found.work, found.placement
+    lines = [
+        f"{spec.run.name}: {as_short(found.shape.parameters)} parameters in {count(work.stages, 'stage')}, "
+        f"{count(len(found.swarm), 'peer')}",
+        *wrapped(
+            f"a stage needs {format_bytes(round(work.stage_memory_bytes))} on its device; "
+            f"{format_bytes(round(work.cut_bytes))} pass each cut per step and come back, "
+            f"{format_bytes(round(work.stage_bytes))} of a stage are averaged once in {work.sync_steps} steps"
+        ),
+        *assumptions(found.swarm),
+        "",
+    ]
+    for number, peers in enumerate(layout.pipelines, start=1):
+        lines += wrapped(f"pipeline {number}: {' > '.join(layout.names[peer] for peer in peers)}")
+    lines.append("")
+    for text in layout.explained().splitlines():
+        lines += wrapped(text)
+    low_s, high_s = found.between_s
+    lines += wrapped(
+        f"nine in ten steps between {seconds(low_s)} and {seconds(high_s)}, an assumption: no pipeline was measured"
+    )
+    return "\n".join([*lines, *wrapped("no run of today can be set up so: a replica is one process on one device")])
+
+
+# ---- for programs ----
+
+
+def to_json(found: Placed) -> str:
+    """One object: the pipelines by name, what a step of them costs, and what bounds that."""
+    layout = found.placement
+    table = {
+        "run": found.asked.spec.run.name, "parameters": found.shape.parameters, "work": asdict(found.work),
+        "peers": list(layout.names), "assumed": list(found.swarm.assumed),
+        "pipelines": [[layout.names[peer] for peer in peers] for peers in layout.pipelines],
+        "spares": [layout.names[peer] for peer in layout.spares], "ranks": layout.ranks(), "step_s": layout.cost_s,
+        "low_s": found.between_s[0], "high_s": found.between_s[1],
+        "averaging_s": layout.data_parallel_s, "passing_s": layout.pipeline_s, "computing_s": layout.compute_s,
+        "note": layout.note, "evaluations": layout.evaluations,
+        "bounds": [
+            {"text": bound.text, "peers": [layout.names[peer] for peer in bound.peers], "seconds": bound.seconds}
+            for bound in layout.bounds
+        ],
+    }  # fmt: skip
+    return json.dumps(table)

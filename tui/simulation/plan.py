@@ -1,0 +1,165 @@
+"""`homefires plan`: what a run will cost on some peers, and how to set it up. It starts nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from dht.errors import BadInput
+from peer.plan.coefficients import Coefficients, read, shipped
+from peer.plan.explain import why_lost
+from peer.plan.model_shape import Shape, shape_of
+from peer.plan.peer_set import MAX_PARTS, Machine, by_name
+from peer.plan.planning_problem import Question
+from peer.plan.round_cost import MOST
+from peer.plan.strategy import quality, with_deadlines, with_strategy
+from peer.plan.strategy_search import Choice, Ranked, as_it_stands, search
+from peer.spec import RunSpec, dump
+from tui.simulation.machines import peers_of
+from tui.text.units import count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What the command line asked for."""
+
+    spec: RunSpec
+    peers: str = ""
+    """A number, a file of [[peer]] tables, or the folder of a peer; empty: as many as found the run."""
+    machine: Machine
+    """What every peer is, if `peers` is a number."""
+    parameters: int = 0
+    quality: float = 1.0
+    """How much the quality of tokens counts; 0: only how many there are."""
+    measured: Path | None = None
+    """What rounds took: a peer's folder or the events.jsonl in it, or what an earlier fit wrote; None: what is
+    shipped."""
+    spans: bool = False
+    """Whether replicas that span devices and peers are compared, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What was found."""
+
+    plan: Plan
+    question: Question
+    choice: Choice
+    now: Ranked
+    """The spec as it stands."""
+    spec: RunSpec
+    """With what was chosen."""
+
+    @property
+    def best(self) -> Ranked:
+        return self.choice.best
+
+
+def answer(plan: Plan) -> Answer:
+    """Search. Raises BadInput for peers, models and memory that do not fit together."""
+    if not 0 <= plan.quality <= 10:
+        raise BadInput(f"--quality is {plan.quality:g}; it must be between 0 and 10")
+    shape = shape_of(plan.spec, plan.parameters)
+    _refuse_parts(shape, plan.spec)
+    given, machine = _measured(plan, shape)
+    question = Question(
+        spec=plan.spec, shape=shape, swarm=by_name(peers_of(plan.peers, plan.spec, machine)), given=given,
+        worth=lambda chosen, steps: quality(chosen, steps) ** plan.quality,
+    )  # fmt: skip
+    choice = search(question, spans=plan.spans)
+    return Answer(
+        plan=plan, question=question, choice=choice, now=as_it_stands(question),
+        spec=chosen_spec(question, choice.best),
+    )  # fmt: skip
+
+
+def _refuse_parts(shape: Shape, spec: RunSpec) -> None:
+    """The protocol moves no more parts than that."""
+    parts = sum(-(-size // spec.codec.part_elements) for size in shape.layers)
+    if parts > MAX_PARTS:
+        raise BadInput(
+            f"{shape.parameters:,} parameters are {parts:,} parts and a run has {MAX_PARTS:,} at most; "
+            "set codec.part_elements higher, or train a smaller model"
+        )
+
+
+def _measured(plan: Plan, shape: Shape) -> tuple[Coefficients, Machine]:
+    """(coefficients, what every peer is), from what was measured on this machine if anything was."""
+    if plan.measured is None:
+        return shipped(), plan.machine
+    if not plan.measured.exists():
+        raise BadInput(f"--measured {plan.measured} does not exist; name a peer's folder, or its events.jsonl")
+    folder = plan.measured.parent if plan.measured.name.startswith("events.jsonl") else plan.measured
+    if not folder.is_dir():
+        return read(plan.measured), plan.machine
+    from peer.plan.calibration import rescale
+    from peer.plan.measured_run import read_run, step_for
+
+    sample = read_run(folder)
+    about = f"shipped ones, scaled to {sample.timed.rounds} rounds of {plan.measured}; {shipped().measured}"
+    step_s = plan.machine.step_s or (0.0 if plan.machine.flops else step_for(plan.spec, shape, sample))
+    return rescale(shipped(), sample, about), replace(plan.machine, step_s=step_s)
+
+
+def chosen_spec(question: Question, best: Ranked) -> RunSpec:
+    """The spec that a strategy means, with deadlines that its rounds can keep.
+
+    One of a strategy that cannot be run yet is that of the peers as they are. No more peers found it than there are,
+    and who streams makes no more steps than count.
+    """
+    cost = best.cost
+    spec = with_strategy(question.spec, best.strategy)
+    spec = replace(spec, run=replace(spec.run, founders=min(spec.run.founders, len(question.swarm))))
+    if spec.round.overlap == "streaming":
+        delay = min(spec.round.delay, MOST * spec.round.steps)
+        spec = replace(spec, round=replace(spec.round, delay=delay))
+    return with_deadlines(
+        spec, exchange_s=max(cost.agreement.send, cost.agreement.reduce),
+        ready_spread_s=cost.waits_s,
+    )  # fmt: skip
+
+
+def to_json(found: Answer) -> str:
+    """One object: strategies in order with all that was predicted, the spec as it stands, and what was assumed."""
+    question = found.question
+    made = question.replicas(found.best.strategy)
+    table = {
+        "run": found.plan.spec.run.name, "parameters": question.shape.parameters,
+        "peers": [asdict(machine) for machine in question.swarm.machines], "assumed": list(question.swarm.assumed),
+        "coefficients": question.given.measured, "considered": found.choice.considered, "tried": found.choice.tried,
+        "ranked": [_json_of(ranked) for ranked in found.choice.ranked], "now": _json_of(found.now),
+        "runner_up": why_lost(found.best, found.choice.ranked[1]) if len(found.choice.ranked) > 1 else "",
+        "device_bytes": question.device_bytes(found.best.strategy), "spec": asdict(found.spec),
+        "pipelines": [
+            [{"peer": question.swarm.network.names[peer], "blocks": count} for peer, count in zip(*each, strict=True)]
+            for each in zip(made.pipelines, made.blocks, strict=True)
+        ],
+    }  # fmt: skip
+    return json.dumps(table)
+
+
+def _json_of(ranked: Ranked) -> dict[str, object]:
+    cost = ranked.cost
+    return {
+        "strategy": asdict(ranked.strategy), "score": ranked.score, "tokens_per_s": cost.tokens_per_s,
+        "exposed": cost.exposed, **asdict(cost),
+    }  # fmt: skip
+
+
+def write(found: Answer, to: Path) -> str:
+    """Write the spec that `bootstrap` takes; what was done, in a sentence. Raises BadInput."""
+    if not found.best.strategy.runs():
+        raise BadInput(
+            "the best strategy cannot be run yet, since a replica is one process on one device; leave --spans out"
+        )
+    best = found.best
+    header = f"# Planned by homefires for {count(len(found.question.swarm), 'peer')}: {best.strategy.words()}.\n"
+    try:
+        with to.open("x", encoding="utf-8") as file:
+            file.write(header + dump(found.spec))
+    except FileExistsError as error:
+        raise BadInput(f"--write {to} is there already; name a new file") from error
+    except OSError as error:
+        raise BadInput(f"{to}: {error.strerror}; name another file with --write") from error
+    return f"{to}: a spec for homefires bootstrap"

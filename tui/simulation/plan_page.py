@@ -1,0 +1,185 @@
+"""What `homefires plan` found, for people: a page of at most 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+
+from peer.plan.explain import seconds, why_lost
+from peer.plan.model_shape import memory_of
+from peer.plan.peer_set import Machine, Swarm
+from peer.plan.round_cost import MOST, RoundCost
+from peer.plan.strategy_search import Ranked
+from tui.simulation.plan import Answer
+from tui.text.units import count, format_bytes
+
+SHOWN = 5
+"""Strategies in the table."""
+PEERS_SHOWN = 12
+WIDTH = 80
+TOO_LARGE = "= does not fit (the spec as it stands): some peer has too little memory for it"
+LATE = 0.1
+"""Share of a round's steps that an average may come later before the report says that this was hardly measured."""
+
+
+def describe(found: Answer) -> str:
+    """A page of at most 80 columns."""
+    return "\n".join([*_head(found), "", *_table(found), "", *_details(found)])
+
+
+def _head(found: Answer) -> list[str]:
+    spec, question, choice = found.plan.spec, found.question, found.choice
+    tokens = spec.inner.sequences * spec.inner.accumulation * spec.model.context
+    lines = [
+        f"{spec.run.name}: {as_short(question.shape.parameters)} parameters, {count(len(question.swarm), 'peer')}, "
+        f"{tokens:,} tokens per inner step of each",
+        f"{choice.considered} strategies, {choice.tried} predicted"
+        + (f", {choice.too_large} too large for a peer's memory" if choice.too_large else ""),
+    ]
+    return lines + assumptions(question.swarm)
+
+
+def assumptions(swarm: Swarm) -> list[str]:
+    """What nobody measured or said, as lines."""
+    return [line for text in swarm.assumed for line in wrapped(f"assumed for {text}")]
+
+
+def _table(found: Answer) -> list[str]:
+    """A line per strategy, the best first, and one for the spec as it stands."""
+    titles = f"{'':2}{'H':>5} {'overlap':<10}{'frag':>4} {'codec':<8}{'micro':>7}{'round':>9}{'exposed':>8}{'MB up':>8}"
+    lines = [f"{titles}{'tokens/s':>9}{'quality':>8}"]
+    shown = list(found.choice.ranked[:SHOWN])
+    for place, ranked in enumerate(shown, start=1):
+        lines.append(_row(str(place), ranked))
+        lines += [f"       of {', '.join(ranked.strategy.spans())}"] if ranked.strategy.spans() else []
+    return [*lines, _row("=", found.now), "= is the spec as it stands; ranked by tokens/s times quality"]
+
+
+def _row(mark: str, ranked: Ranked) -> str:
+    chosen, cost = ranked.strategy, ranked.cost
+    micro, up_mb = f"{chosen.accumulation}×{chosen.sequences}", cost.traffic.up_bytes / 1e6
+    up = f"{up_mb:.1f}" if up_mb < 1e5 else f"{up_mb:.1e}"
+    return (
+        f"{mark:<2}{chosen.steps:>5} {chosen.overlap:<10}{chosen.fragments:>4} {chosen.wire:<8}{micro:>7}"
+        f"{seconds(cost.round_s):>9}{cost.exposed:>8.1%}{up:>8}{as_short(cost.tokens_per_s):>9}"
+        f"{ranked.score / cost.tokens_per_s:>8.3f}"
+    )
+
+
+def _details(found: Answer) -> list[str]:
+    best, choice, cost = found.best, found.choice, found.best.cost
+    facts = [_interval(cost), _phases(cost), *_caveats(found), *_traffic(found), *_peers(found)]
+    lines = wrapped(f"1 is best: {best.strategy.words()}")
+    lines += [line for fact in facts for line in wrapped(fact, indent="  ")]
+    if len(choice.ranked) > 1:
+        lines += wrapped(f"2 lost: {why_lost(best, choice.ranked[1])}")
+    if found.now.strategy != best.strategy:
+        why = f"= lost (the spec as it stands): {why_lost(best, found.now)}"
+        lines += wrapped(why if found.question.fits(found.now.strategy) else TOO_LARGE)
+    if not best.strategy.runs():
+        text = "no run of today can be set up so: a replica is one process on one device"
+        lines += wrapped(f"{text}; without --spans the best that can is found")
+    return [*lines, *wrapped(f"coefficients: {found.question.given.measured}")]
+
+
+def _interval(cost: RoundCost) -> str:
+    text = f"a round of {seconds(cost.round_s)}, nine in ten between {seconds(cost.low_s)} and {seconds(cost.high_s)}"
+    return f"{text}; {as_short(cost.tokens_per_s)} tokens/s"
+
+
+def _phases(cost: RoundCost) -> str:
+    talk = cost.agreement
+    return (
+        f"train {seconds(cost.train_s)}, freeze {seconds(talk.freeze)}, send {seconds(talk.send)}, means "
+        f"{seconds(talk.reduce)}, apply {seconds(talk.apply)}"
+    )
+
+
+def _caveats(found: Answer) -> list[str]:
+    """What of the best strategy, or of its spec, nobody would expect."""
+    cost, chosen, before, after = found.best.cost, found.best.strategy, found.plan.spec.run, found.spec.run
+    lines = []
+    if cost.uncounted_s:
+        lines.append(
+            f"{seconds(cost.uncounted_s)} of each round count nothing: a peer's tokens beyond {MOST} × H steps do not"
+        )
+    if found.plan.spec.round.pace == "time":
+        lines.append("rounds stay by time (round.pace): how long they take is the organiser's choice, and not compared")
+    lines += _about_cuts(found)
+    delay = min(MOST * chosen.steps, (cost.agreement.freeze + cost.agreement.talking) / min(cost.step_s))
+    if chosen.overlap == "streaming" and delay > LATE * chosen.steps:
+        lines.append(
+            f"the average comes {delay:.0f} steps late, of {chosen.steps}: half a per cent of quality is assumed for "
+            "streaming whatever the delay (measured on micro: no loss up to a quarter of a round)"
+        )
+    if after.founders != before.founders:
+        lines.append(f"run.founders is {after.founders} instead of {before.founders}, or the run could never start")
+    return lines
+
+
+def _about_cuts(found: Answer) -> list[str]:
+    """Of micro-batches, where steps were measured with those of the spec alone."""
+    inner, chosen = found.plan.spec.inner, found.best.strategy
+    measured = any(machine.step_s for machine in found.question.swarm.machines)
+    if not measured or inner.sequences * inner.accumulation == 1:
+        return []
+    cut = f"{inner.accumulation} × {inner.sequences} sequences"
+    if chosen.accumulation == inner.accumulation:
+        return [f"steps were measured with {cut}: no other cut of the batch is known to be faster or slower"]
+    return [f"steps were measured with {cut}: that another cut of the batch takes as long is assumed"]
+
+
+def _traffic(found: Answer) -> list[str]:
+    cost = found.best.cost
+    if not cost.traffic.up_bytes:
+        return []
+    per_day = cost.traffic.up_bytes * 86400 / cost.round_s
+    return [
+        f"each peer sends and takes in {format_bytes(round(cost.traffic.up_bytes))} per round, "
+        f"{format_bytes(round(per_day))} a day"
+    ]
+
+
+def _peers(found: Answer) -> list[str]:
+    """What each peer has to do with it; of many alike only the first."""
+    question, cost, chosen = found.question, found.best.cost, found.best.strategy
+    memory = memory_of(question.shape, found.spec)
+    if chosen.stages > 1:
+        return _pipelines(found)
+    needed = question.device_bytes(chosen) / 1e9
+    lines, seen = [], set[Machine]()
+    for at, machine in enumerate(question.swarm.machines):
+        if machine.kind in seen or len(seen) >= PEERS_SHOWN:
+            continue
+        seen.add(machine.kind)
+        held = f"{needed:.2f} GB" + (f" of {machine.memory_gb:g}" if machine.memory_gb else "")
+        lines.append(
+            f"{machine.name}: {cost.steps[at]:.0f} steps of {seconds(cost.step_s[at])}, waits "
+            f"{seconds(cost.exposed_s[at])} per round, {held} to train"
+        )
+    lines.append(f"and {(memory.anchor + memory.encoded) / 1e9:.2f} GB of main memory each")
+    return lines
+
+
+def _pipelines(found: Answer) -> list[str]:
+    """Who holds how many blocks, in the order of the stages."""
+    made, names = found.question.replicas(found.best.strategy), found.question.swarm.network.names
+    cost, lines = found.best.cost, []
+    for at, (peers, blocks) in enumerate(zip(made.pipelines, made.blocks, strict=True)):
+        held = " > ".join(f"{names[peer]} ({count})" for peer, count in zip(peers, blocks, strict=True))
+        lines.append(f"{held}: {cost.steps[at]:.0f} steps of {seconds(cost.step_s[at])}")
+    most = len(lines) - PEERS_SHOWN
+    lines = lines[:PEERS_SHOWN] + ([f"and {most} more"] if most > 0 else [])
+    return ["pipelines, with how many blocks each peer holds:", *lines]
+
+
+def as_short(number: float) -> str:
+    """870 k, 1.1 B."""
+    for limit, unit in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if number >= limit:
+            return f"{number / limit:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Lines of at most 80 columns."""
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ")

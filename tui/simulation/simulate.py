@@ -1,0 +1,183 @@
+"""`homefires simulate`: a run on a swarm that nobody has, in the time of a coffee."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from dht.errors import BadInput
+from peer.events import Line, format_line
+from peer.plan.explain import seconds
+from peer.plan.model_shape import shape_of
+from peer.plan.peer_set import Declared
+from peer.plan.peers_file import read_declared
+from peer.simulate.churn import read_churn
+from peer.simulate.rivals import compare
+from peer.simulate.scenario import Churn
+from peer.simulate.scenario_options import Asked, read_attackers
+from peer.simulate.simulation import Outcome, simulate
+from tui.commands.spec_choice import choose_spec
+from tui.simulation.comparing import describe as compared
+from tui.simulation.workers import MOST, cores, rarely_collected, spread_over
+from tui.text.units import count, format_bytes
+
+MOST_PEERS, MOST_ROUNDS = 10_000, 100_000
+MOST_STEP_S, MOST_SPREAD = 1e6, 2.0
+"""Twelve days; and a peer that is seven times as fast in one round as in another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulate:
+    """What the command line of `simulate` asked for."""
+
+    spec: str
+    sets: tuple[str, ...] = ()
+    peers: str = "4"
+    """A number, or a TOML file of peers."""
+    rounds: int = 20
+    preset: str = ""
+    step_s: float = 0.0
+    spread: float = 0.05
+    upload: float = 0.0
+    download: float = 0.0
+    churn: str = ""
+    attackers: str = ""
+    skew_s: float = 0.0
+    seed: int = 0
+    grid: str = ""
+    aggregate: bool = False
+    processes: int = 0
+    """0: as many as there are cores."""
+    as_json: bool = False
+    events: Path | None = None
+
+
+def run_simulate(asked: Simulate, out: TextIO) -> int:
+    """Simulate, write events and print what came of it. Raises BadInput."""
+    wanted = _asked(asked)
+    with ExitStack() as stack:
+        file = stack.enter_context(_open(asked)) if asked.events else None
+
+        def write(line: Line) -> None:
+            assert file is not None
+            file.write(format_line(line) + "\n")
+
+        stack.enter_context(rarely_collected())
+        outcome = simulate(
+            wanted, grid=read_grid(asked.grid), aggregate=asked.aggregate, sink=write if file else None,
+            far=spread_over(asked.processes or cores()),
+        )  # fmt: skip
+    out.write(json.dumps(outcome.plain()) + "\n" if asked.as_json else describe(outcome, asked.events))
+    return 0
+
+
+def run_compare(asked: Simulate, out: TextIO) -> int:
+    """The same on rounds beside other ways to train. Raises BadInput."""
+    options = (("--grid", asked.grid), ("--aggregate", asked.aggregate), ("--events", asked.events))
+    for option, value in options:
+        if value:
+            raise BadInput(f"{option} does not go with --compare, which is for one group and writes a table alone")
+    found = compare(_asked(asked))
+    out.write(json.dumps(found.plain()) + "\n" if asked.as_json else compared(found))
+    return 0
+
+
+def _open(asked: Simulate) -> TextIO:
+    path = asked.events
+    assert path is not None
+    for option, source in (("SPEC", asked.spec), ("--peers", asked.peers), ("--churn", asked.churn)):
+        if source and _is_same(path, Path(source)):
+            raise BadInput(f"--events {path} is the file that is read as {option}; name another")
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"--events {path}: {error.strerror}; name a file that can be written") from error
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:  # one of them is no file
+        return False
+
+
+def _asked(asked: Simulate) -> Asked:
+    _check(asked)
+    spec = choose_spec(asked.spec, sets=asked.sets)
+    peers, declared = _peers(asked.peers)
+    return Asked(
+        spec=spec, shape=shape_of(spec), declared=declared, peers=peers, step_s=asked.step_s, spread=asked.spread,
+        upload_mbps=asked.upload, download_mbps=asked.download, rounds=asked.rounds, preset=asked.preset,
+        churn=read_churn(asked.churn) if asked.churn else Churn(),
+        attackers=read_attackers(asked.attackers) if asked.attackers else (), skew_s=asked.skew_s, seed=asked.seed,
+    )  # fmt: skip
+
+
+def _check(asked: Simulate) -> None:
+    """That numbers are in range."""
+    if not 1 <= asked.rounds <= MOST_ROUNDS:
+        raise BadInput(f"--rounds is {asked.rounds}; simulate 1 to {MOST_ROUNDS}")
+    for name in ("step_s", "spread", "upload", "download", "skew_s"):
+        if not 0 <= getattr(asked, name) < float("inf"):
+            option = f"--{name.replace('_s', '-s') if name == 'step_s' else name.removesuffix('_s')}"
+            raise BadInput(f"{option} is {getattr(asked, name):g}; it must be 0 or more")
+    if not 0 <= asked.processes <= MOST:
+        raise BadInput(f"--processes is {asked.processes}; use 1 to {MOST}")
+    if asked.step_s > MOST_STEP_S:
+        raise BadInput(f"--step-s is {asked.step_s:g}; a step may take {MOST_STEP_S:,.0f} s at most")
+    if asked.spread > MOST_SPREAD:
+        raise BadInput(f"--spread is {asked.spread:g}; use 0 to {MOST_SPREAD:g}")
+    if not 0 <= asked.seed < 2**63:
+        raise BadInput(f"--seed is {asked.seed}; use 0 to 2^63 - 1")
+
+
+def _peers(text: str) -> tuple[int, Declared | None]:
+    if not text.removeprefix("-").isdecimal():
+        declared = read_declared(Path(text))
+        return len(declared.machines), declared
+    if not 1 <= int(text) <= MOST_PEERS:
+        raise BadInput(f"--peers is {text}; simulate 1 to {MOST_PEERS}")
+    return int(text), None
+
+
+def read_grid(text: str) -> tuple[int, ...]:
+    """`8x8x8` → (8, 8, 8); nothing means that the simulator chooses. Raises BadInput."""
+    if not text:
+        return ()
+    sides = text.lower().split("x")
+    if not all(side.isdecimal() and int(side) >= 2 for side in sides):
+        raise BadInput(f"--grid is {text!r}; write the sizes of its sides, 2 or more each, as in 8x8x8")
+    return tuple(map(int, sides))
+
+
+def describe(outcome: Outcome, events: Path | None) -> str:
+    """A table for people."""
+    figures = outcome.figures
+    if not figures.rounds:
+        return f"no round was made: {figures.peers} peers {outcome.how}, decided nothing in the time they have\n"
+    bounds_s = f"{figures.low_round_s:.1f} to {figures.high_round_s:.1f} s"
+    rows: list[tuple[str, str]] = [
+        ("peers", f"{figures.peers} {outcome.how}"),
+        ("rounds", f"{figures.rounds} in {seconds(figures.seconds)}, {figures.rounds_per_hour:.1f} per hour"),
+        (
+            "a round",
+            f"{figures.median_round_s:.1f} s ({bounds_s} nine in ten), {figures.members:.1f} members",
+        ),
+        ("training", f"{figures.tokens_per_s:,.0f} tokens/s; a peer waits {figures.exposed_share:.1%} of its time"),
+        ("each peer sends", f"{format_bytes(figures.bytes_sent)} per round"),
+        ("ballots", f"{count(figures.aborts, 'abort')}, {count(figures.later_ballots, 'later ballot')}"),
+        ("void parts", f"{figures.void_share:.2%}"),
+        ("penalties", _penalties(figures.penalties)),
+        ("messages", f"{figures.messages:,}"),
+    ]
+    if events is not None:
+        rows.append(("events", f"of {outcome.told}; look at them with: homefires watch {events}"))
+    width = max(len(name) for name, _ in rows)
+    return "".join(f"{name:<{width}}  {text}\n" for name, text in rows)
+
+
+def _penalties(found: dict[str, int]) -> str:
+    return ", ".join(f"{code} {times}" for code, times in found.items()) or "none"

@@ -1,0 +1,137 @@
+"""Peers of this machine as a source: their event files, followed while they write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from dht.errors import BadInput
+from peer.events import event_files
+from tui.commands.status import is_locked
+from tui.sources.control_client import PeerControl
+from tui.sources.source import Control, Playback
+from tui.sources.tail import Tail
+from tui.swarm.builder import SwarmDraft
+from tui.swarm.reducer import fold_all
+from tui.swarm.snapshot import PeerView, Swarm
+from tui.swarm.timeline import add_span
+
+SLICE = 250
+"""Lines that one `advance` takes in at most: it must not keep a screen waiting."""
+BACKLOG_SLICE = 5000
+LOCK_EVERY_S = 1.0
+"""Whether the peer is still there is looked at this often."""
+
+
+class Live:
+    """A peer's run directory, or the folder of a demo; `Live.of_file` follows one file of merged lines.
+
+    A single peer can be commanded. One that was just started may take `starting_s` until it holds the lock of its
+    directory; before that it is not said to be gone.
+    """
+
+    playback: Playback | None = None
+
+    def __init__(self, directory: Path, *, starting_s: float = 0.0) -> None:
+        merged = bool(event_files(directory)) and not (directory / "run").exists()  # as a demo leaves it
+        folders = [] if event_files(directory) else sorted(directory.glob("*/events.jsonl"))
+        several = merged or bool(folders)
+        self._tails = [Tail(path) for path in folders] or [Tail(directory / "events.jsonl")]
+        self._title = f"in {directory}"
+        self._lock = None if several else directory / "run" / "lock"
+        self.control: Control | None = None if several else PeerControl(directory)
+        self._starting_s = starting_s
+        self._began_s: float | None = None
+        self.me = ""
+        self.ended = ""
+        self._swarm = Swarm()
+        self._looked_s = float("-inf")
+
+    @classmethod
+    def of_file(cls, path: Path) -> Self:
+        """Follow one file that has the lines of several peers."""
+        live = cls(path.parent)
+        live._tails, live._lock, live.control, live._title = [Tail(path)], None, None, path.name
+        return live
+
+    @property
+    def title(self) -> str:
+        if self._lock is None:
+            return f"peers {self._title}"
+        return f"peer {self._swarm.label(self.me)} {self._title}" if self.me else f"peer {self._title}"
+
+    def open(self) -> None:
+        """Take in all that is there. Raises BadInput for a file that cannot be read."""
+        while self._take(BACKLOG_SLICE):
+            pass
+
+    def advance(self, now_s: float) -> Swarm:
+        """The swarm with what was written until now, but for a long backlog, of which each call takes a part."""
+        self._began_s = now_s if self._began_s is None else self._began_s
+        caught_up = not self._take(SLICE)
+        if caught_up and abs(now_s - self._looked_s) >= LOCK_EVERY_S:
+            self._looked_s = now_s
+            self._look_after_peers(now_s)
+        return self._swarm
+
+    def time(self, now_s: float) -> float:
+        return now_s
+
+    def close(self) -> None:
+        for tail in self._tails:
+            tail.close()
+
+    def _take(self, limit: int) -> bool:
+        """Fold what came; whether there may be more."""
+        try:
+            batches = [tail.take(limit) for tail in self._tails]
+        except OSError as error:
+            raise BadInput(f"{error.filename}: {error.strerror}; the events of a peer cannot be read") from error
+        lines = [line for batch in batches for line in batch]
+        if len(batches) > 1:
+            lines.sort(key=lambda line: line.t if line is not None else 0.0)
+        if lines:
+            self._swarm = fold_all(self._swarm, lines)
+        if lines and self._lock is not None and self._swarm.reporting:
+            self.me = self._swarm.reporting[-1].peer  # the newest: a folder may have been given another key
+        return any(len(batch) == limit for batch in batches)
+
+    def _look_after_peers(self, now_s: float) -> None:
+        """Say so when a peer is gone without a word, and when nothing more will come."""
+        if self._silent() and self._take(SLICE):
+            return  # what it wrote just before it let go of its lock comes first
+        silent = [] if self._is_starting(now_s) else self._silent()
+        for view in silent:
+            if view.state != "GONE":
+                why = f"it ended without a word while {view.state or 'starting'}"
+                self._swarm = _without_peer(self._swarm, view.peer, now_s, why)
+        views = [self._swarm.peers[view.peer] for view in self._swarm.reporting]
+        if any(not view.stopped and view.peer not in {each.peer for each in silent} for view in views):
+            self.ended = ""
+        elif len(views) == 1:
+            self.ended = f"it stopped: {views[0].why}" if views[0].stopped else views[0].why
+        elif views:
+            self.ended = "every peer has stopped"
+
+    def _silent(self) -> list[PeerView]:
+        """Peers that did not say that they stop, and do not hold the lock of their directory."""
+        return [view for view in self._swarm.reporting if not view.stopped and not self._is_there(view)]
+
+    def _is_there(self, view: PeerView) -> bool:
+        if self._lock is not None:
+            return is_locked(self._lock)
+        lock = Path(view.directory) / "run" / "lock"
+        return not view.directory or not lock.exists() or is_locked(lock)
+
+    def _is_starting(self, now_s: float) -> bool:
+        return self._began_s is not None and now_s - self._began_s < self._starting_s
+
+
+def _without_peer(swarm: Swarm, peer: str, now_s: float, why: str) -> Swarm:
+    """The peer's process is gone and could not say so."""
+    draft = SwarmDraft(swarm)
+    view = draft.peer(peer)
+    view.state, view.why, view.until, view.phase = "GONE", why, None, ""
+    add_span(view.spans, now_s, "gone", view.round + 1)
+    draft.note(now_s, "error", peer, "GONE", why)
+    return draft.freeze()

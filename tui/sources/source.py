@@ -1,0 +1,100 @@
+"""Where a dashboard gets its snapshot from, and what it may command: protocols, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from tui.swarm.snapshot import Swarm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a peer answered to a command; `error` is one line for people when it is not `ok`."""
+
+    ok: bool
+    error: str = ""
+    fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class Control(Protocol):
+    """The control socket of a peer."""
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """The commands that it does not always refuse."""
+
+    def request(self, cmd: str, **fields: Any) -> Reply:
+        """Send `status`, `pause`, `resume`, `finish`, `leave`, `snooze` or `set` and wait for the answer.
+
+        `snooze` has `minutes`, `set` has `values` (by name of a setting).
+
+        Blocks until a time-out: call it in a thread. A peer that is not there is a reply that is not ok.
+        """
+
+
+class Playback(Protocol):
+    """The controls of a recording; the playhead stands after `position` of `count` events."""
+
+    @property
+    def playing(self) -> bool: ...
+    @property
+    def speed(self) -> float:
+        """Seconds of the recording per second, 0.25 to 64."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    def toggle(self) -> None:
+        """Play or pause; at the end, play from the beginning."""
+
+    def step(self, events: int) -> None:
+        """Pause, and go so many events on, or back if negative."""
+
+    def seek(self, position: int) -> None:
+        """Go to after so many events; within 0 and `count`."""
+
+    def faster(self) -> None:
+        """Double the speed."""
+
+    def slower(self) -> None:
+        """Halve the speed."""
+
+
+class Source(Protocol):
+    """Where event lines come from, folded."""
+
+    @property
+    def title(self) -> str:
+        """What is watched, in words: `peer alice in DIR`, `recording demo.jsonl`."""
+
+    @property
+    def me(self) -> str:
+        """The id of the volunteer's own peer, empty if there is none."""
+
+    @property
+    def control(self) -> Control | None:
+        """None if nothing can be commanded."""
+
+    @property
+    def playback(self) -> Playback | None:
+        """None if it is live."""
+
+    @property
+    def ended(self) -> str:
+        """Empty while it goes on, or why nothing more will come."""
+
+    def open(self) -> None:
+        """Begin. May block (a big file is read): call it in a thread. Raises BadInput."""
+
+    def advance(self, now_s: float) -> Swarm:
+        """The swarm with all that has come until now (Unix time); cheap, never blocks."""
+
+    def time(self, now_s: float) -> float:
+        """The time (Unix seconds) that screens show: now, or where the playhead is."""
+
+    def close(self) -> None:
+        """Let go of files and processes."""

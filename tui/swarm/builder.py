@@ -1,0 +1,201 @@
+"""Snapshots while lines are folded in: mutable twins of `PeerView` and `Swarm`, thawed where needed, frozen once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from types import MappingProxyType
+from typing import Any
+
+from peer.events import DeviceMeasured, NetworkMeasured, PenaltyImposed, RoundForecast, TransferProgressed
+from tui.swarm.snapshot import Commit, Entry, PeerView, Penalised, Point, Span, Swarm
+from tui.swarm.timeline import PEER_POINTS, add_point
+
+MAX_PEERS = 1024
+"""Of those that are known only by hearsay, the ones that were silent longest are forgotten beyond this."""
+MAX_ENTRIES = 2000
+MAX_ENTRY_TEXT = 500
+MAX_PENALTIES = 1024
+MAX_ROUNDS = 512
+MAX_LOSSES = 4096
+
+
+@dataclass(kw_only=True)
+class PeerDraft:
+    """A `PeerView` that changes. Its fields are explained there."""
+
+    peer: str
+    name: str
+    reports: bool
+    version: str
+    settings: Mapping[str, Any]
+    directory: str
+    device: str
+    parameters: int
+    state: str
+    why: str
+    until: float | None
+    round: int
+    step: int
+    steps: int
+    phase: str
+    deadline: float | None
+    coordinator: str
+    ballot: int
+    loss: float | None
+    tokens_per_s: float
+    upload_bps: int
+    device_gb: float
+    distances: Mapping[str, float]
+    learning_rate: float | None
+    bytes_sent: int
+    bytes_received: int
+    commits: list[Commit]
+    accepted: int
+    late: int
+    rejected: int
+    missed: int
+    weight: float | None
+    norm: float | None
+    tokens: int
+    tokens_now: int
+    tokens_ahead: int
+    norms: list[Point]
+    losses: list[Point]
+    speeds: list[Point]
+    learning_rates: list[Point]
+    spans: list[Span]
+    started_t: float | None
+    evaluated: Point | None
+    seen_t: float | None
+    alerts: list[str]
+    transfer: TransferProgressed | None
+    transfers: Mapping[str, TransferProgressed]
+    network: NetworkMeasured | None
+    network_t: float | None
+    ups: list[Point]
+    downs: list[Point]
+    device_figures: DeviceMeasured | None
+    forecast: RoundForecast | None
+    stopped: bool
+    exit_code: int
+
+    def freeze(self) -> PeerView:
+        """What is known of the peer now."""
+        values = dict(self.__dict__)
+        for name in PEER_LISTS:
+            values[name] = tuple(values[name])
+        return PeerView(**values)
+
+
+PEER_LISTS = ("commits", "norms", "losses", "speeds", "learning_rates", "spans", "alerts", "ups", "downs")
+
+
+def thaw_peer(view: PeerView) -> PeerDraft:
+    """A draft that begins as `view`."""
+    values = dict(view.__dict__)
+    for name in PEER_LISTS:
+        values[name] = list(values[name])
+    return PeerDraft(**values)
+
+
+class SwarmDraft:
+    """A `Swarm` that changes. `peers` holds those that were not touched as they were."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        self._before = swarm
+        self.peers: dict[str, PeerView | PeerDraft] = dict(swarm.peers)
+        self._narrator: PeerView | PeerDraft | None = swarm.narrator
+        self.run, self.round, self.rounds = swarm.run, swarm.round, swarm.rounds
+        self.tokens, self.skipped, self.invite = swarm.tokens, swarm.skipped, swarm.invite
+        self.started_t, self.last_t = swarm.started_t, swarm.last_t
+        self.penalties: tuple[PenaltyImposed, ...] = swarm.penalties
+        self.losses = dict(swarm.losses)
+        self.history = {view.round: view for view in swarm.history}
+        self.penalty_log = list(swarm.penalty_log)
+        self.aborted = swarm.aborted
+        self.evaluations, self.training = list(swarm.evaluations), list(swarm.training)
+        self.speeds = list(swarm.speeds)
+        self.entries = list(swarm.entries)
+        self._told: dict[tuple[str, str, str, int], Penalised] | None = None
+        self._commits: dict[tuple[int, str, str], Commit] = {}
+
+    def peer(self, peer: str) -> PeerDraft:
+        """A peer to be changed; a new one if nothing was known of it."""
+        known = self.peers.get(peer)
+        if isinstance(known, PeerDraft):
+            return known
+        draft = self.peers[peer] = thaw_peer(known or PeerView(peer=peer))
+        return draft
+
+    @property
+    def narrator(self) -> PeerDraft:
+        """Who tells of the swarm and is nobody in it; it has no id."""
+        if not isinstance(self._narrator, PeerDraft):
+            self._narrator = thaw_peer(self._narrator or PeerView(peer=""))
+        return self._narrator
+
+    @property
+    def chains(self) -> list[PeerView | PeerDraft]:
+        """Whoever may have told of anchors."""
+        return [*self.peers.values(), *([self._narrator] if self._narrator is not None else [])]
+
+    def commit(self, round: int, digest: str, state: str) -> Commit:
+        """One object for what all peers say alike."""
+        key = (round, digest, state)
+        return self._commits.setdefault(key, Commit(round=round, digest=digest, state=state))
+
+    def tell(self, penalty: Penalised) -> Penalised:
+        """Add it to the log of penalties; returns the one that is there already if somebody has told it before."""
+        if self._told is None:
+            self._told = {penalty_key(known): known for known in self.penalty_log}
+        known = self._told.setdefault(penalty_key(penalty), penalty)
+        if known is penalty:
+            self.penalty_log.append(penalty)
+        return known
+
+    def take_back(self, penalties: Collection[Penalised]) -> None:
+        """As if nobody had told these: the rounds that imposed them were undone."""
+        if not penalties:
+            return
+        keys = {penalty_key(penalty) for penalty in penalties}
+        self.penalty_log = [known for known in self.penalty_log if penalty_key(known) not in keys]
+        self.penalties = tuple(known for known in self.penalties if penalty_key(known) not in keys)
+        self._told = None
+
+    def note(self, t: float, level: str, peer: str, code: str, text: str) -> None:
+        """One more line of the log."""
+        short = text if len(text) <= MAX_ENTRY_TEXT else f"{text[: MAX_ENTRY_TEXT - 1]}…"
+        self.entries.append(Entry(t=t, level=level, peer=peer, code=code, text=short))
+
+    def plot(self, points: list[Point], t: float, round: int, value: float, limit: int = PEER_POINTS) -> None:
+        """One more point of a curve, at as many tokens as the run has by now."""
+        add_point(points, Point(t=t, round=round, tokens=self.tokens, value=value), limit)
+
+    def freeze(self) -> Swarm:
+        """What is known now."""
+        if len(self.peers) > MAX_PEERS:
+            self._forget_peers()
+        peers = {key: known.freeze() if isinstance(known, PeerDraft) else known for key, known in self.peers.items()}
+        narrator = self._narrator.freeze() if isinstance(self._narrator, PeerDraft) else self._narrator
+        return replace(
+            self._before, narrator=narrator,
+            run=self.run, peers=MappingProxyType(peers), round=self.round, rounds=self.rounds, tokens=self.tokens,
+            losses=tuple(sorted(self.losses.items())[-MAX_LOSSES:]), penalties=self.penalties,
+            penalty_log=tuple(self.penalty_log[-MAX_PENALTIES:]),
+            history=tuple(self.history[round] for round in sorted(self.history)), aborted=self.aborted,
+            evaluations=tuple(self.evaluations), training=tuple(self.training), speeds=tuple(self.speeds),
+            entries=tuple(self.entries[-MAX_ENTRIES:]), skipped=self.skipped, started_t=self.started_t,
+            last_t=self.last_t, invite=self.invite,
+        )  # fmt: skip
+
+    def _forget_peers(self) -> None:
+        heard = [(known.seen_t or 0.0, key) for key, known in self.peers.items() if not known.reports]
+        for _, key in islice(sorted(heard), len(self.peers) - MAX_PEERS):
+            del self.peers[key]
+
+
+def penalty_key(penalty: Penalised | PenaltyImposed) -> tuple[str, str, str, int]:
+    """What makes a penalty one, however many peers tell it."""
+    return penalty.about, penalty.code, penalty.layer, penalty.until_round

@@ -1,0 +1,293 @@
+"""The reducer behind every screen: event lines into an immutable snapshot.
+
+No clock, no files, and no order assumed between the lines of different peers. One function per type of event:
+what the line says of the peer that told it. What it says of the swarm as a whole is in `tui.swarm.rounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import MappingProxyType
+from typing import Any
+
+from peer.events import (
+    AlertRaised,
+    CheckpointWritten,
+    DeviceMeasured,
+    DeviceTold,
+    DistancesTold,
+    Evaluated,
+    Event,
+    InnerProgressed,
+    InviteIssued,
+    Line,
+    NetworkMeasured,
+    PeerStarted,
+    PeerStateChanged,
+    PeerStopped,
+    PenaltyImposed,
+    PhaseEntered,
+    ReportReceived,
+    RoundAborted,
+    RoundCommitted,
+    RoundForecast,
+    RoundStarted,
+    SettingsChanged,
+    TransferProgressed,
+)
+from tui.swarm.builder import PeerDraft, SwarmDraft
+from tui.swarm.peer_names import short_name
+from tui.swarm.reported import take_hearsay
+from tui.swarm.rounds import commit, impose, is_excused, note_abort, note_evaluation
+from tui.swarm.snapshot import Swarm
+from tui.swarm.timeline import LONG_S, add_span, is_exchanging
+from tui.text.setting_info import changes
+
+MAX_ALERTS = 16
+"""Alerts of one peer that are kept, the newest last."""
+TRAFFIC_POINTS = 64
+MAX_TRANSFERS = 8
+
+_CYCLE = frozenset({"TRAINING", "READY", "AVERAGING"})
+"""Each round goes through these: their changes are not in the log."""
+_STANDING = frozenset({"SYNCING", "PAUSED"})
+"""In these a lane shows the state, whatever phase the round is in."""
+_PHASE_OF_STATE = {
+    "JOINING": "idle", "SYNCING": "sync", "TRAINING": "train", "LATE": "late", "PAUSED": "paused", "GONE": "gone",
+}  # fmt: skip
+
+
+def fold(swarm: Swarm, line: Line) -> Swarm:
+    """The swarm after one more line."""
+    return fold_all(swarm, (line,))
+
+
+def fold_all(swarm: Swarm, lines: Iterable[Line | None]) -> Swarm:
+    """The swarm after these lines; None stands for one that could not be read."""
+    draft = SwarmDraft(swarm)
+    for line in lines:
+        if line is None:
+            draft.skipped += 1
+        else:
+            _take(draft, line)
+    return draft.freeze()
+
+
+def _take(draft: SwarmDraft, line: Line) -> None:
+    t = line.t
+    draft.run = draft.run or line.run
+    draft.started_t = t if draft.started_t is None else min(draft.started_t, t)
+    draft.last_t = t if draft.last_t is None else max(draft.last_t, t)
+    event = line.event
+    if isinstance(event, ReportReceived):
+        take_hearsay(draft, draft.peer(event.about), t, event)
+    elif isinstance(event, InviteIssued):
+        draft.invite = event.invite
+        draft.note(t, "info", line.peer, "INVITE", "an invite was issued")
+    elif not line.peer:
+        _take_nameless(draft, t, event)
+    else:
+        peer = draft.peer(line.peer)
+        peer.reports = True
+        peer.seen_t = t if peer.seen_t is None else max(peer.seen_t, t)
+        if (take := _TAKERS.get(type(event))) is not None:
+            take(draft, peer, t, event)
+
+
+def _take_nameless(draft: SwarmDraft, t: float, event: Event) -> None:
+    """A watcher, who is nobody in the swarm, or a process that never got as far as to have an identity."""
+    match event:
+        case PeerStarted() | PeerStateChanged() | RoundCommitted() | PenaltyImposed() | AlertRaised():
+            _TAKERS[type(event)](draft, draft.narrator, t, event)
+        case PeerStopped(why=why, exit_code=exit_code):
+            draft.note(t, "error" if exit_code else "info", "", "STOPPED", why)
+
+
+# ---- what a peer says of itself ----
+
+
+def _take_started(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStarted) -> None:
+    """A new process: nothing that the one before did holds any more, but what it gave."""
+    peer.name, peer.version, peer.device = short_name(event.name), event.version, event.device
+    peer.parameters, peer.directory = event.parameters, event.directory
+    peer.settings = MappingProxyType(event.settings)
+    peer.state, peer.why, peer.until, peer.phase = "JOINING", "", None, ""
+    peer.step = peer.steps = peer.bytes_sent = peer.bytes_received = peer.exit_code = 0
+    peer.tokens_now = peer.tokens_ahead = 0
+    peer.loss, peer.tokens_per_s = None, 0.0
+    peer.commits, peer.alerts, peer.stopped = [], [], False
+    peer.transfer, peer.transfers, peer.network, peer.forecast = None, MappingProxyType({}), None, None
+    peer.started_t = t
+    draft.rounds = event.rounds or draft.rounds
+    add_span(peer.spans, t, "idle", peer.round + 1)
+    draft.note(t, "info", peer.peer, "STARTED", " · ".join(filter(None, ("started", event.version, event.device))))
+
+
+def _take_settings(draft: SwarmDraft, peer: PeerDraft, t: float, event: SettingsChanged) -> None:
+    for change in changes(peer.settings, event.settings):
+        draft.note(t, "info", peer.peer, "SETTINGS", change)
+    peer.settings = MappingProxyType(event.settings)
+
+
+def _take_state(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStateChanged) -> None:
+    if (
+        event.state != "GONE"
+        and {peer.state, event.state} - _CYCLE
+        and (peer.state, peer.why) != (event.state, event.why)
+    ):
+        level = "warning" if event.state in ("LATE", "PAUSED", "PENALISED") else "info"
+        draft.note(t, level, peer.peer, event.state, event.why)
+    peer.state, peer.why, peer.until = event.state, event.why, event.until
+    if event.state != "SYNCING":
+        peer.transfer = None
+    if (phase := _PHASE_OF_STATE.get(event.state)) is not None:
+        add_span(peer.spans, t, phase, peer.round + 1)
+
+
+def _take_round_start(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundStarted) -> None:
+    if event.round != peer.round:
+        peer.step = peer.tokens_now = peer.tokens_ahead = 0
+    peer.round, peer.steps = event.round, event.steps
+    peer.phase, peer.deadline = "", None
+    _return(peer)
+    add_span(peer.spans, t, "train", event.round + 1)
+
+
+def _take_progress(draft: SwarmDraft, peer: PeerDraft, t: float, event: InnerProgressed) -> None:
+    if event.loss is None and peer.loss is not None:
+        draft.note(t, "error", peer.peer, "NONFINITE", "the training loss is not a number")
+    peer.step, peer.steps = event.step, event.steps
+    if peer.phase and event.round == peer.round + 1:
+        peer.tokens_ahead += event.tokens  # made while the round is agreed, for the one after it
+    else:
+        peer.round, peer.tokens_now = event.round, peer.tokens_now + event.tokens
+    peer.loss, peer.learning_rate, peer.tokens_per_s = event.loss, event.learning_rate, event.tokens_per_s
+    _return(peer)
+    if event.loss is not None:
+        draft.plot(peer.losses, t, event.round, event.loss)
+    draft.plot(peer.speeds, t, event.round, event.tokens_per_s)
+    draft.plot(peer.learning_rates, t, event.round, event.learning_rate)
+    if not is_exchanging(peer.spans):
+        add_span(peer.spans, t, "train", event.round + 1)
+
+
+def _take_phase(draft: SwarmDraft, peer: PeerDraft, t: float, event: PhaseEntered) -> None:
+    peer.phase, peer.deadline, peer.ballot = event.phase, event.deadline, event.ballot
+    peer.coordinator = event.coordinator or peer.coordinator
+    if peer.state not in _STANDING:
+        add_span(peer.spans, t, event.phase, event.round + 1)
+
+
+def _take_commit(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
+    peer.round = event.round
+    peer.step = peer.step if peer.tokens_ahead else 0
+    peer.phase, peer.deadline, peer.ballot = "", None, 0
+    peer.bytes_sent += event.bytes_sent
+    peer.bytes_received += event.bytes_received
+    if peer.state != "SYNCING":
+        add_span(peer.spans, t, "paused" if peer.state == "PAUSED" else "idle", event.round + 1)
+    for member, upload_bps in event.uplinks.items():
+        draft.peer(member).upload_bps = upload_bps
+    commit(draft, peer, t, event)
+
+
+def _take_forecast(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundForecast) -> None:
+    peer.forecast = event
+
+
+def _take_abort(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundAborted) -> None:
+    note_abort(draft, event)
+    if peer.state not in _STANDING:
+        add_span(peer.spans, t, "failed", event.round + 1)
+    draft.note(t, "warning", peer.peer, "ABORTED", f"round {event.round + 1} is tried again: {event.why}")
+
+
+def _take_penalty(draft: SwarmDraft, peer: PeerDraft, t: float, event: PenaltyImposed) -> None:
+    told_round = min(event.until_round - 1, peer.round + 1)
+    if is_excused(draft, event, told_round):
+        return
+    if event.until_round > draft.round and event not in draft.penalties:
+        draft.penalties = (*draft.penalties, event)
+    impose(draft, t, event, told_round)
+
+
+def _take_evaluation(draft: SwarmDraft, peer: PeerDraft, t: float, event: Evaluated) -> None:
+    if event.loss is None:
+        draft.note(t, "error", peer.peer, "NONFINITE", f"the held-out loss at round {event.round} is not a number")
+        return
+    note_evaluation(draft, t, peer.peer, event.round, event.loss)
+
+
+def _take_transfer(draft: SwarmDraft, peer: PeerDraft, t: float, event: TransferProgressed) -> None:
+    peer.transfer = event
+    others = [(what, known) for what, known in peer.transfers.items() if what != event.what]
+    peer.transfers = MappingProxyType(dict((*others, (event.what, event))[-MAX_TRANSFERS:]))
+
+
+def _take_network(draft: SwarmDraft, peer: PeerDraft, t: float, event: NetworkMeasured) -> None:
+    before, before_t = peer.network, peer.network_t
+    if before is not None and before_t is not None and t - before_t >= LONG_S:
+        sent_bps = max(0, event.bytes_sent - before.bytes_sent) / (t - before_t)
+        received_bps = max(0, event.bytes_received - before.bytes_received) / (t - before_t)
+        draft.plot(peer.ups, t, peer.round, sent_bps, TRAFFIC_POINTS)
+        draft.plot(peer.downs, t, peer.round, received_bps, TRAFFIC_POINTS)
+    peer.network, peer.network_t = event, t
+
+
+def _take_distances(draft: SwarmDraft, peer: PeerDraft, t: float, event: DistancesTold) -> None:
+    if event.about in draft.peers:  # a relay, or somebody who watches, is no peer
+        draft.peer(event.about).distances = MappingProxyType(event.rtt_s)
+
+
+def _take_device_told(draft: SwarmDraft, peer: PeerDraft, t: float, event: DeviceTold) -> None:
+    draft.peer(event.about).device_gb = event.device_gb
+
+
+def _take_device(draft: SwarmDraft, peer: PeerDraft, t: float, event: DeviceMeasured) -> None:
+    peer.device_figures = event
+
+
+def _take_checkpoint(draft: SwarmDraft, peer: PeerDraft, t: float, event: CheckpointWritten) -> None:
+    draft.note(t, "info", peer.peer, "CHECKPOINT", f"checkpoint of round {event.round} written")
+
+
+def _take_alert(draft: SwarmDraft, peer: PeerDraft, t: float, event: AlertRaised) -> None:
+    peer.alerts = [*peer.alerts, f"{event.level}: {event.text}"][-MAX_ALERTS:]
+    level = event.level if event.level in ("info", "warning", "error") else "warning"
+    draft.note(t, level, peer.peer, event.code, event.text)
+
+
+def _take_stop(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStopped) -> None:
+    peer.state, peer.why, peer.until, peer.phase = "GONE", event.why, None, ""
+    peer.stopped, peer.exit_code = True, event.exit_code
+    add_span(peer.spans, t, "gone", peer.round + 1)
+    draft.note(t, "error" if event.exit_code else "info", peer.peer, "STOPPED", f"stopped: {event.why}")
+
+
+_TAKERS: dict[type[Event], Callable[[SwarmDraft, PeerDraft, float, Any], None]] = {
+    PeerStarted: _take_started,
+    SettingsChanged: _take_settings,
+    PeerStateChanged: _take_state,
+    RoundStarted: _take_round_start,
+    InnerProgressed: _take_progress,
+    PhaseEntered: _take_phase,
+    RoundCommitted: _take_commit,
+    RoundForecast: _take_forecast,
+    RoundAborted: _take_abort,
+    PenaltyImposed: _take_penalty,
+    Evaluated: _take_evaluation,
+    TransferProgressed: _take_transfer,
+    NetworkMeasured: _take_network,
+    DistancesTold: _take_distances,
+    DeviceTold: _take_device_told,
+    DeviceMeasured: _take_device,
+    CheckpointWritten: _take_checkpoint,
+    AlertRaised: _take_alert,
+    PeerStopped: _take_stop,
+}
+
+
+def _return(peer: PeerDraft) -> None:
+    """Others took it for gone, and it trains."""
+    if peer.state == "GONE":
+        peer.state, peer.why = "TRAINING", ""

@@ -1,0 +1,345 @@
+"""What is known of a swarm, folded from event lines by `tui.swarm.reducer`.
+
+Immutable, with every text printable and every number finite: a screen draws what it finds. The dashboard, the
+plain log, the demo's verdict and `status --json` read the same snapshot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from peer.events import (
+    DeviceMeasured,
+    NetworkMeasured,
+    PenaltyImposed,
+    RoundCommitted,
+    RoundForecast,
+    TransferProgressed,
+)
+
+WEIGHT_ONE = 65_536
+"""The weight of a member who is all of a round."""
+USUAL_ROUNDS = 16
+"""So many of the newest rounds say how long a round takes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One point of a curve: when, in which round, after how many tokens of the whole run, and the value."""
+
+    t: float
+    round: int
+    tokens: int
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """What a peer did from `t` until the `t` of its next span, for the round that leads to anchor `round`.
+
+    Phases: idle, train, freeze, group, send, judge, reduce, commit, apply, late, failed, paused, sync, gone.
+    """
+
+    t: float
+    phase: str
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Penalised:
+    """A penalty as it was told first, by the update of `told_round` or by a member after that round."""
+
+    t: float
+    told_round: int
+    about: str
+    code: str
+    layer: str
+    evidence: str
+    factor: float
+    until_round: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundView:
+    """A committed round, once for all peers that report it.
+
+    `weights` are over 65,536 by member, `norms` the measured L2 norm of each member's pseudo-gradient, `given` the
+    tokens that each member trained, as far as it said. `round_s` lasts from when the round before was first told, or
+    is what the teller measured; 0 if that is not known. `exposed_s` is the mean of all `reporters`, bytes are their
+    sum; a watcher knows neither, and is none. `aborted` counts the tries that ended without a decision, `outcomes`
+    says what it counted for each peer: accepted, late, rejected or missed.
+    """
+
+    round: int
+    t: float
+    digest: str
+    group: tuple[str, ...]
+    weights: Mapping[str, int]
+    norms: Mapping[str, float]
+    tokens: int
+    round_s: float
+    exposed_s: float
+    void: int
+    bytes_sent: int
+    bytes_received: int
+    penalties: tuple[Penalised, ...]
+    aborted: int
+    given: Mapping[str, int]
+    outcomes: Mapping[str, str]
+    reporters: int
+    counted: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """The tokens of each peer that the round counted."""
+    live: bool = True
+    """Told when it happened, not by a peer that was catching up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One line of the log. `level` is info, warning or error; `code` a short name of what kind it is."""
+
+    t: float
+    level: str
+    peer: str
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit:
+    """One peer's word that anchor `round` exists: the chain's digest and the hash of θ and m (hex)."""
+
+    round: int
+    digest: str
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerView:
+    """One peer. `reports` is False for a peer that is known only from what others received of it."""
+
+    peer: str
+    name: str = ""
+    reports: bool = False
+    version: str = ""
+    settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    directory: str = ""
+    device: str = ""
+    parameters: int = 0
+    state: str = ""
+    why: str = ""
+    until: float | None = None
+    """Until when its state lasts (Unix time), if it said so."""
+    round: int = 0
+    step: int = 0
+    steps: int = 0
+    phase: str = ""
+    """Of the round, since its training ended; empty while it trains."""
+    deadline: float | None = None
+    """Of the phase (Unix time)."""
+    coordinator: str = ""
+    """Who leads this try of the round."""
+    ballot: int = 0
+    loss: float | None = None
+    tokens_per_s: float = 0.0
+    upload_bps: int = 0
+    """Bits per second that it pledged it can send; 0: not known."""
+    device_gb: float = 0.0
+    """Memory of its GPU in 10⁹ bytes, as others heard it say; 0: not known."""
+    distances: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Round trips to others in seconds, by peer id, as it has told."""
+    learning_rate: float | None = None
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    commits: tuple[Commit, ...] = ()
+    """By round, the newest ones. A peer that changed over to another branch has committed anew: what came before
+    does not count."""
+    accepted: int = 0
+    """Committed rounds in which what it gave counted, and came in time."""
+    late: int = 0
+    """Committed rounds in which it came late, or with old work."""
+    rejected: int = 0
+    """Committed rounds in which it counted nothing, for what was measured of it."""
+    missed: int = 0
+    """Committed rounds in which it was expected and did not answer."""
+    weight: float | None = None
+    """Its share (0 to 1) of the last round it was in."""
+    norm: float | None = None
+    """Of its pseudo-gradient, as last measured."""
+    tokens: int = 0
+    """Of it in committed rounds, as its chain counted them; in lines of older clients, as far as it said."""
+    tokens_now: int = 0
+    """Trained by it since the last anchor that it was a member of, for the next one."""
+    tokens_ahead: int = 0
+    """Trained by it for the anchor after that, while the round is being agreed."""
+    norms: tuple[Point, ...] = ()
+    losses: tuple[Point, ...] = ()
+    speeds: tuple[Point, ...] = ()
+    """Tokens per second."""
+    learning_rates: tuple[Point, ...] = ()
+    spans: tuple[Span, ...] = ()
+    """What it did when, the newest last."""
+    started_t: float | None = None
+    evaluated: Point | None = None
+    """The held-out loss that others heard it tell last, which counts once its round is committed."""
+    seen_t: float | None = None
+    """Its last sign of life: its own line, or what another received of it."""
+    alerts: tuple[str, ...] = ()
+    transfer: TransferProgressed | None = None
+    """What it is receiving in order to catch up."""
+    transfers: Mapping[str, TransferProgressed] = field(default_factory=lambda: MappingProxyType({}))
+    """The last word on each kind of transfer: updates, snapshot."""
+    network: NetworkMeasured | None = None
+    network_t: float | None = None
+    """When that was measured."""
+    ups: tuple[Point, ...] = ()
+    """Bytes per second that it sent, between two measurements."""
+    downs: tuple[Point, ...] = ()
+    """Bytes per second that it received."""
+    device_figures: DeviceMeasured | None = None
+    forecast: RoundForecast | None = None
+    """What it said last of the round to come."""
+    stopped: bool = False
+    exit_code: int = 0
+
+    @property
+    def label(self) -> str:
+        """The name its volunteer chose, or the last letters of its id."""
+        return self.name or self.peer[-8:]
+
+    @property
+    def committed(self) -> int:
+        """The newest anchor that it stands on; of a peer that does not report, where it says it is."""
+        if self.commits:
+            return self.commits[-1].round
+        return self.round
+
+    @property
+    def expected(self) -> RoundForecast | None:
+        """What it expects of the round that it trains for; None if it has just come, rests, or is gone."""
+        is_of_now = self.forecast is not None and self.forecast.round == self.round + 1
+        return self.forecast if is_of_now and self.state not in ("PAUSED", "SYNCING", "GONE") else None
+
+    def has_committed(self, event: RoundCommitted) -> bool:
+        """Whether this peer stands on the same anchor or behind it."""
+        known = next((commit for commit in reversed(self.commits) if commit.round <= event.round), None)
+        return known is not None and (known.round, known.digest) == (event.round, event.digest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swarm:
+    """The whole swarm as these event lines tell it. `round` is the latest anchor that any peer committed."""
+
+    run: str = ""
+    peers: Mapping[str, PeerView] = field(default_factory=lambda: MappingProxyType({}))
+    narrator: PeerView | None = None
+    """Who tells of the swarm and is nobody in it, as a watcher is; its chain counts."""
+    round: int = 0
+    rounds: int = 0
+    """The length of the run, 0 if it has none or nobody said."""
+    losses: tuple[tuple[int, float], ...] = ()
+    """(round, held-out nats per token) of evaluated anchors, by round."""
+    tokens: int = 0
+    """Trained by the members of all committed rounds together; of two branches, what was said later."""
+    penalties: tuple[PenaltyImposed, ...] = ()
+    """Those that last now, in the order in which members told them."""
+    penalty_log: tuple[Penalised, ...] = ()
+    """Every penalty once, the newest last."""
+    history: tuple[RoundView, ...] = ()
+    """The newest committed rounds, by number."""
+    aborted: tuple[tuple[int, int], ...] = ()
+    """(round, ballot) of each try since the last anchor that ended without a decision."""
+    evaluations: tuple[Point, ...] = ()
+    """Held-out loss in nats per token."""
+    training: tuple[Point, ...] = ()
+    """Mean training loss of the reporting peers when each round was committed."""
+    speeds: tuple[Point, ...] = ()
+    """Tokens per second of all members together, per committed round."""
+    entries: tuple[Entry, ...] = ()
+    """The log, the newest last."""
+    skipped: int = 0
+    """Lines that could not be read: cut off, malformed, of a newer version or of an unknown type."""
+    started_t: float | None = None
+    last_t: float | None = None
+    invite: str = ""
+
+    @property
+    def reporting(self) -> list[PeerView]:
+        """The peers whose own lines were read, in the order in which they appeared."""
+        return [view for view in self.peers.values() if view.reports]
+
+    @property
+    def bytes_sent(self) -> int:
+        """Upload of all reporting peers in the committed rounds."""
+        return sum(view.bytes_sent for view in self.reporting)
+
+    @property
+    def seconds(self) -> float:
+        """From the first line to the last."""
+        return (self.last_t or 0.0) - (self.started_t or 0.0)
+
+    @cached_property
+    def lasting(self) -> tuple[Penalised, ...]:
+        """The penalties that last now, whoever told them."""
+        return tuple(penalty for penalty in self.penalty_log if penalty.until_round > self.round)
+
+    @cached_property
+    def lasting_of(self) -> Mapping[str, tuple[Penalised, ...]]:
+        """The same by whom they are about."""
+        told: dict[str, list[Penalised]] = {}
+        for penalty in self.lasting:
+            told.setdefault(penalty.about, []).append(penalty)
+        return MappingProxyType({about: tuple(penalties) for about, penalties in told.items()})
+
+    @cached_property
+    def usual_round_s(self) -> float:
+        """Median of the last rounds whose time is known; 0 without one."""
+        known = [view.round_s for view in self.history[-USUAL_ROUNDS:] if view.round_s > 0]
+        return statistics.median(known) if known else 0.0
+
+    def label(self, peer: str) -> str:
+        """A short name for a peer id."""
+        view = self.peers.get(peer)
+        return view.label if view else peer[-8:]
+
+    def behind(self, peer: str) -> int:
+        """Rounds that a peer is behind the newest committed anchor; 0 for one that nothing is known of."""
+        view = self.peers.get(peer)
+        return max(0, self.round - view.committed) if view else 0
+
+
+def to_json(swarm: Swarm) -> dict[str, Any]:
+    """What `status --json` prints, without the long histories."""
+    return {
+        "run": swarm.run,
+        "round": swarm.round,
+        "rounds": swarm.rounds,
+        "losses": [list(pair) for pair in swarm.losses],
+        "tokens": swarm.tokens,
+        "penalties": [dataclasses.asdict(penalty) for penalty in swarm.penalties],
+        "lasting": [dataclasses.asdict(penalty) for penalty in swarm.lasting],
+        "bytes_sent": swarm.bytes_sent,
+        "skipped": swarm.skipped,
+        "started_t": swarm.started_t,
+        "last_t": swarm.last_t,
+        "peers": [_peer_to_json(swarm, view) for view in swarm.peers.values()],
+    }
+
+
+_HISTORIES = frozenset({"commits", "norms", "losses", "speeds", "learning_rates", "spans", "ups", "downs", "evaluated"})
+
+
+def _peer_to_json(swarm: Swarm, view: PeerView) -> dict[str, Any]:
+    row = {each.name: getattr(view, each.name) for each in dataclasses.fields(view) if each.name not in _HISTORIES}
+    for name in ("transfer", "network", "device_figures", "forecast"):
+        row[name] = dataclasses.asdict(row[name]) if row[name] is not None else None
+    row["settings"] = dict(view.settings)
+    row["distances"] = dict(view.distances)
+    row["transfers"] = {what: dataclasses.asdict(transfer) for what, transfer in view.transfers.items()}
+    last = dataclasses.asdict(view.commits[-1]) if view.commits else None
+    return row | {"behind": swarm.behind(view.peer), "last_commit": last}

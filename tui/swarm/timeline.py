@@ -1,0 +1,83 @@
+"""Histories that stay small however long a run lasts: curves and lanes."""
+
+from __future__ import annotations
+
+from tui.swarm.snapshot import Point, Span
+
+SWARM_POINTS = 1024
+"""Of a curve of the whole swarm."""
+PEER_POINTS = 256
+"""Of a curve of one peer."""
+MAX_SPANS = 512
+"""Of the lane of one peer: some fifty rounds."""
+
+LONG_S = 1.0
+"""Over a shorter time no speed is computed."""
+
+_EXCHANGE = frozenset({"freeze", "group", "send", "judge", "reduce", "commit", "apply"})
+_STANDING = frozenset({"gone", "paused", "sync"})
+
+
+def add_point(points: list[Point], point: Point, limit: int) -> None:
+    """Append to a curve of at most `limit` points (even) that covers all of its time about evenly.
+
+    When it is full every second point goes. From half full on, a new point takes the place of the last one until
+    that is as far from the one before as all are on average, so the newest value is always there. A point that is
+    older than the last one is left out.
+    """
+    if points and point.t < points[-1].t:
+        return
+    if len(points) >= limit // 2:
+        gap_s = 2 * (points[-1].t - points[0].t) / limit
+        if point.t - points[-2].t < gap_s:
+            points[-1] = point
+            return
+    points.append(point)
+    if len(points) > limit:
+        points[:] = points[::2]
+
+
+def drop_rounds(points: list[Point], first: int) -> None:
+    """Forget what was measured in round `first` and later ones: they were undone."""
+    while points and points[-1].round >= first:
+        points.pop()
+
+
+def add_span(spans: list[Span], t: float, phase: str, round: int) -> None:
+    """From `t` on the peer does this. Nothing if it does so already."""
+    if spans:
+        last = spans[-1]
+        if (last.phase, last.round) == (phase, round):
+            return
+        t = max(t, last.t)
+        if last.phase == "idle" and t == last.t:
+            spans.pop()
+    spans.append(Span(t=t, phase=phase, round=round))
+    if len(spans) > MAX_SPANS:
+        del spans[0]
+
+
+def mark_tardy(spans: list[Span], t: float, phase: str, round: int) -> None:
+    """Show in a lane that the peer came late to `round`, or (phase `failed`) did not answer.
+
+    What it sent too slowly becomes late. A peer that had not come to sending is late from `t` on, when the round
+    was decided without it. One that was paused, catching up or gone is shown as that.
+    """
+    of_round = [index for index, span in enumerate(spans) if span.round == round]
+    sending = [index for index in of_round if spans[index].phase == "send"]
+    if not sending and (not spans or (spans[-1].round <= round and spans[-1].phase not in _STANDING)):
+        add_span(spans, t, phase, round)
+        return
+    for index in sending or of_round[-1:]:
+        if spans[index].phase not in _STANDING:
+            spans[index] = Span(t=spans[index].t, phase=phase, round=round)
+
+
+def is_exchanging(spans: list[Span]) -> bool:
+    """Whether the peer is between the end of its training and the next anchor."""
+    return bool(spans) and spans[-1].phase in _EXCHANGE
+
+
+def training_began(spans: list[Span], round: int) -> float | None:
+    """Since when the peer trains towards `round`, as far as its lane says."""
+    return next((span.t for span in reversed(spans) if span.round == round and span.phase == "train"), None)
