@@ -20,7 +20,7 @@ from bootstrap.report import Reporter
 from bootstrap.server import serve
 from dht.admission import LASTS_S
 from dht.errors import BadInput, HomefiresError
-from dht.fingerprint import words
+from dht.fingerprint import fingerprint_words
 from dht.identity import Identity
 from dht.process import die_with_parent, parent_gone
 from dht.reach.addresses import check_announce, check_dial, check_listen
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = _config(options)
         if options.check:
-            print(words(Identity.load_or_create(config.directory / "identity.key").peer_id))
+            print(fingerprint_words(Identity.load_or_create(config.directory / "identity.key").peer_id))
             return 0
         _run(config, report, parent_pid)
     except HomefiresError as error:

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgpack
 
-from bootstrap.members import Ended
-from dht.admission import FOR_EVER, LASTS_S, RENEWED_FROM, Admission, admit
-from dht.atomic_files import telling_full_disk
+from bootstrap.members import NonRenewals
+from dht.admission import FOR_EVER, LASTS_S, RENEWED_FROM, Admission, issue_admission
+from dht.atomic_files import raising_disk_full
 from dht.errors import BadInvite
 from dht.identity import Identity, public_key_of
 from dht.invite import parse
-from dht.quarantine import Orders
+from dht.quarantine import QuarantineList
 
 BOOK_FILE = "admitted"
 ADMITTED_MOST = 4096
@@ -40,13 +40,13 @@ class Answer:
         return packed
 
 
-class Book:
+class AdmissionBook:
     """Which peer was admitted for which token, and until when. A line is on disk before anybody hears of it."""
 
     def __init__(self, directory: Path, organiser: Identity, run: bytes, lasts_s: float = LASTS_S) -> None:
         assert lasts_s > 0
         self._path, self._organiser, self._run, self._lasts_s = directory / BOOK_FILE, organiser, run, lasts_s
-        self._ended = Ended(directory)
+        self._ended = NonRenewals(directory)
         self._used: dict[str, str] = {}
         """Single-use tokens, in hex, and by whom."""
         self._until: dict[str, float] = {}
@@ -58,7 +58,7 @@ class Book:
         """Everybody whose admission has not ended."""
         return frozenset(peer for peer, until in self._until.items() if until == FOR_EVER or until > now_s)
 
-    def answer(self, peer: str, text: str, orders: Orders, now_s: float) -> Answer:
+    def answer(self, peer: str, text: str, orders: QuarantineList, now_s: float) -> Answer:
         """Admit the peer that shows this invite; who was admitted before needs none, and gets the next in time.
 
         Raises DiskFull, BadInput for a damaged file.
@@ -72,7 +72,7 @@ class Book:
             return Answer(why=why)
         if not is_new and self._is_due(peer, now_s):
             self._write(peer, "", once=False, now_s=now_s)
-        return Answer(admission=admit(self._organiser, self._run, peer, self._until[peer]), is_new=is_new)
+        return Answer(admission=issue_admission(self._organiser, self._run, peer, self._until[peer]), is_new=is_new)
 
     def _is_due(self, peer: str, now_s: float) -> bool:
         """Whether there is to be a next one: else whoever asks every second would fill the book."""
@@ -100,7 +100,7 @@ class Book:
         until = round(now_s + self._lasts_s, 3)
         row = {"peer": peer, "token": token, "once": once, "at": round(now_s), "until": until}
         # Nobody else on this machine can read it: the token of an invite for many admits whoever knows it.
-        with telling_full_disk(self._path.parent), open(self._path, "ab", opener=_private) as file:
+        with raising_disk_full(self._path.parent), open(self._path, "ab", opener=_private) as file:
             # The line before may have been cut off by a crash.
             file.write(b"\n" + json.dumps(row).encode() + b"\n")
             file.flush()

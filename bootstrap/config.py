@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bootstrap.invites import Terms
+from bootstrap.invites import InviteTerms
 from dht.admission import LASTS_S
 from dht.errors import BadSpec
 from dht.reach.addresses import ALL_INTERFACES
@@ -27,7 +27,7 @@ class BootstrapConfig:
     announce: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     """Where else newcomers may dial: other nodes or peers of the run. For the invites alone."""
-    terms: Terms = field(default_factory=Terms)
+    terms: InviteTerms = field(default_factory=InviteTerms)
     health_port: int = 0
     """Of loopback; 0 serves no health page."""
     member_s: float = LASTS_S
@@ -60,7 +60,7 @@ def read_config(
         listen=listen or ALL_INTERFACES,
         announce=announce,
         also=also,
-        terms=Terms(admits=policy == "invited", single=single, lasts_s=lasts_s),
+        terms=InviteTerms(admits=policy == "invited", single=single, lasts_s=lasts_s),
         health_port=health_port,
         member_s=member_s,
     )

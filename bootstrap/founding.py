@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dht.atomic_files import write_whole
+from dht.atomic_files import write_atomic
 from dht.errors import BadInput, RunMismatch
 from dht.identity import Identity
-from dht.records import Genesis, Head, Malformed, Record, sign_record, unpack, unpack_body, verify_record
+from dht.records import Genesis, Malformed, PeerRecord, Record, sign_record, unpack, unpack_body, verify_record
 from dht.records import pack as pack_record
 from dht.topics import GENESIS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
+class FounderPool:
     """Who is here before genesis."""
 
     agreed: tuple[str, ...]
@@ -34,13 +34,13 @@ class Waiting:
         return self.agreed[:count]
 
 
-def look(heads: Mapping[str, Head]) -> Waiting:
+def look(heads: Mapping[str, PeerRecord]) -> FounderPool:
     """What the head records say, by peer id."""
     here = {peer: head for peer, head in heads.items() if head.round == -1 and head.state and not head.leaving}
     counts = Counter(head.state for head in here.values())
     # Of two equally common states the smaller digest, so that the answer does not depend on order.
     state = max(sorted(counts), key=counts.__getitem__, default=b"")
-    return Waiting(
+    return FounderPool(
         agreed=tuple(sorted(peer for peer, head in here.items() if head.state == state)),
         odd=tuple(sorted(peer for peer, head in here.items() if head.state != state)),
         state=state,
@@ -58,7 +58,7 @@ class GenesisFile:
     def decide(self, genesis: Genesis, now_s: float) -> None:
         """Write it down, for good. There is no second one."""
         assert self.genesis is None, "a run has one genesis"
-        write_whole(self._path, pack_record(self._sign(genesis, now_s)))
+        write_atomic(self._path, pack_record(self._sign(genesis, now_s)))
         self.genesis = genesis
 
     def restore(self, record: Record) -> bool:
@@ -66,7 +66,7 @@ class GenesisFile:
         genesis = self._mine(record)
         if genesis is None:
             return False
-        write_whole(self._path, pack_record(record))
+        write_atomic(self._path, pack_record(record))
         self.genesis = genesis
         return True
 

@@ -10,14 +10,14 @@ from contextlib import suppress
 from bootstrap.founding import GenesisFile
 from dht.errors import Unreachable
 from dht.node import Node
-from dht.records import MAX_RECORD_BYTES, Head, Malformed, Record, unpack
+from dht.records import MAX_RECORD_BYTES, Malformed, PeerRecord, Record, unpack
 
 ASK_S = 5.0
 ASK_MOST = 8
 """Peers at a time."""
 
 
-async def restore(node: Node, file: GenesisFile, heads: Mapping[str, Head]) -> bool:
+async def restore(node: Node, file: GenesisFile, heads: Mapping[str, PeerRecord]) -> bool:
     """Whether a peer that trains in this run already gave back what this organiser has signed."""
     training = [peer for peer, head in heads.items() if head.round >= 0]
     asked = random.sample(training, min(ASK_MOST, len(training)))

@@ -10,7 +10,7 @@ from contextlib import suppress
 from bootstrap.config import BootstrapConfig
 from bootstrap.invites import issue_all
 from bootstrap.report import Reporter
-from dht.atomic_files import write_whole
+from dht.atomic_files import write_atomic
 from dht.errors import DiskFull, Unreachable
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, MAX_ADDRESSES
@@ -23,7 +23,7 @@ CODE = "ADDRESS"
 log = logging.getLogger(__name__)
 
 
-class Issuer:
+class InviteIssuer:
     """Prints invites when the node has started; keeps one, after which `homefires invite` makes more.
 
     A router takes some seconds to let others in (UPnP), and nobody else knows the address before: until an address of
@@ -83,7 +83,7 @@ class Issuer:
             self._identity, run=self._config.name, spec_hash=self._config.spec_hash, addrs=addresses,
             terms=self._config.terms, now_s=time.time(),
         )  # fmt: skip
-        write_whole(self._config.directory / INVITE_FILE, texts[-1].encode(), private=True)  # it may hold a token
+        write_atomic(self._config.directory / INVITE_FILE, texts[-1].encode(), private=True)  # it may hold a token
         return texts
 
 

@@ -18,7 +18,7 @@ _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class InviteTerms:
     """What invites say. Raises BadInput for terms that contradict each other."""
 
     admits: bool = False
@@ -38,7 +38,7 @@ class Terms:
 
 
 def issue_all(
-    identity: Identity, *, run: str, spec_hash: bytes, addrs: tuple[str, ...], terms: Terms, now_s: float
+    identity: Identity, *, run: str, spec_hash: bytes, addrs: tuple[str, ...], terms: InviteTerms, now_s: float
 ) -> list[str]:
     """The texts of the invites, at least one. Raises BadAddress."""
     expires = now_s + terms.lasts_s if terms.lasts_s else None

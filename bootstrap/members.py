@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from dht.atomic_files import stamp_of, write_whole
+from dht.atomic_files import file_stamp, write_atomic
 from dht.errors import BadInput
 from dht.identity import public_key_of
 from dht.quarantine import MAX_REASON
@@ -20,7 +20,7 @@ NAMES_FILE = "names"
 """What members call themselves, as they said it last: written by the node, read by people alone."""
 
 
-class Ended:
+class NonRenewals:
     """Whom the organiser lets take part no longer than their admissions last: the file of a folder, as it is now."""
 
     def __init__(self, directory: Path) -> None:
@@ -30,7 +30,7 @@ class Ended:
 
     def look(self) -> dict[str, str]:
         """Reasons by peer. Raises BadInput for a damaged file."""
-        stamp = stamp_of(self._directory / ENDED_FILE)
+        stamp = file_stamp(self._directory / ENDED_FILE)
         if stamp != self._seen:
             self._reasons, self._seen = load_ended(self._directory), stamp
         return self._reasons
@@ -48,7 +48,7 @@ def load_names(directory: Path) -> dict[str, str]:
 
 def save_names(directory: Path, names: Mapping[str, str]) -> None:
     """For `load_names`. Raises DiskFull."""
-    write_whole(directory / NAMES_FILE, json.dumps(names, indent=1).encode())
+    write_atomic(directory / NAMES_FILE, json.dumps(names, indent=1).encode())
 
 
 def end(directory: Path, peer: str, reason: str) -> None:
@@ -69,7 +69,7 @@ def renew(directory: Path, peer: str) -> None:
 
 
 def _save(directory: Path, reasons: dict[str, str]) -> None:
-    write_whole(directory / ENDED_FILE, json.dumps(reasons, indent=1).encode())
+    write_atomic(directory / ENDED_FILE, json.dumps(reasons, indent=1).encode())
 
 
 def _load(path: Path, remedy: str) -> dict[str, str]:

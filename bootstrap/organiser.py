@@ -20,15 +20,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bootstrap.admissions import read_book
-from bootstrap.invites import Terms, issue_all, parse_duration_s
+from bootstrap.invites import InviteTerms, issue_all, parse_duration_s
 from bootstrap.members import end, load_ended, load_names, renew
 from bootstrap.quarantine_orders import ORDERS_FILE, lift, quarantine
 from dht.admission import FOR_EVER
 from dht.errors import BadInput, HomefiresError
-from dht.fingerprint import words
+from dht.fingerprint import fingerprint_words
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, MAX_ADDRESSES, Invite, parse
-from dht.quarantine import load_orders
+from dht.quarantine import load_quarantine
 from dht.reach.addresses import check_dial
 
 
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
 def _invite(options: argparse.Namespace) -> str:
     organiser, last = _open(options.dir)
     lasts_s = parse_duration_s("--expires", options.expires) if options.expires else 0.0
-    terms = Terms(admits=last.token is not None, single=options.count, lasts_s=lasts_s)
+    terms = InviteTerms(admits=last.token is not None, single=options.count, lasts_s=lasts_s)
     # What is asked for now comes first: of too many the last are left out.
     addrs = tuple(dict.fromkeys((*map(check_dial, options.also), *last.addrs)))[:MAX_ADDRESSES]
     texts = issue_all(organiser, run=last.run, spec_hash=last.spec_hash, addrs=addrs, terms=terms, now_s=time.time())
@@ -99,9 +99,9 @@ def _lift(options: argparse.Namespace) -> str:
 
 def _list(options: argparse.Namespace) -> str:
     organiser, last = _open(options.dir)
-    kept_out = load_orders(options.dir / ORDERS_FILE, last.spec_hash, organiser.peer_id).quarantined
+    kept_out = load_quarantine(options.dir / ORDERS_FILE, last.spec_hash, organiser.peer_id).quarantined
     lines = [f"{peer}  {reason}" for peer, reason in sorted(kept_out.items())]
-    return "\n".join(lines or [f"nobody is in quarantine in {last.run} of {words(organiser.peer_id)}"])
+    return "\n".join(lines or [f"nobody is in quarantine in {last.run} of {fingerprint_words(organiser.peer_id)}"])
 
 
 def _members(options: argparse.Namespace) -> str:
@@ -113,7 +113,7 @@ def _members(options: argparse.Namespace) -> str:
         f"{f'; not renewed: {ended[peer]}' if peer in ended else ''}"
         for peer in sorted(until)
     ]
-    return "\n".join(lines or [f"nobody was admitted to {last.run} of {words(organiser.peer_id)}"])
+    return "\n".join(lines or [f"nobody was admitted to {last.run} of {fingerprint_words(organiser.peer_id)}"])
 
 
 def _when(until: float, now_s: float) -> str:

@@ -15,16 +15,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from bootstrap.admissions import Book
+from bootstrap.admissions import AdmissionBook
 from bootstrap.members import load_names, save_names
 from bootstrap.quarantine_orders import OrdersFile
 from bootstrap.status_page import Health
-from dht.access import Roster
+from dht.access import AccessList
 from dht.errors import BadInput, DiskFull, Unreachable
 from dht.node import Node
 from dht.reach.addresses import can_be_dialled, peer_id_in
-from dht.reach.peer_store import Remembered
-from dht.records import Head, Malformed, unpack_body
+from dht.reach.peer_store import PeerStore
+from dht.records import Malformed, PeerRecord, unpack_body
 from dht.topics import HEAD
 
 PEERS_FILE = "peers.json"
@@ -37,7 +37,7 @@ NOTE_MOST = 4
 log = logging.getLogger(__name__)
 
 
-def is_relayed(peer: str, book: Book | None, orders: OrdersFile, guests: Roster, now_s: float) -> bool:
+def is_relayed(peer: str, book: AdmissionBook | None, orders: OrdersFile, guests: AccessList, now_s: float) -> bool:
     """Whether this node passes on what the peer and others say who cannot dial each other: of members, and of `guests`
     who have shown an admission that is not in the book."""
     if peer in orders.look().quarantined:
@@ -54,29 +54,31 @@ def _names_in(directory: Path) -> dict[str, str]:
         return {}
 
 
-class Around:
+class PeerMonitor:
     """Reads the board for a node. `book` is that of its members, in a run that has some."""
 
-    def __init__(self, node: Node, directory: Path, book: Book | None, orders: OrdersFile, health: Health) -> None:
+    def __init__(
+        self, node: Node, directory: Path, book: AdmissionBook | None, orders: OrdersFile, health: Health
+    ) -> None:
         self.health = health
         self._node, self._book, self._orders = node, book, orders
         self._directory, self._names = directory, _names_in(directory)
-        self._remembered = Remembered(directory / PEERS_FILE)
+        self._remembered = PeerStore(directory / PEERS_FILE)
         self._in_turn = deque(self._remembered.addresses)
         self._look_at = 0.0
 
-    async def heads(self) -> dict[str, Head]:
+    async def heads(self) -> dict[str, PeerRecord]:
         """By peer id what everybody on the board says of itself, kept out or not."""
-        heads: dict[str, Head] = {}
+        heads: dict[str, PeerRecord] = {}
         for peer, record in (await self._node.board.read(HEAD)).items():
             with suppress(Malformed):
                 body = unpack_body(record)
-                if isinstance(body, Head):
+                if isinstance(body, PeerRecord):
                     heads[peer] = body
         self.health.see(heads)
         return heads
 
-    def let_in(self, heads: Mapping[str, Head]) -> dict[str, Head]:
+    def let_in(self, heads: Mapping[str, PeerRecord]) -> dict[str, PeerRecord]:
         """Those of them whose word is listened to."""
         kept_out, members = self._orders.look().quarantined, self._members()
         return {
@@ -103,7 +105,7 @@ class Around:
         with suppress(Unreachable):
             await self._node.reach(address, DIAL_S)
 
-    async def _remember(self, heads: Mapping[str, Head]) -> None:
+    async def _remember(self, heads: Mapping[str, PeerRecord]) -> None:
         """Write down where those are whose addresses are new, if there is a connection with them."""
         try:
             connected = await self._node.connections()
@@ -112,13 +114,14 @@ class Around:
             return
         known = set(self._remembered.addresses)
         moved = [
-            peer for peer, head in heads.items()
+            peer
+            for peer, head in heads.items()
             if peer in connected and not known.issuperset(_addresses_of(peer, head))
-        ]  # fmt: skip
+        ]
         for peer in random.sample(moved, min(NOTE_MOST, len(moved))):
             self._remembered.note(peer, heads[peer].addrs)
 
-    def _note_names(self, heads: Mapping[str, Head]) -> None:
+    def _note_names(self, heads: Mapping[str, PeerRecord]) -> None:
         members = self._members() or ()
         names = self._names | {peer: head.name for peer, head in heads.items() if peer in members and head.name}
         if names == self._names:
@@ -135,5 +138,5 @@ class Around:
         return None if self._book is None else self._book.members(time.time())
 
 
-def _addresses_of(peer: str, head: Head) -> list[str]:
+def _addresses_of(peer: str, head: PeerRecord) -> list[str]:
     return [address for address in head.addrs if can_be_dialled(address) and peer_id_in(address) == peer]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from dht.atomic_files import write_whole
+from dht.atomic_files import write_atomic
 from dht.errors import BadInput
 
 PORTS_FILE = "ports"
@@ -16,13 +16,13 @@ _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where a node that listens on all interfaces is sure to listen, too."""
 
 
-def again(directory: Path, listen: Sequence[str]) -> tuple[str, ...]:
+def restore_ports(directory: Path, listen: Sequence[str]) -> tuple[str, ...]:
     """The addresses to listen on, with the ports that this folder keeps in the place of 0. Raises BadInput."""
     kept = _load(directory)
     return tuple(_with_port(address, kept[address]) if address in kept else address for address in listen)
 
 
-def keep(directory: Path, listen: Sequence[str], addresses: Sequence[str]) -> None:
+def save_ports(directory: Path, listen: Sequence[str], addresses: Sequence[str]) -> None:
     """Keep the ports that the system has picked, as the node's `addresses` tell them; those kept before stay.
 
     Raises DiskFull, BadInput.
@@ -30,7 +30,7 @@ def keep(directory: Path, listen: Sequence[str], addresses: Sequence[str]) -> No
     kept = _load(directory)
     picked = {address: port for address in listen if (port := _picked(address, addresses))}
     if not picked.keys() <= kept.keys():
-        write_whole(directory / PORTS_FILE, json.dumps(picked | kept, indent=1).encode())
+        write_atomic(directory / PORTS_FILE, json.dumps(picked | kept, indent=1).encode())
 
 
 def _picked(listen: str, addresses: Sequence[str]) -> int | None:

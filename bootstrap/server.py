@@ -13,28 +13,28 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, null
 from importlib.metadata import PackageNotFoundError, version
 
 from bootstrap import ports
-from bootstrap.admissions import Book
+from bootstrap.admissions import AdmissionBook
 from bootstrap.config import BootstrapConfig
-from bootstrap.founding import GenesisFile, Waiting, look
+from bootstrap.founding import FounderPool, GenesisFile, look
 from bootstrap.genesis_recovery import restore
-from bootstrap.invite_issuer import Issuer
-from bootstrap.peer_monitor import Around, is_relayed
+from bootstrap.invite_issuer import InviteIssuer
+from bootstrap.peer_monitor import PeerMonitor, is_relayed
 from bootstrap.quarantine_orders import OrdersFile
 from bootstrap.report import Reporter
 from bootstrap.status_page import Health
-from dht.access import Roster
+from dht.access import AccessList
 from dht.bounded_log import bounding
-from dht.directory_lock import hold_directory
+from dht.directory_lock import lock_directory
 from dht.errors import BadInput, DiskFull, PortInUse, Unreachable
-from dht.fingerprint import words
+from dht.fingerprint import fingerprint_words
 from dht.identity import Identity
 from dht.node import NetworkConfig, Node, open_node
 from dht.reach.addresses import are_loopback
 from dht.reach.bandwidth_probe import serve_probes
-from dht.reach.dial_back import serve_knocks
+from dht.reach.dial_back import serve_dial_back
 from dht.records import Genesis, Malformed, pack
-from dht.rejections import Code
-from dht.streams.outbound import LinkLimits
+from dht.rejections import RejectCode
+from dht.streams.outbound import StreamLimits
 from dht.topics import GENESIS, GENESIS_TTL_S
 from peer.telemetry.http import serving
 
@@ -47,23 +47,28 @@ log = logging.getLogger(__name__)
 
 async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) -> None:
     """Run until `stop` is set. Raises the errors of `open_node`, DirectoryBusy, RunMismatch."""
-    with hold_directory(config.directory):
+    with lock_directory(config.directory):
         identity = Identity.load_or_create(config.directory / "identity.key")
         report.run, report.peer = config.spec_hash.hex()[:16], identity.peer_id
         file = GenesisFile(config.directory / "genesis", identity, config.spec_hash)
         orders = OrdersFile(config.directory, config.spec_hash, identity.peer_id, report)
-        book = Book(config.directory, identity, config.spec_hash, config.member_s) if config.terms.admits else None
+        book = (
+            AdmissionBook(config.directory, identity, config.spec_hash, config.member_s)
+            if config.terms.admits
+            else None
+        )
         health = Health(config.name, config.directory, config.founders, time.time())
         report.listener = health.note
         report("PeerStarted", name="bootstrap", version=_version(), directory=str(config.directory))
-        text = f"who joins is shown these words for you; tell them to people by another way: {words(identity.peer_id)}"
+        words = fingerprint_words(identity.peer_id)
+        text = f"who joins is shown these words for you; tell them to people by another way: {words}"
         report("AlertRaised", level="info", code="FINGERPRINT", text=text)
         with _forgiving_when(stop), _pages(config, health), bounding(config.directory / "bootstrap.log"):
             async with _open(config, report) as node:
                 _answer(config, node, file, orders, book, report)
-                issuer = Issuer(config, identity, node, report)
+                issuer = InviteIssuer(config, identity, node, report)
                 await issuer.issue()
-                around = Around(node, config.directory, book, orders, health)
+                around = PeerMonitor(node, config.directory, book, orders, health)
                 await around.meet_again()
                 await _found(config, node, file, report, stop, around, issuer)
                 if file.genesis is not None:
@@ -75,7 +80,7 @@ async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) 
 @asynccontextmanager
 async def _open(config: BootstrapConfig, report: Reporter) -> AsyncIterator[Node]:
     """The node, at the ports of its earlier life, which its invites name. Raises the errors of `open_node`."""
-    listen = ports.again(config.directory, config.listen)
+    listen = ports.restore_ports(config.directory, config.listen)
     async with AsyncExitStack() as stack:
         try:
             node = await stack.enter_async_context(open_node(_network(config, listen)))
@@ -90,7 +95,7 @@ async def _open(config: BootstrapConfig, report: Reporter) -> AsyncIterator[Node
             log.warning("%s", text)  # of a service nobody sees the events
             report("AlertRaised", level="error", code="ADDRESS", text=text)
             node = await stack.enter_async_context(open_node(_network(config, config.listen)))
-        ports.keep(config.directory, config.listen, await node.addresses())
+        ports.save_ports(config.directory, config.listen, await node.addresses())
         yield node
 
 
@@ -102,7 +107,12 @@ def _pages(config: BootstrapConfig, health: Health) -> Iterator[None]:
 
 
 def _answer(
-    config: BootstrapConfig, node: Node, file: GenesisFile, orders: OrdersFile, book: Book | None, report: Reporter
+    config: BootstrapConfig,
+    node: Node,
+    file: GenesisFile,
+    orders: OrdersFile,
+    book: AdmissionBook | None,
+    report: Reporter,
 ) -> None:
     """Serve newcomers and peers from now on."""
     node.refusals.hear = lambda code, who, why: report(
@@ -111,16 +121,16 @@ def _answer(
     node.serve("spec", lambda: config.spec)
     node.serve("genesis", lambda: _packed_genesis(file))
     serve_probes(node)
-    serve_knocks(node)
+    serve_dial_back(node)
     node.answer("orders", orders.answer)
-    guests = Roster(config.spec_hash, node.peer_id, asks_admission=True)
+    guests = AccessList(config.spec_hash, node.peer_id, asks_admission=True)
     node.relay_for(lambda peer: is_relayed(peer, book, orders, guests, time.time()))
     if book is not None:
         _admit_who_asks(node, book, orders, report)
         _take_in_guests(node, guests)
 
 
-def _admit_who_asks(node: Node, book: Book, orders: OrdersFile, report: Reporter) -> None:
+def _admit_who_asks(node: Node, book: AdmissionBook, orders: OrdersFile, report: Reporter) -> None:
     async def answer(peer: str, request: bytes) -> bytes | None:
         try:
             answered = book.answer(peer, request.decode(errors="replace"), orders.look(), time.time())
@@ -128,10 +138,10 @@ def _admit_who_asks(node: Node, book: Book, orders: OrdersFile, report: Reporter
             report("AlertRaised", level="error", code="DISK", text=f"{peer} waits for its admission: {error}")
             return None
         except BadInput as error:
-            report("AlertRaised", level="error", code=Code.TOKEN, text=f"{peer} waits for its admission: {error}")
+            report("AlertRaised", level="error", code=RejectCode.TOKEN, text=f"{peer} waits for its admission: {error}")
             return None
         if answered.admission is None:
-            node.refusals(Code.TOKEN, peer, f"it is not admitted: {answered.why}")
+            node.refusals(RejectCode.TOKEN, peer, f"it is not admitted: {answered.why}")
         elif answered.is_new:
             text = f"{peer} is admitted, one of {len(book.members(time.time()))} members"
             report("AlertRaised", level="info", code="ADMITTED", text=text)
@@ -140,14 +150,14 @@ def _admit_who_asks(node: Node, book: Book, orders: OrdersFile, report: Reporter
     node.answer("admit", answer)
 
 
-def _take_in_guests(node: Node, guests: Roster) -> None:
+def _take_in_guests(node: Node, guests: AccessList) -> None:
     """Whoever shows an admission that is in no book, as the organiser's own watcher does, is relayed for, too."""
 
     async def answer(peer: str, request: bytes) -> bytes | None:
         try:
             guests.learn(peer, request)
         except Malformed as error:
-            node.refusals(Code.STRANGER, peer, f"what it shows is no admission: {error}")
+            node.refusals(RejectCode.STRANGER, peer, f"what it shows is no admission: {error}")
             return None
         return b""
 
@@ -155,11 +165,11 @@ def _take_in_guests(node: Node, guests: Roster) -> None:
 
 
 async def _found(
-    config: BootstrapConfig, node: Node, file: GenesisFile, report: Reporter, stop: asyncio.Event, around: Around,
-    issuer: Issuer,
+    config: BootstrapConfig, node: Node, file: GenesisFile, report: Reporter, stop: asyncio.Event, around: PeerMonitor,
+    issuer: InviteIssuer,
 ) -> None:  # fmt: skip
     """Wait until enough peers agree on the initial state, then decide who founds the run."""
-    last: Waiting | None = None
+    last: FounderPool | None = None
     while file.genesis is None and not stop.is_set():
         heads = await around.heads()
         seen = look(around.let_in(heads))
@@ -182,7 +192,7 @@ async def _found(
         report("AlertRaised", level="info", code="GENESIS", text=text)
 
 
-def _say_who_waits(seen: Waiting, count: int, report: Reporter) -> None:
+def _say_who_waits(seen: FounderPool, count: int, report: Reporter) -> None:
     if seen.odd:
         text = (
             f"these peers start from other initial parameters than the {len(seen.agreed)} others: {', '.join(seen.odd)}"
@@ -200,7 +210,7 @@ def _say_who_waits(seen: Waiting, count: int, report: Reporter) -> None:
 
 
 async def _stay(
-    node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile, around: Around, issuer: Issuer
+    node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile, around: PeerMonitor, issuer: InviteIssuer
 ) -> None:
     """The run has begun: go on saying who founded it, obey the organiser's orders, and look who is there."""
     due_at = 0.0
@@ -229,7 +239,7 @@ def _network(config: BootstrapConfig, listen: tuple[str, ...]) -> NetworkConfig:
         listen=listen,
         announce=config.announce,
         public=not are_loopback(listen),
-        limits=LinkLimits(incoming_streams=0),  # it takes no part in rounds: frames would only fill its memory
+        limits=StreamLimits(incoming_streams=0),  # it takes no part in rounds: frames would only fill its memory
     )
 
 

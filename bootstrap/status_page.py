@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from dht.records import Head
+from dht.records import PeerRecord
 from peer.telemetry.http import Page, Pages
 from peer.telemetry.metrics import Metrics
 
@@ -69,7 +69,7 @@ class Health:
         """The run has begun, now or before this process."""
         self._has_begun = True
 
-    def see(self, heads: Mapping[str, Head]) -> None:
+    def see(self, heads: Mapping[str, PeerRecord]) -> None:
         """Take in what the board says."""
         seen = tuple(
             Seen(

@@ -10,20 +10,20 @@ import time
 from collections.abc import Callable, Collection
 
 from dht.admission import Admission, read_admission
-from dht.quarantine import Orders
-from dht.rejections import Code
+from dht.quarantine import QuarantineList
+from dht.rejections import RejectCode
 
 REMEMBERED_MOST = 4096
 """Admissions. Those shown last; they are checked again when they are shown again."""
 
 
-class Roster:
+class AccessList:
     """What the organiser has signed of other peers. `clock` is Unix time in seconds."""
 
     def __init__(
         self, run: bytes, organiser: str, *, asks_admission: bool, clock: Callable[[], float] = time.time
     ) -> None:
-        self.orders = Orders()
+        self.orders = QuarantineList()
         self.needed: Callable[[], Collection[str]] = lambda: ()
         """Who votes or is a member in the round that is being made: such peers finish it, kept out or not."""
         self.asks_admission = asks_admission
@@ -44,7 +44,7 @@ class Roster:
         if len(self._admitted) > REMEMBERED_MOST:
             del self._admitted[next(iter(self._admitted))]
 
-    def obey(self, orders: Orders) -> bool:
+    def obey(self, orders: QuarantineList) -> bool:
         """Whether these are newer than those that were known; then they count."""
         if orders.number <= self.orders.number:
             return False
@@ -57,16 +57,16 @@ class Roster:
         ended = (peer for peer, admission in self._admitted.items() if admission.is_over(now_s))
         return frozenset((*self.orders.quarantined, *(ended if self.asks_admission else ())))
 
-    def why_not(self, peer: str) -> tuple[Code, str] | None:
+    def why_not(self, peer: str) -> tuple[RejectCode, str] | None:
         """Why this peer does not work with another; None if it does."""
         reason = self.orders.quarantined.get(peer)
         if reason is not None and peer not in self.needed():
-            return Code.QUARANTINE, f"the organiser keeps it out: {reason}"
+            return RejectCode.QUARANTINE, f"the organiser keeps it out: {reason}"
         if not self.asks_admission or peer == self._organiser:
             return None
         admission = self._admitted.get(peer)
         if admission is None:
-            return Code.STRANGER, "it shows no admission of the organiser"
+            return RejectCode.STRANGER, "it shows no admission of the organiser"
         if admission.is_over(self._clock()) and peer not in self.needed():
-            return Code.STRANGER, "its admission is over"
+            return RejectCode.STRANGER, "its admission is over"
         return None

@@ -47,7 +47,7 @@ class Admission:
         return packed
 
 
-def admit(organiser: Identity, run: bytes, peer: str, expires: float = FOR_EVER) -> Admission:
+def issue_admission(organiser: Identity, run: bytes, peer: str, expires: float = FOR_EVER) -> Admission:
     """Let a peer take part."""
     return Admission(peer, float(expires), organiser.sign(run, _KIND, _signed_part(peer, expires)))
 

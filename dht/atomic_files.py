@@ -14,13 +14,13 @@ import msgpack
 from dht.errors import BadInput, DiskFull
 
 
-def write_whole(path: Path, payload: bytes, *, private: bool = False) -> None:
+def write_atomic(path: Path, payload: bytes, *, private: bool = False) -> None:
     """Replace a small file so that after a crash it holds either the old bytes or the new ones; on disk at return.
 
     Nobody else can ever read a `private` one (0600). Raises DiskFull, and then the old bytes are there.
     """
     scratch = path.with_name(path.name + ".new")
-    with telling_full_disk(path.parent):
+    with raising_disk_full(path.parent):
         if private:
             scratch.unlink(missing_ok=True)  # whatever its mode is
         _write(scratch, payload, 0o600 if private else 0o666)
@@ -28,14 +28,14 @@ def write_whole(path: Path, payload: bytes, *, private: bool = False) -> None:
         sync_folder(path.parent)
 
 
-def write_new(path: Path, payload: bytes) -> None:
+def write_exclusive(path: Path, payload: bytes) -> None:
     """Write a small file (0600) that must not exist: whole and on disk at return, or not there at all.
 
     Raises FileExistsError, DiskFull.
     """
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # in a folder where anything may lie
     try:
-        with telling_full_disk(path.parent):
+        with raising_disk_full(path.parent):
             _write(scratch, payload, 0o600)
             _move_unless_there(scratch, path)
             sync_folder(path.parent)
@@ -71,8 +71,8 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def stamp_of(path: Path) -> tuple[int, int] | None:
-    """What changes when `write_whole` replaces a file, which others then read again; None if there is none."""
+def file_stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when `write_atomic` replaces a file, which others then read again; None if there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def stamp_of(path: Path) -> tuple[int, int] | None:
 
 
 @contextmanager
-def telling_full_disk(folder: Path) -> Iterator[None]:
+def raising_disk_full(folder: Path) -> Iterator[None]:
     """Raises DiskFull where the system says that a disk or a quota is full."""
     try:
         yield
@@ -92,7 +92,7 @@ def telling_full_disk(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def naming_damage(path: Path) -> Iterator[None]:
+def raising_damaged(path: Path) -> Iterator[None]:
     """Raises BadInput that names `path` for bytes that do not parse or a file that is gone."""
     try:
         yield

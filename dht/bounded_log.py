@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dht.atomic_files import telling_full_disk
+from dht.atomic_files import raising_disk_full
 from dht.errors import DiskFull
 
 MOST_BYTES = 8 << 20
@@ -32,7 +32,7 @@ def bound(path: Path, most_bytes: int = MOST_BYTES) -> bool:
     copy = path.with_name(f"{path.name}.1")
     scratch = path.with_name(f"{path.name}.1.new")
     try:
-        with telling_full_disk(path.parent):
+        with raising_disk_full(path.parent):
             shutil.copyfile(path, scratch)
             scratch.chmod(path.stat().st_mode & 0o777)
             scratch.replace(copy)

@@ -57,7 +57,7 @@ def pack_time(now_s: float) -> bytes:
     return struct.pack(">d", now_s)
 
 
-class Watch:
+class ClockWatch:
     """Says when a clock that was right is to be compared again. Both clocks are in seconds; `steady` never jumps."""
 
     def __init__(self, wall: Clock, steady: Clock) -> None:

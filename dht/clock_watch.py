@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from dht.clock import LOOK_S, Watch
+from dht.clock import LOOK_S, ClockWatch
 from dht.errors import Unreachable
 from dht.node import Node
 
@@ -14,7 +14,7 @@ WITNESSES = 2
 """So many must disagree with a clock that has not jumped: of two machines either may be wrong."""
 
 
-async def keep_time(node: Node, others: Callable[[], Iterable[str]], watch: Watch) -> None:
+async def watch_clock(node: Node, others: Callable[[], Iterable[str]], watch: ClockWatch) -> None:
     """Until it is wrong; then raises ClockOff.
 
     Asked are all of `others` to whom there is a connection: whom rounds need, and the nodes of the invite. Anybody

@@ -17,7 +17,7 @@ BETWEEN_TRIES_S = 0.05
 
 
 @contextmanager
-def hold_directory(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path) -> Iterator[None]:
     """Hold `directory`/run/lock; the kernel frees it however this process ends. Raises DirectoryBusy.
 
     Makes the directory and its folder `run` (0700) if they do not exist.

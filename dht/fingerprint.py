@@ -15,7 +15,7 @@ WORDS = 8
 """64 bits: nobody makes a second key with the same words by trying."""
 
 
-def words(peer_id: str) -> str:
+def fingerprint_words(peer_id: str) -> str:
     """The fingerprint of an Ed25519 peer id, for people: always the same `WORDS` words with a space between."""
     key = public_key_of(peer_id)
     assert key is not None, peer_id

@@ -14,7 +14,7 @@ import msgpack
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from dht.atomic_files import write_new
+from dht.atomic_files import write_exclusive
 from dht.errors import BadInput
 
 PUBLIC_KEY_BYTES = 32
@@ -78,7 +78,7 @@ class Identity:
     def save(self, path: Path) -> None:
         """Write the key file into a folder that is there. Raises DiskFull, and BadInput if there is a file already."""
         try:
-            write_new(path, self.to_bytes())
+            write_exclusive(path, self.to_bytes())
         except FileExistsError as error:
             raise BadInput(f"{path} has come into being meanwhile; it is not replaced") from error
 

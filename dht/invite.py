@@ -23,7 +23,7 @@ from typing import Any
 
 import msgpack
 
-from dht.atomic_files import write_whole
+from dht.atomic_files import write_atomic
 from dht.errors import BadAddress, BadInvite, RunMismatch
 from dht.identity import Identity, public_key_of, verify
 from dht.reach.addresses import check_dial
@@ -144,7 +144,7 @@ def read_text(named: str) -> str:
     return text
 
 
-def keep(invite: Invite, directory: Path) -> Path:
+def save_in(invite: Invite, directory: Path) -> Path:
     """Have it in the folder of a peer, where every start of that peer finds it; its path.
 
     Raises DiskFull, and RunMismatch if another run's is there: its peer may be at work, and start its link again.
@@ -160,12 +160,12 @@ def keep(invite: Invite, directory: Path) -> Path:
         )
     if kept is None or kept.text != invite.text:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(path, invite.text.encode(), private=True)
+        write_atomic(path, invite.text.encode(), private=True)
     return path
 
 
 @contextmanager
-def in_a_file(text: str) -> Iterator[str]:
+def as_temporary_file(text: str) -> Iterator[str]:
     """A file (0600) that holds it while the block lasts, for a child that has no folder of its own; its path."""
     handle, path = tempfile.mkstemp(prefix="hf-invite-")
     try:

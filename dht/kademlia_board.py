@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from dht.record_validator import bound_storage, make_validator
-from dht.records import Malformed, Record, acceptable, pack, unpack
-from dht.rejections import Refusals
+from dht.records import Malformed, Record, is_current, pack, unpack
+from dht.rejections import RejectionLog
 from dht.topics import MAX_TTL_S, dht_key
 
 TIMEOUT_S = 15.0
@@ -32,7 +32,7 @@ class DhtBoard:
     async def publish(self, topic: str, record: Record, ttl_s: float) -> bool:
         """Store the record on the nodes nearest to the topic's key."""
         assert 0 < ttl_s <= MAX_TTL_S, ttl_s
-        if record.kind != topic or not acceptable(record, self._run, time.time()):
+        if record.kind != topic or not is_current(record, self._run, time.time()):
             return False
         key = dht_key(topic, self._run)
         try:
@@ -59,7 +59,7 @@ class DhtBoard:
         return records
 
 
-async def start_dht(p2p: Any, run: bytes, met: Sequence[str], refusals: Refusals, *, client_mode: bool) -> Any:
+async def start_dht(p2p: Any, run: bytes, met: Sequence[str], refusals: RejectionLog, *, client_mode: bool) -> Any:
     """A hivemind DHTNode that holds and believes the records of `run` alone; it begins with the addresses `met`."""
     from hivemind.dht import DHTNode
     from hivemind.dht.protocol import DHTProtocol

@@ -25,9 +25,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from dht.atomic_files import write_new
+from dht.atomic_files import write_exclusive
 from dht.errors import BadInput, HomefiresError
-from dht.fingerprint import words
+from dht.fingerprint import fingerprint_words
 from dht.identity import Identity
 
 KEY_FILE = "identity.key"
@@ -51,7 +51,7 @@ def export_key(directory: Path, target: Path, ask: Ask) -> Identity:
     if ask("The same again: ") != passphrase:
         raise BadInput("the two passphrases differ; nothing was written")
     try:
-        write_new(target, seal(identity, passphrase) + b"\n")
+        write_exclusive(target, seal(identity, passphrase) + b"\n")
     except OSError as error:
         raise BadInput(f"{target} cannot be written ({error.strerror or 'it exists'}); name another file") from error
     return identity
@@ -132,7 +132,7 @@ def _done(options: argparse.Namespace, ask: Ask) -> str:
 
 
 def _describe(identity: Identity) -> str:
-    return f"{identity.peer_id}\n{words(identity.peer_id)}"
+    return f"{identity.peer_id}\n{fingerprint_words(identity.peer_id)}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,15 +17,15 @@ from dht.daemon import Daemon, DaemonConfig, open_daemon
 from dht.errors import BadAddress, ClockOff, Unreachable
 from dht.kademlia_board import DhtBoard, start_dht
 from dht.reach.addresses import CIRCUIT, check_announce, check_dial, check_listen, is_circuit, peer_id_in
-from dht.reach.dialer import dial_first, stay_in_touch, without_me
-from dht.reach.peer_store import Remembered
-from dht.reach.relay import Relay, Serves, hold_slot, nobody
-from dht.rejections import Code, Refusals
+from dht.reach.dialer import dial_any, keep_dialling, others_of
+from dht.reach.peer_store import PeerStore
+from dht.reach.relay import Relay, Serves, nobody, reserve
+from dht.rejections import RejectCode, RejectionLog
 from dht.streams.base import MAX_FRAME_BYTES, Streams
-from dht.streams.outbound import LetsIn, LinkLimits, PeerStreams
-from dht.streams.rpc import Answer, Provider, Questions
-from dht.streams.shaper import Line
-from dht.streams.traffic import Tally
+from dht.streams.outbound import AllowPeer, Libp2pStreams, StreamLimits
+from dht.streams.rpc import Answer, Handler, Rpc
+from dht.streams.shaper import Shaper
+from dht.streams.traffic import TrafficCounter
 from dht.streams.uplink_estimator import FASTEST_BPS
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class NetworkConfig:
     """Use the DHT without serving it."""
     start_timeout_s: float = 15.0
     dial_timeout_s: float = 15.0
-    limits: LinkLimits = field(default_factory=LinkLimits)
+    limits: StreamLimits = field(default_factory=StreamLimits)
     upload_bps: float = 0.0
     """Bits per second that leave this node by streams, questions and answers, at most; 0 means no cap."""
     download_bps: float = 0.0
@@ -75,18 +75,18 @@ class Node:
     """Made by `open_node`."""
 
     def __init__(
-        self, config: NetworkConfig, daemon: Daemon, board: Board, streams: PeerStreams,
-        refusals: Refusals | None = None, remembered: Remembered | None = None,
+        self, config: NetworkConfig, daemon: Daemon, board: Board, streams: Libp2pStreams,
+        refusals: RejectionLog | None = None, remembered: PeerStore | None = None,
     ) -> None:  # fmt: skip
         self.peer_id = daemon.peer_id
-        self.refusals = refusals or Refusals()
+        self.refusals = refusals or RejectionLog()
         self._remembered = remembered
         self.board = board
         self.streams: Streams = streams
         self._config = config
         self._daemon = daemon
         self._links = streams
-        self._questions = Questions(daemon, streams, _protocol(config.run, "ask"), config.limits)
+        self._questions = Rpc(daemon, streams, _protocol(config.run, "ask"), config.limits)
         self._relay = Relay(daemon, nobody)
         self._slots: tuple[str, ...] = ()
         self._found_at: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class Node:
         return round(min(*known, FASTEST_BPS)) if known else 0
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> TrafficCounter:
         """Bytes with each peer: streams, questions and answers, without what the DHT and the daemon themselves say."""
         return self._links.tally
 
@@ -128,7 +128,7 @@ class Node:
         return await self._daemon.addresses()
 
     @property
-    def found_at(self) -> tuple[str, ...]:
+    def addresses_of(self) -> tuple[str, ...]:
         """What `addresses` said at the last look: a router that has restarted, or is asked for a port, changes it."""
         return self._found_at
 
@@ -151,12 +151,12 @@ class Node:
         """
         if self._config.wants_relays:
             connected = await self._daemon.connections()
-            named = dict.fromkeys(map(peer_id_in, without_me(self._daemon, self._config.bootstrap)))
+            named = dict.fromkeys(map(peer_id_in, others_of(self._daemon, self._config.bootstrap)))
             peers = [peer for peer in named if peer in connected]
-            held = await asyncio.gather(*(hold_slot(self._daemon, peer, _SLOT_TIMEOUT_S) for peer in peers))
+            held = await asyncio.gather(*(reserve(self._daemon, peer, _SLOT_TIMEOUT_S) for peer in peers))
             self._slots = tuple(peer for peer, holds in zip(peers, held, strict=True) if holds)
 
-    async def leave_relays(self) -> None:
+    async def drop_relayed(self) -> None:
         """Have what goes to a peer through a relay go straight, where there is a way by now: a hole in two routers.
 
         Raises Unreachable if the daemon is gone.
@@ -185,7 +185,7 @@ class Node:
         await self.board.meet(peer_id_in(address))
 
     async def round_trip_s(self, peer_id: str, timeout_s: float) -> float:
-        """See `Questions.round_trip_s`."""
+        """See `Rpc.round_trip_s`."""
         return await self._questions.round_trip_s(peer_id, timeout_s)
 
     @property
@@ -247,30 +247,30 @@ class Node:
             return True
         return False
 
-    def guard(self, lets_in: LetsIn, open_names: Container[str]) -> None:
+    def guard(self, lets_in: AllowPeer, open_names: Container[str]) -> None:
         """From now on take streams, and questions for other than these names, from those alone who are let in.
 
         Streams that are open end: whoever may come in opens another.
         """
         self._links.lets_in, self._questions.open_names = lets_in, open_names
-        self._links.cut_all()
+        self._links.close_all()
 
     def cut(self, peer_id: str) -> None:
         """End the streams of a peer that is not let in any more."""
         self._links.cut(peer_id)
 
-    def serve(self, name: str, provider: Provider) -> None:
-        """See `Questions.serve`."""
+    def serve(self, name: str, provider: Handler) -> None:
+        """See `Rpc.serve`."""
         self._questions.serve(name, provider)
 
     def answer(self, name: str, answer: Answer) -> None:
-        """See `Questions.answer`."""
+        """See `Rpc.answer`."""
         self._questions.answer(name, answer)
 
     async def ask(
         self, peer_id: str, name: str, timeout_s: float, max_bytes: int = MAX_FRAME_BYTES, request: bytes = b""
     ) -> bytes | None:
-        """See `Questions.ask`."""
+        """See `Rpc.ask`."""
         return await self._questions.ask(peer_id, name, timeout_s, max_bytes, request)
 
     def allow(self, upload_bps: float, download_bps: float) -> None:
@@ -295,26 +295,26 @@ async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
     """
     assert len(config.run) == 32
     _check_addresses(config)
-    refusals = Refusals()
-    remembered = None if config.remember is None else Remembered(config.remember)
+    refusals = RejectionLog()
+    remembered = None if config.remember is None else PeerStore(config.remember)
     earlier = () if remembered is None else remembered.addresses
     try:
         async with open_daemon(_daemon_config(config)) as daemon, _task_scope() as spawn:
-            met = await dial_first(daemon, (*config.bootstrap, *earlier), config.dial_timeout_s)
+            met = await dial_any(daemon, (*config.bootstrap, *earlier), config.dial_timeout_s)
             await _check_clock(daemon, config, met, refusals)
             dht_node = await start_dht(daemon.p2p, config.run, met, refusals, client_mode=config.client_mode)
             board = DhtBoard(dht_node, config.run)
-            streams = PeerStreams(
+            streams = Libp2pStreams(
                 daemon, _protocol(config.run, "frames"), spawn, config.limits,
-                upload=Line(config.upload_bps), download=Line(config.download_bps),
+                upload=Shaper(config.upload_bps), download=Shaper(config.download_bps),
             )  # fmt: skip
             node = Node(config, daemon, board, streams, refusals, remembered)
             await node.start()
             await node.look_where()
             await node.hold_slots()
             spawn(_watch(daemon))
-            look_after = (node.hold_slots, node.leave_relays, node.look_where)
-            spawn(stay_in_touch(daemon, board.meet, config.bootstrap, earlier, config.dial_timeout_s, look_after))
+            look_after = (node.hold_slots, node.drop_relayed, node.look_where)
+            spawn(keep_dialling(daemon, board.meet, config.bootstrap, earlier, config.dial_timeout_s, look_after))
             try:
                 yield node
             finally:
@@ -366,7 +366,7 @@ def _daemon_config(config: NetworkConfig) -> DaemonConfig:
     )
 
 
-async def _check_clock(daemon: Daemon, config: NetworkConfig, met: Sequence[str], refusals: Refusals) -> None:
+async def _check_clock(daemon: Daemon, config: NetworkConfig, met: Sequence[str], refusals: RejectionLog) -> None:
     """Raises ClockOff."""
     try:
         answered, named = list(dict.fromkeys(map(peer_id_in, met))), set(map(peer_id_in, config.bootstrap))
@@ -374,7 +374,7 @@ async def _check_clock(daemon: Daemon, config: NetworkConfig, met: Sequence[str]
         peers = ([peer for peer in answered if peer in named] or answered)[:ASK_MOST]
         await require_right_clock(daemon, _protocol(config.run, "ask"), peers, config.clock)
     except ClockOff as error:
-        refusals(Code.CLOCK, "this machine", str(error))
+        refusals(RejectCode.CLOCK, "this machine", str(error))
         raise
 
 

@@ -17,7 +17,7 @@ PARENT = "HOMEFIRES_PARENT"
 """In a child's environment: the process that started it."""
 
 
-def of_this_parent() -> dict[str, str]:
+def parent_env() -> dict[str, str]:
     """What a process adds to the environment of a child that calls `die_with_parent`."""
     return {PARENT: str(os.getpid())}
 
@@ -27,7 +27,7 @@ def die_with_parent() -> None:
 
     Call it first thing in the child. The kernel watches the *thread* that started the child, so
     start children from a thread that stays. A parent that died before this call is seen if it said
-    which it is (`of_this_parent`): then this process ends here. `parent_gone` works on every system.
+    which it is (`parent_env`): then this process ends here. `parent_gone` works on every system.
     """
     parent = os.environ.pop(PARENT, "")  # children of this one have another
     if not sys.platform.startswith("linux"):

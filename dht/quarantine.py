@@ -14,7 +14,7 @@ from typing import Any
 
 import msgpack
 
-from dht.atomic_files import write_whole
+from dht.atomic_files import write_atomic
 from dht.errors import BadInput
 from dht.identity import Identity, peer_id_of, public_key_of, verify
 from dht.records import Malformed
@@ -29,7 +29,7 @@ NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class QuarantineList:
     """The organiser's newest word. Number 0: nothing was ever ordered."""
 
     number: int = 0
@@ -42,7 +42,7 @@ class Orders:
         return packed
 
 
-def order(organiser: Identity, run: bytes, number: int, quarantined: Mapping[str, str]) -> Orders:
+def sign_quarantine(organiser: Identity, run: bytes, number: int, quarantined: Mapping[str, str]) -> QuarantineList:
     """Sign a list. Raises BadInput for what no peer would read."""
     if len(quarantined) > MAX_QUARANTINED:
         raise BadInput(f"{len(quarantined)} peers are in quarantine; there is room for {MAX_QUARANTINED}: lift some")
@@ -52,10 +52,10 @@ def order(organiser: Identity, run: bytes, number: int, quarantined: Mapping[str
         if not 0 < len(reason) <= MAX_REASON or not reason.isprintable():
             raise BadInput(f"the reason must be 1 to {MAX_REASON} printable characters, for everybody reads it")
     signature = organiser.sign(run, _KIND, _signed_part(number, quarantined))
-    return Orders(number, MappingProxyType(dict(quarantined)), signature)
+    return QuarantineList(number, MappingProxyType(dict(quarantined)), signature)
 
 
-def read_orders(packed: bytes, run: bytes, organiser: str) -> Orders:
+def read_quarantine(packed: bytes, run: bytes, organiser: str) -> QuarantineList:
     """Raises Malformed for what the organiser has not signed for this run."""
     if len(packed) > MAX_ORDERS_BYTES:
         raise Malformed(f"{len(packed)} bytes are no orders")
@@ -69,23 +69,23 @@ def read_orders(packed: bytes, run: bytes, organiser: str) -> Orders:
     match _unpacked(signed):
         case [int(number), dict(rows)] if 0 < number < 2**63 and len(rows) <= MAX_QUARANTINED:
             found = dict(_read_row(key, reason) for key, reason in rows.items())
-            return Orders(number, MappingProxyType(found), signature)
+            return QuarantineList(number, MappingProxyType(found), signature)
     raise Malformed("not orders")
 
 
-def load_orders(path: Path, run: bytes, organiser: str) -> Orders:
+def load_quarantine(path: Path, run: bytes, organiser: str) -> QuarantineList:
     """Those that a folder keeps. Raises BadInput for a file that is damaged or of somebody else."""
     if not path.exists():
-        return Orders()
+        return QuarantineList()
     try:
-        return read_orders(path.read_bytes(), run, organiser)
+        return read_quarantine(path.read_bytes(), run, organiser)
     except Malformed as error:
         raise BadInput(f"{path} is damaged ({error}); move it away, the newest orders come from the others") from error
 
 
-def save_orders(path: Path, orders: Orders) -> None:
+def save_quarantine(path: Path, orders: QuarantineList) -> None:
     """Raises DiskFull."""
-    write_whole(path, orders.to_bytes())
+    write_atomic(path, orders.to_bytes())
 
 
 def _read_row(key: Any, reason: Any) -> tuple[str, str]:

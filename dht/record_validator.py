@@ -14,8 +14,8 @@ from typing import Any
 import msgpack
 
 from dht.identity import public_key_of
-from dht.records import CLOCK_SKEW_S, MAX_RECORD_BYTES, Malformed, Record, sound, unpack
-from dht.rejections import Code, Refusals
+from dht.records import CLOCK_SKEW_S, MAX_RECORD_BYTES, Malformed, Record, is_valid, unpack
+from dht.rejections import RejectCode, RejectionLog
 from dht.topics import MAX_TTL_S, TOPICS, dht_key
 
 MAX_VALUE_BYTES = MAX_RECORD_BYTES + 3
@@ -29,7 +29,7 @@ LATE_S = 60.0
 """A record that expired so long ago is nobody's answer any more, but put up again."""
 
 
-def make_validator(run: bytes, refusals: Refusals) -> Any:
+def make_validator(run: bytes, refusals: RejectionLog) -> Any:
     """A hivemind RecordValidatorBase for the topics of `run`; what it refuses is told to `refusals`."""
     from hivemind.dht.routing import DHTID
     from hivemind.dht.validation import RecordValidatorBase
@@ -40,9 +40,9 @@ def make_validator(run: bytes, refusals: Refusals) -> Any:
         def validate(self, record: Any) -> bool:
             topic = topics.get(record.key)
             if topic is None:
-                refusals(Code.RECORD, "somebody", "it has no topic of this run")
+                refusals(RejectCode.RECORD, "somebody", "it has no topic of this run")
                 return False
-            fault = fault_of(run, topic, record.subkey, record.value, record.expiration_time)
+            fault = rejection_of(run, topic, record.subkey, record.value, record.expiration_time)
             if fault is not None:
                 refusals(fault[0], _author_of(record.subkey), fault[1])
             return fault is None
@@ -75,22 +75,22 @@ def bound_storage(protocol: Any) -> None:
         setattr(protocol, name, bounded)
 
 
-def fault_of(run: bytes, topic: str, subkey: bytes, value: bytes, expires: float) -> tuple[Code, str] | None:
+def rejection_of(run: bytes, topic: str, subkey: bytes, value: bytes, expires: float) -> tuple[RejectCode, str] | None:
     """Why `value` (msgpack of the packed record) is not the statement of the peer named by `subkey`; None if it is."""
     now = time.time()
     if expires > now + MAX_TTL_S + CLOCK_SKEW_S:
-        return Code.RECORD, f"it is to live for {expires - now:.0f} s; none lives longer than {MAX_TTL_S:.0f} s"
+        return RejectCode.RECORD, f"it is to live for {expires - now:.0f} s; none lives longer than {MAX_TTL_S:.0f} s"
     if expires < now - LATE_S:
-        return Code.REPLAY, f"it expired {now - expires:.0f} s ago"
+        return RejectCode.REPLAY, f"it expired {now - expires:.0f} s ago"
     if len(value) > MAX_VALUE_BYTES:  # looked at first: what is parsed is remembered
-        return Code.RECORD, f"it has {len(value)} bytes; a record has at most {MAX_RECORD_BYTES}"
+        return RejectCode.RECORD, f"it has {len(value)} bytes; a record has at most {MAX_RECORD_BYTES}"
     record = _parse(run, topic, value)
     if record is None:
-        return Code.RECORD, f"it is no {topic} that its author signed for this run"
+        return RejectCode.RECORD, f"it is no {topic} that its author signed for this run"
     if record.expires != expires:
-        return Code.REPLAY, "it is to live longer than its author signed"
+        return RejectCode.REPLAY, "it is to live longer than its author signed"
     if msgpack.packb(record.author) != subkey:
-        return Code.RECORD, f"it is a statement of {record.author}"
+        return RejectCode.RECORD, f"it is a statement of {record.author}"
     return None
 
 
@@ -111,4 +111,4 @@ def _parse(run: bytes, topic: str, value: bytes) -> Record | None:
         record = unpack(packed) if isinstance(packed, bytes) else None
     except (Malformed, ValueError, TypeError, msgpack.UnpackException):
         return None
-    return record if record is not None and record.kind == topic and sound(record, run) else None
+    return record if record is not None and record.kind == topic and is_valid(record, run) else None

@@ -58,7 +58,7 @@ def verify_record(record: Record, run: bytes) -> bool:
     return verify(record.author, run, f"record/{record.kind}", signed, record.signature)
 
 
-def sound(record: Record, run: bytes) -> bool:
+def is_valid(record: Record, run: bytes) -> bool:
     """Whether its size, signature and body are right for `run`; the checks that need no clock."""
     if len(pack(record)) > MAX_RECORD_BYTES or not verify_record(record, run):
         return False
@@ -68,9 +68,9 @@ def sound(record: Record, run: bytes) -> bool:
         return False
 
 
-def acceptable(record: Record, run: bytes, now_s: float) -> bool:
+def is_current(record: Record, run: bytes, now_s: float) -> bool:
     """Every check that a board makes: `sound`, not expired, and no longer to live than MAX_TTL_S."""
-    return now_s < record.expires <= now_s + MAX_TTL_S + CLOCK_SKEW_S and sound(record, run)
+    return now_s < record.expires <= now_s + MAX_TTL_S + CLOCK_SKEW_S and is_valid(record, run)
 
 
 def pack(record: Record) -> bytes:
@@ -127,7 +127,7 @@ Label = Annotated[str, Field(strict=True, max_length=MAX_LABEL_CHARS), AfterVali
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head:
+class PeerRecord:
     """What a peer says of itself, every few seconds. Liveness sign, ready record and head of its chain in one."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
@@ -181,7 +181,7 @@ class Head:
         return packed
 
     @classmethod
-    def unpack(cls, body: bytes) -> Head:
+    def unpack(cls, body: bytes) -> PeerRecord:
         """Raises Malformed for a missing field, another type or a value out of range."""
         return _validate(_HEAD, _unpack_map(body))
 
@@ -221,20 +221,20 @@ class Genesis:
         return _validate(_GENESIS, fields | {"founders": tuple(map(peer_id_of, keys))})
 
 
-_HEAD = TypeAdapter(Head)
+_HEAD = TypeAdapter(PeerRecord)
 _GENESIS = TypeAdapter(Genesis)
 
 
-def unpack_body(record: Record) -> Head | Genesis:
+def unpack_body(record: Record) -> PeerRecord | Genesis:
     """The typed body. Raises Malformed, also for a kind that this client does not know."""
     if record.kind == HEAD:
-        return Head.unpack(record.body)
+        return PeerRecord.unpack(record.body)
     if record.kind == GENESIS:
         return Genesis.unpack(record.body)
     raise Malformed(f"unknown kind of record: {record.kind[:20]!r}")
 
 
-_Body = TypeVar("_Body", Head, Genesis)
+_Body = TypeVar("_Body", PeerRecord, Genesis)
 
 
 def _validate(adapter: TypeAdapter[_Body], fields: dict[str, Any]) -> _Body:

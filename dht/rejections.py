@@ -18,7 +18,7 @@ SAY_MOST = 32
 log = logging.getLogger(__name__)
 
 
-class Code(StrEnum):
+class RejectCode(StrEnum):
     """Why something was refused."""
 
     SPEC = "SPEC"
@@ -39,16 +39,16 @@ class Code(StrEnum):
     """A clock that is further off than the network bears."""
 
 
-class Refusals:
+class RejectionLog:
     """Writes them to the log, and tells `hear` (code, who, why) if it is set."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.hear: Callable[[Code, str, str], None] = lambda code, who, why: None
+        self.hear: Callable[[RejectCode, str, str], None] = lambda code, who, why: None
         self._clock = clock
-        self._said: dict[tuple[Code, str], float] = {}
+        self._said: dict[tuple[RejectCode, str], float] = {}
         """When each was said within SAY_AGAIN_S, oldest first."""
 
-    def __call__(self, code: Code, who: str, why: str) -> None:
+    def __call__(self, code: RejectCode, who: str, why: str) -> None:
         """Say that something of `who` was refused, unless that, or much of the kind, has just been said."""
         now = self._clock()
         while self._said and now - next(iter(self._said.values())) >= SAY_AGAIN_S:

@@ -28,30 +28,30 @@ from functools import partial
 from pathlib import Path
 
 from dht.bounded_log import bounding
-from dht.directory_lock import hold_directory
+from dht.directory_lock import lock_directory
 from dht.errors import BadInput, DiskFull, HomefiresError
 from dht.identity import Identity
-from dht.invite import keep, parse_for, read_text
+from dht.invite import parse_for, read_text, save_in
 from dht.process import die_with_parent
-from dht.reach.peer_store import Remembered
+from dht.reach.peer_store import PeerStore
 from peer.control import store
-from peer.control.desired_state import Wishes
-from peer.control.live_settings import Chosen
+from peer.control.desired_state import DesiredState
+from peer.control.live_settings import LiveSettings
 from peer.control.server import Commands, ControlServer
 from peer.events import Event, NetworkMeasured, PeerStopped
 from peer.host.measurements import measuring, one_at_a_time
 from peer.host.priority import stand_back
 from peer.limits.enforcer import Enforcer, enforcing
 from peer.limits.sensors import Machine
-from peer.limits.traffic import Traffic, keeping
+from peer.limits.traffic import MonthlyTraffic, keeping
 from peer.link.channel import Fields, LinkLost
-from peer.link.handle import Left, LinkChild
+from peer.link.handle import LeaveRequested, LinkProcess
 from peer.session import join
 from peer.settings import PeerSettings, settings_from
 from peer.spec import load
-from peer.telemetry.event_log import EventWriter, print_event
-from peer.telemetry.metrics_exporter import Publisher
-from peer.telemetry.reporter import Session
+from peer.telemetry.event_log import EventLog, print_event
+from peer.telemetry.metrics_exporter import MetricsExporter
+from peer.telemetry.reporter import Reporter
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
@@ -83,9 +83,9 @@ def main(argv: list[str] | None = None) -> int:
         if args.command == "doctor":
             return _doctor(args.invite, args.dir, settings)
         invite = parse_for(args.dir, read_text(args.invite), time.time())
-        with hold_directory(args.dir):
-            kept = keep(invite, args.dir)  # first: another run's folder is left as it is
-            Remembered(args.dir / "peers.json").note_named(args.peer)
+        with lock_directory(args.dir):
+            kept = save_in(invite, args.dir)  # first: another run's folder is left as it is
+            PeerStore(args.dir / "peers.json").note_named(args.peer)
             return _join(str(kept), invite.spec_hash, settings, args.dir)
     except HomefiresError as error:
         if args.debug:
@@ -118,7 +118,7 @@ def _watch(args: argparse.Namespace) -> int:
     if args.keep is None:
         return watching.main(text, organiser=args.organiser)
     retention = Retention(last=args.keep_last, every=args.keep_every)
-    with hold_directory(args.keep), bounding(args.keep / "watch.log"):
+    with lock_directory(args.keep), bounding(args.keep / "watch.log"):
         return watching.main(text, watching.Keep(folder=args.keep, retention=retention), args.organiser)
 
 
@@ -151,10 +151,10 @@ def _introduce(invite: str, peers: Sequence[str]) -> int:
 
 
 def _doctor(invite: str, directory: Path | None, settings: PeerSettings) -> int:
-    from peer.doctor.examine import Asked, run
+    from peer.doctor.examine import Request, run
 
     text = read_text(invite) if invite else ""
-    return run(Asked(invite=text, directory=directory, settings=settings))
+    return run(Request(invite=text, directory=directory, settings=settings))
 
 
 def _credit(directory: Path, *, as_json: bool) -> int:
@@ -215,11 +215,11 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
     # torch makes its compiler's cache where it likes as soon as an optimizer exists.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(directory / "cache"))
     me = Identity.load_or_create(directory / "identity.key").peer_id
-    traffic = Traffic(directory, time.time)
-    wishes = Wishes(wished=store.read_wish(directory), keep=partial(store.write_wish, directory))
+    traffic = MonthlyTraffic(directory, time.time)
+    wishes = DesiredState(wished=store.read_wish(directory), keep=partial(store.write_wish, directory))
     with (
-        closing(EventWriter(run.hex()[:16], me, directory)) as writer,
-        Publisher(settings.metrics_port, me) as publisher,
+        closing(EventLog(run.hex()[:16], me, directory)) as writer,
+        MetricsExporter(settings.metrics_port, me) as publisher,
         bounding(directory / "peer.log"),
     ):
 
@@ -230,8 +230,8 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
             publisher.note(event)
             commands.note(number, event)
 
-        session = Session(
-            one_at_a_time(emit), wishes=wishes, chosen=Chosen(settings, directory), link_began=traffic.link_began
+        session = Reporter(
+            one_at_a_time(emit), wishes=wishes, chosen=LiveSettings(settings, directory), link_began=traffic.link_began
         )
         commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], _ask_to_leave)
         _keep(settings, directory, session)
@@ -242,7 +242,7 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
     return code
 
 
-def _keep(settings: PeerSettings, directory: Path, session: Session) -> None:
+def _keep(settings: PeerSettings, directory: Path, session: Reporter) -> None:
     """For the next start; without room for it they count in this life alone."""
     try:
         store.write(directory, settings)
@@ -256,11 +256,11 @@ def _ask_to_leave() -> None:
 
 
 def _ending(
-    invite: str, me: str, settings: PeerSettings, directory: Path, session: Session, commands: Commands
+    invite: str, me: str, settings: PeerSettings, directory: Path, session: Reporter, commands: Commands
 ) -> tuple[str, int]:
     """Take part; how it ended in words, and the exit code. The link is gone when it returns."""
     try:
-        with LinkChild(invite, directory, settings, lambda message: _report(session, message), session.left) as link:
+        with LinkProcess(invite, directory, settings, lambda message: _report(session, message), session.left) as link:
             _leave_on_signals(session, link)
             with _listening(directory, session, commands):
                 session.chosen.listen(link.take)
@@ -276,7 +276,7 @@ def _ending(
 
 
 @contextmanager
-def _listening(directory: Path, session: Session, commands: Commands) -> Iterator[None]:
+def _listening(directory: Path, session: Reporter, commands: Commands) -> Iterator[None]:
     """Take commands at the control socket; without one, training goes on all the same."""
     try:
         server = ControlServer(directory, commands)
@@ -288,15 +288,15 @@ def _listening(directory: Path, session: Session, commands: Commands) -> Iterato
         yield
 
 
-def _join_or_leave(link: LinkChild, me: str, settings: PeerSettings, directory: Path, session: Session) -> None:
+def _join_or_leave(link: LinkProcess, me: str, settings: PeerSettings, directory: Path, session: Reporter) -> None:
     try:
         join(link, me, settings, directory, session)
-    except Left:
+    except LeaveRequested:
         with suppress(LinkLost, HomefiresError):  # it may have ended meanwhile, and say now why
             link.send("leave")
 
 
-def _report(session: Session, message: Fields) -> None:
+def _report(session: Reporter, message: Fields) -> None:
     kind, *fields = message
     if kind == "waiting":
         session.say("JOINING", fields[0])
@@ -306,7 +306,7 @@ def _report(session: Session, message: Fields) -> None:
         raise AssertionError(f"no such message here: {kind}")
 
 
-def _leave_on_signals(session: Session, link: LinkChild) -> None:
+def _leave_on_signals(session: Reporter, link: LinkProcess) -> None:
     """The first SIGINT or SIGTERM leaves politely; the second one at once."""
 
     def leave(number: int, frame: object) -> None:
@@ -315,7 +315,7 @@ def _leave_on_signals(session: Session, link: LinkChild) -> None:
             os._exit(SECOND_SIGNAL_CODE)
         session.stopping = True
         if session.building:
-            raise Left
+            raise LeaveRequested
 
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from dht.errors import MemoryFull
-from peer.credit.summary import Cost, committed_of
+from peer.credit.summary import LocalCosts, summarize
 from peer.events import Evaluated, Event, PhaseEntered
-from peer.lifecycle.exposed_time import Exposure
+from peer.lifecycle.exposed_time import ExposedTime
 from peer.lifecycle.pace import Pace
 from peer.link.channel import LinkLost
-from peer.link.handle import LinkChild
+from peer.link.handle import LinkProcess
 from peer.protocol.block import Block, Update
 from peer.protocol.electorate import next_anchor
 from peer.replay_progress import Replaying
@@ -25,12 +25,12 @@ from peer.rounds.timeouts import ready_after_others_s
 from peer.spec import RunSpec
 from peer.store.snapshots import drop_after
 from peer.telemetry.forecast import Forecaster
-from peer.telemetry.reporter import Session
-from peer.train.saver import Keeper
+from peer.telemetry.reporter import Reporter
+from peer.train.saver import CheckpointSaver
 
 if TYPE_CHECKING:
     from peer.train.checkpoint import Checkpoints
-    from peer.train.snapshot_writer import Snapshotter
+    from peer.train.snapshot_writer import SnapshotWriter
     from peer.train.trainer import Trainer
 
 MOVING = ("commit", "replay", "undo", "snapshot", "resume")
@@ -41,12 +41,12 @@ MOVING = ("commit", "replay", "undo", "snapshot", "resume")
 class Standing:
     """A peer that stands where its link says."""
 
-    link: LinkChild
+    link: LinkProcess
     trainer: Trainer
     checkpoints: Checkpoints
-    snapshotter: Snapshotter
+    snapshotter: SnapshotWriter
     spec: RunSpec
-    session: Session
+    session: Reporter
     first_state: bytes
     """State digest of the initial parameters, which all peers of a run must share."""
     anchor: bytes
@@ -70,10 +70,10 @@ class Standing:
     """When this anchor came to be here."""
     agreed_at: float = field(init=False)
     """When the link heard that this anchor was agreed, which was before it could be computed."""
-    exposure: Exposure = field(default_factory=Exposure)
+    exposure: ExposedTime = field(default_factory=ExposedTime)
     exposed_before_s: float = 0.0
     """What was exposed before this anchor came to be here."""
-    keeper: Keeper = field(init=False)
+    keeper: CheckpointSaver = field(init=False)
     replaying: Replaying = field(default_factory=Replaying)
     applying: tuple[Update, int, int] | None = None
     """The update that led here and the bytes of its round, while it is applied beside training."""
@@ -81,7 +81,7 @@ class Standing:
     forecaster: Forecaster = field(init=False)
 
     def __post_init__(self) -> None:
-        self.keeper, self.pace = Keeper(self.checkpoints, self.snapshotter, self.session), Pace(self.spec)
+        self.keeper, self.pace = CheckpointSaver(self.checkpoints, self.snapshotter, self.session), Pace(self.spec)
         self.forecaster = Forecaster(
             self.spec, self.trainer.me, self.trainer.parameters, self.pace,
             lambda: asdict(self.session.chosen.settings), self.session.emit,
@@ -212,10 +212,10 @@ class Standing:
 
     def _tell_commit(self, update: Update, bytes_sent: int, bytes_received: int, state: bytes) -> None:
         round_s, exposed_s = self._begin_to_count()
-        committed, imposed = committed_of(
+        committed, imposed = summarize(
             update, self.anchor, state, self.trainer.turns.parts(update.round - 1),
             fragments=self.spec.round.fragments, tokens_cap=self.spec.tokens_cap, layers=self.trainer.layer_names,
-            cost=Cost(bytes_sent=bytes_sent, bytes_received=bytes_received, round_s=round_s, exposed_s=exposed_s),
+            cost=LocalCosts(bytes_sent=bytes_sent, bytes_received=bytes_received, round_s=round_s, exposed_s=exposed_s),
         )  # fmt: skip
         self.session.emit(committed)
         for penalty in imposed:
@@ -251,7 +251,7 @@ class Standing:
         return self.members[(update.round // every) % len(self.members)] == self.trainer.me
 
     def _evaluate(self) -> None:
-        if self.session.wishes.pausing or not self.trainer.take_device():
+        if self.session.wishes.pausing or not self.trainer.reload_model():
             return
         try:
             measured = self.trainer.evaluate(lambda: self.session.wishes.pausing)
@@ -265,7 +265,8 @@ class Standing:
         self.link.send("evaluated", self.trainer.anchor.round, loss)
 
     def write_checkpoint(self, *, wait: bool = False, last: bool = False) -> None:
-        """Have all of this peer on disk; see `Keeper.write`. Before the first round there is nothing to keep."""
+        """Have all of this peer on disk; see `CheckpointSaver.write`. Before the first round there is nothing to
+        keep."""
         if self.anchor:
             with suppress(LinkLost) if last else nullcontext():
                 self._finish_apply()

@@ -297,7 +297,7 @@ class NetworkMeasured(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistancesTold(Event):
+class RoundTripsReported(Event):
     """Another peer says how long its round trips to others take: seconds by peer id, exponential means."""
 
     about: str
@@ -305,7 +305,7 @@ class DistancesTold(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceTold(Event):
+class DeviceReported(Event):
     """Another member says how much memory its GPU has, in 10⁹ bytes. Said again only if that changes."""
 
     about: str
@@ -362,7 +362,7 @@ class PeerStopped(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class EventLine:
     """One line of an event stream: the event with its envelope."""
 
     seq: int
@@ -372,7 +372,7 @@ class Line:
     event: Event
 
 
-def format_line(line: Line) -> str:
+def format_line(line: EventLine) -> str:
     """One JSON object without a line break. Numbers that JSON lacks (NaN, ±inf) become null."""
     head = {
         "v": VERSION, "seq": line.seq, "t": round(line.t, 3), "run": line.run, "peer": line.peer,
@@ -381,7 +381,7 @@ def format_line(line: Line) -> str:
     return json.dumps(head | _finite(dataclasses.asdict(line.event)), separators=(",", ":"), allow_nan=False)
 
 
-def parse_line(text: str) -> Line | None:
+def parse_line(text: str) -> EventLine | None:
     """The event in a line; None for a type or version that this client does not know.
 
     Raises ValueError for a line that is not an event. Unknown fields are ignored. What is returned can be trusted:
@@ -396,20 +396,20 @@ def parse_line(text: str) -> Line | None:
         raise ValueError("not an event: nested too deeply") from error
 
 
-def _read_row(row: Any) -> Line | None:
+def _read_row(row: Any) -> EventLine | None:
     if not isinstance(row, dict) or "type" not in row or "v" not in row:
         raise ValueError(f"not an event: {str(row)[:80]!r}")
     kind = row["type"]
     if row["v"] != VERSION or type(kind) is not str or kind not in Event.registry:
         return None
     values = {name: read(row[name]) for name, read in _readers_of(kind) if name in row}
-    return Line(
+    return EventLine(
         seq=read_count(row["seq"]), t=read_time(row["t"]), run=read_text(row["run"]), peer=read_text(row["peer"]),
         event=Event.registry[kind](**values),
     )  # fmt: skip
 
 
-def read_line(raw: bytes) -> Line | None:
+def read_line(raw: bytes) -> EventLine | None:
     """Like `parse_line`, with None for a line that is cut off or malformed, too: it is to be skipped and counted."""
     try:
         return parse_line(raw.decode("utf-8", "replace"))
@@ -417,7 +417,7 @@ def read_line(raw: bytes) -> Line | None:
         return None
 
 
-def read_lines(path: Path) -> Iterator[Line | None]:
+def read_lines(path: Path) -> Iterator[EventLine | None]:
     """Every line of a file but empty ones; None for each that cannot be read. Raises OSError."""
     with path.open("rb") as file:
         while raw := file.readline(MAX_LINE_BYTES):
@@ -425,7 +425,7 @@ def read_lines(path: Path) -> Iterator[Line | None]:
                 yield read_line(raw)
 
 
-def read_events(directory: Path) -> Iterator[Line]:
+def read_events(directory: Path) -> Iterator[EventLine]:
     """Every readable line of a run directory, oldest first: events.jsonl.2, events.jsonl.1, events.jsonl.
 
     A line that is cut off (the peer is writing it, or its machine lost power) is skipped.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from dht.clock import Watch
+from dht.clock import ClockWatch
 from dht.errors import ClockOff, DiskFull, HomefiresError, MemoryFull, RunMismatch, Unreachable
 from peer.chain_follower import Standing
 from peer.events import (
@@ -23,13 +23,13 @@ from peer.events import (
 )  # fmt: skip
 from peer.host.measurements import device_gb
 from peer.limits.policy import Hold, until_of, why_of
-from peer.limits.throttle import Resting
+from peer.limits.throttle import Throttle
 from peer.link.channel import LinkLost
-from peer.link.handle import Left, LinkChild
+from peer.link.handle import LeaveRequested, LinkProcess
 from peer.settings import PeerSettings
 from peer.spec import parse
 from peer.startup import fit_for, load_libraries, look_around, make_snapshotter, make_trainer, restore, started
-from peer.telemetry.reporter import Progress, Session
+from peer.telemetry.reporter import Progress, Reporter
 
 SPEC_TIMEOUT_S = 90.0
 POLL_S = 0.5
@@ -39,7 +39,7 @@ LINKS_LOST = 3
 LINK_LOST_WINDOW_S = 600.0
 
 
-def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, session: Session) -> None:
+def join(link: LinkProcess, me: str, settings: PeerSettings, directory: Path, session: Reporter) -> None:
     """Take part in a run until it is finished or `session.stopping` says to leave."""
     session.say("JOINING", "looking for the run: the network starts, and the addresses of the invite are dialled")
     session.building = True
@@ -54,7 +54,7 @@ def join(link: LinkChild, me: str, settings: PeerSettings, directory: Path, sess
     first_state = trainer.anchor.state_digest()
     checkpoints, anchor = restore(trainer, directory, session)
     session.building = False
-    trainer.leave_device()  # until a step is to be made, which may take hours, its owner has the GPU
+    trainer.offload_model()  # until a step is to be made, which may take hours, its owner has the GPU
     session.emit(started(settings, me, trainer, directory))
     snapshotter = make_snapshotter(directory, spec)
     peer = Peer(link, trainer, checkpoints, snapshotter, spec, session, first_state, anchor)
@@ -126,7 +126,7 @@ class Peer(Standing):
                     self.note_lost_link(error)
             except ClockOff as error:
                 self.wait_for_clock(error)
-            except Left:
+            except LeaveRequested:
                 return
 
     # ---- meeting the link, once or again ----
@@ -169,7 +169,7 @@ class Peer(Standing):
 
     def wait_for_clock(self, error: ClockOff) -> None:
         """The link has ended: by a wrong clock what it says is over, or not yet true. Try another once that was set."""
-        self.trainer.leave_device()
+        self.trainer.offload_model()
         if not self.clock_is_off:
             self.session.warn("CLOCK", f"{error}; this peer holds back until it is right")
         self.clock_is_off = True
@@ -180,7 +180,7 @@ class Peer(Standing):
 
         What the owner wants meanwhile is said instead, and without quota no link begins.
         """
-        watch, until = Watch(time.time, time.monotonic), time.monotonic() + CLOCK_RETRY_S
+        watch, until = ClockWatch(time.time, time.monotonic), time.monotonic() + CLOCK_RETRY_S
         while not self.session.stopping:
             if holds := self.session.wishes.holds:
                 self.exposure.end()
@@ -233,7 +233,7 @@ class Peer(Standing):
         self._finish_apply()
         if holds := self.session.wishes.holds:
             self.exposure.end()
-            self.trainer.leave_device()
+            self.trainer.offload_model()
         else:
             self.exposure.begin()
         if _over_quota(holds):
@@ -316,7 +316,7 @@ class Peer(Standing):
         self._finish_apply()
         self.exposure.end()
         if not self.said_paused:
-            self.trainer.leave_device()  # first: its owner need not wait for a disk
+            self.trainer.offload_model()  # first: its owner need not wait for a disk
             self._give_before_pause()
             self.forecaster.restarted()
             self.link.send("paused", self.anchor)
@@ -367,7 +367,7 @@ class Peer(Standing):
         now = time.monotonic()
         if now < self.tries_device_at:
             return False
-        has_it = self.trainer.take_device()
+        has_it = self.trainer.reload_model()
         self.tries_device_at = 0.0 if has_it else now + RETRY_S
         return has_it
 
@@ -396,7 +396,7 @@ class Peer(Standing):
             self.trainer.round_in_training, self.trainer.step_in_round, self._elapsed_s()
         )  # fmt: skip
         waited_before_s = self._waited_for_layers_s()
-        resting = Resting(self.session.wishes, time.monotonic)
+        resting = Throttle(self.session.wishes, time.monotonic)
         step = self.trainer.train_step(resting.rest_or_stop, position)
         waited_s = self._waited_for_layers_s() - waited_before_s
         self.exposure.add(waited_s)
@@ -452,12 +452,12 @@ class Peer(Standing):
     def _begin_freeze(self, announce: Callable[[], None] = lambda: None) -> None:
         self._finish_apply()
         self.session.emit(PhaseEntered(round=self.trainer.anchor.round, phase="freeze"))
-        self.trainer.begin_freeze(self.anchor, announce)
+        self.trainer.begin_submit(self.anchor, announce)
         self.giving = True
 
     def _finish_freeze(self) -> None:
         self.giving = False
-        self.trainer.finish_freeze()
+        self.trainer.finish_submit()
         self.freeze_asked = False
         self.session.wishes.round_is_given()
 

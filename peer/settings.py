@@ -10,7 +10,7 @@ from typing import Any
 
 from dht.errors import BadSpec
 from peer import schedule as schedules
-from peer.tables import Table, read, require, to_toml
+from peer.tables import StrictTable, read, require, to_toml
 
 LEAST_MBPS, MOST_MBPS = 0.5, 1e6
 """A line below the first holds every round up; one beyond the last is a mistake in the unit."""
@@ -32,7 +32,7 @@ AT_START = ("name", "device", "threads", "listen", "metrics_port")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeerSettings(Table):
+class PeerSettings(StrictTable):
     """What one volunteer chooses. Stays on the machine, but for the name."""
 
     name: str = ""

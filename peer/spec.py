@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgpack
 
 from dht.errors import BadSpec
-from peer.tables import Table, read, require, to_toml
+from peer.tables import StrictTable, read, require, to_toml
 
 SHIPPED = ("micro", "tiny", "gpt2-small", "llama-1b")
 UNLIMITED = 1_000_000
@@ -27,7 +27,7 @@ MAX_FRAGMENTS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunTable(Table):
+class RunTable(StrictTable):
     name: str
     """What people call this run: letters, digits, dot, dash, underscore."""
     seed: int = 0
@@ -46,7 +46,7 @@ class RunTable(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelTable(Table):
+class ModelTable(StrictTable):
     architecture: str
     """A causal language model built into transformers, by its model type: llama, gpt2, qwen3, …"""
     context: int
@@ -61,7 +61,7 @@ class ModelTable(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataTable(Table):
+class DataTable(StrictTable):
     source: Literal["stdlib", "files", "hub"] = "stdlib"
     """`stdlib`: the source text of the Python standard library that runs the peer.
     `files`: text or parquet files of this machine under `path`. `hub`: a streamed Hugging Face data set."""
@@ -89,7 +89,7 @@ class DataTable(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InnerTable(Table):
+class InnerTable(StrictTable):
     optimizer: Literal["adamw", "muon"] = "adamw"
     """`muon`: Muon for the hidden matrices; AdamW for embeddings, the output head, norms and biases."""
     learning_rate: float = 4e-4
@@ -130,7 +130,7 @@ class InnerTable(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OuterTable(Table):
+class OuterTable(StrictTable):
     learning_rate: float = 0.7
     momentum: float = 0.9
     """Nesterov momentum (0.7 / 0.9 in arXiv:2311.08105, tuned for more than a hundred rounds)."""
@@ -144,7 +144,7 @@ class OuterTable(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundTable(Table):
+class RoundTable(StrictTable):
     steps: int = 500
     """Inner steps per round once the ramp is over (H)."""
     fragments: int = 1
@@ -234,7 +234,7 @@ class RoundTable(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodecTable(Table):
+class CodecTable(StrictTable):
     wire: Literal["float32", "float16", "int8", "int4", "sparse"] = "int4"
     """Encoding of contributions and of the mean: 4, 2, 1.03 or 0.53 bytes per parameter. `sparse`: the largest 64 of
     4,096, 0.03 bytes per parameter, and the largest 256 of the mean, 0.16, of whole 4,096 of a layer."""
@@ -246,7 +246,7 @@ class CodecTable(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeTable(Table):
+class AggregationTable(StrictTable):
     reducer: Literal["mean", "edit", "centered-clip", "agreement"] = "edit"
     """How contributions combine. `mean`: by tokens. `edit`: large norms count less (arXiv:2412.07210). `centered-clip`:
     what is far from the last mean is drawn towards it (arXiv:2012.10333). `agreement`: `edit`, and what points away
@@ -283,13 +283,13 @@ class JudgeTable(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdmissionTable(Table):
+class AdmissionTable(StrictTable):
     policy: Literal["open", "invited"] = "open"
     """`open`: everyone may join. `invited`: those alone whom the organiser has admitted, for an invite with a token."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSpec(Table):
+class RunSpec(StrictTable):
     """One training effort. All its peers share the same bytes of it."""
 
     run: RunTable
@@ -299,7 +299,7 @@ class RunSpec(Table):
     outer: OuterTable = field(default_factory=OuterTable)
     round: RoundTable = field(default_factory=RoundTable)
     codec: CodecTable = field(default_factory=CodecTable)
-    judge: JudgeTable = field(default_factory=JudgeTable)
+    judge: AggregationTable = field(default_factory=AggregationTable)
     admission: AdmissionTable = field(default_factory=AdmissionTable)
 
     def digest(self) -> bytes:

@@ -14,12 +14,12 @@ from dht.errors import HomefiresError, MemoryFull
 from peer.events import AlertRaised, PeerStarted
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 
 if TYPE_CHECKING:
-    from peer.autotune.cache import Fit
+    from peer.autotune.cache import Tuned
     from peer.train.checkpoint import Checkpoints
-    from peer.train.snapshot_writer import Snapshotter
+    from peer.train.snapshot_writer import SnapshotWriter
     from peer.train.trainer import Trainer
 
 
@@ -28,7 +28,7 @@ def load_libraries() -> None:
     import peer.train.trainer  # noqa: F401
 
 
-def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session: Session) -> threading.Thread:
+def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session: Reporter) -> threading.Thread:
     """Have the doctor look at the machine beside the start, by a thread; what it finds amiss is an alert, once.
 
     It loads and starts nothing, so that the first step comes no later. What it does not look at (device, daemon,
@@ -55,7 +55,7 @@ def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session:
     return thread
 
 
-def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Session) -> Fit | None:
+def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Reporter) -> Tuned | None:
     """How the run is trained on this device; None on a processor, where the spec's own micro-batch is taken.
 
     A dry run that fails is told and changes nothing: training finds its micro-batch by halving it. So it does where a
@@ -92,22 +92,22 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Ses
     return fit
 
 
-def least_fit(spec: RunSpec, settings: PeerSettings, name: str) -> Fit:
+def least_fit(spec: RunSpec, settings: PeerSettings, name: str) -> Tuned:
     """The least that a device can be asked for, of which nothing was measured."""
-    from peer.autotune.cache import Basis, Fit
+    from peer.autotune.cache import Tuned, TuneKey
 
-    basis = Basis(run=spec.digest().hex(), device=settings.device, name=name, torch="", homefires="")
-    return Fit(basis=basis, sequences=1, step_s=0.0, tokens_per_s=0.0)
+    basis = TuneKey(run=spec.digest().hex(), device=settings.device, name=name, torch="", homefires="")
+    return Tuned(basis=basis, sequences=1, step_s=0.0, tokens_per_s=0.0)
 
 
-def describe(fit: Fit, spec: RunSpec) -> str:
+def describe(fit: Tuned, spec: RunSpec) -> str:
     """One line."""
     whole = spec.inner.sequences * spec.inner.accumulation
     kernel = f", {fit.attention} attention" if fit.attention else ""
     return f"{fit.sequences} of {whole} sequences at a time, {fit.precision}{kernel}: {fit.tokens_per_s:,.0f} tokens/s"
 
 
-def say_smaller(session: Session, spec: RunSpec, sequences: int) -> None:
+def say_smaller(session: Reporter, spec: RunSpec, sequences: int) -> None:
     """The device had no room: a micro-batch was halved."""
     whole = spec.inner.sequences * spec.inner.accumulation
     text = f"the device ran out of memory: from now on {sequences} of {whole} sequences at a time; nothing is lost"
@@ -115,7 +115,7 @@ def say_smaller(session: Session, spec: RunSpec, sequences: int) -> None:
 
 
 def make_trainer(
-    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Fit | None, session: Session
+    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Tuned | None, session: Reporter
 ) -> Trainer:
     """Model, optimizer and data of this peer. Raises BadInput, BadSpec, MemoryFull."""
     import torch
@@ -131,14 +131,14 @@ def make_trainer(
         return Trainer(spec, me, directory / "x", device, fit, partial(say_smaller, session, spec))
 
 
-def make_snapshotter(directory: Path, spec: RunSpec) -> Snapshotter:
+def make_snapshotter(directory: Path, spec: RunSpec) -> SnapshotWriter:
     """Who writes snapshots of the anchor for newcomers."""
-    from peer.train.snapshot_writer import Snapshotter
+    from peer.train.snapshot_writer import SnapshotWriter
 
-    return Snapshotter(directory, spec)
+    return SnapshotWriter(directory, spec)
 
 
-def restore(trainer: Trainer, directory: Path, session: Session) -> tuple[Checkpoints, bytes]:
+def restore(trainer: Trainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:
     """Be what the newest intact checkpoint says; returns the anchor it was taken at, empty without one."""
     from peer.train.checkpoint import Checkpoints, newest
     from peer.train.out_of_memory import telling_full_memory

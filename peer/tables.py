@@ -13,10 +13,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dht.errors import BadSpec
 
-T = TypeVar("T", bound="Table")
+T = TypeVar("T", bound="StrictTable")
 
 
-class Table:
+class StrictTable:
     """A frozen dataclass that derives from this has no other keys than its fields when it is `read`."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -65,7 +65,7 @@ def _to_toml(value: str | bool | int | float | Sequence[str]) -> str:
     return repr(value)
 
 
-def _explain(error: ValidationError, root: type[Table]) -> str:
+def _explain(error: ValidationError, root: type[StrictTable]) -> str:
     first = error.errors()[0]
     where = ".".join(str(step) for step in first["loc"] if not str(step).endswith("]"))
     if first["type"] == "unexpected_keyword_argument":
@@ -80,7 +80,7 @@ def _explain(error: ValidationError, root: type[Table]) -> str:
     return f"{where} is {first['input']!r}: {first['msg']}"
 
 
-def _keys_beside(loc: tuple[int | str, ...], root: type[Table]) -> list[str]:
+def _keys_beside(loc: tuple[int | str, ...], root: type[StrictTable]) -> list[str]:
     """Names that the table has to which this place belongs."""
     kind: Any = root
     for name in loc[:-1]:

@@ -18,15 +18,15 @@ from torch import Tensor
 from dht.streams.base import MakeFrame, OnFrame, Streams
 from peer.link.link import RunKeys
 from peer.protocol import merkle
-from peer.protocol.block import WEIGHT_ONE, Pledge, Update
+from peer.protocol.block import WEIGHT_ONE, ContributionHeader, Update
 from peer.protocol.electorate import digest_of
 from peer.protocol.encoding import pack
 from peer.protocol.frames import decode, encode
-from peer.protocol.messages import MeanSent, Message, PartSent, Promise, Propose, Start, Voted
-from peer.rounds.driver import Arithmetic, Disk
-from peer.rounds.state import Figures
+from peer.protocol.messages import MeanData, Message, PartData, Promise, Propose, Start, VoteCast
+from peer.rounds.driver import ChainPort, ReductionPort
+from peer.rounds.state import PartNorms
 from peer.spec import RunSpec
-from peer.store.contributions import Contribution, Effort
+from peer.store.contributions import Contribution, WorkStats
 from peer.train.outer_state import LoadObject
 from peer.train.trainer import Trainer
 from tests.training_swarm import CPU, Hands, Role
@@ -53,7 +53,7 @@ class Forger(Trainer):
         starts = [sum(self.layer_sizes[:index]) for index in range(len(self.layer_sizes))]
         return [slice(start, start + size) for start, size in zip(starts, self.layer_sizes, strict=True)]
 
-    def _write_contribution(self, anchor: bytes, effort: Effort) -> None:
+    def _write_contribution(self, anchor: bytes, effort: WorkStats) -> None:
         learned = self._balance.flat.clone()
         self._balance.flat.copy_(self._forge(self, learned))
         super()._write_contribution(anchor, effort)
@@ -139,14 +139,14 @@ class TamperedStreams:
         if tampered is not None:
             self._inner.send(to, tampered)
 
-    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+    def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
         """The same for a frame that is made later."""
 
         def make() -> bytes | None:
             frame = make_frame()
             return None if frame is None else self._tamper(to, decode(frame))
 
-        self._inner.send_when_free(to, make)
+        self._inner.send_bulk(to, make)
 
     def listen(self, on_frame: OnFrame) -> None:
         """Set the listener."""
@@ -173,11 +173,11 @@ class Tampering(Role):
 class Oversized(Tampering):
     """Its parts come in frames beyond the cap of their type."""
 
-    frame = bytes([PartSent.code]) + bytes(PartSent.cap_bytes)
+    frame = bytes([PartData.code]) + bytes(PartData.cap_bytes)
 
     def tamper(self, to: str, message: Message) -> bytes | None:
         """One byte too many."""
-        return self.frame if isinstance(message, PartSent) else encode(message)
+        return self.frame if isinstance(message, PartData) else encode(message)
 
 
 class PledgingTokens(Tampering):
@@ -186,7 +186,7 @@ class PledgingTokens(Tampering):
     def __init__(self, tokens: int) -> None:
         self._tokens = tokens
 
-    def pledge(self, pledge: Pledge) -> Pledge:
+    def pledge(self, pledge: ContributionHeader) -> ContributionHeader:
         """What its own machine hears, too, where a pledge can say it."""
         return dataclasses.replace(pledge, tokens=max(0, self._tokens))
 
@@ -198,7 +198,7 @@ class PledgingTokens(Tampering):
             message = dataclasses.replace(message, pledges=tuple(self._raised(pledge) for pledge in message.pledges))
         return encode(message)
 
-    def _raised(self, pledge: Pledge) -> Pledge:
+    def _raised(self, pledge: ContributionHeader) -> ContributionHeader:
         if pledge.peer != self.me:
             return pledge
         return dataclasses.replace(pledge, tokens=self._tokens).signed(self.keys)
@@ -212,7 +212,7 @@ class ProposingWeights(Tampering):
 
     def tamper(self, to: str, message: Message) -> bytes | None:
         """Its proposals, signed as they are sent; its votes for what it did not send stay at home."""
-        if isinstance(message, Voted) and message.vote.voter == self.me and message.place in self._mine:
+        if isinstance(message, VoteCast) and message.vote.voter == self.me and message.place in self._mine:
             return None
         if not isinstance(message, Propose) or message.update.coordinator != self.me:
             return encode(message)
@@ -239,7 +239,7 @@ class TwoMeans(Tampering):
 
     def tamper(self, to: str, message: Message) -> bytes | None:
         """The last byte, which no level of the codec is beyond, differs from receiver to receiver."""
-        if not isinstance(message, MeanSent) or not message.payload or message.reducer != self.me:
+        if not isinstance(message, MeanData) or not message.payload or message.reducer != self.me:
             return encode(message)
         if to not in self._receivers:
             self._receivers.append(to)
@@ -303,11 +303,11 @@ class WrongShapes(Role):
     def hands(self, hands: Hands) -> Hands:
         """A disk that gives short parts."""
         self._disk = ShortParts(hands.disk)
-        disk: Disk = self._disk
-        arithmetic: Arithmetic = WholeAgain(hands.arithmetic)
+        disk: ChainPort = self._disk
+        arithmetic: ReductionPort = WholeAgain(hands.arithmetic)
         return dataclasses.replace(hands, disk=disk, arithmetic=arithmetic)
 
-    def pledge(self, pledge: Pledge) -> Pledge:
+    def pledge(self, pledge: ContributionHeader) -> ContributionHeader:
         """The root of the short parts."""
         return dataclasses.replace(pledge, root=self._disk.root(pledge.anchor))
 
@@ -315,7 +315,7 @@ class WrongShapes(Role):
 class NotedParts(Borrowed):
     """A disk that remembers what it has given of this peer's own contributions."""
 
-    def __init__(self, inner: Disk) -> None:
+    def __init__(self, inner: ChainPort) -> None:
         super().__init__(inner)
         self.given: set[bytes] = set()
         """Digests."""
@@ -331,15 +331,15 @@ class NotedParts(Borrowed):
 class LyingScales(Borrowed):
     """Arithmetic that finds the norms of others' parts to be `factor` times what they are."""
 
-    def __init__(self, inner: Arithmetic, own: NotedParts, factor: float) -> None:
+    def __init__(self, inner: ReductionPort, own: NotedParts, factor: float) -> None:
         super().__init__(inner)
         self._own, self._factor = own, factor
 
-    def measure(self, payload: bytes, direction: bytes, done: Callable[[Figures], None]) -> None:
+    def measure(self, payload: bytes, direction: bytes, done: Callable[[PartNorms], None]) -> None:
         """Measure a part; the truth only about my own, with which others' figures about me are compared."""
         factor = 1.0 if digest_of(payload) in self._own.given else self._factor
 
-        def lie(figures: Figures) -> None:
+        def lie(figures: PartNorms) -> None:
             done(dataclasses.replace(figures, square=figures.square * factor**2, dot=figures.dot * factor))
 
         self._inner.measure(payload, direction, lie)
@@ -356,8 +356,8 @@ class MisMeasuring(Role):
     def hands(self, hands: Hands) -> Hands:
         """Scales that lie."""
         disk = NotedParts(hands.disk)
-        arithmetic: Arithmetic = LyingScales(hands.arithmetic, disk, self._factor)
-        return dataclasses.replace(hands, disk=cast(Disk, disk), arithmetic=arithmetic)
+        arithmetic: ReductionPort = LyingScales(hands.arithmetic, disk, self._factor)
+        return dataclasses.replace(hands, disk=cast(ChainPort, disk), arithmetic=arithmetic)
 
 
 HUGE = 1 << 62

@@ -8,16 +8,16 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from dht.errors import DiskFull
-from peer.aggregation.aggregate import Judgement
+from peer.aggregation.aggregate import AggregationResult
 from peer.codec.codec import Codec
 from peer.codec.run_rules import rules_of
-from peer.link.reduction import Reducer
+from peer.link.reduction import ReductionWorker
 from peer.protocol import norms
-from peer.protocol.block import VOID, Measurements, Pledge, Update
+from peer.protocol.block import VOID, ContributionHeader, SignedNorms, Update
 from peer.protocol.electorate import next_anchor
-from peer.protocol.messages import Place
-from peer.rounds.interface import Keep, Reduce
-from peer.rounds.state import Exchange, Figures, Head, Rules
+from peer.protocol.messages import BallotId
+from peer.rounds.interface import BufferPart, ReducePart
+from peer.rounds.state import ChainHead, MemberState, PartNorms, Rules
 from peer.store.contributions import Contribution
 from peer.testing.integer_sums import ModelKeys
 from peer.train.trainer import Trainer
@@ -42,7 +42,7 @@ class DecidedRound:
     update: Update
     objects: dict[bytes, bytes]
     """The encoded means by digest."""
-    judgement: Judgement
+    judgement: AggregationResult
     measuring_s: float
     """Seconds of processor time to measure all contributions, as the reducers do together."""
     judging_s: float
@@ -61,7 +61,7 @@ class DecidedRound:
         offers = [contribution(trainer, anchor) for trainer in trainers]
         members = tuple(offer.pledge(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
         names = tuple(member.peer for member in members)
-        head = Head(
+        head = ChainHead(
             anchor=anchor, round=first.anchor.round, weight=0, electorate=tuple(sorted(names)),
             members=tuple(sorted(names)), records=before.update.records if before else (),
         )  # fmt: skip
@@ -113,8 +113,8 @@ class Bench:
         self,
         rules: Rules,
         codec: Codec,
-        head: Head,
-        members: tuple[Pledge, ...],
+        head: ChainHead,
+        members: tuple[ContributionHeader, ...],
         offers: Sequence[Contribution],
         present: int,
         last: DecidedRound | None,
@@ -122,27 +122,27 @@ class Bench:
         self._round, self._fragment = head.round, rules.fragment(head.round)
         self._rules, self._members, self._offers, self._present = rules, members, offers, present
         self._chosen = [index for index in range(len(members)) if present >> index & 1]
-        self._place = Place(head.anchor, head.instance, 0)
+        self._place = BallotId(head.anchor, head.instance, 0)
         self._directions = last.update.parts if last else (VOID,) * len(self._fragment.parts)
         self.objects = Memory(last.objects if last else {})
-        self._reducer = Reducer(codec, self.objects, AtOnce(), lambda call: call())
+        self._reducer = ReductionWorker(codec, self.objects, AtOnce(), lambda call: call())
 
-    def measure(self) -> Measurements:
+    def measure(self) -> SignedNorms:
         """What it signs of all that it holds."""
         parts = range(len(self._fragment.parts))
-        exchange = Exchange(
+        exchange = MemberState(
             place=self._place, round=self._round, members=self._members, reducers=(self._rules.me,) * len(parts),
             received=dict.fromkeys(parts, self._present), closes_at=0.0, repeat_at=0.0,
             figures={part: {index: self._figures(part, index) for index in self._chosen} for part in parts},
         )  # fmt: skip
         return norms.measurements(self._rules, exchange)
 
-    def _figures(self, part: int, index: int) -> Figures:
-        found: list[Figures] = []
+    def _figures(self, part: int, index: int) -> PartNorms:
+        found: list[PartNorms] = []
         self._reducer.measure(self._offers[index].payload(part), self._directions[part], found.append)
         return found[0]
 
-    def mean(self, part: int, judgement: Judgement) -> tuple[bytes, int]:
+    def mean(self, part: int, judgement: AggregationResult) -> tuple[bytes, int]:
         """Digest of the mean of a part, or void, and the bits of its contributors.
 
         If nobody counts, those who are here were judged all the same; but not if others, who are not here, do count.
@@ -154,11 +154,11 @@ class Bench:
             return VOID, 0 if any(row) else self._present
         names = tuple(self._members[index].peer for index in counting)
         for name, index in zip(names, counting, strict=True):
-            self._reducer.keep(Keep(self._place, name, part, self._offers[index].payload(part)))
+            self._reducer.keep(BufferPart(self._place, name, part, self._offers[index].payload(part)))
         weights = tuple(row[index] for index in counting)
         digests: list[bytes] = []
         self._reducer.reduce(
-            Reduce(
+            ReducePart(
                 self._place, part, self._present, names, weights, 0, sum(row) - sum(weights), judgement.scales[layer],
                 judgement.pulls[layer], self._directions[part],
             ),

@@ -14,11 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from peer.events import Line, RoundCommitted
+from peer.events import EventLine, RoundCommitted
 from peer.plan.model_shape import shape_of
 from peer.simulate.group import Group
-from peer.simulate.scenario import Setting
-from peer.simulate.scenario_options import Asked
+from peer.simulate.scenario import Scenario
+from peer.simulate.scenario_options import ScenarioOptions
 from peer.spec import RunSpec
 from peer.testing.faults import Crash, Odd
 from peer.testing.process_swarm import RealSwarm
@@ -74,7 +74,7 @@ class Story:
         return median(self.round_s[: self.calm])
 
 
-def story_of(lines: Sequence[Line], ids: Sequence[str], plan: Plan) -> Story:
+def story_of(lines: Sequence[EventLine], ids: Sequence[str], plan: Plan) -> Story:
     """From the lines of one peer."""
     commits = {line.event.round: line for line in lines if isinstance(line.event, RoundCommitted)}
     events = [commits[number].event for number in range(1, plan.rounds + 1)]
@@ -110,7 +110,7 @@ def in_reality(directory: Path, plan: Plan) -> Story:
 
 def simulated(spec: RunSpec, plan: Plan) -> Story:
     """By the simulator."""
-    lines: list[Line] = []
+    lines: list[EventLine] = []
     group = Group(setting_of(spec, plan), sink=lines.append)
     victim, at = plan.dies
     while group.peers[victim].disk.head.round < at:
@@ -121,10 +121,10 @@ def simulated(spec: RunSpec, plan: Plan) -> Story:
     return story_of([line for line in lines if line.peer == ids[0]], ids, plan)
 
 
-def setting_of(spec: RunSpec, plan: Plan) -> Setting:
+def setting_of(spec: RunSpec, plan: Plan) -> Scenario:
     """The same machines, as they are declared."""
     spec = dataclasses.replace(spec, run=dataclasses.replace(spec.run, founders=plan.peers, seed=plan.seed))
-    asked = Asked(
+    asked = ScenarioOptions(
         spec=spec, shape=shape_of(spec), peers=plan.peers, step_s=plan.step_s, rounds=plan.rounds, seed=plan.seed,
         upload_mbps=plan.upload_mbps, download_mbps=plan.download_mbps,
     )  # fmt: skip

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from peer.aggregation.aggregation_rules import PLAIN, Standards
+from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
 from peer.protocol.block import Block
 from peer.protocol.frames import decode
-from peer.protocol.messages import Message, Prepare, Promise, Propose, Voted
-from peer.rounds.state import Head
+from peer.protocol.messages import Message, Prepare, Promise, Propose, VoteCast
+from peer.rounds.state import ChainHead
 from peer.simulate.memory_network import LinkModel
 from peer.testing.integer_sums import IntegerDisk
 from peer.testing.memory_peer import LogicalPeer
@@ -35,7 +35,7 @@ class FaultyWorld(World):
     on_commit: Callable[[LogicalPeer], None] | None = None
     """Called when a peer is about to commit."""
 
-    def committing(self, peer: LogicalPeer, block: Block, head: Head) -> None:
+    def committing(self, peer: LogicalPeer, block: Block, head: ChainHead) -> None:
         super().committing(peer, block, head)
         if self.on_commit is not None:
             self.on_commit(peer)
@@ -65,7 +65,7 @@ class FaultyWorld(World):
 
 def run_schedule(
     seed: int, kind: str, *, takeover_s: float = 0.0, peers: int | None = None, watched: bool = False,
-    judge: Standards = PLAIN, fragments: int = 1,
+    judge: AggregationRules = MEAN_ONLY, fragments: int = 1,
 ) -> FaultyWorld:  # fmt: skip
     """One schedule with 1 to 5 founders, or as many as asked. `kind` is "random", "targeted" or "forks".
 
@@ -106,7 +106,7 @@ def _watched(faults: Faults) -> Faults:
         disks = {peer.name: peer.disk for peer in world.peers}
 
         def watch(sender: str, receiver: str, frame: bytes) -> bool:
-            if frame[0] in (Prepare.code, Promise.code, Voted.code) and sender in disks:
+            if frame[0] in (Prepare.code, Promise.code, VoteCast.code) and sender in disks:
                 _check_written(disks[sender], decode(frame))
             return drops is not None and drops(sender, receiver, frame)
 
@@ -117,13 +117,13 @@ def _watched(faults: Faults) -> Faults:
 
 def _check_written(disk: IntegerDisk, message: Message) -> None:
     """The protocol, §7: first on disk, then said. A peer that has promised more since may still repeat itself."""
-    assert isinstance(message, Prepare | Promise | Voted)
+    assert isinstance(message, Prepare | Promise | VoteCast)
     written = disk.load_acceptors().get(message.place.instance)
     promised = written.promised if written else -1
     assert promised >= message.place.ballot, f"ballot {message.place.ballot} is said, {promised} is on disk"
     if isinstance(message, Promise) and message.pledge.root:
         assert disk.pledge(message.place.anchor) == message.pledge, "a contribution is pledged that is not on disk"
-    if isinstance(message, Voted) and promised == message.place.ballot:
+    if isinstance(message, VoteCast) and promised == message.place.ballot:
         said = (message.place.ballot, message.vote.update)
         assert written is not None
         assert written.accepted == said, f"a vote for {said} is said, {written.accepted} is on disk"
@@ -185,13 +185,13 @@ def targeted_faults(loss: float) -> Faults:
     """Aims at agreement: loses promises, proposals and votes or delivers them in a later ballot, strikes right after
     a promise or a vote or amid a proposal, isolates the first committer, freezes a coordinator and cuts it off from
     its successor."""
-    aims = {Promise.code, Propose.code, Voted.code}
+    aims = {Promise.code, Propose.code, VoteCast.code}
 
     def arm(world: FaultyWorld) -> None:
         def drops(sender: str, receiver: str, frame: bytes) -> bool:
             code = frame[0]
             peer = next(peer for peer in world.peers if peer.name == sender)
-            if code in (Promise.code, Voted.code) and world.rng.random() < 0.04 and peer.alive:
+            if code in (Promise.code, VoteCast.code) and world.rng.random() < 0.04 and peer.alive:
                 _crash_soon(world, peer, world.rng.uniform(0.5, 8.0), fuse=2)
             if code == Propose.code and world.rng.random() < 0.04 and peer.alive:
                 _crash_soon(world, peer, world.rng.uniform(0.1, 1.0), fuse=1)

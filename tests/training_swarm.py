@@ -26,16 +26,16 @@ from peer.credit.summary import penalties_of
 from peer.events import AlertRaised, PenaltyImposed
 from peer.events import Event as Reported
 from peer.link.link import RunKeys
-from peer.link.reduction import Reducer
-from peer.protocol.block import Block, Pledge
+from peer.link.reduction import ReductionWorker
+from peer.protocol.block import Block, ContributionHeader
 from peer.protocol.electorate import genesis_anchor
-from peer.rounds.driver import Arithmetic, Disk, Driver
-from peer.rounds.interface import Applied, Frozen, Progressed, Tick
+from peer.rounds.driver import ChainPort, Driver, ReductionPort
+from peer.rounds.interface import Applied, Submitted, Tick, TrainingProgress
 from peer.rounds.machine import TICK_S, begin
-from peer.rounds.state import Head
+from peer.rounds.state import ChainHead
 from peer.simulate.memory_network import MemoryNetwork, Scheduler
 from peer.spec import RunSpec
-from peer.store.chain import ChainOnDisk
+from peer.store.chain import ChainStore
 from peer.store.objects import load_object
 from peer.train.trainer import Trainer
 
@@ -66,8 +66,8 @@ class Hands:
     me: str
     keys: RunKeys
     streams: Streams
-    disk: Disk
-    arithmetic: Arithmetic
+    disk: ChainPort
+    arithmetic: ReductionPort
 
 
 class Role:
@@ -83,7 +83,7 @@ class Role:
         """What its driver gets."""
         return hands
 
-    def pledge(self, pledge: Pledge) -> Pledge:
+    def pledge(self, pledge: ContributionHeader) -> ContributionHeader:
         """What it says of its contribution; not yet signed."""
         return pledge
 
@@ -113,17 +113,17 @@ class TrainingPeer:
         """What the people at this machine were told, with the updates and by the machine itself."""
         self.alerts: list[AlertRaised] = []
 
-    def start(self, genesis: Head) -> None:
+    def start(self, genesis: ChainHead) -> None:
         """Take part from the first anchor on."""
         swarm, spec, codec = self._swarm, self._swarm.spec, Codec(self._swarm.spec.codec.wire)
-        self.disk = ChainOnDisk(
+        self.disk = ChainStore(
             self._folder, genesis, self.trainer.parts, codec, Immediately(), self._soon,
             fragments=spec.round.fragments, keep_rounds=spec.round.keep_rounds,
         )  # fmt: skip
         hands = self.role.hands(
             Hands(
                 me=self.name, keys=self._keys, streams=swarm.network.connect(self.name), disk=self.disk,
-                arithmetic=Reducer(codec, self.disk, Immediately(), self._soon),
+                arithmetic=ReductionWorker(codec, self.disk, Immediately(), self._soon),
             )
         )  # fmt: skip
         rules = rules_of(spec, self.trainer.parts, hands.keys, me=self.name, wall_offset_s=WALL_S)
@@ -159,7 +159,7 @@ class TrainingPeer:
 
     def _progress(self, anchor: bytes) -> None:
         if self.driver.state.head.anchor == anchor:
-            self.driver.deliver(Progressed(self._swarm.now, 0.6))
+            self.driver.deliver(TrainingProgress(self._swarm.now, 0.6))
 
     def _freeze(self, anchor: bytes) -> None:
         if self.driver.state.head.anchor != anchor or self.trainer.frozen:
@@ -169,7 +169,7 @@ class TrainingPeer:
         self.trainer.freeze(anchor)
         mine = self.disk.contribution(anchor)
         assert mine is not None
-        self.driver.deliver(Frozen(self._swarm.now, self.role.pledge(mine.pledge(self.name))))
+        self.driver.deliver(Submitted(self._swarm.now, self.role.pledge(mine.pledge(self.name))))
 
     # ---- what the driver asks for ----
 
@@ -178,7 +178,7 @@ class TrainingPeer:
         anchor = self.driver.state.head.anchor
         self._soon(lambda: self._freeze(anchor))
 
-    def committed(self, block: Block, head: Head) -> None:
+    def committed(self, block: Block, head: ChainHead) -> None:
         """Apply the update; everybody at this machine hears of its penalties."""
         update = block.update
         self.trainer.apply(update, lambda digest: load_object(self._folder, digest))
@@ -189,7 +189,7 @@ class TrainingPeer:
         self._swarm.committed(self)
         self._later(APPLY_S, lambda: self._applied(head.anchor))
 
-    def undone(self, blocks: tuple[Block, ...], head: Head) -> None:
+    def undone(self, blocks: tuple[Block, ...], head: ChainHead) -> None:
         """Nothing forks here."""
         raise AssertionError(f"{self.name} undoes round {blocks[0].update.round}")
 
@@ -241,7 +241,7 @@ class TrainingSwarm:
         self.losses[0] = first.evaluate()[0]
         names = tuple(sorted(peer.name for peer in self.peers))
         anchor = genesis_anchor(spec.digest(), names, first.anchor.state_digest())
-        genesis = Head(anchor=anchor, round=0, weight=0, electorate=names, members=names)
+        genesis = ChainHead(anchor=anchor, round=0, weight=0, electorate=names, members=names)
         for peer in self.peers:
             peer.start(genesis)
 

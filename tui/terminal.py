@@ -84,7 +84,7 @@ def hold_standard_streams() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
-class Tap(io.TextIOBase):
+class GatedStream(io.TextIOBase):
     """A stream that can be shut: what is written meanwhile is gone."""
 
     def __init__(self, inner: TextIO) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dht.errors import Unreachable
-from dht.streams.rate_limit import Allowance
+from dht.streams.rate_limit import RateLimit
 
 PROBE, PROBE_BACK = "probe", "probe-back"
 SIZES_BYTES = (64 << 10, 512 << 10, 4 << 20)
@@ -46,7 +46,7 @@ class Asking(Protocol):
 def serve_probes(node: Asking, is_busy: Callable[[], bool] = lambda: False, clock: Clock = time.monotonic) -> None:
     """Let others measure the line to this node from now on."""
     one_at_a_time = asyncio.Lock()
-    allowance = Allowance(at_once=MOST_BYTES, each=PEER_BYTES, everybody=ALL_BYTES, window_s=WINDOW_S, clock=clock)
+    allowance = RateLimit(at_once=MOST_BYTES, each=PEER_BYTES, everybody=ALL_BYTES, window_s=WINDOW_S, clock=clock)
 
     async def give(peer: str, request: bytes) -> bytes | None:
         size_bytes = int.from_bytes(request, "big")
@@ -71,16 +71,16 @@ def serve_probes(node: Asking, is_busy: Callable[[], bool] = lambda: False, cloc
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineSpeed:
+class Bandwidth:
     """Megabits per second between this node and another, as far as both had them free; None: not measured."""
 
     upload_mbps: float | None
     download_mbps: float | None
 
 
-async def measure(
+async def measure_bandwidth(
     node: Asking, peer: str, round_trip_s: float, limit_s: float, clock: Clock = time.monotonic
-) -> LineSpeed:
+) -> Bandwidth:
     """Both directions, within `limit_s`. An older node, or a busy one, gives None.
 
     The round trip is taken off what asking took. A line faster than `MOST_BYTES` in a few milliseconds is
@@ -97,7 +97,7 @@ async def measure(
         return None if told is None or len(told) != 8 else float(struct.unpack(">d", told)[0])
 
     download = await _mbps(down, round_trip_s, deadline - limit_s / 2, clock)
-    return LineSpeed(download_mbps=download, upload_mbps=await _mbps(up, round_trip_s, deadline, clock))
+    return Bandwidth(download_mbps=download, upload_mbps=await _mbps(up, round_trip_s, deadline, clock))
 
 
 async def _mbps(

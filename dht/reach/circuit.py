@@ -57,14 +57,14 @@ Hop: Any = _message(_pool, "Hop")
 Stop: Any = _message(_pool, "Stop")
 
 
-async def say(writer: asyncio.StreamWriter, message: Any) -> None:
+async def write_message(writer: asyncio.StreamWriter, message: Any) -> None:
     """Write a message. Raises OSError."""
     content = message.SerializeToString()
     writer.write(_varint(len(content)) + content)
     await writer.drain()
 
 
-async def hear(reader: asyncio.StreamReader, kind: Any) -> Any:
+async def read_message(reader: asyncio.StreamReader, kind: Any) -> Any:
     """The next message, which should be of this class. Raises Malformed, EOFError, OSError."""
     size = await _read_varint(reader)
     if size > MAX_MESSAGE_BYTES:

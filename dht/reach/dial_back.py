@@ -17,7 +17,7 @@ from typing import Protocol
 
 from dht.errors import Unreachable
 from dht.reach.addresses import CIRCUIT, is_global, tcp_target
-from dht.streams.rate_limit import Allowance
+from dht.streams.rate_limit import RateLimit
 
 KNOCK = "knock"
 GREETING = b"\x13/multistream/1.0.0\n"
@@ -47,7 +47,7 @@ class Knocking(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Knocked:
+class DialBack:
     """What another node found."""
 
     host: str
@@ -61,10 +61,10 @@ class Knocked:
         return is_global(self.host)
 
 
-def serve_knocks(node: Knocking, connect: Connect | None = None, clock: Clock = time.monotonic) -> None:
+def serve_dial_back(node: Knocking, connect: Connect | None = None, clock: Clock = time.monotonic) -> None:
     """Try for others from now on whether they can be dialled."""
-    allowance = Allowance(at_once=1, each=MOST_EACH, everybody=MOST, window_s=EACH_S, clock=clock)
-    at_once, connect = asyncio.Semaphore(AT_ONCE), connect or greets
+    allowance = RateLimit(at_once=1, each=MOST_EACH, everybody=MOST, window_s=EACH_S, clock=clock)
+    at_once, connect = asyncio.Semaphore(AT_ONCE), connect or speaks_libp2p
 
     async def knock(peer: str, request: bytes) -> bytes | None:
         port = int.from_bytes(request, "big")
@@ -89,7 +89,7 @@ def _host_of(address: str) -> str | None:
     return None if target is None else target[0]
 
 
-async def greets(host: str, port: int) -> bool:
+async def speaks_libp2p(host: str, port: int) -> bool:
     """Connect, and wait for the greeting; within KNOCK_S."""
     try:
         async with asyncio.timeout(KNOCK_S):
@@ -102,7 +102,7 @@ async def greets(host: str, port: int) -> bool:
         return False
 
 
-async def ask_to_knock(node: Knocking, peer: str, port: int) -> Knocked | None:
+async def request_dial_back(node: Knocking, peer: str, port: int) -> DialBack | None:
     """Have this peer try that port of ours. None if it does not: it is older, busy, or comes through a relay."""
     try:
         told = await node.ask(peer, KNOCK, 2 * KNOCK_S, 64, port.to_bytes(2, "big"))
@@ -111,7 +111,7 @@ async def ask_to_knock(node: Knocking, peer: str, port: int) -> Knocked | None:
     if not told or told[0] > 1:
         return None
     with suppress(ValueError):
-        return Knocked(host=str(ipaddress.ip_address(told[1:].decode("ascii"))), port=port, answered=bool(told[0]))
+        return DialBack(host=str(ipaddress.ip_address(told[1:].decode("ascii"))), port=port, answered=bool(told[0]))
     return None
 
 

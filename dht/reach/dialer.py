@@ -20,9 +20,9 @@ Meet = Callable[[str], Awaitable[None]]
 LookAfter = Callable[[], Awaitable[None]]
 
 
-async def dial_first(daemon: Daemon, addresses: Sequence[str], timeout_s: float) -> list[str]:
+async def dial_any(daemon: Daemon, addresses: Sequence[str], timeout_s: float) -> list[str]:
     """Those that answer. One is enough: the others then have OTHERS_S more. Raises Unreachable."""
-    others = without_me(daemon, addresses)
+    others = others_of(daemon, addresses)
     if not others:
         return []
     dials = {asyncio.create_task(daemon.connect(address, timeout_s)): address for address in others}
@@ -54,7 +54,7 @@ async def dial_first(daemon: Daemon, addresses: Sequence[str], timeout_s: float)
     return met
 
 
-async def stay_in_touch(
+async def keep_dialling(
     daemon: Daemon, meet: Meet, bootstrap: Sequence[str], earlier: Sequence[str], timeout_s: float,
     look_after: Sequence[LookAfter] = (),
 ) -> None:  # fmt: skip
@@ -63,7 +63,7 @@ async def stay_in_touch(
     And in turn those who were met in an earlier life: without bootstrap nodes two who started apart find each other so.
     Each time something else may be looked after, too, which raises Unreachable if the daemon is gone.
     """
-    always, in_turn = without_me(daemon, bootstrap), deque(without_me(daemon, earlier))
+    always, in_turn = others_of(daemon, bootstrap), deque(others_of(daemon, earlier))
     while True:
         await asyncio.sleep(REMEET_S)
         in_turn.rotate(-1)
@@ -80,6 +80,6 @@ async def _meet_again(daemon: Daemon, meet: Meet, address: str, timeout_s: float
         await meet(peer_id_in(address))
 
 
-def without_me(daemon: Daemon, addresses: Sequence[str]) -> list[str]:
+def others_of(daemon: Daemon, addresses: Sequence[str]) -> list[str]:
     """Each once, and none of this node's own."""
     return [address for address in dict.fromkeys(addresses) if peer_id_in(address) != daemon.peer_id]

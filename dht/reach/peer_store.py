@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dht.atomic_files import write_whole
+from dht.atomic_files import write_atomic
 from dht.errors import DiskFull
 from dht.reach.addresses import can_be_dialled, check_dial, peer_id_in
 from dht.records import MAX_ADDRESSES
@@ -20,7 +20,7 @@ VERSION = 1
 log = logging.getLogger(__name__)
 
 
-class Remembered:
+class PeerStore:
     """At most `PEERS_MOST` peers with `MAX_ADDRESSES` each, the one that was met last first."""
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +49,7 @@ class Remembered:
         others = {other: known for other, known in self._peers.items() if other != peer}
         self._peers = dict(list({peer: good, **others}.items())[:PEERS_MOST])
         try:
-            write_whole(self._path, json.dumps({"v": VERSION, "peers": self._peers}, indent=1).encode())
+            write_atomic(self._path, json.dumps({"v": VERSION, "peers": self._peers}, indent=1).encode())
         except DiskFull as error:
             log.warning("peers that were met are not remembered: %s", error)
 

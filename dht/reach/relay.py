@@ -37,8 +37,8 @@ from dht.reach.circuit import (
     STOP_STATUS,
     Hop,
     Stop,
-    hear,
-    say,
+    read_message,
+    write_message,
 )
 from dht.records import Malformed
 from dht.streams.token_bucket import CHUNK_BYTES
@@ -120,7 +120,7 @@ class Relay:
         self._asking += 1
         try:
             async with asyncio.timeout(self.limits.handshake_s):
-                return await hear(reader, Hop)
+                return await read_message(reader, Hop)
         finally:
             self._asking -= 1
 
@@ -133,7 +133,7 @@ class Relay:
         self._slots[asker] = now + self.limits.slot_s
         answer = Hop(type=HOP_STATUS, status=OK)
         answer.reservation.expire = int(time.time() + self.limits.slot_s)
-        await say(writer, answer)
+        await write_message(writer, answer)
 
     async def _connect(
         self, asker: str, wanted: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -154,7 +154,7 @@ class Relay:
             try:
                 answer = Hop(type=HOP_STATUS, status=OK)
                 answer.limit.duration = int(self.limits.circuit_s)
-                await say(writer, answer)
+                await write_message(writer, answer)
                 await self._pass_both_ways(reader, writer, far_reader, far_writer)
             finally:
                 far_writer.close()
@@ -179,8 +179,8 @@ class Relay:
         async with asyncio.timeout(self.limits.handshake_s):
             reader, writer = await self._daemon.open_stream(wanted, STOP, self.limits.handshake_s)
             try:
-                await say(writer, call)
-                answer = await hear(reader, Stop)
+                await write_message(writer, call)
+                answer = await read_message(reader, Stop)
                 if answer.type != STOP_STATUS or answer.status != OK:
                     raise Unreachable(f"it refuses ({answer.status})")
             except BaseException:
@@ -213,17 +213,17 @@ class Relay:
 
 
 async def _refuse(writer: asyncio.StreamWriter, status: int) -> None:
-    await say(writer, Hop(type=HOP_STATUS, status=status))
+    await write_message(writer, Hop(type=HOP_STATUS, status=status))
 
 
-async def hold_slot(daemon: Daemon, relay: str, timeout_s: float) -> bool:
+async def reserve(daemon: Daemon, relay: str, timeout_s: float) -> bool:
     """Ask this peer for a slot, or to keep it; False if it gives none."""
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await daemon.open_stream(relay, HOP, timeout_s)
             try:
-                await say(writer, Hop(type=RESERVE))
-                return bool((await hear(reader, Hop)).status == OK)
+                await write_message(writer, Hop(type=RESERVE))
+                return bool((await read_message(reader, Hop)).status == OK)
             finally:
                 writer.close()
     except (Unreachable, Malformed, EOFError, TimeoutError, OSError) as error:

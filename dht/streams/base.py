@@ -23,7 +23,7 @@ class Streams(Protocol):
     def send(self, to: str, frame: bytes) -> None:
         """Queue a frame. Never blocks, never raises for an unreachable peer."""
 
-    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+    def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
         """Queue a large frame that is made only when the stream can take it; None means it is no longer wanted.
 
         These wait behind everything that was given to `send`, so that bytes never hold up an agreement.

@@ -18,7 +18,7 @@ Door = tuple[Lane, str]
 log = logging.getLogger(__name__)
 
 
-class Incoming:
+class InboundStreams:
     """At most `most` tasks, each of which reads a stream."""
 
     def __init__(self, most: int) -> None:
@@ -63,7 +63,7 @@ class Incoming:
             if who == sender:
                 task.cancel()
 
-    def cut_all(self) -> None:
+    def close_all(self) -> None:
         """End the streams of everybody."""
         for task in [*self._silent.values(), *self._heard.values()]:
             task.cancel()

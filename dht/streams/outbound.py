@@ -20,21 +20,21 @@ from dht.daemon import Daemon
 from dht.errors import Unreachable
 from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame
 from dht.streams.frames import HEADER_BYTES, SLOWEST_BYTES_PER_S, OversizeError, Take, read_frame
-from dht.streams.inbound import Incoming
-from dht.streams.shaper import Line
+from dht.streams.inbound import InboundStreams
+from dht.streams.shaper import Shaper
 from dht.streams.token_bucket import CHUNK_BYTES, Lane
-from dht.streams.traffic import Tally
-from dht.streams.uplink_estimator import Uplink
+from dht.streams.traffic import TrafficCounter
+from dht.streams.uplink_estimator import UplinkEstimator
 
 Spawn = Callable[..., asyncio.Task[None]]
-LetsIn = Callable[[str], Awaitable[bool]]
+AllowPeer = Callable[[str], Awaitable[bool]]
 """Whether this peer may open a stream; it may be asked who it is."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkLimits:
+class StreamLimits:
     """Bounds of every wait and every queue."""
 
     queue_bytes: int = 64 * 2**20
@@ -57,33 +57,33 @@ class LinkLimits:
         assert self.unfinished_bytes >= MAX_FRAME_BYTES, "no large frame would ever come whole"
 
 
-class PeerStreams:
+class Libp2pStreams:
     """The contract of `dht.streams.base.Streams` for one peer. `spawn` starts a task in the node's task group."""
 
     def __init__(
-        self, daemon: Daemon, protocol: str, spawn: Spawn, limits: LinkLimits, *,
-        upload: Line | None = None, download: Line | None = None,
+        self, daemon: Daemon, protocol: str, spawn: Spawn, limits: StreamLimits, *,
+        upload: Shaper | None = None, download: Shaper | None = None,
     ) -> None:  # fmt: skip
         self.bytes_sent = 0
         """Handed to the daemon, headers included."""
         self.bytes_received = 0
         self.frames_dropped = 0
-        self.tally = Tally()
+        self.tally = TrafficCounter()
         """Of all streams with each peer; whoever opens other streams adds theirs."""
-        self.upload, self.download = upload or Line(), download or Line()
+        self.upload, self.download = upload or Shaper(), download or Shaper()
         """Whoever opens other streams has its bytes pass here, too."""
-        self.uplink = Uplink()
+        self.uplink = UplinkEstimator()
         self._daemon = daemon
         self._protocols = {Lane.CONTROL: protocol, Lane.BULK: f"{protocol}/bulk"}
         self._spawn = spawn
         self.limits = limits
-        self.lets_in: LetsIn = _everybody
+        self.lets_in: AllowPeer = _everybody
         self._at_door = 0
         """Streams whose senders are being asked."""
         self._on_frame: OnFrame | None = None
         self._outgoing: dict[tuple[Lane, str], tuple[_Outgoing, asyncio.Task[None]]] = {}
-        self._incoming = Incoming(limits.incoming_streams)
-        self._unfinished = Unfinished(limits.unfinished_bytes)
+        self._incoming = InboundStreams(limits.incoming_streams)
+        self._unfinished = PartialFrames(limits.unfinished_bytes)
         self._is_finished = False
 
     async def start(self) -> None:
@@ -101,10 +101,10 @@ class PeerStreams:
         if not self._is_finished:
             self._link_to(Lane.CONTROL, to).put(frame)
 
-    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+    def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
         """Queue a frame that is made when everything before it has been written."""
         if not self._is_finished:
-            self._link_to(Lane.BULK, to).put_later(make_frame)
+            self._link_to(Lane.BULK, to).put_deferred(make_frame)
 
     def _link_to(self, lane: Lane, to: str) -> _Outgoing:
         assert to != self._daemon.peer_id, "a peer does not send to itself"
@@ -174,9 +174,9 @@ class PeerStreams:
         """End the streams of a peer that may not come in any more."""
         self._incoming.cut(sender)
 
-    def cut_all(self) -> None:
+    def close_all(self) -> None:
         """End the streams of everybody."""
-        self._incoming.cut_all()
+        self._incoming.close_all()
 
     async def _read_frames(self, lane: Lane, sender: str, reader: asyncio.StreamReader) -> None:
         me = asyncio.current_task()
@@ -219,7 +219,7 @@ async def _everybody(sender: str) -> bool:
     return True
 
 
-class Unfinished:
+class PartialFrames:
     """The bytes of frames that are still arriving, of all senders together: bounded, whatever strangers do.
 
     The frame that began first gives way, not the largest: whoever sends slowly to fill the memory would
@@ -258,7 +258,7 @@ def _to_nobody(peer: str, size_bytes: int) -> None:
 class _Outgoing:
     """The queue of one lane to one peer, and the task that empties it."""
 
-    def __init__(self, streams: PeerStreams, lane: Lane, to: str) -> None:
+    def __init__(self, streams: Libp2pStreams, lane: Lane, to: str) -> None:
         self.is_connected = False
         self._streams = streams
         self._limits = streams.limits
@@ -280,7 +280,7 @@ class _Outgoing:
         self._queued_bytes += len(frame)
         self._wake.set()
 
-    def put_later(self, make_frame: MakeFrame) -> None:
+    def put_deferred(self, make_frame: MakeFrame) -> None:
         if len(self._later) >= self._limits.queue_later:
             self._streams.frames_dropped += 1
             return

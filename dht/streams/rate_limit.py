@@ -8,7 +8,7 @@ from collections.abc import Callable
 Clock = Callable[[], float]
 
 
-class Allowance:
+class RateLimit:
     """At most `at_once`, in any `window_s` at most `each` for one name and `everybody` for all."""
 
     def __init__(self, *, at_once: int, each: int, everybody: int, window_s: float, clock: Clock) -> None:

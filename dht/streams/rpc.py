@@ -14,10 +14,10 @@ from dht.daemon import Daemon
 from dht.errors import Unreachable
 from dht.streams.base import MAX_FRAME_BYTES
 from dht.streams.frames import HEADER_BYTES, OversizeError, read_content, read_size
-from dht.streams.outbound import LinkLimits, PeerStreams, require_open
+from dht.streams.outbound import Libp2pStreams, StreamLimits, require_open
 from dht.streams.token_bucket import Lane
 
-Provider = Callable[[], bytes | None]
+Handler = Callable[[], bytes | None]
 """Gives the bytes that a name stands for, or None while there are none."""
 Answer = Callable[[str, bytes], Awaitable[bytes | None]]
 """Called with (asker's peer id, request); gives at most MAX_FRAME_BYTES, or None for nothing."""
@@ -33,10 +33,10 @@ _HAS_NOTHING = b"\x00"
 _NO_NAME = ""
 
 
-class Questions:
+class Rpc:
     """Asks and answers over this daemon, with the caps and the tally of these streams."""
 
-    def __init__(self, daemon: Daemon, links: PeerStreams, protocol: str, limits: LinkLimits) -> None:
+    def __init__(self, daemon: Daemon, links: Libp2pStreams, protocol: str, limits: StreamLimits) -> None:
         self.protocol = protocol
         self.open_names: Container[str] | None = None
         """What those may ask, too, who are not let in; None: everybody is."""
@@ -45,7 +45,7 @@ class Questions:
         self._daemon, self._links, self._limits = daemon, links, limits
         self._providers: dict[str, Answer] = {}
 
-    def serve(self, name: str, provider: Provider) -> None:
+    def serve(self, name: str, provider: Handler) -> None:
         """Give whoever asks for `name` the same; at most MAX_FRAME_BYTES each time."""
 
         async def answer(peer_id: str, request: bytes) -> bytes | None:

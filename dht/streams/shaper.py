@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from dht.streams.token_bucket import CHUNK_BYTES, CHUNK_S, SMALLEST_CHUNK_BYTES, Bucket, Lane, Turns
+from dht.streams.token_bucket import CHUNK_BYTES, CHUNK_S, SMALLEST_CHUNK_BYTES, Lane, TokenBucket, WeightedTurns
 
 BURST_S = 0.1
 """What a timer that fires late may let pass at once, so that the rate is kept."""
@@ -15,14 +15,14 @@ TIMER_S = 0.001
 Clock = Callable[[], float]
 
 
-class Line:
+class Shaper:
     """Lets at most `bps` bits per second pass, 0 for no cap; what is urgent first, peers of a lane in turn."""
 
     def __init__(self, bps: float = 0.0, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._turns: Turns[asyncio.Future[None]] = Turns()
+        self._turns: WeightedTurns[asyncio.Future[None]] = WeightedTurns()
         self._timer: asyncio.TimerHandle | None = None
-        self._bucket: Bucket | None = None
+        self._bucket: TokenBucket | None = None
         self.bps = 0.0
         self.chunk_bytes = CHUNK_BYTES
         """What is to be written or read at a time."""
@@ -42,7 +42,7 @@ class Line:
             per_s = bps / 8
             self.chunk_bytes = min(CHUNK_BYTES, max(SMALLEST_CHUNK_BYTES, round(per_s * CHUNK_S)))
             burst_bytes = max(2 * self.chunk_bytes, round(per_s * BURST_S), self._largest_bytes)
-            self._bucket = Bucket(per_s, burst_bytes, self._clock())
+            self._bucket = TokenBucket(per_s, burst_bytes, self._clock())
         if self._turns.first():
             self._let_pass()
 

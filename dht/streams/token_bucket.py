@@ -1,6 +1,6 @@
 """How fast, and who is next: a token bucket and fair turns. Pure; whoever uses them has the clock.
 
-`Turns` is weighted fair queueing on a virtual clock of its own (self-clocked, Golestani 1994), once
+`WeightedTurns` is weighted fair queueing on a virtual clock of its own (self-clocked, Golestani 1994), once
 between lanes and once between the peers of a lane. A lane that has had less than its share goes first,
 so a few small frames never wait behind large ones; one that wants more than its share delays the
 others by no more than that.
@@ -39,7 +39,7 @@ SHARES = {Lane.CONTROL: 256, Lane.BULK: 16, Lane.TRANSFER: 1}
 """Of the rate while all lanes want more than there is."""
 
 
-class Bucket:
+class TokenBucket:
     """Lets `bytes_per_s` pass, and after a pause up to `burst_bytes` at once.
 
     In any time t no more than `bytes_per_s` · t + `burst_bytes` pass.
@@ -69,12 +69,12 @@ class Bucket:
         self._at_s += passed_s
 
 
-class Turns(Generic[T]):
+class WeightedTurns(Generic[T]):
     """What waits, by lane and peer, and what of it is next."""
 
     def __init__(self) -> None:
-        self._lanes: Fair[Lane] = Fair()
-        self._peers: dict[Lane, Fair[str]] = {lane: Fair() for lane in Lane}
+        self._lanes: FairQueue[Lane] = FairQueue()
+        self._peers: dict[Lane, FairQueue[str]] = {lane: FairQueue() for lane in Lane}
         self._waiting: dict[tuple[Lane, str], deque[tuple[int, T]]] = {}
 
     def put(self, lane: Lane, peer: str, size_bytes: int, item: T) -> None:
@@ -118,7 +118,7 @@ class Turns(Generic[T]):
 K = TypeVar("K", Lane, str)
 
 
-class Fair(Generic[K]):
+class FairQueue(Generic[K]):
     """Turns of equals, in virtual time: each has its next piece, and whose piece ends first is first."""
 
     def __init__(self) -> None:

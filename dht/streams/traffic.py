@@ -10,29 +10,29 @@ PEERS_MOST = 256
 
 
 @dataclass(slots=True)
-class Traffic:
+class PeerTraffic:
     """Bytes between this peer and another."""
 
     sent: int = 0
     received: int = 0
 
 
-class Tally:
+class TrafficCounter:
     """Counts by peer and in total. What a forgotten peer's bytes came to stays in the total."""
 
     def __init__(self, most: int = PEERS_MOST) -> None:
-        self.total = Traffic()
+        self.total = PeerTraffic()
         self._most = most
-        self._peers: dict[str, Traffic] = {}
+        self._peers: dict[str, PeerTraffic] = {}
 
     @property
-    def peers(self) -> MappingProxyType[str, Traffic]:
+    def peers(self) -> MappingProxyType[str, PeerTraffic]:
         """By peer id; who was active last stands last."""
         return MappingProxyType(self._peers)
 
     def add(self, peer: str, *, sent: int = 0, received: int = 0) -> None:
         """Count bytes that went to `peer` or came from it."""
-        self._peers[peer] = found = self._peers.pop(peer, None) or Traffic()
+        self._peers[peer] = found = self._peers.pop(peer, None) or PeerTraffic()
         for traffic in (found, self.total):
             traffic.sent += sent
             traffic.received += received

@@ -28,7 +28,7 @@ cost more than they gain. Ours."""
 Clock = Callable[[], float]
 
 
-class Uplink:
+class UplinkEstimator:
     """Told of everything large that is written; knows what the line took of it."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:

@@ -14,19 +14,19 @@ from math import inf
 
 from peer.aggregation import history_update
 from peer.aggregation import weights as weighing
-from peer.aggregation.aggregation_rules import Standards
+from peer.aggregation.aggregation_rules import AggregationRules
 from peer.aggregation.agreement import agreements
-from peer.aggregation.evidence import Claim, LayerNorms
-from peer.aggregation.findings import Fault, Finding, findings_of
-from peer.aggregation.outliers import Screened, screen
-from peer.aggregation.peer_history import MAX_ROOTS, Record
+from peer.aggregation.evidence import Contributor, LayerNorms
+from peer.aggregation.findings import Finding, LayerFinding, findings_of
+from peer.aggregation.outliers import ScreenedLayer, screen
+from peer.aggregation.peer_history import MAX_ROOTS, PeerHistory
 from peer.aggregation.z_test import swarm_history
 
-__all__ = ["Finding", "Judgement", "judge"]
+__all__ = ["AggregationResult", "Finding", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class AggregationResult:
     """The decision on a round. All integers are over 65,536."""
 
     weights: tuple[tuple[int, ...], ...]
@@ -37,14 +37,18 @@ class Judgement:
     """Per layer: the weight of the last committed mean in the mean (centered clip)."""
     findings: tuple[Finding, ...]
     """Sorted; at most one per peer and code."""
-    records: tuple[Record, ...]
+    records: tuple[PeerHistory, ...]
     """After this round, sorted by peer; none for `mean`."""
 
 
 def judge(
-    standards: Standards, round: int, records: Sequence[Record], claims: Sequence[Claim], layers: Sequence[LayerNorms],
+    standards: AggregationRules,
+    round: int,
+    records: Sequence[PeerHistory],
+    claims: Sequence[Contributor],
+    layers: Sequence[LayerNorms],
     roots: int = MAX_ROOTS,
-) -> Judgement:  # fmt: skip
+) -> AggregationResult:
     """Judges what the members of `round` gave, by the records of the round before. Norms may be any float.
 
     Of each member the newest `roots` contributions are remembered, to know a replay.
@@ -54,15 +58,19 @@ def judge(
     return _judged(standards, round, records, claims, layers, roots)
 
 
-def _lenient(standards: Standards) -> Standards:
+def _lenient(standards: AggregationRules) -> AggregationRules:
     """By shares, whatever the norms: only what is no number is refused."""
     return replace(standards, floor=0.0, clip=inf, temperature=inf)
 
 
 def _judged(
-    standards: Standards, round: int, records: Sequence[Record], claims: Sequence[Claim], layers: Sequence[LayerNorms],
+    standards: AggregationRules,
+    round: int,
+    records: Sequence[PeerHistory],
+    claims: Sequence[Contributor],
+    layers: Sequence[LayerNorms],
     roots: int,
-) -> Judgement:  # fmt: skip
+) -> AggregationResult:
     replays = history_update.replays(records, claims)
     replayed = {fault.member for fault in replays}
     counted = frozenset(
@@ -77,10 +85,10 @@ def _judged(
     left = [item.without(refused) for item in screened]
     shares = [claim.share for claim in claims]
     weighed = [weighing.weigh(standards, index, item, shares, factors) for index, item in enumerate(left)]
-    faults: list[Fault] = [*replays, *strangers]
+    faults: list[LayerFinding] = [*replays, *strangers]
     for item, weights in zip(screened, weighed, strict=True):
         faults += item.faults + weights.faults
-    return Judgement(
+    return AggregationResult(
         weights=tuple(item.weights for item in weighed),
         scales=tuple(weighing.scale(standards, item, weights) for item, weights in zip(left, weighed, strict=True)),
         pulls=tuple(item.pull for item in weighed),
@@ -90,9 +98,13 @@ def _judged(
 
 
 def _screen(
-    standards: Standards, records: Sequence[Record], claims: Sequence[Claim], layers: Sequence[LayerNorms],
-    counted: frozenset[int], suspects: frozenset[int] = frozenset(),
-) -> list[Screened]:  # fmt: skip
+    standards: AggregationRules,
+    records: Sequence[PeerHistory],
+    claims: Sequence[Contributor],
+    layers: Sequence[LayerNorms],
+    counted: frozenset[int],
+    suspects: frozenset[int] = frozenset(),
+) -> list[ScreenedLayer]:
     own = history_update.own_stats(records, claims, len(layers))
     return [
         screen(

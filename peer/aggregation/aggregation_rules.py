@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standards:
-    """Fields, defaults and ranges are those of `peer.spec.JudgeTable`, which explains each."""
+class AggregationRules:
+    """Fields, defaults and ranges are those of `peer.spec.AggregationTable`, which explains each."""
 
     reducer: str = "edit"
     warmup_rounds: int = 10
@@ -21,5 +21,5 @@ class Standards:
     cooldown_rounds: int = 8
 
 
-PLAIN = Standards(reducer="mean")
+MEAN_ONLY = AggregationRules(reducer="mean")
 """By tokens alone."""

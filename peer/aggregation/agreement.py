@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from math import isfinite, sqrt
 
 from peer.aggregation.evidence import LayerNorms
-from peer.aggregation.findings import ANOMALY, WHOLE_MODEL, Fault
+from peer.aggregation.findings import ANOMALY, WHOLE_MODEL, LayerFinding
 from peer.aggregation.integer_rows import WEIGHT_ONE
 from peer.aggregation.z_test import ENOUGH, lower_median
 
@@ -21,7 +21,7 @@ FULL = 0.5
 """Share of the usual cosine from which on it counts in full: the spread of honest peers costs them nothing."""
 
 
-def agreements(counted: Iterable[int], layers: Sequence[LayerNorms]) -> tuple[dict[int, int], tuple[Fault, ...]]:
+def agreements(counted: Iterable[int], layers: Sequence[LayerNorms]) -> tuple[dict[int, int], tuple[LayerFinding, ...]]:
     """Factors over 65,536 of the members in `counted`, and who is refused.
 
     No factors while nothing usual can be told: without a last mean, with fewer than three members that can be compared,
@@ -33,7 +33,7 @@ def agreements(counted: Iterable[int], layers: Sequence[LayerNorms]) -> tuple[di
     usual = lower_median([cosine for cosine in cosines.values() if cosine > 0])
     factors = {member: _factor(cosine / usual) for member, cosine in cosines.items()}
     faults = tuple(
-        Fault(
+        LayerFinding(
             member, ANOMALY, WHOLE_MODEL, float("inf"), 0.0,
             f"cosine {cosine:.3f} with the last mean where {usual:.3f} is usual",
         )

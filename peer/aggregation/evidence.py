@@ -11,7 +11,7 @@ SMALLEST = 1e-30
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Contributor:
     """One member of a round."""
 
     peer: str

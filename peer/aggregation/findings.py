@@ -28,7 +28,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class LayerFinding:
     """What was found in one layer."""
 
     member: int
@@ -44,14 +44,14 @@ class Fault:
     """Whether it fell to z."""
 
 
-def findings_of(faults: Iterable[Fault], names: Sequence[str], layers: int) -> tuple[Finding, ...]:
+def findings_of(faults: Iterable[LayerFinding], names: Sequence[str], layers: int) -> tuple[Finding, ...]:
     """Sorted, one per peer and code: the worst layer, and in how many layers that was so."""
     ordered = sorted(faults, key=lambda fault: (names[fault.member], fault.code, fault.layer))
     groups = groupby(ordered, key=lambda fault: (names[fault.member], fault.code))
     return tuple(_finding(peer, code, list(group), layers) for (peer, code), group in groups)
 
 
-def _finding(peer: str, code: str, faults: list[Fault], layers: int) -> Finding:
+def _finding(peer: str, code: str, faults: list[LayerFinding], layers: int) -> Finding:
     if faults[0].layer == WHOLE_MODEL:
         return Finding(peer, code, WHOLE_MODEL, int(WEIGHT_ONE * faults[0].left), faults[0].text)
     lost = 0.0

@@ -5,37 +5,44 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from peer.aggregation import z_test
-from peer.aggregation.aggregation_rules import Standards
-from peer.aggregation.evidence import Claim
-from peer.aggregation.findings import NONFINITE, STALE, WHOLE_MODEL, Fault
-from peer.aggregation.outliers import Screened
-from peer.aggregation.peer_history import NOTHING, ROOT_BYTES, Record, Stat
+from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.evidence import Contributor
+from peer.aggregation.findings import NONFINITE, STALE, WHOLE_MODEL, LayerFinding
+from peer.aggregation.outliers import ScreenedLayer
+from peer.aggregation.peer_history import NOTHING, ROOT_BYTES, NormStats, PeerHistory
 
 MAX_AGE = 64
 """Rounds after which a peer that gave nothing is forgotten."""
 MAX_RECORDS = 128
 
 
-def replays(records: Sequence[Record], claims: Sequence[Claim]) -> tuple[Fault, ...]:
+def replays(records: Sequence[PeerHistory], claims: Sequence[Contributor]) -> tuple[LayerFinding, ...]:
     """Who gives bytes again that somebody gave in an earlier round."""
     known = {root for record in records for root in _roots(record.roots)}
     return tuple(
-        Fault(member, STALE, WHOLE_MODEL, float("inf"), 0.0, "the same bytes as in an earlier round")
+        LayerFinding(member, STALE, WHOLE_MODEL, float("inf"), 0.0, "the same bytes as in an earlier round")
         for member, claim in enumerate(claims)
         if claim.root and claim.share and claim.root[:ROOT_BYTES] in known
     )
 
 
-def own_stats(records: Sequence[Record], claims: Sequence[Claim], layers: int) -> list[tuple[Stat, ...]]:
+def own_stats(
+    records: Sequence[PeerHistory], claims: Sequence[Contributor], layers: int
+) -> list[tuple[NormStats, ...]]:
     """Of each member by layers; nothing for whoever is new."""
     known = {record.peer: record.stats for record in records}
     return [known.get(claim.peer, (NOTHING,) * layers) for claim in claims]
 
 
 def after(
-    standards: Standards, round: int, records: Sequence[Record], claims: Sequence[Claim], screened: Sequence[Screened],
-    refused: Collection[int], roots: int,
-) -> tuple[Record, ...]:  # fmt: skip
+    standards: AggregationRules,
+    round: int,
+    records: Sequence[PeerHistory],
+    claims: Sequence[Contributor],
+    screened: Sequence[ScreenedLayer],
+    refused: Collection[int],
+    roots: int,
+) -> tuple[PeerHistory, ...]:
     """The records after `round`. `refused` are members that were refused for their direction, whatever their norms.
 
     A root is remembered as soon as something of its bytes was measured: before that they may honestly come again.
@@ -50,12 +57,12 @@ def after(
             for stat, layer in zip(before[member], screened, strict=True)
         )
         known = kept[claim.peer].roots if claim.peer in kept else b""
-        kept[claim.peer] = Record(claim.peer, round, stats, _with_root(known, claim.root, roots))
+        kept[claim.peer] = PeerHistory(claim.peer, round, stats, _with_root(known, claim.root, roots))
     newest = sorted(kept.values(), key=lambda record: (-record.seen, record.peer))[:MAX_RECORDS]
     return tuple(sorted(newest, key=lambda record: record.peer))
 
 
-def _stat_after(standards: Standards, member: int, own: Stat, screened: Screened) -> Stat:
+def _stat_after(standards: AggregationRules, member: int, own: NormStats, screened: ScreenedLayer) -> NormStats:
     """A free rider's norm changes nothing: it neither is usual nor makes anything else unusual."""
     size, history = screened.sizes[member], screened.histories[member]
     if size is None:

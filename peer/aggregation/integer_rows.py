@@ -7,7 +7,7 @@ from collections.abc import Sequence
 WEIGHT_ONE = 65_536
 
 
-def row_of(shares: Sequence[int], factors: Sequence[int] = ()) -> tuple[int, ...]:
+def integer_weights(shares: Sequence[int], factors: Sequence[int] = ()) -> tuple[int, ...]:
     """⌊65,536 · share · factor / their sum⌋; the sum of the row is 65,536 at most.
 
     `factors` are what the judge leaves of each share, in any unit; without them all are equal. Whoever would count

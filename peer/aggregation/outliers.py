@@ -7,27 +7,27 @@ from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 
 from peer.aggregation import z_test
-from peer.aggregation.aggregation_rules import Standards
-from peer.aggregation.evidence import LARGEST, SMALLEST, Claim, LayerNorms
-from peer.aggregation.findings import ANOMALY, NONFINITE, Fault
-from peer.aggregation.peer_history import Stat
+from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.evidence import LARGEST, SMALLEST, Contributor, LayerNorms
+from peer.aggregation.findings import ANOMALY, NONFINITE, LayerFinding
+from peer.aggregation.peer_history import NormStats
 from peer.aggregation.z_test import ENOUGH, lower_median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Screened:
+class ScreenedLayer:
     """One layer after the tests. Tuples are in the order of the claims."""
 
     layer: LayerNorms
     sizes: tuple[float | None, ...]
     """Norms per √(inner step): NaN if refused as not finite; None where nothing counts or was measured."""
     roots_of_steps: tuple[float, ...]
-    histories: tuple[Stat, ...]
+    histories: tuple[NormStats, ...]
     """Its own, or the swarm's."""
-    swarm: Stat
+    swarm: NormStats
     drift: float
     """How far all have moved from them: each was tested by its history times this."""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[LayerFinding, ...] = ()
     standing: tuple[int, ...] = ()
     """Members with a norm that was not refused."""
     unmeasured: tuple[int, ...] = ()
@@ -50,7 +50,7 @@ class Screened:
         """Whether something was measured here and all of it was refused."""
         return not self.standing and any(size is not None for size in self.sizes)
 
-    def without(self, members: Collection[int]) -> Screened:
+    def without(self, members: Collection[int]) -> ScreenedLayer:
         """As if these had been refused here, too."""
         return replace(
             self,
@@ -60,9 +60,9 @@ class Screened:
 
 
 def screen(
-    standards: Standards, index: int, layer: LayerNorms, claims: Sequence[Claim], counted: frozenset[int],
-    own: Sequence[Stat], swarm: Stat, suspects: Collection[int] = (),
-) -> Screened:  # fmt: skip
+    standards: AggregationRules, index: int, layer: LayerNorms, claims: Sequence[Contributor], counted: frozenset[int],
+    own: Sequence[NormStats], swarm: NormStats, suspects: Collection[int] = (),
+) -> ScreenedLayer:  # fmt: skip
     """Tests layer `index`: finite, then z against the peer's history, then the floor against free riders.
 
     Only members in `counted` are looked at. Whoever has no history is tested by the `swarm`'s. Who fails a test has no
@@ -72,7 +72,7 @@ def screen(
     sizes = tuple(_size(layer, member, root) if member in counted else None for member, root in enumerate(roots))
     histories = tuple(stat if stat.count else replace(swarm, rejected=stat.rejected) for stat in own)
     blank = tuple(member for member in sorted(counted) if sizes[member] is None)
-    screened = Screened(
+    screened = ScreenedLayer(
         layer=layer, sizes=sizes, roots_of_steps=roots, histories=histories, swarm=swarm, unmeasured=blank,
         drift=z_test.drift(sizes, own, standards),
     )  # fmt: skip
@@ -88,27 +88,29 @@ def _size(layer: LayerNorms, member: int, root_of_steps: float) -> float | None:
     return norm / root_of_steps if norm >= SMALLEST * root_of_steps else 0.0
 
 
-def _without_outliers(standards: Standards, index: int, screened: Screened, suspects: Collection[int]) -> Screened:
+def _without_outliers(
+    standards: AggregationRules, index: int, screened: ScreenedLayer, suspects: Collection[int]
+) -> ScreenedLayer:
     faults, standing = [], []
     for member, size in enumerate(screened.sizes):
         if size is None:
             continue
         if not isfinite(size):
             text = f"norm {screened.layer.norms[member]:.4g}, inner product {screened.layer.dots[member] or 0.0:.4g}"
-            faults.append(Fault(member, NONFINITE, index, float("inf"), 0.0, text))
+            faults.append(LayerFinding(member, NONFINITE, index, float("inf"), 0.0, text))
             continue
         history = z_test.drifted(screened.histories[member], screened.drift)
         z = z_test.z_of(history, size, standards)
         threshold = standards.threshold / (2 if member in suspects else 1)
         if z > threshold:
             text = f"norm {size:.4g} where {history.mean:.4g} is usual (z {z:.4g})"
-            faults.append(Fault(member, ANOMALY, index, z / standards.threshold, 0.0, text, outlier=True))
+            faults.append(LayerFinding(member, ANOMALY, index, z / standards.threshold, 0.0, text, outlier=True))
         else:
             standing.append(member)
     return replace(screened, faults=tuple(faults), standing=tuple(standing))
 
 
-def _without_riders(standards: Standards, index: int, screened: Screened) -> Screened:
+def _without_riders(standards: AggregationRules, index: int, screened: ScreenedLayer) -> ScreenedLayer:
     usual = screened.usual
     if usual is None:
         return screened
@@ -117,6 +119,6 @@ def _without_riders(standards: Standards, index: int, screened: Screened) -> Scr
     for member, size in zip(screened.standing, screened.sizes_standing, strict=True):
         if size < least:
             text = f"norm {size:.4g} where {usual:.4g} is usual in the round: a free rider"
-            riders.append(Fault(member, ANOMALY, index, least / size if size else float("inf"), 0.0, text))
+            riders.append(LayerFinding(member, ANOMALY, index, least / size if size else float("inf"), 0.0, text))
     left = screened.without({fault.member for fault in riders})
     return replace(left, faults=screened.faults + tuple(riders))

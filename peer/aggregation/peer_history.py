@@ -27,7 +27,7 @@ _FLOAT32_MAX = 3.4028234663852886e38
 
 
 @dataclass(frozen=True, slots=True)
-class Stat:
+class NormStats:
     """The norms of one layer of one peer, per √(inner step): an exponentially weighted mean and variance."""
 
     mean: float
@@ -37,24 +37,24 @@ class Stat:
     rejected: int
     """Values that were refused in a row."""
 
-    def rounded(self) -> Stat:
+    def rounded(self) -> NormStats:
         """As it is written: float32, and counters that stop at their largest value."""
-        return Stat(
+        return NormStats(
             float32(self.mean), float32(self.variance), min(self.count, MAX_COUNT), min(self.rejected, MAX_REJECTED)
         )
 
 
-NOTHING = Stat(0.0, 0.0, 0, 0)
+NOTHING = NormStats(0.0, 0.0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PeerHistory:
     """What is known of one peer."""
 
     peer: str
     seen: int
     """The newest round in which it gave something."""
-    stats: tuple[Stat, ...]
+    stats: tuple[NormStats, ...]
     """One per layer of the model."""
     roots: bytes
     """The first bytes of the Merkle roots of its newest contributions, the newest first."""
@@ -85,10 +85,10 @@ def float32(value: float) -> float:
     return held
 
 
-def _stats(blob: Any) -> tuple[Stat, ...]:
+def _stats(blob: Any) -> tuple[NormStats, ...]:
     if type(blob) is not bytes or len(blob) % _STAT.size or len(blob) > MAX_LAYERS * _STAT.size:
         raise ValueError(f"expected statistics of {_STAT.size} bytes per layer")
-    stats = tuple(Stat(*fields) for fields in _STAT.iter_unpack(blob))
+    stats = tuple(NormStats(*fields) for fields in _STAT.iter_unpack(blob))
     if not all(isfinite(item.mean + item.variance) and item.mean >= 0 <= item.variance for item in stats):
         raise ValueError("expected finite statistics")
     return stats

@@ -14,10 +14,10 @@ from decimal import Context, Decimal
 from math import sqrt
 
 from peer.aggregation import z_test
-from peer.aggregation.aggregation_rules import Standards
-from peer.aggregation.findings import CLIPPED, Fault
-from peer.aggregation.integer_rows import WEIGHT_ONE, row_of
-from peer.aggregation.outliers import Screened
+from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.findings import CLIPPED, LayerFinding
+from peer.aggregation.integer_rows import WEIGHT_ONE, integer_weights
+from peer.aggregation.outliers import ScreenedLayer
 from peer.aggregation.z_test import lower_median
 
 _EXACTLY = Context(prec=25, traps=[])
@@ -27,24 +27,28 @@ _FARTHEST = 64.0
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
+class LayerWeights:
     """One layer: integers over 65,536, and what was found while weighing."""
 
     weights: tuple[int, ...]
     pull: int = 0
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[LayerFinding, ...] = ()
 
 
 def weigh(
-    standards: Standards, index: int, screened: Screened, shares: Sequence[int], agreement: Mapping[int, int]
-) -> Weighed:
+    standards: AggregationRules,
+    index: int,
+    screened: ScreenedLayer,
+    shares: Sequence[int],
+    agreement: Mapping[int, int],
+) -> LayerWeights:
     """The weights of layer `index`. `agreement` are factors over 65,536 of members that count less in the whole model.
 
     All refused: zeros, which roll the layer back. Nothing measured of anybody: by shares.
     """
     members = screened.standing + screened.unmeasured
     if screened.refused_all or not members:
-        return Weighed((0,) * len(shares))
+        return LayerWeights((0,) * len(shares))
     if standards.reducer == "centered-clip" and screened.usual is not None:
         return _centered(standards, index, screened, shares)
     limit = _limit(standards, screened)
@@ -53,10 +57,10 @@ def weigh(
     factors = [0] * len(shares)
     for member in members:
         factors[member] = softmax[member] * int(WEIGHT_ONE * clips[member]) * agreement.get(member, WEIGHT_ONE)
-    return Weighed(row_of(shares, factors), faults=_clipped(index, screened, clips, limit))
+    return LayerWeights(integer_weights(shares, factors), faults=_clipped(index, screened, clips, limit))
 
 
-def _limit(standards: Standards, screened: Screened) -> float | None:
+def _limit(standards: AggregationRules, screened: ScreenedLayer) -> float | None:
     """Largest norm per √(inner step) of one contribution that counts in full."""
     if screened.usual is not None:
         return standards.clip * screened.usual
@@ -67,17 +71,24 @@ def _clip(size: float | None, limit: float | None) -> float:
     return 1.0 if size is None or limit is None or size <= limit else limit / size
 
 
-def _clipped(index: int, screened: Screened, clips: Mapping[int, float], limit: float | None) -> tuple[Fault, ...]:
+def _clipped(
+    index: int, screened: ScreenedLayer, clips: Mapping[int, float], limit: float | None
+) -> tuple[LayerFinding, ...]:
     return tuple(
-        Fault(
-            member, CLIPPED, index, 1 / clip if clip else float("inf"), clip,
+        LayerFinding(
+            member,
+            CLIPPED,
+            index,
+            1 / clip if clip else float("inf"),
+            clip,
             f"norm {screened.sizes[member]:.4g} where {limit:.4g} counts in full",
         )
-        for member, clip in clips.items() if clip < 1
-    )  # fmt: skip
+        for member, clip in clips.items()
+        if clip < 1
+    )
 
 
-def _softmax(standards: Standards, screened: Screened) -> dict[int, int]:
+def _softmax(standards: AggregationRules, screened: ScreenedLayer) -> dict[int, int]:
     """exp((least G − G) / (T · usual G)) over `_EXP_ONE`; equal for all where nothing is usual.
 
     A member without a measurement counts as having the usual norm.
@@ -100,7 +111,7 @@ def _exp(distance: float) -> int:
 # ---- centered clipping ----
 
 
-def _centered(standards: Standards, index: int, screened: Screened, shares: Sequence[int]) -> Weighed:
+def _centered(standards: AggregationRules, index: int, screened: ScreenedLayer, shares: Sequence[int]) -> LayerWeights:
     """Centered clipping (Karimireddy et al. 2021, arXiv:2012.10333, algorithm 2, one iteration) around the last mean v.
 
         mean = v + Σ wᵢ cᵢ (xᵢ − v) = Σ wᵢ cᵢ xᵢ + (1 − Σ wᵢ cᵢ) v,    cᵢ = min(1, τ / |xᵢ − v|),    τ = median |xᵢ − v|
@@ -114,19 +125,19 @@ def _centered(standards: Standards, index: int, screened: Screened, shares: Sequ
         for member, distance in distances.items()
     }
     members = screened.standing + screened.unmeasured
-    row = row_of([share if member in members else 0 for member, share in enumerate(shares)])
+    row = integer_weights([share if member in members else 0 for member, share in enumerate(shares)])
     weights = tuple(int(weight * clips.get(member, 1.0)) for member, weight in enumerate(row))
     faults = tuple(
-        Fault(
+        LayerFinding(
             member, CLIPPED, index, 1 / clip if clip else float("inf"), clip,
             f"{distances[member]:.4g} away from the last mean where {radius:.4g} counts in full",
         )
         for member, clip in clips.items() if clip * standards.clip < 1
     )  # fmt: skip
-    return Weighed(weights, sum(row) - sum(weights), faults)
+    return LayerWeights(weights, sum(row) - sum(weights), faults)
 
 
-def _distance(screened: Screened, member: int) -> float:
+def _distance(screened: ScreenedLayer, member: int) -> float:
     """|x − v| from norms and inner product; |x| where there is no v."""
     norm, dot, direction = screened.layer.norms[member], screened.layer.dots[member], screened.layer.heading
     assert norm is not None, "who stands was measured"
@@ -140,7 +151,7 @@ def _distance(screened: Screened, member: int) -> float:
 # ---- the combination ----
 
 
-def scale(standards: Standards, screened: Screened, weighed: Weighed) -> int:
+def scale(standards: AggregationRules, screened: ScreenedLayer, weighed: LayerWeights) -> int:
     """What the layer's mean is multiplied by, so that its norm is at most what the histories allow.
 
     The norm is bounded from the members' norms by the triangle inequality, so no peer must see the whole mean.
@@ -157,7 +168,7 @@ def scale(standards: Standards, screened: Screened, weighed: Weighed) -> int:
     return WEIGHT_ONE if bound <= limit else int(WEIGHT_ONE * (limit / bound))
 
 
-def _norm(screened: Screened, member: int) -> float:
+def _norm(screened: ScreenedLayer, member: int) -> float:
     """What was measured, else what is usual."""
     norm = screened.layer.norms[member]
     return norm if norm is not None else screened.swarm.mean * screened.roots_of_steps[member]

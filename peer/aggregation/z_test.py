@@ -17,14 +17,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import isfinite, sqrt
 
-from peer.aggregation.aggregation_rules import Standards
-from peer.aggregation.peer_history import NOTHING, Stat
+from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.peer_history import NOTHING, NormStats
 
 ENOUGH = 3
 """Of fewer nobody can say which is the odd one."""
 
 
-def z_of(stat: Stat, value: float, standards: Standards) -> float:
+def z_of(stat: NormStats, value: float, standards: AggregationRules) -> float:
     """Deviations of a finite value above the mean; 0 before the warm-up is over, and where there is no deviation."""
     if stat.count < standards.warmup_rounds:
         return 0.0
@@ -32,32 +32,32 @@ def z_of(stat: Stat, value: float, standards: Standards) -> float:
     return (value - stat.mean) / usual if usual > 0 else 0.0
 
 
-def deviation(stat: Stat, standards: Standards) -> float:
+def deviation(stat: NormStats, standards: AggregationRules) -> float:
     """The standard deviation, or its floor."""
     return max(sqrt(stat.variance), standards.deviation_floor * stat.mean)
 
 
-def accepted(stat: Stat, value: float, alpha: float) -> Stat:
+def accepted(stat: NormStats, value: float, alpha: float) -> NormStats:
     """The statistics with one more value."""
     if stat.count == 0:
-        return Stat(value, 0.0, 1, 0)
+        return NormStats(value, 0.0, 1, 0)
     step = value - stat.mean
     mean = stat.mean + alpha * step
     variance = (1 - alpha) * (stat.variance + alpha * step * (value - mean))
-    return Stat(mean, variance, stat.count + 1, 0)
+    return NormStats(mean, variance, stat.count + 1, 0)
 
 
-def refused(stat: Stat, value: float, standards: Standards) -> Stat:
+def refused(stat: NormStats, value: float, standards: AggregationRules) -> NormStats:
     """The statistics after an anomaly: one more refusal, or a history that begins with this value.
 
     The value with which it begins counts nothing in its own round. It must be finite: NaN begins nothing.
     """
     if stat.rejected >= standards.rejections and isfinite(value):
-        return Stat(value, 0.0, 1, 0)
+        return NormStats(value, 0.0, 1, 0)
     return replace(stat, rejected=stat.rejected + 1)
 
 
-def ceiling(stat: Stat, standards: Standards) -> float | None:
+def ceiling(stat: NormStats, standards: AggregationRules) -> float | None:
     """Largest norm that counts in full by this history; None if it decides nothing yet.
 
     `clip` means. A history that has just seen norms rise has a mean that lags and a large deviation; what z accepts by
@@ -74,7 +74,7 @@ FASTEST_AT_FIRST = 1024.0
 """The same while no history decides anything: a run may begin with rounds of a single step."""
 
 
-def drift(sizes: Sequence[float | None], histories: Sequence[Stat], standards: Standards) -> float:
+def drift(sizes: Sequence[float | None], histories: Sequence[NormStats], standards: AggregationRules) -> float:
     """How far the norms of a group have moved from what is usual for each of them: the lower median of v / m.
 
     Warm-ups and decays of the learning rate, and rounds of more inner steps, change norms for all alike. What all do
@@ -94,18 +94,18 @@ def drift(sizes: Sequence[float | None], histories: Sequence[Stat], standards: S
     return min(max(factor, 1 / most), most)
 
 
-def drifted(stat: Stat, factor: float) -> Stat:
+def drifted(stat: NormStats, factor: float) -> NormStats:
     """The statistics as they would be if every value had been `factor` times as large."""
     return replace(stat, mean=stat.mean * factor, variance=stat.variance * factor * factor)
 
 
-def swarm_history(stats: Iterable[Stat], standards: Standards) -> Stat:
+def swarm_history(stats: Iterable[NormStats], standards: AggregationRules) -> NormStats:
     """What is usual for the layer: lower medians over the histories that decide, or over all while none does."""
     begun = [stat for stat in stats if stat.count]
     ripe = [stat for stat in begun if stat.count >= standards.warmup_rounds] or begun
     if not ripe:
         return NOTHING
-    return Stat(
+    return NormStats(
         lower_median([stat.mean for stat in ripe]),
         lower_median([stat.variance for stat in ripe]),
         int(lower_median([stat.count for stat in ripe])),

@@ -9,19 +9,19 @@ from typing import Any
 
 from peer.audit.fault import BadLink, blaming, require
 from peer.audit.outer_states import States
-from peer.audit.run_files import RunFiles, Verifier, signed_for_its_parent
+from peer.audit.run_files import RunFiles, SignatureChecker, signed_for_its_parent
 from peer.codec.run_rules import rules_of
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.protocol.block import VOID, Block, Update
 from peer.protocol.electorate import next_anchor
 from peer.protocol.layout import cut
-from peer.protocol.validation import fault_of_block, part_bytes
+from peer.protocol.validation import check_block, part_bytes
 from peer.rounds.machine import begin
-from peer.rounds.state import Head
+from peer.rounds.state import ChainHead
 from peer.store import snapshots
 from peer.store.run_directory import base_path, block_files, block_path, undone_path
-from peer.train.outer_state import Anchor
+from peer.train.outer_state import OuterState
 
 Say = Callable[[int, int], None]
 """Told which round was checked, and which is the last."""
@@ -75,8 +75,8 @@ class _Audit:
         self._spec, self._genesis = files.beginning()
         flat = FlatParameters(build(self._spec))
         layout = cut([layer.size for layer in flat.layers], self._spec.codec.part_elements)
-        initial = Anchor.initial(flat.new())
-        rules = rules_of(self._spec, layout, Verifier(self._genesis.run))
+        initial = OuterState.initial(flat.new())
+        rules = rules_of(self._spec, layout, SignatureChecker(self._genesis.run))
         self._pointer = files.pointer(self._genesis)
         self._base = files.base(self._pointer, self._genesis)
         self._heads = {self._base.head.anchor: self._base.head}
@@ -113,7 +113,7 @@ class _Audit:
                 require(self._is_whole(update), "a member has not signed its pledge to it")
             self._members |= {pledge.peer for pledge in update.members}
 
-    def _follow(self, head: Head) -> Head:
+    def _follow(self, head: ChainHead) -> ChainHead:
         """Check the next block with all its parts and the state that it makes; the head after it."""
         round = head.round + 1
         path = block_path(self._files.directory, round)
@@ -123,7 +123,7 @@ class _Audit:
             raise BadLink(named.round, self._files.head_path, why)
         block = self._files.block(round)
         with blaming(round, path):
-            fault = fault_of_block(self._rules_at, head, block)
+            fault = check_block(self._rules_at, head, block)
             require(not fault, fault)
         self._check_parts(block.update)
         after = head.after(block.update)
@@ -157,13 +157,13 @@ class _Audit:
                 load(name)
         self.report.parts += len(agreed)
 
-    def _check_state(self, head: Head) -> None:
+    def _check_state(self, head: ChainHead) -> None:
         """Compare with what was said of this anchor, and with its snapshot; without a state go on from that."""
         self._check_snapshot(head)
         if self._states.known:
             self._states.compare(head, self._states.digest)
 
-    def _check_snapshot(self, head: Head) -> None:
+    def _check_snapshot(self, head: ChainHead) -> None:
         if (head.round, head.anchor) not in snapshots.names(self._files.directory):
             return
         manifest = self._files.manifest(head.round, head.anchor, self._genesis.run, self._elements)
@@ -177,7 +177,7 @@ class _Audit:
 
     # ---- beside the chain ----
 
-    def _check_beside(self, head: Head) -> None:
+    def _check_beside(self, head: ChainHead) -> None:
         """Whatever else lies there: a branch that was left, the voter's memory, bytes that no block names."""
         directory = self._files.directory
         for path in sorted((directory / "chain" / "undone").glob("*.block")):
@@ -211,10 +211,10 @@ class _Audit:
         before = self._heads.get(block.update.parent)
         with blaming(round, path):
             if before is None:
-                genuine = all(vote.genuine(Verifier(self._genesis.run)) for vote in block.votes)
+                genuine = all(vote.genuine(SignatureChecker(self._genesis.run)) for vote in block.votes)
                 require(genuine and self._is_whole(block.update), "its members or voters have not signed it")
                 return
-            fault = fault_of_block(self._rules_at, before, block)
+            fault = check_block(self._rules_at, before, block)
             require(not fault, fault)
         after = before.after(block.update)
         self._heads[after.anchor] = after

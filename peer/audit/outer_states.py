@@ -12,12 +12,12 @@ from peer.audit.fault import BadLink
 from peer.events import RoundCommitted, read_events
 from peer.protocol.block import Update
 from peer.protocol.layout import Part
-from peer.rounds.state import Head
+from peer.rounds.state import ChainHead
 from peer.spec import RunSpec
 from peer.store import snapshots
-from peer.store.snapshots import Manifest
+from peer.store.snapshots import SnapshotManifest
 from peer.train.checkpoint import newest
-from peer.train.outer_state import Anchor, advance
+from peer.train.outer_state import OuterState, advance
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 class States:
     """The anchor, outer step after outer step. Not known where this machine computes other initial parameters."""
 
-    def __init__(self, directory: Path, spec: RunSpec, layout: tuple[Part, ...], anchor: Anchor, known: bool) -> None:
+    def __init__(
+        self, directory: Path, spec: RunSpec, layout: tuple[Part, ...], anchor: OuterState, known: bool
+    ) -> None:
         self._directory, self._spec, self._layout = directory, spec, layout
         self._anchor = anchor
         self.known = known
@@ -39,14 +41,14 @@ class States:
         """Make the outer step of `update`."""
         advance(self._anchor, update, self._spec, self._layout, load)
 
-    def become(self, manifest: Manifest) -> None:
+    def become(self, manifest: SnapshotManifest) -> None:
         """Go on from a snapshot that was checked."""
         path = snapshots.path_of(self._directory, manifest.round, manifest.anchor)
         theta, momentum = (torch.from_numpy(vector) for vector in snapshots.read_vectors(path, manifest))
         self._anchor.become(theta, momentum, manifest.round, manifest.cursors)
         self.known = True
 
-    def compare(self, head: Head, state: bytes) -> None:
+    def compare(self, head: ChainHead, state: bytes) -> None:
         """What this peer reported of an anchor, or had as a checkpoint. Raises BadLink if that was another state."""
         for path, said in self._said.get(head.anchor.hex(), ()):
             if said != state.hex():
@@ -66,7 +68,7 @@ def _said(directory: Path, spec: RunSpec) -> Said:
             said[line.event.digest] = [(directory / "events.jsonl", line.event.state)]
     found = newest(directory / "checkpoints", spec.digest().hex(), None, _log_unused, files="anchor")
     if found is not None:
-        anchor = Anchor(**found.tensors["anchor"], round=found.state["round"], cursors=dict(found.state["cursors"]))
+        anchor = OuterState(**found.tensors["anchor"], round=found.state["round"], cursors=dict(found.state["cursors"]))
         checkpoint = (directory / "checkpoints", anchor.state_digest().hex())
         said.setdefault(found.anchor.hex(), []).append(checkpoint)
     return said

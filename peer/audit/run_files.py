@@ -18,11 +18,11 @@ from peer.credit.tally import Tally
 from peer.protocol.block import Block, Update
 from peer.protocol.electorate import digest_of
 from peer.protocol.encoding import DIGEST_BYTES
-from peer.rounds.state import Head
+from peer.rounds.state import ChainHead
 from peer.spec import RunSpec
 from peer.store import snapshots
-from peer.store.run_directory import Base, base_path, block_files, block_path, first_head
-from peer.store.snapshots import Manifest
+from peer.store.run_directory import ChainBase, base_path, block_files, block_path, genesis_head
+from peer.store.snapshots import SnapshotManifest
 
 T = TypeVar("T")
 TRIES = 3
@@ -32,7 +32,7 @@ NOT_AS_AGREED = "its bytes are not those that were agreed"
 
 
 @dataclass(frozen=True)
-class Verifier:
+class SignatureChecker:
     """`peer.protocol.electorate.Keys` of somebody who only checks."""
 
     run: bytes
@@ -97,7 +97,7 @@ class RunFiles:
 
     def pointer(self, genesis: Genesis) -> Pointer:
         """HEAD. Without one only the first commit of all can have written a block."""
-        start = first_head(genesis)
+        start = genesis_head(genesis)
         numbers = sorted(int(path.stem) for path in block_files(self.directory))
         if not self.head_path.exists() and numbers in ([], [1]):
             return Pointer(0, start.anchor, b"")
@@ -109,21 +109,21 @@ class RunFiles:
             require(text == f"{' '.join(word for word in words if word)}\n", NOT_AS_WRITTEN)
         return found
 
-    def base(self, pointer: Pointer, genesis: Genesis) -> Base:
+    def base(self, pointer: Pointer, genesis: Genesis) -> ChainBase:
         """Where the blocks begin."""
         if not pointer.base:
-            return Base(head=first_head(genesis))
+            return ChainBase(head=genesis_head(genesis))
         path = base_path(self.directory, pointer.base)
         others = [other for other in path.parent.glob("*.base") if other != path]
         if not path.exists() and others:
             raise BadLink(pointer.round, self.head_path, "the anchor where it says that the blocks begin is not here")
         return self.read_base(path, pointer.round)
 
-    def read_base(self, path: Path, round: int) -> Base:
+    def read_base(self, path: Path, round: int) -> ChainBase:
         """The updates that led to an anchor; their digests make its name."""
         with blaming(round, path):
             packed = path.read_bytes()
-            base = Base.from_bytes(packed)
+            base = ChainBase.from_bytes(packed)
             require(base.to_bytes() == packed and base.head.anchor.hex() == path.stem, NOT_AS_AGREED)
         return base
 
@@ -148,7 +148,7 @@ class RunFiles:
             require(size_bytes in (None, len(payload)), f"it has {len(payload)} bytes, the part has {size_bytes}")
         return payload
 
-    def check_pointer(self, pointer: Pointer, head: Head) -> None:
+    def check_pointer(self, pointer: Pointer, head: ChainHead) -> None:
         """HEAD names what the blocks lead to."""
         if not self.head_path.exists() and head.round == 0:
             return
@@ -157,7 +157,7 @@ class RunFiles:
 
     # ---- snapshots ----
 
-    def manifest(self, round: int, anchor: bytes, run: bytes, elements: int) -> Manifest:
+    def manifest(self, round: int, anchor: bytes, run: bytes, elements: int) -> SnapshotManifest:
         """Of the snapshot of this anchor of a model of so many parameters."""
         path = snapshots.path_of(self.directory, round, anchor)
         with blaming(round, path / snapshots.MANIFEST):
@@ -165,7 +165,7 @@ class RunFiles:
             require((manifest.run, manifest.elements) == (run, elements), "it is of another run or model")
         return manifest
 
-    def check_vectors(self, manifest: Manifest) -> None:
+    def check_vectors(self, manifest: SnapshotManifest) -> None:
         """θ and m, chunk by chunk, and the state that they make."""
         folder = snapshots.path_of(self.directory, manifest.round, manifest.anchor)
         path = folder / snapshots.VECTORS
@@ -207,5 +207,5 @@ class RunFiles:
 def signed_for_its_parent(update: Update, run: bytes) -> bool:
     """Whether all members pledged to the anchor that the update follows, whatever that is."""
     return all(
-        pledge.anchor == update.parent and pledge.genuine(Verifier(run)) for pledge in update.members
+        pledge.anchor == update.parent and pledge.genuine(SignatureChecker(run)) for pledge in update.members
     )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dht.atomic_files import write_whole
+from dht.atomic_files import write_atomic
 
 FILE = "fit.json"
 VERSION = 1
@@ -23,7 +23,7 @@ SPARE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Basis:
+class TuneKey:
     """What a fit was measured on. It holds for nothing else."""
 
     run: str
@@ -37,10 +37,10 @@ class Basis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class Tuned:
     """What a dry run found to be fastest of what has room."""
 
-    basis: Basis
+    basis: TuneKey
     sequences: int
     """Of a micro-batch."""
     attention: str = ""
@@ -62,20 +62,20 @@ class Fit:
         return json.dumps({"v": VERSION, **asdict(self)}, allow_nan=False)
 
 
-def from_json(text: str) -> Fit | None:
-    """The inverse of `Fit.to_json`; None for anything else, which is then measured anew."""
+def from_json(text: str) -> Tuned | None:
+    """The inverse of `Tuned.to_json`; None for anything else, which is then measured anew."""
     try:
         values: dict[str, Any] = json.loads(text)
         if values.pop("v") != VERSION:
             return None
-        fit = Fit(**{**values, "basis": Basis(**values["basis"])})
+        fit = Tuned(**{**values, "basis": TuneKey(**values["basis"])})
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     counted = (fit.sequences, fit.fixed_bytes, fit.sequence_bytes, fit.free_bytes, fit.step_s, fit.tokens_per_s)
     return fit if all(isinstance(each, int | float) for each in counted) and fit.sequences >= 1 else None
 
 
-def recall(directory: Path, basis: Basis, free_bytes: int = 0) -> Fit | None:
+def recall(directory: Path, basis: TuneKey, free_bytes: int = 0) -> Tuned | None:
     """What was found in this folder on the same device, with the same versions, for the same run.
 
     Not if much more memory is free now than was then; `free_bytes` is 0 where that is not known.
@@ -89,12 +89,12 @@ def recall(directory: Path, basis: Basis, free_bytes: int = 0) -> Fit | None:
     return None if fit.free_bytes and free_bytes > MORE * fit.free_bytes else fit
 
 
-def remember(directory: Path, fit: Fit) -> None:
+def remember(directory: Path, fit: Tuned) -> None:
     """Replaces what was there. Raises DiskFull."""
-    write_whole(directory / FILE, (fit.to_json() + "\n").encode())
+    write_atomic(directory / FILE, (fit.to_json() + "\n").encode())
 
 
-def room_for(fit: Fit, free_bytes: int) -> int:
+def room_for(fit: Tuned, free_bytes: int) -> int:
     """Sequences of a micro-batch for which there is room, by halving what was found; at least 1.
 
     `free_bytes` counts what this process itself would give back.

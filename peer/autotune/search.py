@@ -25,7 +25,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class SearchResult:
     """The fastest trial, and what memory it takes."""
 
     best: Trial
@@ -37,7 +37,7 @@ Attempt = Callable[[int, str], Trial | None]
 """Sequences and attention kernel, to what it took; None if there is no room, or no such kernel."""
 
 
-def find(attempt: Attempt, wanted: int, most: int, attentions: Sequence[str]) -> Found | None:
+def find(attempt: Attempt, wanted: int, most: int, attentions: Sequence[str]) -> SearchResult | None:
     """From the spec's own micro-batch down by halves until one has room, then up by doubling while that is faster.
 
     `wanted`: sequences of the spec's micro-batch; `most`: of its whole inner step; `attentions`: kernels, the usual
@@ -57,7 +57,7 @@ def find(attempt: Attempt, wanted: int, most: int, attentions: Sequence[str]) ->
         other = attempt(best.sequences, attention)
         if other is not None and other.sequences_per_s > BETTER * best.sequences_per_s:
             best = other
-    return Found(best=best, **_memory(attempt, best))
+    return SearchResult(best=best, **_memory(attempt, best))
 
 
 def _downwards(attempt: Attempt, sequences: int, attention: str) -> Trial | None:

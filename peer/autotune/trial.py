@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from dht.errors import MemoryFull
-from peer.autotune.cache import Basis, Fit
+from peer.autotune.cache import Tuned, TuneKey
 from peer.autotune.search import Trial, find
 from peer.model.build import build
 from peer.spec import RunSpec
-from peer.train.backend import InnerLoop, choose_device, uses_bfloat16
+from peer.train.backend import SingleDevice, choose_device, uses_bfloat16
 from peer.train.out_of_memory import free_bytes, is_out_of_memory
 
 WARM_STEPS, TIMED_STEPS = 1, 2
@@ -27,7 +27,7 @@ LONG_S = 5.0
 ATTENTIONS = ("sdpa", "eager")
 
 
-def fit(spec: RunSpec, wanted: str, most: int = 0) -> Fit:
+def fit(spec: RunSpec, wanted: str, most: int = 0) -> Tuned:
     """Try on the device that `settings.device` means. Raises BadInput, BadSpec, MemoryFull."""
     device = choose_device(wanted)
     whole = spec.inner.sequences * spec.inner.accumulation
@@ -44,7 +44,7 @@ def fit(spec: RunSpec, wanted: str, most: int = 0) -> Fit:
         raise MemoryFull(f"not even one sequence of {spec.run.name} has room on {device}; close other programs")
     best = found.best
     step_s = best.seconds * whole / best.sequences
-    return Fit(
+    return Tuned(
         basis=basis_of(spec, wanted, device), sequences=best.sequences, attention=best.attention,
         precision="bfloat16" if uses_bfloat16(spec, device) else "float32", step_s=step_s,
         tokens_per_s=whole * spec.model.context / step_s, fixed_bytes=found.fixed_bytes,
@@ -52,10 +52,10 @@ def fit(spec: RunSpec, wanted: str, most: int = 0) -> Fit:
     )  # fmt: skip
 
 
-def basis_of(spec: RunSpec, wanted: str, device: torch.device) -> Basis:
+def basis_of(spec: RunSpec, wanted: str, device: torch.device) -> TuneKey:
     """What a fit made now holds for."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return Basis(
+    return TuneKey(
         run=spec.digest().hex(), device=wanted, name=name, torch=torch.__version__, homefires=version("homefires")
     )
 
@@ -91,7 +91,7 @@ class Trials:
         spec = replace(self._spec, inner=inner)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
-        loop = InnerLoop(self._model, spec, Noise(spec, int(self._model.config.vocab_size)), self._device)
+        loop = SingleDevice(self._model, spec, Noise(spec, int(self._model.config.vocab_size)), self._device)
         seconds = self._step_s(loop)
         if seconds is None:
             return None
@@ -101,7 +101,7 @@ class Trials:
         peak = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else 0
         return Trial(sequences=sequences, attention=attention, seconds=seconds, peak_bytes=peak)
 
-    def _step_s(self, loop: InnerLoop) -> float | None:
+    def _step_s(self, loop: SingleDevice) -> float | None:
         """Seconds of a step, whose loss was read and so computed; None if it had to go on with a smaller micro-batch,
         or if it came to nothing finite."""
         before, started = loop.micro.sequences, time.perf_counter()

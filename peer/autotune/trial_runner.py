@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from dht.errors import DiskFull, HomefiresError, MemoryFull
-from dht.process import of_this_parent
-from peer.autotune.cache import Basis, Fit, from_json, recall, remember
+from dht.process import parent_env
+from peer.autotune.cache import Tuned, TuneKey, from_json, recall, remember
 from peer.spec import RunSpec
 
 CHILD_S = 300.0
@@ -38,7 +38,7 @@ def run_python(words: list[str], unwanted: Callable[[], bool] = lambda: False) -
     ends_at = time.monotonic() + CHILD_S
     with subprocess.Popen(
         [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        errors="replace", env=os.environ | {"PYTHONSAFEPATH": "1"} | of_this_parent(),
+        errors="replace", env=os.environ | {"PYTHONSAFEPATH": "1"} | parent_env(),
     ) as child:  # fmt: skip
         try:
             while time.monotonic() < ends_at:
@@ -52,7 +52,7 @@ def run_python(words: list[str], unwanted: Callable[[], bool] = lambda: False) -
             child.kill()
 
 
-def find_fit(spec: RunSpec, directory: Path, basis: Basis, start: Start = run_python, free_bytes: int = 0) -> Fit:
+def find_fit(spec: RunSpec, directory: Path, basis: TuneKey, start: Start = run_python, free_bytes: int = 0) -> Tuned:
     """What is remembered in `directory` for the same device and versions, or what a dry run of its spec.toml finds.
 
     Raises MemoryFull if not even one sequence has room, HomefiresError if nothing could be tried; what `start` raises.
@@ -66,7 +66,7 @@ def find_fit(spec: RunSpec, directory: Path, basis: Basis, start: Start = run_py
     return fit
 
 
-def try_out(spec: RunSpec, path: Path, device: str, start: Start = run_python) -> Fit:
+def try_out(spec: RunSpec, path: Path, device: str, start: Start = run_python) -> Tuned:
     """A dry run; one that is killed is tried again with half the micro-batch."""
     most = spec.inner.sequences * spec.inner.accumulation
     while True:

@@ -48,7 +48,7 @@ class Format(Protocol):
 
 
 @dataclass(frozen=True)
-class Scalars:
+class Dense:
     """Every number by itself, little-endian."""
 
     dtype: np.dtype[Any]
@@ -72,7 +72,7 @@ class Scalars:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockQuantised:
     """Blocks of 64 integers from −`most` to `most` that share a scale; two of them in a byte if `most` is 7.
 
     A scale is a bfloat16: its range is float32's, and the product of its 8 significant bits with a small integer is

@@ -14,17 +14,17 @@ from typing import Protocol
 
 import numpy as np
 
-from peer.codec.blockwise import BLOCK, FLOAT16_MAX, Blocks, Floats, Format, Octets, Scalars
-from peer.codec.topk import IN_CONTRIBUTION, IN_MEAN, EightBits, TwoBits
+from peer.codec.blockwise import BLOCK, FLOAT16_MAX, BlockQuantised, Dense, Floats, Format, Octets
+from peer.codec.topk import IN_CONTRIBUTION, IN_MEAN, TopKInt8, TopKSigned
 from peer.protocol.block import WEIGHT_ONE
 
 FORMATS: dict[str, Format] = {
-    "float32": Scalars(np.dtype("<f4")),
-    "float16": Scalars(np.dtype("<f2"), largest=FLOAT16_MAX),
-    "int8": Blocks(127),
-    "int4": Blocks(7),
-    "sparse": TwoBits(IN_CONTRIBUTION),
-    "sparse mean": EightBits(IN_MEAN),
+    "float32": Dense(np.dtype("<f4")),
+    "float16": Dense(np.dtype("<f2"), largest=FLOAT16_MAX),
+    "int8": BlockQuantised(127),
+    "int4": BlockQuantised(7),
+    "sparse": TopKSigned(IN_CONTRIBUTION),
+    "sparse mean": TopKInt8(IN_MEAN),
 }
 TILE = 512 * BLOCK
 """Elements that are worked on at a time: whole units of every format, as few as a call of numpy is worth."""

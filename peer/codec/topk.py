@@ -34,7 +34,7 @@ Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class TwoBits:
+class TopKSigned:
     """The `kept` largest of a chunk, each as one of two magnitudes with a sign."""
 
     kept: int
@@ -65,7 +65,7 @@ class TwoBits:
 
 
 @dataclass(frozen=True)
-class EightBits:
+class TopKInt8:
     """The `kept` largest of a chunk as integers from −127 to 127 with one scale."""
 
     kept: int

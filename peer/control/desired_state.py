@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dht.errors import DiskFull
-from peer.limits.policy import Hold, Verdict, until_of
+from peer.limits.policy import Decision, Hold, until_of
 from peer.settings import PeerSettings
 
 PAUSED_WHY = "its owner paused it; resume with: homefires resume"
 SNOOZED_WHY = "its owner has it snooze; resume at once with: homefires resume"
 
 
-class Wish(Enum):
+class Intent(Enum):
     """As in the names of the commands."""
 
     TRAIN = "resume"
@@ -31,34 +31,34 @@ class Wish(Enum):
 
 
 @dataclass(frozen=True)
-class Wished:
+class Desired:
     """What the owner said last."""
 
-    wish: Wish = Wish.TRAIN
+    wish: Intent = Intent.TRAIN
     snoozed_until: float | None = None
     """Unix time: a pause until then."""
 
 
-class Wishes:
+class DesiredState:
     """The newest wish, and the newest verdict on the limits. `clock` gives Unix time.
 
     `wished` is what was said in an earlier life; `keep` has the newest on disk for the next one, or raises.
     """
 
     def __init__(
-        self, clock: Callable[[], float] | None = None, wished: Wished = Wished(),
-        keep: Callable[[Wished], None] = lambda wished: None,
+        self, clock: Callable[[], float] | None = None, wished: Desired = Desired(),
+        keep: Callable[[Desired], None] = lambda wished: None,
     ) -> None:  # fmt: skip
         self._clock, self._keep = clock or time.time, keep
         self._wished = wished
         """Replaced as a whole: other threads read it."""
-        self._verdict = Verdict()
+        self._verdict = Decision()
         self._changing = threading.Lock()
         self.min_step_s = 0.0
         """What `settings.min_step_s` says."""
 
     @property
-    def now(self) -> Wish:
+    def now(self) -> Intent:
         """What is wished."""
         return self._wished.wish
 
@@ -88,35 +88,35 @@ class Wishes:
         """Share of the time in which to compute."""
         return self._verdict.duty
 
-    def wish(self, wish: Wish) -> str:
+    def wish(self, wish: Intent) -> str:
         """Replace the wish before, and end a snooze. What people should know of it, in words; mostly nothing."""
-        return self._say(Wished(wish))
+        return self._say(Desired(wish))
 
     def snooze(self, seconds: float) -> str:
         """Pause for so long; then train. Replaces the wish before, and returns what `wish` does."""
-        return self._say(Wished(Wish.TRAIN, self._clock() + seconds))
+        return self._say(Desired(Intent.TRAIN, self._clock() + seconds))
 
     def take(self, settings: PeerSettings) -> None:
         """What of the settings concerns each step."""
         self.min_step_s = settings.min_step_s
 
-    def judge(self, verdict: Verdict) -> None:
+    def judge(self, verdict: Decision) -> None:
         """What the limits ask for from now on."""
         self._verdict = verdict
 
     def round_is_given(self) -> None:
         """This round's contribution is made: who wished to finish it pauses now."""
-        if self._wished.wish is not Wish.FINISH:  # mostly: the trainer waits for no disk
+        if self._wished.wish is not Intent.FINISH:  # mostly: the trainer waits for no disk
             return
         with self._changing:  # a `resume` that comes meanwhile stands
-            if self._wished.wish is Wish.FINISH:
-                self._replace(Wished(Wish.PAUSE))
+            if self._wished.wish is Intent.FINISH:
+                self._replace(Desired(Intent.PAUSE))
 
-    def _say(self, wished: Wished) -> str:
+    def _say(self, wished: Desired) -> str:
         with self._changing:
             return self._replace(wished)
 
-    def _replace(self, wished: Wished) -> str:
+    def _replace(self, wished: Desired) -> str:
         """It is wished from now on, whether it can be kept or not."""
         self._wished = wished
         try:
@@ -127,7 +127,7 @@ class Wishes:
 
     def _owners_hold(self) -> tuple[Hold, ...]:
         wished = self._wished
-        if wished.wish is Wish.PAUSE:
+        if wished.wish is Intent.PAUSE:
             return (Hold("PAUSED", PAUSED_WHY),)
         if wished.snoozed_until is not None and self._clock() < wished.snoozed_until:
             return (Hold("SNOOZED", SNOOZED_WHY, wished.snoozed_until),)

@@ -16,7 +16,7 @@ Listener = Callable[[PeerSettings], str | None]
 """Takes new settings; says what else they take, if it can not do all at once."""
 
 
-class Chosen:
+class LiveSettings:
     """What the owner chose. Without a directory nothing is kept."""
 
     def __init__(self, settings: PeerSettings | None = None, directory: Path | None = None) -> None:

@@ -15,12 +15,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dht.directory_lock import hold_directory
+from dht.directory_lock import lock_directory
 from dht.errors import BadInput, HomefiresError
 from dht.process import die_with_parent
 from peer.control import store
-from peer.control.desired_state import Wish, Wished
-from peer.control.live_settings import Chosen
+from peer.control.desired_state import Desired, Intent
+from peer.control.live_settings import LiveSettings
 from peer.control.server import settings_asked, snooze_s
 from peer.settings import settings_of
 
@@ -33,13 +33,13 @@ def keep(directory: Path, cmd: str, fields: Mapping[str, Any], now: float) -> Ma
     if cmd not in ("pause", "resume", "finish", "snooze", "set"):
         raise BadInput(f"no peer runs in {directory}, so that there is nothing to {cmd}")
     settings_of({})  # what reads them is made now: a peer that starts waits a quarter of a second for its folder
-    with hold_directory(directory):
+    with lock_directory(directory):
         if cmd == "set":
-            chosen = Chosen(settings_of(store.read_table(directory)), directory)
+            chosen = LiveSettings(settings_of(store.read_table(directory)), directory)
             chosen.change(settings_asked(fields.get("values")))
             return {"kept": True, "name": chosen.settings.name, "settings": asdict(chosen.settings)}
         until = now + snooze_s(fields.get("minutes")) if cmd == "snooze" else None
-        store.write_wish(directory, Wished(Wish.TRAIN if cmd == "snooze" else Wish(cmd), until))
+        store.write_wish(directory, Desired(Intent.TRAIN if cmd == "snooze" else Intent(cmd), until))
         return {"kept": True}
 
 

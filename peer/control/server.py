@@ -34,10 +34,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from dht.errors import BadInput, DiskFull
-from peer.control.desired_state import Wish
+from peer.control.desired_state import Intent
 from peer.events import Event, InnerProgressed, PeerStarted, RoundCommitted, RoundStarted
-from peer.telemetry.event_tail import Follower
-from peer.telemetry.reporter import Session
+from peer.telemetry.event_tail import EventTail
+from peer.telemetry.reporter import Reporter
 
 VERSION = 1
 MAX_PATH_BYTES = 107
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 class Commands:
     """What each command does, and what `status` tells. `leave` asks the peer to leave politely."""
 
-    def __init__(self, session: Session, run: str, peer: str, name: str, leave: Callable[[], None]) -> None:
+    def __init__(self, session: Reporter, run: str, peer: str, name: str, leave: Callable[[], None]) -> None:
         self._session, self._leave = session, leave
         self._known = {
             "name": name, "peer": peer, "run": run, "pid": os.getpid(), "seq": -1, "round": 0, "step": 0, "steps": 0,
@@ -89,7 +89,7 @@ class Commands:
             case "status":
                 pass
             case "pause" | "resume" | "finish":
-                note = self._session.wishes.wish(Wish(cmd))
+                note = self._session.wishes.wish(Intent(cmd))
             case "snooze":
                 note = self._session.wishes.snooze(snooze_s(fields.get("minutes")))
             case "set":
@@ -107,7 +107,8 @@ class Commands:
         holds = [asdict(hold) for hold in (*wishes.holds, *wishes.slowing)]
         return self._known | {
             "state": session.state, "why": session.why, "paused": wishes.pausing,
-            "finishing": wishes.now is Wish.FINISH, "leaving": session.stopping, "until": wishes.until, "holds": holds,
+            "finishing": wishes.now is Intent.FINISH, "leaving": session.stopping, "until": wishes.until,
+            "holds": holds,
             "duty": round(wishes.duty, 3), "settings": asdict(session.chosen.settings),
         }  # fmt: skip
 
@@ -119,10 +120,10 @@ class Client:
     socket: socket.socket
     asked: bytearray = field(default_factory=bytearray)
     waiting: bytearray = field(default_factory=bytearray)
-    follower: Follower | None = None
+    follower: EventTail | None = None
     last_words: bool = False
     """It is dropped once it has taken what waits."""
-    moved_at: float = field(default_factory=time.monotonic)
+    last_progress_at: float = field(default_factory=time.monotonic)
 
     def say(self, row: Mapping[str, Any]) -> None:
         """Queue one line."""
@@ -131,7 +132,7 @@ class Client:
     def is_stuck(self, now: float) -> bool:
         """Whether it does not read, or wants nothing."""
         limit_s = SLOW_S if self.waiting else SILENT_S
-        return now - self.moved_at > limit_s and not (self.follower and not self.waiting)
+        return now - self.last_progress_at > limit_s and not (self.follower and not self.waiting)
 
 
 class ControlServer:
@@ -213,7 +214,7 @@ class ControlServer:
         client.asked += piece
         *lines, rest = client.asked.split(b"\n")
         client.asked = rest
-        client.moved_at = time.monotonic()
+        client.last_progress_at = time.monotonic()
         for line in lines:
             self._answer(client, bytes(line))
         if len(rest) > MAX_LINE_BYTES or len(client.waiting) > BACKLOG_BYTES:
@@ -242,13 +243,13 @@ class ControlServer:
             raise BadInput(f"from is {str(first)[:40]!r}; give the number of an event, from 0 on")
         if client.follower is not None:
             raise BadInput("this connection follows the events already")
-        client.follower = Follower(self._directory, first)
+        client.follower = EventTail(self._directory, first)
 
     def _follow(self, client: Client) -> None:
         """Give it what has come, no more than it takes: what it is late with waits in the files."""
         if client.follower is not None and len(client.waiting) < BACKLOG_BYTES:
             if not client.waiting:
-                client.moved_at = time.monotonic()
+                client.last_progress_at = time.monotonic()
             try:
                 client.waiting += client.follower.read()
             except OSError as error:
@@ -266,7 +267,7 @@ class ControlServer:
             return
         if sent:
             del client.waiting[:sent]
-            client.moved_at = time.monotonic()
+            client.last_progress_at = time.monotonic()
         if client.last_words and not client.waiting:
             self._drop(client)
             return

@@ -11,9 +11,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from dht.atomic_files import write_whole
+from dht.atomic_files import write_atomic
 from dht.errors import BadInput, BadSpec
-from peer.control.desired_state import Wish, Wished
+from peer.control.desired_state import Desired, Intent
 from peer.settings import PeerSettings, dump_settings, settings_of
 
 FILE, WISH = "settings.toml", "wish.json"
@@ -39,19 +39,19 @@ def read_table(directory: Path) -> dict[str, Any]:
 
 def write(directory: Path, settings: PeerSettings) -> None:
     """Keep the settings for the next start. Raises DiskFull, and then the old ones are there."""
-    write_whole(directory / FILE, (HEAD + dump_settings(settings)).encode(), private=True)
+    write_atomic(directory / FILE, (HEAD + dump_settings(settings)).encode(), private=True)
 
 
-def read_wish(directory: Path) -> Wished:
+def read_wish(directory: Path) -> Desired:
     """What the owner wished last; to train, if nothing is kept. Raises BadInput that names the file."""
     path = directory / WISH
     try:
         row = json.loads(path.read_text(encoding="utf-8"))
-        wished = Wished(Wish(row["wish"]), None if row["until"] is None else float(row["until"]))
+        wished = Desired(Intent(row["wish"]), None if row["until"] is None else float(row["until"]))
         if not 0 <= (wished.snoozed_until or 0.0) < LATEST_S:
             raise ValueError("until is no time")
     except FileNotFoundError:
-        return Wished()
+        return Desired()
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError) as error:
@@ -59,7 +59,7 @@ def read_wish(directory: Path) -> Wished:
     return wished
 
 
-def write_wish(directory: Path, wished: Wished) -> None:
+def write_wish(directory: Path, wished: Desired) -> None:
     """Keep it for the next start. Raises DiskFull, and then the old one is there."""
     row = {"wish": wished.wish.value, "until": wished.snoozed_until}
-    write_whole(directory / WISH, (json.dumps(row) + "\n").encode(), private=True)
+    write_atomic(directory / WISH, (json.dumps(row) + "\n").encode(), private=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.audit.fault import blaming, require
-from peer.audit.run_files import RunFiles, Verifier
+from peer.audit.run_files import RunFiles, SignatureChecker
 from peer.codec.run_rules import rules_of
 from peer.credit.tally import Counting, Credit, Tally, read_tally, total
 from peer.events import PeerStarted, ReportReceived, read_events
@@ -20,7 +20,7 @@ from peer.model.build import build_meta
 from peer.model.flat import FlatParameters
 from peer.protocol.block import WEIGHT_ONE
 from peer.protocol.layout import cut, divide
-from peer.protocol.validation import fault_of_block
+from peer.protocol.validation import check_block
 from peer.rounds.machine import begin
 from peer.store.run_directory import block_path
 
@@ -99,12 +99,12 @@ def _count(files: RunFiles) -> tuple[Tally, int]:
     )
     pointer = files.pointer(genesis)
     head = files.base(pointer, genesis).head
-    rules_at = begin(rules_of(spec, layout, Verifier(genesis.run)), head, 0.0)
+    rules_at = begin(rules_of(spec, layout, SignatureChecker(genesis.run)), head, 0.0)
     tally, first = read_tally(files.directory, head), head.round + 1
     for round in range(first, pointer.round + 1):
         block = files.block(round)
         with blaming(round, block_path(files.directory, round)):
-            fault = fault_of_block(rules_at, head, block)
+            fault = check_block(rules_at, head, block)
             require(not fault, fault)
         head = head.after(block.update)
         tally = tally.plus(counting.of(block.update), head)

@@ -16,7 +16,7 @@ NO_CAP = 1 << 63
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class LocalCosts:
     """What a round was for the peer that tells of it; it is not in the chain, so whoever looks on has none."""
 
     bytes_sent: int = 0
@@ -25,23 +25,23 @@ class Cost:
     exposed_s: float = 0.0
 
 
-def committed_of(
+def summarize(
     update: Update, anchor: bytes, state: bytes, parts: Sequence[Part], *, fragments: int = 1,
-    tokens_cap: int = NO_CAP, layers: Sequence[str] = (), cost: Cost | None = None,
+    tokens_cap: int = NO_CAP, layers: Sequence[str] = (), cost: LocalCosts | None = None,
 ) -> tuple[RoundCommitted, list[PenaltyImposed]]:  # fmt: skip
     """What people hear of a decided round: the round, and the penalties that it imposed.
 
     `anchor` is the one it leads to, `state` the digest of its bits, empty where nobody tells it. `parts` are those that
     the round averages, of a model in so many fragments; of a pledge `tokens_cap` count at most.
     """
-    cost = cost or Cost()
+    cost = cost or LocalCosts()
     imposed, weights = penalties_of(update, layers), weights_of(update, parts)
     committed = RoundCommitted(
         round=update.round, digest=anchor.hex(), state=state.hex(), group=[pledge.peer for pledge in update.members],
         weights=weights, penalties=[asdict(penalty) for penalty in imposed], tokens=tokens_of(update, fragments),
         bytes_sent=cost.bytes_sent, bytes_received=cost.bytes_received, round_s=round(cost.round_s, 3),
         exposed_s=round(cost.exposed_s, 3), void=update.parts.count(VOID), norms=norms_of(update),
-        given=given_of(update, weights, tokens_cap, fragments), uplinks=uplinks_of(update),
+        given=tokens_counted(update, weights, tokens_cap, fragments), uplinks=uplinks_of(update),
     )  # fmt: skip
     return committed, imposed
 
@@ -62,7 +62,7 @@ def tokens_of(update: Update, fragments: int) -> int:
     return sum(pledge.tokens for pledge in update.members) // fragments
 
 
-def given_of(update: Update, weights: Mapping[str, int], tokens_cap: int, fragments: int) -> dict[str, int]:
+def tokens_counted(update: Update, weights: Mapping[str, int], tokens_cap: int, fragments: int) -> dict[str, int]:
     """Tokens of one round that count for each member: those that it pledged, where anything of it weighs in `weights`.
 
     More than `tokens_cap` count for nobody, as in the weights; else as `tokens_of`.

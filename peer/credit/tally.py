@@ -19,13 +19,13 @@ from typing import Self
 
 import msgpack
 
-from peer.credit.summary import given_of, penalties_of, weights_of
+from peer.credit.summary import penalties_of, tokens_counted, weights_of
 from peer.events import ACCEPTED, LATE, MISSED, REJECTED, outcomes
 from peer.protocol.block import Update
 from peer.protocol.electorate import digest_of
 from peer.protocol.encoding import DIGEST_BYTES, integer, octets, pack, row, rows, text
 from peer.protocol.layout import Part
-from peer.rounds.state import Head
+from peer.rounds.state import ChainHead
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Counting:
     def of(self, update: Update) -> dict[str, Credit]:
         """What one round counted for everybody that it speaks of."""
         weights = weights_of(update, self.parts[(update.round - 1) % len(self.parts)])
-        tokens = given_of(update, weights, self.tokens_cap, len(self.parts))
+        tokens = tokens_counted(update, weights, self.tokens_cap, len(self.parts))
         gave = {pledge.peer for pledge in update.members if pledge.root}
         told = outcomes([pledge.peer for pledge in update.members], weights, penalties_of(update))
         return {
@@ -94,11 +94,11 @@ class Tally:
     """By peer."""
 
     @classmethod
-    def after(cls, head: Head) -> Self:
+    def after(cls, head: ChainHead) -> Self:
         """Nothing yet: the first round to count is the one after this anchor."""
         return cls(first=head.round + 1, last=head.round, anchor=head.anchor)
 
-    def plus(self, counted: Mapping[str, Credit], head: Head) -> Tally:
+    def plus(self, counted: Mapping[str, Credit], head: ChainHead) -> Tally:
         """With the round that made `head`."""
         assert head.round == self.last + 1, "rounds are counted one after the other"
         added = {peer: self.credits.get(peer, NOTHING).plus(credit) for peer, credit in counted.items()}
@@ -127,7 +127,7 @@ def tally_path(directory: Path, anchor: bytes) -> Path:
     return directory / "chain" / f"{anchor.hex()}.tally"
 
 
-def read_tally(directory: Path, base: Head) -> Tally:
+def read_tally(directory: Path, base: ChainHead) -> Tally:
     """What was counted up to the anchor where the blocks of a run directory begin.
 
     An empty tally where nothing was: at the genesis, and where the chain began with somebody's snapshot. Damage costs

@@ -1,6 +1,6 @@
 """Which peer reads which part of the training text, as pure functions.
 
-The text is cut into `SHARDS` shards by the hash of each document's name, and each shard goes to
+The text is cut into `DATA_SHARDS` shards by the hash of each document's name, and each shard goes to
 the peer with the highest score for it (rendezvous hashing): when a peer comes or goes, only its
 own shards move.
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 
-SHARDS = 64
+DATA_SHARDS = 64
 """Shards of every run's training text. Part of the protocol: cursors in anchors count by shard."""
 
 
 def shard_of(document: str) -> int:
     """The shard that holds the document of this name."""
-    return _hash("shard", document) % SHARDS
+    return _hash("shard", document) % DATA_SHARDS
 
 
 def is_held_out(document: str, every: int) -> bool:
@@ -24,14 +24,14 @@ def is_held_out(document: str, every: int) -> bool:
     return _hash("held-out", document) % every == 0
 
 
-def owner(shard: int, peers: Collection[str]) -> str:
+def data_owner(shard: int, peers: Collection[str]) -> str:
     """The peer that reads `shard`, whatever order `peers` come in. `peers` must not be empty."""
     return max(peers, key=lambda peer: (_hash("owner", f"{shard}/{peer}"), peer))
 
 
 def shards_of(peer: str, peers: Collection[str]) -> tuple[int, ...]:
     """The shards that `peer` reads while `peers` (which include it) are at work. May be empty in a large group."""
-    return tuple(shard for shard in range(SHARDS) if owner(shard, peers) == peer)
+    return tuple(shard for shard in range(DATA_SHARDS) if data_owner(shard, peers) == peer)
 
 
 def _hash(purpose: str, text: str) -> int:

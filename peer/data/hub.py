@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadSpec, Unreachable
-from peer.data.data_shards import SHARDS, is_held_out
+from peer.data.data_shards import DATA_SHARDS, is_held_out
 from peer.data.source import spread
 from peer.data.tokenizer import Tokenizer, Tokens
 from peer.spec import RunSpec
@@ -40,9 +40,9 @@ class HubSource:
         self._context = spec.model.context
         self._dataset = _open(spec)
         # A data set of few files is cut by rows, so that every shard has its own documents.
-        self._files = min(SHARDS, int(self._dataset.num_shards))
+        self._files = min(DATA_SHARDS, int(self._dataset.num_shards))
         self._readers: dict[int, _Reader] = {}
-        self.windows: Mapping[int, int] = dict.fromkeys(range(SHARDS), 1)
+        self.windows: Mapping[int, int] = dict.fromkeys(range(DATA_SHARDS), 1)
 
     def window(self, shard: int, position: int) -> Tokens:
         """Tokens (T) of the `position`-th window of the shard in the order of the stream."""
@@ -87,7 +87,7 @@ class HubSource:
 
     def _documents(self, shard: int) -> Iterator[str]:
         file = shard % self._files
-        share, sharers = shard // self._files, len(range(file, SHARDS, self._files))
+        share, sharers = shard // self._files, len(range(file, DATA_SHARDS, self._files))
         rows = self._dataset.shard(num_shards=self._files, index=file)
         for number, text in enumerate(self._texts(rows)):
             if number % sharers == share and not self._is_held_out(text):

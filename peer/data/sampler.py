@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.data.data_shards import SHARDS, shards_of
+from peer.data.data_shards import DATA_SHARDS, shards_of
 from peer.data.source import Source
 from peer.spec import RunSpec
 
@@ -21,7 +21,7 @@ Range = tuple[int, int, int]
 """(shard, from, to) in windows; `to` is not included."""
 
 
-class Batches:
+class ShardSampler:
     """Training sequences of one peer, from the shards that are its own, each in proportion to its size."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Batches:
         shard falls, as happens in a group of many, reads all of them: what others read too.
         """
         owned = [shard for shard in shards_of(self._peer, peers) if shard in self._source.windows]
-        owned = owned or [shard for shard in range(SHARDS) if shard in self._source.windows]
+        owned = owned or [shard for shard in range(DATA_SHARDS) if shard in self._source.windows]
         level = min((self._passes[shard] for shard in owned if shard in self._passes), default=0.0)
         self._positions = {shard: max(cursors.get(shard, 0), self._positions.get(shard, 0)) for shard in owned}
         self._passes = {shard: self._passes.get(shard, level) for shard in owned}

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from dht.errors import BadInvite, BadSpec, DirectoryBusy
 from dht.invite import INVITE_FILE, Invite, parse, read_text
-from dht.reach.peer_store import Remembered
+from dht.reach.peer_store import PeerStore
 from peer.doctor.check import Check, failed, one_line, passed, unknown, warned
 from peer.spec import RunSpec, load
 
@@ -44,26 +44,26 @@ def check_invite(text: str, now_s: float) -> tuple[Check, Invite | None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Joined:
+class JoinedRun:
     """The run whose peer lives in a folder, and where to dial others of it."""
 
     spec_hash: bytes
     addrs: tuple[str, ...]
 
 
-KnownRun: TypeAlias = Invite | Joined
+KnownRun: TypeAlias = Invite | JoinedRun
 
 
-def check_folder(directory: Path) -> tuple[Check, Joined | None]:
+def check_folder(directory: Path) -> tuple[Check, JoinedRun | None]:
     """Which run a folder is of, where no invite says it; that one, if a peer has learned there what the run is."""
     path = directory / "spec.toml"
     try:
         spec = load(str(path))
     except BadSpec as error:
         return unknown("run", f"no run is known: {one_line(error)}", "name the invite, too"), None
-    met = Remembered(directory / "peers.json").addresses
+    met = PeerStore(directory / "peers.json").addresses
     addrs = tuple(dict.fromkeys((*_invited(directory, spec), *met)))[:DIALLED_MOST]
-    return passed("run", f"{spec.run.name}, as it lies in {path}"), Joined(spec_hash=spec.digest(), addrs=addrs)
+    return passed("run", f"{spec.run.name}, as it lies in {path}"), JoinedRun(spec_hash=spec.digest(), addrs=addrs)
 
 
 def _invited(directory: Path, spec: RunSpec) -> tuple[str, ...]:

@@ -29,8 +29,8 @@ from peer.doctor.host import (
     held_disk_bytes,
     read_power,
 )
-from peer.doctor.needs import Needs, needs_of
-from peer.doctor.network import Met, best, examine_network
+from peer.doctor.needs import RunNeeds, needs_of
+from peer.doctor.network import NetworkFindings, best, examine_network
 from peer.doctor.software import Device, check_device, check_fit, check_libraries, check_training
 from peer.doctor.verdict import Measured, Verdict, judge
 from peer.host.measurements import Gpu, Tree, available_bytes
@@ -41,7 +41,7 @@ Tell = Callable[[Check], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Request:
     """What a person wants examined."""
 
     invite: str = ""
@@ -50,7 +50,7 @@ class Asked:
     settings: PeerSettings
 
 
-async def examine(asked: Asked, tell: Tell) -> Verdict:
+async def examine(asked: Request, tell: Tell) -> Verdict:
     """Tell each check as it is done, and say at last what taking part would be like."""
     at_work = None if asked.directory is None else peer_at_work(asked.directory)
     run = _papers(asked, tell)
@@ -74,7 +74,7 @@ async def examine(asked: Asked, tell: Tell) -> Verdict:
     return judge(spec, _measured(asked, met, step_s))
 
 
-def _papers(asked: Asked, tell: Tell) -> KnownRun | None:
+def _papers(asked: Request, tell: Tell) -> KnownRun | None:
     """The run that is asked about: that of the invite, else that of the folder."""
     run: KnownRun | None = None
     if asked.invite:
@@ -88,7 +88,7 @@ def _papers(asked: Asked, tell: Tell) -> KnownRun | None:
     return run
 
 
-async def _device(asked: Asked, tell: Tell) -> Device | None:
+async def _device(asked: Request, tell: Tell) -> Device | None:
     check, device = await check_device(asked.settings.device)
     tell(check)
     return device
@@ -104,7 +104,7 @@ def _gpu_figures(device: Device | None) -> dict[str, object]:
     return Gpu(lambda: device.uuid).figures()
 
 
-def _spec(run: KnownRun | None, directory: Path | None, met: Met | None) -> RunSpec | None:
+def _spec(run: KnownRun | None, directory: Path | None, met: NetworkFindings | None) -> RunSpec | None:
     """As a node of the run gave it, or as it lies in the folder; None if neither is that of its hash."""
     if run is None:
         return None
@@ -119,7 +119,7 @@ def _spec(run: KnownRun | None, directory: Path | None, met: Met | None) -> RunS
     return None
 
 
-def _needs(spec: RunSpec, asked: Asked, tell: Tell) -> Needs | None:
+def _needs(spec: RunSpec, asked: Request, tell: Tell) -> RunNeeds | None:
     try:
         return needs_of(spec, asked.settings.chain_bytes)
     except HomefiresError as error:
@@ -128,7 +128,7 @@ def _needs(spec: RunSpec, asked: Asked, tell: Tell) -> Needs | None:
         return None
 
 
-def _rooms(needs: Needs, asked: Asked, device: Device | None, at_work: int | None, tell: Tell) -> None:
+def _rooms(needs: RunNeeds, asked: Request, device: Device | None, at_work: int | None, tell: Tell) -> None:
     on_cpu = device is None or not device.uuid
     mine = 0 if at_work is None else Tree(at_work).figures(time.monotonic())["memory_bytes"] or 0
     tell(check_memory(needs, available_bytes(), on_cpu=on_cpu, held_bytes=mine))
@@ -141,7 +141,7 @@ def _rooms(needs: Needs, asked: Asked, device: Device | None, at_work: int | Non
 
 
 async def _step_s(
-    spec: RunSpec, asked: Asked, device: Device | None, at_work: int | None, tell: Tell
+    spec: RunSpec, asked: Request, device: Device | None, at_work: int | None, tell: Tell
 ) -> float | None:  # fmt: skip
     if at_work is not None:
         assert asked.directory is not None
@@ -155,7 +155,7 @@ async def _step_s(
     return fit.step_s if fit else None
 
 
-def _measured(asked: Asked, met: Met | None, step_s: float | None) -> Measured:
+def _measured(asked: Request, met: NetworkFindings | None, step_s: float | None) -> Measured:
     line = best(met.speeds if met else [])
     trips = list(met.answered.values()) if met else []
     return Measured(
@@ -170,7 +170,7 @@ def _capped(measured: float | None, cap: float) -> float | None:
     return measured if measured is None or not cap else min(measured, cap)
 
 
-def run(asked: Asked) -> int:
+def run(asked: Request) -> int:
     """Print each check as one JSON object, the verdict last; the exit code of the first that failed, or 0."""
     import uvloop
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dht.errors import BadInput, DiskFull
 from peer.doctor.check import Check, failed, passed, size, unknown, warned
-from peer.doctor.needs import Needs
+from peer.doctor.needs import RunNeeds
 
 LEAST_DESCRIPTORS = 256
 """Streams, sockets of the daemon, parts on disk: below that a peer with a few others fails."""
@@ -28,7 +28,7 @@ ASK_S = 2.0
 """The desktop is not waited for any longer."""
 
 
-def check_memory(needs: Needs, available_bytes: int, *, on_cpu: bool, held_bytes: int = 0) -> Check:
+def check_memory(needs: RunNeeds, available_bytes: int, *, on_cpu: bool, held_bytes: int = 0) -> Check:
     """Main memory that can be had, which on a CPU holds the model too; a peer at work has `held_bytes` already."""
     wanted = needs.main + (needs.device if on_cpu else 0)
     if not available_bytes:
@@ -46,7 +46,7 @@ def check_memory(needs: Needs, available_bytes: int, *, on_cpu: bool, held_bytes
     return passed("memory", found, **figures)
 
 
-def check_device_memory(needs: Needs, free_bytes: int, name: str) -> Check:
+def check_device_memory(needs: RunNeeds, free_bytes: int, name: str) -> Check:
     """Memory of a GPU that nobody uses just now."""
     found = f"{size(free_bytes)} of {name} free, the run needs about {size(needs.device)}"
     figures = {"free_bytes": free_bytes, "needed_bytes": needs.device, "least_bytes": needs.least_device}
@@ -59,7 +59,7 @@ def check_device_memory(needs: Needs, free_bytes: int, name: str) -> Check:
     return passed("device memory", found, **figures)
 
 
-def check_disk(needs: Needs, folder: Path, free_bytes: int, held_bytes: int = 0) -> Check:
+def check_disk(needs: RunNeeds, folder: Path, free_bytes: int, held_bytes: int = 0) -> Check:
     """Room where the run's folder lies; `held_bytes` of what the run takes are there already."""
     found = f"{size(free_bytes)} free in {folder}, the run takes up to {size(needs.disk)}"
     found += f", of which {size(held_bytes)} are there already" if held_bytes else ""

@@ -18,12 +18,13 @@ KEPT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
+class RunNeeds:
     """In bytes."""
 
     parameters: int
     device: int
-    """On the training device with the spec's own micro-batch: an estimate, see `peer.plan.model_shape.Memory`."""
+    """On the training device with the spec's own micro-batch: an estimate, see
+    `peer.plan.model_shape.MemoryFootprint`."""
     least_device: int
     """The same with one sequence at a time."""
     main: int
@@ -34,11 +35,11 @@ class Needs:
     """With the chain at its quota."""
 
 
-def needs_of(spec: RunSpec, chain_bytes: int) -> Needs:
+def needs_of(spec: RunSpec, chain_bytes: int) -> RunNeeds:
     """Of a peer of this run that keeps so many bytes of updates. Raises BadSpec for a model that cannot be built."""
     parameters, training, activations, main = _memory(spec)
     least_disk = (KEPT + 1) * (SNAPSHOT_BYTES + CHECKPOINT_BYTES) * parameters
-    return Needs(
+    return RunNeeds(
         parameters=parameters, device=round(training + activations),
         least_device=round(training + activations / spec.inner.sequences), main=round(PROCESS_BYTES + main),
         least_disk=least_disk, disk=least_disk + chain_bytes,

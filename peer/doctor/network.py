@@ -20,10 +20,10 @@ from dht.errors import BadInput, HomefiresError, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.node import NetworkConfig, Node, open_node
 from dht.reach.addresses import are_loopback, listened_on, peer_id_in, tcp_target
-from dht.reach.bandwidth_probe import LineSpeed, measure, serve_probes
-from dht.reach.dial_back import Knocked, ask_to_knock, port_of
-from dht.records import Head as HeadRecord
+from dht.reach.bandwidth_probe import Bandwidth, measure_bandwidth, serve_probes
+from dht.reach.dial_back import DialBack, port_of, request_dial_back
 from dht.records import Malformed, unpack_body
+from dht.records import PeerRecord as HeadRecord
 from dht.topics import HEAD
 from peer.doctor.check import Check, count, failed, one_line, passed, unknown, warned
 from peer.doctor.clock_check import check_clock, measure_skew_s
@@ -52,7 +52,7 @@ class Dialling(Protocol):
 
 
 @dataclass
-class Met:
+class NetworkFindings:
     """What was found on the way; other checks and the verdict go on from it."""
 
     node: Node
@@ -60,7 +60,7 @@ class Met:
     """Round trips in seconds, by peer id."""
     peers: int = 0
     """Peers on the board of the run."""
-    speeds: list[LineSpeed] = field(default_factory=list)
+    speeds: list[Bandwidth] = field(default_factory=list)
     spec: bytes = b""
 
 
@@ -161,7 +161,7 @@ def check_bootstrap(dialled: Sequence[Dialled]) -> Check:
 # ---- reach ----
 
 
-def check_reach(addresses: Sequence[str], knocked: Sequence[Knocked] = ()) -> Check:
+def check_reach(addresses: Sequence[str], knocked: Sequence[DialBack] = ()) -> Check:
     """Whether others can connect to this machine: what those found who tried, else what the daemon says by itself."""
     reach = reach_of(addresses)
     fix = "forward a port of the router to this machine and fix it with --listen /ip4/0.0.0.0/tcp/PORT"
@@ -184,29 +184,29 @@ def check_reach(addresses: Sequence[str], knocked: Sequence[Knocked] = ()) -> Ch
     return unknown("reach", "nobody has dialled back: behind a router others may reach it through a relay alone", fix)
 
 
-async def have_knocked(met: Met, addresses: Sequence[str]) -> list[Knocked]:
+async def have_knocked(met: NetworkFindings, addresses: Sequence[str]) -> list[DialBack]:
     """What those found who answered and tried to connect to this node."""
     port = port_of(addresses)
     if port is None:
         return []
     peers = list(met.answered)[:KNOCKERS]
-    found = await asyncio.gather(*(ask_to_knock(met.node, peer, port) for peer in peers))
+    found = await asyncio.gather(*(request_dial_back(met.node, peer, port) for peer in peers))
     return [each for each in found if each is not None]
 
 
 # ---- the line ----
 
 
-async def measure_line(met: Met, limit_s: float = PROBE_S) -> None:
+async def measure_line(met: NetworkFindings, limit_s: float = PROBE_S) -> None:
     """With the nodes that answered first, then with peers of the board; what was found is added to `met`."""
     serve_probes(met.node)
     candidates = [*met.answered, *await _peers(met)]
     for peer in list(dict.fromkeys(candidates))[:PROBED_MOST]:
         trip_s = met.answered.get(peer, 0.0)
-        met.speeds.append(await measure(met.node, peer, trip_s, limit_s))
+        met.speeds.append(await measure_bandwidth(met.node, peer, trip_s, limit_s))
 
 
-async def _peers(met: Met) -> list[str]:
+async def _peers(met: NetworkFindings) -> list[str]:
     """Others on the board that could be met; how many there are at all is noted."""
     records = await met.node.board.read(HEAD)
     met.peers = len(records)
@@ -221,14 +221,14 @@ async def _peers(met: Met) -> list[str]:
     return found
 
 
-def best(speeds: Sequence[LineSpeed]) -> LineSpeed:
+def best(speeds: Sequence[Bandwidth]) -> Bandwidth:
     """The fastest of each direction: a slow one says more about the other end."""
     up = [each.upload_mbps for each in speeds if each.upload_mbps is not None]
     down = [each.download_mbps for each in speeds if each.download_mbps is not None]
-    return LineSpeed(upload_mbps=max(up, default=None), download_mbps=max(down, default=None))
+    return Bandwidth(upload_mbps=max(up, default=None), download_mbps=max(down, default=None))
 
 
-def check_line(speeds: Sequence[LineSpeed]) -> Check:
+def check_line(speeds: Sequence[Bandwidth]) -> Check:
     """Megabits per second that went between this machine and others, the best of some."""
     speed = best(speeds)
     if speed.upload_mbps is None and speed.download_mbps is None:
@@ -255,7 +255,7 @@ def _mbps(value: float | None) -> str:
 
 async def examine_network(
     run: KnownRun | None, listen: Sequence[str], tell: Callable[[Check], None], *, beside_peer: bool = False
-) -> Met | None:
+) -> NetworkFindings | None:
     """Every check of this family, in order; what was learned on the way, None without a daemon.
 
     Beside a peer that runs its ports are taken: others are listened on, and those who dial back try its own.
@@ -270,7 +270,7 @@ async def examine_network(
             async with open_node(config) as node:
                 seconds = time.perf_counter() - started
                 tell(passed("daemon", f"the network daemon (p2pd) starts in {seconds:.1f} s", start_s=seconds))
-                met = Met(node)
+                met = NetworkFindings(node)
                 if run is not None:
                     await _examine_others(met, run, tell)
                 addresses = await node.addresses()
@@ -286,7 +286,7 @@ def on_free_ports(listen: Sequence[str]) -> tuple[str, ...]:
     return tuple(re.sub(r"/(tcp|udp)/\d+", r"/\1/0", address) for address in listen)
 
 
-async def _examine_others(met: Met, run: KnownRun, tell: Callable[[Check], None]) -> None:
+async def _examine_others(met: NetworkFindings, run: KnownRun, tell: Callable[[Check], None]) -> None:
     dialled = await asyncio.gather(*(dial(met.node, address) for address in run.addrs))
     tell(check_bootstrap(dialled))
     for row in dialled:

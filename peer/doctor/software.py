@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import BadInput, HomefiresError, MemoryFull
-from dht.process import of_this_parent
-from peer.autotune.cache import Fit, from_json
+from dht.process import parent_env
+from peer.autotune.cache import Tuned, from_json
 from peer.doctor.check import Check, failed, one_line, passed, size, unknown
 from peer.events import InnerProgressed, read_lines
 from peer.plan.explain import seconds
@@ -37,7 +37,7 @@ print(hivemind.__version__, google.protobuf.__version__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class ChildResult:
     """How a child ended, and what it printed."""
 
     exit_code: int
@@ -58,7 +58,7 @@ class Ended:
         return one_line(said)[:300]
 
 
-Start = Callable[..., Awaitable[Ended]]
+Start = Callable[..., Awaitable[ChildResult]]
 """Runs `python` with these words to its end."""
 
 
@@ -73,24 +73,24 @@ class Device:
     """0 for a CPU."""
 
 
-async def run_python(*words: str, timeout_s: float = CHILD_S) -> Ended:
+async def run_python(*words: str, timeout_s: float = CHILD_S) -> ChildResult:
     """To its end, or killed after `timeout_s`."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=os.environ | {"PYTHONSAFEPATH": "1", "GOLOG_LOG_LEVEL": "error"} | of_this_parent(),
+        env=os.environ | {"PYTHONSAFEPATH": "1", "GOLOG_LOG_LEVEL": "error"} | parent_env(),
     )  # fmt: skip
     try:
         async with asyncio.timeout(timeout_s):
             out, err = await child.communicate()
     except TimeoutError:
-        return Ended(exit_code=-9, out="", err=f"it did not end within {timeout_s:.0f} s", timed_out=True)
+        return ChildResult(exit_code=-9, out="", err=f"it did not end within {timeout_s:.0f} s", timed_out=True)
     finally:
         if child.returncode is None:
             child.kill()
             await child.wait()
     assert child.returncode is not None
-    return Ended(exit_code=child.returncode, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
+    return ChildResult(exit_code=child.returncode, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
 
 
 async def check_device(wanted: str, start: Start = run_python) -> tuple[Check, Device | None]:
@@ -126,7 +126,7 @@ async def check_libraries(start: Start = run_python) -> Check:
     return passed("libraries", f"hivemind {hivemind} and protobuf {protobuf} go together")
 
 
-async def _dry_run(spec: RunSpec, path: Path, device: str, start: Start) -> Ended:
+async def _dry_run(spec: RunSpec, path: Path, device: str, start: Start) -> ChildResult:
     """As a join does it: one that the system kills, for it took too much memory, is tried with half the micro-batch."""
     most = spec.inner.sequences * spec.inner.accumulation
     while True:
@@ -138,7 +138,7 @@ async def _dry_run(spec: RunSpec, path: Path, device: str, start: Start) -> Ende
         most = (min(most, spec.inner.sequences) + 1) // 2
 
 
-async def check_fit(spec: RunSpec, device: str, start: Start = run_python) -> tuple[Check, Fit | None]:
+async def check_fit(spec: RunSpec, device: str, start: Start = run_python) -> tuple[Check, Tuned | None]:
     """A dry run of the real micro-batch: how fast this machine trains, and whether there is room."""
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         path = Path(folder) / "spec.toml"

@@ -9,7 +9,7 @@ from dht.errors import BadInput
 from peer.plan.coefficients import shipped
 from peer.plan.explain import seconds
 from peer.plan.model_shape import shape_of
-from peer.plan.peer_set import MAX_MEMBERS, Machine, alike
+from peer.plan.peer_set import MAX_MEMBERS, Machine, uniform_peers
 from peer.plan.pessimistic_peers import worst_of
 from peer.plan.round_cost import RoundCost, predict, step_tokens
 from peer.settings import LEAST_MBPS, MOST_MBPS
@@ -78,7 +78,7 @@ def _predicted(spec: RunSpec, found: Measured) -> RoundCost:
         download_mbps=_bounded(found.download_mbps),
     )  # fmt: skip
     members = min(MAX_MEMBERS, max(2, found.peers + 1 if found.peers else spec.run.founders))
-    shape, swarm = shape_of(spec), alike(members, machine, otherwise_s=delay_s)
+    shape, swarm = shape_of(spec), uniform_peers(members, machine, otherwise_s=delay_s)
     cost, worst = predict(shape, spec, swarm, shipped()), worst_of(swarm)
     if worst is None:
         return cost

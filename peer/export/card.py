@@ -15,7 +15,7 @@ from peer.train.restore import Chain
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class CardFacts:
     """What is known of an exported anchor."""
 
     spec: RunSpec
@@ -30,7 +30,7 @@ class Facts:
 
 
 @dataclass(kw_only=True)
-class Share:
+class PeerCredit:
     """What one peer put in."""
 
     rounds: int = 0
@@ -38,7 +38,7 @@ class Share:
     steps: int = 0
 
 
-def model_card(facts: Facts) -> str:
+def model_card(facts: CardFacts) -> str:
     """README.md: YAML front matter as the Hugging Face Hub reads it, then Markdown."""
     spec, round, shares = facts.spec, facts.chain.head.round, shares_of(facts.chain.updates)
     title = [
@@ -60,28 +60,28 @@ def model_card(facts: Facts) -> str:
     return "\n".join([*title, ""])
 
 
-def _known_of(facts: Facts) -> str:
+def _known_of(facts: CardFacts) -> str:
     """The chain on a peer's disk need not reach back to the beginning of the run."""
     return "at least " if facts.chain.base.round else ""
 
 
-def _since(facts: Facts) -> str:
+def _since(facts: CardFacts) -> str:
     base = facts.chain.base.round
     if base:
         return f"by all peers since round {base}, where the chain on this disk begins"
     return "over all rounds and peers"
 
 
-def shares_of(updates: tuple[Update, ...]) -> dict[str, Share]:
+def shares_of(updates: tuple[Update, ...]) -> dict[str, PeerCredit]:
     """What each peer put in over a chain, where at least one part of its contribution was counted; by peer id."""
-    shares: dict[str, Share] = {}
+    shares: dict[str, PeerCredit] = {}
     for update in updates:
         counted = 0
         for bits in update.contributors:
             counted |= bits
         for index, pledge in enumerate(update.members):
             if counted >> index & 1:
-                share = shares.setdefault(pledge.peer, Share())
+                share = shares.setdefault(pledge.peer, PeerCredit())
                 share.rounds += 1
                 share.tokens += pledge.tokens
                 share.steps += pledge.steps
@@ -109,7 +109,7 @@ def _usage() -> Iterator[str]:
     yield "```"
 
 
-def _run_rows(facts: Facts, shares: dict[str, Share]) -> Iterator[tuple[str, str]]:
+def _run_rows(facts: CardFacts, shares: dict[str, PeerCredit]) -> Iterator[tuple[str, str]]:
     spec, head = facts.spec, facts.chain.head
     yield "run", spec.run.name
     yield "spec hash", f"`{spec.digest().hex()}`"
@@ -180,7 +180,7 @@ def _steps(spec: RunSpec) -> str:
     return f"{table.steps:,}" + (f" ({', then '.join(ramp)})" if ramp else "")
 
 
-def _evaluation(facts: Facts) -> str:
+def _evaluation(facts: CardFacts) -> str:
     measured, round = facts.evaluated, facts.chain.head.round
     if measured is None:
         return "This peer measured no held-out loss."
@@ -192,7 +192,7 @@ def _evaluation(facts: Facts) -> str:
     )
 
 
-def _peers(facts: Facts, shares: dict[str, Share]) -> Iterator[str]:
+def _peers(facts: CardFacts, shares: dict[str, PeerCredit]) -> Iterator[str]:
     yield f"By peer id, {_since(facts)}."
     yield "Tokens and steps are what they declared with those contributions that were counted."
     yield ""

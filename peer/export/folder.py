@@ -12,15 +12,15 @@ from torch import nn
 from transformers import GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from dht.atomic_files import telling_full_disk
+from dht.atomic_files import raising_disk_full
 from dht.errors import BadInput, BadSpec, DiskFull, RunMismatch
 from peer.data.tokenizer import Tokenizer, load_tokenizer
 from peer.events import Evaluated, RoundCommitted, read_events
-from peer.export.card import Facts, model_card
+from peer.export.card import CardFacts, model_card
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec, dump, load
-from peer.train.outer_state import Anchor
+from peer.train.outer_state import OuterState
 from peer.train.restore import Chain, read_chain, restore_anchor
 
 SPARE_BYTES = 64 << 20
@@ -45,7 +45,7 @@ def export(directory: Path, to: Path | None) -> str:
     checked = _check_state(chain, anchor)
     flat.copy_from(anchor.theta)
     _require_room(out.parent, flat.size)
-    facts = Facts(
+    facts = CardFacts(
         spec=spec, chain=chain, state=anchor.state_digest(), state_checked=checked, parameters=flat.size,
         evaluated=_newest_evaluation(chain),
     )  # fmt: skip
@@ -77,7 +77,7 @@ def _require_room(folder: Path, parameters: int) -> None:
         raise DiskFull(f"{folder} has room for {free / 1e6:,.0f} MB; the model takes {needed / 1e6:,.0f} MB")
 
 
-def _check_state(chain: Chain, anchor: Anchor) -> bool:
+def _check_state(chain: Chain, anchor: OuterState) -> bool:
     """Whether the peer reported this state when it committed the round. Raises RunMismatch if it was another one."""
     digest, state = chain.head.anchor.hex(), anchor.state_digest().hex()
     for line in read_events(chain.directory):
@@ -113,7 +113,7 @@ def _write(out: Path, spec: RunSpec, model: nn.Module, card: str) -> None:
     quiet()
     tokenizer = load_tokenizer(spec.model.tokenizer)
     # Beside `out`, so that one rename puts the whole folder in its place.
-    with telling_full_disk(out.parent), tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as scratch:
+    with raising_disk_full(out.parent), tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as scratch:
         folder = Path(scratch) / "model"
         _save_model(folder, model, tokenizer)
         tokenizer.for_transformers(spec.model.context).save_pretrained(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 
-class Exposure:
+class ExposedTime:
     """A clock that runs while no inner step can be made: waiting, writing, applying, measuring.
 
     Neither a pause nor a rest that the owner wants is exposed, whatever is done meanwhile.

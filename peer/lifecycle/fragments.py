@@ -11,32 +11,32 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from peer.lifecycle.staleness import Age
+from peer.lifecycle.staleness import Staleness
 from peer.protocol.block import Ranges
 from peer.protocol.layout import Part, divide, turns
-from peer.store.contributions import Effort
+from peer.store.contributions import WorkStats
 
 
 @dataclass
-class Work:
+class FragmentWork:
     """What one peer has made for one fragment since it offered something of it."""
 
     tokens: int = 0
     steps: int = 0
-    age: Age = field(default_factory=Age)
+    age: Staleness = field(default_factory=Staleness)
     """In turns of the fragment."""
 
-    def copy(self) -> Work:
+    def copy(self) -> FragmentWork:
         """The same, to be kept elsewhere."""
         return replace(self, age=replace(self.age))
 
 
-class Turns:
+class FragmentSchedule:
     """The fragments of a model cut into `parts`. Raises ValueError for more fragments than layers."""
 
     def __init__(self, parts: Sequence[Part], fragments: int) -> None:
         self._divided = divide(parts, fragments)
-        self._works = [Work() for _ in self._divided]
+        self._works = [FragmentWork() for _ in self._divided]
 
     def parts(self, round: int) -> tuple[Part, ...]:
         """What the round from anchor `round` averages."""
@@ -52,7 +52,7 @@ class Turns:
         """Rounds that together average the whole model."""
         return range(len(self._divided))
 
-    def work(self, round: int) -> Work:
+    def work(self, round: int) -> FragmentWork:
         """What was made for the fragment of a round."""
         return self._works[round % len(self._divided)]
 
@@ -69,15 +69,15 @@ class Turns:
             work.steps += 1
             work.age.progressed(self.turn(fragment, round))
 
-    def offer(self, round: int, ranges: Ranges) -> Effort:
+    def offer(self, round: int, ranges: Ranges) -> WorkStats:
         """What stands behind the contribution for anchor `round`; what comes from now on is for the turn after."""
         work = self.work(round)
-        effort = Effort(work.tokens, work.steps, ranges, work.age.staleness(self.turn(round)))
+        effort = WorkStats(work.tokens, work.steps, ranges, work.age.staleness(self.turn(round)))
         work.age.froze()
         work.tokens = work.steps = 0
         return effort
 
-    def take_back(self, round: int, effort: Effort, age: Age) -> None:
+    def take_back(self, round: int, effort: WorkStats, age: Staleness) -> None:
         """That was not offered after all; `age` is as it was before."""
         work = self.work(round)
         work.tokens += effort.tokens
@@ -95,7 +95,7 @@ class Turns:
 
     def restored(self, round: int, staleness: int) -> None:
         """What is owed of the fragment of a round is what was offered for anchor `round`."""
-        self._works[round % len(self._works)] = Work(age=Age(self.turn(round) - staleness))
+        self._works[round % len(self._works)] = FragmentWork(age=Staleness(self.turn(round) - staleness))
 
     def too_old(self, round: int, most: int) -> list[int]:
         """Fragments of which something owed is more than `most` turns old at anchor `round`."""
@@ -115,7 +115,7 @@ class Turns:
 
     def drop(self, fragment: int) -> None:
         """Forget all that was made for a fragment."""
-        self._works[fragment] = Work()
+        self._works[fragment] = FragmentWork()
 
     # ---- in a checkpoint ----
 
@@ -125,4 +125,4 @@ class Turns:
 
     def restore(self, state: Iterable[Sequence[Any]]) -> None:
         """The inverse of `state`, also after a way through JSON."""
-        self._works = [Work(tokens, steps, Age(*age)) for tokens, steps, *age in state]
+        self._works = [FragmentWork(tokens, steps, Staleness(*age)) for tokens, steps, *age in state]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Age:
+class Staleness:
     """Remembers the rounds of the oldest inner steps. What encoding left of counted work has no age.
 
     It is small, and always there: every contribution would be stale.

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import tzinfo
 
-from peer.limits.policy import Verdict, decide
+from peer.limits.policy import Decision, decide
 from peer.limits.sensors import Sensors
-from peer.limits.traffic import Traffic
-from peer.telemetry.reporter import Session
+from peer.limits.traffic import MonthlyTraffic
+from peer.telemetry.reporter import Reporter
 
 LOOK_S = 0.5
 END_S = 2.0
@@ -40,11 +40,11 @@ class Enforcer:
     """Looks, decides, and says it. `clock` gives Unix time."""
 
     def __init__(
-        self, session: Session, sensors: Sensors, traffic: Traffic, clock: Callable[[], float] = time.time,
+        self, session: Reporter, sensors: Sensors, traffic: MonthlyTraffic, clock: Callable[[], float] = time.time,
         zone: tzinfo | None = None,
     ) -> None:  # fmt: skip
         self._session, self._sensors, self._traffic, self._clock, self._zone = session, sensors, traffic, clock, zone
-        self._verdict = Verdict()
+        self._verdict = Decision()
         self._unread: set[str] = set()
         self._failed = False
 

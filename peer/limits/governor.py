@@ -42,7 +42,7 @@ POWER = Gains(proportional=0.2, integral_s=6.0, smooth_s=8.0, band=0.2, guess_s=
 
 
 @dataclass(frozen=True, kw_only=True)
-class Control:
+class Governor:
     """Where a controller stands."""
 
     duty: float = 1.0
@@ -55,8 +55,8 @@ class Control:
 
 
 def steer(
-    control: Control, gains: Gains, reading: float | None, target: float, unit: float, elapsed_s: float
-) -> Control:
+    control: Governor, gains: Gains, reading: float | None, target: float, unit: float, elapsed_s: float
+) -> Governor:
     """The next state, `elapsed_s` after the one before; a reading that is missing changes nothing.
 
     `unit` is what one unit of the gains is in those of the reading: 1 for degrees, the target for a power.
@@ -67,14 +67,14 @@ def steer(
     over_s = control.over_s + seconds if control.duty == 1.0 and reading > target else 0.0
     if 0 < gains.guess_s <= over_s:
         guess = max(target / reading, LEAST_DUTY)
-        return Control(duty=guess, integral=guess, reading=target)
+        return Governor(duty=guess, integral=guess, reading=target)
     smooth = _smoothed(control.reading, reading, seconds / gains.smooth_s)
     error = (target - smooth) / unit
     integral = control.integral + gains.proportional * error * seconds / gains.integral_s
     most = 1.0 - gains.proportional * min(max(error, 0.0), gains.band)
     integral = min(max(integral, 0.0), most)
     duty = max(integral + gains.proportional * error, LEAST_DUTY)
-    return Control(duty=1.0 if duty > ALL_THE_TIME else duty, integral=integral, reading=smooth, over_s=over_s)
+    return Governor(duty=1.0 if duty > ALL_THE_TIME else duty, integral=integral, reading=smooth, over_s=over_s)
 
 
 def _smoothed(before: float | None, reading: float, steps: float) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import tzinfo
 
-from peer.limits.governor import LEAST_DUTY, POWER, TEMPERATURE, Control, Gains, steer
+from peer.limits.governor import LEAST_DUTY, POWER, TEMPERATURE, Gains, Governor, steer
 from peer.schedule import parse
 from peer.schedule_clock import is_open, next_change, next_month
 from peer.settings import PeerSettings
@@ -62,7 +62,7 @@ class Readings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Decision:
     """What follows, and what the next decision must remember."""
 
     holds: tuple[Hold, ...] = ()
@@ -74,8 +74,8 @@ class Verdict:
     unread: tuple[str, ...] = ()
     """Settings that limit nothing, since this machine does not say what they need."""
     at: float | None = None
-    temperature: Control = field(default_factory=Control)
-    power: Control = field(default_factory=Control)
+    temperature: Governor = field(default_factory=Governor)
+    power: Governor = field(default_factory=Governor)
 
     def held(self, code: str) -> Hold | None:
         """The hold of this code."""
@@ -83,8 +83,8 @@ class Verdict:
 
 
 def decide(
-    settings: PeerSettings, readings: Readings, now: float, before: Verdict, zone: tzinfo | None = None
-) -> Verdict:
+    settings: PeerSettings, readings: Readings, now: float, before: Decision, zone: tzinfo | None = None
+) -> Decision:
     """The verdict at Unix time `now`, after the one `before`; `zone` is whose clocks count (None: this machine's)."""
     elapsed_s = 0.0 if before.at is None else now - before.at
     temperature = _steered(
@@ -94,7 +94,7 @@ def decide(
         before.power, POWER, readings.power_w, settings.max_power_w, settings.max_power_w, elapsed_s
     )  # fmt: skip
     case = _Case(settings, readings, now, before, zone, temperature, power)
-    return Verdict(
+    return Decision(
         holds=tuple(hold for find in _LIMITS if (hold := find(case)) is not None), slowing=tuple(_slowing(case)),
         duty=min(temperature.duty, power.duty), unread=tuple(_unread(settings, readings)), at=now,
         temperature=temperature, power=power,
@@ -119,10 +119,10 @@ class _Case:
     settings: PeerSettings
     readings: Readings
     now: float
-    before: Verdict
+    before: Decision
     zone: tzinfo | None
-    temperature: Control
-    power: Control
+    temperature: Governor
+    power: Governor
 
 
 def _schedule(case: _Case) -> Hold | None:
@@ -235,9 +235,9 @@ _LIMITS: tuple[Callable[[_Case], Hold | None], ...] = (
 
 
 def _steered(
-    control: Control, gains: Gains, reading: float | None, target: float, unit: float, elapsed_s: float
-) -> Control:
-    return steer(control, gains, reading, target, unit, elapsed_s) if target else Control()
+    control: Governor, gains: Gains, reading: float | None, target: float, unit: float, elapsed_s: float
+) -> Governor:
+    return steer(control, gains, reading, target, unit, elapsed_s) if target else Governor()
 
 
 def _unread(settings: PeerSettings, readings: Readings) -> Iterator[str]:

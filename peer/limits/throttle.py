@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from peer.control.desired_state import Wishes
+from peer.control.desired_state import DesiredState
 from peer.limits.governor import rest_s
 
 PIECE_S = 0.25
 """Who rests looks up so often."""
 
 
-class Resting:
+class Throttle:
     """The rests of one inner step. The last one is left to who makes the step, and may do something else meanwhile."""
 
-    def __init__(self, wishes: Wishes, clock: Callable[[], float], sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, wishes: DesiredState, clock: Callable[[], float], sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self._wishes, self._clock, self._sleep = wishes, clock, sleep
         self._since = clock()
 

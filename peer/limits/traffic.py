@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, tzinfo
 from pathlib import Path
 
-from dht.atomic_files import write_whole
+from dht.atomic_files import write_atomic
 from dht.errors import DiskFull
 
 FILE = "traffic.json"
@@ -24,7 +24,7 @@ END_S = 2.0
 """A disk that hangs holds the end of this process up no longer."""
 
 
-class Traffic:
+class MonthlyTraffic:
     """Bytes sent and received in this month. `clock` gives Unix time; the month is that of `zone` (None: local)."""
 
     def __init__(self, directory: Path, clock: Callable[[], float], zone: tzinfo | None = None) -> None:
@@ -64,7 +64,7 @@ class Traffic:
             return
         row = {"month": counted[0], "bytes": counted[1]}
         try:
-            write_whole(self._path, (json.dumps(row) + "\n").encode(), private=True)
+            write_atomic(self._path, (json.dumps(row) + "\n").encode(), private=True)
         except (DiskFull, OSError) as error:
             log.warning("this month's traffic could not be written down: %s", error)
         else:
@@ -75,7 +75,7 @@ class Traffic:
 
 
 @contextmanager
-def keeping(traffic: Traffic) -> Iterator[None]:
+def keeping(traffic: MonthlyTraffic) -> Iterator[None]:
     """Have it kept whenever it has news, by a thread of its own, until the block ends."""
     ended = threading.Event()
 

@@ -24,14 +24,14 @@ from dht.records import (
     sign_record,
     unpack_body,
 )
-from dht.records import Head as HeadRecord
-from dht.rejections import Code, Refusals
-from peer.link.gatekeeper import Guard
-from peer.protocol.messages import HeadSent
+from dht.records import PeerRecord as HeadRecord
+from dht.rejections import RejectCode, RejectionLog
+from peer.link.gatekeeper import Gatekeeper
+from peer.protocol.messages import Heartbeat
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class TrainingFigures:
     """How this peer's training goes: what people who only read the board see of it.
 
     Nothing is decided by it but how many steps the others make, where `round.pace` is `speed`.
@@ -47,7 +47,7 @@ class Learning:
     """Memory of the GPU that it trains with, in 10⁹ bytes; None without one."""
 
 
-NOTHING = Learning()
+NOTHING = TrainingFigures()
 
 
 @cache
@@ -57,7 +57,7 @@ def client_version() -> str:
 
 
 @dataclass(frozen=True)
-class Notices:
+class Announcer:
     """The board of one run, in the words of the round."""
 
     board: Board
@@ -67,8 +67,8 @@ class Notices:
     """What people call this peer."""
     addrs: Callable[[], tuple[str, ...]] = tuple
     """Where it can be dialled, now."""
-    refusals: Refusals = field(default_factory=Refusals)
-    guard: Guard | None = None
+    refusals: RejectionLog = field(default_factory=RejectionLog)
+    guard: Gatekeeper | None = None
     """Who is listened to; None: everybody."""
     admission: Callable[[], bytes | None] = lambda: None
     """What I show now, in a run that asks for it."""
@@ -77,7 +77,7 @@ class Notices:
     relays: Callable[[], tuple[str, ...]] = tuple
     """Peer ids of those through whom it can be dialled, now."""
 
-    async def publish(self, head: HeadSent, learning: Learning = NOTHING) -> None:
+    async def publish(self, head: Heartbeat, learning: TrainingFigures = NOTHING) -> None:
         """Put a HEAD up, signed; it replaces my last one."""
         addrs = self.addrs()
         record = self._signed(head, learning, addrs)
@@ -89,7 +89,7 @@ class Notices:
             most -= 1
         await self.board.publish(topics.HEAD, record, topics.HEAD_TTL_S)
 
-    def _signed(self, head: HeadSent, learning: Learning, addrs: tuple[str, ...]) -> Record:
+    def _signed(self, head: Heartbeat, learning: TrainingFigures, addrs: tuple[str, ...]) -> Record:
         # A record with any other value would be refused, and this peer not be seen.
         figures = {
             name: value for name, value in asdict(learning).items() if value is not None and 0 <= value <= MAX_MEASURE
@@ -119,7 +119,7 @@ class Notices:
                     heads[author] = body
         return heads
 
-    async def read_others(self) -> dict[str, tuple[HeadSent | None, tuple[str, ...]]]:
+    async def read_others(self) -> dict[str, tuple[Heartbeat | None, tuple[str, ...]]]:
         """By peer id: the HEAD of each other peer, None before it takes part, and where it says it can be dialled."""
         return said_by(await self.read_heads())
 
@@ -127,18 +127,18 @@ class Notices:
         """Who founds the run, signed by its organiser; None before he has said it."""
         said = await self.board.read(topics.GENESIS)
         for author in said.keys() - {organiser}:
-            self.refusals(Code.ORGANISER, author, "it names founders, but is not the organiser of the invite")
+            self.refusals(RejectCode.ORGANISER, author, "it names founders, but is not the organiser of the invite")
         record = said.get(organiser)
         return record if record is not None and isinstance(unpack_body(record), Genesis) else None
 
 
-def said_by(heads: Mapping[str, HeadRecord]) -> dict[str, tuple[HeadSent | None, tuple[str, ...]]]:
-    """By peer id what `Notices.read_others` says of these records."""
+def said_by(heads: Mapping[str, HeadRecord]) -> dict[str, tuple[Heartbeat | None, tuple[str, ...]]]:
+    """By peer id what `Announcer.read_others` says of these records."""
     return {peer: (_said(body) if body.anchor else None, body.ways(peer)) for peer, body in heads.items()}
 
 
-def _said(body: HeadRecord) -> HeadSent:
-    return HeadSent(
+def _said(body: HeadRecord) -> Heartbeat:
+    return Heartbeat(
         anchor=body.anchor, round=body.round, weight=body.weight, state=body.state, ready=body.ready,
         tokens=body.tokens, steps=body.steps, leaving=body.leaving, name=body.name,
     )  # fmt: skip

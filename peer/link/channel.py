@@ -45,7 +45,7 @@ class LinkLost(Exception):
     """The other side of the pipe has ended."""
 
 
-class TrainerPipe:
+class TrainerEnd:
     """The trainer's end: blocking, with a time-out on every wait."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -101,7 +101,7 @@ class TrainerPipe:
         return message
 
 
-class LinkPipe:
+class LinkEnd:
     """The link's end, in its event loop. Sending never blocks: the loop keeps what the trainer has not read."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -110,7 +110,7 @@ class LinkPipe:
         """Called with what the owner has changed, whatever else is waited for."""
 
     @classmethod
-    async def open(cls, end: socket.socket) -> LinkPipe:
+    async def open(cls, end: socket.socket) -> LinkEnd:
         return cls(*await asyncio.open_connection(sock=end))
 
     def send(self, kind: str, *fields: Any) -> None:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from dht.node import Node
-from dht.records import Head as HeadRecord
-from peer.events import DeviceTold
-from peer.link.announcements import Notices, said_by
-from peer.protocol.messages import HeadSent
+from dht.records import PeerRecord as HeadRecord
+from peer.events import DeviceReported
+from peer.link.announcements import Announcer, said_by
+from peer.protocol.messages import Heartbeat
 from peer.rounds.driver import Driver
 from peer.rounds.interface import Received
 
@@ -22,7 +22,7 @@ DIALS = 4
 """At a time."""
 
 
-class Neighbours:
+class PeerDiscovery:
     """Finds who is there and connects to whoever is not heard.
 
     `hear_speeds` is told how many tokens per second the others of the electorate say to make; anybody else may
@@ -30,8 +30,8 @@ class Neighbours:
     """
 
     def __init__(
-        self, node: Node, notices: Notices, driver: Driver, hear_speeds: Callable[[Mapping[str, float]], None],
-        report: Callable[[DeviceTold], None],
+        self, node: Node, notices: Announcer, driver: Driver, hear_speeds: Callable[[Mapping[str, float]], None],
+        report: Callable[[DeviceReported], None],
     ) -> None:  # fmt: skip
         self._report = report
         self._devices: dict[str, tuple[float, float]] = {}
@@ -73,9 +73,9 @@ class Neighbours:
             before, told_at = self._devices.get(peer, (None, float("-inf")))
             if device_gb is not None and device_gb != before and now - told_at > DEVICE_AGAIN_S:
                 self._devices[peer] = device_gb, now
-                self._report(DeviceTold(about=peer, device_gb=device_gb))
+                self._report(DeviceReported(about=peer, device_gb=device_gb))
 
-    def _is_news(self, peer: str, head: HeadSent) -> bool:
+    def _is_news(self, peer: str, head: Heartbeat) -> bool:
         """Of a peer that says nothing to me itself: it may be in another part of a network that was split."""
         heard, heard_at = self._driver.state.heard.get(peer, (None, float("-inf")))
         return heard is None or (time.monotonic() - heard_at > MEET_AGAIN_S and heard.anchor != head.anchor)

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from dht.access import Roster
+from dht.access import AccessList
 from dht.admission import MAX_ADMISSION_BYTES
 from dht.errors import DiskFull, Unreachable
 from dht.node import Node
-from dht.quarantine import MAX_ORDERS_BYTES, Orders, load_orders, read_orders, save_orders
+from dht.quarantine import MAX_ORDERS_BYTES, QuarantineList, load_quarantine, read_quarantine, save_quarantine
 from dht.reach.dial_back import KNOCK
-from dht.records import Head, Malformed
-from dht.rejections import Code
+from dht.records import Malformed, PeerRecord
+from dht.rejections import RejectCode
 from peer.events import AlertRaised
 
 log = logging.getLogger(__name__)
@@ -37,12 +37,12 @@ HEAR_S = 10.0
 NUMBER_BYTES = 8
 
 
-class Guard:
+class Gatekeeper:
     """Stands between a node and the other peers of the run. `changed` is called with new orders and the ones before."""
 
-    def __init__(self, node: Node, roster: Roster, directory: Path, run: bytes, organiser: str) -> None:
+    def __init__(self, node: Node, roster: AccessList, directory: Path, run: bytes, organiser: str) -> None:
         self.roster = roster
-        self.changed: Callable[[Orders, Orders], None] = lambda orders, before: None
+        self.changed: Callable[[QuarantineList, QuarantineList], None] = lambda orders, before: None
         self._node, self._path = node, directory / ORDERS
         self._run, self._organiser = run, organiser
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -51,7 +51,7 @@ class Guard:
 
     def stand(self) -> None:
         """From now on. Raises BadInput if what the folder keeps is damaged."""
-        self.roster.obey(load_orders(self._path, self._run, self._organiser))
+        self.roster.obey(load_quarantine(self._path, self._run, self._organiser))
         self._node.guard(self.lets_in, OPEN)
         self._node.answer(ORDERS, self._give_orders)
 
@@ -60,7 +60,7 @@ class Guard:
     async def lets_in(self, peer: str) -> bool:
         """Whether a peer may open streams and ask; one that is not known is asked for its admission."""
         refused = self.roster.why_not(peer)
-        if refused is not None and refused[0] is Code.STRANGER:
+        if refused is not None and refused[0] is RejectCode.STRANGER:
             await self._ask_admission(peer)
             refused = self.roster.why_not(peer)
         if refused is not None:
@@ -83,9 +83,9 @@ class Guard:
         except Unreachable as error:
             log.info("%s", error)
         except Malformed as error:
-            self._node.refusals(Code.STRANGER, peer, f"what it shows is no admission: {error}")
+            self._node.refusals(RejectCode.STRANGER, peer, f"what it shows is no admission: {error}")
 
-    def takes(self, peer: str, said: Head) -> bool:
+    def takes(self, peer: str, said: PeerRecord) -> bool:
         """Whether what a peer says of itself on the board is listened to; looks at what it says of orders, too."""
         if said.admission is not None and self.roster.asks_admission:
             with suppress(Malformed):
@@ -128,18 +128,18 @@ class Guard:
         try:
             given = await self._node.ask(peer, ORDERS, ASK_S, MAX_ORDERS_BYTES, number)
             if given:
-                self._obey(read_orders(given, self._run, self._organiser))
+                self._obey(read_quarantine(given, self._run, self._organiser))
         except Unreachable as error:
             log.info("%s", error)
         except Malformed as error:
-            self._node.refusals(Code.ORGANISER, peer, f"it gives orders that count for nobody: {error}")
+            self._node.refusals(RejectCode.ORGANISER, peer, f"it gives orders that count for nobody: {error}")
 
-    def _obey(self, orders: Orders) -> None:
+    def _obey(self, orders: QuarantineList) -> None:
         before = self.roster.orders
         if not self.roster.obey(orders):
             return
         try:
-            save_orders(self._path, orders)
+            save_quarantine(self._path, orders)
         except DiskFull as error:
             log.warning("the organiser's orders are not on disk: %s", error)
         self.changed(orders, before)
@@ -149,7 +149,7 @@ class Guard:
         return orders.to_bytes() if orders.number > int.from_bytes(request[:NUMBER_BYTES], "big") else None
 
 
-def told(orders: Orders, before: Orders, me: str) -> list[AlertRaised]:
+def quarantine_alerts(orders: QuarantineList, before: QuarantineList, me: str) -> list[AlertRaised]:
     """What people hear of it: who came into quarantine and why, and who is out again."""
     alerts = []
     for peer, reason in sorted(orders.quarantined.items()):
@@ -158,8 +158,8 @@ def told(orders: Orders, before: Orders, me: str) -> list[AlertRaised]:
         who = "this peer" if peer == me else peer
         level = "error" if peer == me else "warning"
         text = f"the organiser has put {who} in quarantine: {reason}; nobody works with it until that is lifted"
-        alerts.append(AlertRaised(level=level, code=Code.QUARANTINE, text=text))
+        alerts.append(AlertRaised(level=level, code=RejectCode.QUARANTINE, text=text))
     for peer in sorted(before.quarantined.keys() - orders.quarantined.keys()):
         who = "this peer" if peer == me else peer
-        alerts.append(AlertRaised(level="info", code=Code.QUARANTINE, text=f"the quarantine of {who} is lifted"))
+        alerts.append(AlertRaised(level="info", code=RejectCode.QUARANTINE, text=f"the quarantine of {who} is lifted"))
     return alerts

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from dht import errors
-from peer.link.channel import SETTINGS, Fields, LinkLost, TrainerPipe
+from peer.link.channel import SETTINGS, Fields, LinkLost, TrainerEnd
 from peer.settings import PeerSettings
 from peer.store.objects import load_object
 
@@ -32,11 +32,11 @@ STARTER = "link"
 """Name of the thread that starts links."""
 
 
-class Left(Exception):
+class LeaveRequested(Exception):
     """This peer was asked to leave while it waited."""
 
 
-class LinkChild:
+class LinkProcess:
     """Starts the link, talks to it, and sees that it ends. Use it as a context manager."""
 
     module: ClassVar[str] = "peer.link.link"
@@ -69,7 +69,7 @@ class LinkChild:
         )  # fmt: skip
         self._process = self._starter.submit(start).result(START_S)
         theirs.close()
-        self._pipe = TrainerPipe(mine)
+        self._pipe = TrainerEnd(mine)
         self.has_ended = False
 
     def take(self, settings: PeerSettings) -> None:
@@ -159,7 +159,7 @@ class LinkChild:
             if message[0] == kind:
                 return message[1:]
             self._on_report(message)
-        raise Left
+        raise LeaveRequested
 
     def load_object(self, digest: bytes) -> bytes:
         """Bytes that the link stored under a digest. Raises BadInput if they are not what they were."""

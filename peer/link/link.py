@@ -23,64 +23,68 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dht.access import Roster
-from dht.clock import Watch
-from dht.clock_watch import keep_time
+from dht.access import AccessList
+from dht.clock import ClockWatch
+from dht.clock_watch import watch_clock
 from dht.errors import HomefiresError
 from dht.identity import Identity, verify
 from dht.invite import Invite, parse_for, read_text
 from dht.node import NetworkConfig, Node, open_node
 from dht.process import die_with_parent
-from dht.quarantine import Orders
+from dht.quarantine import QuarantineList
 from dht.reach.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
 from dht.reach.bandwidth_probe import serve_probes
-from dht.reach.dial_back import serve_knocks
+from dht.reach.dial_back import serve_dial_back
 from dht.records import MAX_ADDRESS_CHARS, MAX_ADDRESSES
-from dht.rejections import Code
+from dht.rejections import RejectCode
 from peer import spec as specs
 from peer.codec.codec import Codec
 from peer.codec.run_rules import rules_of
-from peer.control.live_settings import Chosen
+from peer.control.live_settings import LiveSettings
 from peer.events import AlertRaised
-from peer.link.announcements import Notices
-from peer.link.channel import LinkLost, LinkPipe
-from peer.link.gatekeeper import ADMISSION, Guard, told
+from peer.link.announcements import Announcer
+from peer.link.channel import LinkEnd, LinkLost
+from peer.link.gatekeeper import ADMISSION, Gatekeeper, quarantine_alerts
 from peer.link.own_admission import Membership, find_admission
-from peer.link.participation import Link
-from peer.link.resume import lead, unless_left
+from peer.link.participation import Participation
+from peer.link.resume import resume_from, unless_left
 from peer.protocol.encoding import pack
 from peer.protocol.layout import Part, cut
-from peer.rounds.state import Head, Rules
+from peer.rounds.state import ChainHead, Rules
 from peer.settings import PeerSettings
 from peer.spec import AdmissionTable, RunSpec
-from peer.store.chain import ChainOnDisk
-from peer.store.run_directory import first_head
-from peer.sync.blob_server import Donor
+from peer.store.chain import ChainStore
+from peer.store.run_directory import genesis_head
+from peer.sync.blob_server import BlobServer
 from peer.sync.run_discovery import LAYERS, find_genesis, find_spec
-from peer.sync.snapshot_sync import Syncer
+from peer.sync.snapshot_sync import SnapshotSync
 
 log = logging.getLogger(__name__)
 
 FLUSH_S = 1.0
 """The trainer gets this long to read what was said to it last."""
 
-Story = Callable[[Node, LinkPipe, Path, Invite, Notices, Chosen], Awaitable[None]]
+Story = Callable[[Node, LinkEnd, Path, Invite, Announcer, LiveSettings], Awaitable[None]]
 
 
-async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, chosen: Chosen) -> None:
+async def story(
+    node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, chosen: LiveSettings
+) -> None:
     """Everything a link does: learn the run, hear what the model looks like, meet the founders, take part."""
     text = await find_spec(node, invite, directory)
     node.serve("spec", text.encode)
     spec = specs.parse(text)
     notices, membership = await _stand_guard(node, pipe, directory, invite, notices, spec.admission)
     async with (
-        _meanwhile(keep_time(node, partial(_whose_time_counts, invite, notices), Watch(node.clock, time.monotonic))),
+        _meanwhile(
+            watch_clock(node, partial(_whose_time_counts, invite, notices), ClockWatch(node.clock, time.monotonic))
+        ),
         nullcontext() if membership is None else _meanwhile(membership.keep()),
     ):
         await _take_part(node, pipe, directory, invite, notices, chosen, spec, text)
 
 
-def _whose_time_counts(invite: Invite, notices: Notices) -> Iterator[str]:
+def _whose_time_counts(invite: Invite, notices: Announcer) -> Iterator[str]:
     """The nodes of the invite, and whom rounds need."""
     yield from map(peer_id_in, invite.addrs)
     assert notices.guard is not None
@@ -88,7 +92,7 @@ def _whose_time_counts(invite: Invite, notices: Notices) -> Iterator[str]:
 
 
 async def _take_part(
-    node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, chosen: Chosen, spec: RunSpec,
+    node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, chosen: LiveSettings, spec: RunSpec,
     text: str,
 ) -> None:  # fmt: skip
     """Hear what the model looks like, meet the founders, follow the chain."""
@@ -102,29 +106,29 @@ async def _take_part(
     genesis = await find_genesis(node, notices, pipe, invite.organiser, directory, state)
     node.serve("genesis", (directory / "genesis").read_bytes)
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="bytes") as executor:
-        chains = Chains(directory, first_head(genesis), parts, spec, executor, chosen)
-        with closing(Donor(directory, executor, 0)) as donor:
+        chains = Chains(directory, genesis_head(genesis), parts, spec, executor, chosen)
+        with closing(BlobServer(directory, executor, 0)) as donor:
             chosen.listen(lambda settings: donor.allow(_newcomers_bps(settings)))
             donor.listen(node)
             serve_probes(node, lambda: donor.is_exchanging())  # a round needs the line more
-            serve_knocks(node)
+            serve_dial_back(node)
             await _follow_chain(node, pipe, notices, chains, donor, _rules(spec, parts, notices), at)
 
 
 async def _stand_guard(
-    node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, table: AdmissionTable
-) -> tuple[Notices, Membership | None]:
+    node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, table: AdmissionTable
+) -> tuple[Announcer, Membership | None]:
     """Serve from now on those alone whom the organiser lets in; my own admission is what I show them.
 
     Raises NotAdmitted, or Unreachable if only the organiser's node could admit me and it does not answer.
     """
     run, organiser, asks = invite.spec_hash, invite.organiser, table.policy == "invited"
-    roster = Roster(run, organiser, asks_admission=asks)
-    guard = Guard(node, roster, directory, run, organiser)
+    roster = AccessList(run, organiser, asks_admission=asks)
+    guard = Gatekeeper(node, roster, directory, run, organiser)
     membership = await _become_member(node, pipe, directory, invite) if asks else None
     guard.changed = lambda orders, before: _tell_orders(pipe, orders, before, node.peer_id)
     guard.stand()
-    _tell_orders(pipe, roster.orders, Orders(), node.peer_id)
+    _tell_orders(pipe, roster.orders, QuarantineList(), node.peer_id)
     await guard.hear()
     notices = dataclasses.replace(notices, guard=guard)
     if membership is not None:
@@ -132,7 +136,7 @@ async def _stand_guard(
     return notices, membership
 
 
-async def _become_member(node: Node, pipe: LinkPipe, directory: Path, invite: Invite) -> Membership:
+async def _become_member(node: Node, pipe: LinkEnd, directory: Path, invite: Invite) -> Membership:
     """Raises NotAdmitted, Unreachable."""
 
     def tell(text: str) -> None:
@@ -155,22 +159,22 @@ async def _meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             task.cancel()
 
 
-def _tell_orders(pipe: LinkPipe, orders: Orders, before: Orders, me: str) -> None:
-    for alert in told(orders, before, me):
+def _tell_orders(pipe: LinkEnd, orders: QuarantineList, before: QuarantineList, me: str) -> None:
+    for alert in quarantine_alerts(orders, before, me):
         pipe.report(alert)
 
 
 async def _follow_chain(
-    node: Node, pipe: LinkPipe, notices: Notices, chains: Chains, donor: Donor, rules: Rules, at: bytes
+    node: Node, pipe: LinkEnd, notices: Announcer, chains: Chains, donor: BlobServer, rules: Rules, at: bytes
 ) -> None:
     """Take part from where the chain on this disk ends; where that leads nowhere any more, from a snapshot."""
-    syncer = Syncer(
+    syncer = SnapshotSync(
         node, notices, chains.directory, sum(part.size for part in rules.parts),
         sum(rules.bytes_of_means) // rules.fragments, rules.keep_rounds, chains.executor,
         pipe.report,
     )  # fmt: skip
     disk = chains.open()
-    why = "" if lead(pipe, disk, chains.directory, chains.genesis, at) else "no snapshot is on this disk"
+    why = "" if resume_from(pipe, disk, chains.directory, chains.genesis, at) else "no snapshot is on this disk"
     while True:
         why = why or await unless_left(pipe, syncer.find_need(disk))
         if why:
@@ -178,7 +182,7 @@ async def _follow_chain(
             disk = chains.open()
             pipe.send("snapshot", manifest.round, manifest.anchor, disk.head.members)
         pipe.send("resume", disk.head.anchor)
-        link = Link(node, pipe, notices, disk, rules, chains.executor)
+        link = Participation(node, pipe, notices, disk, rules, chains.executor)
         donor.disk, donor.is_exchanging = disk, link.is_exchanging
         with chains.within_quota(disk):
             why = await link.take_part()
@@ -206,14 +210,14 @@ class Chains:
     """Opens the chain of a run directory, once more after it has begun elsewhere."""
 
     directory: Path
-    genesis: Head
+    genesis: ChainHead
     parts: tuple[Part, ...]
     spec: RunSpec
     executor: Executor
-    chosen: Chosen
+    chosen: LiveSettings
 
     @contextmanager
-    def within_quota(self, disk: ChainOnDisk) -> Iterator[None]:
+    def within_quota(self, disk: ChainStore) -> Iterator[None]:
         """While it is used, keep it as small as the owner wants it just then."""
 
         def take(settings: PeerSettings) -> None:
@@ -225,9 +229,9 @@ class Chains:
         finally:
             self.chosen.forget(take)
 
-    def open(self) -> ChainOnDisk:
+    def open(self) -> ChainStore:
         """Raises BadInput for damaged files."""
-        return ChainOnDisk(
+        return ChainStore(
             self.directory, self.genesis, self.parts, Codec(self.spec.codec.wire), self.executor,
             asyncio.get_running_loop().call_soon_threadsafe, fragments=self.spec.round.fragments,
             keep_rounds=self.spec.round.keep_rounds, quota_bytes=self.chosen.settings.chain_bytes,
@@ -240,7 +244,7 @@ def _newcomers_bps(settings: PeerSettings) -> int:
     return round(1e6 * min(settings.newcomers_mbps, settings.upload_mbps or settings.newcomers_mbps))
 
 
-def _rules(spec: RunSpec, parts: Sequence[Part], notices: Notices) -> Rules:
+def _rules(spec: RunSpec, parts: Sequence[Part], notices: Announcer) -> Rules:
     return rules_of(
         spec, parts, RunKeys(notices.identity, notices.run), me=notices.identity.peer_id, name=notices.name,
         wall_offset_s=time.time() - time.monotonic(),
@@ -248,7 +252,7 @@ def _rules(spec: RunSpec, parts: Sequence[Part], notices: Notices) -> Rules:
 
 
 async def _run(args: argparse.Namespace, tell: Story) -> int:
-    pipe = await LinkPipe.open(socket.socket(fileno=args.fd))
+    pipe = await LinkEnd.open(socket.socket(fileno=args.fd))
     code = 0
     try:
         with _ended_by_failed_callbacks():
@@ -263,7 +267,7 @@ async def _run(args: argparse.Namespace, tell: Story) -> int:
     return code
 
 
-async def _join(args: argparse.Namespace, pipe: LinkPipe, tell: Story) -> None:
+async def _join(args: argparse.Namespace, pipe: LinkEnd, tell: Story) -> None:
     invite = parse_for(args.dir, read_text(args.invite), time.time())
     identity = Identity.load_or_create(args.dir / "identity.key")
     listen = listened_on(args.listen)
@@ -276,8 +280,8 @@ async def _join(args: argparse.Namespace, pipe: LinkPipe, tell: Story) -> None:
         upload_bps=1e6 * args.upload_mbps, download_bps=1e6 * args.download_mbps,
     )  # fmt: skip
     async with open_node(config) as node:
-        notices = Notices(
-            node.board, identity, invite.spec_hash, args.name, lambda: _dialable(node.found_at), node.refusals,
+        notices = Announcer(
+            node.board, identity, invite.spec_hash, args.name, lambda: _dialable(node.addresses_of), node.refusals,
             relays=lambda: node.relays, upload_bps=lambda: node.upload_bps,
         )  # fmt: skip
         node.refusals.hear = lambda code, who, why: _tell_refusal(pipe, code, who, why)
@@ -285,13 +289,13 @@ async def _join(args: argparse.Namespace, pipe: LinkPipe, tell: Story) -> None:
             name=args.name, chain_mb=args.chain_mb, upload_mbps=args.upload_mbps, download_mbps=args.download_mbps,
             newcomers_mbps=args.newcomers_mbps, disk_gb=args.disk_gb,
         )  # fmt: skip
-        chosen = Chosen(settings)
+        chosen = LiveSettings(settings)
         chosen.listen(lambda settings: node.allow(1e6 * settings.upload_mbps, 1e6 * settings.download_mbps))
         pipe.on_settings = chosen.change
         await tell(node, pipe, args.dir, invite, notices, chosen)
 
 
-def _tell_refusal(pipe: LinkPipe, code: Code, who: str, why: str) -> None:
+def _tell_refusal(pipe: LinkEnd, code: RejectCode, who: str, why: str) -> None:
     pipe.report(AlertRaised(level="warning", code=code, text=f"refused {who}: {why}"))
 
 

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from dht.errors import Unreachable
 from dht.reach.addresses import CIRCUIT, are_loopback, is_global
-from dht.reach.dial_back import Knocking, ask_to_knock, port_of
-from dht.streams.traffic import Tally, Traffic
-from peer.events import DistancesTold, NetworkMeasured
-from peer.link.round_trips import ANSWER_BYTES, DISTANCES, Distances, unpack
+from dht.reach.dial_back import Knocking, port_of, request_dial_back
+from dht.streams.traffic import PeerTraffic, TrafficCounter
+from peer.events import NetworkMeasured, RoundTripsReported
+from peer.link.round_trips import ANSWER_BYTES, DISTANCES, RoundTrips, unpack
 
 EVERY_S = 10.0
 AT_LEAST_EVERY_S = 60.0
@@ -39,7 +39,7 @@ class Metered(Knocking, Protocol):
     """What is measured; `dht.node.Node` is one."""
 
     @property
-    def tally(self) -> Tally: ...
+    def tally(self) -> TrafficCounter: ...
     @property
     def upload_bps(self) -> int: ...
     @property
@@ -49,7 +49,7 @@ class Metered(Knocking, Protocol):
 
 
 class Room(Protocol):
-    """What the chain takes; `peer.store.chain.ChainOnDisk` is one."""
+    """What the chain takes; `peer.store.chain.ChainStore` is one."""
 
     @property
     def disk_bytes(self) -> int: ...
@@ -57,11 +57,11 @@ class Room(Protocol):
     def quota_bytes(self) -> int: ...
 
 
-class NetworkMeter:
+class NetworkStats:
     """Looks every EVERY_S, less often with many peers, and says what has changed, or the same once a minute."""
 
     def __init__(
-        self, node: Metered, room: Room, say: Callable[[NetworkMeasured | DistancesTold], None],
+        self, node: Metered, room: Room, say: Callable[[NetworkMeasured | RoundTripsReported], None],
         is_exchanging: Callable[[], bool], is_heard: Callable[[str], bool],
     ) -> None:  # fmt: skip
         self._node, self._room, self._say, self._is_exchanging = node, room, say, is_exchanging
@@ -71,7 +71,7 @@ class NetworkMeter:
         self._said_at = 0.0
         self._timed_at: dict[str, float] = {}
         """By peer, when it was asked for a round trip."""
-        self._distances = Distances()
+        self._distances = RoundTrips()
         self._told_at: dict[str, float] = {}
         """By peer, when it was asked for its distances."""
         self._reached: bool | None = None
@@ -112,7 +112,7 @@ class NetworkMeter:
         )  # fmt: skip
 
     def _row(self, peer: str, address: str) -> dict[str, Any]:
-        traffic = self._node.tally.peers.get(peer, Traffic())
+        traffic = self._node.tally.peers.get(peer, PeerTraffic())
         return {
             "peer": peer, "address": address, "relayed": CIRCUIT in address, "bytes_sent": traffic.sent,
             "bytes_received": traffic.received, "rtt_s": self._distances.of(peer) if address else None,
@@ -135,7 +135,7 @@ class NetworkMeter:
             return
         peer = straight[self._knocks % len(straight)]
         self._knocks += 1
-        knocked = await ask_to_knock(self._node, peer, port)
+        knocked = await request_dial_back(self._node, peer, port)
         self._knock_at = now + KNOCK_EVERY_S
         if knocked is None or not knocked.tells:
             return
@@ -168,7 +168,7 @@ class NetworkMeter:
         with suppress(Unreachable, ValueError):
             answer = await self._node.ask(due[0], DISTANCES, ROUND_TRIP_S, ANSWER_BYTES)
             if answer is not None:
-                self._say(DistancesTold(about=due[0], rtt_s=unpack(answer)))
+                self._say(RoundTripsReported(about=due[0], rtt_s=unpack(answer)))
 
 
 def _due(asked_at: Mapping[str, float], now: float, every_s: float) -> list[str]:

@@ -15,14 +15,14 @@ from typing import Any
 import msgpack
 
 from dht.admission import FOR_EVER, MAX_ADMISSION_BYTES, Admission, read_admission
-from dht.atomic_files import write_whole
+from dht.atomic_files import write_atomic
 from dht.errors import DiskFull, HomefiresError, NotAdmitted, Unreachable
 from dht.invite import Invite
 from dht.node import Node
 from dht.reach.addresses import peer_id_in
 from dht.records import Malformed
-from dht.rejections import Code
-from peer.link.channel import LinkPipe
+from dht.rejections import RejectCode
+from peer.link.channel import LinkEnd
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Membership:
     async def _ask(self) -> None:
         try:
             self._admission, self._failure = await _ask_once(self._node, self._invite, self._me), None
-            write_whole(self._path, self.shown)
+            write_atomic(self._path, self.shown)
         except DiskFull as error:
             log.warning("the new admission is not on disk: %s", error)
         except NotAdmitted as error:
@@ -96,7 +96,7 @@ class Membership:
         )
 
 
-async def find_admission(node: Node, invite: Invite, directory: Path, me: str, pipe: LinkPipe) -> Admission:
+async def find_admission(node: Node, invite: Invite, directory: Path, me: str, pipe: LinkEnd) -> Admission:
     """The admission that this folder keeps, or the organiser's node gives now.
 
     Raises NotAdmitted if that refuses, Unreachable if it does not answer: nobody else can admit a newcomer.
@@ -109,7 +109,7 @@ async def find_admission(node: Node, invite: Invite, directory: Path, me: str, p
         raise _refused(node, "the invite holds no token; ask the organiser for one that admits")
     pipe.send("waiting", "asking the organiser's node for an admission")
     admission = await _ask_until_answered(node, invite, me)
-    write_whole(path, admission.to_bytes())
+    write_atomic(path, admission.to_bytes())
     return admission
 
 
@@ -167,7 +167,7 @@ def _unpacked(answer: bytes) -> Any:
 
 
 def _refused(node: Node, why: str) -> NotAdmitted:
-    node.refusals(Code.TOKEN, "this peer", why)
+    node.refusals(RejectCode.TOKEN, "this peer", why)
     return NotAdmitted(f"this run takes those alone whom its organiser admits: {why}")
 
 

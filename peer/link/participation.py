@@ -11,18 +11,18 @@ from concurrent.futures import Executor
 from contextlib import suppress
 
 from dht.node import Node
-from peer.link.announcements import Learning, Notices
-from peer.link.channel import LinkLost, LinkPipe
-from peer.link.discovery import Neighbours
-from peer.link.network_stats import NetworkMeter
-from peer.link.reduction import Reducer
-from peer.protocol.block import Block, Pledge
-from peer.protocol.messages import HeadSent
+from peer.link.announcements import Announcer, TrainingFigures
+from peer.link.channel import LinkEnd, LinkLost
+from peer.link.discovery import PeerDiscovery
+from peer.link.network_stats import NetworkStats
+from peer.link.reduction import ReductionWorker
+from peer.protocol.block import Block, ContributionHeader
+from peer.protocol.messages import Heartbeat
 from peer.rounds.driver import Driver
-from peer.rounds.interface import Applied, Frozen, Leaving, Paused, Progressed, Quarantined, Resumed, Tick
+from peer.rounds.interface import Applied, Leaving, Paused, Quarantined, Resumed, Submitted, Tick, TrainingProgress
 from peer.rounds.machine import TICK_S, begin
-from peer.rounds.state import Head, Rules
-from peer.store.chain import ChainOnDisk
+from peer.rounds.state import ChainHead, Rules
+from peer.store.chain import ChainStore
 
 log = logging.getLogger(__name__)
 
@@ -35,17 +35,17 @@ GOODBYE_S = 0.2
 """What a peer says at last gets this long to be published and queued; the streams then send what waits."""
 
 
-class Link:
+class Participation:
     """A peer in its run: one driver between the streams, the disk and the trainer."""
 
     def __init__(
-        self, node: Node, pipe: LinkPipe, notices: Notices, disk: ChainOnDisk, rules: Rules, executor: Executor
+        self, node: Node, pipe: LinkEnd, notices: Announcer, disk: ChainStore, rules: Rules, executor: Executor
     ) -> None:
         self._node, self._pipe, self._notices, self._disk = node, pipe, notices, disk
         self._guard = notices.guard
         self._publish_now = asyncio.Event()
-        self._said: HeadSent | None = None
-        self._learning = Learning()
+        self._said: Heartbeat | None = None
+        self._learning = TrainingFigures()
         self._in_step = False
         self._all_here, self._committed, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._lost_why = ""
@@ -60,7 +60,7 @@ class Link:
         )  # fmt: skip
         self._driver = Driver(
             state, clock=time.monotonic, streams=node.streams, disk=disk,
-            arithmetic=Reducer(disk.codec, disk, executor, asyncio.get_running_loop().call_soon_threadsafe),
+            arithmetic=ReductionWorker(disk.codec, disk, executor, asyncio.get_running_loop().call_soon_threadsafe),
             trainer=self, report=self._pipe.report, publish=self._say,
         )  # fmt: skip
 
@@ -72,13 +72,15 @@ class Link:
             running = [
                 tasks.create_task(self._tick(), name="tick"),
                 tasks.create_task(
-                    Neighbours(self._node, self._notices, self._driver, self._hear_speeds, self._pipe.report).follow(),
+                    PeerDiscovery(
+                        self._node, self._notices, self._driver, self._hear_speeds, self._pipe.report
+                    ).follow(),
                     name="neighbours",
                 ),
                 tasks.create_task(self._publish_heads(), name="publish"),
                 tasks.create_task(self._hear_orders(), name="orders"),
                 tasks.create_task(
-                    NetworkMeter(
+                    NetworkStats(
                         self._node,
                         self._disk,
                         self._pipe.report,
@@ -183,7 +185,7 @@ class Link:
                     self._learning = dataclasses.replace(
                         self._learning, loss=loss, tokens_per_s=tokens_per_s, device_gb=device_gb
                     )
-                    self._driver.deliver(Progressed(now, share))
+                    self._driver.deliver(TrainingProgress(now, share))
                 case "evaluated":
                     round, loss = fields
                     self._learning = dataclasses.replace(self._learning, evaluated=loss, evaluated_round=round)
@@ -204,12 +206,14 @@ class Link:
     def _frozen(self, anchor: bytes) -> None:
         pledge = self._offered(anchor)
         if pledge.root:  # or else the chain was given up meanwhile, and knows the anchor no more
-            self._driver.deliver(Frozen(time.monotonic(), pledge))
+            self._driver.deliver(Submitted(time.monotonic(), pledge))
 
-    def _offered(self, anchor: bytes) -> Pledge:
+    def _offered(self, anchor: bytes) -> ContributionHeader:
         """What the trainer wrote for this anchor; a pledge that gives nothing if it wrote nothing."""
         mine, me, bandwidth_bps = self._disk.contribution(anchor), self._node.peer_id, self._node.upload_bps
-        return mine.pledge(me, bandwidth_bps) if mine else Pledge(me, anchor, b"", 0, 0, bandwidth_bps, False)
+        return (
+            mine.pledge(me, bandwidth_bps) if mine else ContributionHeader(me, anchor, b"", 0, 0, bandwidth_bps, False)
+        )
 
     async def _say_goodbye(self, finished: bool) -> None:
         """A peer that has finished stays until the others have too; one that leaves goes as soon as it may."""
@@ -234,7 +238,7 @@ class Link:
 
     # ---- what the driver asks for ----
 
-    def committed(self, block: Block, head: Head) -> None:
+    def committed(self, block: Block, head: ChainHead) -> None:
         """Hand a block to the trainer, with the bytes that this round cost."""
         self._committed.set()
         sent = self._node.bytes_sent - self._counted_sent
@@ -243,7 +247,7 @@ class Link:
         self._counted_received += received
         self._pipe.send("commit", block.to_bytes(), head.anchor, sent, received, time.monotonic())
 
-    def undone(self, blocks: tuple[Block, ...], head: Head) -> None:
+    def undone(self, blocks: tuple[Block, ...], head: ChainHead) -> None:
         """Have the trainer stand at `head` again; these blocks, newest first, no longer count."""
         self._pipe.send("undo", tuple(block.to_bytes() for block in blocks), head.anchor, head.members)
 
@@ -259,7 +263,7 @@ class Link:
         self._lost_why = why
         self._lost.set()
 
-    def _say(self, head: HeadSent) -> None:
+    def _say(self, head: Heartbeat) -> None:
         """The machine's newest HEAD; the board hears of it when it says something new."""
         if self._said is None or dataclasses.replace(head, stuck_s=self._said.stuck_s) != self._said:
             self._publish_now.set()

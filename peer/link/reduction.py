@@ -13,9 +13,9 @@ from peer.codec.blockwise import Floats
 from peer.codec.codec import Codec, tiles, weighted_mean
 from peer.protocol.block import VOID
 from peer.protocol.electorate import digest_of
-from peer.protocol.messages import Place
-from peer.rounds.interface import Keep, Reduce
-from peer.rounds.state import Figures
+from peer.protocol.messages import BallotId
+from peer.rounds.interface import BufferPart, ReducePart
+from peer.rounds.state import PartNorms
 
 LASTS_KEPT = 64
 """Decoded parts of the last committed mean that are kept, at most `LASTS_BYTES` in all: each is needed per member."""
@@ -31,32 +31,32 @@ class Objects(Protocol):
     def load(self, digest: bytes) -> bytes | None: ...
 
 
-class Reducer:
-    """`peer.rounds.driver.Arithmetic` with numpy in `executor`."""
+class ReductionWorker:
+    """`peer.rounds.driver.ReductionPort` with numpy in `executor`."""
 
     def __init__(
         self, codec: Codec, objects: Objects, executor: Executor, call_soon: Callable[[Callable[[], None]], object]
     ) -> None:
         self._codec, self._codec_of_means, self._objects = codec, codec.of_means, objects
         self._executor, self._call_soon = executor, call_soon
-        self._place: Place | None = None
-        self._kept: dict[tuple[Place, str, int], tuple[tuple[bytes, ...], bytes]] = {}
+        self._place: BallotId | None = None
+        self._kept: dict[tuple[BallotId, str, int], tuple[tuple[bytes, ...], bytes]] = {}
         self._lasts: dict[bytes, _Last] = {}
 
-    def keep(self, effect: Keep) -> None:
+    def keep(self, effect: BufferPart) -> None:
         if self._place != effect.place:  # what an earlier ballot left will not be reduced any more
             self._place = effect.place
             self._kept.clear()
         self._kept[effect.place, effect.sender, effect.part] = (effect.path, effect.payload)
 
-    def kept(self, place: Place, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
+    def kept(self, place: BallotId, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         return self._kept.get((place, giver, part))
 
-    def measure(self, payload: bytes, direction: bytes, done: Callable[[Figures], None]) -> None:
+    def measure(self, payload: bytes, direction: bytes, done: Callable[[PartNorms], None]) -> None:
         working = self._executor.submit(self._figures, payload, direction)
         working.add_done_callback(lambda _: self._call_soon(lambda: done(working.result())))
 
-    def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
+    def reduce(self, effect: ReducePart, done: Callable[[bytes], None]) -> None:
         keys = [(effect.place, member, effect.part) for member in effect.members]
         payloads = [self._kept[key][1] for key in keys]
         if not effect.attempt:  # what is reduced again may be needed as evidence
@@ -75,7 +75,7 @@ class Reducer:
         self._kept.clear()
         self._lasts.clear()
 
-    def _figures(self, payload: bytes, direction: bytes) -> Figures:
+    def _figures(self, payload: bytes, direction: bytes) -> PartNorms:
         last = self._last(direction)
         square, dot, decode_tile = 0.0, 0.0, self._codec.opened(payload)
         for tile in tiles(self._codec.elements(payload)):
@@ -83,14 +83,14 @@ class Reducer:
             square += inner_product(values, values)
             if last is not None:
                 dot += inner_product(values, last.values[tile])
-        return Figures(square) if last is None else Figures(square, dot, last.square)
+        return PartNorms(square) if last is None else PartNorms(square, dot, last.square)
 
-    def _named_mean(self, payloads: list[bytes], effect: Reduce) -> tuple[bytes, bytes] | None:
+    def _named_mean(self, payloads: list[bytes], effect: ReducePart) -> tuple[bytes, bytes] | None:
         """(digest, encoded mean), if there is one."""
         mean = self._mean(payloads, effect)
         return None if mean is None else (digest_of(mean), mean)
 
-    def _mean(self, payloads: list[bytes], effect: Reduce) -> bytes | None:
+    def _mean(self, payloads: list[bytes], effect: ReducePart) -> bytes | None:
         """The encoded mean of what is finite; None if there is nothing to say."""
         last = self._last(effect.direction) if effect.pull else None
         if effect.pull and last is None and effect.direction != VOID:

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dht.errors import BadInput
-from peer.link.channel import LinkLost, LinkPipe
-from peer.rounds.state import Head
+from peer.link.channel import LinkEnd, LinkLost
+from peer.rounds.state import ChainHead
 from peer.store import snapshots
-from peer.store.chain import ChainOnDisk
+from peer.store.chain import ChainStore
 
 T = TypeVar("T")
 
 
-def lead(pipe: LinkPipe, disk: ChainOnDisk, directory: Path, genesis: Head, at: bytes) -> bool:
+def resume_from(pipe: LinkEnd, disk: ChainStore, directory: Path, genesis: ChainHead, at: bytes) -> bool:
     """Have the trainer, which stands at anchor `at` (empty: at its first parameters), come to the head of the chain.
 
     It replays what was decided since. From a branch that was left it goes back first, and where it has
@@ -42,7 +42,7 @@ def lead(pipe: LinkPipe, disk: ChainOnDisk, directory: Path, genesis: Head, at: 
     return True
 
 
-def _newest_snapshot(disk: ChainOnDisk, directory: Path) -> Head | None:
+def _newest_snapshot(disk: ChainStore, directory: Path) -> ChainHead | None:
     """Where the newest intact snapshot on the chain was taken."""
     for round, anchor in reversed(snapshots.names(directory)):
         if disk.ancestors.get(anchor) == round:
@@ -55,7 +55,7 @@ def _newest_snapshot(disk: ChainOnDisk, directory: Path) -> Head | None:
     return None
 
 
-async def unless_left(pipe: LinkPipe, work: Coroutine[Any, Any, T]) -> T:
+async def unless_left(pipe: LinkEnd, work: Coroutine[Any, Any, T]) -> T:
     """What `work` gives. Raises LinkLost at once when the trainer leaves or ends; it has nothing else to say yet."""
     doing = asyncio.create_task(work)
     hearing = asyncio.create_task(_until_it_leaves(pipe))
@@ -70,7 +70,7 @@ async def unless_left(pipe: LinkPipe, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(doing, hearing, return_exceptions=True)
 
 
-async def _until_it_leaves(pipe: LinkPipe) -> None:
+async def _until_it_leaves(pipe: LinkEnd) -> None:
     """What it said while it still trained is about an anchor that does not count any more."""
     kind = ""
     while kind not in ("leave", "finish"):

@@ -17,7 +17,7 @@ WEIGHT = 0.3
 LONGEST_S = 60.0
 
 
-class Distances:
+class RoundTrips:
     """Round trips from here, in seconds."""
 
     def __init__(self) -> None:

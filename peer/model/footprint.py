@@ -18,7 +18,7 @@ FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class Footprint:
     """What one peer needs, for `parameters` trainable parameters, each counted once."""
 
     parameters: int
@@ -37,13 +37,13 @@ class Size:
         return self.training_bytes + self.activation_bytes + self.anchor_bytes + self.encoded_bytes
 
 
-def size_of(spec: RunSpec) -> Size:
+def size_of(spec: RunSpec) -> Footprint:
     """Count and estimate without allocating the model. Raises BadSpec."""
     model = build_meta(spec)
     parameters = sum(value.numel() for value in model.parameters() if value.requires_grad)
     one_moment = sum(value.numel() for value in hidden_matrices(model)) if spec.inner.optimizer == "muon" else 0
     codec, elements = Codec(spec.codec.wire), _largest_fragment(model, spec)
-    return Size(
+    return Footprint(
         parameters=parameters,
         training_bytes=FLOAT32_BYTES * (4 * parameters - one_moment),
         activation_bytes=_activation_bytes(spec),

@@ -15,9 +15,9 @@ import numpy as np
 from peer.placement.matching import Ranks, bottlenecks, lower_bounds
 from peer.placement.pairwise_network import Matrix
 from peer.placement.paths import path_lengths
-from peer.placement.stage_workload import Indices, Problem, Vector
+from peer.placement.stage_workload import Indices, PlacementProblem, Vector
 
-Told = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Hears how many layouts were looked at."""
 
 
@@ -40,10 +40,10 @@ class Scores:
         return int(self.cost_s.argmin())
 
 
-class Scorer:
+class CommunicationCost:
     """Scores layouts of one problem, and counts how many it has scored. `tell` hears the count whenever it grows."""
 
-    def __init__(self, problem: Problem, tell: Told | None = None) -> None:
+    def __init__(self, problem: PlacementProblem, tell: OnProgress | None = None) -> None:
         self.problem = problem
         self.scored = 0
         self._tell = tell

@@ -9,22 +9,22 @@ from math import factorial
 import numpy as np
 
 from dht.errors import BadInput
-from peer.placement.communication_cost import Scorer
-from peer.placement.stage_workload import Indices, Problem, Vector
+from peer.placement.communication_cost import CommunicationCost
+from peer.placement.stage_workload import Indices, PlacementProblem, Vector
 
 MOST = 2_000_000
 """Partitions; some minutes."""
 AT_ONCE = 512
 
 
-def partitions(problem: Problem) -> int:
+def partitions(problem: PlacementProblem) -> int:
     """How many there are: N! / (M!^K · K! · spares!)."""
     size, groups, devices = problem.pipelines, problem.stages, len(problem)
     alike: int = factorial(size) ** groups * factorial(groups) * factorial(devices - problem.placed)
     return factorial(devices) // alike
 
 
-def best_of_all(problem: Problem) -> tuple[Indices, float]:
+def best_of_all(problem: PlacementProblem) -> tuple[Indices, float]:
     """The cheapest layout and its cost. Raises BadInput if there are more than two million partitions."""
     best, least = np.arange(len(problem)), np.inf
     for layouts, costs in scored(problem):
@@ -33,19 +33,19 @@ def best_of_all(problem: Problem) -> tuple[Indices, float]:
     return best, least
 
 
-def scored(problem: Problem) -> Iterator[tuple[Indices, Vector]]:
+def scored(problem: PlacementProblem) -> Iterator[tuple[Indices, Vector]]:
     """All layouts and their costs, some hundreds at a time. Raises BadInput as `best_of_all` does."""
     count = partitions(problem)
     if count > MOST:
         raise BadInput(f"{len(problem)} devices have {count} partitions; at most {MOST} are looked at one by one")
-    scorer = Scorer(problem)
+    scorer = CommunicationCost(problem)
     everything = _layouts(problem)
     while chunk := list(islice(everything, AT_ONCE)):
         layouts = np.array(chunk)
         yield layouts, scorer.score(layouts).cost_s
 
 
-def _layouts(problem: Problem) -> Iterator[list[int]]:
+def _layouts(problem: PlacementProblem) -> Iterator[list[int]]:
     spares = len(problem) - problem.placed
     for left_out in combinations(range(len(problem)), spares):
         rest = [device for device in range(len(problem)) if device not in left_out]

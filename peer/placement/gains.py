@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from peer.placement.layouts import labels_of
 from peer.placement.pairwise_network import Matrix
-from peer.placement.stage_workload import Indices, Problem
+from peer.placement.stage_workload import Indices, PlacementProblem
 
 Gain = Literal["fastest", "cut"]
 SMALL = 1e-12
 """Gains below this share of the slowest link are rounding."""
 
 
-def improved(problem: Problem, layouts_BN: Indices, gain: Gain, rng: np.random.Generator) -> Indices:
+def improved(problem: PlacementProblem, layouts_BN: Indices, gain: Gain, rng: np.random.Generator) -> Indices:
     """Swap while there is a gain; no device twice, so that it ends. Groups of one device have nothing to gain."""
     if problem.pipelines == 1 or problem.stages == 1:
         return layouts_BN
@@ -44,7 +44,7 @@ def improved(problem: Problem, layouts_BN: Indices, gain: Gain, rng: np.random.G
 class _Swaps:
     """Layouts on their way. Legend: B layouts, N devices, K groups, M devices of a group, E = 2 ends of a link."""
 
-    def __init__(self, problem: Problem, layouts_BN: Indices, rng: np.random.Generator) -> None:
+    def __init__(self, problem: PlacementProblem, layouts_BN: Indices, rng: np.random.Generator) -> None:
         self.layouts_BN = layouts_BN.copy()
         self._problem, self._rng = problem, rng
         self._groups_BKM = self.layouts_BN[:, : problem.placed].reshape(-1, problem.stages, problem.pipelines)

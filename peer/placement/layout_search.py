@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from peer.placement.communication_cost import Scorer, Told
+from peer.placement.communication_cost import CommunicationCost, OnProgress
 from peer.placement.gains import Gain, improved
 from peer.placement.layouts import block, by_regions, canonical, labels_of, layouts_of, random_layouts, striped
 from peer.placement.local_search import climbed
 from peer.placement.matching import BY_SUBSETS
 from peer.placement.paths import EXACT
-from peer.placement.stage_workload import Indices, Problem, Vector
+from peer.placement.stage_workload import Indices, PlacementProblem, Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Effort:
     """Where devices compute at unlike speeds: how often some of the best pipelines change places at random."""
 
 
-def usual(problem: Problem) -> Effort:
+def usual(problem: PlacementProblem) -> Effort:
     """As much as takes some tens of seconds at most: paths of many stages and matchings of large groups take longer."""
     whole, shares = Effort(), problem.placed * problem.pipelines
     slow = min(1.0, (EXACT / problem.stages) ** 2) * (1.0 if problem.pipelines <= BY_SUBSETS else 0.25)
@@ -72,11 +72,11 @@ class Found:
 
 
 def evolve(
-    problem: Problem, effort: Effort, seed: int, start: Indices | None = None, tell: Told | None = None
+    problem: PlacementProblem, effort: Effort, seed: int, start: Indices | None = None, tell: OnProgress | None = None
 ) -> Found:
     """Search until the effort is spent. `start`: shape (B, devices), layouts that the first population also holds."""
     rng = np.random.default_rng(seed)
-    scorer = Scorer(problem, tell)
+    scorer = CommunicationCost(problem, tell)
     people = _Population(problem, scorer, _first(problem, effort, rng, start))
     waited = broods = 0
     while scorer.scored < effort.evaluations and waited < effort.patience:
@@ -106,7 +106,9 @@ STRANGER = 4
 """Every so many children one is a random layout."""
 
 
-def _brood(problem: Problem, parents: _Parents, effort: Effort, climbing: bool, rng: np.random.Generator) -> Indices:
+def _brood(
+    problem: PlacementProblem, parents: _Parents, effort: Effort, climbing: bool, rng: np.random.Generator
+) -> Indices:
     """Children, some of them strangers; where there is climbing, only the first half goes through the local search.
 
     The gains are not the cost. Where links follow no regions they lead away from it.
@@ -129,7 +131,7 @@ def _climbs(costs: Vector, broods: int) -> int:
     return int(among[costs[among].argmin()]) if len(among) else 0
 
 
-def _first(problem: Problem, effort: Effort, rng: np.random.Generator, start: Indices | None) -> Indices:
+def _first(problem: PlacementProblem, effort: Effort, rng: np.random.Generator, start: Indices | None) -> Indices:
     given = [np.empty((0, len(problem)), np.int64)] if start is None else [start]
     if effort.seeded:
         order = by_regions(problem)
@@ -149,7 +151,7 @@ class _Parents:
 class _Population:
     """Layouts and their costs; as many as at first, all different where there are as many."""
 
-    def __init__(self, problem: Problem, scorer: Scorer, layouts: Indices) -> None:
+    def __init__(self, problem: PlacementProblem, scorer: CommunicationCost, layouts: Indices) -> None:
         self.layouts, self.costs = layouts, scorer.score(layouts).cost_s
         self._problem, self._scorer = problem, scorer
         self._known = {canonical(problem, layout) for layout in layouts}
@@ -183,7 +185,7 @@ class _Population:
                 self.history.append((self._scorer.scored, self.least))
 
 
-def _children(problem: Problem, parents: _Parents, moved: int, rng: np.random.Generator) -> Indices:
+def _children(problem: PlacementProblem, parents: _Parents, moved: int, rng: np.random.Generator) -> Indices:
     """Second parents in which some devices drawn at random have the group they have in the first parent."""
     first, second = (labels_of(problem, parents.layouts[:, parent]) for parent in (0, 1))
     count, devices = first.shape
@@ -195,7 +197,7 @@ def _children(problem: Problem, parents: _Parents, moved: int, rng: np.random.Ge
     return layouts_of(children)
 
 
-def _balance(problem: Problem, labels: Indices, fixed: Indices, rng: np.random.Generator) -> None:
+def _balance(problem: PlacementProblem, labels: Indices, fixed: Indices, rng: np.random.Generator) -> None:
     """Move devices, but those `fixed` last, from groups with too many to groups with room."""
     sizes = np.full(problem.stages + 1, problem.pipelines)
     sizes[-1] = len(problem) - problem.placed

@@ -6,11 +6,11 @@ from functools import cache
 
 import numpy as np
 
-from peer.placement.communication_cost import Scorer, Scores
+from peer.placement.communication_cost import CommunicationCost, Scores
 from peer.placement.matching import BY_SUBSETS
 from peer.placement.pairwise_network import Matrix
 from peer.placement.paths import path_lengths
-from peer.placement.stage_workload import Indices, Problem
+from peer.placement.stage_workload import Indices, PlacementProblem
 
 AT_ONCE = 256
 """Swaps that are scored together; the best of them is made, if it gains."""
@@ -20,7 +20,9 @@ LEAST = 1e-9
 """Share of the cost below which a gain is rounding."""
 
 
-def climbed(scorer: Scorer, layout_N: Indices, budget: int, rng: np.random.Generator) -> tuple[Indices, float]:
+def climbed(
+    scorer: CommunicationCost, layout_N: Indices, budget: int, rng: np.random.Generator
+) -> tuple[Indices, float]:
     """Swap while that helps and the scorer has scored less than `budget` layouts. The layout reached, and its cost."""
     problem = scorer.problem
     layout = layout_N.copy()
@@ -39,7 +41,9 @@ def climbed(scorer: Scorer, layout_N: Indices, budget: int, rng: np.random.Gener
     return layout, float(scores.cost_s[0])
 
 
-def _best_of(scorer: Scorer, layout: Indices, scores: Scores, swaps_S2: Indices) -> tuple[Indices, Scores] | None:
+def _best_of(
+    scorer: CommunicationCost, layout: Indices, scores: Scores, swaps_S2: Indices
+) -> tuple[Indices, Scores] | None:
     """The best layout one of these swaps away; None if bounds show that all of them cost more.
 
     Matchings of large groups are dear, and bounds of them are not.
@@ -70,7 +74,7 @@ def _best_of(scorer: Scorer, layout: Indices, scores: Scores, swaps_S2: Indices)
     )
 
 
-def _least_path(problem: Problem) -> float:
+def _least_path(problem: PlacementProblem) -> float:
     """No path through the groups is shorter."""
     if problem.stages == 1:
         return 0.0
@@ -78,7 +82,7 @@ def _least_path(problem: Problem) -> float:
     return float((problem.stages - 1) * problem.hop_s[off_diagonal].min())
 
 
-def _exchanges_after(scorer: Scorer, layouts_SN: Indices, before_K: Matrix, changed_S2: Indices) -> Matrix:
+def _exchanges_after(scorer: CommunicationCost, layouts_SN: Indices, before_K: Matrix, changed_S2: Indices) -> Matrix:
     stages = scorer.problem.stages
     rows = np.arange(len(layouts_SN))[:, None]
     exchanges_SK = np.repeat(before_K[None], len(layouts_SN), axis=0)
@@ -90,7 +94,7 @@ def _exchanges_after(scorer: Scorer, layouts_SN: Indices, before_K: Matrix, chan
 
 
 def _edges_after(
-    scorer: Scorer, layouts_SN: Indices, before_KK: Matrix, changed_S2: Indices, *, bound: bool = False
+    scorer: CommunicationCost, layouts_SN: Indices, before_KK: Matrix, changed_S2: Indices, *, bound: bool = False
 ) -> Matrix:
     stages = scorer.problem.stages
     rows = np.arange(len(layouts_SN))[:, None]

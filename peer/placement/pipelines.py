@@ -16,11 +16,11 @@ from math import factorial
 
 import numpy as np
 
-from peer.placement.communication_cost import Scorer, pace_s
+from peer.placement.communication_cost import CommunicationCost, pace_s
 from peer.placement.matching import best_matching
 from peer.placement.pairwise_network import Matrix
 from peer.placement.paths import path_lengths, shortest_path
-from peer.placement.stage_workload import Indices, Problem, Vector
+from peer.placement.stage_workload import Indices, PlacementProblem, Vector
 
 MOST_WAYS = 5_040
 """Ways to make pipelines of given groups that are all looked at: two stages of seven, three of four, five of two."""
@@ -37,7 +37,7 @@ LEAST = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pipelines:
+class PipelineLayout:
     """Stages in their order, and what they cost.
 
     Attributes:
@@ -49,7 +49,7 @@ class Pipelines:
     cost_s: float
 
 
-def composed(scorer: Scorer, groups_KM: Indices, *, ordered: bool = False) -> Pipelines:
+def composed(scorer: CommunicationCost, groups_KM: Indices, *, ordered: bool = False) -> PipelineLayout:
     """The best pipelines that are found of these groups; with `ordered`, row k is stage k, else any order is good.
 
     They are the best of all where devices compute as fast, and where there are few ways to make them.
@@ -59,7 +59,7 @@ def composed(scorer: Scorer, groups_KM: Indices, *, ordered: bool = False) -> Pi
     stages_KM = groups_KM[order]
     linked_KM = _by_links(scorer, stages_KM)
     if problem.alike or problem.stages == 1 or problem.pipelines == 1:
-        return Pipelines(stages_KM=linked_KM, cost_s=_cost_s(scorer, linked_KM))
+        return PipelineLayout(stages_KM=linked_KM, cost_s=_cost_s(scorer, linked_KM))
     ways = factorial(problem.pipelines) ** (problem.stages - 1)
     if ways <= MOST_WAYS and (ordered or problem.stages <= MOST_STAGES):
         return _best_of_all(scorer, stages_KM, ordered=ordered)
@@ -67,7 +67,7 @@ def composed(scorer: Scorer, groups_KM: Indices, *, ordered: bool = False) -> Pi
     return min((_settled(scorer, start) for start in starts), key=lambda found: found.cost_s)
 
 
-def best_of(scorer: Scorer, layouts_BN: Indices, bounds_s: Vector, most: int) -> Pipelines:
+def best_of(scorer: CommunicationCost, layouts_BN: Indices, bounds_s: Vector, most: int) -> PipelineLayout:
     """The cheapest pipelines of these layouts, whose scores are bounds; so many of the most promising at most."""
     best = None
     for at in bounds_s.argsort(kind="stable")[:most].tolist():
@@ -80,7 +80,7 @@ def best_of(scorer: Scorer, layouts_BN: Indices, bounds_s: Vector, most: int) ->
     return best
 
 
-def shaken(scorer: Scorer, found: Pipelines, times: int, rng: np.random.Generator) -> Pipelines:
+def perturbed(scorer: CommunicationCost, found: PipelineLayout, times: int, rng: np.random.Generator) -> PipelineLayout:
     """The best after a few devices drawn at random have changed places, so many times."""
     devices, placed = len(scorer.problem), scorer.problem.placed
     for _ in range(times if devices > 1 else 0):
@@ -92,18 +92,18 @@ def shaken(scorer: Scorer, found: Pipelines, times: int, rng: np.random.Generato
     return found
 
 
-def costs_s(scorer: Scorer, stages_XKM: Indices) -> Vector:
+def costs_s(scorer: CommunicationCost, stages_XKM: Indices) -> Vector:
     """Shape (X,): seconds per step of pipelines whose stages are in this order."""
     hops_XCM = scorer.problem.hop_s[stages_XKM[:, :-1], stages_XKM[:, 1:]]
     talk_s = scorer.exchanges(stages_XKM).max(axis=1) + hops_XCM.max(axis=2).sum(axis=1)
     return _with_computing(scorer.problem, talk_s, stages_XKM)
 
 
-def _cost_s(scorer: Scorer, stages_KM: Indices) -> float:
+def _cost_s(scorer: CommunicationCost, stages_KM: Indices) -> float:
     return float(costs_s(scorer, stages_KM[None])[0])
 
 
-def _with_computing(problem: Problem, talk_s: Vector, stages_XKM: Indices) -> Vector:
+def _with_computing(problem: PlacementProblem, talk_s: Vector, stages_XKM: Indices) -> Vector:
     seconds_XM = talk_s[:, None] + problem.computing_s(problem.compute_s[stages_XKM])
     return pace_s(seconds_XM, in_step=problem.in_step)
 
@@ -111,13 +111,13 @@ def _with_computing(problem: Problem, talk_s: Vector, stages_XKM: Indices) -> Ve
 # ---- the order of the stages ----
 
 
-def _order(scorer: Scorer, groups_KM: Indices) -> list[int]:
+def _order(scorer: CommunicationCost, groups_KM: Indices) -> list[int]:
     """The groups along the shortest path, begun at the end with the first device."""
     path = shortest_path(scorer.score(groups_KM.reshape(1, -1)).edges_BKK[0])
     return path if groups_KM[path[0]].min() <= groups_KM[path[-1]].min() else path[::-1]
 
 
-def _reordered(scorer: Scorer, stages_KM: Indices) -> Indices:
+def _reordered(scorer: CommunicationCost, stages_KM: Indices) -> Indices:
     """The same pipelines with their stages in the best order that is found."""
     edges_KK = _edges(scorer.problem, stages_KM[None])[0]
     path = shortest_path(edges_KK)
@@ -125,7 +125,7 @@ def _reordered(scorer: Scorer, stages_KM: Indices) -> Indices:
     return stages_KM[path] if saves else stages_KM
 
 
-def _edges(problem: Problem, stages_XKM: Indices) -> Matrix:
+def _edges(problem: PlacementProblem, stages_XKM: Indices) -> Matrix:
     """Shape (X, K, K): the slowest link between two stages of the same pipeline."""
     edges_XKK: Matrix = problem.hop_s[stages_XKM[:, :, None], stages_XKM[:, None, :]].max(axis=3)
     return edges_XKK
@@ -134,7 +134,7 @@ def _edges(problem: Problem, stages_XKM: Indices) -> Matrix:
 # ---- the best of all ----
 
 
-def _best_of_all(scorer: Scorer, stages_KM: Indices, *, ordered: bool) -> Pipelines:
+def _best_of_all(scorer: CommunicationCost, stages_KM: Indices, *, ordered: bool) -> PipelineLayout:
     problem = scorer.problem
     ways_XKM = np.take_along_axis(stages_KM[None], _ways(problem.stages, problem.pipelines), axis=2)
     if ordered:
@@ -145,7 +145,7 @@ def _best_of_all(scorer: Scorer, stages_KM: Indices, *, ordered: bool) -> Pipeli
     best_KM = ways_XKM[costs.argmin()]
     if not ordered:
         best_KM = _reordered(scorer, best_KM)
-    return Pipelines(stages_KM=best_KM, cost_s=_cost_s(scorer, best_KM))
+    return PipelineLayout(stages_KM=best_KM, cost_s=_cost_s(scorer, best_KM))
 
 
 @cache
@@ -158,7 +158,7 @@ def _ways(stages: int, pipelines: int) -> Indices:
 # ---- a good one ----
 
 
-def _by_links(scorer: Scorer, stages_KM: Indices) -> Indices:
+def _by_links(scorer: CommunicationCost, stages_KM: Indices) -> Indices:
     """Every cut as fast as its matching can be, and within that with the least seconds of all its links."""
     columns = [stages_KM[0]]
     for stage_M in stages_KM[1:]:
@@ -167,7 +167,7 @@ def _by_links(scorer: Scorer, stages_KM: Indices) -> Indices:
     return np.stack(columns)
 
 
-def _by_speeds(problem: Problem, stages_KM: Indices) -> Indices:
+def _by_speeds(problem: PlacementProblem, stages_KM: Indices) -> Indices:
     """Devices alike in speed together, since no pipeline waits for another; but in step the slow ones spread."""
     slowest_first = -problem.compute_s[stages_KM]
     if not problem.in_step:
@@ -181,17 +181,17 @@ def _by_speeds(problem: Problem, stages_KM: Indices) -> Indices:
     return np.stack(columns)
 
 
-def _settled(scorer: Scorer, stages_KM: Indices) -> Pipelines:
+def _settled(scorer: CommunicationCost, stages_KM: Indices) -> PipelineLayout:
     """Two devices of a stage change places while that helps."""
     stages, pipelines = stages_KM.shape
     ones, others = np.triu_indices(pipelines, 1)
     rows = np.arange(stages)[:, None] * pipelines
     swaps_S2 = np.stack([(rows + ones).ravel(), (rows + others).ravel()], axis=1)
     layout, cost_s = _swapped(scorer, stages_KM.ravel(), swaps_S2)
-    return Pipelines(stages_KM=layout.reshape(stages, pipelines), cost_s=cost_s)
+    return PipelineLayout(stages_KM=layout.reshape(stages, pipelines), cost_s=cost_s)
 
 
-def _polished(scorer: Scorer, stages_KM: Indices) -> Pipelines:
+def _polished(scorer: CommunicationCost, stages_KM: Indices) -> PipelineLayout:
     """Pipelines that no swap of two devices, spares among them, makes cheaper, nor another order of the stages that is
     looked for."""
     problem = scorer.problem
@@ -204,14 +204,14 @@ def _polished(scorer: Scorer, stages_KM: Indices) -> Pipelines:
         layout, _ = _swapped(scorer, np.concatenate([stages_KM.ravel(), _spares(problem, stages_KM)]), swaps_S2)
         stages_KM = _reordered(scorer, layout[: problem.placed].reshape(stages_KM.shape))
         cost_s = _cost_s(scorer, stages_KM)
-    return Pipelines(stages_KM=stages_KM, cost_s=cost_s)
+    return PipelineLayout(stages_KM=stages_KM, cost_s=cost_s)
 
 
-def _spares(problem: Problem, stages_KM: Indices) -> Indices:
+def _spares(problem: PlacementProblem, stages_KM: Indices) -> Indices:
     return np.setdiff1d(np.arange(len(problem)), stages_KM)
 
 
-def _swapped(scorer: Scorer, layout_N: Indices, swaps_S2: Indices) -> tuple[Indices, float]:
+def _swapped(scorer: CommunicationCost, layout_N: Indices, swaps_S2: Indices) -> tuple[Indices, float]:
     """Make the best swap of a chunk while any swap helps. The pipelines stand in the layout stage by stage."""
     problem = scorer.problem
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from peer.placement.communication_cost import Scorer, Told
+from peer.placement.communication_cost import CommunicationCost, OnProgress
 from peer.placement.exhaustive import partitions, scored
 from peer.placement.layout_search import Effort, evolve, usual
 from peer.placement.pairwise_network import Matrix, Network
-from peer.placement.pipelines import LEAST, Pipelines, best_of, composed, shaken
-from peer.placement.stage_workload import Indices, Problem, Work, problem_of
+from peer.placement.pipelines import LEAST, PipelineLayout, best_of, composed, perturbed
+from peer.placement.stage_workload import Indices, PlacementProblem, StageWorkload, problem_of
 
 FEW = 2_000
 """Partitions that are all looked at instead of searched: eight devices have 105 at most, nine 280, ten 945."""
@@ -106,7 +106,7 @@ class Placement:
 
 def place(
     network: Network,
-    work: Work,
+    work: StageWorkload,
     *,
     memory_bytes: Sequence[float] | None = None,
     speeds: Sequence[float] | None = None,
@@ -114,7 +114,7 @@ def place(
     fewer: bool = False,
     effort: Effort | None = None,
     seed: int = 0,
-    tell: Told | None = None,
+    tell: OnProgress | None = None,
 ) -> Placement:
     """The cheapest layout that is found. The same arguments give the same layout.
 
@@ -124,7 +124,7 @@ def place(
     Raises BadInput if the stages do not fit on the devices.
     """
 
-    def of(count: int | None, effort: Effort | None) -> tuple[Problem, Placement]:
+    def of(count: int | None, effort: Effort | None) -> tuple[PlacementProblem, Placement]:
         problem = problem_of(network, work, memory_bytes=memory_bytes, speeds=speeds, pipelines=count)
         best, evaluations = _searched(problem, effort or usual(problem), seed, tell)
         return problem, replace(_told(problem, network, best, evaluations), asked=count)
@@ -146,20 +146,22 @@ def place(
     return replace(best, note=text)
 
 
-def _searched(problem: Problem, effort: Effort, seed: int, tell: Told | None) -> tuple[Pipelines, int]:
+def _searched(
+    problem: PlacementProblem, effort: Effort, seed: int, tell: OnProgress | None
+) -> tuple[PipelineLayout, int]:
     """The best pipelines, and how many layouts were looked at: all where they are few."""
-    scorer, count = Scorer(problem), partitions(problem)
+    scorer, count = CommunicationCost(problem), partitions(problem)
     if count <= FEW:
         layouts, bounds_s = (np.concatenate(parts) for parts in zip(*scored(problem), strict=True))
         return best_of(scorer, layouts, bounds_s, count), count
     found = evolve(problem, effort, seed, tell=tell)
     best = best_of(scorer, found.layouts, found.costs_s, COMPOSED)
     if best.cost_s > found.cost_s * (1 + LEAST):
-        best = shaken(scorer, best, effort.shaken, np.random.default_rng(seed))
+        best = perturbed(scorer, best, effort.shaken, np.random.default_rng(seed))
     return best, found.evaluations
 
 
-def _least_s(problem: Problem) -> float:
+def _least_s(problem: PlacementProblem) -> float:
     """No step is shorter, with however many pipelines: the fastest devices, and the fastest link at every cut."""
     fastest = np.sort(problem.compute_s)[None, : problem.stages, None]
     off_diagonal = ~np.eye(len(problem), dtype=bool)
@@ -167,19 +169,19 @@ def _least_s(problem: Problem) -> float:
     return float(problem.computing_s(fastest)[0, 0]) + (problem.stages - 1) * hop_s
 
 
-def placement_of(problem: Problem, network: Network, layout: Indices, evaluations: int = 1) -> Placement:
+def placement_of(problem: PlacementProblem, network: Network, layout: Indices, evaluations: int = 1) -> Placement:
     """The pipelines of a layout: its groups along the shortest path, matched with their neighbours."""
-    scorer = Scorer(problem)
+    scorer = CommunicationCost(problem)
     return _told(problem, network, composed(scorer, scorer.groups(layout[None])[0]), evaluations)
 
 
-def in_order(problem: Problem, network: Network, stages_KM: Indices, evaluations: int = 1) -> Placement:
+def in_order(problem: PlacementProblem, network: Network, stages_KM: Indices, evaluations: int = 1) -> Placement:
     """The same for groups whose stages are decided: row k holds the devices of stage k."""
-    return _told(problem, network, composed(Scorer(problem), stages_KM, ordered=True), evaluations)
+    return _told(problem, network, composed(CommunicationCost(problem), stages_KM, ordered=True), evaluations)
 
 
-def _told(problem: Problem, network: Network, found: Pipelines, evaluations: int) -> Placement:
-    scorer, stages_KM = Scorer(problem), np.sort(found.stages_KM, axis=1)
+def _told(problem: PlacementProblem, network: Network, found: PipelineLayout, evaluations: int) -> Placement:
+    scorer, stages_KM = CommunicationCost(problem), np.sort(found.stages_KM, axis=1)
     pipelines_MK = found.stages_KM.T
     exchanges_K = scorer.exchanges(stages_KM[None])[0]
     worst_cuts = [float(hops.max()) for hops in _hops(problem, pipelines_MK)]
@@ -197,12 +199,12 @@ def _told(problem: Problem, network: Network, found: Pipelines, evaluations: int
     )  # fmt: skip
 
 
-def _hops(problem: Problem, pipelines_MK: Indices) -> Matrix:
+def _hops(problem: PlacementProblem, pipelines_MK: Indices) -> Matrix:
     """Shape (K − 1, M): seconds of each link between two stages."""
     return problem.hop_s[pipelines_MK[:, :-1], pipelines_MK[:, 1:]].T
 
 
-def _slowest_exchange(problem: Problem, network: Network, stages_KM: Indices, exchanges_K: Matrix) -> Bound:
+def _slowest_exchange(problem: PlacementProblem, network: Network, stages_KM: Indices, exchanges_K: Matrix) -> Bound:
     stage = int(exchanges_K.argmax())
     members = stages_KM[stage]
     shares_MM = problem.exchange_s[np.ix_(members, members)]
@@ -220,7 +222,7 @@ def _slowest_exchange(problem: Problem, network: Network, stages_KM: Indices, ex
     return Bound(text=text, peers=peers, seconds=link_s)
 
 
-def _cuts(problem: Problem, network: Network, pipelines_MK: Indices) -> list[Bound]:
+def _cuts(problem: PlacementProblem, network: Network, pipelines_MK: Indices) -> list[Bound]:
     bounds = []
     for stage, hops_M in enumerate(_hops(problem, pipelines_MK)):
         slowest = int(hops_M.argmax())

@@ -13,12 +13,12 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from dht.errors import BadInput
-from peer.placement.communication_cost import Scorer
+from peer.placement.communication_cost import CommunicationCost
 from peer.placement.layout_search import Effort, evolve, usual
 from peer.placement.pairwise_network import Network
 from peer.placement.paths import shortest_path
 from peer.placement.place import Placement, in_order
-from peer.placement.stage_workload import Indices, Problem, Vector, Work, problem_of
+from peer.placement.stage_workload import Indices, PlacementProblem, StageWorkload, Vector, problem_of
 
 NONE = -1
 """The stage of who holds none."""
@@ -42,7 +42,7 @@ class Replanned:
 def replan(
     present: Placement,
     network: Network,
-    work: Work,
+    work: StageWorkload,
     *,
     memory_bytes: Sequence[float] | None = None,
     speeds: Sequence[float] | None = None,
@@ -63,7 +63,7 @@ def replan(
     if asked is not None and asked < problem.pipelines:
         problem = problem_of(network, work, memory_bytes=memory_bytes, speeds=speeds, pipelines=asked)
     held_N = _held(present, network, problem)
-    scorer = Scorer(problem)
+    scorer = CommunicationCost(problem)
     mended = _mended(problem, scorer, held_N)
     kept = replace(in_order(problem, network, scorer.groups(mended[None])[0]), asked=asked)
     found = evolve(problem, effort or usual(problem), seed, start=mended[None])
@@ -79,13 +79,13 @@ def replan(
 
 
 def _replanned(
-    problem: Problem, network: Network, placement: Placement, held_N: Indices, layout: Indices, why: str
+    problem: PlacementProblem, network: Network, placement: Placement, held_N: Indices, layout: Indices, why: str
 ) -> Replanned:
     moved = tuple(network.names[peer] for peer in problem.peers[_moved(problem, held_N, layout)])
     return Replanned(placement=placement, moved=moved, text=why)
 
 
-def _held(present: Placement, network: Network, problem: Problem) -> Indices:
+def _held(present: Placement, network: Network, problem: PlacementProblem) -> Indices:
     """Shape (devices,): the stage that each device holds now."""
     if len(set(network.names)) < len(network):
         twice = next(name for name in network.names if network.names.count(name) > 1)
@@ -97,14 +97,14 @@ def _held(present: Placement, network: Network, problem: Problem) -> Indices:
     return np.array([ranks[name] % depth if (name := network.names[peer]) in ranks else NONE for peer in problem.peers])
 
 
-def _moved(problem: Problem, held_N: Indices, layout: Indices) -> Indices:
+def _moved(problem: PlacementProblem, held_N: Indices, layout: Indices) -> Indices:
     """The devices that are in a stage which they do not hold."""
     placed = layout[: problem.placed]
     moved: Indices = placed[held_N[placed] != np.arange(problem.placed) // problem.pipelines]
     return moved
 
 
-def _counted(problem: Problem, held_N: Indices, layout: Indices) -> str:
+def _counted(problem: PlacementProblem, held_N: Indices, layout: Indices) -> str:
     moved = len(_moved(problem, held_N, layout))
     return f"{moved} of {problem.placed} peers loading another stage"
 
@@ -112,7 +112,7 @@ def _counted(problem: Problem, held_N: Indices, layout: Indices) -> str:
 # ---- keeping ----
 
 
-def _mended(problem: Problem, scorer: Scorer, held_N: Indices) -> Indices:
+def _mended(problem: PlacementProblem, scorer: CommunicationCost, held_N: Indices) -> Indices:
     """Everybody where they are, as far as there is room; the others fill the holes where they do best."""
     stages: list[list[int]] = [[] for _ in range(problem.stages)]
     free = []
@@ -128,12 +128,12 @@ def _mended(problem: Problem, scorer: Scorer, held_N: Indices) -> Indices:
     return _settled(scorer, held_N, layout, returning=False)
 
 
-def _returned(scorer: Scorer, held_N: Indices, layout: Indices) -> Indices:
+def _returned(scorer: CommunicationCost, held_N: Indices, layout: Indices) -> Indices:
     """The same layout with fewer moves, while that costs nothing."""
     return _settled(scorer, held_N, layout, returning=True)
 
 
-def _settled(scorer: Scorer, held_N: Indices, layout: Indices, *, returning: bool) -> Indices:
+def _settled(scorer: CommunicationCost, held_N: Indices, layout: Indices, *, returning: bool) -> Indices:
     """Swap while that saves moves and costs nothing (`returning`), or saves seconds and moves nobody else."""
     problem = scorer.problem
     ones, others = np.triu_indices(len(problem), 1)
@@ -175,7 +175,7 @@ def _saved(held_N: Indices, layout: Indices, stage: Indices, ones: Indices, othe
     return saved
 
 
-def _in_order_s(scorer: Scorer, layouts_BN: Indices) -> Vector:
+def _in_order_s(scorer: CommunicationCost, layouts_BN: Indices) -> Vector:
     """Shape (B,): seconds per step if group k is stage k."""
     groups_BKM = scorer.groups(layouts_BN)
     cuts_s = scorer.hops(groups_BKM[:, :-1], groups_BKM[:, 1:]).sum(axis=1)
@@ -185,7 +185,7 @@ def _in_order_s(scorer: Scorer, layouts_BN: Indices) -> Vector:
 # ---- changing ----
 
 
-def _staged(problem: Problem, scorer: Scorer, held_N: Indices, layout: Indices) -> Indices:
+def _staged(problem: PlacementProblem, scorer: CommunicationCost, held_N: Indices, layout: Indices) -> Indices:
     """The groups in an order of least cost: of those that are looked at, the one that moves the fewest."""
     groups_KM = scorer.groups(layout[None])[0]
     path = shortest_path(scorer.score(layout[None]).edges_BKK[0])
@@ -198,7 +198,7 @@ def _staged(problem: Problem, scorer: Scorer, held_N: Indices, layout: Indices) 
     return chosen
 
 
-def _most_alike(problem: Problem, held_N: Indices, groups_KM: Indices) -> list[int]:
+def _most_alike(problem: PlacementProblem, held_N: Indices, groups_KM: Indices) -> list[int]:
     """The order of the groups in which most devices hold their stage."""
     same_KK = np.array([(held_N[groups_KM] == stage).sum(axis=1) for stage in range(problem.stages)])
     _, order = linear_sum_assignment(-same_KK)

@@ -17,7 +17,7 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class StageWorkload:
     """What the devices of a pipeline tell each other, and what a stage needs. Raises BadInput for what cannot be."""
 
     stages: int
@@ -45,14 +45,15 @@ class Work:
                 raise BadInput(f"{name} is {value}; it must be finite and not negative")
 
 
-PAPER = Work(stages=8, stage_bytes=0.65e9, cut_bytes=0.47124922275543213e9)
+PAPER = StageWorkload(stages=8, stage_bytes=0.65e9, cut_bytes=0.47124922275543213e9)
 """DT-FM's own (arXiv:2206.01288, its code at commit cda948f): GPT3-XL in float32, three of 24 layers per stage, and
 61.035 sequences × 2,048 tokens × 2,024 (sic) × 2 bytes / 2³⁰, which its cost model takes for 10⁹ bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Problem:
-    """A `Work` on devices that can hold a stage, in matrices. Devices are counted from 0; `peers` says who they are.
+class PlacementProblem:
+    """A `StageWorkload` on devices that can hold a stage, in matrices. Devices are counted from 0; `peers` says who
+    they are.
 
     Attributes:
         stages, pipelines: K and M. Devices beyond K · M are spares.
@@ -98,12 +99,12 @@ class Problem:
 
 def problem_of(
     network: Network,
-    work: Work,
+    work: StageWorkload,
     *,
     memory_bytes: Sequence[float] | None = None,
     speeds: Sequence[float] | None = None,
     pipelines: int | None = None,
-) -> Problem:
+) -> PlacementProblem:
     """As many pipelines as the devices suffice for, or as many as asked for; links are symmetrised.
 
     `memory_bytes` and `speeds` are one per peer of the network; a speed is what share of a step a device of speed 1
@@ -118,7 +119,7 @@ def problem_of(
         raise BadInput(f"{pipelines} pipelines of {work.stages} stages; {len(fits)} devices suffice for 1 to {most}")
     pipelines = pipelines or most
     links = network.symmetrised().only(fits.tolist())
-    return Problem(
+    return PlacementProblem(
         stages=work.stages, pipelines=pipelines, peers=fits,
         exchange_s=2 * links.transfer_s(work.stage_bytes / pipelines) / work.sync_steps,
         hop_s=2 * links.transfer_s(work.cut_bytes),
@@ -127,7 +128,7 @@ def problem_of(
     )  # fmt: skip
 
 
-def _fitting(network: Network, work: Work, memory_bytes: Sequence[float] | None) -> Indices:
+def _fitting(network: Network, work: StageWorkload, memory_bytes: Sequence[float] | None) -> Indices:
     if memory_bytes is None:
         return np.arange(len(network))
     memory = _checked("memory", memory_bytes, len(network), zero=True)

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from dht.errors import BadInput
-from peer.events import InnerProgressed, Line, PhaseEntered, RoundCommitted
+from peer.events import EventLine, InnerProgressed, PhaseEntered, RoundCommitted
 from peer.plan.coefficients import PHASES, STEPS, Coefficients
-from peer.plan.model_shape import Shape
-from peer.plan.peer_set import Swarm
-from peer.plan.round_cost import Agreement, agreement_of, predict, step_seconds, step_tokens, stolen_s
+from peer.plan.model_shape import ModelShape
+from peer.plan.peer_set import PeerSet
+from peer.plan.round_cost import PhaseTimes, agreement_of, predict, step_seconds, step_tokens, stolen_s
 from peer.plan.round_traffic import delays_of, traffic_of
 from peer.spec import RunSpec
 
@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
+class RoundTiming:
     """Medians over the rounds of a run."""
 
     round_s: float
@@ -56,19 +56,19 @@ class Timed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class MeasuredRun:
     """A run that was measured: what it was, and what it took."""
 
     spec: RunSpec
-    shape: Shape
-    swarm: Swarm
-    timed: Timed
+    shape: ModelShape
+    swarm: PeerSet
+    timed: RoundTiming
 
 
 # ---- reading ----
 
 
-def time_rounds(peers: Sequence[Sequence[Line]], spec: RunSpec, first: int, last: int) -> Timed:
+def time_rounds(peers: Sequence[Sequence[EventLine]], spec: RunSpec, first: int, last: int) -> RoundTiming:
     """What the rounds from anchor `first` to anchor `last` took, by the lines of all peers or of some.
 
     Raises BadInput if one of them has not committed both.
@@ -81,7 +81,7 @@ def time_rounds(peers: Sequence[Sequence[Line]], spec: RunSpec, first: int, last
     took = [[each[at].t - each[at - 1].t for each in commits] for at in numbers]
     exposed = [[_event(each[at]).exposed_s for each in commits] for at in numbers]
     tokens_per_s, step_s = _speed(peers, commits, spec, took, exposed, numbers)
-    return Timed(
+    return RoundTiming(
         round_s=median(fmean(row) for row in took), exposed_s=median(fmean(row) for row in exposed),
         step_s=step_s, tokens_per_s=tokens_per_s,
         up_bytes=median(fmean(_event(each[at]).bytes_sent for each in commits) for at in numbers),
@@ -90,7 +90,7 @@ def time_rounds(peers: Sequence[Sequence[Line]], spec: RunSpec, first: int, last
 
 
 def _speed(
-    peers: Sequence[Sequence[Line]], commits: Sequence[Mapping[int, Line]], spec: RunSpec,
+    peers: Sequence[Sequence[EventLine]], commits: Sequence[Mapping[int, EventLine]], spec: RunSpec,
     took: Sequence[Sequence[float]], exposed: Sequence[Sequence[float]], numbers: range,
 ) -> tuple[float, float]:  # fmt: skip
     """(tokens per second of all, seconds per step of one).
@@ -117,22 +117,22 @@ def _speed(
     return median(rates), median(steps)
 
 
-def _made(lines: Sequence[Line], begin_t: float, end_t: float) -> int:
+def _made(lines: Sequence[EventLine], begin_t: float, end_t: float) -> int:
     """Tokens of the steps that were told of between two moments."""
     told = ((line.t, line.event.tokens) for line in lines if isinstance(line.event, InnerProgressed))
     return sum(tokens for t, tokens in told if begin_t < t <= end_t)
 
 
-def _commits(lines: Sequence[Line]) -> dict[int, Line]:
+def _commits(lines: Sequence[EventLine]) -> dict[int, EventLine]:
     return {line.event.round: line for line in lines if isinstance(line.event, RoundCommitted)}
 
 
-def _event(line: Line) -> RoundCommitted:
+def _event(line: EventLine) -> RoundCommitted:
     assert isinstance(line.event, RoundCommitted)
     return line.event
 
 
-def _rate(lines: Sequence[Line], begin_t: float, end_t: float) -> float:
+def _rate(lines: Sequence[EventLine], begin_t: float, end_t: float) -> float:
     """Tokens per second from the first report of steps after the one commit to the first after the other.
 
     Both ends lie at the same place of a round. If nobody reported after the last one, up to the last report.
@@ -146,7 +146,7 @@ def _rate(lines: Sequence[Line], begin_t: float, end_t: float) -> float:
 
 
 def _phases(
-    peers: Sequence[Sequence[Line]], commits: Sequence[Mapping[int, Line]], numbers: Sequence[int]
+    peers: Sequence[Sequence[EventLine]], commits: Sequence[Mapping[int, EventLine]], numbers: Sequence[int]
 ) -> dict[str, float]:
     """Of each phase the median over rounds of the mean over peers; of the freeze that of the last peer to be ready."""
     rows: list[dict[str, float]] = []
@@ -158,7 +158,7 @@ def _phases(
     return {phase: median(row[phase] for row in rows) for phase in PHASES} if rows else {}
 
 
-def _durations(lines: Sequence[Line], round: int, committed_t: float) -> dict[str, float]:
+def _durations(lines: Sequence[EventLine], round: int, committed_t: float) -> dict[str, float]:
     """Of one peer and round; empty if a phase is missing or began twice, as when a ballot failed."""
     told = [
         (line.event.phase, line.t) for line in lines
@@ -173,7 +173,7 @@ def _durations(lines: Sequence[Line], round: int, committed_t: float) -> dict[st
 # ---- fitting ----
 
 
-def calibrate(samples: Sequence[Sample], measured: str) -> Coefficients:
+def calibrate(samples: Sequence[MeasuredRun], measured: str) -> Coefficients:
     """The coefficients of all these runs. Raises BadInput if none of them waits for its rounds."""
     waiting = [sample for sample in samples if sample.spec.round.overlap == "none" and sample.timed.phases]
     if not waiting:
@@ -188,7 +188,7 @@ def calibrate(samples: Sequence[Sample], measured: str) -> Coefficients:
     return replace(found, residual=round(residual(samples, found), 4))
 
 
-def _fit_spread(samples: Sequence[Sample], found: Coefficients) -> float:
+def _fit_spread(samples: Sequence[MeasuredRun], found: Coefficients) -> float:
     """By what share the slowest of several peers trains longer than their mean; 0 if there are none."""
     shares = [
         (sample.timed.round_s - _agreement(sample, found).total) / (sample.spec.round.steps * sample.timed.step_s) - 1
@@ -197,11 +197,11 @@ def _fit_spread(samples: Sequence[Sample], found: Coefficients) -> float:
     return max(0.0, median(shares)) if shares else 0.0
 
 
-def _streams(sample: Sample) -> bool:
+def _streams(sample: MeasuredRun) -> bool:
     return sample.spec.round.overlap == "streaming"
 
 
-def _fit_beside(samples: Sequence[Sample], found: Coefficients) -> float:
+def _fit_beside(samples: Sequence[MeasuredRun], found: Coefficients) -> float:
     """What an agreement takes from the steps beside it, see `Coefficients`; 0 where nobody streamed on full cores."""
     one = replace(found, beside=1.0)
     shares = []
@@ -214,14 +214,14 @@ def _fit_beside(samples: Sequence[Sample], found: Coefficients) -> float:
     return max(0.0, median(shares)) if shares else 0.0
 
 
-def _fit_crowd(samples: Sequence[Sample]) -> tuple[dict[str, float], float, float]:
+def _fit_crowd(samples: Sequence[MeasuredRun]) -> tuple[dict[str, float], float, float]:
     """(terms of the inner step, sharing, crowding)."""
     pairs = itertools.product(SHARINGS, CROWDINGS)
     sharing, crowding = min(pairs, key=lambda pair: _fit_steps(samples, *pair)[1])
     return _fit_steps(samples, sharing, crowding)[0], sharing, crowding
 
 
-def _fit_steps(samples: Sequence[Sample], sharing: float, crowding: float) -> tuple[dict[str, float], float]:
+def _fit_steps(samples: Sequence[MeasuredRun], sharing: float, crowding: float) -> tuple[dict[str, float], float]:
     """(terms, what is left over) of the inner step."""
     shared = Coefficients(steps={}, phases={}, sharing=sharing, crowding=crowding)
     rows, targets = [], []
@@ -235,7 +235,7 @@ def _fit_steps(samples: Sequence[Sample], sharing: float, crowding: float) -> tu
     return dict(zip(STEPS, values, strict=True)), left
 
 
-def _fit_phase(phase: str, samples: Sequence[Sample], flat: Coefficients) -> dict[str, float]:
+def _fit_phase(phase: str, samples: Sequence[MeasuredRun], flat: Coefficients) -> dict[str, float]:
     """The terms of one phase: what is left of it after the delays."""
     rows, targets = [], []
     several = [sample for sample in samples if len(sample.swarm) > 1]  # alone, a formula charges no exchange
@@ -252,7 +252,7 @@ def _unit(flat: Coefficients, phase: str, term: str) -> Coefficients:
     return replace(flat, phases={**flat.phases, phase: {**flat.phases[phase], term: 1.0}})
 
 
-def _agreement(sample: Sample, given: Coefficients) -> Agreement:
+def _agreement(sample: MeasuredRun, given: Coefficients) -> PhaseTimes:
     traffic, delays = traffic_of(sample.shape, sample.spec, sample.swarm), delays_of(sample.swarm)
     return agreement_of(sample.shape, sample.spec, sample.swarm, given, traffic, delays)
 
@@ -266,7 +266,7 @@ def _least_squares(rows: Floats, targets: Floats) -> tuple[list[float], float]:
     return [float(value) for value in found / sizes], float(left)
 
 
-def residual(samples: Sequence[Sample], found: Coefficients) -> float:
+def residual(samples: Sequence[MeasuredRun], found: Coefficients) -> float:
     """Relative deviation of measured rounds from predicted ones."""
     ratios = [
         math.log(predict(sample.shape, sample.spec, sample.swarm, found).round_s / sample.timed.round_s)
@@ -275,7 +275,7 @@ def residual(samples: Sequence[Sample], found: Coefficients) -> float:
     return math.sqrt(fmean(ratio * ratio for ratio in ratios))
 
 
-def rescale(given: Coefficients, sample: Sample, measured: str) -> Coefficients:
+def rescale(given: Coefficients, sample: MeasuredRun, measured: str) -> Coefficients:
     """Coefficients as they are, each phase as much slower or faster as it was in one run that waits for its rounds."""
     if sample.spec.round.overlap != "none" or not sample.timed.phases:
         return replace(given, measured=measured)

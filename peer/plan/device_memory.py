@@ -5,14 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import replace
 
-from peer.plan.model_shape import Memory, Shape, memory_of
+from peer.plan.model_shape import MemoryFootprint, ModelShape, memory_of
 from peer.plan.pipelined_replica import stage_layers
 from peer.plan.sharded_replica import hierarchical, zero3
 from peer.plan.strategy import Strategy, with_strategy
 from peer.spec import RunSpec
 
 
-def device_bytes(shape: Shape, spec: RunSpec, chosen: Strategy) -> float:
+def device_bytes(shape: ModelShape, spec: RunSpec, chosen: Strategy) -> float:
     """Of each device that holds a replica; of a pipeline that is cut evenly, what the fullest stage needs."""
     if chosen.stages > 1:
         even = -(-shape.blocks // chosen.stages)
@@ -20,7 +20,7 @@ def device_bytes(shape: Shape, spec: RunSpec, chosen: Strategy) -> float:
     return _on_each(shape, memory_of(shape, with_strategy(spec, chosen)), chosen)
 
 
-def stage_device_bytes(shape: Shape, spec: RunSpec, chosen: Strategy, stage: int, blocks: int) -> float:
+def stage_device_bytes(shape: ModelShape, spec: RunSpec, chosen: Strategy, stage: int, blocks: int) -> float:
     """Of each device of the peer that holds so many blocks as this stage of a pipeline.
 
     1F1B: behind a stage there are as many micro-batches at work as stages, itself included. The output head is with the
@@ -44,7 +44,7 @@ def stage_device_bytes(shape: Shape, spec: RunSpec, chosen: Strategy, stage: int
     return _on_each(replace(shape, layers=layers), held, chosen)
 
 
-def most_blocks(shape: Shape, spec: RunSpec, chosen: Strategy, stage: int, room_bytes: float) -> int:
+def most_blocks(shape: ModelShape, spec: RunSpec, chosen: Strategy, stage: int, room_bytes: float) -> int:
     """How many blocks a peer whose devices have so much memory can hold as this stage; 0 if none."""
     return bisect_right(
         range(1, shape.blocks + 1), room_bytes,
@@ -52,7 +52,7 @@ def most_blocks(shape: Shape, spec: RunSpec, chosen: Strategy, stage: int, room_
     )  # fmt: skip
 
 
-def _on_each(shape: Shape, memory: Memory, chosen: Strategy) -> float:
+def _on_each(shape: ModelShape, memory: MemoryFootprint, chosen: Strategy) -> float:
     if chosen.shards == 1:
         return memory.device
     if chosen.inner_shards == 1:

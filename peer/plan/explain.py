@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from peer.plan.strategy import Strategy
-from peer.plan.strategy_search import Ranked
+from peer.plan.strategy_search import RankedStrategy
 
 ALIKE = 0.0005
 """Relative differences below this are none."""
@@ -25,7 +25,7 @@ def differences(one: Strategy, other: Strategy) -> str:
     return ", ".join(parts)
 
 
-def why_lost(best: Ranked, other: Ranked) -> str:
+def why_lost(best: RankedStrategy, other: RankedStrategy) -> str:
     """One sentence on what `other` would change of `best`, and what is lost by it."""
     change = differences(other.strategy, best.strategy) or "the same"
     faster = other.cost.tokens_per_s / best.cost.tokens_per_s - 1
@@ -40,7 +40,7 @@ def why_lost(best: Ranked, other: Ranked) -> str:
     return f"{change}: as good, and changes more"
 
 
-def _cause(best: Ranked, other: Ranked) -> str:
+def _cause(best: RankedStrategy, other: RankedStrategy) -> str:
     """The largest thing that makes `other` slower, per token."""
     mine, theirs = best.cost, other.cost
     scale = mine.tokens / theirs.tokens

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import median
 
 from dht.errors import BadInput
-from peer.events import Line, NetworkMeasured, PeerStarted, RoundCommitted, read_events
-from peer.plan.calibration import Sample, time_rounds
-from peer.plan.model_shape import Shape, shape_of
-from peer.plan.peer_set import HOME_DELAY_S, Machine, alike
+from peer.events import EventLine, NetworkMeasured, PeerStarted, RoundCommitted, read_events
+from peer.plan.calibration import MeasuredRun, time_rounds
+from peer.plan.model_shape import ModelShape, shape_of
+from peer.plan.peer_set import HOME_DELAY_S, Machine, uniform_peers
 from peer.spec import RunSpec, load
 
 LEAST_ROUNDS = 3
@@ -19,7 +19,7 @@ MOST_ROUNDS = 64
 """The newest ones are looked at."""
 
 
-def read_run(folder: Path) -> Sample:
+def read_run(folder: Path) -> MeasuredRun:
     """What the newest full rounds of the peer in this folder took. Raises BadInput if there are too few."""
     lines = list(read_events(folder))
     if not lines:
@@ -32,11 +32,11 @@ def read_run(folder: Path) -> Sample:
     timed = time_rounds([lines], spec, first, numbers[-1])
     newest = next(line.event for line in reversed(lines) if isinstance(line.event, RoundCommitted))
     machine = replace(_machine(lines), step_s=timed.step_s)
-    swarm = alike(max(1, len(newest.group)), machine, otherwise_s=_delay_s(lines))
-    return Sample(spec=spec, shape=shape_of(spec), swarm=swarm, timed=timed)
+    swarm = uniform_peers(max(1, len(newest.group)), machine, otherwise_s=_delay_s(lines))
+    return MeasuredRun(spec=spec, shape=shape_of(spec), swarm=swarm, timed=timed)
 
 
-def _machine(lines: Sequence[Line]) -> Machine:
+def _machine(lines: Sequence[EventLine]) -> Machine:
     """The peer as it said at its start."""
     started = [line.event for line in lines if isinstance(line.event, PeerStarted)]
     settings = started[-1].settings if started else {}
@@ -44,7 +44,7 @@ def _machine(lines: Sequence[Line]) -> Machine:
     return Machine(name="measured", upload_mbps=upload, download_mbps=download)
 
 
-def _delay_s(lines: Sequence[Line]) -> float:
+def _delay_s(lines: Sequence[EventLine]) -> float:
     """Half of the median round trip; what is assumed of homes if none was measured."""
     trips = [
         float(row["rtt_s"])
@@ -54,7 +54,7 @@ def _delay_s(lines: Sequence[Line]) -> float:
     return median(trips) / 2 if trips else HOME_DELAY_S
 
 
-def step_for(spec: RunSpec, shape: Shape, sample: Sample) -> float:
+def step_for(spec: RunSpec, shape: ModelShape, sample: MeasuredRun) -> float:
     """Seconds of an inner step of another spec on the machine of a sample: in proportion to its operations."""
     steps = (
         inner.sequences * inner.accumulation * context * each.flops_per_token(context)

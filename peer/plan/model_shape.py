@@ -39,7 +39,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class ModelShape:
     """A model as a planner sees it."""
 
     layers: tuple[int, ...]
@@ -76,7 +76,7 @@ class Shape:
         )
 
 
-def shape_of(spec: RunSpec, parameters: int = 0) -> Shape:
+def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
     """The shape of a spec's model; of an architecture that is not known, one of so many `parameters`.
 
     Raises BadInput if neither is known.
@@ -96,7 +96,7 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> Shape:
     return _gpt2(values, vocabulary, spec) if spec.model.architecture == "gpt2" else _llama(values, vocabulary, spec)
 
 
-def known_shape(spec: RunSpec, parameters: int) -> Shape:
+def known_shape(spec: RunSpec, parameters: int) -> ModelShape:
     """The shape of a model that is there, and has so many parameters, whatever its architecture."""
     return shape_of(spec) if spec.model.architecture in DEFAULTS else shape_of(spec, parameters)
 
@@ -112,7 +112,7 @@ def _vocabulary(spec: RunSpec) -> int:
     )
 
 
-def _llama(values: Mapping[str, Any], vocabulary: int, spec: RunSpec) -> Shape:
+def _llama(values: Mapping[str, Any], vocabulary: int, spec: RunSpec) -> ModelShape:
     """Llama, Mistral and Qwen: grouped-query attention, gated feed-forward, two norms per block."""
     width, inner = int(values["hidden_size"]), int(values["intermediate_size"])
     heads, blocks = int(values["num_attention_heads"]), int(values["num_hidden_layers"])
@@ -121,7 +121,7 @@ def _llama(values: Mapping[str, Any], vocabulary: int, spec: RunSpec) -> Shape:
     matrices = width * head * (2 * heads + 2 * key_heads) + 3 * width * inner
     vectors = _llama_vectors(values, spec.model.architecture, head * heads, head * key_heads, head)
     own_head = () if values["tie_word_embeddings"] else (vocabulary * width,)
-    return Shape(
+    return ModelShape(
         layers=(vocabulary * width, *(matrices + vectors,) * blocks, width, *own_head),
         blocks=blocks, width=width, attention_width=heads * head, vocabulary=vocabulary,
         matrix_parameters=blocks * matrices + vocabulary * width, before=1,
@@ -143,7 +143,7 @@ def _llama_vectors(values: Mapping[str, Any], architecture: str, queries: int, k
     return vectors
 
 
-def _gpt2(values: Mapping[str, Any], vocabulary: int, spec: RunSpec) -> Shape:
+def _gpt2(values: Mapping[str, Any], vocabulary: int, spec: RunSpec) -> ModelShape:
     """GPT-2: learned positions, fused query, key and value, biases everywhere."""
     width, blocks = int(values["n_embd"]), int(values["n_layer"])
     inner = int(values["n_inner"] or 4 * width)
@@ -151,27 +151,27 @@ def _gpt2(values: Mapping[str, Any], vocabulary: int, spec: RunSpec) -> Shape:
     matrices = 4 * width * width + 2 * width * inner
     vectors = 9 * width + inner
     own_head = () if values["tie_word_embeddings"] else (vocabulary * width,)
-    return Shape(
+    return ModelShape(
         layers=(vocabulary * width, positions * width, *(matrices + vectors,) * blocks, 2 * width, *own_head),
         blocks=blocks, width=width, attention_width=width, vocabulary=vocabulary,
         matrix_parameters=blocks * matrices + vocabulary * width, before=2,
     )  # fmt: skip
 
 
-def _scaled(spec: RunSpec, parameters: int) -> Shape:
+def _scaled(spec: RunSpec, parameters: int) -> ModelShape:
     """A model of which only the size is known: equal blocks, and all of it in matrices."""
     values = spec.model.config
     blocks = min(parameters, max(1, int(values.get("num_hidden_layers", values.get("n_layer", 24)))))
     width = int(values.get("hidden_size", values.get("n_embd", 0))) or max(1, round((parameters / 12 / blocks) ** 0.5))
     layers = tuple(parameters * (at + 1) // blocks - parameters * at // blocks for at in range(blocks))
-    return Shape(
+    return ModelShape(
         layers=layers, blocks=blocks, width=width, attention_width=width,
         vocabulary=int(values.get("vocab_size", 32000)), matrix_parameters=parameters,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class MemoryFootprint:
     """What one peer needs, in bytes. The same estimate as `python -m peer describe` makes."""
 
     training: float
@@ -195,7 +195,7 @@ class Memory:
         return self.device + self.anchor + self.encoded
 
 
-def memory_of(shape: Shape, spec: RunSpec) -> Memory:
+def memory_of(shape: ModelShape, spec: RunSpec) -> MemoryFootprint:
     """Of a peer that trains `spec` on one device."""
     parameters, inner = shape.parameters, spec.inner
     moments = 2 * parameters
@@ -205,7 +205,7 @@ def memory_of(shape: Shape, spec: RunSpec) -> Memory:
     tokens = inner.sequences * spec.model.context
     logits = tokens * 3 * FLOAT32_BYTES * shape.vocabulary
     codec, largest = Codec(spec.codec.wire), max(shape.fragment_parameters(spec.round.fragments))
-    return Memory(
+    return MemoryFootprint(
         training=FLOAT32_BYTES * (2 * parameters + moments),
         activations=tokens * ACTIVATION_BYTES * wide * shape.blocks * shape.width + logits,
         logits=logits,
@@ -214,7 +214,7 @@ def memory_of(shape: Shape, spec: RunSpec) -> Memory:
     )
 
 
-def stage_bytes(shape: Shape, spec: RunSpec, stages: int) -> int:
+def stage_bytes(shape: ModelShape, spec: RunSpec, stages: int) -> int:
     """What the largest of so many stages of consecutive layers is when encoded as the spec says: what its peers send
     each other to average it."""
     largest = max(

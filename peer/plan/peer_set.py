@@ -96,7 +96,7 @@ def claimed_step_s(tokens: int, tokens_per_s: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swarm:
+class PeerSet:
     """All peers of a plan, and what lies between them."""
 
     machines: tuple[Machine, ...]
@@ -122,7 +122,7 @@ class Swarm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared:
+class PeerSpecs:
     """Peers, and what is known of the delays between their regions: nothing here grows with their square."""
 
     machines: tuple[Machine, ...]
@@ -141,7 +141,7 @@ class Declared:
             bandwidth_bps=max(NO_CAP_BPS, fastest_bps),
         )  # fmt: skip
 
-    def swarm(self) -> Swarm:
+    def swarm(self) -> PeerSet:
         """The same with matrices between all peers. What no machine says is assumed, and listed."""
         regions, places = self.regions()
         network = Network(
@@ -149,7 +149,7 @@ class Declared:
             bandwidth_bps=rates_between(self.machines),
         )  # fmt: skip
         assumes_delay = self.otherwise_s is None and bool((network.delay_s == HOME_DELAY_S).any())
-        return Swarm(
+        return PeerSet(
             machines=self.machines, network=network, cores=self.cores, assumes_delay=assumes_delay,
             assumed=tuple(_assumptions(self.machines, assumes_delay=assumes_delay)),
         )  # fmt: skip
@@ -171,15 +171,15 @@ def swarm_of(
     delays: Mapping[frozenset[str], float] | None = None,
     otherwise_s: float | None = None,
     cores: int = 0,
-) -> Swarm:
+) -> PeerSet:
     """Peers and the matrix between them. What no machine says is assumed, and listed; so is `otherwise_s`, the delay of
     pairs that are not among `delays`, where it is None."""
-    return Declared(
+    return PeerSpecs(
         machines=tuple(machines), delays=delays or {}, otherwise_s=otherwise_s, cores=cores
     ).swarm()  # fmt: skip
 
 
-def by_name(swarm: Swarm) -> Swarm:
+def by_name(swarm: PeerSet) -> PeerSet:
     """The same peers in the order of their names, so that nothing follows from the order in which they were said."""
     order = sorted(range(len(swarm)), key=lambda peer: swarm.machines[peer].name)
     machines = tuple(swarm.machines[peer] for peer in order)
@@ -194,18 +194,18 @@ def rates_between(machines: Sequence[Machine]) -> Matrix:
     return pairs
 
 
-def alike(count: int, machine: Machine, **between: Any) -> Swarm:
+def uniform_peers(count: int, machine: Machine, **between: Any) -> PeerSet:
     """So many peers of one kind."""
     refuse_count(count, "--peers is {}", MOST_PEERS)
     return swarm_of([replace(machine, name=f"peer-{number}") for number in range(count)], **between)
 
 
-def at_places(network: Network, machine: Machine) -> Swarm:
+def peers_in_regions(network: Network, machine: Machine) -> PeerSet:
     """Peers of one kind, one at each place of a network that is known; a cap of the machine's holds there, too."""
     refuse_count(len(network), "the network has {} peers", MOST_PEERS)
     machines = [replace(machine, name=name) for name in network.names]
     slowest = min(cap for cap in (machine.upload_mbps, machine.download_mbps, float("inf")) if cap)
-    return Swarm(
+    return PeerSet(
         machines=tuple(machines),
         network=replace(network, bandwidth_bps=np.minimum(network.bandwidth_bps, 1e6 * slowest)),
         assumed=tuple(_assumptions(machines, knows_lines=True)), knows_lines=True,

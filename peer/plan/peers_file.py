@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dht.errors import BadInput
-from peer.plan.peer_set import MOST_PEERS, Declared, Machine, Swarm, refuse_count
+from peer.plan.peer_set import MOST_PEERS, Machine, PeerSet, PeerSpecs, refuse_count
 
 MOST_WHOLE = 10**18
 """Whole numbers beyond that are typing mistakes."""
@@ -65,12 +65,12 @@ _ROW_NUMBERS = {each.name for each in fields(_Row) if each.type in ("int", "floa
 _FILE_NUMBERS = ("delay_ms", "cores")
 
 
-def read_peers(path: Path, *, most: int = MOST_PEERS) -> Swarm:
+def read_peers(path: Path, *, most: int = MOST_PEERS) -> PeerSet:
     """The peers in a TOML file, so many at most. Raises BadInput with one line that names the file and the key."""
     return read_declared(path, most=most).swarm()
 
 
-def read_declared(path: Path, *, most: int = MOST_PEERS) -> Declared:
+def read_declared(path: Path, *, most: int = MOST_PEERS) -> PeerSpecs:
     """The same without matrices between all peers."""
     try:
         table = tomllib.loads(path.read_text())
@@ -81,12 +81,12 @@ def read_declared(path: Path, *, most: int = MOST_PEERS) -> Declared:
     return declared_by(table, str(path), most=most)
 
 
-def peers_from(table: Mapping[str, Any], source: str, *, most: int = MOST_PEERS) -> Swarm:
+def peers_from(table: Mapping[str, Any], source: str, *, most: int = MOST_PEERS) -> PeerSet:
     """The same as `read_peers` from nested dictionaries."""
     return declared_by(table, source, most=most).swarm()
 
 
-def declared_by(table: Mapping[str, Any], source: str, *, most: int = MOST_PEERS) -> Declared:
+def declared_by(table: Mapping[str, Any], source: str, *, most: int = MOST_PEERS) -> PeerSpecs:
     """The same as `read_declared` from nested dictionaries."""
     try:
         _refuse_no_numbers(table)
@@ -102,7 +102,7 @@ def declared_by(table: Mapping[str, Any], source: str, *, most: int = MOST_PEERS
         raise BadInput(f"{source}: two peers are called {twice[0]!r}; give each a name of its own")
     delays = {frozenset(pair.split()): delay / 1000 for pair, delay in found.delays_ms.items()}
     otherwise_s = None if found.delay_ms is None else found.delay_ms / 1000
-    return Declared(machines=machines, delays=delays, otherwise_s=otherwise_s, cores=found.cores)
+    return PeerSpecs(machines=machines, delays=delays, otherwise_s=otherwise_s, cores=found.cores)
 
 
 def _refuse_no_numbers(table: Mapping[str, Any]) -> None:

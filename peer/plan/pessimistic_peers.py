@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from peer.placement.place import Placement, in_order
-from peer.placement.stage_workload import Work, problem_of
+from peer.placement.stage_workload import StageWorkload, problem_of
 from peer.plan.coefficients import UNMEASURED, shipped
-from peer.plan.peer_set import HOME_DELAY_S, Swarm, rates_between
+from peer.plan.peer_set import HOME_DELAY_S, PeerSet, rates_between
 
 UPLOAD_MBPS, DOWNLOAD_MBPS, DELAY_S = 10.0, 50.0, 0.1
 """Of a home behind a slow line, and far from the others. An assumption, as the fast one is that it stands beside."""
 
 
-def worst_of(swarm: Swarm) -> Swarm | None:
+def worst_of(swarm: PeerSet) -> PeerSet | None:
     """The same peers with slow lines and far apart wherever that was only assumed; None if nothing was."""
     capped = all(machine.upload_mbps and machine.download_mbps for machine in swarm.machines)
     if len(swarm) == 1 or swarm.cores or swarm.knows_lines or (capped and not swarm.assumes_delay):
@@ -37,7 +37,7 @@ def worst_of(swarm: Swarm) -> Swarm | None:
 
 
 def step_between_s(
-    swarm: Swarm, work: Work, speeds: Sequence[float], found: Placement
+    swarm: PeerSet, work: StageWorkload, speeds: Sequence[float], found: Placement
 ) -> tuple[float, float]:  # fmt: skip
     """The bounds that hold nine tenths of the steps of a layout, as far as that can be said: no pipeline was measured
     here. The upper one reaches to what these stages, paired for that, take behind slow lines if some are assumed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from peer.plan.model_shape import Shape
+from peer.plan.model_shape import ModelShape
 
 HALF_BYTES = 2
 
@@ -23,7 +23,7 @@ class Stage:
 
 
 def balanced(
-    shape: Shape, seconds_per_block: Sequence[float], most_blocks: Sequence[int] | None = None
+    shape: ModelShape, seconds_per_block: Sequence[float], most_blocks: Sequence[int] | None = None
 ) -> tuple[Stage, ...]:  # fmt: skip
     """Blocks shared out so that the slowest stage is as fast as it can be; each stage has one at least.
 
@@ -46,12 +46,12 @@ def balanced(
     )
 
 
-def have_room(shape: Shape, most_blocks: Sequence[int]) -> bool:
+def have_room(shape: ModelShape, most_blocks: Sequence[int]) -> bool:
     """Whether all blocks fit on peers that hold so many each, with one on every peer."""
     return min(most_blocks) >= 1 and sum(most_blocks) >= shape.blocks
 
 
-def stage_layers(shape: Shape, stage: int, blocks: Sequence[int]) -> tuple[int, ...]:
+def stage_layers(shape: ModelShape, stage: int, blocks: Sequence[int]) -> tuple[int, ...]:
     """Parameters of the layers of one stage of a model that is cut into so many blocks each.
 
     What comes before the first block is with the first stage, what comes after the last one with the last.
@@ -62,7 +62,7 @@ def stage_layers(shape: Shape, stage: int, blocks: Sequence[int]) -> tuple[int, 
     return shape.layers[first if stage else 0 : len(shape.layers) if is_last else last]
 
 
-def cut_bytes(shape: Shape, sequences: int, context: int) -> float:
+def cut_bytes(shape: ModelShape, sequences: int, context: int) -> float:
     """Activations of one micro-batch at a cut, in 16 bit; as much comes back as gradients (AMP, arXiv:2210.07297)."""
     return HALF_BYTES * sequences * context * shape.width
 

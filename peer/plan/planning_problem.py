@@ -7,8 +7,8 @@ from functools import cached_property
 
 from peer.plan.coefficients import Coefficients
 from peer.plan.device_memory import device_bytes
-from peer.plan.model_shape import Shape
-from peer.plan.peer_set import Swarm
+from peer.plan.model_shape import ModelShape
+from peer.plan.peer_set import PeerSet
 from peer.plan.pessimistic_peers import worst_of
 from peer.plan.replicas import (
     Pipelines,
@@ -32,12 +32,12 @@ Kind = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class PlanningProblem:
     """A run, and the peers that there are for it."""
 
     spec: RunSpec
-    shape: Shape
-    swarm: Swarm
+    shape: ModelShape
+    swarm: PeerSet
     given: Coefficients
     worth: Quality = quality
     _replicas: dict[tuple[Kind, bool], Replicas] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -46,7 +46,7 @@ class Question:
     """What was found before."""
 
     @cached_property
-    def worst(self) -> Swarm | None:
+    def worst(self) -> PeerSet | None:
         """The peers behind slow lines where lines are only assumed; None if none are."""
         return worst_of(self.swarm)
 
@@ -76,7 +76,7 @@ class Question:
             self._replicas[key] = self._made(chosen, self.worst if worst and self.worst else self.swarm)
         return self._replicas[key]
 
-    def _made(self, chosen: Strategy, swarm: Swarm) -> Replicas:
+    def _made(self, chosen: Strategy, swarm: PeerSet) -> Replicas:
         spec = with_strategy(self.spec, chosen)
         if chosen.shards > 1:
             swarm = sharded_machines(self.shape, spec, swarm, self.given, chosen)

@@ -15,11 +15,11 @@ import numpy as np
 from peer.placement.layout_search import Effort
 from peer.placement.pairwise_network import Matrix, Network
 from peer.placement.place import place
-from peer.placement.stage_workload import Work
+from peer.placement.stage_workload import StageWorkload
 from peer.plan.coefficients import Coefficients
 from peer.plan.device_memory import most_blocks
-from peer.plan.model_shape import Shape, memory_of, stage_bytes
-from peer.plan.peer_set import Machine, Swarm
+from peer.plan.model_shape import ModelShape, memory_of, stage_bytes
+from peer.plan.peer_set import Machine, PeerSet
 from peer.plan.pipelined_replica import Stage, balanced, cut_bytes, have_room, pipeline_step_s, stage_layers
 from peer.plan.round_cost import step_seconds
 from peer.plan.sharded_replica import hierarchical, zero3
@@ -40,9 +40,9 @@ Rooms = Sequence[Sequence[int]]
 class Replicas:
     """What a strategy makes of some peers."""
 
-    shape: Shape
+    shape: ModelShape
     """What one peer averages."""
-    swarm: Swarm
+    swarm: PeerSet
     """The replicas, each as one peer."""
     pipelines: Pipelines = ()
     """Which peers each of them spans; empty if none spans any."""
@@ -51,8 +51,8 @@ class Replicas:
 
 
 def sharded_machines(
-    shape: Shape, spec: RunSpec, swarm: Swarm, given: Coefficients, chosen: Strategy
-) -> Swarm:  # fmt: skip
+    shape: ModelShape, spec: RunSpec, swarm: PeerSet, given: Coefficients, chosen: Strategy
+) -> PeerSet:  # fmt: skip
     """The same peers, each computing on several devices that talk to each other."""
     memory, many = memory_of(shape, spec), chosen.shards
     if chosen.inner_shards > 1:
@@ -72,17 +72,17 @@ def sharded_machines(
 # ---- pipelines ----
 
 
-def work_of(shape: Shape, spec: RunSpec, stages: int, fastest_s: float) -> Work:
+def work_of(shape: ModelShape, spec: RunSpec, stages: int, fastest_s: float) -> StageWorkload:
     """What a stage of this model sends, holds and computes; `fastest_s` is an inner step of the fastest peer alone."""
     whole = spec.inner.accumulation * cut_bytes(shape, spec.inner.sequences, spec.model.context)
-    return Work(
+    return StageWorkload(
         stages=stages, stage_bytes=stage_bytes(shape, spec, stages), cut_bytes=whole,
         sync_steps=spec.round.steps, stage_memory_bytes=memory_of(shape, spec).device / stages,
         compute_s=fastest_s / stages, micro_batches=spec.inner.accumulation,
     )  # fmt: skip
 
 
-def pipelines_of(shape: Shape, spec: RunSpec, swarm: Swarm, given: Coefficients, stages: int) -> Pipelines:
+def pipelines_of(shape: ModelShape, spec: RunSpec, swarm: PeerSet, given: Coefficients, stages: int) -> Pipelines:
     """Who makes a pipeline with whom, in which order, by the lines between them and their speeds (`placement.place`).
 
     All peers take part: `stages` divides their number. Memory is no matter here: a stage is cut to what a peer holds.
@@ -105,7 +105,7 @@ def dealt(room_bytes: Sequence[float], stages: int) -> Pipelines:
 
 
 def rooms_of(
-    shape: Shape, spec: RunSpec, chosen: Strategy, pipelines: Pipelines, room_bytes: Sequence[float]
+    shape: ModelShape, spec: RunSpec, chosen: Strategy, pipelines: Pipelines, room_bytes: Sequence[float]
 ) -> Rooms:  # fmt: skip
     """How many blocks each peer of each pipeline can hold; `room_bytes` is what the devices of each peer have."""
     known: dict[tuple[int, float], int] = {}
@@ -117,13 +117,13 @@ def rooms_of(
     return [[known[stage, room_bytes[peer]] for stage, peer in enumerate(peers)] for peers in pipelines]
 
 
-def all_fit(shape: Shape, rooms: Rooms) -> bool:
+def all_fit(shape: ModelShape, rooms: Rooms) -> bool:
     """Whether each pipeline holds the model."""
     return all(have_room(shape, each) for each in rooms)
 
 
 def as_replicas(
-    shape: Shape, spec: RunSpec, swarm: Swarm, given: Coefficients, pipelines: Pipelines,
+    shape: ModelShape, spec: RunSpec, swarm: PeerSet, given: Coefficients, pipelines: Pipelines,
     rooms: Rooms,
 ) -> Replicas:  # fmt: skip
     """Each pipeline as one peer, its blocks shared out by speed as far as memory allows.
@@ -153,19 +153,23 @@ def _between(matrix: Matrix, one: Sequence[int], other: Sequence[int]) -> float:
 
 
 def _cut(
-    shape: Shape, spec: RunSpec, swarm: Swarm, given: Coefficients, peers: Sequence[int], room: Sequence[int]
+    shape: ModelShape, spec: RunSpec, swarm: PeerSet, given: Coefficients, peers: Sequence[int], room: Sequence[int]
 ) -> tuple[Stage, ...]:  # fmt: skip
     each = [step_seconds(shape, spec, swarm.machines[peer], given, swarm) for peer in peers]
     return balanced(shape, [step_s / spec.inner.accumulation / shape.blocks for step_s in each], room)
 
 
-def _replica(shape: Shape, spec: RunSpec, swarm: Swarm, peers: Sequence[int], stages: Sequence[Stage]) -> Machine:
+def _replica(
+    shape: ModelShape, spec: RunSpec, swarm: PeerSet, peers: Sequence[int], stages: Sequence[Stage]
+) -> Machine:
     machines = [swarm.machines[peer] for peer in peers]
     transfer_s = swarm.network.transfer_s(cut_bytes(shape, spec.inner.sequences, spec.model.context))
     cuts = [float(transfer_s[one, other] + transfer_s[other, one]) for one, other in pairwise(peers)]
     first = machines[0]
     return Machine(
-        name=f"{first.name}+{len(peers) - 1}", step_s=pipeline_step_s(stages, cuts, spec.inner.accumulation),
+        name=f"{first.name}+{len(peers) - 1}",
+        step_s=pipeline_step_s(stages, cuts, spec.inner.accumulation),
         upload_mbps=min((m.upload_mbps for m in machines if m.upload_mbps), default=0.0),
-        download_mbps=min((m.download_mbps for m in machines if m.download_mbps), default=0.0), region=first.region,
-    )  # fmt: skip
+        download_mbps=min((m.download_mbps for m in machines if m.download_mbps), default=0.0),
+        region=first.region,
+    )

@@ -23,8 +23,8 @@ from statistics import fmean
 from peer.lifecycle.pace import MOST as MOST
 from peer.lifecycle.pace import reference, steps_at
 from peer.plan.coefficients import UNMEASURED, Coefficients
-from peer.plan.model_shape import Shape
-from peer.plan.peer_set import HOME_FLOPS, Machine, Swarm
+from peer.plan.model_shape import ModelShape
+from peer.plan.peer_set import HOME_FLOPS, Machine, PeerSet
 from peer.plan.round_traffic import Delays, Traffic, delays_of, line_s, traffic_of
 from peer.plan.waiting_time import gather_s
 from peer.spec import RunSpec
@@ -37,7 +37,7 @@ UNLIKELY_S = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class PhaseTimes:
     """Seconds from the freeze of the last peer to the next anchor, by phase."""
 
     freeze: float
@@ -74,7 +74,7 @@ class RoundCost:
     step_s: tuple[float, ...]
     tokens: float
     """Of all peers."""
-    agreement: Agreement
+    agreement: PhaseTimes
     traffic: Traffic
     waits_s: float
     """How much later than the first the last peer is ready that is waited for."""
@@ -91,7 +91,7 @@ class RoundCost:
         return fmean(self.exposed_s) / self.round_s
 
 
-def predict(shape: Shape, spec: RunSpec, swarm: Swarm, given: Coefficients) -> RoundCost:
+def predict(shape: ModelShape, spec: RunSpec, swarm: PeerSet, given: Coefficients) -> RoundCost:
     """The round that this swarm makes of this spec once the first rounds are over."""
     step_s = [step_seconds(shape, spec, machine, given, swarm) for machine in swarm.machines]
     traffic, delays = traffic_of(shape, spec, swarm), delays_of(swarm)
@@ -105,7 +105,7 @@ def predict(shape: Shape, spec: RunSpec, swarm: Swarm, given: Coefficients) -> R
 # ---- computation ----
 
 
-def step_seconds(shape: Shape, spec: RunSpec, machine: Machine, given: Coefficients, swarm: Swarm) -> float:
+def step_seconds(shape: ModelShape, spec: RunSpec, machine: Machine, given: Coefficients, swarm: PeerSet) -> float:
     """Of an inner step of one peer: as measured; else by its speed; else by the coefficients (ours, linear)."""
     inner = spec.inner
     tokens = inner.sequences * inner.accumulation * spec.model.context
@@ -122,7 +122,7 @@ def step_seconds(shape: Shape, spec: RunSpec, machine: Machine, given: Coefficie
     return alone * given.crowd(len(swarm), swarm.cores)
 
 
-def stolen_s(given: Coefficients, swarm: Swarm, agreed_s: float) -> float:
+def stolen_s(given: Coefficients, swarm: PeerSet, agreed_s: float) -> float:
     """What an agreement takes from the steps that are made beside it, where peers keep all cores of a machine busy.
 
     Ours. Nothing where the steps themselves were measured.
@@ -154,8 +154,8 @@ def steps_of(spec: RunSpec, step_s: Sequence[float]) -> list[float]:
 
 
 def agreement_of(
-    shape: Shape, spec: RunSpec, swarm: Swarm, given: Coefficients, traffic: Traffic, delays: Delays
-) -> Agreement:
+    shape: ModelShape, spec: RunSpec, swarm: PeerSet, given: Coefficients, traffic: Traffic, delays: Delays
+) -> PhaseTimes:
     """By phase: what the coefficients say, and delays and lines on top. One peer alone exchanges nothing."""
     members, crowd = len(swarm), given.crowd(len(swarm), swarm.cores)
     averaged = crowd * fmean(shape.fragment_parameters(spec.round.fragments))
@@ -169,11 +169,11 @@ def agreement_of(
         )  # fmt: skip
 
     if members == 1:
-        return Agreement(
+        return PhaseTimes(
             freeze=0, group=seconds("group"), send=0, judge=seconds("judge"), reduce=0, commit=seconds("commit"),
             apply=seconds("apply", crowd * shape.parameters),
         )  # fmt: skip
-    return Agreement(
+    return PhaseTimes(
         freeze=seconds("freeze", averaged) + delays.leader_s * (members - 1) / members,
         group=seconds("group") + 3 * delays.leader_s,
         send=seconds("send", averaged, line_s(traffic.send_wire_s, capped)) + delays.longest_s,
@@ -188,7 +188,7 @@ def agreement_of(
 
 
 def _waiting(
-    spec: RunSpec, swarm: Swarm, given: Coefficients, phases: Agreement, parts: Sequence[float],
+    spec: RunSpec, swarm: PeerSet, given: Coefficients, phases: PhaseTimes, parts: Sequence[float],
     step_s: Sequence[float], traffic: Traffic,
 ) -> RoundCost:  # fmt: skip
     """`none` and `layerwise`: the round is as long as the slowest that is waited for, and the agreement."""
@@ -223,7 +223,7 @@ def layerwise_s(apply_s: float, step_s: float) -> float:
 
 
 def _streaming(
-    spec: RunSpec, swarm: Swarm, given: Coefficients, phases: Agreement, parts: Sequence[float],
+    spec: RunSpec, swarm: PeerSet, given: Coefficients, phases: PhaseTimes, parts: Sequence[float],
     step_s: Sequence[float], traffic: Traffic,
 ) -> RoundCost:  # fmt: skip
     """Inner steps go on from freeze to apply, `round.delay` of them at most (arXiv:2501.18512, its tau).
@@ -263,7 +263,7 @@ def _streaming(
 
 
 def _cost(
-    spec: RunSpec, swarm: Swarm, given: Coefficients, phases: Agreement, traffic: Traffic, round_s: float,
+    spec: RunSpec, swarm: PeerSet, given: Coefficients, phases: PhaseTimes, traffic: Traffic, round_s: float,
     train_s: float, exposed_s: tuple[float, ...], steps: Sequence[float], step_s: Sequence[float], waits_s: float,
 ) -> RoundCost:  # fmt: skip
     deviation = 0.0 if swarm.steps_known else UNMEASURED * min(1.0, train_s / round_s)

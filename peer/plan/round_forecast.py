@@ -1,7 +1,8 @@
 """What the next round will take here, and whether this peer's part will be there in time: prediction beside fact.
 
 A peer knows its own machine and how fast the others say to be. What the formulas of `round_cost.py` are wrong by on
-these machines and lines shows in every round, as one factor; `Live` follows it by an exponential mean of its logarithm.
+these machines and lines shows in every round, as one factor; `RoundForecaster` follows it by an exponential mean of its
+logarithm.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from peer.plan.coefficients import UNMEASURED, Z90, Coefficients, shipped
-from peer.plan.model_shape import Shape, shape_of
+from peer.plan.model_shape import ModelShape, shape_of
 from peer.plan.peer_set import Machine, claimed_mbps, claimed_step_s, swarm_of
 from peer.plan.round_cost import predict
 from peer.protocol.block import NEVER, Update
@@ -36,7 +37,7 @@ MOST_FACTOR = 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fact:
+class ObservedRound:
     """What a round was, as this peer saw it."""
 
     round_s: float
@@ -46,18 +47,18 @@ class Fact:
     """How long after the first that was ready the others would have waited."""
 
 
-def fact_of(update: Update, peer: str, round_s: float) -> Fact:
+def fact_of(update: Update, peer: str, round_s: float) -> ObservedRound:
     """What a decided round says of one peer; who was waited for in vain came `MISSED` times as late."""
     patience_s = update.waited[0] / 1000 if update.waited else 0.0
     missed = any(about == peer and code == "ABSENT" for about, code, *_ in update.penalties) or any(
         member.peer == peer and row[0] == NEVER for member, row in zip(update.members, update.took, strict=False)
     )
     ready_s = MISSED * patience_s if missed else ready_after_s(update, peer)
-    return Fact(round_s=round_s, ready_s=ready_s, patience_s=patience_s)
+    return ObservedRound(round_s=round_s, ready_s=ready_s, patience_s=patience_s)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expected:
+class Forecast:
     """Of the round that is in training."""
 
     round_s: float
@@ -75,17 +76,17 @@ class Expected:
         return self.late_s is not None and self.late_s > -TIGHT * self.patience_s
 
 
-class Live:
+class RoundForecaster:
     """Follows one run at one peer. Pure: it is told what happened."""
 
-    def __init__(self, spec: RunSpec, shape: Shape | None = None, given: Coefficients | None = None) -> None:
+    def __init__(self, spec: RunSpec, shape: ModelShape | None = None, given: Coefficients | None = None) -> None:
         self._spec, self._shape, self._given = spec, shape or shape_of(spec), given or shipped()
         self._log_factor = 0.0
         self._variance = math.hypot(self._given.residual, UNMEASURED) ** 2
         self._learned = 0
         self._foretold_s: float | None = None
         """What the formulas alone said of the round in training."""
-        self._facts: deque[Fact] = deque(maxlen=LOOKED_AT)
+        self._facts: deque[ObservedRound] = deque(maxlen=LOOKED_AT)
 
     @property
     def factor(self) -> float:
@@ -95,7 +96,7 @@ class Live:
     def expect(
         self, mine: Machine, others: Sequence[float], delay_s: float, others_upload_bps: Sequence[int] = (),
         ids: Sequence[str] = (), delays_s: Mapping[frozenset[str], float] | None = None,
-    ) -> Expected:  # fmt: skip
+    ) -> Forecast:  # fmt: skip
         """Of the round that begins now. `others` are the tokens per second that other members say to make, 0 where one
         does not: it is taken to be as fast as this peer. `others_upload_bps` is what they say to send, 0 where one does
         not, and of as many as say so; that the two are not of the same peers in the same order makes no difference to
@@ -114,12 +115,12 @@ class Live:
         cost = predict(self._shape, self._spec, swarm, self._given)
         self._foretold_s = cost.round_s
         round_s, wide = self.factor * cost.round_s, math.exp(Z90 * math.sqrt(self._variance))
-        return Expected(
+        return Forecast(
             round_s=round_s, low_s=round_s / wide, high_s=round_s * wide, late_s=self._late_s(),
             patience_s=self._facts[-1].patience_s if self._facts else 0.0,
         )  # fmt: skip
 
-    def learn(self, fact: Fact) -> None:
+    def learn(self, fact: ObservedRound) -> None:
         """A round is over. One that was not foretold (this peer had just come) teaches only when its part was there."""
         self._facts.append(fact)
         if self._foretold_s is None or fact.round_s <= 0:
@@ -143,7 +144,7 @@ class Live:
         return median(fact.ready_s - fact.patience_s for fact in self._facts)
 
 
-def remedy(spec: RunSpec, expected: Expected, step_s: float, steps: int, settings: Mapping[str, Any]) -> str:
+def remedy(spec: RunSpec, expected: Forecast, step_s: float, steps: int, settings: Mapping[str, Any]) -> str:
     """What its owner can do about a part that is late or nearly so, in words; `steps` of `step_s` are this peer's part.
 
     Empty if nothing needs to be done.
@@ -171,7 +172,7 @@ def _down(seconds: float) -> float:
     return float(math.floor(seconds * 10**digits) / 10**digits)
 
 
-def in_words(expected: Expected) -> str:
+def in_words(expected: Forecast) -> str:
     """One line for people."""
     text = f"a round of about {expected.round_s:.0f} s ({expected.low_s:.0f} to {expected.high_s:.0f})"
     if expected.late_s is None:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peer.codec.codec import Codec
-from peer.plan.model_shape import Shape
-from peer.plan.peer_set import FASTEST_BPS, Swarm
+from peer.plan.model_shape import ModelShape
+from peer.plan.peer_set import FASTEST_BPS, PeerSet
 from peer.protocol.layout import assign, cut, divide, shares_of
 from peer.spec import RunSpec
 
@@ -81,7 +81,7 @@ class Traffic:
     """Small frames, by all members together."""
 
 
-def traffic_of(shape: Shape, spec: RunSpec, swarm: Swarm) -> Traffic:
+def traffic_of(shape: ModelShape, spec: RunSpec, swarm: PeerSet) -> Traffic:
     """Of a round of all peers of a swarm, with the wire and the fragments of a spec."""
     return _traffic_of(
         shape, swarm, spec.codec.wire, spec.codec.part_elements, spec.round.fragments, spec.round.audit
@@ -90,7 +90,7 @@ def traffic_of(shape: Shape, spec: RunSpec, swarm: Swarm) -> Traffic:
 
 @lru_cache(maxsize=64)
 def _traffic_of(
-    shape: Shape, swarm: Swarm, wire: str, part_elements: int, fragments: int, audit: float
+    shape: ModelShape, swarm: PeerSet, wire: str, part_elements: int, fragments: int, audit: float
 ) -> Traffic:  # fmt: skip
     members = len(swarm)
     if members == 1:
@@ -114,7 +114,7 @@ def _traffic_of(
     )  # fmt: skip
 
 
-def _shares(swarm: Swarm) -> tuple[int, ...]:
+def _shares(swarm: PeerSet) -> tuple[int, ...]:
     """In 32nds of the largest: lines are measured anew in every round, and hardly differ."""
     shares = shares_of([round(min(machine.upload_bps, FASTEST_BPS)) for machine in swarm.machines])
     return tuple(max(1, round(32 * share / max(shares))) for share in shares)
@@ -183,7 +183,7 @@ class Delays:
     """Between the two that are farthest apart."""
 
 
-def delays_of(swarm: Swarm) -> Delays:
+def delays_of(swarm: PeerSet) -> Delays:
     """Zero of a peer alone."""
     if len(swarm) == 1:
         return Delays(leader_s=0.0, longest_s=0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from peer.plan.model_shape import FLOAT32_BYTES, Memory, Shape
+from peer.plan.model_shape import FLOAT32_BYTES, MemoryFootprint, ModelShape
 
 HALF_BYTES = 2
 SLOWER_TOGETHER = 1.1
@@ -32,7 +32,7 @@ class Sharded:
         return compute_s + max(0.0, SLOWER_TOGETHER * talk_s - compute_s)
 
 
-def zero3(shape: Shape, memory: Memory, devices: int, accumulation: int = 1) -> Sharded:
+def zero3(shape: ModelShape, memory: MemoryFootprint, devices: int, accumulation: int = 1) -> Sharded:
     """ZeRO-3 (arXiv:1910.02054): parameters, gradients and moments are all cut into `devices`.
 
     Each micro-batch gathers M twice, forward and backward; gradients are scattered at each, M. So 3 M of an inner step
@@ -48,8 +48,8 @@ def zero3(shape: Shape, memory: Memory, devices: int, accumulation: int = 1) -> 
 
 
 def hierarchical(
-    shape: Shape,
-    memory: Memory,
+    shape: ModelShape,
+    memory: MemoryFootprint,
     devices: int,
     inner: int,
     accumulation: int = 1,

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Literal
 
 from peer.codec.codec import Codec
-from peer.plan.model_shape import Shape
+from peer.plan.model_shape import ModelShape
 from peer.spec import RunSpec
 
 DILOCO_STEPS = 500
@@ -149,6 +149,6 @@ def quality(chosen: Strategy, steps: float) -> float:
     return 1.0 / (ratio * delayed * bytes_ratio)
 
 
-def fits_layers(shape: Shape, chosen: Strategy) -> bool:
+def fits_layers(shape: ModelShape, chosen: Strategy) -> bool:
     """Whether there are as many layers as fragments, where a stage of a pipeline has its share of the layers."""
     return chosen.fragments <= -(-len(shape.layers) // chosen.stages)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from dht.errors import BadInput
-from peer.plan.peer_set import Machine, Swarm
-from peer.plan.planning_problem import GB, Question
+from peer.plan.peer_set import Machine, PeerSet
+from peer.plan.planning_problem import GB, PlanningProblem
 from peer.plan.round_cost import RoundCost, step_seconds, step_tokens
 from peer.plan.sharded_replica import inner_sizes
 from peer.plan.strategy import (
@@ -47,7 +47,7 @@ MOST_STAGES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranked:
+class RankedStrategy:
     """A strategy with what it comes to."""
 
     strategy: Strategy
@@ -56,10 +56,10 @@ class Ranked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class SearchOutcome:
     """What a search found."""
 
-    ranked: tuple[Ranked, ...]
+    ranked: tuple[RankedStrategy, ...]
     """The best first: of strategies that differ in codec, pace and micro-batches alone the best one, none that was
     pruned."""
     tried: int
@@ -70,11 +70,11 @@ class Choice:
     """Of these, those that fit on some peer's device not."""
 
     @property
-    def best(self) -> Ranked:
+    def best(self) -> RankedStrategy:
         return self.ranked[0]
 
 
-def enumerate_strategies(question: Question, *, spans: bool = False) -> list[Strategy]:
+def enumerate_strategies(question: PlanningProblem, *, spans: bool = False) -> list[Strategy]:
     """All strategies whose numbers divide; with `spans` also those that no run of today can be set up with.
 
     One peer alone has no exchange to hide and none to divide.
@@ -114,7 +114,7 @@ def _micro_batches(batch: int) -> list[tuple[int, int]]:
     return [(batch // count, count) for count in range(1, batch + 1) if batch % count == 0]
 
 
-def paces_to_try(question: Question) -> list[Pace]:
+def paces_to_try(question: PlanningProblem) -> list[Pace]:
     """Of peers that are not alike in speed, H steps for all and a share of them by speed. The spec's own comes first.
 
     A round by time stays one: how long it takes is what its organiser chose, and H says little of it.
@@ -125,14 +125,14 @@ def paces_to_try(question: Question) -> list[Pace]:
     return ["steps", "speed"] if given == "steps" else ["speed", "steps"]
 
 
-def _shards(swarm: Swarm) -> list[tuple[int, int]]:
+def _shards(swarm: PeerSet) -> list[tuple[int, int]]:
     """(devices, inner group) that every peer can have."""
     devices = min(machine.devices for machine in swarm.machines)
     counts = [count for count in range(1, devices + 1) if devices % count == 0]
     return [(1, 1), *((count, inner) for count in counts if count > 1 for inner in (1, *inner_sizes(count)))]
 
 
-def _stages(question: Question) -> list[int]:
+def _stages(question: PlanningProblem) -> list[int]:
     peers = len(question.swarm)
     return [count for count in range(1, min(peers, question.shape.blocks, MOST_STAGES) + 1) if peers % count == 0]
 
@@ -140,7 +140,7 @@ def _stages(question: Question) -> list[int]:
 # ---- prune ----
 
 
-def undominated(question: Question, strategies: Iterable[Strategy]) -> list[Strategy]:
+def undominated(question: PlanningProblem, strategies: Iterable[Strategy]) -> list[Strategy]:
     """Without those that no formula makes faster than another one, which is worth no less and differs in this alone.
 
     Fewer bytes per parameter, where a round waits for them: one that is overdue while peers train on has more steps.
@@ -158,7 +158,7 @@ def undominated(question: Question, strategies: Iterable[Strategy]) -> list[Stra
     ]
 
 
-def _dominates(question: Question, one: Strategy, other: Strategy) -> bool:
+def _dominates(question: PlanningProblem, one: Strategy, other: Strategy) -> bool:
     """Whether `one` can be no worse than `other`, and is less in one thing at least; both make rounds of one kind."""
     mine, theirs = _costs(question, one), _costs(question, other)
     waits, worth = one.overlap != "streaming" or mine[0] == theirs[0], question.worth
@@ -167,18 +167,18 @@ def _dominates(question: Question, one: Strategy, other: Strategy) -> bool:
     return less and waits and batches and worth(one, one.steps) >= worth(other, other.steps)
 
 
-def _costs(question: Question, chosen: Strategy) -> tuple[float, tuple[bool, int]]:
+def _costs(question: PlanningProblem, chosen: Strategy) -> tuple[float, tuple[bool, int]]:
     return bytes_per_parameter(chosen.wire), _cut(question, chosen)
 
 
-def _cut(question: Question, chosen: Strategy) -> tuple[bool, int]:
+def _cut(question: PlanningProblem, chosen: Strategy) -> tuple[bool, int]:
     """By how much a batch is cut: fewer micro-batches are better. Where steps were measured, none is known to be faster
     than the spec's, which comes first then."""
     as_measured = question.measured and chosen.shards == chosen.stages == 1
     return as_measured and chosen.accumulation != question.spec.inner.accumulation, chosen.accumulation
 
 
-def most_score(question: Question, chosen: Strategy) -> float:
+def most_score(question: PlanningProblem, chosen: Strategy) -> float:
     """No more than this, since inner steps take their time: every replica computes and nobody waits."""
     spec, made = with_strategy(question.spec, chosen), question.replicas(chosen)
     rates = (
@@ -190,7 +190,7 @@ def most_score(question: Question, chosen: Strategy) -> float:
 # ---- search ----
 
 
-def search(question: Question, *, spans: bool = False, keep: int = 12) -> Choice:
+def search(question: PlanningProblem, *, spans: bool = False, keep: int = 12) -> SearchOutcome:
     """The best strategies, in order. Raises BadInput if none fits the peers' memory."""
     everything = enumerate_strategies(question, spans=spans)
     fitting = [chosen for chosen in everything if question.fits(chosen)]
@@ -198,10 +198,10 @@ def search(question: Question, *, spans: bool = False, keep: int = 12) -> Choice
         raise BadInput(_too_large(question, everything))
     left = undominated(question, fitting)
     bounds = {chosen: most_score(question, chosen) for chosen in left}
-    ranked: list[Ranked] = []
+    ranked: list[RankedStrategy] = []
     tried = 0
 
-    def place(one: Ranked) -> tuple[object, ...]:
+    def place(one: RankedStrategy) -> tuple[object, ...]:
         """Of equal scores fewer bytes come first, then fewer parts of everything."""
         each, up_bytes = one.strategy, one.cost.traffic.up_bytes
         return -one.score, up_bytes, OVERLAPS.index(each.overlap), each.fragments, _cut(question, each)
@@ -211,34 +211,34 @@ def search(question: Question, *, spans: bool = False, keep: int = 12) -> Choice
             break  # all that follow are bounded by less
         tried += 1
         cost = question.expected(chosen)
-        one = Ranked(strategy=chosen, cost=cost, score=question.score(chosen, cost))
+        one = RankedStrategy(strategy=chosen, cost=cost, score=question.score(chosen, cost))
         ranked = _unlike(sorted([*ranked, one], key=place))[:keep]
     found = tuple(evaluate(question, one.strategy) for one in ranked)
-    return Choice(
+    return SearchOutcome(
         ranked=found, tried=tried, considered=len(everything), too_large=len(everything) - len(fitting)
     )  # fmt: skip
 
 
-def evaluate(question: Question, chosen: Strategy) -> Ranked:
+def evaluate(question: PlanningProblem, chosen: Strategy) -> RankedStrategy:
     """What one strategy comes to."""
     cost = question.predict(chosen)
-    return Ranked(strategy=chosen, cost=cost, score=question.score(chosen, cost))
+    return RankedStrategy(strategy=chosen, cost=cost, score=question.score(chosen, cost))
 
 
-def _unlike(ranked: Sequence[Ranked]) -> list[Ranked]:
+def _unlike(ranked: Sequence[RankedStrategy]) -> list[RankedStrategy]:
     """Without those that differ in codec, pace and micro-batches alone from a better one."""
-    found: dict[Strategy, Ranked] = {}
+    found: dict[Strategy, RankedStrategy] = {}
     for one in ranked:
         found.setdefault(replace(one.strategy, wire="int4", pace="steps", sequences=1, accumulation=1), one)
     return list(found.values())
 
 
-def as_it_stands(question: Question) -> Ranked:
+def as_it_stands(question: PlanningProblem) -> RankedStrategy:
     """The spec unchanged."""
     return evaluate(question, strategy_of(question.spec))
 
 
-def _too_large(question: Question, everything: Sequence[Strategy]) -> str:
+def _too_large(question: PlanningProblem, everything: Sequence[Strategy]) -> str:
     least = min(everything, key=question.device_bytes)
     smallest = min((machine for machine in question.swarm.machines if machine.memory_gb), key=_memory)
     needed = question.device_bytes(least) / GB

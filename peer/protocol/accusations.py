@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from peer.protocol.block import MAX_PARTS, Measurements
+from peer.protocol.block import MAX_PARTS, SignedNorms
 from peer.protocol.encoding import DIGEST_BYTES, integer, octets, row
-from peer.protocol.messages import MeanSent, Message, Place
+from peer.protocol.messages import BallotId, MeanData, Message
 
 
 @dataclass(frozen=True, slots=True)
-class Proof(Message):
+class EquivocationProof(Message):
     """Two updates, each with the signature of the coordinator that proposed both in one ballot."""
 
     code = 31
     cap_bytes = 1 << 10
-    place: Place
+    place: BallotId
     first: tuple[bytes, bytes]
     second: tuple[bytes, bytes]
 
@@ -28,49 +28,49 @@ class Proof(Message):
         return (self.place.packed(), self.first, self.second)
 
     @classmethod
-    def unpacked(cls, value: Any) -> Proof:
+    def unpacked(cls, value: Any) -> EquivocationProof:
         place, first, second = row(value, 3)
-        return cls(Place.unpacked(place), _proposed(first), _proposed(second))
+        return cls(BallotId.unpacked(place), _proposed(first), _proposed(second))
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict(Message):
+class MeanConflict(Message):
     """Member to members: a mean that I got, without its bytes, which is not the one that is proposed."""
 
     code = 19
     cap_bytes = 1 << 11
-    place: Place
-    mean: MeanSent
+    place: BallotId
+    mean: MeanData
 
     def packed(self) -> tuple[Any, ...]:
         return (self.place.packed(), replace(self.mean, payload=b"").packed())
 
     @classmethod
-    def unpacked(cls, value: Any) -> Conflict:
+    def unpacked(cls, value: Any) -> MeanConflict:
         place, packed = row(value, 2)
-        mean = MeanSent.unpacked(packed)
+        mean = MeanData.unpacked(packed)
         if mean.payload:
             raise ValueError("expected a mean without its bytes")
-        return cls(Place.unpacked(place), mean)
+        return cls(BallotId.unpacked(place), mean)
 
 
 @dataclass(frozen=True, slots=True)
-class Objection(Message):
+class NormDispute(Message):
     """Member to members: what this reducer signed of me for this layer is wrong; the parts follow."""
 
     code = 20
     cap_bytes = 4 << 20
-    place: Place
-    measurements: Measurements
+    place: BallotId
+    measurements: SignedNorms
     layer: int
 
     def packed(self) -> tuple[Any, ...]:
         return (self.place.packed(), self.measurements.packed(), self.layer)
 
     @classmethod
-    def unpacked(cls, value: Any) -> Objection:
+    def unpacked(cls, value: Any) -> NormDispute:
         place, measurements, layer = row(value, 3)
-        return cls(Place.unpacked(place), Measurements.unpacked(measurements), integer(layer, 0, MAX_PARTS))
+        return cls(BallotId.unpacked(place), SignedNorms.unpacked(measurements), integer(layer, 0, MAX_PARTS))
 
 
 def _proposed(value: Any) -> tuple[bytes, bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from peer.aggregation.peer_history import Record
+from peer.aggregation.peer_history import PeerHistory
 from peer.protocol.electorate import Keys, digest_of
 from peer.protocol.encoding import (
     DIGEST_BYTES,
@@ -56,7 +56,7 @@ NOT_AWAITED = NEVER - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Pledge:
+class ContributionHeader:
     """What a member puts in for one anchor, signed before anything is sent.
 
     `root` is the Merkle root over its encoded parts; empty for a member that has nothing to give
@@ -80,7 +80,7 @@ class Pledge:
     def payload(self) -> bytes:
         return pack(self.packed()[1:-1])
 
-    def signed(self, keys: Keys) -> Pledge:
+    def signed(self, keys: Keys) -> ContributionHeader:
         return replace(self, signature=keys.sign("pledge", self.payload()))
 
     def genuine(self, keys: Keys) -> bool:
@@ -103,7 +103,7 @@ class Pledge:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NormRow:
     """What a reducer measured of one layer: over the parts of it that it reduces, decoded, for each member.
 
     All are float32 by their bits, so that they are integers in a signed message: squares of the L2 norm (0 where
@@ -129,7 +129,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurements:
+class SignedNorms:
     """Whose bytes a reducer holds, per part (bits over the members), and what it measured of them, per layer.
 
     Signed for an anchor, a ballot and a list of members: they stand in the update, where anybody can compute from
@@ -138,17 +138,17 @@ class Measurements:
 
     reducer: str
     received: tuple[tuple[int, int], ...]
-    rows: tuple[Row, ...] = ()
+    rows: tuple[NormRow, ...] = ()
     signature: bytes = b""
 
-    def payload(self, anchor: bytes, ballot: int, members: tuple[Pledge, ...]) -> bytes:
+    def payload(self, anchor: bytes, ballot: int, members: tuple[ContributionHeader, ...]) -> bytes:
         names = tuple((pledge.peer, pledge.root) for pledge in members)
         return pack((anchor, ballot, names, self.received, tuple(row.packed() for row in self.rows)))
 
-    def signed(self, keys: Keys, anchor: bytes, ballot: int, members: tuple[Pledge, ...]) -> Measurements:
+    def signed(self, keys: Keys, anchor: bytes, ballot: int, members: tuple[ContributionHeader, ...]) -> SignedNorms:
         return replace(self, signature=keys.sign("norms", self.payload(anchor, ballot, members)))
 
-    def genuine(self, keys: Keys, anchor: bytes, ballot: int, members: tuple[Pledge, ...]) -> bool:
+    def genuine(self, keys: Keys, anchor: bytes, ballot: int, members: tuple[ContributionHeader, ...]) -> bool:
         return keys.verify(self.reducer, "norms", self.payload(anchor, ballot, members), self.signature)
 
     def packed(self) -> tuple[Any, ...]:
@@ -159,7 +159,7 @@ class Measurements:
         reducer, received, measured, signature = row(value, 4)
         return cls(
             text(reducer), tuple(_received(item) for item in rows(received, MAX_PARTS)),
-            tuple(Row.unpacked(item) for item in rows(measured, MAX_PARTS)), octets(signature, 64),
+            tuple(NormRow.unpacked(item) for item in rows(measured, MAX_PARTS)), octets(signature, 64),
         )  # fmt: skip
 
 
@@ -180,7 +180,7 @@ class Update:
     parent: bytes
     round: int
     time: int
-    members: tuple[Pledge, ...]
+    members: tuple[ContributionHeader, ...]
     elect: tuple[str, ...]
     parts: tuple[bytes, ...]
     contributors: tuple[int, ...]
@@ -195,8 +195,8 @@ class Update:
     """Empty if nothing is scaled."""
     pulls: tuple[int, ...] = ()
     """Empty if there are none."""
-    measured: tuple[Measurements, ...] = ()
-    records: tuple[Record, ...] = ()
+    measured: tuple[SignedNorms, ...] = ()
+    records: tuple[PeerHistory, ...] = ()
     _bytes: bytes = field(default=b"", init=False, repr=False, compare=False)
     """Once they were asked for."""
     _digest: bytes = field(default=b"", init=False, repr=False, compare=False)
@@ -251,7 +251,7 @@ class Update:
             parent, round, time, members, elect, parts, contributors, weights, penalties, weight, ballot, coordinator,
             waited, took, scales, pulls, measured, records,
         ) = row(value, 18)  # fmt: skip
-        pledges = tuple(Pledge.unpacked(item) for item in rows(members, MAX_MEMBERS))
+        pledges = tuple(ContributionHeader.unpacked(item) for item in rows(members, MAX_MEMBERS))
         return cls(
             octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), pledges,
             tuple(text(peer) for peer in rows(elect, MAX_MEMBERS)),
@@ -261,8 +261,8 @@ class Update:
             tuple(_penalty(item) for item in rows(penalties, MAX_PENALTIES)),
             integer(weight, 0), integer(ballot, 0, MAX_BALLOT), text(coordinator),
             _times(waited), _took(took, len(pledges)), _shares(scales), _shares(pulls),
-            tuple(Measurements.unpacked(item) for item in rows(measured, MAX_MEMBERS)),
-            tuple(Record.unpacked(item) for item in rows(records, MAX_RECORDS)),
+            tuple(SignedNorms.unpacked(item) for item in rows(measured, MAX_MEMBERS)),
+            tuple(PeerHistory.unpacked(item) for item in rows(records, MAX_RECORDS)),
         )  # fmt: skip
 
 
@@ -340,7 +340,7 @@ class Block:
         )  # fmt: skip
 
 
-def givers(members: tuple[Pledge, ...]) -> int:
+def givers(members: tuple[ContributionHeader, ...]) -> int:
     """One bit per member that pledged parts."""
     return sum(1 << index for index, pledge in enumerate(members) if pledge.root)
 
@@ -354,7 +354,7 @@ def discount(staleness: int, max_staleness: int) -> int:
     return WEIGHT_ONE * 8 // (8 + max(0, staleness - 2)) if staleness <= max_staleness else 0
 
 
-def token_share(pledge: Pledge, tokens_cap: int, max_staleness: int) -> int:
+def token_share(pledge: ContributionHeader, tokens_cap: int, max_staleness: int) -> int:
     """What a member's contribution weighs by tokens and age, in no unit: 0 if it gave nothing."""
     return min(pledge.tokens, tokens_cap) * discount(pledge.staleness, max_staleness) if pledge.root else 0
 

@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
-from peer.protocol.accusations import Conflict, Objection, Proof
+from peer.protocol.accusations import EquivocationProof, MeanConflict, NormDispute
 from peer.protocol.encoding import pack, unpack
 from peer.protocol.messages import (
-    BytesSent,
-    ChainSent,
-    Fetch,
-    Get,
-    HeadSent,
-    MeanSent,
+    Blocks,
+    GetBlocks,
+    GetMeans,
+    GetObjects,
+    Heartbeat,
+    MeanData,
     Message,
     Nack,
     Norms,
-    PartSent,
+    NormTable,
+    ObjectData,
+    PartData,
     Prepare,
     Promise,
     Propose,
-    Redo,
-    Show,
+    Reassign,
+    ShowInputs,
     Start,
-    Table,
-    Voted,
-    Want,
+    VoteCast,
 )
 
 _TYPES: dict[int, type[Message]] = {
     kind.code: kind
     for kind in (
-        Prepare, Promise, Nack, Start, PartSent, Norms, Table, MeanSent, Want, Redo, Show, Propose, Voted, Fetch,
-        BytesSent, Get, ChainSent, HeadSent, Proof, Conflict, Objection,
+        Prepare,
+        Promise,
+        Nack,
+        Start,
+        PartData,
+        Norms,
+        NormTable,
+        MeanData,
+        GetMeans,
+        Reassign,
+        ShowInputs,
+        Propose,
+        VoteCast,
+        GetObjects,
+        ObjectData,
+        GetBlocks,
+        Blocks,
+        Heartbeat,
+        EquivocationProof,
+        MeanConflict,
+        NormDispute,
     )
-}  # fmt: skip
+}
 
 
 def encode(message: Message) -> bytes:

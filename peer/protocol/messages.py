@@ -16,8 +16,8 @@ from peer.protocol.block import (  # fmt: skip
     MAX_MEMBERS,
     MAX_PARTS,
     Block,
-    Measurements,
-    Pledge,
+    ContributionHeader,
+    SignedNorms,
     Update,
     Vote,
     peers,
@@ -34,7 +34,7 @@ FETCH_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BallotId:
     """Where in the run a message belongs."""
 
     anchor: bytes
@@ -74,7 +74,7 @@ class Prepare(Message):
 
     code = 1
     cap_bytes = 1 << 13
-    place: Place
+    place: BallotId
     electorate: tuple[str, ...] = ()
 
     def packed(self) -> tuple[Any, ...]:
@@ -83,7 +83,7 @@ class Prepare(Message):
     @classmethod
     def unpacked(cls, value: Any) -> Prepare:
         place, electorate = row(value, 2)
-        return cls(Place.unpacked(place), peers(electorate))
+        return cls(BallotId.unpacked(place), peers(electorate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class Promise(Message):
 
     code = 2
     cap_bytes = 1 << 16
-    place: Place
-    pledge: Pledge
+    place: BallotId
+    pledge: ContributionHeader
     accepted: tuple[int, bytes] | None = None
     other: tuple[int, bytes] | None = None
 
@@ -106,7 +106,7 @@ class Promise(Message):
     @classmethod
     def unpacked(cls, value: Any) -> Promise:
         place, pledge, accepted, other = row(value, 4)
-        return cls(Place.unpacked(place), Pledge.unpacked(pledge), _accepted(accepted), _accepted(other))
+        return cls(BallotId.unpacked(place), ContributionHeader.unpacked(pledge), _accepted(accepted), _accepted(other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Nack(Message):
 
     code = 3
     cap_bytes = 1 << 10
-    place: Place
+    place: BallotId
     promised: int
 
     def packed(self) -> tuple[Any, ...]:
@@ -124,7 +124,7 @@ class Nack(Message):
     @classmethod
     def unpacked(cls, value: Any) -> Nack:
         place, promised = row(value, 2)
-        return cls(Place.unpacked(place), integer(promised, 0, MAX_BALLOT))
+        return cls(BallotId.unpacked(place), integer(promised, 0, MAX_BALLOT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,8 @@ class Start(Message):
 
     code = 4
     cap_bytes = 4 << 20
-    place: Place
-    pledges: tuple[Pledge, ...]
+    place: BallotId
+    pledges: tuple[ContributionHeader, ...]
 
     def packed(self) -> tuple[Any, ...]:
         return (self.place.packed(), tuple(pledge.packed() for pledge in self.pledges))
@@ -142,11 +142,13 @@ class Start(Message):
     @classmethod
     def unpacked(cls, value: Any) -> Start:
         place, pledges = row(value, 2)
-        return cls(Place.unpacked(place), tuple(Pledge.unpacked(item) for item in rows(pledges, MAX_MEMBERS)))
+        return cls(
+            BallotId.unpacked(place), tuple(ContributionHeader.unpacked(item) for item in rows(pledges, MAX_MEMBERS))
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class PartSent(Message):
+class PartData(Message):
     """X: one encoded part of a member's contribution, with its path to the pledged root.
 
     `giver` is empty if it is the sender's own; an auditor passes on what others gave it. Attempt 2 is evidence
@@ -155,7 +157,7 @@ class PartSent(Message):
 
     code = 5
     cap_bytes = (16 << 20) + (1 << 12)
-    place: Place
+    place: BallotId
     attempt: int
     part: int
     path: tuple[bytes, ...]
@@ -166,10 +168,10 @@ class PartSent(Message):
         return (self.place.packed(), self.attempt, self.part, self.path, self.payload, self.giver)
 
     @classmethod
-    def unpacked(cls, value: Any) -> PartSent:
+    def unpacked(cls, value: Any) -> PartData:
         place, attempt, part, path, payload, giver = row(value, 6)
         return cls(
-            Place.unpacked(place), integer(attempt, 0, 2), integer(part, 0, MAX_PARTS), blobs(path, 17),
+            BallotId.unpacked(place), integer(attempt, 0, 2), integer(part, 0, MAX_PARTS), blobs(path, 17),
             octets(payload), text(giver),
         )  # fmt: skip
 
@@ -180,8 +182,8 @@ class Norms(Message):
 
     code = 6
     cap_bytes = 4 << 20
-    place: Place
-    measurements: Measurements
+    place: BallotId
+    measurements: SignedNorms
 
     def packed(self) -> tuple[Any, ...]:
         return (self.place.packed(), self.measurements.packed())
@@ -189,29 +191,29 @@ class Norms(Message):
     @classmethod
     def unpacked(cls, value: Any) -> Norms:
         place, measurements = row(value, 2)
-        return cls(Place.unpacked(place), Measurements.unpacked(measurements))
+        return cls(BallotId.unpacked(place), SignedNorms.unpacked(measurements))
 
 
 @dataclass(frozen=True, slots=True)
-class Table(Message):
+class NormTable(Message):
     """Coordinator to members: all signed measurements, so that everyone computes the same weights."""
 
     code = 7
     cap_bytes = 8 << 20
-    place: Place
-    measured: tuple[Measurements, ...]
+    place: BallotId
+    measured: tuple[SignedNorms, ...]
 
     def packed(self) -> tuple[Any, ...]:
         return (self.place.packed(), tuple(item.packed() for item in self.measured))
 
     @classmethod
-    def unpacked(cls, value: Any) -> Table:
+    def unpacked(cls, value: Any) -> NormTable:
         place, measured = row(value, 2)
-        return cls(Place.unpacked(place), tuple(Measurements.unpacked(item) for item in rows(measured, MAX_MEMBERS)))
+        return cls(BallotId.unpacked(place), tuple(SignedNorms.unpacked(item) for item in rows(measured, MAX_MEMBERS)))
 
 
 @dataclass(frozen=True, slots=True)
-class MeanSent(Message):
+class MeanData(Message):
     """MEAN: the encoded mean of one part, the same bytes to all members.
 
     Without bytes it is the word of an auditor to the coordinator: what this part comes to when it is reduced again.
@@ -219,7 +221,7 @@ class MeanSent(Message):
 
     code = 8
     cap_bytes = (16 << 20) + (1 << 12)
-    place: Place
+    place: BallotId
     attempt: int
     part: int
     reducer: str
@@ -233,7 +235,7 @@ class MeanSent(Message):
     def signed_payload(self) -> bytes:
         return pack((self.place.packed(), self.attempt, self.part, self.contributors, self.digest, self.basis))
 
-    def signed(self, keys: Keys) -> MeanSent:
+    def signed(self, keys: Keys) -> MeanData:
         return replace(self, signature=keys.sign("mean", self.signed_payload()))
 
     def genuine(self, keys: Keys) -> bool:
@@ -246,67 +248,67 @@ class MeanSent(Message):
         )  # fmt: skip
 
     @classmethod
-    def unpacked(cls, value: Any) -> MeanSent:
+    def unpacked(cls, value: Any) -> MeanData:
         place, attempt, part, reducer, contributors, digest, signature, payload, basis = row(value, 9)
         return cls(
-            Place.unpacked(place), integer(attempt, 0, 1), integer(part, 0, MAX_PARTS), text(reducer),
+            BallotId.unpacked(place), integer(attempt, 0, 1), integer(part, 0, MAX_PARTS), text(reducer),
             integer(contributors, 0, ALL_MEMBERS), octets(digest, DIGEST_BYTES),
             octets(signature, 64), octets(payload), octets(basis, most=DIGEST_BYTES),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Want(Message):
+class GetMeans(Message):
     """Coordinator to members: send me the means of these parts if you have them."""
 
     code = 9
-    place: Place
+    place: BallotId
     parts: tuple[int, ...]
 
     def packed(self) -> tuple[Any, ...]:
         return (self.place.packed(), self.parts)
 
     @classmethod
-    def unpacked(cls, value: Any) -> Want:
+    def unpacked(cls, value: Any) -> GetMeans:
         place, parts = row(value, 2)
-        return cls(Place.unpacked(place), tuple(integer(part, 0, MAX_PARTS) for part in rows(parts, MAX_PARTS)))
+        return cls(BallotId.unpacked(place), tuple(integer(part, 0, MAX_PARTS) for part in rows(parts, MAX_PARTS)))
 
 
 @dataclass(frozen=True, slots=True)
-class Redo(Message):
+class Reassign(Message):
     """Coordinator to members: send these parts to these reducers too; nobody has a mean of them."""
 
     code = 17
     cap_bytes = 8 << 20
-    place: Place
+    place: BallotId
     parts: tuple[tuple[int, str], ...]
 
     def packed(self) -> tuple[Any, ...]:
         return (self.place.packed(), self.parts)
 
     @classmethod
-    def unpacked(cls, value: Any) -> Redo:
+    def unpacked(cls, value: Any) -> Reassign:
         place, parts = row(value, 2)
         pairs = (row(item, 2) for item in rows(parts, MAX_PARTS))
-        return cls(Place.unpacked(place), tuple((integer(part, 0, MAX_PARTS), text(peer)) for part, peer in pairs))
+        return cls(BallotId.unpacked(place), tuple((integer(part, 0, MAX_PARTS), text(peer)) for part, peer in pairs))
 
 
 @dataclass(frozen=True, slots=True)
-class Show(Message):
+class ShowInputs(Message):
     """Coordinator to an auditor: your digest of this part is not the mean's; send me the bytes you counted."""
 
     code = 18
     cap_bytes = 1 << 10
-    place: Place
+    place: BallotId
     part: int
 
     def packed(self) -> tuple[Any, ...]:
         return (self.place.packed(), self.part)
 
     @classmethod
-    def unpacked(cls, value: Any) -> Show:
+    def unpacked(cls, value: Any) -> ShowInputs:
         place, part = row(value, 2)
-        return cls(Place.unpacked(place), integer(part, 0, MAX_PARTS))
+        return cls(BallotId.unpacked(place), integer(part, 0, MAX_PARTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +317,7 @@ class Propose(Message):
 
     code = 10
     cap_bytes = 8 << 20
-    place: Place
+    place: BallotId
     update: Update
     signature: bytes
 
@@ -325,29 +327,29 @@ class Propose(Message):
     @classmethod
     def unpacked(cls, value: Any) -> Propose:
         place, update, signature = row(value, 3)
-        return cls(Place.unpacked(place), Update.unpacked(update), octets(signature, 64))
+        return cls(BallotId.unpacked(place), Update.unpacked(update), octets(signature, 64))
 
 
 @dataclass(frozen=True, slots=True)
-class Voted(Message):
+class VoteCast(Message):
     """A voter holds the bytes and accepts the update."""
 
     code = 11
     cap_bytes = 1 << 12
-    place: Place
+    place: BallotId
     vote: Vote
 
     def packed(self) -> tuple[Any, ...]:
         return (self.place.packed(), self.vote.packed())
 
     @classmethod
-    def unpacked(cls, value: Any) -> Voted:
+    def unpacked(cls, value: Any) -> VoteCast:
         place, vote = row(value, 2)
-        return cls(Place.unpacked(place), Vote.unpacked(vote))
+        return cls(BallotId.unpacked(place), Vote.unpacked(vote))
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch(Message):
+class GetObjects(Message):
     """Send me the bytes of these digests. An answer stops after `FETCH_BYTES`; the rest is asked for again."""
 
     code = 12
@@ -358,13 +360,13 @@ class Fetch(Message):
         return (self.digests,)
 
     @classmethod
-    def unpacked(cls, value: Any) -> Fetch:
+    def unpacked(cls, value: Any) -> GetObjects:
         (digests,) = row(value, 1)
         return cls(blobs(digests, FETCH_MOST))
 
 
 @dataclass(frozen=True, slots=True)
-class BytesSent(Message):
+class ObjectData(Message):
     """BYTES: the answer to a fetch; `digest` is computed by the receiver from the payload."""
 
     code = 13
@@ -376,13 +378,13 @@ class BytesSent(Message):
         return (self.payload,)
 
     @classmethod
-    def unpacked(cls, value: Any) -> BytesSent:
+    def unpacked(cls, value: Any) -> ObjectData:
         (payload,) = row(value, 1)
         return cls(b"", octets(payload))
 
 
 @dataclass(frozen=True, slots=True)
-class Get(Message):
+class GetBlocks(Message):
     """Send me what follows the newest of these anchors that is on your chain; mine, the newest first."""
 
     code = 14
@@ -393,7 +395,7 @@ class Get(Message):
         return (self.anchors,)
 
     @classmethod
-    def unpacked(cls, value: Any) -> Get:
+    def unpacked(cls, value: Any) -> GetBlocks:
         (anchors,) = row(value, 1)
         found = blobs(anchors, GET_MOST)
         if not found:
@@ -402,7 +404,7 @@ class Get(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ChainSent(Message):
+class Blocks(Message):
     """CHAIN: committed updates in order, each with its certificate. Without any: the sender has no way from what it was
     asked about to where it stands."""
 
@@ -414,13 +416,13 @@ class ChainSent(Message):
         return (tuple(block.packed() for block in self.blocks),)
 
     @classmethod
-    def unpacked(cls, value: Any) -> ChainSent:
+    def unpacked(cls, value: Any) -> Blocks:
         (blocks,) = row(value, 1)
         return cls(tuple(Block.unpacked(item) for item in rows(blocks, 64)))
 
 
 @dataclass(frozen=True, slots=True)
-class HeadSent(Message):
+class Heartbeat(Message):
     """HEAD: where a peer is and whether it is ready (ready record, liveness sign and head record in one)."""
 
     code = 16
@@ -445,7 +447,7 @@ class HeadSent(Message):
         )  # fmt: skip
 
     @classmethod
-    def unpacked(cls, value: Any) -> HeadSent:
+    def unpacked(cls, value: Any) -> Heartbeat:
         anchor, round, weight, state, ready, tokens, steps, leaving, name, stuck_s = row(value, 10)
         return cls(
             octets(anchor, DIGEST_BYTES), integer(round, 0), integer(weight, 0), octets(state, most=DIGEST_BYTES),

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from peer.aggregation.aggregate import Judgement, judge
-from peer.aggregation.evidence import Claim, LayerNorms
-from peer.aggregation.peer_history import MAX_ROOTS, NOTHING, Record
-from peer.protocol.block import WEIGHT_ONE, Measurements, Pledge, Row, givers, token_share
+from peer.aggregation.aggregate import AggregationResult, judge
+from peer.aggregation.evidence import Contributor, LayerNorms
+from peer.aggregation.peer_history import MAX_ROOTS, NOTHING, PeerHistory
+from peer.protocol.block import WEIGHT_ONE, ContributionHeader, NormRow, SignedNorms, givers, token_share
 from peer.protocol.electorate import digest
 from peer.protocol.layout import Fragment, Part, assign, shares_of
-from peer.rounds.state import Exchange, Figures, Head, Rules
+from peer.rounds.state import ChainHead, MemberState, PartNorms, Rules
 
 REPORTERS = 2
 """Nobody is convicted on the word of one."""
@@ -26,7 +26,9 @@ _FLOAT32 = struct.Struct(">f")
 INFINITY, NOT_A_NUMBER, SIGN = 0x7F800000, 0x7FC00000, 1 << 31
 
 
-def judgement_of(rules: Rules, head: Head, members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> Judgement:
+def judgement_of(
+    rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], measured: Sequence[SignedNorms]
+) -> AggregationResult:
     """What becomes of the contributions to `head`."""
     if rules.shared is None:
         return _judgement_of(rules, head, members, measured)
@@ -34,7 +36,9 @@ def judgement_of(rules: Rules, head: Head, members: tuple[Pledge, ...], measured
     return rules.shared.once(key, (members, measured), lambda: _judgement_of(rules, head, members, measured))
 
 
-def _judgement_of(rules: Rules, head: Head, members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> Judgement:
+def _judgement_of(
+    rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], measured: Sequence[SignedNorms]
+) -> AggregationResult:
     fragment = rules.fragment(head.round)
     layers = _layers(fragment, members, measured)
     # Where a newcomer begins it takes the records on trust.
@@ -50,8 +54,8 @@ def _judgement_of(rules: Rules, head: Head, members: tuple[Pledge, ...], measure
 
 
 def _in_model(
-    rules: Rules, fragment: Fragment, before: Sequence[Record], after: Sequence[Record]
-) -> tuple[Record, ...]:
+    rules: Rules, fragment: Fragment, before: Sequence[PeerHistory], after: Sequence[PeerHistory]
+) -> tuple[PeerHistory, ...]:
     """Records of the whole model: what is known of layers that a round does not average stays as it was."""
     known = {record.peer: record.stats for record in before}
     records = []
@@ -63,7 +67,7 @@ def _in_model(
     return tuple(records)
 
 
-def caught(head: Head, members: Sequence[Pledge]) -> dict[str, int]:
+def caught(head: ChainHead, members: Sequence[ContributionHeader]) -> dict[str, int]:
     """Who counts nothing and reduces nothing because it lied, with the number of members that report it now.
 
     A member's factor is the median of what all other members say: 0 from those who report it, 1 from the rest. So
@@ -80,7 +84,9 @@ def caught(head: Head, members: Sequence[Pledge]) -> dict[str, int]:
     return found
 
 
-def reducers_of(rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int) -> tuple[str, ...]:
+def shard_owners(
+    rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], ballot: int
+) -> tuple[str, ...]:
     """Who averages each part in this ballot: nobody who lied, unless there is nobody else."""
     if rules.shared is None:
         return _reducers_of(rules, head, members, ballot)
@@ -88,17 +94,19 @@ def reducers_of(rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: i
     return rules.shared.once(key, (members,), lambda: _reducers_of(rules, head, members, ballot))
 
 
-def _reducers_of(rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int) -> tuple[str, ...]:
+def _reducers_of(
+    rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], ballot: int
+) -> tuple[str, ...]:
     guilty, names = caught(head, members), [pledge.peer for pledge in members]
     by_line = shares_of([pledge.bandwidth_bps for pledge in members])
     shares = [0 if name in guilty else share for name, share in zip(names, by_line, strict=True)]
     return assign(rules.fragment(head.round).parts, names, shares, head.anchor, ballot)
 
 
-def _claims(rules: Rules, head: Head, members: tuple[Pledge, ...]) -> list[Claim]:
+def _claims(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...]) -> list[Contributor]:
     guilty = caught(head, members)
     return [
-        Claim(
+        Contributor(
             peer=pledge.peer,
             share=0 if pledge.peer in guilty else token_share(pledge, rules.tokens_cap, rules.max_staleness),
             steps=min(max(pledge.steps, 1), rules.steps_cap),
@@ -111,7 +119,7 @@ def _claims(rules: Rules, head: Head, members: tuple[Pledge, ...]) -> list[Claim
 # ---- what a reducer measured ----
 
 
-def measurements(rules: Rules, exchange: Exchange) -> Measurements:
+def measurements(rules: Rules, exchange: MemberState) -> SignedNorms:
     """The unsigned measurements of what this reducer received."""
     parts, by_layer = rules.fragment(exchange.round).parts, dict[int, list[int]]()
     for part in sorted(exchange.received):
@@ -120,10 +128,10 @@ def measurements(rules: Rules, exchange: Exchange) -> Measurements:
         _row(layer, [exchange.figures.get(part, {}) for part in behind], len(exchange.members))
         for layer, behind in sorted(by_layer.items())
     )
-    return Measurements(rules.me, tuple(sorted(exchange.received.items())), rows)
+    return SignedNorms(rules.me, tuple(sorted(exchange.received.items())), rows)
 
 
-def _row(layer: int, parts: Sequence[Mapping[int, Figures]], members: int) -> Row:
+def _row(layer: int, parts: Sequence[Mapping[int, PartNorms]], members: int) -> NormRow:
     """Sums over the parts of one layer, in their order."""
     squares, dots, direction = [0.0] * members, [0.0] * members, 0.0
     for figures in parts:
@@ -132,8 +140,8 @@ def _row(layer: int, parts: Sequence[Mapping[int, Figures]], members: int) -> Ro
             dots[index] += found.dot
         direction += next((found.direction for found in figures.values() if found.direction is not None), 0.0)
     if not direction:
-        return Row(layer, tuple(bits_of(square) for square in squares))
-    return Row(
+        return NormRow(layer, tuple(bits_of(square) for square in squares))
+    return NormRow(
         layer, tuple(bits_of(square) for square in squares), tuple(bits_of(dot) for dot in dots), bits_of(direction)
     )
 
@@ -157,13 +165,13 @@ def float_of(bits: int) -> float:
     return value
 
 
-def basis_of(members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> bytes:
+def inputs_digest_of(members: tuple[ContributionHeader, ...], measured: Sequence[SignedNorms]) -> bytes:
     """The name of all that means are computed from, beside the parts."""
     return digest(tuple(pledge.packed() for pledge in members), tuple(item.packed() for item in measured))
 
 
 def fault_of_measurements(
-    rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int, measured: Sequence[Measurements]
+    rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], ballot: int, measured: Sequence[SignedNorms]
 ) -> str:
     """The first reason why these measurements of a ballot cannot be counted, in words; empty if they can."""
     if rules.shared is None:
@@ -175,9 +183,9 @@ def fault_of_measurements(
 
 
 def _fault_of_measurements(
-    rules: Rules, head: Head, members: tuple[Pledge, ...], ballot: int, measured: Sequence[Measurements]
+    rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], ballot: int, measured: Sequence[SignedNorms]
 ) -> str:
-    reducers = reducers_of(rules, head, members, ballot)
+    reducers = shard_owners(rules, head, members, ballot)
     fragment, gave = rules.fragment(head.round), givers(members)
     names = []
     for item in measured:
@@ -195,11 +203,11 @@ def _fault_of_measurements(
     return "" if names == sorted(set(names)) else "its measurements are not in order"
 
 
-def _fits(row: Row, members: int) -> bool:
+def _fits(row: NormRow, members: int) -> bool:
     return len(row.squares) == members and len(row.dots) in (0, members)
 
 
-def _measured_what_it_holds(fragment: Fragment, item: Measurements) -> bool:
+def _measured_what_it_holds(fragment: Fragment, item: SignedNorms) -> bool:
     """Whether there is nothing but 0 of members of whom it holds no part of a layer."""
     held: dict[int, int] = {}
     for part, bits in item.received:
@@ -214,7 +222,7 @@ def _measured_what_it_holds(fragment: Fragment, item: Measurements) -> bool:
     )
 
 
-def listed(measured: Iterable[Measurements]) -> dict[int, int]:
+def listed(measured: Iterable[SignedNorms]) -> dict[int, int]:
     """Contributors of each part, as its reducer signed them."""
     return {part: bits for item in measured for part, bits in item.received}
 
@@ -222,18 +230,18 @@ def listed(measured: Iterable[Measurements]) -> dict[int, int]:
 # ---- what it comes to ----
 
 
-def _layers(fragment: Fragment, members: tuple[Pledge, ...], measured: Sequence[Measurements]) -> list[LayerNorms]:
+def _layers(
+    fragment: Fragment, members: tuple[ContributionHeader, ...], measured: Sequence[SignedNorms]
+) -> list[LayerNorms]:
     """Norms of the fragment's layers. What was not measured of a layer is taken to be like what was."""
     sizes, rows = _sizes(fragment.parts), _rows_by_layer(measured)
     covered = _covered(fragment.parts, len(members), measured)
     nothing = [0] * (len(members) + 1)
-    return [
-        _layer_norms(rows.get(layer, []), covered.get(layer, nothing), sizes[layer]) for layer in fragment.layers
-    ]  # fmt: skip
+    return [_layer_norms(rows.get(layer, []), covered.get(layer, nothing), sizes[layer]) for layer in fragment.layers]
 
 
-def _rows_by_layer(measured: Sequence[Measurements]) -> dict[int, list[Row]]:
-    found: dict[int, list[Row]] = {}
+def _rows_by_layer(measured: Sequence[SignedNorms]) -> dict[int, list[NormRow]]:
+    found: dict[int, list[NormRow]] = {}
     for item in measured:
         for row in item.rows:
             found.setdefault(row.layer, []).append(row)
@@ -248,7 +256,7 @@ def _sizes(parts: Sequence[Part]) -> Counter[int]:
     return sizes
 
 
-def _covered(parts: Sequence[Part], members: int, measured: Sequence[Measurements]) -> dict[int, list[int]]:
+def _covered(parts: Sequence[Part], members: int, measured: Sequence[SignedNorms]) -> dict[int, list[int]]:
     """For each layer how many of its elements were measured of each member; last, of anybody."""
     found: dict[int, list[int]] = {}
     for item in measured:
@@ -260,7 +268,7 @@ def _covered(parts: Sequence[Part], members: int, measured: Sequence[Measurement
     return found
 
 
-def _layer_norms(rows: Sequence[Row], covered: Sequence[int], size: int) -> LayerNorms:
+def _layer_norms(rows: Sequence[NormRow], covered: Sequence[int], size: int) -> LayerNorms:
     members = len(covered) - 1
     norms: list[float | None] = []
     dots: list[float | None] = []
@@ -285,7 +293,7 @@ def _total(bits: Iterable[int]) -> float:
 # ---- how it stands in the update ----
 
 
-def table_of(judgement: Judgement) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[int, ...]]:
+def table_of(judgement: AggregationResult) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[int, ...]]:
     """Weights, scales and pulls as short as they can be said."""
     weights = judgement.weights[:1] if len(set(judgement.weights)) == 1 else judgement.weights
     scales = () if set(judgement.scales) == {WEIGHT_ONE} else judgement.scales

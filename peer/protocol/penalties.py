@@ -18,14 +18,14 @@ from collections.abc import Iterator, Sequence
 
 from peer.aggregation.aggregate import Finding
 from peer.protocol import norms
-from peer.protocol.block import MAX_EVIDENCE, VOID, WEIGHT_ONE, Penalty, Pledge, Update, discount
-from peer.rounds.state import MISDECLARED, Head, Rules
+from peer.protocol.block import MAX_EVIDENCE, VOID, WEIGHT_ONE, ContributionHeader, Penalty, Update, discount
+from peer.rounds.state import MISDECLARED, ChainHead, Rules
 
 ABSENT, LATE, STALE, CLIPPED = "ABSENT", "LATE", "STALE", "CLIPPED"
 WHOLE_MODEL = -1
 
 
-def due(rules: Rules, head: Head, update: Update, findings: Sequence[Finding]) -> tuple[Penalty, ...]:
+def due(rules: Rules, head: ChainHead, update: Update, findings: Sequence[Finding]) -> tuple[Penalty, ...]:
     """The penalties of an update that follows `head`, in order of peers and codes; its own are not looked at.
 
     `findings` are those of its judgement. Of two penalties of one code the harder one stands.
@@ -42,7 +42,7 @@ def due(rules: Rules, head: Head, update: Update, findings: Sequence[Finding]) -
     return tuple(worst[key] for key in sorted(worst))
 
 
-def _of_members(rules: Rules, head: Head, update: Update) -> Iterator[Penalty]:
+def _of_members(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penalty]:
     until = update.round + 1
     for peer in _absent(head, update):
         yield peer, ABSENT, 0, until, WHOLE_MODEL, "did not answer"
@@ -64,7 +64,7 @@ def _of_findings(update: Update, findings: Sequence[Finding]) -> Iterator[Penalt
         yield found.peer, found.code, found.factor, update.round + 1, found.layer, found.evidence
 
 
-def _of_liars(rules: Rules, head: Head, update: Update) -> Iterator[Penalty]:
+def _of_liars(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penalty]:
     """Whoever is convicted now does not count until the cool-down is over; who was before, as long as was said then."""
     for peer, reporting in norms.caught(head, update.members).items():
         if reporting:
@@ -76,11 +76,11 @@ def _of_liars(rules: Rules, head: Head, update: Update) -> Iterator[Penalty]:
             yield before
 
 
-def _first_report(members: Sequence[Pledge], accused: str) -> str:
+def _first_report(members: Sequence[ContributionHeader], accused: str) -> str:
     return next(evidence for pledge in members for peer, evidence in pledge.reports if peer == accused)
 
 
-def _absent(head: Head, update: Update) -> list[str]:
+def _absent(head: ChainHead, update: Update) -> list[str]:
     """Voters who are no members. Who has just left (a member of the last round, not elected again) owes nothing."""
     left = set(head.members) - set(update.elect)
     return sorted(set(head.electorate) - {member.peer for member in update.members} - left)

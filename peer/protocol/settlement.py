@@ -7,7 +7,7 @@ from enum import Enum
 from peer.protocol.block import Update
 
 
-class Settlement(Enum):
+class PartOutcome(Enum):
     """What happens to one part of the balance when an update is applied."""
 
     COUNTED = "counted"
@@ -18,10 +18,10 @@ class Settlement(Enum):
     """I had not frozen for this anchor: nothing was offered, nothing changes."""
 
 
-def settle(update: Update, me: str, frozen: bool) -> tuple[Settlement, ...]:
+def part_outcomes(update: Update, me: str, frozen: bool) -> tuple[PartOutcome, ...]:
     """One settlement per part for peer `me`, who had `frozen` a contribution for the update's parent or not."""
     if not frozen:
-        return (Settlement.UNTOUCHED,) * len(update.parts)
+        return (PartOutcome.UNTOUCHED,) * len(update.parts)
     return tuple(
-        Settlement.COUNTED if update.contributed(me, part) else Settlement.MISSED for part in range(len(update.parts))
+        PartOutcome.COUNTED if update.contributed(me, part) else PartOutcome.MISSED for part in range(len(update.parts))
     )

@@ -8,25 +8,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.protocol import norms, penalties
-from peer.protocol.block import VOID, Block, Pledge, Update, Vote, givers
+from peer.protocol.block import VOID, Block, ContributionHeader, Update, Vote, givers
 from peer.protocol.electorate import coordinator, instance_of, quorum
 from peer.protocol.encoding import pack
-from peer.rounds.state import Acceptor, Head, Rules, State
-from peer.rounds.transition import Turn
+from peer.rounds.state import Acceptor, ChainHead, Rules, State
+from peer.rounds.transition import Transition
 
 CLOCKS_DIFFER_S = 5.0
 """How far the clocks of honest peers may be apart."""
 
 
-def follows(state: State, head: Head, block: Block) -> bool:
+def follows(state: State, head: ChainHead, block: Block) -> bool:
     """Whether a block may follow `head`: whoever decides stands behind it, and every field is what it must be.
 
     Of `state` only the rules count.
     """
-    return not fault_of_block(state, head, block)
+    return not check_block(state, head, block)
 
 
-def fault_of_block(state: State, head: Head, block: Block) -> str:
+def check_block(state: State, head: ChainHead, block: Block) -> str:
     """The first reason why a block may not follow `head`, in words; empty if it may. Else as `follows`."""
     rules = state.rules
     if block.electorate and (rules.takeover_s == 0 or block.electorate == head.electorate):
@@ -35,10 +35,10 @@ def fault_of_block(state: State, head: Head, block: Block) -> str:
         return "it is decided by others than the electorate, who cannot have waited for that as long as they must"
     instance = instance_of(head.anchor, block.electorate) if block.electorate else head.instance
     at_head = replace(state, head=head, acceptor=Acceptor(head.anchor, instance, electorate=block.electorate))
-    return _fault_of_votes(at_head, block) or fault_of_update(at_head, block.update)
+    return _fault_of_votes(at_head, block) or check_update(at_head, block.update)
 
 
-def _decided_too_early(rules: Rules, head: Head, block: Block) -> bool:
+def _decided_too_early(rules: Rules, head: ChainHead, block: Block) -> bool:
     """Whether a takeover is dated before anybody may take over.
 
     What those who took over finished for the electorate keeps its date: a majority of that pledged itself to it.
@@ -74,10 +74,10 @@ def vote_valid(state: State, vote: Vote) -> bool:
 
 def valid(state: State, update: Update) -> bool:
     """Whether an update may follow my head: computed from its contents, nobody is taken at their word."""
-    return not fault_of_update(state, update)
+    return not check_update(state, update)
 
 
-def fault_of_update(state: State, update: Update) -> str:
+def check_update(state: State, update: Update) -> str:
     """The first rule that an update after my head breaks, in words; empty if it may follow."""
     shared = state.rules.shared
     if shared is None:
@@ -119,14 +119,14 @@ def _majority_of(voters: tuple[str, ...], names: list[str]) -> bool:
     return sum(name in voters for name in names) >= quorum(voters)
 
 
-def pledged(state: State, pledge: Pledge) -> bool:
+def pledged(state: State, pledge: ContributionHeader) -> bool:
     """Whether its author signed it for my anchor, and names data that the run has: cursors are kept for ever."""
     shards = state.rules.shards
     exist = all(shard < shards and first <= last for shard, first, last in pledge.ranges)
     return pledge.anchor == state.head.anchor and exist and pledge.genuine(state.rules.keys)
 
 
-def fault_of_tables(head: Head, update: Update, rules: Rules) -> str:
+def fault_of_tables(head: ChainHead, update: Update, rules: Rules) -> str:
     """The same for what everybody computes alike from the pledges, the measurements and the parts."""
     fault = norms.fault_of_measurements(rules, head, update.members, update.ballot, update.measured)
     if fault:
@@ -156,7 +156,7 @@ def _contributors_valid(update: Update, rules: Rules) -> bool:
     return True
 
 
-def _elect_valid(head: Head, update: Update) -> bool:
+def _elect_valid(head: ChainHead, update: Update) -> bool:
     """Members that stay are in; members of the last round may be, unless they said they leave."""
     leaving = {pledge.peer for pledge in update.members if pledge.leaving}
     stayed = {pledge.peer for pledge in update.members} - leaving
@@ -168,12 +168,12 @@ def _elect_valid(head: Head, update: Update) -> bool:
     return stayed <= elect <= (stayed | set(head.members)) - leaving
 
 
-def timely(turn: Turn, update: Update) -> bool:
+def timely(turn: Transition, update: Update) -> bool:
     """Not dated ahead of my clock; with `min_round_s` this bounds how fast anybody can make a chain heavy."""
     return turn.rules.min_round_s == 0 or update.time <= turn.now + turn.rules.wall_offset_s + CLOCKS_DIFFER_S
 
 
-def may_be_over(turn: Turn, head: Head, block: Block) -> bool:
+def may_be_over(turn: Transition, head: ChainHead, block: Block) -> bool:
     """Whether those who took over can have waited, by my clock: a block that is not firm comes no earlier than that."""
     if not block.electorate:
         return True

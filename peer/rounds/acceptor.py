@@ -13,16 +13,16 @@ from peer.protocol import validation
 from peer.protocol.block import (
     MAX_SKIPPED,
     Block,
-    Pledge,
+    ContributionHeader,
     Update,
     Vote,
 )  # fmt: skip
 from peer.protocol.electorate import quorum
-from peer.protocol.messages import MeanSent, Nack, PartSent, Place, Prepare, Promise, Propose, Voted
+from peer.protocol.messages import BallotId, MeanData, Nack, PartData, Prepare, Promise, Propose, VoteCast
 from peer.rounds import equivocation, misconduct_reports, takeover, timeouts
-from peer.rounds.interface import Commit, Persist, RequestFreeze
-from peer.rounds.state import Acceptor, Dispute, Head, Proposal, State, Step
-from peer.rounds.transition import Turn
+from peer.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
+from peer.rounds.state import Acceptor, ChainEntry, ChainHead, Dispute, Proposal, State
+from peer.rounds.transition import Transition
 
 HALF = 0.5
 PROPOSALS_KEPT = 4
@@ -31,7 +31,7 @@ ACCEPTORS_PER_ROUND = 4
 """On average: of the chain's instance, of takeovers, of a branch that was left."""
 
 
-def on_frozen(turn: Turn, pledge: Pledge) -> None:
+def on_submitted(turn: Transition, pledge: ContributionHeader) -> None:
     """The trainer's contribution for this anchor is on disk; from now on I am ready."""
     if pledge.anchor != turn.state.head.anchor or turn.state.pledge is not None:
         return
@@ -40,24 +40,24 @@ def on_frozen(turn: Turn, pledge: Pledge) -> None:
         turn.rules.keys
     )
     unanswered = turn.state.unanswered
-    turn.set(pledge=signed, frozen_at=turn.now, freeze_asked_at=None, unanswered=None)
+    turn.set(pledge=signed, submitted_at=turn.now, freeze_asked_at=None, unanswered=None)
     turn.moved()
     turn.say_head()
     if unanswered is not None:
         on_prepare(turn, turn.owner(unanswered.place.ballot), unanswered)
 
 
-def on_paused(turn: Turn, pledge: Pledge) -> None:
+def on_paused(turn: Transition, pledge: ContributionHeader) -> None:
     """I make no more steps for this anchor: I keep my vote, hold nobody up and hurry nobody."""
     if pledge.anchor != turn.state.head.anchor:
         return
     turn.set(resumed_at=float("inf"))
     if turn.state.pledge is None:
         turn.set(sits_out=True)
-        on_frozen(turn, pledge)
+        on_submitted(turn, pledge)
 
 
-def on_resumed(turn: Turn) -> None:
+def on_resumed(turn: Transition) -> None:
     """I train again. What I gave for this anchor stays; who gave nothing may still give something."""
     state = turn.state
     if not state.sits_out or state.pledge is None:
@@ -65,14 +65,14 @@ def on_resumed(turn: Turn) -> None:
     if state.pledge.root:
         turn.set(resumed_at=turn.now)
         return
-    turn.set(sits_out=False, pledge=None, frozen_at=turn.now)  # a ballot of mine that goes on measures from here
+    turn.set(sits_out=False, pledge=None, submitted_at=turn.now)  # a ballot of mine that goes on measures from here
     turn.say_head()
 
 
 # ---- promise ----
 
 
-def on_prepare(turn: Turn, sender: str, message: Prepare) -> None:
+def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
     if message.place.instance != turn.state.instance and not takeover.enters(turn, sender, message):
         return
     ballot, acceptor = message.place.ballot, turn.state.acceptor
@@ -88,7 +88,7 @@ def on_prepare(turn: Turn, sender: str, message: Prepare) -> None:
         return
     if ballot > acceptor.promised:
         acceptor = replace(acceptor, promised=ballot)
-        turn.do(Persist(acceptor))
+        turn.do(PersistAcceptor(acceptor))
         turn.set(acceptor=acceptor, lead=None, exchange=None, early=_still_early(turn.state, ballot))
         turn.moved()
         turn.phase("group", ballot)
@@ -110,26 +110,26 @@ def _newcomer(state: State) -> bool:
     return not state.in_step and state.rules.me not in state.electorate
 
 
-def _freezing_first(turn: Turn) -> bool:
+def _freezing_first(turn: Transition) -> bool:
     """A peer still training freezes if half the round is over, and answers then; the coordinator waits `ack_s`."""
     state = turn.state
     if state.pledge is not None or state.progress < HALF:
         return False
     if state.freeze_asked_at is None:
         turn.set(freeze_asked_at=turn.now)
-        turn.do(RequestFreeze())
+        turn.do(RequestSubmit())
         return True
     return turn.now - state.freeze_asked_at < turn.rules.ack_s / 2
 
 
-def _still_early(state: State, ballot: int) -> tuple[tuple[str, PartSent | MeanSent], ...]:
+def _still_early(state: State, ballot: int) -> tuple[tuple[str, PartData | MeanData], ...]:
     return tuple((peer, message) for peer, message in state.early if message.place.ballot >= ballot)
 
 
 # ---- vote ----
 
 
-def on_propose(turn: Turn, sender: str, message: Propose) -> None:
+def on_propose(turn: Transition, sender: str, message: Propose) -> None:
     place, update = message.place, message.update
     ahead = place.ballot - turn.state.acceptor.promised
     if not 0 <= ahead <= MAX_SKIPPED or sender != turn.owner(place.ballot):
@@ -153,7 +153,7 @@ def on_propose(turn: Turn, sender: str, message: Propose) -> None:
         _vote_if_held(turn, proposal)
 
 
-def _follows_from_what_is_signed(turn: Turn, coordinator: str, update: Update) -> bool:
+def _follows_from_what_is_signed(turn: Transition, coordinator: str, update: Update) -> bool:
     """Whether a proposal may follow my head; one that is not as everybody computes it is held against its author."""
     if validation.fault_of_place(turn.state, update) or not validation.timely(turn, update):
         return False
@@ -163,7 +163,7 @@ def _follows_from_what_is_signed(turn: Turn, coordinator: str, update: Update) -
     return not fault
 
 
-def look(turn: Turn) -> None:
+def look(turn: Transition) -> None:
     """Vote for the newest proposal, and commit what is decided, as soon as the bytes are here."""
     if turn.state.blocks:
         return  # what follows my head is decided, and is being fetched together with what follows that
@@ -195,7 +195,7 @@ def _room(state: State) -> dict[bytes, Proposal]:
     return {digest: item for digest, item in state.proposals.items() if digest in keep}
 
 
-def _vote_if_held(turn: Turn, proposal: Proposal) -> None:
+def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
     state, update = turn.state, proposal.update
     missing = validation.missing_parts(state, update)
     if missing and not state.blocks:
@@ -208,17 +208,17 @@ def _vote_if_held(turn: Turn, proposal: Proposal) -> None:
         return
     acceptor = replace(state.acceptor, promised=proposal.ballot, accepted=(proposal.ballot, digest))
     if acceptor != state.acceptor:
-        turn.do(Persist(acceptor, update))
+        turn.do(PersistAcceptor(acceptor, update))
         turn.set(acceptor=acceptor)
     vote = Vote(turn.me, state.instance, proposal.ballot, digest, proposal.signature).signed(turn.rules.keys)
     members = (pledge.peer for pledge in update.members)
-    turn.send((*state.electorate, *members), Voted(turn.place(proposal.ballot), vote))
+    turn.send((*state.electorate, *members), VoteCast(turn.place(proposal.ballot), vote))
 
 
 # ---- decide ----
 
 
-def on_vote(turn: Turn, message: Voted) -> None:
+def on_vote(turn: Transition, message: VoteCast) -> None:
     vote, state = message.vote, turn.state
     key = (vote.ballot, vote.update)
     if vote.voter in state.votes.get(key, {}) or state.decided not in (None, key):
@@ -251,7 +251,7 @@ def _without_oldest(state: State, voter: str) -> dict[tuple[int, bytes], Mapping
     return votes
 
 
-def _commit_if_held(turn: Turn) -> None:
+def _commit_if_held(turn: Transition) -> None:
     state = turn.state
     assert state.decided is not None
     votes = state.votes[state.decided]
@@ -267,31 +267,31 @@ def _commit_if_held(turn: Turn) -> None:
     advance(turn, Block(proposal.update, certificate, state.acceptor.electorate))
 
 
-def advance(turn: Turn, block: Block) -> None:
+def advance(turn: Transition, block: Block) -> None:
     """Move to the next anchor: on disk first, then to the trainer, then say so."""
     state, update = turn.state, block.update
     head = state.head.after(update)
     anchor = head.anchor
     awaited = frozenset(part for later in state.blocks for part in later.update.parts)
-    trail = (*state.trail, Step(state.head, block))[-state.rules.keep_rounds :]
-    turn.do(Commit(block, head, awaited))
+    trail = (*state.trail, ChainEntry(state.head, block))[-state.rules.keep_rounds :]
+    turn.do(CommitBlock(block, head, awaited))
     turn.set(
         ancestors={**state.ancestors, anchor: head.round}, trail=trail, wanted=state.wanted.only(awaited), branch=None,
         past=state.exchange, disputes=_late_disputes(state),
         held={digest: size for digest, size in state.held.items() if digest in awaited},
     )  # fmt: skip
-    stand_at(turn, head)
+    reset_to(turn, head)
     if state.in_step:
         turn.say_head()  # who catches up says where it is once that is computed
 
 
-def _late_disputes(state: State) -> dict[tuple[Place, str], Dispute]:
+def _late_disputes(state: State) -> dict[tuple[BallotId, str], Dispute]:
     """Those of the exchange that ends here may still be settled."""
     place = state.exchange.place if state.exchange is not None else None
     return {key: dispute for key, dispute in state.disputes.items() if key[0] == place}
 
 
-def stand_at(turn: Turn, head: Head) -> None:
+def reset_to(turn: Transition, head: ChainHead) -> None:
     """Begin at this anchor, with all that I promised there if I have been there before."""
     state = turn.state
     # Also those of a branch that was left: who comes back there must not vote a second time. A takeover in which

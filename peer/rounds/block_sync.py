@@ -14,12 +14,12 @@ from peer.events import ReportReceived
 from peer.protocol import validation
 from peer.protocol.block import VOID, Block, Update
 from peer.protocol.electorate import digest_of, next_anchor
-from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BytesSent, Get, HeadSent, Place
+from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BallotId, GetBlocks, Heartbeat, ObjectData
 from peer.rounds import acceptor, forks
-from peer.rounds.interface import Report, Resync, SendChain, Store
-from peer.rounds.state import Head, Proposal
+from peer.rounds.interface import NeedSnapshot, SendBlocks, StoreObject, Tell
+from peer.rounds.state import ChainHead, Proposal
 from peer.rounds.timeouts import HEARD_S
-from peer.rounds.transition import Turn
+from peer.rounds.transition import Transition
 
 READY_EVERY_S = 3.0
 HEAD_EVERY_S = 15.0
@@ -47,13 +47,13 @@ ALERT_EVERY_S = 10.0
 MAX_HEARD = 256
 
 
-def look(turn: Turn) -> None:
+def look(turn: Transition) -> None:
     """Repeat HEAD, unanswered fetches and unanswered questions."""
     every_s = READY_EVERY_S if turn.state.pledge is not None else HEAD_EVERY_S
     if turn.now >= turn.state.said_at + every_s:
         turn.say_head()
     turn.ask_others()
-    if forks.change_over_if_held(turn):
+    if forks.switch_if_stored(turn):
         apply_blocks(turn)
     _ask_next(turn)
     _resync_if_lost(turn)
@@ -62,14 +62,14 @@ def look(turn: Turn) -> None:
 # ---- HEAD ----
 
 
-def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
+def on_head(turn: Transition, sender: str, head: Heartbeat) -> None:
     state = turn.state
     before, before_at = state.heard.get(sender, (None, float("-inf")))
     turn.set(heard=_bounded(turn, {**state.heard, sender: (head, turn.now)}))
     news = head != before and turn.now - before_at >= NEWS_EVERY_S
     if news:
         turn.do(
-            Report(
+            Tell(
                 ReportReceived(
                     about=sender, round=head.round, ready=head.ready, tokens=head.tokens, steps=head.steps,
                     leaving=head.leaving, name=head.name,
@@ -90,14 +90,14 @@ def on_head(turn: Turn, sender: str, head: HeadSent) -> None:
         )
 
 
-def _note_way_back(turn: Turn, sender: str, head: HeadSent) -> None:
+def _note_way_back(turn: Transition, sender: str, head: Heartbeat) -> None:
     """Who stands at an anchor of mine has not lost my chain."""
     state = turn.state
     if sender in state.strangers and head.anchor in state.ancestors:
         turn.set(strangers={peer: said for peer, said in state.strangers.items() if peer != sender})
 
 
-def _note_no_way(turn: Turn, sender: str) -> None:
+def _note_no_way(turn: Transition, sender: str) -> None:
     """Whom I asked knows none of my anchors, has no block any more that follows them, or left my chain too early."""
     strangers = turn.state.strangers
     if sender not in turn.state.asked or (sender not in strangers and len(strangers) >= MAX_HEARD):
@@ -106,7 +106,7 @@ def _note_no_way(turn: Turn, sender: str) -> None:
     turn.set(strangers={**strangers, sender: (since if turn.now - last < 2 * LOST_S else turn.now, turn.now)})
 
 
-def _resync_if_lost(turn: Turn) -> None:
+def _resync_if_lost(turn: Transition) -> None:
     """Those who are further say for a while that they have no way from my chain: give the chain up, not the work.
 
     Silence says nothing: answers get lost as long as lines are bad.
@@ -125,10 +125,12 @@ def _resync_if_lost(turn: Turn) -> None:
         return
     turn.set(strangers={})
     rounds = max(state.heard[peer][0].round for peer in apart)
-    turn.do(Resync(f"the others are at round {rounds} and no longer have what follows round {state.head.round} here"))
+    turn.do(
+        NeedSnapshot(f"the others are at round {rounds} and no longer have what follows round {state.head.round} here")
+    )
 
 
-def _bounded(turn: Turn, heard: dict[str, tuple[HeadSent, float]]) -> dict[str, tuple[HeadSent, float]]:
+def _bounded(turn: Transition, heard: dict[str, tuple[Heartbeat, float]]) -> dict[str, tuple[Heartbeat, float]]:
     """At most MAX_HEARD peers: ids cost nothing, so the stranger heard longest ago makes room."""
     if len(heard) > MAX_HEARD:
         strangers = set(heard).difference(turn.state.head.electorate)
@@ -139,7 +141,7 @@ def _bounded(turn: Turn, heard: dict[str, tuple[HeadSent, float]]) -> dict[str, 
 # ---- behind or ahead ----
 
 
-def belongs(turn: Turn, sender: str, place: Place) -> bool:
+def belongs(turn: Transition, sender: str, place: BallotId) -> bool:
     """Whether a message is about my head; if not, one of us must catch up."""
     if place.anchor != turn.state.head.anchor:
         _elsewhere(turn, sender, place.anchor)
@@ -147,7 +149,7 @@ def belongs(turn: Turn, sender: str, place: Place) -> bool:
     return True
 
 
-def _elsewhere(turn: Turn, sender: str, anchor: bytes) -> None:
+def _elsewhere(turn: Transition, sender: str, anchor: bytes) -> None:
     state = turn.state
     if sender == turn.me:
         return
@@ -157,13 +159,13 @@ def _elsewhere(turn: Turn, sender: str, anchor: bytes) -> None:
         ask(turn, sender)
 
 
-def _is_lighter(turn: Turn, peer: str) -> bool:
+def _is_lighter(turn: Transition, peer: str) -> bool:
     """Whether it stands on a branch that loses against mine: it will ask me."""
     said, _ = turn.state.heard.get(peer, (None, 0.0))
     return said is not None and said.weight < turn.state.head.weight and said.round <= turn.state.head.round
 
 
-def ask(turn: Turn, peer: str) -> None:
+def ask(turn: Transition, peer: str) -> None:
     """Ask what follows the last block that I know of; a peer that has nothing more answers with its HEAD."""
     state, anchor = turn.state, turn.state.tip.anchor
     lately, before = _lately(turn, state.asked), _since(turn, state.asked, LOST_S)
@@ -172,10 +174,10 @@ def ask(turn: Turn, peer: str) -> None:
         return
     turn.set(asked={**before, peer: (anchor, turn.now)})
     earlier = (step.before.anchor for step in reversed(state.trail))
-    turn.send((peer,), Get(tuple(dict.fromkeys((anchor, state.head.anchor, *earlier)))[:GET_MOST]))
+    turn.send((peer,), GetBlocks(tuple(dict.fromkeys((anchor, state.head.anchor, *earlier)))[:GET_MOST]))
 
 
-def _ask_next(turn: Turn) -> None:
+def _ask_next(turn: Transition) -> None:
     """Somebody is ahead of all that I know of, and nobody has answered: ask the next who may know.
 
     Whoever was asked longest ago: of several branches that went apart from mine each has its turn.
@@ -192,13 +194,13 @@ def _ask_next(turn: Turn) -> None:
         ask(turn, min(sources, key=lambda peer: state.asked.get(peer, (b"", float("-inf")))[1]))
 
 
-def awaits_answer(turn: Turn) -> bool:
+def awaits_answer(turn: Transition) -> bool:
     """Whether somebody was asked what follows so lately that the answer may be under way."""
     tip = turn.state.tip.anchor
     return any(anchor == tip and turn.now - at < ASK_ANOTHER_S for anchor, at in turn.state.asked.values())
 
 
-def _ahead_of(turn: Turn, head: Head) -> list[str]:
+def _ahead_of(turn: Transition, head: ChainHead) -> list[str]:
     """Peers heard lately that say they are further than `head`, or did more: the last source first, then voters."""
     state = turn.state
     further = [
@@ -209,7 +211,7 @@ def _ahead_of(turn: Turn, head: Head) -> list[str]:
     return sorted(further, key=lambda peer: (peer != state.block_source, peer not in head.electorate, peer))
 
 
-def on_get(turn: Turn, sender: str, anchors: tuple[bytes, ...]) -> None:
+def on_get(turn: Transition, sender: str, anchors: tuple[bytes, ...]) -> None:
     """What follows the newest anchor that we share: the next blocks; HEAD if there are none, or that we share none."""
     ancestors = turn.state.ancestors
     shared = next((anchor for anchor in anchors if anchor in ancestors), b"")
@@ -217,7 +219,7 @@ def on_get(turn: Turn, sender: str, anchors: tuple[bytes, ...]) -> None:
     _tell(turn, sender, shared, got_on=ancestors.get(shared, -1) > ancestors.get(last, -1))
 
 
-def _tell(turn: Turn, sender: str, anchor: bytes, *, got_on: bool) -> None:
+def _tell(turn: Transition, sender: str, anchor: bytes, *, got_on: bool) -> None:
     """Answer at once who has got on since the last answer, others once in ASK_EVERY_S."""
     lately = _lately(turn, turn.state.told)
     if (sender in lately and not got_on) or len({*lately, sender}) > MAX_HEARD:
@@ -226,21 +228,21 @@ def _tell(turn: Turn, sender: str, anchor: bytes, *, got_on: bool) -> None:
     if anchor == turn.state.head.anchor:
         turn.send((sender,), turn.my_head())
     else:
-        turn.do(SendChain(sender, anchor, turn.my_head()))
+        turn.do(SendBlocks(sender, anchor, turn.my_head()))
 
 
-def _lately(turn: Turn, done: Mapping[str, tuple[bytes, float]]) -> dict[str, tuple[bytes, float]]:
+def _lately(turn: Transition, done: Mapping[str, tuple[bytes, float]]) -> dict[str, tuple[bytes, float]]:
     return _since(turn, done, ASK_EVERY_S)
 
 
-def _since(turn: Turn, done: Mapping[str, tuple[bytes, float]], seconds: float) -> dict[str, tuple[bytes, float]]:
+def _since(turn: Transition, done: Mapping[str, tuple[bytes, float]], seconds: float) -> dict[str, tuple[bytes, float]]:
     return {peer: (anchor, at) for peer, (anchor, at) in done.items() if turn.now - at < seconds}
 
 
 # ---- CHAIN ----
 
 
-def on_chain(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
+def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
     """Queue the blocks that follow the last one I know of, as far as a quorum stands behind each. No blocks: no way."""
     state, tip = turn.state, turn.state.tip
     if _refused(turn, sender):
@@ -268,7 +270,7 @@ def on_chain(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
     apply_blocks(turn)
 
 
-def _part_too_early(turn: Turn, blocks: tuple[Block, ...]) -> bool:
+def _part_too_early(turn: Transition, blocks: tuple[Block, ...]) -> bool:
     """Whether they leave my chain before the oldest round that I can undo."""
     ancestors, trail = turn.state.ancestors, turn.state.trail
     oldest = trail[0].before.round if trail else turn.state.head.round
@@ -279,13 +281,13 @@ def _part_too_early(turn: Turn, blocks: tuple[Block, ...]) -> bool:
     )
 
 
-def _on_branch(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
+def _on_branch(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
     """Blocks that fork off my chain: change over if they win, else show the sender mine."""
-    found = forks.parting(turn, blocks)
+    found = forks.fork_point(turn, blocks)
     if found is None:
         return
     step, branch = found
-    honest, won = forks.consider(turn, sender, step, branch)
+    honest, won = forks.evaluate_fork(turn, sender, step, branch)
     if not honest:
         _doubt(turn, sender, f"a block of {sender} after round {step.before.round} has no valid certificate")
     elif not won and step.before.anchor in turn.state.ancestors:
@@ -293,7 +295,7 @@ def _on_branch(turn: Turn, sender: str, blocks: tuple[Block, ...]) -> None:
     apply_blocks(turn)
 
 
-def apply_blocks(turn: Turn) -> None:
+def apply_blocks(turn: Transition) -> None:
     """Apply what follows my head while its bytes are here; fetch ahead what is missing."""
     if not turn.state.blocks:
         return
@@ -316,7 +318,7 @@ def apply_blocks(turn: Turn) -> None:
         ask(turn, turn.state.block_source)
 
 
-def _fetch_ahead(turn: Turn) -> None:
+def _fetch_ahead(turn: Transition) -> None:
     """Parts of the blocks in the queue, those that are needed first at first, FETCH_BYTES at most unless one block
     has more."""
     state, source = turn.state, turn.state.block_source
@@ -336,13 +338,13 @@ def _fetch_ahead(turn: Turn) -> None:
         turn.fetch(missing, trusted or sources, SOURCES)
 
 
-def _refused(turn: Turn, peer: str) -> bool:
+def _refused(turn: Transition, peer: str) -> bool:
     """Whether nothing is taken from this peer: it gave a bad block lately, and somebody else is ahead who did not."""
     doubted = turn.state.doubted
     return peer in doubted and any(other not in doubted for other in _ahead_of(turn, turn.state.tip))
 
 
-def _doubt(turn: Turn, source: str, why: str) -> None:
+def _doubt(turn: Transition, source: str, why: str) -> None:
     """Take nothing from `source` for a while if there are others, say so, and ask one of them at once."""
     state = turn.state
     if len(state.doubted) < MAX_HEARD:
@@ -358,14 +360,14 @@ def _doubt(turn: Turn, source: str, why: str) -> None:
 # ---- BYTES ----
 
 
-def on_bytes(turn: Turn, message: BytesSent) -> None:
+def on_bytes(turn: Transition, message: ObjectData) -> None:
     """Bytes count only under the digest I asked for."""
     digest = digest_of(message.payload)
     if not turn.state.wanted.is_expected(digest):
         return
     if not _is_update(turn, digest):
         if len(message.payload) in turn.rules.bytes_of_means and turn.rules.finite(message.payload):
-            turn.do(Store(digest, message.payload))
+            turn.do(StoreObject(digest, message.payload))
         return
     turn.arrived(digest)
     try:
@@ -377,7 +379,7 @@ def on_bytes(turn: Turn, message: BytesSent) -> None:
         acceptor.look(turn)
 
 
-def _is_update(turn: Turn, digest: bytes) -> bool:
+def _is_update(turn: Transition, digest: bytes) -> bool:
     state = turn.state
     adopting = state.lead is not None and state.lead.update == digest
     deciding = state.decided is not None and state.decided[1] == digest

@@ -7,16 +7,16 @@ from dataclasses import replace
 from peer.protocol import norms as judging
 from peer.protocol.block import givers, token_share
 from peer.protocol.electorate import quorum
-from peer.protocol.messages import Norms, Redo, Table, Want
+from peer.protocol.messages import GetMeans, Norms, NormTable, Reassign
 from peer.rounds import part_exchange, reassignment, spot_audits, timeouts
 from peer.rounds.proposal import abort, make_update, propose
-from peer.rounds.state import Exchange, Lead, Stage
-from peer.rounds.transition import Turn
+from peer.rounds.state import BallotPhase, CoordinatorState, MemberState
+from peer.rounds.transition import Transition
 
 
-def on_norms(turn: Turn, sender: str, norms: Norms) -> None:
+def on_norms(turn: Transition, sender: str, norms: Norms) -> None:
     lead, exchange, found = turn.state.lead, turn.state.exchange, norms.measurements
-    if lead is None or exchange is None or lead.stage is not Stage.GATHERING or norms.place != exchange.place:
+    if lead is None or exchange is None or lead.stage is not BallotPhase.GATHERING or norms.place != exchange.place:
         return
     head, ballot = turn.state.head, exchange.place.ballot
     if found.reducer != sender:
@@ -24,10 +24,10 @@ def on_norms(turn: Turn, sender: str, norms: Norms) -> None:
     if judging.fault_of_measurements(turn.rules, head, exchange.members, ballot, (found,)):
         return
     turn.set(lead=replace(lead, norms={**lead.norms, sender: found}))
-    look_at_norms(turn, lead)
+    poll_norms(turn, lead)
 
 
-def look_at_norms(turn: Turn, lead: Lead) -> None:
+def poll_norms(turn: Transition, lead: CoordinatorState) -> None:
     lead, exchange = turn.state.lead or lead, turn.state.exchange
     if exchange is None or exchange.place.ballot != lead.ballot:
         return
@@ -42,13 +42,13 @@ def look_at_norms(turn: Turn, lead: Lead) -> None:
     exchange = replace(exchange, measured=measured, judgement=judgement, listed=judging.listed(measured))
     expected, orphans = _expected(turn, exchange)
     until = turn.now + timeouts.at(turn.state, lead.ballot).means_s
-    turn.set(exchange=exchange, lead=replace(lead, stage=Stage.REDUCING, expected=expected, until=until))
-    turn.send((pledge.peer for pledge in exchange.members), Table(exchange.place, measured))
+    turn.set(exchange=exchange, lead=replace(lead, stage=BallotPhase.REDUCING, expected=expected, until=until))
+    turn.send((pledge.peer for pledge in exchange.members), NormTable(exchange.place, measured))
     if orphans:
         _repair(turn, exchange, orphans, silent)
 
 
-def _expected(turn: Turn, exchange: Exchange) -> tuple[frozenset[int], set[int]]:
+def _expected(turn: Transition, exchange: MemberState) -> tuple[frozenset[int], set[int]]:
     """The parts of which a mean may come, all but those that are rolled back; and those that must be reduced again.
 
     A part whose reducer has only what counts nothing is reduced by another, who may have more.
@@ -64,7 +64,7 @@ def _expected(turn: Turn, exchange: Exchange) -> tuple[frozenset[int], set[int]]
     return frozenset(expected), orphans
 
 
-def _may_commit(turn: Turn, exchange: Exchange, silent: set[str]) -> bool:
+def _may_commit(turn: Transition, exchange: MemberState, silent: set[str]) -> bool:
     """A quorum may still be there, and somebody gave something that he trained on."""
     voters, rules = turn.state.electorate, turn.rules
     there = sum(pledge.peer in voters and pledge.peer not in silent for pledge in exchange.members)
@@ -72,7 +72,7 @@ def _may_commit(turn: Turn, exchange: Exchange, silent: set[str]) -> bool:
     return there >= quorum(voters) and trained
 
 
-def look_at_means(turn: Turn, lead: Lead) -> None:
+def poll_means(turn: Transition, lead: CoordinatorState) -> None:
     """Propose as soon as every mean is here that may come, and no audit can change one any more."""
     exchange = turn.state.exchange
     if exchange is None or exchange.place.ballot != lead.ballot:
@@ -96,13 +96,13 @@ def look_at_means(turn: Turn, lead: Lead) -> None:
 # ---- repair ----
 
 
-def _given_up(turn: Turn, lead: Lead, exchange: Exchange, missing: set[int]) -> bool:
+def _given_up(turn: Transition, lead: CoordinatorState, exchange: MemberState, missing: set[int]) -> bool:
     """Ask who has what is missing; then have it reduced again; then it is void."""
     if turn.now < lead.until:
         return False
     if not lead.wanted:
         turn.set(lead=replace(lead, wanted=True, until=turn.now + timeouts.at(turn.state, lead.ballot).ack_s))
-        turn.send((pledge.peer for pledge in exchange.members), Want(exchange.place, tuple(sorted(missing))))
+        turn.send((pledge.peer for pledge in exchange.members), GetMeans(exchange.place, tuple(sorted(missing))))
         return False
     left = missing - lead.repaired
     if left:
@@ -110,7 +110,7 @@ def _given_up(turn: Turn, lead: Lead, exchange: Exchange, missing: set[int]) -> 
     return not left
 
 
-def _repair(turn: Turn, exchange: Exchange, orphans: set[int], suspects: set[str]) -> None:
+def _repair(turn: Transition, exchange: MemberState, orphans: set[int], suspects: set[str]) -> None:
     """Have parts reduced again, each by the next in order that is not its reducer and has shown life."""
     lead = turn.state.lead
     assert lead is not None
@@ -122,10 +122,10 @@ def _repair(turn: Turn, exchange: Exchange, orphans: set[int], suspects: set[str
     orders = []
     for part in sorted(orphans):
         others = (pledge.peer for pledge in exchange.members if pledge.peer != exchange.reducers[part])
-        next_ones = reassignment.ranked(exchange.place, part, others)
+        next_ones = reassignment.reassignment_order(exchange.place, part, others)
         next_ones.sort(key=lambda peer: (peer in liars, peer in suspects, peer not in lively))
         orders += [(part, peer) for peer in next_ones[:1]]
     if orders:
-        turn.send((pledge.peer for pledge in exchange.members), Redo(exchange.place, tuple(orders)))
+        turn.send((pledge.peer for pledge in exchange.members), Reassign(exchange.place, tuple(orders)))
         late = ", ".join(sorted(suspects))
         turn.alert("warning", "REPAIR", f"{len(orders)} of {len(exchange.reducers)} parts are reduced again for {late}")

@@ -11,16 +11,16 @@ from dataclasses import replace
 from peer.protocol import validation
 from peer.protocol.block import MAX_MEMBERS
 from peer.protocol.electorate import order, quorum
-from peer.protocol.messages import HeadSent, Nack, Prepare, Promise, Propose, Start
+from peer.protocol.messages import Heartbeat, Nack, Prepare, Promise, Propose, Start
 from peer.rounds import collector, takeover, timeouts
-from peer.rounds.interface import Persist
+from peer.rounds.interface import PersistAcceptor
 from peer.rounds.proposal import REPEAT_S, VOTES_S, abort, propose
-from peer.rounds.state import Lead, Stage
+from peer.rounds.state import BallotPhase, CoordinatorState
 from peer.rounds.timeouts import HEARD_S
-from peer.rounds.transition import Turn
+from peer.rounds.transition import Transition
 
 
-def look(turn: Turn) -> None:
+def look(turn: Transition) -> None:
     """Whatever the coordinator's clock, or its own bytes, allow now."""
     if takeover.is_due(turn):
         _begin(turn, takeover.begin(turn))
@@ -34,22 +34,22 @@ def look(turn: Turn) -> None:
     if turn.now >= lead.repeat_at:
         _repeat(turn, lead)
     match lead.stage:
-        case Stage.PREPARING:
+        case BallotPhase.PREPARING:
             _look_at_promises(turn, lead)
-        case Stage.ADOPTING:
+        case BallotPhase.ADOPTING:
             _look_at_adopted(turn, lead)
-        case Stage.GATHERING:
-            collector.look_at_norms(turn, lead)
-        case Stage.REDUCING:
-            collector.look_at_means(turn, lead)
-        case Stage.PROPOSING if turn.now >= lead.until:
+        case BallotPhase.GATHERING:
+            collector.poll_norms(turn, lead)
+        case BallotPhase.REDUCING:
+            collector.poll_means(turn, lead)
+        case BallotPhase.PROPOSING if turn.now >= lead.until:
             abort(turn, f"no majority voted within {VOTES_S:.0f} s")
 
 
 # ---- ask ----
 
 
-def _begin_if_due(turn: Turn) -> None:
+def _begin_if_due(turn: Transition) -> None:
     state = turn.state
     if state.pledge is None or state.decided is not None or turn.me not in state.electorate:
         return
@@ -66,18 +66,18 @@ def _begin_if_due(turn: Turn) -> None:
     else:
         abandoned = promised >= 0 and not _may_lead(turn, turn.owner(promised))
         patience_s = timeouts.at(state, promised).ack_s if abandoned else timeouts.patience_s(state)
-        asks_at = state.moved_at if promised >= 0 else timeouts.asks_at(state)  # its turn comes before mine
-        due = turn.now >= max(state.moved_at + patience_s, asks_at) + turn.rules.stagger_s * skipped
+        asks_at = state.last_progress_at if promised >= 0 else timeouts.asks_at(state)  # its turn comes before mine
+        due = turn.now >= max(state.last_progress_at + patience_s, asks_at) + turn.rules.stagger_s * skipped
     if due:
         _begin(turn, ballot)
 
 
-def _may_lead(turn: Turn, peer: str) -> bool:
+def _may_lead(turn: Transition, peer: str) -> bool:
     """Whether its ballots are waited for: not those of a peer that has left, or that was caught lying."""
     return not takeover.has_left(turn, peer) and all(peer != liar for liar, *_ in turn.state.head.caught)
 
 
-def _all_ready(turn: Turn) -> bool:
+def _all_ready(turn: Transition) -> bool:
     heard, anchor = turn.state.heard, turn.state.head.anchor
     return all(
         peer == turn.me or (peer in heard and heard[peer][0].anchor == anchor and heard[peer][0].ready)
@@ -86,7 +86,7 @@ def _all_ready(turn: Turn) -> bool:
     )
 
 
-def _is_something_given(turn: Turn) -> bool:
+def _is_something_given(turn: Transition) -> bool:
     """Whether a ballot can come to anything: while all who are there sit out, none begins.
 
     I give something, I have accepted an update that must be finished, or somebody who was heard lately gives something.
@@ -101,7 +101,7 @@ def _is_something_given(turn: Turn) -> bool:
     )  # fmt: skip
 
 
-def _begin(turn: Turn, ballot: int) -> None:
+def _begin(turn: Transition, ballot: int) -> None:
     state = turn.state
     acceptor = replace(state.acceptor, promised=ballot)
     # A joiner that is slower than the electorate would never be ready in time: it is asked once it is in step,
@@ -111,38 +111,38 @@ def _begin(turn: Turn, ballot: int) -> None:
     # Whoever takes over is in the electorate itself.
     guests = () if state.weak else (peer for peer in sorted(in_step) if not takeover.has_left(turn, peer))
     asked = tuple(dict.fromkeys((*voters, *guests)))[:MAX_MEMBERS]
-    lead = Lead(
-        ballot=ballot, stage=Stage.PREPARING, asked=asked, repeat_at=turn.now + REPEAT_S, began_at=turn.now,
+    lead = CoordinatorState(
+        ballot=ballot, stage=BallotPhase.PREPARING, asked=asked, repeat_at=turn.now + REPEAT_S, began_at=turn.now,
         until=turn.now + timeouts.answers_s(state, ballot, turn.now, asked),
     )  # fmt: skip
-    turn.do(Persist(acceptor))
+    turn.do(PersistAcceptor(acceptor))
     turn.set(acceptor=acceptor, lead=lead, exchange=None, early=())
     turn.moved()
     turn.phase("group", ballot, lead.until)
     turn.send(asked, Prepare(turn.place(ballot), acceptor.electorate))
 
 
-def _same_bits(turn: Turn, head: HeadSent) -> bool:
+def _same_bits(turn: Transition, head: Heartbeat) -> bool:
     """Whether a peer stands where I stand and has computed the same tensors."""
     mine = turn.state.state_digest
     return head.anchor == turn.state.head.anchor and head.state == mine != b""
 
 
-def _repeat(turn: Turn, lead: Lead) -> None:
+def _repeat(turn: Transition, lead: CoordinatorState) -> None:
     """Say again what may have been lost."""
     turn.set(lead=replace(lead, repeat_at=turn.now + REPEAT_S))
     place = turn.place(lead.ballot)
-    if lead.stage is Stage.PREPARING:
+    if lead.stage is BallotPhase.PREPARING:
         silent = (peer for peer in lead.asked if peer not in lead.promises)
         turn.send(silent, Prepare(place, turn.state.acceptor.electorate))
-    elif lead.stage is Stage.PROPOSING and lead.update in turn.state.proposals:
+    elif lead.stage is BallotPhase.PROPOSING and lead.update in turn.state.proposals:
         proposal = turn.state.proposals[lead.update]
         voted = turn.state.votes.get((lead.ballot, lead.update), {})
         silent = (peer for peer in turn.state.electorate if peer not in voted and peer != turn.me)
         turn.send(silent, Propose(place, proposal.update, proposal.signature))
 
 
-def on_nack(turn: Turn, sender: str, message: Nack) -> None:
+def on_nack(turn: Transition, sender: str, message: Nack) -> None:
     lead = turn.state.lead
     if lead is None or sender not in turn.state.electorate:
         return
@@ -157,9 +157,9 @@ def on_nack(turn: Turn, sender: str, message: Nack) -> None:
 # ---- choose ----
 
 
-def on_promise(turn: Turn, sender: str, message: Promise) -> None:
+def on_promise(turn: Transition, sender: str, message: Promise) -> None:
     lead, pledge = turn.state.lead, message.pledge
-    if lead is None or lead.ballot != message.place.ballot or lead.stage is not Stage.PREPARING:
+    if lead is None or lead.ballot != message.place.ballot or lead.stage is not BallotPhase.PREPARING:
         return
     if sender not in lead.asked or pledge.peer != sender or not validation.pledged(turn.state, pledge):
         return
@@ -168,7 +168,7 @@ def on_promise(turn: Turn, sender: str, message: Promise) -> None:
     look(turn)
 
 
-def _look_at_promises(turn: Turn, lead: Lead) -> None:
+def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
     electorate = turn.state.electorate
     lead = turn.state.lead or lead
     answered = sum(peer in lead.promises for peer in electorate)
@@ -179,7 +179,7 @@ def _look_at_promises(turn: Turn, lead: Lead) -> None:
         abort(turn, f"{answered} of {len(electorate)} voters answered")
 
 
-def _choose(turn: Turn, lead: Lead) -> None:
+def _choose(turn: Transition, lead: CoordinatorState) -> None:
     voters = turn.state.electorate
     accepted = [
         (*promise.accepted, peer)
@@ -198,35 +198,35 @@ def _choose(turn: Turn, lead: Lead) -> None:
     pledges = tuple(promise.pledge for _, promise in sorted(_taken(turn, lead).items()))
     limits = timeouts.at(turn.state, lead.ballot)
     until = turn.now + limits.exchange_s + limits.ack_s
-    turn.set(lead=replace(lead, stage=Stage.GATHERING, until=until))
+    turn.set(lead=replace(lead, stage=BallotPhase.GATHERING, until=until))
     turn.send((pledge.peer for pledge in pledges), Start(turn.place(lead.ballot), pledges))
 
 
-def _taken(turn: Turn, lead: Lead) -> Mapping[str, Promise]:
+def _taken(turn: Transition, lead: CoordinatorState) -> Mapping[str, Promise]:
     """Who promised, less those whom the organiser keeps out, unless too few of the voters are left without them."""
     voters, kept_out = turn.state.electorate, turn.state.quarantined
     others = {peer: promise for peer, promise in lead.promises.items() if peer not in kept_out}
     return others if sum(peer in others for peer in voters) >= quorum(voters) else lead.promises
 
 
-def _may_adopt(turn: Turn, lead: Lead, update: bytes) -> bool:
+def _may_adopt(turn: Transition, lead: CoordinatorState, update: bytes) -> bool:
     """Not what I know to break the rules of this instance, such as too few members, or what nobody could give."""
     known = turn.state.proposals.get(update)
     return update not in lead.refused and (known is None or validation.valid(turn.state, known.update))
 
 
-def _adopt(turn: Turn, lead: Lead, _: int, update: bytes, reporter: str) -> None:
+def _adopt(turn: Transition, lead: CoordinatorState, _: int, update: bytes, reporter: str) -> None:
     """Finish what may already be decided, unchanged."""
     known = update in turn.state.proposals
     limits = timeouts.at(turn.state, lead.ballot)
     until = turn.now + (limits.exchange_s if known else limits.ack_s)
-    turn.set(lead=replace(lead, stage=Stage.ADOPTING, update=update, until=until))
+    turn.set(lead=replace(lead, stage=BallotPhase.ADOPTING, update=update, until=until))
     if not known:
         turn.fetch({update}, (reporter,))
     look(turn)
 
 
-def _look_at_adopted(turn: Turn, lead: Lead) -> None:
+def _look_at_adopted(turn: Transition, lead: CoordinatorState) -> None:
     proposal = turn.state.proposals.get(lead.update)
     if proposal is not None and validation.fits(turn.state, proposal.update):
         missing = validation.missing_parts(turn.state, proposal.update)
@@ -243,7 +243,7 @@ def _look_at_adopted(turn: Turn, lead: Lead) -> None:
         _choose_without(turn, lead)
 
 
-def _choose_without(turn: Turn, lead: Lead) -> None:
+def _choose_without(turn: Transition, lead: CoordinatorState) -> None:
     """Nobody gives the bytes of what some say they accepted: a quorum of the others may choose without them.
 
     Any quorum of promises will do (Paxos, phase 1); this keeps one liar from stopping every ballot.

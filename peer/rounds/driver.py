@@ -17,34 +17,34 @@ from dht.streams.base import Streams
 from peer.events import Event as Reported
 from peer.protocol.block import Block
 from peer.protocol.frames import decode, encode
-from peer.protocol.messages import ChainSent, HeadSent, MeanSent, Message, PartSent, Place
+from peer.protocol.messages import BallotId, Blocks, Heartbeat, MeanData, Message, PartData
 from peer.rounds.interface import (
-    Commit,
+    BufferPart,
+    CommitBlock,
     Effect,
-    Event,
-    Held,
-    Keep,
-    Measure,
-    Measured,
-    Persist,
+    Input,
+    MeasurePart,
+    NeedSnapshot,
+    ObjectStored,
+    PartMeasured,
+    PartReduced,
+    PersistAcceptor,
     Received,
-    Reduce,
-    Reduced,
-    Report,
-    RequestFreeze,
-    Resync,
+    ReducePart,
+    RequestSubmit,
+    Rollback,
     Send,
-    SendChain,
-    SendKept,
+    SendBlocks,
+    SendInputs,
     SendMean,
     SendObjects,
     SendParts,
-    Store,
-    Undo,
+    StoreObject,
+    Tell,
 )
 from peer.rounds.machine import step
-from peer.rounds.object_server import Answerer
-from peer.rounds.state import Acceptor, Figures, Head, State
+from peer.rounds.object_server import ObjectServer
+from peer.rounds.state import Acceptor, ChainHead, PartNorms, State
 
 Done = Callable[[], None]
 
@@ -60,7 +60,7 @@ class Framing:
 ON_THE_WIRE = Framing()
 
 
-class Disk(Protocol):
+class ChainPort(Protocol):
     """What must survive a crash. Small writes are on disk when the call returns; `store` says when."""
 
     def save_acceptor(self, acceptor: Acceptor) -> None:
@@ -69,8 +69,8 @@ class Disk(Protocol):
     def save_object(self, digest: bytes, payload: bytes) -> None: ...
     def store(self, digest: bytes, payload: bytes, done: Done) -> None: ...
     def load(self, digest: bytes) -> bytes | None: ...
-    def commit(self, block: Block, head: Head, awaited: frozenset[bytes]) -> None: ...
-    def undo(self, head: Head) -> tuple[Block, ...]:
+    def commit(self, block: Block, head: ChainHead, awaited: frozenset[bytes]) -> None: ...
+    def undo(self, head: ChainHead) -> tuple[Block, ...]:
         """Let the chain end at this earlier head; returns what followed, newest first. It stays on disk for a while."""
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
@@ -80,31 +80,31 @@ class Disk(Protocol):
         """(Merkle path, encoded bytes) of a part of my contribution for `anchor`; None without one."""
 
 
-class Arithmetic(Protocol):
+class ReductionPort(Protocol):
     """Averages parts. Kept payloads of an anchor are forgotten when the next one is committed."""
 
-    def keep(self, effect: Keep) -> None: ...
-    def measure(self, payload: bytes, direction: bytes, done: Callable[[Figures], None]) -> None:
+    def keep(self, effect: BufferPart) -> None: ...
+    def measure(self, payload: bytes, direction: bytes, done: Callable[[PartNorms], None]) -> None:
         """Decode a part and measure it, against the mean of this digest if there is one."""
 
-    def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
+    def reduce(self, effect: ReducePart, done: Callable[[bytes], None]) -> None:
         """Average, encode and store the kept parts; `done(digest)` when it is on disk.
 
         The same parts and weights give the same bytes on every machine: audits rest on that. If nothing of them is
         finite, or the last committed mean is needed and not here, nothing is done.
         """
 
-    def kept(self, place: Place, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
+    def kept(self, place: BallotId, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         """(Merkle path, encoded bytes) of a part that is kept."""
 
     def forget(self) -> None: ...
 
 
-class Trainer(Protocol):
+class TrainerPort(Protocol):
     """The owner of the anchor."""
 
-    def committed(self, block: Block, head: Head) -> None: ...
-    def undone(self, blocks: tuple[Block, ...], head: Head) -> None:
+    def committed(self, block: Block, head: ChainHead) -> None: ...
+    def undone(self, blocks: tuple[Block, ...], head: ChainHead) -> None:
         """The chain ends at `head` again: these blocks, newest first, no longer count."""
 
     def freeze(self) -> None: ...
@@ -121,20 +121,20 @@ class Driver:
         *,
         clock: Callable[[], float],
         streams: Streams,
-        disk: Disk,
-        arithmetic: Arithmetic,
-        trainer: Trainer,
+        disk: ChainPort,
+        arithmetic: ReductionPort,
+        trainer: TrainerPort,
         report: Callable[[Reported], None],
-        publish: Callable[[HeadSent], None] = lambda head: None,
+        publish: Callable[[Heartbeat], None] = lambda head: None,
         framing: Framing = ON_THE_WIRE,
     ) -> None:
         self.state = state
         self.clock = clock
         self.bad_frames = 0
         self._streams, self._disk, self._arithmetic, self._trainer = streams, disk, arithmetic, trainer
-        self._answerer, self._framing = Answerer(disk, streams, framing.encode), framing
+        self._answerer, self._framing = ObjectServer(disk, streams, framing.encode), framing
         self._report, self._publish = report, publish
-        self._events: deque[Event] = deque()
+        self._events: deque[Input] = deque()
         self._busy = self._broken = False
 
     def on_frame(self, sender: str, frame: bytes) -> None:
@@ -146,7 +146,7 @@ class Driver:
             return
         self.deliver(Received(self.clock(), sender, message))
 
-    def deliver(self, event: Event) -> None:
+    def deliver(self, event: Input) -> None:
         """Step the machine; events that arise while effects are performed wait their turn.
 
         Once an effect has failed nothing is done any more: what is not on disk must not be told.
@@ -176,49 +176,51 @@ class Driver:
                 self._send(to, message)
             case SendParts():
                 self._send_parts(effect)
-            case SendKept(one, place, part, givers):
+            case SendInputs(one, place, part, givers):
                 for giver in givers:
-                    self._streams.send_when_free(one, partial(self._kept_frame, place, part, giver))
+                    self._streams.send_bulk(one, partial(self._kept_frame, place, part, giver))
             case SendMean(to, mean):
                 for peer in to:
-                    self._streams.send_when_free(peer, partial(self._mean_frame, mean))
+                    self._streams.send_bulk(peer, partial(self._mean_frame, mean))
             case SendObjects(one, digests):
                 self._answerer.answer(one, digests)
-            case SendChain():
+            case SendBlocks():
                 self._send_chain(effect)
-            case Persist(acceptor, update):
+            case PersistAcceptor(acceptor, update):
                 if update is not None:
                     self._disk.save_object(update.digest, update.to_bytes())
                 self._disk.save_acceptor(acceptor)
-            case Keep():
+            case BufferPart():
                 self._arithmetic.keep(effect)
-            case Measure():
+            case MeasurePart():
                 self._measure(effect)
-            case Reduce(place=place, part=part, contributors=contributors, attempt=attempt):
+            case ReducePart(place=place, part=part, contributors=contributors, attempt=attempt):
                 self._arithmetic.reduce(
                     effect,
-                    lambda digest: self.deliver(Reduced(self.clock(), place, part, contributors, digest, attempt)),
+                    lambda digest: self.deliver(PartReduced(self.clock(), place, part, contributors, digest, attempt)),
                 )
-            case Store(digest, payload):
-                self._disk.store(digest, payload, lambda: self.deliver(Held(self.clock(), digest, len(payload))))
-            case Commit(block, head, awaited):
+            case StoreObject(digest, payload):
+                self._disk.store(
+                    digest, payload, lambda: self.deliver(ObjectStored(self.clock(), digest, len(payload)))
+                )
+            case CommitBlock(block, head, awaited):
                 self._disk.commit(block, head, awaited)
                 self._arithmetic.forget()
                 self._trainer.committed(block, head)
-            case Undo(head):
+            case Rollback(head):
                 self._arithmetic.forget()
                 self._trainer.undone(self._disk.undo(head), head)
-            case RequestFreeze():
+            case RequestSubmit():
                 self._trainer.freeze()
-            case Resync(why):
+            case NeedSnapshot(why):
                 self._trainer.resync(why)
-            case Report(event):
+            case Tell(event):
                 self._report(event)
             case _:
                 raise AssertionError(f"no such effect: {effect}")
 
     def _send(self, to: tuple[str, ...], message: Message) -> None:
-        if isinstance(message, HeadSent):
+        if isinstance(message, Heartbeat):
             self._publish(message)
         if not to:
             return
@@ -229,15 +231,15 @@ class Driver:
     def _send_parts(self, effect: SendParts) -> None:
         if effect.to != self.state.rules.me:
             for part in effect.parts:
-                self._streams.send_when_free(effect.to, partial(self._part_frame, effect.place, effect.attempt, part))
+                self._streams.send_bulk(effect.to, partial(self._part_frame, effect.place, effect.attempt, part))
             return
         for part in effect.parts:
             found = self._disk.my_part(effect.place.anchor, part)
             if found is not None:
                 path, payload = found
-                self._arithmetic.keep(Keep(effect.place, effect.to, part, payload, path))
+                self._arithmetic.keep(BufferPart(effect.place, effect.to, part, payload, path))
 
-    def _measure(self, effect: Measure) -> None:
+    def _measure(self, effect: MeasurePart) -> None:
         place, giver, part = effect.place, effect.giver, effect.part
         payload = effect.payload
         if not payload:
@@ -246,34 +248,35 @@ class Driver:
                 return
             payload = mine[1]
         self._arithmetic.measure(
-            payload, effect.direction,
-            lambda figures: self.deliver(Measured(self.clock(), place, giver, part, figures, effect.evidence)),
-        )  # fmt: skip
+            payload,
+            effect.direction,
+            lambda figures: self.deliver(PartMeasured(self.clock(), place, giver, part, figures, effect.evidence)),
+        )
 
-    def _part_frame(self, place: Place, attempt: int, part: int) -> bytes | None:
+    def _part_frame(self, place: BallotId, attempt: int, part: int) -> bytes | None:
         """My encoded part, unless its ballot is over."""
         found = self._disk.my_part(place.anchor, part)
         going_on = {exchange.place for exchange in (self.state.exchange, self.state.past) if exchange is not None}
         if found is None or place not in going_on:
             return None
         path, payload = found
-        return self._framing.encode(PartSent(place, attempt, part, path, payload))
+        return self._framing.encode(PartData(place, attempt, part, path, payload))
 
-    def _kept_frame(self, place: Place, part: int, giver: str) -> bytes | None:
+    def _kept_frame(self, place: BallotId, part: int, giver: str) -> bytes | None:
         """A part that somebody gave me, unless its round is over."""
         found = self._arithmetic.kept(place, giver, part)
-        return None if found is None else self._framing.encode(PartSent(place, 1, part, *found, giver))
+        return None if found is None else self._framing.encode(PartData(place, 1, part, *found, giver))
 
-    def _mean_frame(self, mean: MeanSent) -> bytes | None:
+    def _mean_frame(self, mean: MeanData) -> bytes | None:
         """A mean with its bytes, unless a commit has swept them away."""
         payload = self._disk.load(mean.digest)
         return None if payload is None else self._framing.encode(replace(mean, payload=payload))
 
-    def _send_chain(self, effect: SendChain) -> None:
+    def _send_chain(self, effect: SendBlocks) -> None:
         """The machine remembers anchors longer than the disk has room for blocks."""
         blocks = self._disk.blocks_after(effect.after)
         if blocks:
-            self._streams.send_when_free(effect.to, partial(self._framing.encode, ChainSent(blocks)))
+            self._streams.send_bulk(effect.to, partial(self._framing.encode, Blocks(blocks)))
         else:
             self._send((effect.to,), effect.head)
-            self._send((effect.to,), ChainSent(()))
+            self._send((effect.to,), Blocks(()))

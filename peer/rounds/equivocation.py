@@ -6,31 +6,31 @@ convinces everybody: nobody decides in that ballot any more, and nobody works wi
 
 from __future__ import annotations
 
-from peer.protocol.accusations import Proof
+from peer.protocol.accusations import EquivocationProof
 from peer.protocol.electorate import coordinator
 from peer.protocol.encoding import pack
-from peer.protocol.messages import Place
-from peer.rounds.transition import Turn
+from peer.protocol.messages import BallotId
+from peer.rounds.transition import Transition
 
 
-def signed(turn: Turn, place: Place, update: bytes, signature: bytes) -> bool:
+def signed(turn: Transition, place: BallotId, update: bytes, signature: bytes) -> bool:
     """Whether the coordinator of this ballot signed that it proposes `update`."""
     leader = coordinator(place.anchor, turn.state.electorate, place.ballot)
     return turn.rules.keys.verify(leader, "propose", pack((place.packed(), update)), signature)
 
 
-def look_for_another(turn: Turn, place: Place, update: bytes, signature: bytes) -> bool:
+def look_for_another(turn: Transition, place: BallotId, update: bytes, signature: bytes) -> bool:
     """Compare a signed proposal of a ballot with what I know of that ballot; True if they convict its author."""
     rival = _known(turn, place.ballot, update)
     if rival is None:
         return False
     others = (peer for peer in turn.state.electorate if peer != turn.me)
     convict(turn, place)
-    turn.send(others, Proof(place, (update, signature), rival))
+    turn.send(others, EquivocationProof(place, (update, signature), rival))
     return True
 
 
-def on_proof(turn: Turn, proof: Proof) -> None:
+def on_proof(turn: Transition, proof: EquivocationProof) -> None:
     """Believe two signatures, whoever sends them."""
     (first, _), (second, _) = proof.first, proof.second
     dead = proof.place.ballot in turn.state.dead_ballots
@@ -38,7 +38,7 @@ def on_proof(turn: Turn, proof: Proof) -> None:
         convict(turn, proof.place)
 
 
-def convict(turn: Turn, place: Place) -> None:
+def convict(turn: Transition, place: BallotId) -> None:
     """This ballot decides nothing, and its coordinator is left out from now on."""
     state, guilty = turn.state, turn.owner(place.ballot)
     lead = None if state.lead is not None and state.lead.ballot == place.ballot else state.lead
@@ -47,7 +47,7 @@ def convict(turn: Turn, place: Place) -> None:
     turn.alert("error", "EQUIVOCATION", f"{what}: it is left out")
 
 
-def _known(turn: Turn, ballot: int, update: bytes) -> tuple[bytes, bytes] | None:
+def _known(turn: Transition, ballot: int, update: bytes) -> tuple[bytes, bytes] | None:
     for digest, proposal in turn.state.proposals.items():
         if proposal.ballot == ballot and digest != update:
             return digest, proposal.signature

@@ -16,12 +16,12 @@ from peer.protocol import validation
 from peer.protocol.block import Block
 from peer.protocol.messages import FETCH_MOST
 from peer.rounds import acceptor
-from peer.rounds.interface import Undo
-from peer.rounds.state import Branch, Head, Step
-from peer.rounds.transition import Turn
+from peer.rounds.interface import Rollback
+from peer.rounds.state import CandidateFork, ChainEntry, ChainHead
+from peer.rounds.transition import Transition
 
 
-def parting(turn: Turn, blocks: tuple[Block, ...]) -> tuple[Step, tuple[Block, ...]] | None:
+def fork_point(turn: Transition, blocks: tuple[Block, ...]) -> tuple[ChainEntry, tuple[Block, ...]] | None:
     """The step of my chain beside which these blocks leave it, and those that do; None if they do not fork off."""
     mine = {step.before.anchor: step for step in (*turn.state.trail, *_queue(turn))}
     for index, block in enumerate(blocks):
@@ -31,15 +31,15 @@ def parting(turn: Turn, blocks: tuple[Block, ...]) -> tuple[Step, tuple[Block, .
     return None
 
 
-def _queue(turn: Turn) -> Iterator[Step]:
+def _queue(turn: Transition) -> Iterator[ChainEntry]:
     """The blocks that wait for their bytes, each with the head before it."""
     tip = turn.state.head
     for block in turn.state.blocks:
-        yield Step(before=tip, block=block)
+        yield ChainEntry(before=tip, block=block)
         tip = tip.after(block.update)
 
 
-def consider(turn: Turn, source: str, step: Step, blocks: tuple[Block, ...]) -> tuple[bool, bool]:
+def evaluate_fork(turn: Transition, source: str, step: ChainEntry, blocks: tuple[Block, ...]) -> tuple[bool, bool]:
     """Change over to this branch if it wins, or queue it in the place of what waits there.
 
     Returns whether every block is genuine, and whether it won.
@@ -58,12 +58,12 @@ def consider(turn: Turn, source: str, step: Step, blocks: tuple[Block, ...]) -> 
         waiting = turn.state.blocks[: step.before.round - turn.state.head.round]
         turn.set(blocks=(*waiting, *genuine), last=tip, block_source=source, strangers={})
     elif known is None or tip.weight >= known.tip.weight:
-        turn.set(branch=Branch(trunk=step.before, blocks=tuple(genuine), tip=tip, source=source))
-        change_over_if_held(turn)
+        turn.set(branch=CandidateFork(trunk=step.before, blocks=tuple(genuine), tip=tip, source=source))
+        switch_if_stored(turn)
     return honest, True
 
 
-def _wins(turn: Turn, step: Step, blocks: tuple[Block, ...]) -> bool:
+def _wins(turn: Transition, step: ChainEntry, blocks: tuple[Block, ...]) -> bool:
     """Larger W since the branches parted, of those who were known there: identities cost nothing."""
     known = {*step.before.electorate, *step.before.members}
     steps = (*turn.state.trail, *_queue(turn))
@@ -81,7 +81,7 @@ def _work(blocks: Iterable[Block], known: set[str]) -> int:
     return sum(pledge.peer in known for block in blocks for pledge in block.update.members)
 
 
-def change_over_if_held(turn: Turn) -> bool:
+def switch_if_stored(turn: Transition) -> bool:
     """Undo, and queue the blocks of the winning branch, once the bytes of its first block are here."""
     branch = turn.state.branch
     if branch is None:
@@ -100,22 +100,22 @@ def change_over_if_held(turn: Turn) -> bool:
         f"others went on apart after round {branch.trunk.round} and did more: this peer changes over to them, undoes "
         f"{undone} of its rounds, and keeps its own work of them",
     )
-    go_back(turn, branch.trunk)
+    rollback_to(turn, branch.trunk)
     turn.set(blocks=branch.blocks, last=branch.tip, block_source=branch.source, branch=None, strangers={})
     return True
 
 
-def _certifiers(branch: Branch) -> tuple[str, ...]:
+def _certifiers(branch: CandidateFork) -> tuple[str, ...]:
     return tuple(vote.voter for vote in branch.blocks[0].votes)
 
 
-def go_back(turn: Turn, head: Head) -> None:
+def rollback_to(turn: Transition, head: ChainHead) -> None:
     """Stand at an earlier anchor of my chain again."""
     state = turn.state
-    turn.do(Undo(head))
+    turn.do(Rollback(head))
     turn.set(
         ancestors={anchor: round for anchor, round in state.ancestors.items() if round <= head.round},
         trail=tuple(step for step in state.trail if step.before.round < head.round),
         applied_round=min(state.applied_round, head.round),
     )  # fmt: skip
-    acceptor.stand_at(turn, head)
+    acceptor.reset_to(turn, head)

@@ -5,29 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peer.events import Event as Reported
-from peer.protocol.block import VOID, WEIGHT_ONE, Block, Pledge, Update
-from peer.protocol.messages import HeadSent, MeanSent, Message, Place
-from peer.rounds.state import Acceptor, Figures, Head
+from peer.protocol.block import VOID, WEIGHT_ONE, Block, ContributionHeader, Update
+from peer.protocol.messages import BallotId, Heartbeat, MeanData, Message
+from peer.rounds.state import Acceptor, ChainHead, PartNorms
 
 # ---- events: what the driver tells the machine ----
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Input:
     """Base of all events. `now` is in seconds of a clock that never goes back."""
 
     now: float
 
 
 @dataclass(frozen=True, slots=True)
-class Tick(Event):
+class Tick(Input):
     """Time passed; the driver sends one every `TICK_S`. `wall_offset_s` is Unix time minus the clock."""
 
     wall_offset_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Received(Event):
+class Received(Input):
     """A message from an authenticated peer."""
 
     sender: str
@@ -35,36 +35,36 @@ class Received(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed(Event):
+class TrainingProgress(Input):
     """The trainer has done this share of the round."""
 
     share: float
 
 
 @dataclass(frozen=True, slots=True)
-class Frozen(Event):
+class Submitted(Input):
     """The trainer encoded the balance for this anchor and wrote it to disk. The pledge is not yet signed."""
 
-    pledge: Pledge
+    pledge: ContributionHeader
 
 
 @dataclass(frozen=True, slots=True)
-class Paused(Event):
+class Paused(Input):
     """The trainer makes no more steps. It gives what it froze for this anchor so far, or nothing: an empty root."""
 
-    pledge: Pledge
+    pledge: ContributionHeader
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed(Event):
+class Resumed(Input):
     """The trainer makes steps again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reduced(Event):
+class PartReduced(Input):
     """The mean of a part is computed, encoded and on disk under this digest."""
 
-    place: Place
+    place: BallotId
     part: int
     contributors: int
     digest: bytes
@@ -72,26 +72,26 @@ class Reduced(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured(Event):
-    """What `Measure` found."""
+class PartMeasured(Input):
+    """What `MeasurePart` found."""
 
-    place: Place
+    place: BallotId
     giver: str
     part: int
-    figures: Figures
+    figures: PartNorms
     evidence: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Held(Event):
-    """Bytes asked for by `Store` are on disk."""
+class ObjectStored(Input):
+    """Bytes asked for by `StoreObject` are on disk."""
 
     digest: bytes
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Applied(Event):
+class Applied(Input):
     """The trainer has computed this anchor; `state` is H(θ, m)."""
 
     anchor: bytes
@@ -99,12 +99,12 @@ class Applied(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving(Event):
+class Leaving(Input):
     """This peer takes part in the round it is in, if it can, and not in the next."""
 
 
 @dataclass(frozen=True, slots=True)
-class Quarantined(Event):
+class Quarantined(Input):
     """The organiser has these peers kept out from now on; nobody else.
 
     They are asked for nothing new and follow no more: what has begun with them ends as it must, and while they are in
@@ -135,17 +135,17 @@ class SendParts(Effect):
     """Send my encoded parts, each as a `PartSent`, to their reducer."""
 
     to: str
-    place: Place
+    place: BallotId
     parts: tuple[int, ...]
     attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class SendKept(Effect):
+class SendInputs(Effect):
     """Send the kept parts of these members, each as a `PartSent` with its giver: evidence for the coordinator."""
 
     to: str
-    place: Place
+    place: BallotId
     part: int
     givers: tuple[str, ...]
 
@@ -155,7 +155,7 @@ class SendMean(Effect):
     """Send a mean; the driver fills in the bytes its digest names."""
 
     to: tuple[str, ...]
-    mean: MeanSent
+    mean: MeanData
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class SendObjects(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class SendChain(Effect):
+class SendBlocks(Effect):
     """Send the blocks that follow this anchor; if the disk has none, that there are none, and where I am.
 
     `after` is empty if we share no anchor.
@@ -175,11 +175,11 @@ class SendChain(Effect):
 
     to: str
     after: bytes
-    head: HeadSent
+    head: Heartbeat
 
 
 @dataclass(frozen=True, slots=True)
-class Persist(Effect):
+class PersistAcceptor(Effect):
     """Have this on disk (fsync) before any later effect. `update` comes with an accepted value."""
 
     acceptor: Acceptor
@@ -187,10 +187,10 @@ class Persist(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Keep(Effect):
+class BufferPart(Effect):
     """Keep a member's encoded part in memory until it is reduced."""
 
-    place: Place
+    place: BallotId
     sender: str
     part: int
     payload: bytes
@@ -198,10 +198,10 @@ class Keep(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Measure(Effect):
-    """Decode a part and measure it, also against the last committed mean of it; then `Measured`."""
+class MeasurePart(Effect):
+    """Decode a part and measure it, also against the last committed mean of it; then `PartMeasured`."""
 
-    place: Place
+    place: BallotId
     giver: str
     part: int
     payload: bytes
@@ -213,8 +213,8 @@ class Measure(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce(Effect):
-    """Average the kept parts of these members with these integer weights, encode once, store; then `Reduced`.
+class ReducePart(Effect):
+    """Average the kept parts of these members with these integer weights, encode once, store; then `PartReduced`.
 
     `missing` is the weight of the members who offered this part and are not among them; `pull` is the weight of the
     last committed mean, whose digest is `direction`; all is multiplied by `scale` over 65,536 in the end. What is not
@@ -222,7 +222,7 @@ class Reduce(Effect):
     needed as evidence.
     """
 
-    place: Place
+    place: BallotId
     part: int
     contributors: int
     members: tuple[str, ...]
@@ -235,46 +235,46 @@ class Reduce(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Store(Effect):
-    """Write bytes to disk under their digest; then `Held`."""
+class StoreObject(Effect):
+    """Write bytes to disk under their digest; then `ObjectStored`."""
 
     digest: bytes
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Commit(Effect):
+class CommitBlock(Effect):
     """Append a block to the chain on disk and hand it to the trainer.
 
     `awaited` names bytes of later blocks that are on disk already: they must stay.
     """
 
     block: Block
-    head: Head
+    head: ChainHead
     awaited: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Undo(Effect):
+class Rollback(Effect):
     """Stand at this earlier anchor of my chain again: what followed is undone, on disk and in the trainer."""
 
-    head: Head
+    head: ChainHead
 
 
 @dataclass(frozen=True, slots=True)
-class Resync(Effect):
+class NeedSnapshot(Effect):
     """My chain is not theirs any more and nobody has the blocks between: start from a snapshot."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class RequestFreeze(Effect):
+class RequestSubmit(Effect):
     """Ask the trainer to freeze at its next inner step."""
 
 
 @dataclass(frozen=True, slots=True)
-class Report(Effect):
+class Tell(Effect):
     """Tell the people."""
 
     event: Reported

@@ -29,28 +29,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from peer.protocol.accusations import Conflict, Objection, Proof
-from peer.protocol.block import Pledge, Update
+from peer.protocol.accusations import EquivocationProof, MeanConflict, NormDispute
+from peer.protocol.block import ContributionHeader, Update
 from peer.protocol.messages import (
-    BytesSent,
-    ChainSent,
-    Fetch,
-    Get,
-    HeadSent,
-    MeanSent,
+    Blocks,
+    GetBlocks,
+    GetMeans,
+    GetObjects,
+    Heartbeat,
+    MeanData,
     Message,
     Nack,
     Norms,
-    PartSent,
+    NormTable,
+    ObjectData,
+    PartData,
     Prepare,
     Promise,
     Propose,
-    Redo,
-    Show,
+    Reassign,
+    ShowInputs,
     Start,
-    Table,
-    Voted,
-    Want,
+    VoteCast,
 )  # fmt: skip
 from peer.rounds import acceptor as decide
 from peer.rounds import (  # fmt: skip
@@ -71,22 +71,22 @@ from peer.rounds.block_sync import seen_again
 from peer.rounds.interface import (
     Applied,
     Effect,
-    Event,
-    Frozen,
-    Held,
+    Input,
     Leaving,
-    Measured,
+    ObjectStored,
+    PartMeasured,
+    PartReduced,
     Paused,
-    Progressed,
     Quarantined,
     Received,
-    Reduced,
     Resumed,
     SendObjects,
+    Submitted,
     Tick,
+    TrainingProgress,
 )
-from peer.rounds.state import Acceptor, Head, Rules, State, Step
-from peer.rounds.transition import Turn
+from peer.rounds.state import Acceptor, ChainEntry, ChainHead, Rules, State
+from peer.rounds.transition import Transition
 
 TICK_S = 0.5
 """How often the driver sends a `Tick`."""
@@ -94,15 +94,15 @@ TICK_S = 0.5
 
 def begin(
     rules: Rules,
-    head: Head,
+    head: ChainHead,
     now: float,
     *,
     ancestors: Mapping[bytes, int] | None = None,
     acceptors: Mapping[bytes, Acceptor] | None = None,
-    trail: tuple[Step, ...] = (),
+    trail: tuple[ChainEntry, ...] = (),
     voters: frozenset[str] = frozenset(),
     accepted: Update | None = None,
-    pledge: Pledge | None = None,
+    pledge: ContributionHeader | None = None,
     held: Mapping[bytes, int] | None = None,
 ) -> State:
     """The state of a peer that starts, or starts again from what it finds on its disk.
@@ -119,21 +119,21 @@ def begin(
         rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=acceptor,
         acceptors=others, voters=voters.union(head.electorate), trail=trail[-rules.keep_rounds :], pledge=pledge,
         deadlines=timeouts.learn([step.block.update for step in trail[-rules.keep_rounds :]], rules),
-        held=held or {}, frozen_at=now, moved_at=now, proposals=proposals, applied_round=head.round,
+        held=held or {}, submitted_at=now, last_progress_at=now, proposals=proposals, applied_round=head.round,
         in_step=readiness.starts_in_step(rules, head),
     )  # fmt: skip
 
 
-def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+def step(state: State, event: Input) -> tuple[State, tuple[Effect, ...]]:
     """What this event changes, and what the driver must do about it, in order."""
-    turn = Turn(state, event.now)
+    turn = Transition(state, event.now)
     _take(turn, event)
     while turn.to_self:
         _receive(turn, turn.me, turn.to_self.popleft())
     return turn.state, tuple(turn.effects)
 
 
-def _take(turn: Turn, event: Event) -> None:
+def _take(turn: Transition, event: Input) -> None:
     match event:
         case Tick(_, wall_offset_s):
             if wall_offset_s is not None:
@@ -141,19 +141,19 @@ def _take(turn: Turn, event: Event) -> None:
             _tick(turn)
         case Received(_, sender, message):
             _receive(turn, sender, message)
-        case Held(_, digest, size):
+        case ObjectStored(_, digest, size):
             _held(turn, digest, size)
-        case Reduced():
+        case PartReduced():
             member.on_reduced(turn, event)
             coordinator.look(turn)
-        case Measured(evidence=True):
+        case PartMeasured(evidence=True):
             misconduct.on_measured(turn, event)
-        case Measured():
+        case PartMeasured():
             member.on_measured(turn, event)
-        case Progressed(_, share):
+        case TrainingProgress(_, share):
             turn.set(progress=share)
-        case Frozen(_, pledge):
-            decide.on_frozen(turn, pledge)
+        case Submitted(_, pledge):
+            decide.on_submitted(turn, pledge)
             coordinator.look(turn)
         case Paused(_, pledge):
             decide.on_paused(turn, pledge)
@@ -171,7 +171,7 @@ def _take(turn: Turn, event: Event) -> None:
             raise AssertionError(f"no such event: {event}")
 
 
-def _applied(turn: Turn, anchor: bytes, digest: bytes) -> None:
+def _applied(turn: Transition, anchor: bytes, digest: bytes) -> None:
     """The others compare their bits with mine as soon as I have them."""
     if anchor not in turn.state.ancestors:
         return  # undone meanwhile
@@ -183,7 +183,7 @@ def _applied(turn: Turn, anchor: bytes, digest: bytes) -> None:
             turn.say_head()
 
 
-def _tick(turn: Turn) -> None:
+def _tick(turn: Transition) -> None:
     coordinator.look(turn)
     member.look(turn)
     reassignment.look(turn)
@@ -191,37 +191,37 @@ def _tick(turn: Turn) -> None:
     readiness.look(turn)
 
 
-def _held(turn: Turn, digest: bytes, size: int) -> None:
+def _held(turn: Transition, digest: bytes, size: int) -> None:
     turn.set(held={**turn.state.held, digest: size})
     turn.arrived(digest)
     readiness.count(turn, size)
     decide.look(turn)
     coordinator.look(turn)
-    forks.change_over_if_held(turn)
+    forks.switch_if_stored(turn)
     block_sync.apply_blocks(turn)
 
 
-def _receive(turn: Turn, sender: str, message: Message) -> None:
+def _receive(turn: Transition, sender: str, message: Message) -> None:
     """Messages that name an anchor other than my head go to catch-up; so do those about the chain."""
     match message:
-        case HeadSent():
+        case Heartbeat():
             block_sync.on_head(turn, sender, message)
             readiness.look(turn)
             coordinator.look(turn)
-        case Get(anchors):
+        case GetBlocks(anchors):
             block_sync.on_get(turn, sender, anchors)
-        case ChainSent(blocks):
+        case Blocks(blocks):
             block_sync.on_chain(turn, sender, blocks)
             readiness.look(turn)
-        case Fetch(digests):
+        case GetObjects(digests):
             turn.do(SendObjects(sender, digests))
-        case BytesSent():
+        case ObjectData():
             block_sync.on_bytes(turn, message)
-        case Conflict():
+        case MeanConflict():
             misconduct_reports.on_conflict(turn, sender, message)
-        case Objection():
+        case NormDispute():
             misconduct.on_objection(turn, sender, message)
-        case PartSent(attempt=misconduct.DISPUTE):
+        case PartData(attempt=misconduct.DISPUTE):
             misconduct.on_part(turn, sender, message)
         case _ if block_sync.belongs(turn, sender, message.place):  # type: ignore[attr-defined]
             _receive_in_round(turn, sender, message)
@@ -229,14 +229,14 @@ def _receive(turn: Turn, sender: str, message: Message) -> None:
             pass
 
 
-def _receive_in_round(turn: Turn, sender: str, message: Message) -> None:
+def _receive_in_round(turn: Transition, sender: str, message: Message) -> None:
     if isinstance(message, Prepare):
         decide.on_prepare(turn, sender, message)
     elif message.place.instance == turn.state.instance:  # type: ignore[attr-defined]
         _receive_in_instance(turn, sender, message)
 
 
-def _receive_in_instance(turn: Turn, sender: str, message: Message) -> None:
+def _receive_in_instance(turn: Transition, sender: str, message: Message) -> None:
     match message:
         case Promise():
             coordinator.on_promise(turn, sender, message)
@@ -244,30 +244,30 @@ def _receive_in_instance(turn: Turn, sender: str, message: Message) -> None:
             coordinator.on_nack(turn, sender, message)
         case Start():
             member.on_start(turn, sender, message)
-        case PartSent():
+        case PartData():
             member.on_part(turn, sender, message)
         case Norms():
             collector.on_norms(turn, sender, message)
-        case Table():
+        case NormTable():
             member.on_table(turn, sender, message)
-        case MeanSent() if message.attempt and not message.payload:
+        case MeanData() if message.attempt and not message.payload:
             spot_audits.on_verdict(turn, sender, message)
             coordinator.look(turn)
-        case MeanSent():
+        case MeanData():
             member.on_mean(turn, sender, message)
             coordinator.look(turn)
-        case Want():
+        case GetMeans():
             member.on_want(turn, sender, message)
-        case Redo():
+        case Reassign():
             if reassignment.on_redo(turn, sender, message):
                 member.replay_early(turn)
-        case Show():
+        case ShowInputs():
             reassignment.on_show(turn, sender, message)
         case Propose():
             decide.on_propose(turn, sender, message)
-        case Voted():
+        case VoteCast():
             decide.on_vote(turn, message)
-        case Proof():
+        case EquivocationProof():
             equivocation.on_proof(turn, message)
         case _:
             raise AssertionError(f"no such message: {message}")

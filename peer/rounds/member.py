@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.protocol import norms
-from peer.protocol.block import Pledge, givers
+from peer.protocol.block import ContributionHeader, givers
 from peer.protocol.electorate import digest_of
-from peer.protocol.messages import MeanSent, Norms, PartSent, Start, Table, Want
+from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, PartData, Start
 from peer.rounds import misconduct, misconduct_reports, part_exchange, reassignment, timeouts
-from peer.rounds.interface import Keep, Measure, Measured, Reduced, SendMean, SendParts, Store
-from peer.rounds.state import Again, Exchange
-from peer.rounds.transition import Turn
+from peer.rounds.interface import BufferPart, MeasurePart, PartMeasured, PartReduced, SendMean, SendParts, StoreObject
+from peer.rounds.state import MemberState, ReassignmentState
+from peer.rounds.transition import Transition
 
 REPEAT_S = 1.0
 
 
-def look(turn: Turn) -> None:
+def look(turn: Transition) -> None:
     """Close when the time for parts is over; repeat norms that nobody answered."""
     exchange = turn.state.exchange
     if exchange is None or exchange.tabled:
@@ -31,7 +31,7 @@ def look(turn: Turn) -> None:
 # ---- send ----
 
 
-def on_start(turn: Turn, sender: str, message: Start) -> None:
+def on_start(turn: Transition, sender: str, message: Start) -> None:
     state, place = turn.state, message.place
     if sender != turn.owner(place.ballot) or place.ballot != state.acceptor.promised:
         return
@@ -40,15 +40,22 @@ def on_start(turn: Turn, sender: str, message: Start) -> None:
     if not _sound(turn, message.pledges):
         return
     names = [pledge.peer for pledge in message.pledges]
-    reducers = norms.reducers_of(turn.rules, state.head, message.pledges, place.ballot)
+    reducers = norms.shard_owners(turn.rules, state.head, message.pledges, place.ballot)
     auditors = reassignment.draw_auditors(turn, place, names, reducers)
     closes_at = turn.now + timeouts.at(state, place.ballot).exchange_s
-    exchange = Exchange(
-        place=place, round=state.head.round, members=message.pledges, reducers=reducers, closes_at=closes_at,
-        repeat_at=closes_at, began_at=turn.now,
+    exchange = MemberState(
+        place=place,
+        round=state.head.round,
+        members=message.pledges,
+        reducers=reducers,
+        closes_at=closes_at,
+        repeat_at=closes_at,
+        began_at=turn.now,
         received={part: 0 for part, reducer in enumerate(reducers) if reducer == turn.me},
-        again=Again(auditors=auditors, received={part: 0 for part, peer in auditors.items() if peer == turn.me}),
-    )  # fmt: skip
+        again=ReassignmentState(
+            auditors=auditors, received={part: 0 for part, peer in auditors.items() if peer == turn.me}
+        ),
+    )
     turn.set(exchange=exchange)
     turn.moved()
     turn.phase("send", place.ballot, closes_at)
@@ -57,7 +64,7 @@ def on_start(turn: Turn, sender: str, message: Start) -> None:
     _close_if_complete(turn)
 
 
-def _sound(turn: Turn, pledges: tuple[Pledge, ...]) -> bool:
+def _sound(turn: Transition, pledges: tuple[ContributionHeader, ...]) -> bool:
     """Genuine pledges for this anchor, sorted, each peer once, mine among them as I signed it."""
     names = [pledge.peer for pledge in pledges]
     if names != sorted(set(names)) or turn.me not in names:
@@ -70,11 +77,11 @@ def _sound(turn: Turn, pledges: tuple[Pledge, ...]) -> bool:
     return turn.rules.shared.once(("pledges", turn.state.head.anchor), (pledges,), lambda: _genuine(turn, pledges))
 
 
-def _genuine(turn: Turn, pledges: tuple[Pledge, ...]) -> bool:
+def _genuine(turn: Transition, pledges: tuple[ContributionHeader, ...]) -> bool:
     return all(pledge.anchor == turn.state.head.anchor and pledge.genuine(turn.rules.keys) for pledge in pledges)
 
 
-def _send_parts(turn: Turn, exchange: Exchange) -> None:
+def _send_parts(turn: Transition, exchange: MemberState) -> None:
     mine = next(pledge for pledge in exchange.members if pledge.peer == turn.me)
     if not mine.root:
         return
@@ -82,14 +89,14 @@ def _send_parts(turn: Turn, exchange: Exchange) -> None:
         theirs = tuple(part for part, owner in enumerate(exchange.reducers) if owner == reducer)
         turn.do(SendParts(reducer, exchange.place, theirs))
     for part in exchange.received:
-        turn.do(Measure(exchange.place, turn.me, part, b"", part_exchange.direction(turn, part)))
+        turn.do(MeasurePart(exchange.place, turn.me, part, b"", part_exchange.direction(turn, part)))
     reassignment.send_parts(turn, exchange.again.auditors)
 
 
 # ---- judge ----
 
 
-def on_part(turn: Turn, sender: str, message: PartSent) -> None:
+def on_part(turn: Transition, sender: str, message: PartData) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.place != message.place:
         part_exchange.keep_early(turn, sender, message)
@@ -99,7 +106,7 @@ def on_part(turn: Turn, sender: str, message: PartSent) -> None:
         _take_part(turn, exchange, sender, message)
 
 
-def _take_part(turn: Turn, exchange: Exchange, sender: str, message: PartSent) -> None:
+def _take_part(turn: Transition, exchange: MemberState, sender: str, message: PartData) -> None:
     """Keep it and have it measured; of what is not what its sender pledged, nothing else is waited for."""
     part, taken = message.part, exchange.taken
     index = next((i for i, pledge in enumerate(exchange.members) if pledge.peer == sender), None)
@@ -112,11 +119,11 @@ def _take_part(turn: Turn, exchange: Exchange, sender: str, message: PartSent) -
         turn.set(exchange=replace(exchange, refused=refused))
         _close_if_complete(turn)
         return
-    turn.do(Keep(exchange.place, sender, part, message.payload, message.path))
-    turn.do(Measure(exchange.place, sender, part, message.payload, part_exchange.direction(turn, part)))
+    turn.do(BufferPart(exchange.place, sender, part, message.payload, message.path))
+    turn.do(MeasurePart(exchange.place, sender, part, message.payload, part_exchange.direction(turn, part)))
 
 
-def on_measured(turn: Turn, event: Measured) -> None:
+def on_measured(turn: Transition, event: PartMeasured) -> None:
     """A part that I reduce counts from now on; of my own all are measured, to compare with what others say."""
     exchange, part = turn.state.exchange, event.part
     if exchange is None or exchange.place != event.place:
@@ -138,18 +145,18 @@ def on_measured(turn: Turn, event: Measured) -> None:
     _close_if_complete(turn)
 
 
-def replay_early(turn: Turn) -> None:
+def replay_early(turn: Transition) -> None:
     """Take what overtook a START or REDO that is here now; what it is still too early for is kept on."""
     early = turn.state.early
     turn.set(early=())
     for sender, message in early:
-        if isinstance(message, PartSent):
+        if isinstance(message, PartData):
             on_part(turn, sender, message)
         else:
             on_mean(turn, sender, message)
 
 
-def _close_if_complete(turn: Turn) -> None:
+def _close_if_complete(turn: Transition) -> None:
     exchange = turn.state.exchange
     assert exchange is not None
     if exchange.closed:
@@ -159,14 +166,14 @@ def _close_if_complete(turn: Turn) -> None:
         _close(turn, exchange)
 
 
-def _close(turn: Turn, exchange: Exchange) -> None:
+def _close(turn: Transition, exchange: MemberState) -> None:
     """No more parts: what is not here now is not in the mean."""
     turn.set(exchange=replace(exchange, closed=True, repeat_at=turn.now + REPEAT_S))
     turn.phase("judge", exchange.place.ballot)
     _send_norms(turn, exchange)
 
 
-def _send_norms(turn: Turn, exchange: Exchange) -> None:
+def _send_norms(turn: Transition, exchange: MemberState) -> None:
     if not exchange.received:
         return
     place = exchange.place
@@ -178,7 +185,7 @@ def _send_norms(turn: Turn, exchange: Exchange) -> None:
 # ---- reduce ----
 
 
-def on_table(turn: Turn, sender: str, message: Table) -> None:
+def on_table(turn: Transition, sender: str, message: NormTable) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.place != message.place or exchange.tabled:
         return
@@ -190,7 +197,7 @@ def on_table(turn: Turn, sender: str, message: Table) -> None:
     judgement = norms.judgement_of(turn.rules, turn.state.head, exchange.members, message.measured)
     exchange = replace(
         exchange, tabled=True, tabled_at=turn.now, closed=True, listed=listed, measured=message.measured,
-        judgement=judgement, basis=norms.basis_of(exchange.members, message.measured),
+        judgement=judgement, basis=norms.inputs_digest_of(exchange.members, message.measured),
     )  # fmt: skip
     turn.set(exchange=exchange)
     for part in exchange.received:
@@ -201,19 +208,19 @@ def on_table(turn: Turn, sender: str, message: Table) -> None:
     misconduct.look_at_rows(turn)
 
 
-def _measure_the_rest(turn: Turn, exchange: Exchange) -> None:
+def _measure_the_rest(turn: Transition, exchange: MemberState) -> None:
     """What others measured of me, to compare; means come first."""
     if turn.my_pledge().root:
         for part in sorted(exchange.listed.keys() - exchange.mine.keys() - exchange.received.keys()):
-            turn.do(Measure(exchange.place, turn.me, part, b"", part_exchange.direction(turn, part)))
+            turn.do(MeasurePart(exchange.place, turn.me, part, b"", part_exchange.direction(turn, part)))
 
 
-def _countable(turn: Turn, exchange: Exchange, table: Table) -> bool:
+def _countable(turn: Transition, exchange: MemberState, table: NormTable) -> bool:
     head, ballot = turn.state.head, exchange.place.ballot
     return not norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, table.measured)
 
 
-def on_reduced(turn: Turn, event: Reduced) -> None:
+def on_reduced(turn: Transition, event: PartReduced) -> None:
     exchange, round = turn.state.exchange, turn.state.ancestors.get(event.place.anchor)
     if round is None:
         return  # its branch was left meanwhile
@@ -223,7 +230,7 @@ def on_reduced(turn: Turn, event: Reduced) -> None:
     if event.attempt:
         reassignment.on_reduced(turn, event)
         return
-    mean = MeanSent(
+    mean = MeanData(
         event.place, 0, event.part, turn.me, event.contributors, event.digest, b"", basis=exchange.basis
     )  # fmt: skip
     mean = mean.signed(turn.rules.keys)
@@ -233,7 +240,7 @@ def on_reduced(turn: Turn, event: Reduced) -> None:
         turn.do(SendMean(others, mean))
 
 
-def on_mean(turn: Turn, sender: str, message: MeanSent) -> None:
+def on_mean(turn: Transition, sender: str, message: MeanData) -> None:
     """The first mean of a part that comes is taken, but for one of a repair, which the coordinator asked for."""
     exchange, part = turn.state.exchange, message.part
     if exchange is None or exchange.place != message.place:
@@ -256,11 +263,11 @@ def on_mean(turn: Turn, sender: str, message: MeanSent) -> None:
     mean_at = {**exchange.mean_at, message.reducer: turn.now}
     turn.set(exchange=replace(exchange, means={**exchange.means, part: bare}, mean_at=mean_at))
     if message.digest not in turn.state.held:
-        turn.do(Store(message.digest, message.payload))
+        turn.do(StoreObject(message.digest, message.payload))
     reassignment.compare(turn, part)
 
 
-def _refuse_mean(turn: Turn, mean: MeanSent) -> None:
+def _refuse_mean(turn: Transition, mean: MeanData) -> None:
     """An honest reducer leaves out what is not finite; without this one the part is reduced again."""
     if mean.reducer not in turn.state.seen_lying:
         layer = turn.fragment.parts[mean.part].layer
@@ -269,14 +276,14 @@ def _refuse_mean(turn: Turn, mean: MeanSent) -> None:
         )
 
 
-def _agrees(exchange: Exchange, mean: MeanSent) -> bool:
+def _agrees(exchange: MemberState, mean: MeanData) -> bool:
     """Members gave what is in it, and its reducer said so before."""
     bits = mean.contributors
     listed = bits if mean.attempt else exchange.listed.get(mean.part, bits)
     return bits == listed and bits != 0 and bits & ~givers(exchange.members) == 0
 
 
-def on_want(turn: Turn, sender: str, message: Want) -> None:
+def on_want(turn: Transition, sender: str, message: GetMeans) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.place != message.place or sender == turn.me:
         return

@@ -11,15 +11,15 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from peer.protocol.accusations import Objection
-from peer.protocol.block import Measurements, Row
-from peer.protocol.messages import PartSent
+from peer.protocol.accusations import NormDispute
+from peer.protocol.block import NormRow, SignedNorms
+from peer.protocol.messages import PartData
 from peer.protocol.norms import float_of
-from peer.rounds.interface import Measure, Measured, SendParts
+from peer.rounds.interface import MeasurePart, PartMeasured, SendParts
 from peer.rounds.misconduct_reports import catch, exchange_at
 from peer.rounds.part_exchange import giver_of
-from peer.rounds.state import Dispute, Exchange, Figures
-from peer.rounds.transition import Turn
+from peer.rounds.state import Dispute, MemberState, PartNorms
+from peer.rounds.transition import Transition
 
 DISPUTE = 2
 """The attempt that a part is sent for as evidence."""
@@ -31,7 +31,7 @@ DISPUTES_MOST = 8
 """That a peer looks into at a time: each costs the bytes of some parts."""
 
 
-def look_at_rows(turn: Turn) -> None:
+def look_at_rows(turn: Transition) -> None:
     """Object to one wrong row about me, once all that I gave is measured and TABLE is here."""
     exchange = turn.state.exchange
     if exchange is None or not exchange.tabled or exchange.objected:
@@ -53,16 +53,16 @@ def look_at_rows(turn: Turn) -> None:
                 return
 
 
-def _object(turn: Turn, exchange: Exchange, item: Measurements, row: Row, mine: tuple[int, ...]) -> None:
+def _object(turn: Transition, exchange: MemberState, item: SignedNorms, row: NormRow, mine: tuple[int, ...]) -> None:
     index = next(i for i, pledge in enumerate(exchange.members) if pledge.peer == turn.me)
     catch(turn, item.reducer, row.layer, _claims(row, index, turn.me, _sum(exchange.mine, mine)))
     others = [pledge.peer for pledge in exchange.members if pledge.peer != turn.me]
-    turn.send(others, Objection(exchange.place, item, row.layer))
+    turn.send(others, NormDispute(exchange.place, item, row.layer))
     for peer in others:
         turn.do(SendParts(peer, exchange.place, mine, attempt=DISPUTE))
 
 
-def _direction_is_wrong(turn: Turn, exchange: Exchange, item: Measurements, row: Row) -> bool:
+def _direction_is_wrong(turn: Transition, exchange: MemberState, item: SignedNorms, row: NormRow) -> bool:
     """The last mean is the same for all: no bytes need be shown."""
     parts = turn.fragment.parts
     behind = [part for part, bits in item.received if bits and parts[part].layer == row.layer]
@@ -73,7 +73,7 @@ def _direction_is_wrong(turn: Turn, exchange: Exchange, item: Measurements, row:
     return abs(float_of(row.direction) - right) > CERTAIN * TOLERANCE * right
 
 
-def on_objection(turn: Turn, sender: str, message: Objection) -> None:
+def on_objection(turn: Transition, sender: str, message: NormDispute) -> None:
     """Wait for the bytes that prove it. The row is the one that the objector shows, with its reducer's signature."""
     exchange, item = exchange_at(turn, message.place), message.measurements
     key = (message.place, sender)
@@ -92,7 +92,7 @@ def on_objection(turn: Turn, sender: str, message: Objection) -> None:
     turn.set(disputes={**dict(open_ones), key: Dispute(item.reducer, index, row, behind)})
 
 
-def on_part(turn: Turn, sender: str, message: PartSent) -> None:
+def on_part(turn: Transition, sender: str, message: PartData) -> None:
     """Evidence: measure it once, if it is what its sender pledged."""
     exchange, key = exchange_at(turn, message.place), (message.place, sender)
     dispute = turn.state.disputes.get(key)
@@ -103,10 +103,10 @@ def on_part(turn: Turn, sender: str, message: PartSent) -> None:
     taken = replace(dispute, taken=dispute.taken | {message.part})
     turn.set(disputes={**turn.state.disputes, key: taken})
     direction = _direction(turn, exchange, message.part)
-    turn.do(Measure(message.place, sender, message.part, message.payload, direction, evidence=True))
+    turn.do(MeasurePart(message.place, sender, message.part, message.payload, direction, evidence=True))
 
 
-def on_measured(turn: Turn, event: Measured) -> None:
+def on_measured(turn: Transition, event: PartMeasured) -> None:
     """With all of the bytes it is clear who lied, but where only the reducer knows the last mean."""
     key = (event.place, event.giver)
     dispute = turn.state.disputes.get(key)
@@ -124,7 +124,7 @@ def on_measured(turn: Turn, event: Measured) -> None:
         catch(turn, dispute.reducer, row.layer, _claims(row, dispute.index, event.giver, found))
 
 
-def agrees(row: Row, index: int, found: Figures, tolerances: float = 1.0) -> bool | None:
+def agrees(row: NormRow, index: int, found: PartNorms, tolerances: float = 1.0) -> bool | None:
     """Whether what a reducer published of a member is what the bytes come to; None if that cannot be told."""
     square, tolerance = float_of(row.squares[index]), tolerances * TOLERANCE
     if not (math.isfinite(square) and math.isfinite(found.square)):
@@ -140,7 +140,7 @@ def agrees(row: Row, index: int, found: Figures, tolerances: float = 1.0) -> boo
 
 
 def _parts_behind(
-    turn: Turn, exchange: Exchange, item: Measurements, layer: int, index: int
+    turn: Transition, exchange: MemberState, item: SignedNorms, layer: int, index: int
 ) -> tuple[int, ...]:  # fmt: skip
     """The parts of a layer that this reducer says it holds of a member."""
     parts = turn.rules.fragment(exchange.round).parts
@@ -150,7 +150,7 @@ def _parts_behind(
     )  # fmt: skip
 
 
-def _direction(turn: Turn, exchange: Exchange, part: int) -> bytes:
+def _direction(turn: Transition, exchange: MemberState, part: int) -> bytes:
     """The last committed mean as it was in that exchange: of the round before that averaged the same fragment."""
     if exchange.place.anchor not in turn.state.ancestors:
         return b""
@@ -160,14 +160,14 @@ def _direction(turn: Turn, exchange: Exchange, part: int) -> bytes:
     return b""
 
 
-def _sum(figures: Mapping[int, Figures], parts: Iterable[int]) -> Figures:
+def _sum(figures: Mapping[int, PartNorms], parts: Iterable[int]) -> PartNorms:
     chosen = [figures[part] for part in parts]
     known = [item.direction for item in chosen if item.direction is not None]
-    return Figures(
+    return PartNorms(
         sum(item.square for item in chosen), sum(item.dot for item in chosen), sum(known) if known else None
     )  # fmt: skip
 
 
-def _claims(row: Row, index: int, giver: str, found: Figures) -> str:
+def _claims(row: NormRow, index: int, giver: str, found: PartNorms) -> str:
     said, right = math.sqrt(abs(float_of(row.squares[index]))), math.sqrt(abs(found.square))
     return f"it says that the norm of {giver[-8:]} is {said:.4g}, its bytes come to {right:.4g}"

@@ -8,22 +8,22 @@ from weakref import WeakValueDictionary
 
 from dht.streams.base import Streams
 from peer.protocol.frames import encode
-from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, BytesSent, Message
+from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, Message, ObjectData
 
 WAITING_MOST = 2 * FETCH_MOST
 """Objects that wait for one peer. What comes on top is not answered: an honest one asks again for what it lacks."""
 
 
-class Objects(Protocol):
+class ObjectReader(Protocol):
     """Where they lie."""
 
     def load(self, digest: bytes) -> bytes | None: ...
 
 
-class Answerer:
+class ObjectServer:
     """Answers questions for objects, at most FETCH_BYTES each."""
 
-    def __init__(self, objects: Objects, streams: Streams, encode: Callable[[Message], bytes] = encode) -> None:
+    def __init__(self, objects: ObjectReader, streams: Streams, encode: Callable[[Message], bytes] = encode) -> None:
         self._objects, self._streams, self._encode = objects, streams, encode
         # Only the queue of the stream holds them: what it drops can be asked for again.
         self._waiting: dict[str, WeakValueDictionary[bytes, _Asked]] = {}
@@ -39,7 +39,7 @@ class Answerer:
                 asked.question = question
             elif len(waiting) < WAITING_MOST:
                 waiting[digest] = asked = _Asked(self._objects, digest, question, self._encode)
-                self._streams.send_when_free(to, asked.frame)
+                self._streams.send_bulk(to, asked.frame)
 
 
 class _Question:
@@ -60,7 +60,7 @@ class _Asked:
     """One object that waits for one peer."""
 
     def __init__(
-        self, objects: Objects, digest: bytes, question: _Question, encode: Callable[[Message], bytes]
+        self, objects: ObjectReader, digest: bytes, question: _Question, encode: Callable[[Message], bytes]
     ) -> None:
         self.question = question
         """The newest in which it was asked for."""
@@ -73,4 +73,4 @@ class _Asked:
         payload = self._objects.load(self._digest)
         if payload is None or not self.question.allows(len(payload)):
             return None
-        return self._encode(BytesSent(self._digest, payload))
+        return self._encode(ObjectData(self._digest, payload))

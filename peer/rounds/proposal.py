@@ -11,25 +11,25 @@ from peer.protocol.encoding import pack
 from peer.protocol.messages import Propose
 from peer.rounds import part_exchange as rounds_parts
 from peer.rounds import timeouts
-from peer.rounds.interface import Report
-from peer.rounds.state import Exchange, Lead, Stage
-from peer.rounds.transition import Turn
+from peer.rounds.interface import Tell
+from peer.rounds.state import BallotPhase, CoordinatorState, MemberState
+from peer.rounds.transition import Transition
 
 REPEAT_S = 1.0
 VOTES_S = 8.0
 """A coordinator without a decision after this time steps back."""
 
 
-def abort(turn: Turn, why: str) -> None:
+def abort(turn: Transition, why: str) -> None:
     """Step back. The ballot is spent; whatever was accepted stays accepted."""
     lead = turn.state.lead
     assert lead is not None
     turn.set(lead=None)
     turn.moved()
-    turn.do(Report(RoundAborted(round=turn.state.head.round, ballot=lead.ballot, why=why)))
+    turn.do(Tell(RoundAborted(round=turn.state.head.round, ballot=lead.ballot, why=why)))
 
 
-def make_update(turn: Turn, lead: Lead, exchange: Exchange) -> Update:
+def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> Update:
     """The update from the means whose bytes I hold; the rest is void."""
     head = turn.state.head
     means = {
@@ -74,20 +74,20 @@ def make_update(turn: Turn, lead: Lead, exchange: Exchange) -> Update:
     return replace(update, penalties=penalties.due(turn.rules, head, update, judgement.findings))
 
 
-def _refused(turn: Turn, exchange: Exchange, part: int) -> int:
+def _refused(turn: Transition, exchange: MemberState, part: int) -> int:
     """Contributors of a part that is rolled back: all of them were judged, and none counts."""
     assert exchange.judgement is not None
     row = exchange.judgement.weights[turn.fragment.rows[part]]
     return 0 if any(row) else exchange.listed.get(part, 0)
 
 
-def propose(turn: Turn, lead: Lead, update: Update) -> None:
+def propose(turn: Transition, lead: CoordinatorState, update: Update) -> None:
     place = turn.place(lead.ballot)
     digest = update.digest
     signature = turn.rules.keys.sign("propose", pack((place.packed(), digest)))
     until = turn.now + VOTES_S
     turn.set(
-        lead=replace(lead, stage=Stage.PROPOSING, update=digest, until=until, repeat_at=turn.now + REPEAT_S),
+        lead=replace(lead, stage=BallotPhase.PROPOSING, update=digest, until=until, repeat_at=turn.now + REPEAT_S),
     )
     members = (pledge.peer for pledge in update.members)
     turn.send((*turn.state.electorate, *members), Propose(place, update, signature))

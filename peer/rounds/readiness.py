@@ -10,36 +10,36 @@ from dataclasses import replace
 
 from peer.events import PeerStateChanged, TransferProgressed
 from peer.rounds import block_sync
-from peer.rounds.interface import Report
-from peer.rounds.state import CatchUp, Head, Rules
-from peer.rounds.transition import Turn
+from peer.rounds.interface import Tell
+from peer.rounds.state import ChainHead, Rules, SyncProgress
+from peer.rounds.transition import Transition
 
 SAY_EVERY_S = 1.0
 BEHIND = 4
 """A peer that misses fewer rounds than this trains on while it catches up; one that misses more starts anew."""
 
 
-def starts_in_step(rules: Rules, head: Head) -> bool:
+def starts_in_step(rules: Rules, head: ChainHead) -> bool:
     """A founder at the very start has nothing to compare with; nor has a peer that is its own electorate."""
     return head.electorate == (rules.me,) or (head.round == 0 and rules.me in head.electorate)
 
 
-def _begin(turn: Turn) -> CatchUp:
+def _begin(turn: Transition) -> SyncProgress:
     found = turn.state.catch_up
     if found is None:
-        found = CatchUp(began_at=turn.now, first_round=turn.state.head.round)
+        found = SyncProgress(began_at=turn.now, first_round=turn.state.head.round)
         turn.set(catch_up=found)
     return found
 
 
-def count(turn: Turn, received_bytes: int) -> None:
+def count(turn: Transition, received_bytes: int) -> None:
     """A part has arrived."""
     found = turn.state.catch_up
     if found is not None:
         turn.set(catch_up=replace(found, received_bytes=found.received_bytes + received_bytes))
 
 
-def look(turn: Turn) -> None:
+def look(turn: Transition) -> None:
     """Compare my bits with those of the voters at my anchor; ask those who have not said theirs."""
     if turn.state.in_step and len(turn.state.blocks) >= BEHIND:
         turn.set(in_step=False)
@@ -68,7 +68,7 @@ def look(turn: Turn) -> None:
         _say(turn, _how_far(turn))
 
 
-def _is_left_alone(turn: Turn) -> bool:
+def _is_left_alone(turn: Transition) -> bool:
     """A voter whom nobody answers has nobody to compare with; it trains, and may take over in the end."""
     state, wait_s = turn.state, turn.rules.takeover_s
     if wait_s == 0 or turn.me not in state.head.electorate or turn.now - _begin(turn).began_at < wait_s:
@@ -77,7 +77,7 @@ def _is_left_alone(turn: Turn) -> bool:
     return all(turn.now - at >= wait_s for at in others)
 
 
-def _ask_voters(turn: Turn) -> None:
+def _ask_voters(turn: Transition) -> None:
     """Whoever has nothing that follows my anchor answers with its HEAD, and so with its bits."""
     if not block_sync.awaits_answer(turn):
         for peer in turn.state.head.electorate:
@@ -85,7 +85,7 @@ def _ask_voters(turn: Turn) -> None:
                 block_sync.ask(turn, peer)
 
 
-def _enter(turn: Turn) -> None:
+def _enter(turn: Transition) -> None:
     state, found = turn.state, _begin(turn)
     got_bytes, seconds = found.received_bytes, turn.now - found.began_at
     turn.set(in_step=True, catch_up=None)
@@ -93,10 +93,10 @@ def _enter(turn: Turn) -> None:
     if got_bytes:
         _report_bytes(turn, got_bytes, got_bytes)
         why += f", {got_bytes / 1e6:.1f} MB"
-    turn.do(Report(PeerStateChanged(state="READY", why=why)))
+    turn.do(Tell(PeerStateChanged(state="READY", why=why)))
 
 
-def _refuse(turn: Turn, others: list[str], theirs: bytes) -> None:
+def _refuse(turn: Transition, others: list[str], theirs: bytes) -> None:
     """Most voters have computed something else from the same updates: what this machine gives would be garbage."""
     state, found = turn.state, _begin(turn)
     bits = f"{state.state_digest.hex()[:12]}; {_called(turn, others[0])} has {theirs.hex()[:12]}"
@@ -110,7 +110,7 @@ def _refuse(turn: Turn, others: list[str], theirs: bytes) -> None:
 # ---- progress ----
 
 
-def _how_far(turn: Turn) -> str:
+def _how_far(turn: Transition) -> str:
     state = turn.state
     goal = _goal(turn)
     if goal <= state.applied_round:
@@ -119,18 +119,18 @@ def _how_far(turn: Turn) -> str:
     return f"round {state.applied_round} of {goal}{source}"
 
 
-def _goal(turn: Turn) -> int:
+def _goal(turn: Transition) -> int:
     """The round that two others say they have reached, so that one liar does not make it absurd."""
     said = sorted((head.round for head, _ in turn.state.heard.values()), reverse=True)
     return max(turn.state.tip.round, said[min(1, len(said) - 1)] if said else 0)
 
 
-def _called(turn: Turn, peer: str) -> str:
+def _called(turn: Transition, peer: str) -> str:
     head, _ = turn.state.heard.get(peer, (None, 0.0))
     return (head.name if head else "") or peer[-8:]
 
 
-def _say(turn: Turn, why: str) -> None:
+def _say(turn: Transition, why: str) -> None:
     """At most once in SAY_EVERY_S."""
     found = _begin(turn)
     if why == found.said or turn.now - found.said_at < SAY_EVERY_S:
@@ -143,9 +143,9 @@ def _say(turn: Turn, why: str) -> None:
             found.received_bytes,
             max(found.received_bytes, rounds * sum(turn.rules.bytes_of_means) // turn.rules.fragments),
         )
-    turn.do(Report(PeerStateChanged(state="SYNCING", why=why)))
+    turn.do(Tell(PeerStateChanged(state="SYNCING", why=why)))
 
 
-def _report_bytes(turn: Turn, done: int, total: int) -> None:
+def _report_bytes(turn: Transition, done: int, total: int) -> None:
     source = _called(turn, turn.state.block_source)
-    turn.do(Report(TransferProgressed(what="updates", source=source, bytes_done=done, bytes_total=total)))
+    turn.do(Tell(TransferProgressed(what="updates", source=source, bytes_done=done, bytes_total=total)))

@@ -13,11 +13,11 @@ from typing import Any
 
 from peer.protocol.block import givers
 from peer.protocol.electorate import digest
-from peer.protocol.messages import MeanSent, PartSent, Place, Redo, Show
+from peer.protocol.messages import BallotId, MeanData, PartData, Reassign, ShowInputs
 from peer.rounds import misconduct_reports, part_exchange, takeover, timeouts
-from peer.rounds.interface import Keep, Reduced, SendKept, SendMean, SendParts
-from peer.rounds.state import Exchange
-from peer.rounds.transition import Turn
+from peer.rounds.interface import BufferPart, PartReduced, SendInputs, SendMean, SendParts
+from peer.rounds.state import MemberState
+from peer.rounds.transition import Transition
 
 ORDERS_MOST = 2
 """REDOs of one ballot: after NORMS and after the means. No more are obeyed, so nobody can be kept sending."""
@@ -25,7 +25,7 @@ ROOM_BYTES = 16 << 20
 """What a member keeps for repairs, or two contributions if that is more."""
 
 
-def look(turn: Turn) -> None:
+def look(turn: Transition) -> None:
     """Reduce what is here when the time for a repair is over."""
     exchange = turn.state.exchange
     if exchange is not None:
@@ -37,25 +37,25 @@ def look(turn: Turn) -> None:
 # ---- who does it ----
 
 
-def ranked(place: Place, part: int, names: Iterable[str]) -> list[str]:
+def reassignment_order(place: BallotId, part: int, names: Iterable[str]) -> list[str]:
     """Who is next to reduce a part, in an order that all compute alike."""
     return sorted(names, key=lambda peer: digest(place.anchor, place.ballot, part, peer))
 
 
-def draw_auditors(turn: Turn, place: Place, names: Iterable[str], reducers: tuple[str, ...]) -> dict[int, str]:
+def draw_auditors(turn: Transition, place: BallotId, names: Iterable[str], reducers: tuple[str, ...]) -> dict[int, str]:
     """The parts of this ballot that are audited, each with the peer next in order after its reducer."""
     liars = {peer for peer, *_ in turn.state.head.caught}
     others = {peer: set(names) - {peer} - liars for peer in set(reducers)}
     below = int(turn.rules.audit * 2**64)
     lots = (digest(place.anchor, place.ballot, part, "audit")[:8] for part in range(len(reducers)))
     drawn = [part for part, lot in enumerate(lots) if int.from_bytes(lot, "big") < below and others[reducers[part]]]
-    return {part: ranked(place, part, others[reducers[part]])[0] for part in drawn}
+    return {part: reassignment_order(place, part, others[reducers[part]])[0] for part in drawn}
 
 
 # ---- give ----
 
 
-def send_parts(turn: Turn, reducers: Mapping[int, str]) -> None:
+def send_parts(turn: Transition, reducers: Mapping[int, str]) -> None:
     """Send my bytes of these parts to those who reduce them a second time."""
     exchange = _exchange(turn)
     index = next(i for i, pledge in enumerate(exchange.members) if pledge.peer == turn.me)
@@ -69,7 +69,7 @@ def send_parts(turn: Turn, reducers: Mapping[int, str]) -> None:
     _change(turn, received={**received, **own})
 
 
-def on_redo(turn: Turn, sender: str, message: Redo) -> bool:
+def on_redo(turn: Transition, sender: str, message: Reassign) -> bool:
     """Give parts to whoever reduces them in another's place; it may be me. Returns whether this was an order."""
     exchange = turn.state.exchange
     if exchange is None or exchange.place != message.place or sender != turn.owner(message.place.ballot):
@@ -95,7 +95,7 @@ def on_redo(turn: Turn, sender: str, message: Redo) -> bool:
     return True
 
 
-def _new_orders(turn: Turn, exchange: Exchange, message: Redo) -> dict[int, str]:
+def _new_orders(turn: Transition, exchange: MemberState, message: Reassign) -> dict[int, str]:
     """Each part once in a ballot, and to another member than before; to me no more than there is room for."""
     again, sizes = exchange.again, turn.part_bytes
     names = {pledge.peer for pledge in exchange.members}
@@ -114,7 +114,7 @@ def _new_orders(turn: Turn, exchange: Exchange, message: Redo) -> dict[int, str]
 # ---- take and reduce ----
 
 
-def on_part(turn: Turn, sender: str, message: PartSent) -> None:
+def on_part(turn: Transition, sender: str, message: PartData) -> None:
     """A part of the ballot in which I am, for a second reduction."""
     exchange = _exchange(turn)
     again, part = exchange.again, message.part
@@ -126,12 +126,12 @@ def on_part(turn: Turn, sender: str, message: PartSent) -> None:
         return
     if part in again.started or again.received[part] >> index & 1:
         return
-    turn.do(Keep(exchange.place, exchange.members[index].peer, part, message.payload, message.path))
+    turn.do(BufferPart(exchange.place, exchange.members[index].peer, part, message.payload, message.path))
     _change(turn, received={**again.received, part: again.received[part] | 1 << index})
     _reduce_if_ready(turn, part)
 
 
-def on_table(turn: Turn) -> None:
+def on_table(turn: Transition) -> None:
     """What my audits are about is known now: the contributors that each reducer has signed; and what they weigh."""
     exchange = _exchange(turn)
     again = exchange.again
@@ -141,13 +141,13 @@ def on_table(turn: Turn) -> None:
         _reduce_if_ready(turn, part)
 
 
-def compute(turn: Turn, part: int, contributors: int) -> None:
+def compute(turn: Transition, part: int, contributors: int) -> None:
     """The coordinator's own count of a part about which two peers differ; the bytes are to come."""
     again = _exchange(turn).again
     _change(turn, received={**again.received, part: 0}, exactly={**again.exactly, part: contributors})
 
 
-def _reduce_if_ready(turn: Turn, part: int) -> None:
+def _reduce_if_ready(turn: Transition, part: int) -> None:
     exchange = _exchange(turn)
     again, received = exchange.again, exchange.again.received[part]
     contributors = received
@@ -161,7 +161,7 @@ def _reduce_if_ready(turn: Turn, part: int) -> None:
     part_exchange.reduce(turn, exchange, part, contributors, attempt=1)
 
 
-def _awaits_others(turn: Turn, exchange: Exchange, received: int) -> bool:
+def _awaits_others(turn: Transition, exchange: MemberState, received: int) -> bool:
     """Whoever gives; those whom others replace not as long, for they are dead or late, and not if they have left."""
     again = exchange.again
     unlikely = again.suspects
@@ -175,11 +175,11 @@ def _awaits_others(turn: Turn, exchange: Exchange, received: int) -> bool:
 # ---- tell ----
 
 
-def on_reduced(turn: Turn, event: Reduced) -> None:
+def on_reduced(turn: Transition, event: PartReduced) -> None:
     """A repaired part goes to all; what an audited one comes to, without its bytes, to the coordinator."""
     exchange = _exchange(turn)
     again = exchange.again
-    mean = MeanSent(
+    mean = MeanData(
         event.place, 1, event.part, turn.me, event.contributors, event.digest, b"", basis=exchange.basis
     )  # fmt: skip
     mean = mean.signed(turn.rules.keys)
@@ -191,7 +191,7 @@ def on_reduced(turn: Turn, event: Reduced) -> None:
         compare(turn, event.part)
 
 
-def _announce(turn: Turn, mean: MeanSent) -> None:
+def _announce(turn: Transition, mean: MeanData) -> None:
     exchange = _exchange(turn)
     turn.set(exchange=replace(exchange, means={**exchange.means, mean.part: mean}))
     others = tuple(pledge.peer for pledge in exchange.members if pledge.peer != turn.me)
@@ -199,7 +199,7 @@ def _announce(turn: Turn, mean: MeanSent) -> None:
         turn.do(SendMean(others, mean))
 
 
-def compare(turn: Turn, part: int) -> None:
+def compare(turn: Transition, part: int) -> None:
     """An auditor that is not the coordinator says what it found, once both the mean and its own count are here."""
     exchange = _exchange(turn)
     mean, own = exchange.means.get(part), exchange.again.means.get(part)
@@ -209,13 +209,13 @@ def compare(turn: Turn, part: int) -> None:
         misdeclared(turn, mean, own)
 
 
-def misdeclared(turn: Turn, mean: MeanSent, own: MeanSent) -> None:
+def misdeclared(turn: Transition, mean: MeanData, own: MeanData) -> None:
     """A reducer signed a mean that its contributors' bytes do not give."""
     evidence = f"its mean of part {mean.part} is {mean.digest.hex()[:12]}, counted again it is {own.digest.hex()[:12]}"
     misconduct_reports.catch(turn, mean.reducer, turn.fragment.parts[mean.part].layer, evidence)
 
 
-def on_show(turn: Turn, sender: str, message: Show) -> None:
+def on_show(turn: Transition, sender: str, message: ShowInputs) -> None:
     """Evidence for the coordinator: the bytes that I counted, each with its path to the root its giver signed."""
     exchange = turn.state.exchange
     if exchange is None or exchange.place != message.place or sender != turn.owner(message.place.ballot):
@@ -226,14 +226,14 @@ def on_show(turn: Turn, sender: str, message: Show) -> None:
         return
     _change(turn, shown=again.shown | {message.part})
     names = tuple(pledge.peer for i, pledge in enumerate(exchange.members) if mean.contributors >> i & 1)
-    turn.do(SendKept(sender, exchange.place, message.part, names))
+    turn.do(SendInputs(sender, exchange.place, message.part, names))
 
 
-def _exchange(turn: Turn) -> Exchange:
+def _exchange(turn: Transition) -> MemberState:
     assert turn.state.exchange is not None
     return turn.state.exchange
 
 
-def _change(turn: Turn, **changes: Any) -> None:
+def _change(turn: Transition, **changes: Any) -> None:
     exchange = _exchange(turn)
     turn.set(exchange=replace(exchange, again=replace(exchange.again, **changes)))

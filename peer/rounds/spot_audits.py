@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peer.protocol.messages import MeanSent, Show
+from peer.protocol.messages import MeanData, ShowInputs
 from peer.rounds import reassignment, timeouts
-from peer.rounds.state import Exchange, Lead, Stage
-from peer.rounds.transition import Turn
+from peer.rounds.state import BallotPhase, CoordinatorState, MemberState
+from peer.rounds.transition import Transition
 
 
-def on_verdict(turn: Turn, sender: str, verdict: MeanSent) -> None:
+def on_verdict(turn: Transition, sender: str, verdict: MeanData) -> None:
     """What an auditor says a part comes to; about the contributors that the reducer signed, and once."""
     lead, exchange = turn.state.lead, turn.state.exchange
-    if lead is None or exchange is None or lead.stage is not Stage.REDUCING or verdict.place != exchange.place:
+    if lead is None or exchange is None or lead.stage is not BallotPhase.REDUCING or verdict.place != exchange.place:
         return
     part = verdict.part
     if part in lead.verdicts or not exchange.again.auditors.get(part) == verdict.reducer == sender:
@@ -27,7 +27,7 @@ def on_verdict(turn: Turn, sender: str, verdict: MeanSent) -> None:
         turn.set(lead=replace(lead, verdicts={**lead.verdicts, part: verdict}))
 
 
-def look(turn: Turn, lead: Lead, exchange: Exchange) -> None:
+def look(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> None:
     """Have what auditors say proved, and put means right that are wrong."""
     for part in _disputed(lead, exchange):
         mean, own = exchange.means[part], exchange.again.means.get(part)
@@ -40,14 +40,14 @@ def look(turn: Turn, lead: Lead, exchange: Exchange) -> None:
             until = turn.now + timeouts.at(turn.state, lead.ballot).exchange_s / 2
             turn.set(lead=replace(lead, disputes={**lead.disputes, part: until}))
             reassignment.compute(turn, part, mean.contributors)
-            turn.send((lead.verdicts[part].reducer,), Show(exchange.place, part))
+            turn.send((lead.verdicts[part].reducer,), ShowInputs(exchange.place, part))
         elif turn.now >= lead.disputes[part]:
             _disbelieve(turn, part)
         if turn.state.lead is not None and turn.state.exchange is not None:
             lead, exchange = turn.state.lead, turn.state.exchange
 
 
-def awaited(turn: Turn, lead: Lead, exchange: Exchange) -> bool:
+def awaited(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> bool:
     """Every mean is here: whether an auditor may still change one of them."""
     if _disputed(lead, exchange):
         return True
@@ -67,7 +67,7 @@ def awaited(turn: Turn, lead: Lead, exchange: Exchange) -> bool:
     return turn.now < lead.verdicts_until
 
 
-def _disputed(lead: Lead, exchange: Exchange) -> list[int]:
+def _disputed(lead: CoordinatorState, exchange: MemberState) -> list[int]:
     """Parts of which a mean is here that is not what its auditor says."""
     return [
         part
@@ -77,7 +77,7 @@ def _disputed(lead: Lead, exchange: Exchange) -> list[int]:
     ]  # fmt: skip
 
 
-def _disbelieve(turn: Turn, part: int) -> None:
+def _disbelieve(turn: Transition, part: int) -> None:
     """It could not prove what it said: for the rest of this round its word counts no more."""
     lead = turn.state.lead
     assert lead is not None

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from peer.aggregation.aggregate import Judgement
-from peer.aggregation.aggregation_rules import PLAIN, Standards
-from peer.aggregation.peer_history import Record
-from peer.protocol.block import Block, Measurements, Penalty, Pledge, Row, Update, Vote
+from peer.aggregation.aggregate import AggregationResult
+from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
+from peer.aggregation.peer_history import PeerHistory
+from peer.protocol.block import Block, ContributionHeader, NormRow, Penalty, SignedNorms, Update, Vote
 from peer.protocol.electorate import Keys, instance_of, next_anchor
 from peer.protocol.layout import Fragment, Part, divide
 from peer.protocol.memo import Shared
-from peer.protocol.messages import HeadSent, MeanSent, PartSent, Place, Prepare, Promise
+from peer.protocol.messages import BallotId, Heartbeat, MeanData, PartData, Prepare, Promise
 from peer.rounds.timeouts import Deadlines
 
 MISDECLARED = "MISDECLARED"
@@ -55,7 +55,7 @@ class Rules:
     keep_rounds: int = 8
     max_staleness: int = 8
     audit: float = 0.0
-    judge: Standards = PLAIN
+    judge: AggregationRules = MEAN_ONLY
     finite: Callable[[bytes], bool] = bool
     """Whether the numbers in an encoded part are finite; by default all that are not empty."""
     tokens_cap: int
@@ -104,7 +104,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class ChainHead:
     """The newest anchor: its place in the chain and who decides what follows."""
 
     anchor: bytes
@@ -117,7 +117,7 @@ class Head:
     """Members of the update that made this anchor, less those who left."""
     time: int = 0
     """Unix time that the update says; 0 at the start."""
-    records: tuple[Record, ...] = ()
+    records: tuple[PeerHistory, ...] = ()
     """What `peer.aggregation` remembers of every peer."""
     caught: tuple[Penalty, ...] = ()
     """Of the update that made this anchor the penalties of liars that go on; sorted by peer."""
@@ -126,9 +126,9 @@ class Head:
     def __post_init__(self) -> None:
         object.__setattr__(self, "instance", instance_of(self.anchor, self.electorate))
 
-    def after(self, update: Update) -> Head:
+    def after(self, update: Update) -> ChainHead:
         """The head that a decided update leads to."""
-        return Head(
+        return ChainHead(
             anchor=next_anchor(self.anchor, update.digest), round=update.round, weight=update.weight,
             electorate=update.elect, members=update.staying, time=update.time, records=update.records,
             caught=still_caught(update),
@@ -153,27 +153,27 @@ class Acceptor:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ChainEntry:
     """A block of my chain and the head before it."""
 
-    before: Head
+    before: ChainHead
     block: Block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class CandidateFork:
     """Certified blocks that fork off my chain at `trunk` and win; they wait for the bytes of the first one."""
 
-    trunk: Head
+    trunk: ChainHead
     blocks: tuple[Block, ...]
-    tip: Head
+    tip: ChainHead
     source: str
 
 
 # ---- roles inside a ballot ----
 
 
-class Stage(Enum):
+class BallotPhase(Enum):
     """What the coordinator of a ballot waits for."""
 
     PREPARING = "promises"
@@ -184,24 +184,24 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lead:
+class CoordinatorState:
     """The coordinator's side of a ballot."""
 
     ballot: int
-    stage: Stage
+    stage: BallotPhase
     asked: tuple[str, ...]
     until: float
     repeat_at: float
     began_at: float = 0.0
     promises: Mapping[str, Promise] = field(default_factory=dict)
     promised_at: Mapping[str, float] = field(default_factory=dict)
-    norms: Mapping[str, Measurements] = field(default_factory=dict)
+    norms: Mapping[str, SignedNorms] = field(default_factory=dict)
     expected: frozenset[int] = frozenset()
     """Parts of which a mean may come."""
     wanted: bool = False
     repaired: frozenset[int] = frozenset()
     """Parts that were given to other reducers."""
-    verdicts: Mapping[int, MeanSent] = field(default_factory=dict)
+    verdicts: Mapping[int, MeanData] = field(default_factory=dict)
     """What auditors say that parts come to."""
     verdicts_until: float | None = None
     """How long verdicts that are still missing are waited for, once every mean is here."""
@@ -218,7 +218,7 @@ class Lead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
+class ReassignmentState:
     """A member's side of second attempts: parts that are repaired, and parts that are audited."""
 
     auditors: Mapping[int, str] = field(default_factory=dict)
@@ -237,15 +237,15 @@ class Again:
     suspects_until: float = 0.0
     started: frozenset[int] = frozenset()
     """Parts whose second reduction has begun."""
-    means: Mapping[int, MeanSent] = field(default_factory=dict)
+    means: Mapping[int, MeanData] = field(default_factory=dict)
     """What my second reductions came to."""
     shown: frozenset[int] = frozenset()
     """Parts whose bytes the coordinator got from me as evidence."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """What one part of one contribution came to, decoded; `dot` and `direction` as in `peer.protocol.block.Row`."""
+class PartNorms:
+    """What one part of one contribution came to, decoded; `dot` and `direction` as in `peer.protocol.block.NormRow`."""
 
     square: float
     dot: float = 0.0
@@ -254,13 +254,13 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class MemberState:
     """A member's side of a ballot: who is in, who reduces what, what has arrived."""
 
-    place: Place
+    place: BallotId
     round: int = 0
     """Of the anchor: it says which fragment is averaged."""
-    members: tuple[Pledge, ...]
+    members: tuple[ContributionHeader, ...]
     reducers: tuple[str, ...]
     received: Mapping[int, int]
     """For each part that I reduce, bits over the members whose bytes I hold and have measured."""
@@ -268,9 +268,9 @@ class Exchange:
     """The same of all who have sent it."""
     refused: Mapping[int, int] = field(default_factory=dict)
     """Of these, who sent what is not the part that they pledged."""
-    figures: Mapping[int, Mapping[int, Figures]] = field(default_factory=dict)
+    figures: Mapping[int, Mapping[int, PartNorms]] = field(default_factory=dict)
     """What I measured, by part and member."""
-    mine: Mapping[int, Figures] = field(default_factory=dict)
+    mine: Mapping[int, PartNorms] = field(default_factory=dict)
     """The same of all that I give."""
     closes_at: float
     repeat_at: float
@@ -280,16 +280,16 @@ class Exchange:
     closed: bool = False
     tabled: bool = False
     tabled_at: float = 0.0
-    means: Mapping[int, MeanSent] = field(default_factory=dict)
+    means: Mapping[int, MeanData] = field(default_factory=dict)
     mean_at: Mapping[str, float] = field(default_factory=dict)
     """When the newest mean of each reducer came."""
     listed: Mapping[int, int] = field(default_factory=dict)
     """Contributors of each part, as its reducer signed them in NORMS."""
-    measured: tuple[Measurements, ...] = ()
+    measured: tuple[SignedNorms, ...] = ()
     """All that was measured, as TABLE gave it."""
     basis: bytes = b""
     """Digest of the pledges and of that: what means are computed from."""
-    judgement: Judgement | None = None
+    judgement: AggregationResult | None = None
     """What comes of it."""
     objected: bool = False
     """Whether I have compared what it says of me with my own bytes."""
@@ -297,7 +297,7 @@ class Exchange:
     """Reducers of whom I have shown others a mean that is not the proposed one."""
     told_of: frozenset[str] = frozenset()
     """Reducers of whom I know two means of one part."""
-    again: Again = Again()
+    again: ReassignmentState = ReassignmentState()
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,17 +307,17 @@ class Dispute:
     reducer: str
     index: int
     """Of the objector among the members."""
-    row: Row
+    row: NormRow
     """What the reducer has signed."""
     parts: tuple[int, ...]
     taken: frozenset[int] = frozenset()
     """Those that came."""
-    figures: Mapping[int, Figures] = field(default_factory=dict)
+    figures: Mapping[int, PartNorms] = field(default_factory=dict)
     """What I measured of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Caught:
+class Misconduct:
     """In which round I caught a peer lying, and at what."""
 
     round: int
@@ -334,7 +334,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FetchRequest:
     """What one source was asked for and has not given yet."""
 
     source: str
@@ -344,7 +344,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FetchState:
     """Bytes this peer is fetching."""
 
     digests: tuple[bytes, ...] = ()
@@ -354,29 +354,29 @@ class Wanted:
     """How many sources may be asked at a time, each for something else."""
     from_at: float = float("-inf")
     """Nobody is asked before; the bytes may come by themselves."""
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[FetchRequest, ...] = ()
     """What is under way. Of it, what is not among `digests` any more is taken all the same: it may be needed again."""
     silent: frozenset[str] = frozenset()
     """Sources that did not answer; they are asked again when all others failed too."""
 
-    def only(self, digests: frozenset[bytes]) -> Wanted:
+    def only(self, digests: frozenset[bytes]) -> FetchState:
         """What of this is among `digests`."""
         left = tuple(digest for digest in self.digests if digest in digests)
         cut = (replace(item, digests=item.digests & digests) for item in self.asked)
         asked = tuple(item for item in cut if item.digests)
-        return replace(self, digests=left, asked=asked) if left else Wanted(asked=asked)
+        return replace(self, digests=left, asked=asked) if left else FetchState(asked=asked)
 
     def is_expected(self, digest: bytes) -> bool:
         """Whether these bytes were asked for, or will be."""
         return digest in self.digests or any(digest in item.digests for item in self.asked)
 
-    def awaited(self) -> tuple[Asked, ...]:
+    def awaited(self) -> tuple[FetchRequest, ...]:
         """What is under way and still wanted."""
         return tuple(item for item in self.asked if not item.digests.isdisjoint(self.digests))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CatchUp:
+class SyncProgress:
     """How a peer that is not in step gets on."""
 
     began_at: float
@@ -394,20 +394,20 @@ class State:
     """One peer's view of the run. `step` turns it into the next one."""
 
     rules: Rules
-    head: Head
+    head: ChainHead
     ancestors: Mapping[bytes, int]
     """Every anchor on my chain, the head included, to its round."""
     acceptor: Acceptor
     """Of the instance in which this peer takes part now."""
     acceptors: Mapping[bytes, Acceptor] = field(default_factory=dict)
     """Of all other instances, by their names, back to `keep_rounds` ago."""
-    trail: tuple[Step, ...] = ()
+    trail: tuple[ChainEntry, ...] = ()
     """My newest blocks, oldest first: as many as a fork may undo."""
     deadlines: Deadlines
     """How long a first ballot waits, learned from `trail`."""
     ready_at: Mapping[str, float] = field(default_factory=dict)
     """When I first heard that a peer is ready for the round from this anchor; not of those who sit out."""
-    pledge: Pledge | None = None
+    pledge: ContributionHeader | None = None
     """What I froze for this anchor; None while training."""
     sits_out: bool = False
     """My owner paused me before I was ready for this anchor: I am whenever the others are."""
@@ -419,21 +419,21 @@ class State:
     unanswered: Prepare | None = None
     """What waits for my freeze."""
     leaving: bool = False
-    frozen_at: float = 0.0
-    moved_at: float = 0.0
+    submitted_at: float = 0.0
+    last_progress_at: float = 0.0
     """When something of this instance last moved."""
     said_at: float = float("-inf")
     state_digest: bytes = b""
     """H(θ, m) of the head, once the trainer has computed it."""
-    lead: Lead | None = None
-    exchange: Exchange | None = None
-    past: Exchange | None = None
+    lead: CoordinatorState | None = None
+    exchange: MemberState | None = None
+    past: MemberState | None = None
     """The last one that was committed: evidence may come late."""
-    disputes: Mapping[tuple[Place, str], Dispute] = field(default_factory=dict)
+    disputes: Mapping[tuple[BallotId, str], Dispute] = field(default_factory=dict)
     """By exchange and objector."""
-    seen_lying: Mapping[str, Caught] = field(default_factory=dict)
+    seen_lying: Mapping[str, Misconduct] = field(default_factory=dict)
     """Whom I have caught, in this life of mine."""
-    early: tuple[tuple[str, PartSent | MeanSent], ...] = ()
+    early: tuple[tuple[str, PartData | MeanData], ...] = ()
     """Parts and means that overtook their START."""
     proposals: Mapping[bytes, Proposal] = field(default_factory=dict)
     votes: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
@@ -447,19 +447,19 @@ class State:
     not elected again. A vote of theirs counts while they are in the electorate."""
     held: Mapping[bytes, int] = field(default_factory=dict)
     """Digests whose bytes are on my disk, with their sizes: of this anchor's proposals and of blocks to apply."""
-    wanted: Wanted = Wanted()
+    wanted: FetchState = FetchState()
     blocks: tuple[Block, ...] = ()
     """Committed updates that I must still apply, in order, each with a valid certificate."""
-    last: Head | None = None
+    last: ChainHead | None = None
     """The head after all of `blocks`."""
     block_source: str = ""
-    branch: Branch | None = None
+    branch: CandidateFork | None = None
     """What I am about to change over to."""
     voters: frozenset[str] = frozenset()
     """Everybody who has ever been elected on my chain, as far as it is here."""
     strangers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Who says that it has no way from my chain to where it is, since when, and when it said so last."""
-    heard: Mapping[str, tuple[HeadSent, float]] = field(default_factory=dict)
+    heard: Mapping[str, tuple[Heartbeat, float]] = field(default_factory=dict)
     alerted_at: float = float("-inf")
     asked: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
     """Who was asked lately what follows which anchor, and when."""
@@ -471,10 +471,10 @@ class State:
     """Whether this peer stands where the electorate stands, with the same bits."""
     applied_round: int = 0
     """The newest round that the trainer has computed."""
-    catch_up: CatchUp | None = None
+    catch_up: SyncProgress | None = None
 
     @property
-    def tip(self) -> Head:
+    def tip(self) -> ChainHead:
         """The newest head that I know of with its certificate: mine, or the one after the blocks to apply."""
         return self.last if self.blocks and self.last is not None else self.head
 

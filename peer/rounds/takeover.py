@@ -10,9 +10,9 @@ from peer.protocol.block import MAX_MEMBERS, MAX_SKIPPED
 from peer.protocol.electorate import coordinator, instance_of, order, quorum
 from peer.protocol.messages import Prepare
 from peer.rounds import timeouts
-from peer.rounds.state import Stage
+from peer.rounds.state import BallotPhase
 from peer.rounds.timeouts import HEARD_S
-from peer.rounds.transition import Turn
+from peer.rounds.transition import Transition
 
 LATE_SHARE = 0.7
 """Who has waited for this share of the time may take part: clocks and freezes differ."""
@@ -22,20 +22,20 @@ LOST_ANYWAY = 3.0
 """After so many times the wait it does not matter any more who is heard: this electorate gets nowhere."""
 
 
-def is_due(turn: Turn) -> bool:
+def is_due(turn: Transition) -> bool:
     """Whether it is my turn to call the peers in sight together."""
     state = turn.state
-    if not _gave_up(turn, 1.0) or (state.lead is not None and state.lead.stage is not Stage.PREPARING):
+    if not _gave_up(turn, 1.0) or (state.lead is not None and state.lead.stage is not BallotPhase.PREPARING):
         return False
     chosen = _in_sight(turn)
     if chosen == state.electorate or (not state.weak and chosen == state.head.electorate):
         return False
     rank = order(state.head.anchor, chosen).index(turn.me)
-    since = state.moved_at + timeouts.patience_s(state) if state.weak else state.frozen_at + _wait_s(turn)
+    since = state.last_progress_at + timeouts.patience_s(state) if state.weak else state.submitted_at + _wait_s(turn)
     return turn.now >= since + rank * 2 * turn.rules.ack_s
 
 
-def begin(turn: Turn) -> int:
+def begin(turn: Transition) -> int:
     """Change over to the electorate in sight; returns the ballot that is mine there."""
     chosen = _in_sight(turn)
     turn.enter(chosen)
@@ -49,7 +49,7 @@ def begin(turn: Turn) -> int:
     return ballot
 
 
-def enters(turn: Turn, sender: str, message: Prepare) -> bool:
+def enters(turn: Transition, sender: str, message: Prepare) -> bool:
     """Whether I follow a PREPARE of another instance, and if so, change over to it."""
     state, place = turn.state, message.place
     if place.instance == state.head.instance:
@@ -70,14 +70,14 @@ def enters(turn: Turn, sender: str, message: Prepare) -> bool:
     return True
 
 
-def _outranks(turn: Turn, electorate: tuple[str, ...], instance: bytes) -> bool:
+def _outranks(turn: Transition, electorate: tuple[str, ...], instance: bytes) -> bool:
     """Of two takeovers the larger one goes on, unless nothing moves in it."""
     state = turn.state
     larger = (len(electorate), instance) > (len(state.electorate), state.instance)
-    return larger or turn.now >= state.moved_at + timeouts.patience_s(state)
+    return larger or turn.now >= state.last_progress_at + timeouts.patience_s(state)
 
 
-def _gave_up(turn: Turn, share: float) -> bool:
+def _gave_up(turn: Transition, share: float) -> bool:
     """Whether I have waited for this share of the time for a majority that is not there."""
     if turn.rules.takeover_s == 0:
         return False
@@ -85,39 +85,39 @@ def _gave_up(turn: Turn, share: float) -> bool:
     return stuck_s >= LOST_ANYWAY * wait_s or (stuck_s >= wait_s and not _majority_is_heard(turn))
 
 
-def _wait_s(turn: Turn) -> float:
+def _wait_s(turn: Transition) -> float:
     """How long I wait for a majority."""
     return turn.rules.takeover_s * (1.0 if turn.me in turn.state.head.electorate else OUTSIDER)
 
 
-def _majority_is_heard(turn: Turn) -> bool:
+def _majority_is_heard(turn: Transition) -> bool:
     electorate = turn.state.head.electorate
     return sum(_is_heard(turn, peer) for peer in electorate) >= quorum(electorate)
 
 
-def _is_heard(turn: Turn, peer: str) -> bool:
+def _is_heard(turn: Transition, peer: str) -> bool:
     if peer == turn.me:
         return True
     _, at = turn.state.heard.get(peer, (None, float("-inf")))
     return turn.now - at < _sight_s(turn) and not has_left(turn, peer)
 
 
-def _sight_s(turn: Turn) -> float:
+def _sight_s(turn: Transition) -> float:
     return min(HEARD_S, LATE_SHARE * turn.rules.takeover_s)
 
 
-def has_left(turn: Turn, peer: str) -> bool:
+def has_left(turn: Transition, peer: str) -> bool:
     """It said so in its last HEAD, proposed two updates, or is kept out: nobody waits for it, or counts on it."""
     return peer in turn.state.quarantined or says_nothing(turn, peer)
 
 
-def says_nothing(turn: Turn, peer: str) -> bool:
+def says_nothing(turn: Transition, peer: str) -> bool:
     """The same of those who are not even asked for their vote."""
     state = turn.state
     return peer in state.banned or (peer in state.heard and state.heard[peer][0].leaving)
 
 
-def _in_sight(turn: Turn) -> tuple[str, ...]:
+def _in_sight(turn: Transition) -> tuple[str, ...]:
     """Me, and whoever waits at my anchor as I do."""
     state, wait_s = turn.state, LATE_SHARE * _wait_s(turn)
     others = sorted(

@@ -23,7 +23,7 @@ from peer.protocol.block import NEVER, NOT_AWAITED, Times, Update
 from peer.protocol.electorate import quorum
 
 if TYPE_CHECKING:
-    from peer.rounds.state import Exchange, Lead, Rules, State
+    from peer.rounds.state import CoordinatorState, MemberState, Rules, State
 
 WINDOW = 8
 """Rounds that are looked at."""
@@ -158,7 +158,7 @@ def asks_at(state: State) -> float:
     be, and hurries nobody; once it trains again the cap counts for it as well, since the others may be gone.
     """
     first_at = _first_ready_at(state)
-    mine_at = min(first_at, state.resumed_at) if sits_out(state, state.rules.me) else state.frozen_at
+    mine_at = min(first_at, state.resumed_at) if sits_out(state, state.rules.me) else state.submitted_at
     latest = mine_at + state.rules.gather_s
     learned_s = state.deadlines.gather_s
     ready = {state.rules.me, *state.ready_at, *(peer for peer in state.electorate if sits_out(state, peer))}
@@ -191,7 +191,7 @@ def sits_out(state: State, peer: str) -> bool:
 
 def _first_ready_at(state: State) -> float:
     """Of those who do not sit out; infinity if there is none."""
-    mine = () if sits_out(state, state.rules.me) else (state.frozen_at,)
+    mine = () if sits_out(state, state.rules.me) else (state.submitted_at,)
     return min((*mine, *state.ready_at.values()), default=float("inf"))
 
 
@@ -213,7 +213,7 @@ def patience_s(state: State) -> float:
 # ---- what a coordinator measures ----
 
 
-def measure(state: State, lead: Lead, exchange: Exchange) -> tuple[Times, tuple[Times, ...]]:
+def measure(state: State, lead: CoordinatorState, exchange: MemberState) -> tuple[Times, tuple[Times, ...]]:
     """`Update.waited` and `Update.took` of a ballot of mine."""
     waited = at(state, lead.ballot).packed()
     return waited, tuple(
@@ -227,22 +227,22 @@ def measure(state: State, lead: Lead, exchange: Exchange) -> tuple[Times, tuple[
     )
 
 
-def _was_ready(state: State, lead: Lead, peer: str) -> bool:
+def _was_ready(state: State, lead: CoordinatorState, peer: str) -> bool:
     return state.ready_at.get(peer, float("inf")) <= lead.began_at
 
 
-def _ready(state: State, lead: Lead, peer: str) -> int:
+def _ready(state: State, lead: CoordinatorState, peer: str) -> int:
     """From the first that was. Who is new, or sits out, is not waited for."""
     if sits_out(state, peer):
         return NOT_AWAITED
     if peer == state.rules.me:
-        return _ms(state.frozen_at - _first_ready_at(state))
+        return _ms(state.submitted_at - _first_ready_at(state))
     if _was_ready(state, lead, peer):
         return _ms(state.ready_at[peer] - _first_ready_at(state))
     return NEVER if peer in state.electorate else NOT_AWAITED
 
 
-def _answered(state: State, lead: Lead, peer: str) -> int:
+def _answered(state: State, lead: CoordinatorState, peer: str) -> int:
     """From PREPARE. Who had to encode first says nothing about messages."""
     if peer == state.rules.me:
         return 0
@@ -251,7 +251,7 @@ def _answered(state: State, lead: Lead, peer: str) -> int:
     return _ms(lead.promised_at[peer] - lead.began_at)
 
 
-def _gave(state: State, exchange: Exchange, index: int) -> int:
+def _gave(state: State, exchange: MemberState, index: int) -> int:
     """From START until all its parts for me were here."""
     member = exchange.members[index]
     if not exchange.received or not member.root:
@@ -263,7 +263,7 @@ def _gave(state: State, exchange: Exchange, index: int) -> int:
     return _ms(exchange.part_at.get(member.peer, exchange.began_at) - exchange.began_at)
 
 
-def _reduced(state: State, lead: Lead, exchange: Exchange, peer: str) -> int:
+def _reduced(state: State, lead: CoordinatorState, exchange: MemberState, peer: str) -> int:
     """From TABLE until all its means were here."""
     expected = [part for part in lead.expected if exchange.reducers[part] == peer]
     if not expected:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from peer.events import AlertRaised, PhaseEntered
-from peer.protocol.block import Pledge
+from peer.protocol.block import ContributionHeader
 from peer.protocol.electorate import coordinator, instance_of
 from peer.protocol.layout import Fragment
-from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, Fetch, HeadSent, Message, Place
-from peer.rounds.interface import Effect, Report, Send
-from peer.rounds.state import Acceptor, Asked, Proposal, Rules, State, Wanted
+from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, BallotId, GetObjects, Heartbeat, Message
+from peer.rounds.interface import Effect, Send, Tell
+from peer.rounds.state import Acceptor, FetchRequest, FetchState, Proposal, Rules, State
 
 ON_THEIR_WAY_S = 0.5
 FETCH_RETRY_S = 2.0
@@ -23,7 +23,7 @@ FORGET_S = 120.0
 """A stranger that was silent for this long is told nothing any more."""
 
 
-class Turn:
+class Transition:
     """Collects what one event changes. Messages to myself are handled within the same step.
 
     `state` is a copy that belongs to this turn until the step ends: nobody else sees it change,
@@ -61,8 +61,8 @@ class Turn:
         if receivers:
             self.do(Send(tuple(receivers), message))
 
-    def place(self, ballot: int) -> Place:
-        return Place(self.state.head.anchor, self.state.instance, ballot)
+    def place(self, ballot: int) -> BallotId:
+        return BallotId(self.state.head.anchor, self.state.instance, ballot)
 
     @property
     def fragment(self) -> Fragment:
@@ -105,17 +105,17 @@ class Turn:
         state = self.state
         if state.pledge is None or state.decided is not None:
             return 0.0
-        return max(0.0, self.now - (state.resumed_at if state.sits_out else state.frozen_at))
+        return max(0.0, self.now - (state.resumed_at if state.sits_out else state.submitted_at))
 
     def moved(self) -> None:
         """Something of this instance went on: the next coordinator's patience starts anew."""
-        self.set(moved_at=self.now)
+        self.set(last_progress_at=self.now)
 
-    def my_pledge(self) -> Pledge:
+    def my_pledge(self) -> ContributionHeader:
         """What I froze, or a pledge that gives nothing but keeps my vote."""
         if self.state.pledge is not None:
             return self.state.pledge
-        empty = Pledge(self.me, self.state.head.anchor, b"", 0, 0, 0, self.state.leaving)
+        empty = ContributionHeader(self.me, self.state.head.anchor, b"", 0, 0, 0, self.state.leaving)
         return empty.signed(self.rules.keys)
 
     def fetch(
@@ -131,7 +131,7 @@ class Turn:
         others = tuple(dict.fromkeys(peer for peer in sources if peer != self.me))
         known = self.state.wanted
         if set(missing).isdisjoint(known.digests):
-            known = Wanted(asked=known.asked)
+            known = FetchState(asked=known.asked)
         from_at = self.now + ON_THEIR_WAY_S if on_their_way else self.now
         if known.digests:
             from_at = min(from_at, known.from_at)
@@ -156,8 +156,8 @@ class Turn:
         for lane, source in enumerate(free[:lanes]):
             chosen = tuple(left[lane * most : (lane + 1) * most])
             if chosen:
-                asked.append(Asked(source, frozenset(chosen), self._patience()))
-                self.send((source,), Fetch(chosen))
+                asked.append(FetchRequest(source, frozenset(chosen), self._patience()))
+                self.send((source,), GetObjects(chosen))
         self.set(wanted=replace(wanted, asked=tuple(asked)))
 
     def _patience(self) -> float:
@@ -200,11 +200,11 @@ class Turn:
         self.set(said_at=self.now)
         self.do(Send(tuple(to), self.my_head()))
 
-    def my_head(self) -> HeadSent:
+    def my_head(self) -> Heartbeat:
         """Where I am and whether I am ready. Ready after 0 steps means that I sit out."""
         state, pledge = self.state, self.state.pledge
         steps = pledge.steps if pledge and not state.sits_out else 0
-        return HeadSent(
+        return Heartbeat(
             anchor=state.head.anchor, round=state.head.round, weight=state.head.weight, state=state.state_digest,
             ready=pledge is not None, tokens=pledge.tokens if pledge else 0, steps=steps,
             leaving=state.leaving, name=self.rules.name, stuck_s=int(self.stuck_s()),
@@ -213,7 +213,7 @@ class Turn:
     def phase(self, name: str, ballot: int, until: float | None = None) -> None:
         deadline = None if until is None else until + self.rules.wall_offset_s
         self.do(
-            Report(
+            Tell(
                 PhaseEntered(
                     round=self.state.head.round, phase=name, deadline=deadline, ballot=ballot,
                     coordinator=self.owner(ballot),
@@ -222,4 +222,4 @@ class Turn:
         )  # fmt: skip
 
     def alert(self, level: str, code: str, text: str) -> None:
-        self.do(Report(AlertRaised(level=level, code=code, text=text)))
+        self.do(Tell(AlertRaised(level=level, code=code, text=text)))

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from peer.protocol import merkle
-from peer.protocol.block import Block, Pledge
+from peer.protocol.block import Block, ContributionHeader
 from peer.protocol.electorate import digest_of
-from peer.rounds.interface import Keep, Reduce
-from peer.rounds.state import Acceptor, Figures, Head
+from peer.rounds.interface import BufferPart, ReducePart
+from peer.rounds.state import Acceptor, ChainHead, PartNorms
 from peer.simulate.memory_store import MemoryDisk
 
 _PART = struct.Struct(">dQ")
@@ -47,7 +47,7 @@ def is_finite(payload: bytes) -> bool:
 
 
 @dataclass
-class TokenDisk(MemoryDisk):
+class NormStore(MemoryDisk):
     """A disk without a delay that forgets what is old, so that a long run takes no more memory than a short one.
 
     `genesis` is the head before the oldest block that is kept.
@@ -74,7 +74,7 @@ class TokenDisk(MemoryDisk):
         """What a voter must not forget of one instance."""
         self.acceptors[acceptor.instance] = (self.head.round, acceptor)
 
-    def commit(self, block: Block, head: Head, awaited: frozenset[bytes]) -> None:
+    def commit(self, block: Block, head: ChainHead, awaited: frozenset[bytes]) -> None:
         """The next block of the chain."""
         super().commit(block, head, awaited)
         self.keys_of_rounds.append(self.saved)
@@ -87,7 +87,7 @@ class TokenDisk(MemoryDisk):
                 if digest not in awaited:
                     self.objects.pop(digest, None)
 
-    def save_contribution(self, pledge: Pledge, payloads: list[bytes]) -> None:
+    def save_contribution(self, pledge: ContributionHeader, payloads: list[bytes]) -> None:
         """With the paths of its parts."""
         super().save_contribution(pledge, payloads)
         leaves = [digest_of(payload) for payload in payloads]
@@ -113,14 +113,14 @@ class TokenDisk(MemoryDisk):
 
 
 @dataclass
-class TokenSums:
-    """`peer.rounds.driver.Arithmetic` on such bytes: the same mean from the same parts and weights."""
+class NormArithmetic:
+    """`peer.rounds.driver.ReductionPort` on such bytes: the same mean from the same parts and weights."""
 
     disk: MemoryDisk
     reduce_s: float
     parts: dict[tuple[object, str, int], tuple[tuple[bytes, ...], bytes]] = field(default_factory=dict)
 
-    def keep(self, effect: Keep) -> None:
+    def keep(self, effect: BufferPart) -> None:
         """One part of one member."""
         self.parts[effect.place, effect.sender, effect.part] = (effect.path, effect.payload)
 
@@ -128,16 +128,16 @@ class TokenSums:
         """(Merkle path, bytes) of a part that is kept."""
         return self.parts.get((place, giver, part))
 
-    def measure(self, payload: bytes, direction: bytes, done: Callable[[Figures], None]) -> None:
+    def measure(self, payload: bytes, direction: bytes, done: Callable[[PartNorms], None]) -> None:
         """Its norm, and how it agrees with the last mean."""
         square, mean = square_of(payload), self.disk.load(direction)
         if mean is None:
-            done(Figures(square))
+            done(PartNorms(square))
             return
         last = square_of(mean)
-        done(Figures(square, AGREEMENT * math.sqrt(square * last) if square >= 0 else square, last))
+        done(PartNorms(square, AGREEMENT * math.sqrt(square * last) if square >= 0 else square, last))
 
-    def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
+    def reduce(self, effect: ReducePart, done: Callable[[bytes], None]) -> None:
         """The mean of the square norms, and a number that the parts give."""
         squares, total, number = 0.0, sum(effect.weights), 0
         for member, weight in zip(effect.members, effect.weights, strict=True):

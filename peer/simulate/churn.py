@@ -8,13 +8,13 @@ from pathlib import Path
 
 from dht.errors import BadInput
 from peer.simulate.dice import Dice
-from peer.simulate.scenario import Change, Churn
+from peer.simulate.scenario import Churn, ChurnEvent
 
 HOUR_S = 3600.0
 WHAT = ("crash", "return", "leave", "join")
 
 
-def changes_of(churn: Churn, founders: int, seed: int, until_s: float) -> tuple[Change, ...]:
+def changes_of(churn: Churn, founders: int, seed: int, until_s: float) -> tuple[ChurnEvent, ...]:
     """Everything that happens before `until_s`, in order. Each peer has dice of its own."""
     if churn.schedule:
         return churn.schedule
@@ -26,7 +26,7 @@ def changes_of(churn: Churn, founders: int, seed: int, until_s: float) -> tuple[
     for began_s, peer in lives:
         found += _life(churn, peer, began_s, Dice(seed, "churn", peer), until_s)
     heapq.heapify(found)
-    return tuple(Change(at_s=at, peer=peer, what=what) for at, peer, what in sorted(found))
+    return tuple(ChurnEvent(at_s=at, peer=peer, what=what) for at, peer, what in sorted(found))
 
 
 def _joins(churn: Churn, founders: int, dice: Dice, until_s: float) -> list[float]:
@@ -81,7 +81,7 @@ def read_churn(text: str) -> Churn:
     return Churn(**values)  # type: ignore[arg-type]  # all but the schedule are numbers
 
 
-def _recorded(path: Path) -> tuple[Change, ...]:
+def _recorded(path: Path) -> tuple[ChurnEvent, ...]:
     try:
         rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
     except OSError as error:
@@ -91,7 +91,7 @@ def _recorded(path: Path) -> tuple[Change, ...]:
     found = []
     for number, row in enumerate(rows, 1):
         try:
-            change = Change(at_s=float(row["t"]), peer=int(row.get("peer", -1)), what=str(row["do"]))
+            change = ChurnEvent(at_s=float(row["t"]), peer=int(row.get("peer", -1)), what=str(row["do"]))
         except (KeyError, TypeError, ValueError) as error:
             text = 'write {"t": 12.5, "peer": 3, "do": "crash"}'
             raise BadInput(f"--churn {path}: line {number} is no change; {text}") from error

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from peer.protocol.accusations import Objection
-from peer.protocol.block import Measurements, Pledge, Update
+from peer.protocol.accusations import NormDispute
+from peer.protocol.block import ContributionHeader, SignedNorms, Update
 from peer.protocol.messages import (
-    BytesSent,
-    ChainSent,
-    Fetch,
-    Get,
-    HeadSent,
-    MeanSent,
+    Blocks,
+    GetBlocks,
+    GetMeans,
+    GetObjects,
+    Heartbeat,
+    MeanData,
     Message,
     Norms,
-    PartSent,
+    NormTable,
+    ObjectData,
+    PartData,
     Prepare,
     Promise,
     Propose,
-    Redo,
+    Reassign,
     Start,
-    Table,
-    Voted,
-    Want,
+    VoteCast,
 )
 
 PLACE, DIGEST, SIGNATURE = 73, 34, 66
@@ -62,15 +62,15 @@ class Sizes:
 
     def _of(self, message: Message) -> int:
         match message:
-            case HeadSent():
+            case Heartbeat():
                 return HEAD
-            case Voted():
+            case VoteCast():
                 return PLACE + VOTE
-            case PartSent(part=part, path=path, payload=payload):
+            case PartData(part=part, path=path, payload=payload):
                 return PLACE + 6 + DIGEST * len(path) + self._part_bytes[part]
-            case MeanSent(part=part, payload=payload):
+            case MeanData(part=part, payload=payload):
                 return PLACE + PEER + 2 * DIGEST + SIGNATURE + 16 + (self._mean_bytes[part] if payload else 0)
-            case BytesSent(payload=payload):
+            case ObjectData(payload=payload):
                 return 5 + (self._usual_bytes if len(payload) == self._token_bytes else len(payload))
             case Prepare(electorate=electorate):
                 return PLACE + 4 + PEER * len(electorate)
@@ -80,19 +80,19 @@ class Sizes:
                 return PLACE + 6 + sum(map(_pledge, pledges))
             case Norms(measurements=found):
                 return PLACE + 4 + _measurements(found)
-            case Table(measured=measured):
+            case NormTable(measured=measured):
                 return PLACE + 6 + sum(map(_measurements, measured))
             case Propose(update=update):
                 return PLACE + SIGNATURE + self._update(update)
-            case ChainSent(blocks=blocks):
+            case Blocks(blocks=blocks):
                 return 4 + sum(self._update(block.update) + VOTE * len(block.votes) for block in blocks)
-            case Fetch(digests=named) | Get(anchors=named):
+            case GetObjects(digests=named) | GetBlocks(anchors=named):
                 return 5 + DIGEST * len(named)
-            case Want(parts=parts):
+            case GetMeans(parts=parts):
                 return PLACE + 4 + 3 * len(parts)
-            case Redo(parts=orders):
+            case Reassign(parts=orders):
                 return PLACE + 4 + (PEER + 4) * len(orders)
-            case Objection():
+            case NormDispute():
                 return 400
         return LEAST
 
@@ -115,10 +115,10 @@ def update_bytes(update: Update) -> int:
     )  # fmt: skip
 
 
-def _pledge(pledge: Pledge) -> int:
+def _pledge(pledge: ContributionHeader) -> int:
     return PLEDGE + RANGE * len(pledge.ranges) + 120 * len(pledge.reports)
 
 
-def _measurements(found: Measurements) -> int:
+def _measurements(found: SignedNorms) -> int:
     rows = sum(8 + 5 * (len(row.squares) + len(row.dots)) for row in found.rows)
     return PEER + SIGNATURE + 6 + 5 * len(found.received) + rows

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from peer.codec.run_rules import rules_of
-from peer.events import Event, Line
+from peer.events import Event, EventLine
 from peer.placement.regions import Regions
 from peer.protocol.electorate import genesis_anchor
 from peer.protocol.memo import Shared
-from peer.protocol.messages import HeadSent
-from peer.rounds.state import Head, Rules
+from peer.protocol.messages import Heartbeat
+from peer.rounds.state import ChainHead, Rules
 from peer.simulate.arithmetic import TOKEN_BYTES, is_finite
 from peer.simulate.churn import changes_of
 from peer.simulate.dice import Dice
@@ -23,9 +23,9 @@ from peer.simulate.frame_sizes import Sizes
 from peer.simulate.memory_network import Scheduler
 from peer.simulate.model_keys import ModelKeys
 from peer.simulate.run_summary import Tally
-from peer.simulate.scenario import Change, Setting, Simulated
+from peer.simulate.scenario import ChurnEvent, PeerProfile, Scenario
 from peer.simulate.simulated_trainer import SimulatedPeer
-from peer.simulate.virtual_network import Links
+from peer.simulate.virtual_network import VirtualNetwork
 
 EPOCH = 1_600_000_000.0
 """Unix time when every simulation begins."""
@@ -35,18 +35,18 @@ AGREEMENT_S = 20.0
 STATE_BYTES = 8
 """θ and momentum of one parameter in a snapshot."""
 
-Sink = Callable[[Line], None]
+Sink = Callable[[EventLine], None]
 
 
 class Group:
     """Founders, a network, a clock and a seed."""
 
-    def __init__(self, setting: Setting, *, sink: Sink | None = None, name: str = "") -> None:
+    def __init__(self, setting: Scenario, *, sink: Sink | None = None, name: str = "") -> None:
         self.setting, self.spec, self.rounds, self.seed = setting, setting.spec, setting.rounds, setting.seed
         self.parts, self.step_tokens = setting.parts, setting.step_tokens
         self.keep_rounds = setting.spec.round.keep_rounds
         self.scheduler, self.tally = Scheduler(), Tally()
-        self.board: dict[str, HeadSent] = {}
+        self.board: dict[str, Heartbeat] = {}
         self.peers: list[SimulatedPeer] = []
         self._sink, self._name, self._run = sink, name, setting.spec.digest().hex()[:16]
         self._shared = Shared()
@@ -59,7 +59,7 @@ class Group:
         self._rules: dict[str, Rules] = {}
         names = tuple(self.name_of(number) for number in range(len(setting.machines)))
         anchor = genesis_anchor(setting.spec.digest(), names, name.encode())
-        self.genesis = Head(anchor=anchor, round=0, weight=0, electorate=tuple(sorted(names)), members=names)
+        self.genesis = ChainHead(anchor=anchor, round=0, weight=0, electorate=tuple(sorted(names)), members=names)
         self.network = self._links()
         for place in range(len(names)):
             self._enter(place)
@@ -115,12 +115,12 @@ class Group:
         """One line of a peer."""
         if self._sink is not None:
             at = EPOCH + self.now + peer.machine.skew_s
-            self._sink(Line(seq=peer.events, t=at, run=self._run, peer=peer.name, event=event))
+            self._sink(EventLine(seq=peer.events, t=at, run=self._run, peer=peer.name, event=event))
             peer.events += 1
 
     # ---- coming and going ----
 
-    def change(self, change: Change) -> None:
+    def change(self, change: ChurnEvent) -> None:
         """Have something happen to a peer."""
         if change.what == "join":
             self.join(change.peer)
@@ -190,7 +190,7 @@ class Group:
         live = [peer for peer in self.peers if peer.alive]
         return max(live, key=lambda peer: peer.disk.head.weight, default=None)
 
-    def _snapshot_s(self, machine: Simulated) -> float:
+    def _snapshot_s(self, machine: PeerProfile) -> float:
         size_bytes = STATE_BYTES * sum(part.size for part in self.parts)
         return 8 * size_bytes / machine.download_bps if machine.download_bps else 1.0
 
@@ -220,18 +220,18 @@ class Group:
 
     # ---- the network ----
 
-    def _links(self) -> Links:
+    def _links(self) -> VirtualNetwork:
         real = rules_of(self.spec, self.parts, ModelKeys(""))
         sizes = Sizes(real.bytes_in(0), real.means_in(0), TOKEN_BYTES)
         dice = Dice(self.seed, "links", self._name)
         between = _Between(self.setting, dice, self._places)
-        return Links(self.scheduler, dice, between.delay_s, between.bandwidth_bps, sizes.of)
+        return VirtualNetwork(self.scheduler, dice, between.delay_s, between.bandwidth_bps, sizes.of)
 
 
 class _Between:
     """Delay and bandwidth of each pair."""
 
-    def __init__(self, setting: Setting, dice: Dice, places_of: Mapping[str, int]) -> None:
+    def __init__(self, setting: Scenario, dice: Dice, places_of: Mapping[str, int]) -> None:
         self._regions: Regions | None = setting.regions
         self._places, self._delay_s = setting.places, setting.delay_s
         self._dice, self._places_of = dice, places_of

@@ -15,9 +15,9 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from dht.records import Record, acceptable
+from dht.records import Record, is_current
 from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame
-from dht.streams.token_bucket import CHUNK_BYTES, CHUNK_S, SMALLEST_CHUNK_BYTES, Lane, Turns
+from dht.streams.token_bucket import CHUNK_BYTES, CHUNK_S, SMALLEST_CHUNK_BYTES, Lane, WeightedTurns
 from dht.topics import MAX_TTL_S
 
 DropsFrame = Callable[[str, str, bytes], bool]
@@ -86,7 +86,7 @@ class LinkModel:
 
 
 class MemoryLine:
-    """One direction of a peer's line on the virtual clock: what `dht.streams.shaper.Line` is to real streams.
+    """One direction of a peer's line on the virtual clock: what `dht.streams.shaper.Shaper` is to real streams.
 
     Frames pass piece by piece, at most `bps` bits per second in all, in the turns of `dht.streams.token_bucket`.
     """
@@ -94,7 +94,7 @@ class MemoryLine:
     def __init__(self, scheduler: Scheduler, bps: float) -> None:
         self._scheduler, self._bytes_per_s = scheduler, bps / 8
         self._chunk_bytes = min(CHUNK_BYTES, max(SMALLEST_CHUNK_BYTES, round(bps / 8 * CHUNK_S)))
-        self._turns: Turns[tuple[Lane, str, int]] = Turns()
+        self._turns: WeightedTurns[tuple[Lane, str, int]] = WeightedTurns()
         self._waiting: dict[tuple[Lane, str], deque[tuple[MakeFrame, OnFrame]]] = {}
         self._passing: dict[tuple[Lane, str], tuple[bytes, OnFrame]] = {}
         self._busy = False
@@ -161,7 +161,7 @@ class MemoryStreams:
         else:
             self.upload.put(Lane.CONTROL, to, lambda: frame, partial(self._network.carry, self))
 
-    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+    def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
         """Make the frame and send it; with a capped upload when those before it have left."""
         if self.upload is not None:
             self.upload.put(Lane.BULK, to, make_frame, partial(self._network.carry, self, lane=Lane.BULK))
@@ -307,7 +307,7 @@ class MemoryBoard:
     async def publish(self, topic: str, record: Record, ttl_s: float) -> bool:
         """Store the record; False if it is not valid or not newer than the author's last one."""
         assert 0 < ttl_s <= MAX_TTL_S, ttl_s
-        if record.kind != topic or not acceptable(record, self._run, self._now_s()):
+        if record.kind != topic or not is_current(record, self._run, self._now_s()):
             return False
         rows = self._topics.setdefault(topic, {})
         held = rows.get(record.author)

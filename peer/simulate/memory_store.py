@@ -1,4 +1,4 @@
-"""What survives a crash of a peer in memory: `peer.rounds.driver.Disk`.
+"""What survives a crash of a peer in memory: `peer.rounds.driver.ChainPort`.
 
 Each of its writes happens whole or not at all. Whoever owns the disk hears of each before, so that a crash can fall
 between any two of them.
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from peer.protocol import merkle
-from peer.protocol.block import Block, Pledge, Update
+from peer.protocol.block import Block, ContributionHeader, Update
 from peer.protocol.electorate import digest_of
-from peer.rounds.state import Acceptor, Head, Step
+from peer.rounds.state import Acceptor, ChainEntry, ChainHead
 
 
 class Owner(Protocol):
@@ -31,22 +31,22 @@ class MemoryDisk:
     """What belongs to anchors is kept for `keep_rounds` of them; all blocks are."""
 
     owner: Owner
-    genesis: Head
+    genesis: ChainHead
     keep_rounds: int
-    on_commit: Callable[[Block, Head], None]
-    on_undo: Callable[[tuple[Block, ...], Head], None]
+    on_commit: Callable[[Block, ChainHead], None]
+    on_undo: Callable[[tuple[Block, ...], ChainHead], None]
     acceptors: dict[bytes, tuple[int, Acceptor]] = field(default_factory=dict)
     """For each instance the round of its anchor, and what a voter must not forget."""
     objects: dict[bytes, bytes] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
-    heads: list[Head] = field(default_factory=list)
+    heads: list[ChainHead] = field(default_factory=list)
     undone: dict[bytes, Block] = field(default_factory=dict)
     """Blocks of branches that were left, by the anchor each of them made."""
-    contributions: dict[bytes, tuple[int, Pledge, list[bytes]]] = field(default_factory=dict)
+    contributions: dict[bytes, tuple[int, ContributionHeader, list[bytes]]] = field(default_factory=dict)
     """For each anchor its round, and what this peer offered for it."""
 
     @property
-    def head(self) -> Head:
+    def head(self) -> ChainHead:
         """The newest anchor."""
         return self.heads[-1] if self.heads else self.genesis
 
@@ -81,7 +81,7 @@ class MemoryDisk:
         """Bytes by name."""
         return self.objects.get(digest)
 
-    def commit(self, block: Block, head: Head, awaited: frozenset[bytes]) -> None:
+    def commit(self, block: Block, head: ChainHead, awaited: frozenset[bytes]) -> None:
         """The next block of the chain."""
         self.owner.burn()
         self.on_commit(block, head)
@@ -90,7 +90,7 @@ class MemoryDisk:
         self.undone.pop(head.anchor, None)
         self._sweep()
 
-    def undo(self, head: Head) -> tuple[Block, ...]:
+    def undo(self, head: ChainHead) -> tuple[Block, ...]:
         """Stand at an earlier anchor again; returns the blocks that are no longer on the chain, newest first."""
         self.owner.burn()
         at = [known.anchor for known in (self.genesis, *self.heads)].index(head.anchor)
@@ -100,9 +100,9 @@ class MemoryDisk:
         del self.blocks[at:], self.heads[at:]
         return blocks
 
-    def trail(self) -> tuple[Step, ...]:
+    def trail(self) -> tuple[ChainEntry, ...]:
         """The newest blocks, each with the head before it."""
-        steps = map(Step, (self.genesis, *self.heads), self.blocks)
+        steps = map(ChainEntry, (self.genesis, *self.heads), self.blocks)
         return tuple(steps)[-self.keep_rounds :]
 
     def start_anew(self, other: Self) -> None:
@@ -120,13 +120,13 @@ class MemoryDisk:
         for anchor in [anchor for anchor, block in self.undone.items() if block.update.round < oldest]:
             del self.undone[anchor]
 
-    def save_contribution(self, pledge: Pledge, payloads: list[bytes]) -> None:
+    def save_contribution(self, pledge: ContributionHeader, payloads: list[bytes]) -> None:
         """What this peer offers for the anchor that the pledge names."""
         self.owner.burn()
         assert pledge.anchor not in self.contributions, "a contribution is written once per anchor"
         self.contributions[pledge.anchor] = (self.head.round, pledge, payloads)
 
-    def pledge(self, anchor: bytes) -> Pledge | None:
+    def pledge(self, anchor: bytes) -> ContributionHeader | None:
         """What this peer pledged for `anchor`; None if it had not frozen."""
         return self.contributions[anchor][1] if anchor in self.contributions else None
 

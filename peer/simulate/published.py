@@ -10,7 +10,7 @@ from textwrap import wrap
 
 import numpy as np
 
-from peer.placement.communication_cost import Scorer
+from peer.placement.communication_cost import CommunicationCost
 from peer.placement.layout_search import Effort, evolve
 from peer.placement.layouts import block, random_layouts, striped
 from peer.placement.regions import preset
@@ -72,7 +72,7 @@ def cases() -> dict[str, Known]:
 def case(name: str, seed: int = 0) -> Case:
     """A cluster's costs."""
     problem = problem_of(preset(name).network(), PAPER)
-    scorer, dice = Scorer(problem), np.random.default_rng(seed)
+    scorer, dice = CommunicationCost(problem), np.random.default_rng(seed)
     order = np.arange(len(problem))
     drawn = random_layouts(problem, RANDOM, dice)
     costs = scorer.score(np.concatenate([[block(problem, order), striped(problem, order)], drawn])).cost_s

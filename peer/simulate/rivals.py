@@ -28,8 +28,8 @@ from peer.simulate.gossip import (
     rounds_ends_s,
 )
 from peer.simulate.scale import lines_of, wire_bytes
-from peer.simulate.scenario import Setting
-from peer.simulate.scenario_options import Asked
+from peer.simulate.scenario import Scenario
+from peer.simulate.scenario_options import ScenarioOptions
 from peer.simulate.simulation import simulate
 
 MOST_STEPS = 20_000
@@ -90,7 +90,7 @@ class Comparison:
         return asdict(self)
 
 
-def compare(asked: Asked) -> Comparison:
+def compare(asked: ScenarioOptions) -> Comparison:
     """Simulate rounds, and put the formulas beside them. Raises BadInput unless there are 2 to 64 peers."""
     setting = asked.setting()
     peers = len(setting.machines)
@@ -109,7 +109,7 @@ def compare(asked: Asked) -> Comparison:
 # ---- how fast ----
 
 
-def _simulated(asked: Asked, setting: Setting) -> Speed:
+def _simulated(asked: ScenarioOptions, setting: Scenario) -> Speed:
     figures = simulate(asked).figures
     if not figures.rounds:
         raise BadInput("--compare: no round was made in the time that rounds have; make steps or transfers shorter")
@@ -120,7 +120,7 @@ def _simulated(asked: Asked, setting: Setting) -> Speed:
     )  # fmt: skip
 
 
-def _formulas(setting: Setting) -> list[Speed]:
+def _formulas(setting: Scenario) -> list[Speed]:
     """The same machines and lines, without agreeing, judging, churn and attackers."""
     peers, steps = len(setting.machines), setting.spec.round.steps
     rounds = max(1, min(setting.rounds, MOST_STEPS // steps))
@@ -146,7 +146,7 @@ def _formulas(setting: Setting) -> list[Speed]:
     ]  # fmt: skip
 
 
-def _compute_s(setting: Setting, steps: int) -> Floats:
+def _compute_s(setting: Scenario, steps: int) -> Floats:
     """Shape (steps, peers): seconds of each step of each peer."""
     dice = np.random.Generator(np.random.PCG64([setting.seed, 0xC03]))
     step_s, spread = (np.array([getattr(each, name) for each in setting.machines]) for name in ("step_s", "spread"))
@@ -154,7 +154,7 @@ def _compute_s(setting: Setting, steps: int) -> Floats:
     return found
 
 
-def _transfer_s(setting: Setting) -> Floats:
+def _transfer_s(setting: Scenario) -> Floats:
     """Shape (peers, peers): a whole encoded model from each to each, alone on its way."""
     delay_s, pair_bps = setting.between(np.arange(len(setting.machines)))
     up, down = lines_of(setting)
@@ -162,13 +162,13 @@ def _transfer_s(setting: Setting) -> Floats:
     return found
 
 
-def _gossip_s(setting: Setting) -> Floats:
+def _gossip_s(setting: Scenario) -> Floats:
     """Shape (period, peers): what each takes in from whom it hears in each iteration."""
     transfer_s, peers = _transfer_s(setting), len(setting.machines)
     return np.array([transfer_s[partners(peers, at), np.arange(peers)] for at in range(period(peers))])
 
 
-def _all_reduce_s(setting: Setting, share: float = 1.0) -> float:
+def _all_reduce_s(setting: Scenario, share: float = 1.0) -> float:
     """Of such a share of the model, there and back: 2 (n − 1)/n of it over the slowest line, or 2/n between the slowest
     pair, and two of the longest delays (arXiv:2503.09799, appendix A)."""
     peers = len(setting.machines)
@@ -191,7 +191,7 @@ def _left(peers: int, seed: int) -> float:
 # ---- how far ----
 
 
-def _reached(setting: Setting) -> tuple[Reached, ...]:
+def _reached(setting: Scenario) -> tuple[Reached, ...]:
     """In time, on a quadratic, with these peers' speeds and with the paper's."""
     these, theirs = (
         _times(speeds, setting.seed) for speeds in ([machine.step_s for machine in setting.machines], PAPER_STEP_S)

@@ -78,7 +78,7 @@ def _of(update: Update) -> OfRound:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class Summary:
     """A run in a dozen numbers."""
 
     peers: int
@@ -111,14 +111,14 @@ class Figures:
         return {name: round(value, 6) if isinstance(value, float) else value for name, value in vars(self).items()}
 
 
-def figures_of(tally: Tally, peers: int, fragments: int, messages: int) -> Figures:
+def figures_of(tally: Tally, peers: int, fragments: int, messages: int) -> Summary:
     """What a tally comes to."""
     rounds, times = list(tally.rounds.values()), tally.times()
     seconds = times[-1] if times else 0.0
     gaps = [later - earlier for earlier, later in pairwise(times)] or [seconds]
     tokens = sum(found.tokens for found in rounds) / fragments
     low_s, high_s = nine_in_ten(gaps)
-    return Figures(
+    return Summary(
         peers=peers, rounds=len(rounds), seconds=seconds,
         rounds_per_hour=3600 * len(rounds) / seconds if seconds else 0.0,
         tokens_per_s=tokens / seconds if seconds else 0.0,

@@ -13,19 +13,19 @@ from peer.codec.codec import Codec
 from peer.rounds.transition import FETCH_RETRY_S
 from peer.simulate.churn import changes_of
 from peer.simulate.group import Sink
-from peer.simulate.run_summary import Figures, nine_in_ten
+from peer.simulate.run_summary import Summary, nine_in_ten
 from peer.simulate.scale_axes import groups_along
 from peer.simulate.scale_part import Agreed, FarPart, Part, Sums, Times
-from peer.simulate.scenario import Change, Setting
+from peer.simulate.scenario import ChurnEvent, Scenario
 
 Chosen = Sequence[Sequence[int]]
 """Of each side the numbers of some of its groups."""
-Spread = Callable[[Setting, tuple[int, ...], Sequence[Change], Chosen], tuple[list[FarPart], Chosen]]
+Spread = Callable[[Scenario, tuple[int, ...], Sequence[ChurnEvent], Chosen], tuple[list[FarPart], Chosen]]
 """Starts parts in other processes; and says what is left for this one."""
 
 
 def alone(
-    setting: Setting, sides: tuple[int, ...], changes: Sequence[Change], chosen: Chosen
+    setting: Scenario, sides: tuple[int, ...], changes: Sequence[ChurnEvent], chosen: Chosen
 ) -> tuple[list[FarPart], Chosen]:
     """All in this process."""
     return [], chosen
@@ -49,7 +49,9 @@ def together(parts: Sequence[Agreed]) -> Agreed:
 class Grid:
     """Seats of a grid with a peer each; `run` makes the rounds."""
 
-    def __init__(self, setting: Setting, sides: tuple[int, ...], sink: Sink | None = None, far: Spread = alone) -> None:
+    def __init__(
+        self, setting: Scenario, sides: tuple[int, ...], sink: Sink | None = None, far: Spread = alone
+    ) -> None:
         self.setting, self.sides = setting, sides
         self.changes = seated(setting)
         self.apply_s = np.array([machine.apply_s for machine in setting.machines])
@@ -123,7 +125,7 @@ class Grid:
             who = f"the one peer of one row of {len(rows)}, in seat {seats[0]}"
         return f"{who} ({', '.join(attacks)} among them)" if attacks else who
 
-    def figures(self) -> Figures:
+    def figures(self) -> Summary:
         """In the same numbers as of one group."""
         ends = np.array([float(np.median(times)) for times in self.began])
         gave = np.array([int((~np.isnan(trained)).sum()) for trained in self.trained_s])
@@ -138,16 +140,24 @@ class Grid:
         penalties: dict[str, float] = {}
         for (attack, code), times in along[0].penalties.items():
             penalties[code] = penalties.get(code, 0.0) + times * self.scale(attack)
-        return Figures(
-            peers=len(self.setting.machines), rounds=rounds, seconds=seconds, rounds_per_hour=3600 * rounds / seconds,
-            tokens_per_s=tokens / seconds, exposed_share=float(np.mean(exposed or [0.0])),
-            median_round_s=float(np.median(np.diff(ends))), low_round_s=low_s, high_round_s=high_s,
-            members=float(gave.mean()), aborts=round(scale * sum(found.aborts for found in along)),
+        return Summary(
+            peers=len(self.setting.machines),
+            rounds=rounds,
+            seconds=seconds,
+            rounds_per_hour=3600 * rounds / seconds,
+            tokens_per_s=tokens / seconds,
+            exposed_share=float(np.mean(exposed or [0.0])),
+            median_round_s=float(np.median(np.diff(ends))),
+            low_round_s=low_s,
+            high_round_s=high_s,
+            members=float(gave.mean()),
+            aborts=round(scale * sum(found.aborts for found in along)),
             later_ballots=round(scale * sum(found.later_ballots for found in along)),
             void_share=sum(found.void for found in along) / max(1, sum(found.parts for found in along)),
             penalties={code: round(times) for code, times in sorted(penalties.items())},
-            bytes_sent=self.sent_bytes(), messages=round(scale * sum(found.messages for found in along)),
-        )  # fmt: skip
+            bytes_sent=self.sent_bytes(),
+            messages=round(scale * sum(found.messages for found in along)),
+        )
 
     def sums(self) -> list[Sums]:
         """Of all parts, by sides."""
@@ -176,7 +186,7 @@ def _busy(trained_s: Times, gap_s: Times) -> float | None:
     return float(np.mean(np.minimum(1.0, trained_s[gave] / gap_s[gave]))) if gave.any() else None
 
 
-def gather(setting: Setting, sides: tuple[int, ...], side: int, decided: Times) -> Times:
+def gather(setting: Scenario, sides: tuple[int, ...], side: int, decided: Times) -> Times:
     """When each seat has what all its mates along a side hold: shards of one size, from each its own.
 
     A mate sends from when it has its shard, at the rate of the pair or at its share of its own line; all of it passes
@@ -202,22 +212,22 @@ def gather(setting: Setting, sides: tuple[int, ...], side: int, decided: Times) 
     return have[:peers]
 
 
-def lines_of(setting: Setting) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def lines_of(setting: Scenario) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Up and down, in bits per second; infinite where there is no cap."""
     up = [machine.upload_bps or np.inf for machine in setting.machines]
     down = [machine.download_bps or np.inf for machine in setting.machines]
     return np.array(up), np.array(down)
 
 
-def wire_bytes(setting: Setting) -> int:
+def wire_bytes(setting: Scenario) -> int:
     """Of the whole model, encoded."""
     return Codec(setting.spec.codec.wire).part_bytes(sum(setting.layer_sizes))
 
 
-def seated(setting: Setting) -> tuple[Change, ...]:
+def seated(setting: Scenario) -> tuple[ChurnEvent, ...]:
     """Changes by seat: whoever joins takes the seat that has been empty for the longest time; without one it stays
     away, and so does whoever comes back to a seat that somebody else has."""
-    seats, empty, found, joined = len(setting.machines), list[int](), list[Change](), 0
+    seats, empty, found, joined = len(setting.machines), list[int](), list[ChurnEvent](), 0
     seat_of, holder = ({seat: seat for seat in range(seats)} for _ in range(2))
     for change in changes_of(setting.churn, seats, setting.seed, horizon_s(setting)):
         peer = change.peer
@@ -235,11 +245,11 @@ def seated(setting: Setting) -> tuple[Change, ...]:
             empty.remove(seat)
         else:
             empty.append(seat)
-        found.append(Change(at_s=change.at_s, peer=seat, what=change.what))
+        found.append(ChurnEvent(at_s=change.at_s, peer=seat, what=change.what))
     return tuple(found)
 
 
-def horizon_s(setting: Setting) -> float:
+def horizon_s(setting: Scenario) -> float:
     """Longer than the rounds will take, if each peer sends and receives the model several times in one."""
     slowest_s = max(machine.step_s for machine in setting.machines)
     train_s = min(setting.spec.round.max_train_s, slowest_s * setting.spec.round.steps)

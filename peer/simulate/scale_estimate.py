@@ -25,7 +25,7 @@ from peer.simulate.scale import Grid, Spread, alone
 from peer.simulate.scale_axes import Seats, groups_along
 from peer.simulate.scale_library import CALM, Drawn, Library
 from peer.simulate.scale_part import Agreed, Times
-from peer.simulate.scenario import Change, Setting
+from peer.simulate.scenario import ChurnEvent, Scenario
 
 SAMPLES = 16
 """Groups along each side that are simulated."""
@@ -37,7 +37,9 @@ LOSSES = ("crash", "leave")
 class Estimate(Grid):
     """A grid of which only some groups are simulated."""
 
-    def __init__(self, setting: Setting, sides: tuple[int, ...], sink: Sink | None = None, far: Spread = alone) -> None:
+    def __init__(
+        self, setting: Scenario, sides: tuple[int, ...], sink: Sink | None = None, far: Spread = alone
+    ) -> None:
         super().__init__(setting, sides, sink, far)
         self._dice = np.random.Generator(np.random.PCG64([setting.seed, 0xA99]))
         self._libraries = [Library(side) for side in sides]
@@ -119,7 +121,7 @@ class Estimate(Grid):
         since = np.clip(number - self._lost_in, 0, CALM)
         self._since = [since[groups_along(self.sides, side)].min(axis=1) for side in range(len(self.sides))]
 
-    def _loses(self, change: Change, round: int) -> None:
+    def _loses(self, change: ChurnEvent, round: int) -> None:
         if np.isinf(self._gone_at[change.peer]):
             self._gone_at[change.peer], self._lost_in[change.peer] = change.at_s, round
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dht.errors import BadInput
 from peer.simulate.group import Group, Sink
 from peer.simulate.scale_axes import groups_along
-from peer.simulate.scenario import Change, Churn, Setting, Simulated
+from peer.simulate.scenario import Churn, ChurnEvent, PeerProfile, Scenario
 from peer.simulate.simulated_trainer import SimulatedPeer
 from peer.spec import RunSpec
 
@@ -71,7 +71,7 @@ class Side:
     """All groups along one side of the grid, or those that are `chosen`: the first of them tells its events."""
 
     def __init__(
-        self, setting: Setting, sides: tuple[int, ...], side: int, changes: Sequence[Change], sink: Sink | None,
+        self, setting: Scenario, sides: tuple[int, ...], side: int, changes: Sequence[ChurnEvent], sink: Sink | None,
         chosen: Sequence[int],
     ) -> None:  # fmt: skip
         self.seats = groups_along(sides, side)
@@ -111,7 +111,7 @@ class Part:
     """Some groups along every side, in this process. `chosen`: of each side the numbers of its groups."""
 
     def __init__(
-        self, setting: Setting, sides: tuple[int, ...], changes: Sequence[Change], chosen: Sequence[Sequence[int]],
+        self, setting: Scenario, sides: tuple[int, ...], changes: Sequence[ChurnEvent], chosen: Sequence[Sequence[int]],
         sink: Sink | None = None,
     ) -> None:  # fmt: skip
         self.sides = [Side(setting, sides, side, changes, sink, chosen[side]) for side in range(len(sides))]
@@ -166,7 +166,7 @@ def _there() -> Iterator[None]:
 
 
 def serve(
-    connection: Connection, setting: Setting, sides: tuple[int, ...], changes: Sequence[Change],
+    connection: Connection, setting: Scenario, sides: tuple[int, ...], changes: Sequence[ChurnEvent],
     chosen: Sequence[Sequence[int]],
 ) -> None:  # fmt: skip
     """Be a part for another process, until it asks for the sums or is gone."""
@@ -181,8 +181,8 @@ def serve(
 
 
 def _group(
-    setting: Setting, sides: tuple[int, ...], side: int, number: int, members: Sequence[int],
-    changes: Sequence[Change], sink: Sink | None,
+    setting: Scenario, sides: tuple[int, ...], side: int, number: int, members: Sequence[int],
+    changes: Sequence[ChurnEvent], sink: Sink | None,
 ) -> Group:  # fmt: skip
     """One group along a side: its part of the model is what the sides before have left to it.
 
@@ -202,14 +202,14 @@ def _group(
     return group
 
 
-def _machine(machine: Simulated, side: int) -> Simulated:
+def _machine(machine: PeerProfile, side: int) -> PeerProfile:
     """Whoever passes on what a group agreed on has it encoded already."""
     if side == 0:
         return machine
     return dataclasses.replace(machine, step_s=NO_STEP_S, freeze_s=0.0, apply_s=0.0, attack="")
 
 
-def _spec(setting: Setting, side: int) -> RunSpec:
+def _spec(setting: Scenario, side: int) -> RunSpec:
     """What rows agreed on was judged; columns weigh it by its tokens alone."""
     spec = setting.spec
     judge = spec.judge if side == 0 else dataclasses.replace(spec.judge, reducer="mean")

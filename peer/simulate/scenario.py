@@ -16,7 +16,7 @@ ATTACKS = ("times_100", "nan", "zeros", "replay")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulated:
+class PeerProfile:
     """One peer: its machine and its line. 0 bits per second mean no cap."""
 
     step_s: float
@@ -40,7 +40,7 @@ class Simulated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class ChurnEvent:
     """Something that happens to a peer at a time: `crash`, `return`, `leave` or `join`."""
 
     at_s: float
@@ -61,17 +61,17 @@ class Churn:
     """For each peer of the beginning: with as many joins as crashes and leaves the size stays about the same."""
     back_s: float = 0.0
     """A crashed peer is back after so long on average; 0: never."""
-    schedule: tuple[Change, ...] = ()
+    schedule: tuple[ChurnEvent, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class Scenario:
     """A run on a swarm."""
 
     spec: RunSpec
     layer_sizes: tuple[int, ...]
     """Elements of each layer of the model."""
-    machines: tuple[Simulated, ...]
+    machines: tuple[PeerProfile, ...]
     """Of the founders; who joins later has that of one of them, in turn."""
     rounds: int
     seed: int = 0
@@ -109,6 +109,6 @@ class Setting:
         pairs = places[..., :, None], places[..., None, :]
         return self.regions.delay_s[pairs], self.regions.bandwidth_bps[pairs]
 
-    def with_machines(self, machines: tuple[Simulated, ...]) -> Setting:
+    def with_machines(self, machines: tuple[PeerProfile, ...]) -> Scenario:
         """The same run on others."""
         return replace(self, machines=machines)

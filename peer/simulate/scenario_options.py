@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from dht.errors import BadInput
 from peer.placement.regions import Regions, preset
-from peer.plan.model_shape import Shape
-from peer.plan.peer_set import HOME_FLOPS, Declared, Machine
+from peer.plan.model_shape import ModelShape
+from peer.plan.peer_set import HOME_FLOPS, Machine, PeerSpecs
 from peer.simulate.dice import Dice
-from peer.simulate.scenario import ATTACKS, Churn, Setting, Simulated
+from peer.simulate.scenario import ATTACKS, Churn, PeerProfile, Scenario
 from peer.spec import RunSpec
 
 FREEZE_S, APPLY_S, REDUCE_S = 4e-9, 6e-9, 2e-9
@@ -24,12 +24,12 @@ LEAST_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ScenarioOptions:
     """The options of a simulation."""
 
     spec: RunSpec
-    shape: Shape
-    declared: Declared | None = None
+    shape: ModelShape
+    declared: PeerSpecs | None = None
     """Machines that are declared one by one; else `peers` of one kind."""
     peers: int = 4
     step_s: float = 0.0
@@ -46,19 +46,19 @@ class Asked:
     """Largest error of a clock, either way."""
     seed: int = 0
 
-    def setting(self) -> Setting:
+    def setting(self) -> Scenario:
         """Raises BadInput for what cannot be."""
         peers = len(self.declared.machines) if self.declared else self.peers
         if len(self.attackers) > peers:
             raise BadInput(f"--attackers names {len(self.attackers)}, and there are {peers} peers")
         machines = self._machines()
         regions, places = self._regions(len(machines))
-        return Setting(
+        return Scenario(
             spec=self.spec, layer_sizes=self.shape.layers, machines=machines, rounds=self.rounds, seed=self.seed,
             regions=regions, places=places, churn=self.churn,
         )  # fmt: skip
 
-    def _machines(self) -> tuple[Simulated, ...]:
+    def _machines(self) -> tuple[PeerProfile, ...]:
         declared: Sequence[Machine] = self.declared.machines if self.declared else [self._home()] * self.peers
         dice = Dice(self.seed, "machines")
         machines = [self._simulated(machine, dice) for machine in declared]
@@ -72,12 +72,12 @@ class Asked:
             name="home", step_s=self.step_s, upload_mbps=self.upload_mbps, download_mbps=self.download_mbps
         )  # fmt: skip
 
-    def _simulated(self, machine: Machine, dice: Dice) -> Simulated:
+    def _simulated(self, machine: Machine, dice: Dice) -> PeerProfile:
         parameters = self.shape.parameters / self.spec.round.fragments
         inner = self.spec.inner
         tokens = inner.accumulation * inner.sequences * self.spec.model.context
         flops = machine.flops or HOME_FLOPS
-        return Simulated(
+        return PeerProfile(
             step_s=machine.step_s or self.shape.flops_per_token(self.spec.model.context) * tokens / flops,
             spread=self.spread, freeze_s=LEAST_S + FREEZE_S * parameters, apply_s=LEAST_S + APPLY_S * parameters,
             reduce_s=REDUCE_S * min(parameters, self.spec.codec.part_elements),

@@ -14,12 +14,12 @@ from typing import Protocol
 from dht.streams.base import Streams
 from peer.events import Event as Reported
 from peer.events import PhaseEntered
-from peer.protocol.block import Block, Pledge
-from peer.protocol.messages import HeadSent
+from peer.protocol.block import Block, ContributionHeader
+from peer.protocol.messages import Heartbeat
 from peer.rounds.driver import Driver
-from peer.rounds.interface import Applied, Frozen, Received, Tick
+from peer.rounds.interface import Applied, Received, Submitted, Tick
 from peer.rounds.machine import TICK_S, begin
-from peer.rounds.state import Head, Rules, State
+from peer.rounds.state import ChainHead, Rules, State
 from peer.simulate.memory_network import Scheduler
 from peer.simulate.memory_store import MemoryDisk
 
@@ -58,11 +58,11 @@ class Surroundings(Protocol):
         """What carries frames."""
 
     @property
-    def genesis(self) -> Head:
+    def genesis(self) -> ChainHead:
         """Where the chain begins."""
 
     @property
-    def board(self) -> dict[str, HeadSent]:
+    def board(self) -> dict[str, Heartbeat]:
         """What newcomers read."""
 
     @property
@@ -171,7 +171,7 @@ class SwarmPeer(ABC):
         self.later(TICK_S, self._tick)
         self.driver.deliver(Tick(self.world.now))
 
-    def publish(self, head: HeadSent) -> None:
+    def publish(self, head: Heartbeat) -> None:
         """Have newcomers read it."""
         self.world.board[self.name] = head
 
@@ -186,7 +186,7 @@ class SwarmPeer(ABC):
         """How long until it looks there again."""
         return READ_BOARD_S
 
-    def _is_news(self, author: str, head: HeadSent) -> bool:
+    def _is_news(self, author: str, head: Heartbeat) -> bool:
         heard, heard_at = self.driver.state.heard.get(author, (None, 0.0))
         return heard is None or (self.world.now - heard_at > MEET_AGAIN_S and heard.anchor != head.anchor)
 
@@ -233,22 +233,22 @@ class SwarmPeer(ABC):
         self.entered("freeze", state.head.round)
         self._end_training()
         pledge = self.disk.pledge(anchor) or self._offer(anchor)
-        self.driver.deliver(Frozen(self.world.now, pledge))
+        self.driver.deliver(Submitted(self.world.now, pledge))
 
     @abstractmethod
     def _end_training(self) -> None:
         """What was learned until now is given."""
 
     @abstractmethod
-    def _offer(self, anchor: bytes) -> Pledge:
+    def _offer(self, anchor: bytes) -> ContributionHeader:
         """Written once per anchor: a peer that stands here again after a fork offers the same bytes."""
 
     @abstractmethod
-    def committed(self, block: Block, head: Head) -> None:
+    def committed(self, block: Block, head: ChainHead) -> None:
         """Told by the driver; the block is on disk."""
 
     @abstractmethod
-    def undone(self, blocks: Sequence[Block], head: Head) -> None:
+    def undone(self, blocks: Sequence[Block], head: ChainHead) -> None:
         """Told by the driver: these blocks are off the chain, newest first; the peer stands at `head` again."""
 
     @abstractmethod

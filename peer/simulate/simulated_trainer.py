@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dht.streams.base import Streams
-from peer.credit.summary import Cost, committed_of
+from peer.credit.summary import LocalCosts, summarize
 from peer.events import (
     Event,
     InnerProgressed,
@@ -24,24 +24,24 @@ from peer.events import (
     RoundAborted,
     RoundStarted,
 )  # fmt: skip
-from peer.lifecycle.fragments import Turns
+from peer.lifecycle.fragments import FragmentSchedule
 from peer.lifecycle.pace import Pace
 from peer.plan.peer_set import FASTEST_BPS
 from peer.protocol import merkle
-from peer.protocol.block import Block, Pledge, Update
+from peer.protocol.block import Block, ContributionHeader, Update
 from peer.protocol.electorate import digest_of
-from peer.protocol.messages import HeadSent
-from peer.protocol.settlement import Settlement, settle
+from peer.protocol.messages import Heartbeat
+from peer.protocol.settlement import PartOutcome, part_outcomes
 from peer.rounds.block_sync import HEAD_EVERY_S, NEWS_EVERY_S
 from peer.rounds.driver import Driver, Framing
-from peer.rounds.interface import Applied, Leaving, Progressed, Tick
+from peer.rounds.interface import Applied, Leaving, Tick, TrainingProgress
 from peer.rounds.machine import TICK_S
-from peer.rounds.state import Head
+from peer.rounds.state import ChainHead
 from peer.rounds.timeouts import ready_after_others_s
-from peer.rounds.transition import Turn
-from peer.simulate.arithmetic import TokenDisk, TokenSums, part_of
+from peer.rounds.transition import Transition
+from peer.simulate.arithmetic import NormArithmetic, NormStore, part_of
 from peer.simulate.dice import Dice
-from peer.simulate.scenario import Simulated
+from peer.simulate.scenario import PeerProfile
 from peer.simulate.simulated_peer import READ_BOARD_S, Crashed, SwarmPeer
 
 if TYPE_CHECKING:
@@ -62,18 +62,18 @@ class SimulatedPeer(SwarmPeer):
     """One peer of a group of a simulated run."""
 
     world: Group
-    disk: TokenDisk
+    disk: NormStore
 
     def __init__(
-        self, world: Group, name: str, machine: Simulated, title: str, donor: SimulatedPeer | None = None
+        self, world: Group, name: str, machine: PeerProfile, title: str, donor: SimulatedPeer | None = None
     ) -> None:
         super().__init__(
             world, name,
-            TokenDisk(self, world.genesis, world.keep_rounds, lambda block, head: None, lambda blocks, head: None),
+            NormStore(self, world.genesis, world.keep_rounds, lambda block, head: None, lambda blocks, head: None),
         )  # fmt: skip
         self.machine, self.title = machine, title
         self.dice = Dice(world.seed, "peer", name)
-        self.pace, self.turns = Pace(world.spec), Turns(world.parts, world.spec.round.fragments)
+        self.pace, self.turns = Pace(world.spec), FragmentSchedule(world.parts, world.spec.round.fragments)
         self.events = 0
         """Lines told so far."""
         self.agreed_at = self.began_at = world.now
@@ -113,7 +113,7 @@ class SimulatedPeer(SwarmPeer):
     def recover(self) -> None:
         """What is on disk is all there is; the steps of this round are gone."""
         self.trains_since = self.steps_ahead_since = None
-        self._noted: dict[str, tuple[HeadSent, float]] = {}
+        self._noted: dict[str, tuple[Heartbeat, float]] = {}
         self.trained_s = self.ahead_s = 0.0
         self.agreed_at = self.began_at = self.world.now
 
@@ -129,7 +129,7 @@ class SimulatedPeer(SwarmPeer):
         scheduler = self.world.scheduler
         return Driver(
             self.state_on_disk(), clock=lambda: scheduler.now, streams=streams, disk=self.disk,
-            arithmetic=TokenSums(self.disk, self.machine.reduce_s), trainer=self, report=self.report,
+            arithmetic=NormArithmetic(self.disk, self.machine.reduce_s), trainer=self, report=self.report,
             publish=self.publish, framing=AS_IT_IS,
         )  # fmt: skip
 
@@ -173,7 +173,7 @@ class SimulatedPeer(SwarmPeer):
         and nothing else, for a peer that is in step. Half of all messages are such.
         """
         state = self.driver.state
-        if type(frame) is HeadSent and frame.anchor == state.head.anchor and not frame.ready and state.in_step:
+        if type(frame) is Heartbeat and frame.anchor == state.head.anchor and not frame.ready and state.in_step:
             before, before_at = self._noted.get(sender) or state.heard.get(sender) or (None, float("-inf"))
             if before is not None and not before.ready and not frame.leaving:
                 self._note(sender, frame, before, before_at)
@@ -185,7 +185,7 @@ class SimulatedPeer(SwarmPeer):
         """Whoever is in step has heard of all by their own HEADs, and finds newcomers on the board soon enough."""
         return HEAD_EVERY_S if self.driver.state.in_step else READ_BOARD_S
 
-    def _note(self, sender: str, head: HeadSent, before: HeadSent, before_at: float) -> None:
+    def _note(self, sender: str, head: Heartbeat, before: Heartbeat, before_at: float) -> None:
         if head != before and self.world.is_heard and self.world.now - before_at >= NEWS_EVERY_S:
             self.tell(
                 ReportReceived(
@@ -197,7 +197,7 @@ class SimulatedPeer(SwarmPeer):
 
     def _read_notes(self) -> None:
         if self._noted:
-            turn = Turn(self.driver.state, self.world.now)
+            turn = Transition(self.driver.state, self.world.now)
             turn.set(heard={**self.driver.state.heard, **self._noted})
             self.driver.state = turn.state
             self._noted = {}
@@ -287,7 +287,7 @@ class SimulatedPeer(SwarmPeer):
         if self.driver.state.head.anchor == anchor and self.driver.state.pledge is None:
             self.world.said_speed(self.name, self.world.step_tokens / self.step_s)
             self._tell_progress(self.steps // 2)
-            self.driver.deliver(Progressed(self.world.now, 0.6))
+            self.driver.deliver(TrainingProgress(self.world.now, 0.6))
 
     def _tell_progress(self, step: int) -> None:
         tokens = self.world.step_tokens * step
@@ -330,12 +330,12 @@ class SimulatedPeer(SwarmPeer):
 
     # ---- give ----
 
-    def _offer(self, anchor: bytes) -> Pledge:
+    def _offer(self, anchor: bytes) -> ContributionHeader:
         round = self.driver.state.head.round
         effort = self.turns.offer(round, ())
         payloads = self._payloads(round, max(1, effort.steps))
         root = merkle.root([digest_of(payload) for payload in payloads])
-        pledge = Pledge(
+        pledge = ContributionHeader(
             self.name, anchor, root, effort.tokens, effort.steps, int(min(self.machine.upload_bps, FASTEST_BPS)), False,
             (), effort.staleness,
         ).signed(self.driver.state.rules.keys)  # fmt: skip
@@ -362,7 +362,7 @@ class SimulatedPeer(SwarmPeer):
 
     # ---- apply ----
 
-    def committed(self, block: Block, head: Head) -> None:
+    def committed(self, block: Block, head: ChainHead) -> None:
         """Told by the driver; the block is on disk."""
         now = self.world.now
         self.agreed_at = now
@@ -376,15 +376,15 @@ class SimulatedPeer(SwarmPeer):
 
     def _settle(self, update: Update) -> None:
         """What becomes of the age of its work."""
-        outcomes = settle(update, self.name, self.disk.pledge(update.parent) is not None)
+        outcomes = part_outcomes(update, self.name, self.disk.pledge(update.parent) is not None)
         work = self.turns.work(update.round - 1)
-        if Settlement.UNTOUCHED not in outcomes and Settlement.MISSED not in outcomes:
+        if PartOutcome.UNTOUCHED not in outcomes and PartOutcome.MISSED not in outcomes:
             work.age.counted()
         for fragment in self.turns.too_old(update.round, self.world.spec.round.max_staleness):
             if not self.turns.drop_offered(fragment, update.round):
                 self.turns.drop(fragment)
 
-    def _applied_block(self, update: Update, head: Head) -> None:
+    def _applied_block(self, update: Update, head: ChainHead) -> None:
         now, line = self.world.now, self.line
         sent, received = line.bytes_sent - self.counted_sent, line.bytes_received - self.counted_received
         self.counted_sent, self.counted_received = line.bytes_sent, line.bytes_received
@@ -400,19 +400,19 @@ class SimulatedPeer(SwarmPeer):
         self._applied(head.anchor)
 
     def _tell_commit(
-        self, update: Update, head: Head, round_s: float, exposed_s: float, sent: int, received: int
+        self, update: Update, head: ChainHead, round_s: float, exposed_s: float, sent: int, received: int
     ) -> None:
         spec = self.world.spec
-        committed, imposed = committed_of(
+        committed, imposed = summarize(
             update, head.anchor, self._state_of(head), self.turns.parts(update.round - 1),
             fragments=spec.round.fragments, tokens_cap=spec.tokens_cap,
-            cost=Cost(bytes_sent=sent, bytes_received=received, round_s=round_s, exposed_s=exposed_s),
+            cost=LocalCosts(bytes_sent=sent, bytes_received=received, round_s=round_s, exposed_s=exposed_s),
         )  # fmt: skip
         self.tell(committed)
         for penalty in imposed:
             self.tell(penalty)
 
-    def undone(self, blocks: Sequence[Block], head: Head) -> None:
+    def undone(self, blocks: Sequence[Block], head: ChainHead) -> None:
         """Told by the driver: these blocks are off the chain, newest first; the peer stands at `head` again."""
         self.turns.went_back(head.round)
         self.later(self.machine.apply_s, self._applied, head.anchor)
@@ -437,7 +437,7 @@ class SimulatedPeer(SwarmPeer):
         return self._state_of(self.disk.head)
 
     @staticmethod
-    def _state_of(head: Head) -> bytes:
+    def _state_of(head: ChainHead) -> bytes:
         return digest_of(b"state" + head.anchor)
 
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from peer.events import Line
+from peer.events import EventLine
 from peer.protocol.block import MAX_MEMBERS
 from peer.simulate.group import Group
-from peer.simulate.run_summary import Figures, figures_of
+from peer.simulate.run_summary import Summary, figures_of
 from peer.simulate.scale import Grid, Spread, alone
 from peer.simulate.scale_axes import check_sides, sides_for
 from peer.simulate.scale_estimate import Estimate
-from peer.simulate.scenario import Setting
-from peer.simulate.scenario_options import Asked
+from peer.simulate.scenario import Scenario
+from peer.simulate.scenario_options import ScenarioOptions
 
 MOST_EXACT = 1024
 """Peers of which every message is simulated; of more a few groups are, and the others are drawn from them."""
@@ -24,7 +24,7 @@ MOST_EXACT = 1024
 class Outcome:
     """What came of a simulation."""
 
-    figures: Figures
+    figures: Summary
     how: str = ""
     """In words: how the peers were grouped, and what was simulated of them."""
     told: str = ""
@@ -36,11 +36,11 @@ class Outcome:
 
 
 def simulate(
-    asked: Asked,
+    asked: ScenarioOptions,
     *,
     grid: tuple[int, ...] = (),
     aggregate: bool = False,
-    sink: Callable[[Line], None] | None = None,
+    sink: Callable[[EventLine], None] | None = None,
     far: Spread = alone,
 ) -> Outcome:
     """Simulate what was asked for. Raises BadInput for what cannot be."""
@@ -57,7 +57,7 @@ def simulate(
     return Outcome(figures=run.figures(), how=f"in a grid of {' × '.join(map(str, sides))}, {how}", told=run.told())
 
 
-def _one_group(setting: Setting, sink: Callable[[Line], None] | None) -> Outcome:
+def _one_group(setting: Scenario, sink: Callable[[EventLine], None] | None) -> Outcome:
     group = Group(setting, sink=sink)
     group.run()
     figures = figures_of(group.tally, len(setting.machines), setting.spec.round.fragments, group.network.messages)

@@ -27,7 +27,7 @@ SizeOf = Callable[[Any], int]
 """Bytes that a message takes on the wire."""
 
 
-class Links:
+class VirtualNetwork:
     """Connects simulated peers."""
 
     def __init__(self, scheduler: Scheduler, dice: Dice, delay: Delay, pair_bps: Pair, size_of: SizeOf) -> None:
@@ -35,15 +35,15 @@ class Links:
         self.messages = 0
         """Delivered so far."""
         self._dice, self._delay, self._pair_bps = dice, delay, pair_bps
-        self._ends: dict[str, Line] = {}
-        self._ways: dict[tuple[str, str], Way] = {}
+        self._ends: dict[str, VirtualLink] = {}
+        self._ways: dict[tuple[str, str], Path] = {}
         self._stalled_until: dict[str, float] = {}
         self._order: dict[str, int] = {}
 
-    def connect(self, peer_id: str, upload_bps: float, download_bps: float) -> Line:
+    def connect(self, peer_id: str, upload_bps: float, download_bps: float) -> VirtualLink:
         """The peer's end; connecting again replaces the one before."""
         number = self._order.setdefault(peer_id, len(self._order))
-        self._ends[peer_id] = line = Line(self, peer_id, number, upload_bps, download_bps)
+        self._ends[peer_id] = line = VirtualLink(self, peer_id, number, upload_bps, download_bps)
         return line
 
     def disconnect(self, peer_id: str) -> None:
@@ -62,14 +62,14 @@ class Links:
         """The place of a peer among all that ever connected."""
         return self._order.get(peer_id, 0)
 
-    def way(self, source: str, to: str) -> Way:
+    def way(self, source: str, to: str) -> Path:
         """What is between two peers."""
         found = self._ways.get((source, to))
         if found is None:
-            found = self._ways[source, to] = Way(self._delay(source, to), self._pair_bps(source, to))
+            found = self._ways[source, to] = Path(self._delay(source, to), self._pair_bps(source, to))
         return found
 
-    def arrive(self, line: Line, to: str, message: Any, size_bytes: int, began_s: float, bulk: bool) -> None:
+    def arrive(self, line: VirtualLink, to: str, message: Any, size_bytes: int, began_s: float, bulk: bool) -> None:
         """The last bit has come to the receiver's line."""
         end = self._ends.get(to)
         if end is None or self._ends.get(line.peer_id) is not line:
@@ -83,7 +83,7 @@ class Links:
                 return
         self._deliver(end, line.peer_id, message, size_bytes)
 
-    def _deliver(self, end: Line, source: str, message: Any, size_bytes: int) -> None:
+    def _deliver(self, end: VirtualLink, source: str, message: Any, size_bytes: int) -> None:
         if self._ends.get(end.peer_id) is not end or end.on_frame is None:
             return
         awake = self._stalled_until.get(end.peer_id, 0.0) if self._stalled_until else 0.0
@@ -95,7 +95,7 @@ class Links:
         end.on_frame(source, message)
 
 
-class Way:
+class Path:
     """From one peer to another."""
 
     __slots__ = ("bps", "delay_s", "free_at")
@@ -104,7 +104,7 @@ class Way:
         self.delay_s, self.bps, self.free_at = delay_s, bps, 0.0
 
 
-class Line:
+class VirtualLink:
     """One peer's end: the contract of `dht.streams.base.Streams`, for messages."""
 
     __slots__ = (
@@ -112,7 +112,9 @@ class Line:
         "bytes_received", "bytes_sent", "download_bps", "free_at", "on_frame", "peer_id",
     )  # fmt: skip
 
-    def __init__(self, links: Links, peer_id: str, number: int, upload_bps: float, download_bps: float) -> None:
+    def __init__(
+        self, links: VirtualNetwork, peer_id: str, number: int, upload_bps: float, download_bps: float
+    ) -> None:
         self._links, self.peer_id, self._number = links, peer_id, number
         self._upload_bps, self.download_bps = upload_bps, download_bps
         self.bytes_sent = self.bytes_received = 0
@@ -137,7 +139,7 @@ class Line:
         now = links.scheduler.now
         links.scheduler.call_at(now + way.delay_s + took_s, links.arrive, self, to, frame, size, now, False)
 
-    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+    def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
         """A large message, made when its turn comes."""
         self._waiting.setdefault(to, deque()).append(make_frame)
         if not self._busy:

@@ -18,19 +18,19 @@ from pathlib import Path
 
 import msgpack
 
-from dht.atomic_files import naming_damage, write_whole
+from dht.atomic_files import raising_damaged, write_atomic
 from peer.codec.codec import Codec
 from peer.credit.tally import Counting, read_tally, tally_path
 from peer.protocol.block import VOID, Block, Update
 from peer.protocol.electorate import digest_of
 from peer.protocol.encoding import DIGEST_BYTES, pack
 from peer.protocol.layout import Part, divide
-from peer.rounds.state import Acceptor, Head, Step
+from peer.rounds.state import Acceptor, ChainEntry, ChainHead
 from peer.store import snapshots
 from peer.store.contributions import Contribution
-from peer.store.objects import Objects, load_object
+from peer.store.objects import ObjectStore, load_object
 from peer.store.run_directory import (
-    Base,
+    ChainBase,
     base_path,
     block_files,
     block_path,
@@ -47,21 +47,21 @@ QUOTA_BYTES = 4 << 30
 NO_CAP = 1 << 63
 
 
-class ChainOnDisk:
-    """`peer.rounds.driver.Disk` in a run directory. Raises BadInput if that is damaged.
+class ChainStore:
+    """`peer.rounds.driver.ChainPort` in a run directory. Raises BadInput if that is damaged.
 
     `keep_rounds` of the spec is how far a fork can go back; `quota_bytes` is room for updates that others may need.
     """
 
     def __init__(
-        self, directory: Path, genesis: Head, parts: tuple[Part, ...], codec: Codec, executor: Executor,
+        self, directory: Path, genesis: ChainHead, parts: tuple[Part, ...], codec: Codec, executor: Executor,
         call_soon: Callable[[Callable[[], None]], object], *, fragments: int = 1, keep_rounds: int = KEEP_ROUNDS,
         quota_bytes: int = QUOTA_BYTES, tokens_cap: int = NO_CAP,
     ) -> None:  # fmt: skip
         self._directory, self._divided, self.codec = directory, divide(parts, fragments), codec
         self._keep_rounds, self.quota_bytes = keep_rounds, quota_bytes
         self._counting = Counting(parts=tuple(fragment.parts for fragment in self._divided), tokens_cap=tokens_cap)
-        self.objects = Objects(directory / "chain" / "objects", executor, call_soon)
+        self.objects = ObjectStore(directory / "chain" / "objects", executor, call_soon)
         undone_path(directory, 0, b"").parent.mkdir(exist_ok=True)
         found = read_chain_files(directory, genesis)
         self.base, self.blocks, self.heads = found.base, list(found.blocks), list(found.heads)
@@ -80,7 +80,7 @@ class ChainOnDisk:
         self._name_accepted()
 
     @property
-    def head(self) -> Head:
+    def head(self) -> ChainHead:
         """The newest anchor on this disk."""
         return self.heads[-1]
 
@@ -95,9 +95,9 @@ class ChainOnDisk:
         return dict(self._rounds)
 
     @property
-    def trail(self) -> tuple[Step, ...]:
+    def trail(self) -> tuple[ChainEntry, ...]:
         """The newest blocks, oldest first, each with the head before it: as many as a fork may undo."""
-        steps = [Step(before, block) for before, block in zip(self.heads, self.blocks, strict=False)]
+        steps = [ChainEntry(before, block) for before, block in zip(self.heads, self.blocks, strict=False)]
         return tuple(steps[-self._keep_rounds :])
 
     @property
@@ -117,7 +117,7 @@ class ChainOnDisk:
             for round, item in kept.values()
         ]
         packed = pack(rows)
-        write_whole(self._directory / "chain" / "acceptors", digest_of(packed) + packed)
+        write_atomic(self._directory / "chain" / "acceptors", digest_of(packed) + packed)
         self._acceptors = kept
         self._name_accepted()
 
@@ -136,7 +136,7 @@ class ChainOnDisk:
         path = self._directory / "chain" / "acceptors"
         if not path.exists():
             return {}
-        with naming_damage(path):
+        with raising_damaged(path):
             content = path.read_bytes()
             if digest_of(content[DIGEST_BYTES:]) != content[:DIGEST_BYTES]:
                 raise ValueError("its bytes are not those that were written")
@@ -173,10 +173,10 @@ class ChainOnDisk:
 
     # ---- the chain ----
 
-    def commit(self, block: Block, head: Head, awaited: frozenset[bytes]) -> None:
+    def commit(self, block: Block, head: ChainHead, awaited: frozenset[bytes]) -> None:
         """Append a block; drop the oldest ones beyond the quota, and what no block names but those awaited."""
         packed = block.to_bytes()
-        write_whole(block_path(self._directory, head.round), packed)
+        write_atomic(block_path(self._directory, head.round), packed)
         self.blocks.append(block)
         self._block_bytes.append(len(packed))
         self.heads.append(head)
@@ -184,19 +184,19 @@ class ChainOnDisk:
         self.objects.name(_means(block.update))
         dropped = self._beyond_quota()
         if dropped:
-            self.base = Base.after(self.updates_up_to(self.heads[dropped].anchor))
-            write_whole(base_path(self._directory, self.base.head.anchor), self.base.to_bytes())
+            self.base = ChainBase.after(self.updates_up_to(self.heads[dropped].anchor))
+            write_atomic(base_path(self._directory, self.base.head.anchor), self.base.to_bytes())
             self._tally_up(dropped)
         self._switch()
         self._drop_blocks(dropped)
         self._drop_undone(head)
         self.objects.sweep(awaited)
 
-    def undo(self, head: Head) -> tuple[Block, ...]:
+    def undo(self, head: ChainHead) -> tuple[Block, ...]:
         """Stand at this earlier anchor of the chain again; returns the blocks undone, the newest first."""
         kept = self._index(head.anchor)
         for block, made in zip(self.blocks[kept:], self.heads[kept + 1 :], strict=True):
-            write_whole(undone_path(self._directory, made.round, made.anchor), block.to_bytes())
+            write_atomic(undone_path(self._directory, made.round, made.anchor), block.to_bytes())
             if made.anchor not in self._undone:
                 self._undone[made.anchor] = block
                 self.objects.name(_means(block.update))
@@ -222,7 +222,7 @@ class ChainOnDisk:
             anchor = way[-1].update.parent
         return tuple(way)
 
-    def head_at(self, anchor: bytes) -> Head:
+    def head_at(self, anchor: bytes) -> ChainHead:
         """The head of an anchor on the chain."""
         return self.heads[self._index(anchor)]
 
@@ -246,7 +246,7 @@ class ChainOnDisk:
         return (*self.base.before, *updates)[-self._keep_rounds - 1 :]
 
     def _switch(self) -> None:
-        write_whole(self._directory / "HEAD", pointer_bytes(self.head, self.base))
+        write_atomic(self._directory / "HEAD", pointer_bytes(self.head, self.base))
 
     def _index(self, anchor: bytes) -> int:
         return self._rounds[anchor] - self.heads[0].round
@@ -267,7 +267,7 @@ class ChainOnDisk:
         """Count the oldest blocks, which are dropped: nobody can undo them any more."""
         for block, after in zip(self.blocks[:count], self.heads[1 : count + 1], strict=True):
             self.tally = self.tally.plus(self._counting.of(block.update), after)
-        write_whole(tally_path(self._directory, self.tally.anchor), self.tally.to_bytes())
+        write_atomic(tally_path(self._directory, self.tally.anchor), self.tally.to_bytes())
 
     def _drop_blocks(self, count: int) -> None:
         for block, before in zip(self.blocks[:count], self.heads[:count], strict=True):
@@ -277,7 +277,7 @@ class ChainOnDisk:
         if count:
             self._remove_leftovers()
 
-    def _drop_undone(self, head: Head) -> None:
+    def _drop_undone(self, head: ChainHead) -> None:
         """Of what was undone, all that no fork leads back to, and the block that is on the chain again."""
         oldest = head.round - self._keep_rounds
         for anchor, block in list(self._undone.items()):
@@ -319,11 +319,11 @@ class ChainOnDisk:
         return None if mine is None else (mine.path(part), mine.payload(part))
 
 
-def adopt(directory: Path, base: Base) -> None:
+def start_chain_at(directory: Path, base: ChainBase) -> None:
     """Begin the chain of a stopped link at `base` instead: what was there before does not count any more."""
     (directory / "chain").mkdir(exist_ok=True)
-    write_whole(base_path(directory, base.head.anchor), base.to_bytes())
-    write_whole(directory / "HEAD", pointer_bytes(base.head, base))
+    write_atomic(base_path(directory, base.head.anchor), base.to_bytes())
+    write_atomic(directory / "HEAD", pointer_bytes(base.head, base))
 
 
 def _means(update: Update) -> tuple[bytes, ...]:

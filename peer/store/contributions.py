@@ -14,18 +14,18 @@ from pathlib import Path
 
 import msgpack
 
-from dht.atomic_files import naming_damage, telling_full_disk, write_whole
+from dht.atomic_files import raising_damaged, raising_disk_full, write_atomic
 from dht.errors import BadInput
 from peer.codec.blockwise import Floats
 from peer.codec.codec import Codec
 from peer.protocol import merkle
-from peer.protocol.block import Pledge, Ranges
+from peer.protocol.block import ContributionHeader, Ranges
 from peer.protocol.electorate import digest_of
 from peer.protocol.layout import Part
 
 
 @dataclass(frozen=True)
-class Effort:
+class WorkStats:
     """What stands behind a contribution."""
 
     tokens: int
@@ -36,13 +36,13 @@ class Effort:
 
 
 def write_contribution(
-    folder: Path, anchor: bytes, balance: Floats, parts: tuple[Part, ...], codec: Codec, effort: Effort
+    folder: Path, anchor: bytes, balance: Floats, parts: tuple[Part, ...], codec: Codec, effort: WorkStats
 ) -> None:
     """Encode the balance part by part and have it on disk (fsync) under the anchor's name. Raises DiskFull."""
     leaves = []
     path = folder / f"{anchor.hex()}.parts"
     scratch = path.with_name(path.name + ".new")
-    with telling_full_disk(folder), scratch.open("wb") as file:
+    with raising_disk_full(folder), scratch.open("wb") as file:
         for part in parts:
             payload = codec.encode(balance[part.start : part.start + part.size])
             leaves.append(digest_of(payload))
@@ -51,7 +51,7 @@ def write_contribution(
         os.fsync(file.fileno())
     scratch.replace(path)  # never in place: the link may have mapped an earlier file of this name
     pledge = (effort.tokens, effort.steps, effort.ranges, effort.staleness, tuple(leaves))
-    write_whole(folder / f"{anchor.hex()}.pledge", msgpack.packb(pledge))
+    write_atomic(folder / f"{anchor.hex()}.pledge", msgpack.packb(pledge))
 
 
 class Contribution:
@@ -59,13 +59,13 @@ class Contribution:
 
     def __init__(self, folder: Path, anchor: bytes, parts: tuple[Part, ...], codec: Codec) -> None:
         self._path = folder / f"{anchor.hex()}.parts"
-        with naming_damage(self._path.with_suffix(".pledge")):
+        with raising_damaged(self._path.with_suffix(".pledge")):
             fields = msgpack.unpackb(self._path.with_suffix(".pledge").read_bytes(), use_list=False)
             tokens, steps, ranges, staleness, self.leaves = fields
         self.anchor = anchor
-        self.effort = Effort(tokens, steps, ranges, staleness)
+        self.effort = WorkStats(tokens, steps, ranges, staleness)
         self._ends = tuple(accumulate(codec.part_bytes(part.size) for part in parts))
-        with naming_damage(self._path), self._path.open("rb") as file:
+        with raising_damaged(self._path), self._path.open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             if len(self._bytes) != self._ends[-1]:
                 raise ValueError(f"{len(self._bytes)} bytes where {self._ends[-1]} were written")
@@ -91,9 +91,9 @@ class Contribution:
         """Merkle path of one part to the pledged root."""
         return merkle.path(self.leaves, part)
 
-    def pledge(self, peer: str, bandwidth_bps: int = 0) -> Pledge:
+    def pledge(self, peer: str, bandwidth_bps: int = 0) -> ContributionHeader:
         """The unsigned pledge that stands for this contribution; its upload in bits per second, 0 if not known."""
-        return Pledge(
+        return ContributionHeader(
             peer, self.anchor, merkle.root(self.leaves), self.effort.tokens, self.effort.steps, bandwidth_bps, False,
             self.effort.ranges, self.effort.staleness,
         )  # fmt: skip
@@ -104,7 +104,7 @@ def is_written(folder: Path, anchor: bytes) -> bool:
     return (folder / f"{anchor.hex()}.pledge").exists()
 
 
-def keep_newest(folder: Path, rounds: int, anchor: bytes) -> None:
+def prune_contributions(folder: Path, rounds: int, anchor: bytes) -> None:
     """Delete all contributions but that to `anchor` and the newest others, `rounds` in all; and what a crash left.
 
     That to `anchor` stays by its name: a machine's clock may have gone back since the others were written.

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Set
 from concurrent.futures import Executor
 from pathlib import Path
 
-from dht.atomic_files import naming_damage, write_whole
+from dht.atomic_files import raising_damaged, write_atomic
 from peer.protocol.electorate import digest_of
 
 
-class Objects:
+class ObjectStore:
     """The folder `chain/objects` of one peer. Large writes go through `executor`."""
 
     def __init__(self, folder: Path, executor: Executor, call_soon: Callable[[Callable[[], None]], object]) -> None:
@@ -31,7 +31,7 @@ class Objects:
         path = self._folder / digest.hex()
         if not path.exists():
             self._unused.add(digest)
-            write_whole(path, payload)
+            write_atomic(path, payload)
 
     def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None:
         """Have these bytes on disk some time; then `done()`."""
@@ -44,7 +44,7 @@ class Objects:
             return
         self._unused.add(digest)
         self._writing[digest] = [done]
-        writing = self._executor.submit(write_whole, path, payload)
+        writing = self._executor.submit(write_atomic, path, payload)
 
         def written() -> None:
             waiting = self._writing.pop(digest)
@@ -103,7 +103,7 @@ class Objects:
 def load_object(directory: Path, digest: bytes) -> bytes:
     """The bytes of this digest in a run directory. Raises BadInput if they are damaged or gone."""
     path = directory / "chain" / "objects" / digest.hex()
-    with naming_damage(path):
+    with raising_damaged(path):
         payload = path.read_bytes()
         if digest_of(payload) != digest:
             raise ValueError("its bytes are not those that were agreed")

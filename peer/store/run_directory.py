@@ -16,28 +16,28 @@ from pathlib import Path
 
 import msgpack
 
-from dht.atomic_files import naming_damage
+from dht.atomic_files import raising_damaged
 from dht.errors import BadInput, RunMismatch
 from dht.records import Genesis, unpack_body
 from dht.records import unpack as unpack_record
 from peer.protocol.block import Block, Update
 from peer.protocol.electorate import genesis_anchor, next_anchor
 from peer.protocol.encoding import pack
-from peer.rounds.state import Head
+from peer.rounds.state import ChainHead
 
 READ_TRIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Base:
+class ChainBase:
     """Where a chain on disk begins: the genesis, or an anchor whose blocks others may have."""
 
-    head: Head
+    head: ChainHead
     before: tuple[Update, ...] = ()
     """The newest updates up to it, oldest first; none at the genesis."""
 
     @classmethod
-    def after(cls, before: Sequence[Update]) -> Base:
+    def after(cls, before: Sequence[Update]) -> ChainBase:
         """The anchor to which these updates lead. Raises ValueError if they do not follow each other."""
         if not before:
             raise ValueError("no update leads to it")
@@ -50,31 +50,31 @@ class Base:
         return pack(tuple(update.to_bytes() for update in self.before))
 
     @classmethod
-    def from_bytes(cls, packed: bytes) -> Base:
+    def from_bytes(cls, packed: bytes) -> ChainBase:
         """Raises ValueError."""
         items = msgpack.unpackb(packed, use_list=False)
         return cls.after([Update.from_bytes(item) for item in items])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blocks:
+class StoredChain:
     """The chain of a run directory."""
 
-    base: Base
+    base: ChainBase
     blocks: tuple[Block, ...]
-    heads: tuple[Head, ...]
+    heads: tuple[ChainHead, ...]
     """That of the base, and one per block."""
 
 
-def first_head(genesis: Genesis) -> Head:
+def genesis_head(genesis: Genesis) -> ChainHead:
     """Where every chain of the run begins: the founders are its electorate."""
     anchor = genesis_anchor(genesis.run, genesis.founders, genesis.state)
-    return Head(anchor=anchor, round=0, weight=0, electorate=genesis.founders, members=genesis.founders)
+    return ChainHead(anchor=anchor, round=0, weight=0, electorate=genesis.founders, members=genesis.founders)
 
 
-def head_after(update: Update) -> Head:
+def head_after(update: Update) -> ChainHead:
     """The head that this update made, from the update alone."""
-    before = Head(anchor=update.parent, round=update.round - 1, weight=0, electorate=(), members=())
+    before = ChainHead(anchor=update.parent, round=update.round - 1, weight=0, electorate=(), members=())
     return before.after(update)
 
 
@@ -93,14 +93,14 @@ def read_genesis(directory: Path) -> Genesis:
     The file is the organiser's record; whoever wrote it has checked the signature.
     """
     path = directory / "genesis"
-    with naming_damage(path):
+    with raising_damaged(path):
         body = unpack_body(unpack_record(path.read_bytes()))
         if not isinstance(body, Genesis):
             raise ValueError("it is another record")
         return body
 
 
-def read_chain_files(directory: Path, genesis: Head) -> Blocks:
+def read_chain_files(directory: Path, genesis: ChainHead) -> StoredChain:
     """The blocks of a run directory from its base up to HEAD, also while its peer goes on writing.
 
     Raises BadInput for a file that is damaged or gone.
@@ -116,26 +116,26 @@ def read_chain_files(directory: Path, genesis: Head) -> Blocks:
     return _read_chain_files(directory, genesis)
 
 
-def read_blocks(directory: Path, genesis: Head) -> tuple[list[Block], list[Head]]:
+def read_blocks(directory: Path, genesis: ChainHead) -> tuple[list[Block], list[ChainHead]]:
     """The blocks of a run directory up to HEAD, and every head from its base on. Raises BadInput."""
     found = read_chain_files(directory, genesis)
     return list(found.blocks), list(found.heads)
 
 
-def read_base_at(directory: Path, genesis: Head, anchor: bytes, round: int, most: int) -> Base:
+def read_base_at(directory: Path, genesis: ChainHead, anchor: bytes, round: int, most: int) -> ChainBase:
     """An anchor on the chain on disk with at most this many of the updates that led to it.
 
     Raises BadInput for a file that is damaged or gone, and if the chain has meanwhile left that anchor.
     """
     pointer = directory / "HEAD"
-    base = _read_base(directory, _pointer(pointer)[2]) if _pointer(pointer)[2] else Base(head=genesis)
+    base = _read_base(directory, _pointer(pointer)[2]) if _pointer(pointer)[2] else ChainBase(head=genesis)
     updates = [update for update in base.before if update.round > round - most]
     for number in range(max(base.head.round, round - most) + 1, round + 1):
         path = block_path(directory, number)
-        with naming_damage(path):
+        with raising_damaged(path):
             updates.append(Block.from_bytes(path.read_bytes()).update)
-    with naming_damage(block_path(directory, round)):
-        found = Base.after(updates)
+    with raising_damaged(block_path(directory, round)):
+        found = ChainBase.after(updates)
         if found.head.anchor != anchor:
             raise ValueError("it does not lead to the anchor where this peer stands")
     return found
@@ -145,7 +145,7 @@ def read_undone(directory: Path) -> dict[bytes, Block]:
     """Blocks of branches that were left, by the anchor that each of them made. Raises BadInput."""
     found = {}
     for path in sorted((directory / "chain" / "undone").glob("*.block")):
-        with naming_damage(path):
+        with raising_damaged(path):
             block = Block.from_bytes(path.read_bytes())
             made = next_anchor(block.update.parent, block.update.digest)
             if path != undone_path(directory, block.update.round, made):
@@ -171,46 +171,46 @@ def undone_path(directory: Path, round: int, anchor: bytes) -> Path:
     return directory / "chain" / "undone" / f"{round:06d}-{anchor.hex()}.block"
 
 
-def pointer_bytes(head: Head, base: Base) -> bytes:
+def pointer_bytes(head: ChainHead, base: ChainBase) -> bytes:
     """What HEAD holds."""
     words = [str(head.round), head.anchor.hex()] + ([base.head.anchor.hex()] if base.before else [])
     return f"{' '.join(words)}\n".encode()
 
 
-def _read_chain_files(directory: Path, genesis: Head) -> Blocks:
+def _read_chain_files(directory: Path, genesis: ChainHead) -> StoredChain:
     pointer = directory / "HEAD"
     # The first commit of all writes its block and then HEAD.
     if not pointer.exists() and not {path.stem for path in block_files(directory)} - {"000001"}:
-        return Blocks(base=Base(head=genesis), blocks=(), heads=(genesis,))
+        return StoredChain(base=ChainBase(head=genesis), blocks=(), heads=(genesis,))
     last, anchor, begins_at = _pointer(pointer)
-    base = _read_base(directory, begins_at) if begins_at else Base(head=genesis)
+    base = _read_base(directory, begins_at) if begins_at else ChainBase(head=genesis)
     blocks: list[Block] = []
     heads = [base.head]
     # A block behind HEAD belongs to a commit that did not finish, or to a branch that was left.
     for round in range(base.head.round + 1, last + 1):
-        with naming_damage(block_path(directory, round)):
+        with raising_damaged(block_path(directory, round)):
             block = Block.from_bytes(block_path(directory, round).read_bytes())
             if block.update.parent != heads[-1].anchor:
                 raise ValueError("it does not follow the block before")
             heads.append(heads[-1].after(block.update))
             blocks.append(block)
-    with naming_damage(pointer):
+    with raising_damaged(pointer):
         if heads[-1].anchor != anchor:
             raise ValueError("it names another anchor than the last block")
-    return Blocks(base=base, blocks=tuple(blocks), heads=tuple(heads))
+    return StoredChain(base=base, blocks=tuple(blocks), heads=tuple(heads))
 
 
 def _pointer(path: Path) -> tuple[int, bytes, bytes]:
     """Round and anchor of the head, and the anchor of the base, empty for the genesis. Raises BadInput."""
-    with naming_damage(path):
+    with raising_damaged(path):
         round, anchor, *base = path.read_text().split()
         return int(round), bytes.fromhex(anchor), bytes.fromhex(base[0]) if base else b""
 
 
-def _read_base(directory: Path, anchor: bytes) -> Base:
+def _read_base(directory: Path, anchor: bytes) -> ChainBase:
     path = base_path(directory, anchor)
-    with naming_damage(path):
-        base = Base.from_bytes(path.read_bytes())
+    with raising_damaged(path):
+        base = ChainBase.from_bytes(path.read_bytes())
         if base.head.anchor != anchor:
             raise ValueError("it leads to another anchor than HEAD says")
     return base

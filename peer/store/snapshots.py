@@ -21,12 +21,12 @@ import msgpack
 import numpy as np
 from blake3 import blake3
 
-from dht.atomic_files import naming_damage, sync_folder, telling_full_disk, write_whole
+from dht.atomic_files import raising_damaged, raising_disk_full, sync_folder, write_atomic
 from dht.errors import BadInput, DiskFull
 from peer.codec.blockwise import Floats
 from peer.protocol.electorate import digest_of
 from peer.protocol.encoding import DIGEST_BYTES, pack
-from peer.store.run_directory import Base
+from peer.store.run_directory import ChainBase
 
 VERSION = 1
 KEPT = 2
@@ -39,11 +39,11 @@ FOLDER = "snapshots"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
+class SnapshotManifest:
     """What a snapshot holds. Its bytes are canonical, so that equal snapshots have equal digests."""
 
     run: bytes
-    base: Base
+    base: ChainBase
     """The anchor, and the updates that led to it: one more than a fork can go back."""
     cursors: tuple[tuple[int, int], ...]
     """(shard, windows used), by shard."""
@@ -82,7 +82,7 @@ class Manifest:
         )
 
     @classmethod
-    def from_bytes(cls, packed: bytes) -> Manifest:
+    def from_bytes(cls, packed: bytes) -> SnapshotManifest:
         """Raises ValueError for anything but the canonical bytes of a manifest of this version."""
         try:
             fields = msgpack.unpackb(packed, use_list=False)
@@ -90,7 +90,7 @@ class Manifest:
             if (version, chunk_bytes) != (VERSION, CHUNK_BYTES):
                 raise ValueError(f"version {version} with chunks of {chunk_bytes} bytes")
             manifest = cls(
-                run=run, base=Base.from_bytes(base), cursors=cursors, state=state, elements=elements, chunks=chunks
+                run=run, base=ChainBase.from_bytes(base), cursors=cursors, state=state, elements=elements, chunks=chunks
             )
             if manifest.to_bytes() != packed or not manifest._is_sound():
                 raise ValueError("its fields do not fit each other")
@@ -113,7 +113,14 @@ class Manifest:
 
 
 def write(
-    directory: Path, theta: Floats, momentum: Floats, *, run: bytes, base: Base, cursors: dict[int, int], state: bytes
+    directory: Path,
+    theta: Floats,
+    momentum: Floats,
+    *,
+    run: bytes,
+    base: ChainBase,
+    cursors: dict[int, int],
+    state: bytes,
 ) -> Path:
     """Have a snapshot on disk as one of the newest `KEPT`. Raises DiskFull, and then nothing is left of it."""
     folder = directory / FOLDER
@@ -124,21 +131,25 @@ def write(
         shutil.rmtree(old)
     _require_room(folder, theta.nbytes + momentum.nbytes)
     try:
-        with telling_full_disk(folder):
+        with raising_disk_full(folder):
             scratch.mkdir()
             chunks = _write_vectors(scratch / VECTORS, (theta, momentum))
-            manifest = Manifest(
-                run=run, base=base, cursors=tuple(sorted(cursors.items())), state=state, elements=theta.size,
+            manifest = SnapshotManifest(
+                run=run,
+                base=base,
+                cursors=tuple(sorted(cursors.items())),
+                state=state,
+                elements=theta.size,
                 chunks=chunks,
-            )  # fmt: skip
-            write_whole(scratch / MANIFEST, manifest.to_bytes())
+            )
+            write_atomic(scratch / MANIFEST, manifest.to_bytes())
             return publish(directory, scratch, manifest)
     except DiskFull:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
 
 
-def publish(directory: Path, scratch: Path, manifest: Manifest) -> Path:
+def publish(directory: Path, scratch: Path, manifest: SnapshotManifest) -> Path:
     """Give a whole snapshot its name, and drop those beyond the newest `KEPT`."""
     path = directory / FOLDER / manifest.name
     if path.exists():
@@ -209,16 +220,16 @@ def path_of(directory: Path, round: int, anchor: bytes) -> Path:
     return directory / FOLDER / f"{round:08d}-{anchor.hex()}"
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> SnapshotManifest:
     """Of the snapshot in this folder. Raises BadInput."""
-    with naming_damage(path / MANIFEST):
-        manifest = Manifest.from_bytes((path / MANIFEST).read_bytes())
+    with raising_damaged(path / MANIFEST):
+        manifest = SnapshotManifest.from_bytes((path / MANIFEST).read_bytes())
         if manifest.name != path.name.removesuffix(".part"):
             raise ValueError("it is of another anchor")
     return manifest
 
 
-def read_chunk(path: Path, manifest: Manifest, chunk: int) -> bytes | None:
+def read_chunk(path: Path, manifest: SnapshotManifest, chunk: int) -> bytes | None:
     """One chunk of the vectors; None if its bytes are not those that were written."""
     try:
         with (path / VECTORS).open("rb") as file:
@@ -227,13 +238,13 @@ def read_chunk(path: Path, manifest: Manifest, chunk: int) -> bytes | None:
         return None
 
 
-def chunk_at(vectors: int, manifest: Manifest, chunk: int) -> bytes | None:
+def chunk_at(vectors: int, manifest: SnapshotManifest, chunk: int) -> bytes | None:
     """`read_chunk` from an open file, by its descriptor."""
     payload = os.pread(vectors, manifest.chunk_bytes(chunk), chunk * CHUNK_BYTES)
     return payload if digest_of(payload) == manifest.chunks[chunk] else None
 
 
-def read_vectors(path: Path, manifest: Manifest) -> tuple[Floats, Floats]:
+def read_vectors(path: Path, manifest: SnapshotManifest) -> tuple[Floats, Floats]:
     """θ and m, every byte checked. Raises BadInput."""
     whole = np.empty(2 * manifest.elements, dtype="<f4")
     target: Any = memoryview(whole.view(np.uint8).data)
@@ -246,7 +257,7 @@ def read_vectors(path: Path, manifest: Manifest) -> tuple[Floats, Floats]:
     return values[: manifest.elements], values[manifest.elements :]
 
 
-def state_digest(path: Path, manifest: Manifest) -> bytes:
+def state_digest(path: Path, manifest: SnapshotManifest) -> bytes:
     """H(θ, m, cursors) of what lies in the folder."""
     state = blake3()
     with (path / VECTORS).open("rb") as file:

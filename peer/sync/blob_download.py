@@ -14,14 +14,14 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
-from dht.atomic_files import telling_full_disk, write_whole
+from dht.atomic_files import raising_disk_full, write_atomic
 from dht.errors import BadInput, DiskFull, Unreachable
 from peer.events import AlertRaised, Event, TransferProgressed
 from peer.protocol.electorate import digest_of
 from peer.store import snapshots
-from peer.store.snapshots import FOLDER, MANIFEST_BYTES, VECTORS, Manifest
+from peer.store.snapshots import FOLDER, MANIFEST_BYTES, VECTORS, SnapshotManifest
 from peer.sync.blob_server import BUSY, CHUNK, MANIFEST, ask_chunk
-from peer.sync.chain_status import Asker, Choice
+from peer.sync.chain_status import Asker, SnapshotChoice
 
 DONORS = 4
 """At a time; further ones step in for those that are left out."""
@@ -39,13 +39,13 @@ FAILURES = 2
 SAY_EVERY_S = 1.0
 
 
-async def fetch_manifest(asker: Asker, choice: Choice) -> Manifest:
+async def fetch_manifest(asker: Asker, choice: SnapshotChoice) -> SnapshotManifest:
     """The manifest of the chosen snapshot, from the first donor that gives it. Raises Unreachable.
 
     One after the other is asked: the next as soon as the last one has nothing, or is slow.
     """
     waiting = deque(choice.donors)
-    asked: set[asyncio.Task[Manifest | None]] = set()
+    asked: set[asyncio.Task[SnapshotManifest | None]] = set()
     try:
         async with asyncio.timeout(MANIFEST_TIMEOUT_S):
             while waiting or asked:
@@ -65,21 +65,21 @@ async def fetch_manifest(asker: Asker, choice: Choice) -> Manifest:
     raise Unreachable(f"no peer gave the manifest of the snapshot of round {choice.offer.round}")
 
 
-async def _ask_manifest(asker: Asker, donor: str, choice: Choice) -> Manifest | None:
+async def _ask_manifest(asker: Asker, donor: str, choice: SnapshotChoice) -> SnapshotManifest | None:
     try:
         packed = await asker.ask(donor, MANIFEST, MANIFEST_TIMEOUT_S, MANIFEST_BYTES, choice.offer.manifest)
         if packed is None or digest_of(packed) != choice.offer.manifest:
             return None
-        return Manifest.from_bytes(packed)
+        return SnapshotManifest.from_bytes(packed)
     except (Unreachable, ValueError):
         return None
 
 
-class Download:
+class BlobDownload:
     """Fetches the snapshot that `manifest` describes."""
 
     def __init__(
-        self, directory: Path, asker: Asker, manifest: Manifest, donors: tuple[str, ...], executor: Executor,
+        self, directory: Path, asker: Asker, manifest: SnapshotManifest, donors: tuple[str, ...], executor: Executor,
         say: Callable[[Event], None],
     ) -> None:  # fmt: skip
         self._directory, self._asker, self._manifest, self._executor, self._say = (
@@ -107,7 +107,7 @@ class Download:
         self._missing.extend(await loop.run_in_executor(self._executor, self._prepare))
         missing_bytes = sum(self._manifest.chunk_bytes(chunk) for chunk in self._missing)
         self._done_bytes = self._manifest.vector_bytes - missing_bytes
-        with telling_full_disk(self._part), (self._part / VECTORS).open("r+b") as file:
+        with raising_disk_full(self._part), (self._part / VECTORS).open("r+b") as file:
             await self._fetch_all(file.fileno())
             await loop.run_in_executor(self._executor, os.fsync, file.fileno())
         self._tell(last=True)
@@ -131,8 +131,8 @@ class Download:
         needed, free = self._manifest.vector_bytes - here, shutil.disk_usage(self._part).free
         if free < 1.2 * needed:
             raise DiskFull(f"no room for the snapshot: {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free")
-        write_whole(self._part / snapshots.MANIFEST, self._manifest.to_bytes())
-        with telling_full_disk(self._part), vectors.open("ab") as file:
+        write_atomic(self._part / snapshots.MANIFEST, self._manifest.to_bytes())
+        with raising_disk_full(self._part), vectors.open("ab") as file:
             file.truncate(self._manifest.vector_bytes)
         chunks = range(len(self._manifest.chunks))
         return [chunk for chunk in chunks if snapshots.read_chunk(self._part, self._manifest, chunk) is None]
@@ -214,7 +214,7 @@ class Download:
     def _arrived(self, file: int, chunk: int, payload: bytes) -> None:
         if self._asked.pop(chunk, None) is None:
             return
-        with telling_full_disk(self._part):
+        with raising_disk_full(self._part):
             written = os.pwrite(file, payload, chunk * snapshots.CHUNK_BYTES)
         if written < len(payload):
             raise DiskFull(f"the disk that holds {self._part} is full")

@@ -21,10 +21,10 @@ from dht.streams.rpc import Answer
 from peer.protocol.electorate import digest_of
 from peer.protocol.encoding import DIGEST_BYTES, blobs, integer, octets, pack, row, rows
 from peer.store import snapshots
-from peer.store.chain import ChainOnDisk
-from peer.store.snapshots import Manifest
+from peer.store.chain import ChainStore
+from peer.store.snapshots import SnapshotManifest
 
-STANDING = "chain"
+CHAIN_STATUS = "chain"
 MANIFEST = "manifest"
 CHUNK = "chunk"
 BUSY = b""
@@ -44,7 +44,7 @@ POLL_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
+class SnapshotOffer:
     """A snapshot that a peer can give."""
 
     round: int
@@ -55,21 +55,21 @@ class Offer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class ChainStatus:
     """What a peer says of its chain."""
 
     round: int
     weight: int
     shared: int
     """Round of the newest of the asker's anchors that is on this chain; -1 for none."""
-    offers: tuple[Offer, ...]
+    offers: tuple[SnapshotOffer, ...]
 
     def to_bytes(self) -> bytes:
         offers = tuple((item.round, item.anchor, item.manifest, item.vector_bytes) for item in self.offers)
         return pack((self.round, self.weight, self.shared, offers))
 
     @classmethod
-    def from_bytes(cls, packed: bytes) -> Standing:
+    def from_bytes(cls, packed: bytes) -> ChainStatus:
         """Raises ValueError."""
         round, weight, shared, offers = row(_unpacked(packed), 4)
         return cls(
@@ -78,7 +78,7 @@ class Standing:
         )  # fmt: skip
 
 
-def ask_standing(anchors: tuple[bytes, ...]) -> bytes:
+def ask_chain_status(anchors: tuple[bytes, ...]) -> bytes:
     """The request behind STANDING; the newest of my anchors first."""
     return pack(anchors[:ANCHORS_MOST])
 
@@ -95,33 +95,33 @@ class Answers(Protocol):
 
 
 @dataclass
-class Held:
+class OpenBlob:
     """A snapshot that is kept open."""
 
-    manifest: Manifest
+    manifest: SnapshotManifest
     vectors: BinaryIO
     asked_at: float
 
 
-class Donor:
+class BlobServer:
     """Answers the questions of newcomers from one run directory."""
 
     def __init__(self, directory: Path, executor: Executor, upload_bps: int) -> None:
-        self.disk: ChainOnDisk | None = None
+        self.disk: ChainStore | None = None
         """The chain; None while this peer has none to speak of."""
         self.is_exchanging: Callable[[], bool] = lambda: False
         """Whether a round needs the line now."""
         self._directory, self._executor, self._upload_bps = directory, executor, upload_bps
-        self._manifests: dict[str, tuple[bytes, Manifest]] = {}
+        self._manifests: dict[str, tuple[bytes, SnapshotManifest]] = {}
         """By the folder's name: the manifest's digest, and what it says."""
-        self._held: dict[bytes, Held] = {}
+        self._held: dict[bytes, OpenBlob] = {}
         """By the manifest's digest: what somebody takes."""
         self._takers: dict[str, float] = {}
         self._free_at = 0.0
 
     def listen(self, node: Answers) -> None:
         """Answer from now on."""
-        node.answer(STANDING, self.standing)
+        node.answer(CHAIN_STATUS, self.standing)
         node.answer(MANIFEST, self.manifest)
         node.answer(CHUNK, self.chunk)
 
@@ -146,10 +146,10 @@ class Donor:
             return None
         known = self.disk.ancestors
         offers = [
-            Offer(round=item.round, anchor=item.anchor, manifest=digest, vector_bytes=item.vector_bytes)
+            SnapshotOffer(round=item.round, anchor=item.anchor, manifest=digest, vector_bytes=item.vector_bytes)
             for digest, item in self._offered(known)
         ]
-        return Standing(
+        return ChainStatus(
             round=self.disk.head.round, weight=self.disk.head.weight,
             shared=next((known[anchor] for anchor in anchors if anchor in known), -1),
             offers=tuple(offers if self._upload_bps else ())[-OFFERS_MOST:],
@@ -178,7 +178,7 @@ class Donor:
             self._executor, snapshots.chunk_at, held.vectors.fileno(), held.manifest, number
         )  # fmt: skip
 
-    def _hold(self, digest: bytes) -> Held | None:
+    def _hold(self, digest: bytes) -> OpenBlob | None:
         """Keep a snapshot open that somebody takes: the trainer removes it when it has written two newer ones."""
         loop = asyncio.get_running_loop()
         if digest not in self._held:
@@ -186,7 +186,7 @@ class Donor:
             path = self._directory / snapshots.FOLDER / name / snapshots.VECTORS
             if not name or not path.exists():
                 return None
-            self._held[digest] = Held(self._manifests[name][1], path.open("rb"), time.monotonic())
+            self._held[digest] = OpenBlob(self._manifests[name][1], path.open("rb"), time.monotonic())
             loop.call_later(HOLD_S, self._let_go, digest)
         self._held[digest].asked_at = time.monotonic()
         return self._held[digest]
@@ -200,7 +200,7 @@ class Donor:
         else:
             self._held.pop(digest).vectors.close()
 
-    def _offered(self, known: dict[bytes, int]) -> list[tuple[bytes, Manifest]]:
+    def _offered(self, known: dict[bytes, int]) -> list[tuple[bytes, SnapshotManifest]]:
         """Snapshots on my chain, oldest first. One that is damaged or goes away meanwhile is not offered."""
         names = {snapshots.path_of(self._directory, *item).name for item in snapshots.names(self._directory)}
         self._manifests = {name: item for name, item in self._manifests.items() if name in names}
@@ -236,9 +236,9 @@ class Donor:
         return False
 
 
-def _offer(value: object) -> Offer:
+def _offer(value: object) -> SnapshotOffer:
     round, anchor, manifest, vector_bytes = row(value, 4)
-    return Offer(
+    return SnapshotOffer(
         round=integer(round, 1), anchor=octets(anchor, DIGEST_BYTES), manifest=octets(manifest, DIGEST_BYTES),
         vector_bytes=integer(vector_bytes, 8),
     )  # fmt: skip

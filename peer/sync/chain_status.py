@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dht.errors import Unreachable
-from peer.sync.blob_server import STANDING, STANDING_BYTES, Offer, Standing, ask_standing
+from peer.sync.blob_server import CHAIN_STATUS, STANDING_BYTES, ChainStatus, SnapshotOffer, ask_chain_status
 
 ASK_TIMEOUT_S = 8.0
 ASK_MOST = 16
@@ -25,44 +25,46 @@ class Asker(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class SnapshotChoice:
     """A snapshot, and who offers it."""
 
-    offer: Offer
+    offer: SnapshotOffer
     donors: tuple[str, ...]
 
 
-async def survey(asker: Asker, peers: Iterable[str], anchors: tuple[bytes, ...]) -> dict[str, Standing]:
+async def query_status(asker: Asker, peers: Iterable[str], anchors: tuple[bytes, ...]) -> dict[str, ChainStatus]:
     """What these peers say of their chains, by peer; who does not answer, or says nonsense, is left out."""
     everybody = sorted(peers)
     asked = random.sample(everybody, min(ASK_MOST, len(everybody)))
-    answers = await asyncio.gather(*(_ask(asker, peer, ask_standing(anchors)) for peer in asked))
+    answers = await asyncio.gather(*(_ask(asker, peer, ask_chain_status(anchors)) for peer in asked))
     return {peer: answer for peer, answer in zip(asked, answers, strict=True) if answer is not None}
 
 
-async def _ask(asker: Asker, peer: str, request: bytes) -> Standing | None:
+async def _ask(asker: Asker, peer: str, request: bytes) -> ChainStatus | None:
     try:
-        answer = await asker.ask(peer, STANDING, ASK_TIMEOUT_S, STANDING_BYTES, request)
-        return None if answer is None else Standing.from_bytes(answer)
+        answer = await asker.ask(peer, CHAIN_STATUS, ASK_TIMEOUT_S, STANDING_BYTES, request)
+        return None if answer is None else ChainStatus.from_bytes(answer)
     except (Unreachable, ValueError):
         return None
 
 
-def is_cut_off(standings: Mapping[str, Standing], my_weight: int) -> bool:
+def is_cut_off(standings: Mapping[str, ChainStatus], my_weight: int) -> bool:
     """Whether most have done more, and none of them still has what follows an anchor of mine."""
     ahead = [standing for standing in standings.values() if standing.weight > my_weight]
     return 2 * len(ahead) > len(standings) and all(standing.shared < 0 for standing in ahead)
 
 
-def is_shorter(choice: Choice, standings: Mapping[str, Standing], my_round: int, round_bytes: int) -> bool:
+def is_shorter(choice: SnapshotChoice, standings: Mapping[str, ChainStatus], my_round: int, round_bytes: int) -> bool:
     """Whether the snapshot and what follows it are fewer bytes than all updates since my round, of `round_bytes`."""
     goal = max(standing.round for standing in standings.values())
     return choice.offer.vector_bytes + (goal - choice.offer.round) * round_bytes < (goal - my_round) * round_bytes
 
 
-def choose(standings: Mapping[str, Standing], refused: frozenset[bytes] = frozenset()) -> Choice | None:
+def choose_snapshot(
+    standings: Mapping[str, ChainStatus], refused: frozenset[bytes] = frozenset()
+) -> SnapshotChoice | None:
     """The newest snapshot that most of those who offer any have: two at least, if two answer."""
-    offered: dict[int, dict[Offer, list[str]]] = defaultdict(lambda: defaultdict(list))
+    offered: dict[int, dict[SnapshotOffer, list[str]]] = defaultdict(lambda: defaultdict(list))
     for peer, standing in sorted(standings.items()):
         for offer in standing.offers:
             if offer.manifest not in refused:
@@ -72,5 +74,5 @@ def choose(standings: Mapping[str, Standing], refused: frozenset[bytes] = frozen
         alike = sorted(offered[round].items(), key=lambda item: len(item[1]), reverse=True)
         offer, donors = alike[0]
         if len(donors) >= min(2, len(standings)) and 2 * len(donors) > offering:
-            return Choice(offer=offer, donors=tuple(donors))
+            return SnapshotChoice(offer=offer, donors=tuple(donors))
     return None

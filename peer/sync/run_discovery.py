@@ -12,19 +12,19 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from dht.atomic_files import naming_damage, write_whole
+from dht.atomic_files import raising_damaged, write_atomic
 from dht.errors import HomefiresError, RunMismatch, Unreachable
-from dht.fingerprint import words
+from dht.fingerprint import fingerprint_words
 from dht.invite import Invite
 from dht.node import Node
 from dht.reach.addresses import peer_id_in
 from dht.records import MAX_RECORD_BYTES, Genesis, Malformed, Record, unpack, unpack_body, verify_record
 from dht.records import pack as pack_record
-from dht.rejections import Code
+from dht.rejections import RejectCode
 from peer import spec as specs
-from peer.link.announcements import Notices
-from peer.link.channel import LinkLost, LinkPipe
-from peer.protocol.messages import HeadSent
+from peer.link.announcements import Announcer
+from peer.link.channel import LinkEnd, LinkLost
+from peer.protocol.messages import Heartbeat
 from peer.store.run_directory import read_genesis, require_same_start
 
 SPEC_TIMEOUT_S = 30.0
@@ -53,7 +53,7 @@ async def find_spec(node: Node, invite: Invite, directory: Path) -> str:
         async with asyncio.timeout(SPEC_TIMEOUT_S):
             served = await _ask_until_given(node, invite, failures)
             text = specs.dump(specs.parse(served.decode()))
-            write_whole(path, text.encode())  # as this program writes it, so that an audit can tell every byte
+            write_atomic(path, text.encode())  # as this program writes it, so that an audit can tell every byte
             return text
     raise Unreachable(f"the run's spec could not be fetched: {'; '.join(failures.values())}")
 
@@ -72,7 +72,7 @@ async def _ask_until_given(node: Node, invite: Invite, failures: dict[str, str])
             failures[peer] = f"{peer} serves no spec"
             if served is not None:
                 failures[peer] = f"{peer} serves another spec"
-                node.refusals(Code.SPEC, peer, "it serves another spec than the invite names")
+                node.refusals(RejectCode.SPEC, peer, "it serves another spec than the invite names")
         await asyncio.sleep(ASK_AGAIN_S)
 
 
@@ -85,7 +85,7 @@ async def _around(node: Node, named: Iterable[str]) -> tuple[str, ...]:
 
 
 async def find_genesis(
-    node: Node, notices: Notices, pipe: LinkPipe, organiser: str, directory: Path, state: bytes
+    node: Node, notices: Announcer, pipe: LinkEnd, organiser: str, directory: Path, state: bytes
 ) -> Genesis:
     """The founders, named once by the organiser; until then this peer offers itself with its initial `state`.
 
@@ -102,13 +102,13 @@ async def find_genesis(
             pipe.send("waiting", "waiting for the organiser to name the founders")
         if time.monotonic() - offered_at > OFFER_EVERY_S:
             offered_at = time.monotonic()
-            await notices.publish(HeadSent(b"", -1, 0, state, True, 0, 0, False))
+            await notices.publish(Heartbeat(b"", -1, 0, state, True, 0, 0, False))
         await _pause(pipe, LOOK_EVERY_S)
-    write_whole(path, pack_record(record))
+    write_atomic(path, pack_record(record))
     return _checked(read_genesis(directory), state)
 
 
-async def said_genesis(node: Node, notices: Notices, organiser: str) -> Record | None:
+async def said_genesis(node: Node, notices: Announcer, organiser: str) -> Record | None:
     """The organiser's record, from the board or from a peer: on the board it ends soon after the organiser's node."""
     record = await notices.read_genesis(organiser)
     if record is not None:
@@ -120,7 +120,7 @@ async def said_genesis(node: Node, notices: Notices, organiser: str) -> Record |
             continue
         if answer.author == organiser and verify_record(answer, notices.run) and _is_genesis(answer, notices.run):
             return answer
-        node.refusals(Code.ORGANISER, peer, "it gives a genesis that the organiser of the invite has not signed")
+        node.refusals(RejectCode.ORGANISER, peer, "it gives a genesis that the organiser of the invite has not signed")
     return None
 
 
@@ -141,16 +141,17 @@ def _is_genesis(record: Record, run: bytes) -> bool:
 
 def _require_organiser(path: Path, organiser: str) -> None:
     """Raises RunMismatch."""
-    with naming_damage(path):
+    with raising_damaged(path):
         author = unpack(path.read_bytes()).author
     if author != organiser:
         raise RunMismatch(
-            f"{path} names the founders in the name of {words(author)}, the invite is of {words(organiser)}: another "
-            "organiser; ask for an invite of the run that this folder belongs to, or join with a new folder"
+            f"{path} names the founders in the name of {fingerprint_words(author)}, the invite is of "
+            f"{fingerprint_words(organiser)}: another organiser; ask for an invite of the run that this folder "
+            "belongs to, or join with a new folder"
         )
 
 
-async def _pause(pipe: LinkPipe, seconds: float) -> None:
+async def _pause(pipe: LinkEnd, seconds: float) -> None:
     """Wait, but let go at once when the trainer ends: it has nothing else to say yet."""
     try:
         async with asyncio.timeout(seconds):

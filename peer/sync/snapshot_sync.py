@@ -17,13 +17,13 @@ from pathlib import Path
 from dht.errors import BadInput, Unreachable
 from dht.node import Node
 from peer.events import AlertRaised, Event, PeerStateChanged
-from peer.link.announcements import Notices
-from peer.protocol.messages import HeadSent
-from peer.store.chain import ChainOnDisk, adopt
-from peer.store.snapshots import Manifest
-from peer.sync.blob_download import Download, fetch_manifest
-from peer.sync.blob_server import Standing
-from peer.sync.chain_status import Choice, choose, is_cut_off, is_shorter, survey
+from peer.link.announcements import Announcer
+from peer.protocol.messages import Heartbeat
+from peer.store.chain import ChainStore, start_chain_at
+from peer.store.snapshots import SnapshotManifest
+from peer.sync.blob_download import BlobDownload, fetch_manifest
+from peer.sync.blob_server import ChainStatus
+from peer.sync.chain_status import SnapshotChoice, choose_snapshot, is_cut_off, is_shorter, query_status
 
 log = logging.getLogger(__name__)
 
@@ -34,16 +34,16 @@ LOOK_AGAIN_S = 1.0
 TRY_AGAIN_S = 3.0
 RESYNC = "RESYNC"
 
-Others = dict[str, tuple[HeadSent | None, tuple[str, ...]]]
+Others = dict[str, tuple[Heartbeat | None, tuple[str, ...]]]
 """By peer id: its HEAD, None before it takes part, and where it can be dialled."""
 
 
 @dataclass
-class Syncer:
+class SnapshotSync:
     """Finds out whether the chain on this disk can be followed, and brings a snapshot if not."""
 
     node: Node
-    notices: Notices
+    notices: Announcer
     directory: Path
     elements: int
     """Parameters of the model."""
@@ -57,7 +57,7 @@ class Syncer:
     _silent: set[str] = field(default_factory=set)
     """Donors that failed; they are asked again when nobody else is left."""
 
-    async def find_need(self, disk: ChainOnDisk) -> str:
+    async def find_need(self, disk: ChainStore) -> str:
         """Why this peer needs a snapshot: nobody has what follows its chain, or a newcomer has less to load; or ""."""
         is_newcomer = disk.head.round == 0 and self.notices.identity.peer_id not in disk.head.members
         others = await self._read_others(LOOK_TRIES if is_newcomer else 1)
@@ -67,12 +67,12 @@ class Syncer:
         standings = await self._survey(disk, others)
         if is_cut_off(standings, disk.head.weight):
             return f"the others are at round {goal} and no longer have what follows round {disk.head.round} here"
-        choice = choose(standings)
+        choice = choose_snapshot(standings)
         if disk.head.round == 0 and choice is not None and is_shorter(choice, standings, 0, self.round_bytes):
             return f"{goal} updates are more to load than a snapshot"
         return ""
 
-    async def bring(self, disk: ChainOnDisk, why: str) -> Manifest:
+    async def bring(self, disk: ChainStore, why: str) -> SnapshotManifest:
         """Have a snapshot on disk, and the chain begin there; tries until somebody gives one. Raises DiskFull.
 
         Who has a past is told `why` its chain is given up.
@@ -96,19 +96,19 @@ class Syncer:
                 self.refused |= {choice.offer.manifest}
                 self.say(AlertRaised(level="warning", code=RESYNC, text=f"{error}: refused"))
                 continue
-            adopt(self.directory, manifest.base)
+            start_chain_at(self.directory, manifest.base)
             return manifest
 
-    async def _choose(self, disk: ChainOnDisk) -> Choice | None:
+    async def _choose(self, disk: ChainStore) -> SnapshotChoice | None:
         standings = await self._survey(disk, await self._read_others(1))
         further = {peer: standing for peer, standing in standings.items() if standing.weight >= disk.head.weight}
         trusted = {peer: standing for peer, standing in further.items() if peer not in self._silent}
-        choice = choose(trusted, self.refused)
+        choice = choose_snapshot(trusted, self.refused)
         if choice is None:
             self._silent.clear()
-        return choice or choose(further, self.refused)
+        return choice or choose_snapshot(further, self.refused)
 
-    async def _fetch(self, choice: Choice) -> Manifest:
+    async def _fetch(self, choice: SnapshotChoice) -> SnapshotManifest:
         manifest = await fetch_manifest(self.node, choice)
         about = (manifest.run, manifest.round, manifest.anchor, manifest.elements)
         if about != (self.notices.run, choice.offer.round, choice.offer.anchor, self.elements):
@@ -120,7 +120,7 @@ class Syncer:
                 f"from {len(choice.donors)} peers",
             )
         )
-        download = Download(self.directory, self.node, manifest, choice.donors, self.executor, self.say)
+        download = BlobDownload(self.directory, self.node, manifest, choice.donors, self.executor, self.say)
         try:
             await download.run()
         finally:
@@ -137,11 +137,11 @@ class Syncer:
             await asyncio.sleep(LOOK_AGAIN_S)
         return {}
 
-    async def _survey(self, disk: ChainOnDisk, others: Others) -> dict[str, Standing]:
+    async def _survey(self, disk: ChainStore, others: Others) -> dict[str, ChainStatus]:
         """What they say of their chains, once they are dialled."""
         await asyncio.gather(*(self.node.meet(peer, addresses) for peer, (_, addresses) in others.items()))
-        return await survey(self.node, others, self._anchors(disk))
+        return await query_status(self.node, others, self._anchors(disk))
 
-    def _anchors(self, disk: ChainOnDisk) -> tuple[bytes, ...]:
+    def _anchors(self, disk: ChainStore) -> tuple[bytes, ...]:
         """From which I could go on: as far back as a fork may lead."""
         return tuple(head.anchor for head in reversed(disk.heads[-self.keep_rounds - 1 :]))

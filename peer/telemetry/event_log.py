@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dht.atomic_files import telling_full_disk
+from dht.atomic_files import raising_disk_full
 from dht.errors import DiskFull
-from peer.events import Event, Line, format_line
+from peer.events import Event, EventLine, format_line
 
 FILE_BYTES = 16 << 20
 OLD_FILES = 3
 
 
-class EventWriter:
+class EventLog:
     """Writes each event as one line to stdout and to `events.jsonl`, which rotates (`.1` is the newest old file).
 
     The numbers go on where an earlier process in the same directory stopped. On a full disk the
@@ -36,7 +36,7 @@ class EventWriter:
     def emit(self, event: Event) -> int:
         """Write one event, flushed; returns its number."""
         number = self._seq
-        text = format_line(Line(seq=number, t=time.time(), run=self._run, peer=self._peer, event=event))
+        text = format_line(EventLine(seq=number, t=time.time(), run=self._run, peer=self._peer, event=event))
         self._seq += 1
         self._file.info(text)
         print(text, flush=True)
@@ -59,13 +59,13 @@ class _File(logging.handlers.RotatingFileHandler):
 
 @contextmanager
 def _without_full_disk() -> Iterator[None]:
-    with suppress(DiskFull), telling_full_disk(Path("events.jsonl")):
+    with suppress(DiskFull), raising_disk_full(Path("events.jsonl")):
         yield
 
 
 def print_event(event: Event) -> None:
     """An event of a process that never got as far as to have a run directory."""
-    sys.stdout.write(format_line(Line(seq=0, t=time.time(), run="", peer="", event=event)) + "\n")
+    sys.stdout.write(format_line(EventLine(seq=0, t=time.time(), run="", peer="", event=event)) + "\n")
     sys.stdout.flush()
 
 

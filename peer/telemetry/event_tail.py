@@ -13,7 +13,7 @@ HEAD_BYTES = 256
 _SEQ = re.compile(rb'"seq":(\d+)')
 
 
-class Follower:
+class EventTail:
     """Reads `events.jsonl` and its older files in `directory` in pieces, from event number `first` on.
 
     A file that is renamed meanwhile is read to its end; then it goes on in the one that has what follows.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from peer.events import AlertRaised, DistancesTold, Event, NetworkMeasured, RoundForecast
+from peer.events import AlertRaised, Event, NetworkMeasured, RoundForecast, RoundTripsReported
 from peer.lifecycle.pace import Pace
 from peer.placement.measured_distances import Distances
 from peer.plan.model_shape import known_shape
 from peer.plan.peer_set import HOME_DELAY_S, Machine, claimed_mbps
-from peer.plan.round_forecast import Expected, Live, fact_of, in_words, remedy
+from peer.plan.round_forecast import Forecast, RoundForecaster, fact_of, in_words, remedy
 from peer.protocol.block import Update
 from peer.spec import RunSpec
 
@@ -26,7 +26,7 @@ class Forecaster:
         emit: Callable[[Event], None],
     ) -> None:  # fmt: skip
         self._spec, self._me, self._pace, self._settings, self._emit = spec, me, pace, settings, emit
-        self._live = Live(spec, known_shape(spec, parameters))
+        self._live = RoundForecaster(spec, known_shape(spec, parameters))
         self._distances = Distances()
         self._foretold_s: float | None = None
         self._warned_at: int | None = None
@@ -36,7 +36,7 @@ class Forecaster:
         match event:
             case NetworkMeasured():
                 self._distances.tell(self._me, {row["peer"]: row["rtt_s"] for row in event.peers})
-            case DistancesTold():
+            case RoundTripsReported():
                 self._distances.tell(event.about, event.rtt_s)
 
     def committed(self, update: Update, round_s: float) -> None:
@@ -83,7 +83,7 @@ class Forecaster:
         said = self._pace.others_tokens_per_s[: max(0, members - 1)]
         return said + (0.0,) * (members - 1 - len(said))
 
-    def _warn(self, round: int, expected: Expected, advice: str) -> None:
+    def _warn(self, round: int, expected: Forecast, advice: str) -> None:
         if not expected.is_tight:
             return
         if self._warned_at is not None and round - self._warned_at < QUIET_ROUNDS:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PATH = "/metrics"
 
 
-class Publisher:
+class MetricsExporter:
     """Publishes the events of the peer `me` as metrics at this port; with port 0 it does nothing."""
 
     def __init__(self, port: int, me: str) -> None:

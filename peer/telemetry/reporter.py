@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from peer.control.desired_state import Wishes
-from peer.control.live_settings import Chosen
+from peer.control.desired_state import DesiredState
+from peer.control.live_settings import LiveSettings
 from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged, SettingsChanged
-from peer.lifecycle.exposed_time import Exposure
+from peer.lifecycle.exposed_time import ExposedTime
 from peer.protocol.block import Update
 
 if TYPE_CHECKING:
-    from peer.train.residual_ledger import Undone
+    from peer.train.residual_ledger import RewindResult
     from peer.train.trainer import Trainer
 
 PROGRESS_S = 1.0
@@ -23,16 +23,16 @@ UNTIL_S = 60.0
 
 
 @dataclass
-class Session:
+class Reporter:
     """Where events go, and whether somebody asked this peer to leave."""
 
     emit: Callable[[Event], None]
     stopping: bool = False
     building: bool = False
     """The model is being built: a signal need not wait for that."""
-    wishes: Wishes = field(default_factory=Wishes)
+    wishes: DesiredState = field(default_factory=DesiredState)
     """Whether the owner of this peer wants it to train."""
-    chosen: Chosen = field(default_factory=Chosen)
+    chosen: LiveSettings = field(default_factory=LiveSettings)
     """The owner's settings."""
     link_began: Callable[[], None] = lambda: None
     """Called when a link takes the place of one that has ended."""
@@ -52,7 +52,7 @@ class Session:
             self.emit(PeerStateChanged(state=state, why=why, until=until))
 
     def change(self, values: Mapping[str, Any]) -> str:
-        """Other settings from now on; see `Chosen.change`."""
+        """Other settings from now on; see `LiveSettings.change`."""
         note = self.chosen.change(values)
         self.emit(SettingsChanged(settings=asdict(self.chosen.settings)))
         return note
@@ -61,7 +61,7 @@ class Session:
         """Tell a person something they should know."""
         self.emit(AlertRaised(level="warning", code=code, text=text))
 
-    def say_undone(self, updates: Sequence[Update], undone: Undone) -> None:
+    def say_undone(self, updates: Sequence[Update], undone: RewindResult) -> None:
         """What a change to the others' branch, which the link announced, did to this peer's own work."""
         first, last = updates[-1].round, updates[0].round
         which = f"round {last} is undone" if first == last else f"rounds {first} to {last} are undone"
@@ -101,7 +101,7 @@ def _differ(until: float | None, said: float | None) -> bool:
 class Progress:
     """Training loss since the last report, and speed in the time that was not exposed."""
 
-    def __init__(self, exposure: Exposure) -> None:
+    def __init__(self, exposure: ExposedTime) -> None:
         self._exposure = exposure
         self.restart()
 

@@ -14,9 +14,9 @@ from typing import Any
 from dht.invite import Invite
 from dht.node import Node
 from dht.streams.rpc import Answer
-from peer.control.live_settings import Chosen
-from peer.link.announcements import Notices
-from peer.link.channel import LinkPipe
+from peer.control.live_settings import LiveSettings
+from peer.link.announcements import Announcer
+from peer.link.channel import LinkEnd
 from peer.link.link import main, story
 from peer.sync.blob_server import CHUNK
 from peer.testing.fault_channel import Orders, Striker, open_thrown, read_thrown
@@ -25,10 +25,10 @@ from peer.testing.faulty_streams import DELAY, FaultyStreams
 from peer.testing.short_waits import hurry
 
 
-class WatchedPipe(LinkPipe):
+class WatchedPipe(LinkEnd):
     """The pipe to the trainer; `on_phase` hears of a phase before anything else happens in it."""
 
-    def __init__(self, inner: LinkPipe, on_phase: Callable[[str, int], None]) -> None:
+    def __init__(self, inner: LinkEnd, on_phase: Callable[[str, int], None]) -> None:
         super().__init__(inner._reader, inner._writer)
         self.on_settings = inner.on_settings
         self._on_phase = on_phase
@@ -119,7 +119,7 @@ def lengthen(node: Node, streams: FaultyStreams, delay_s: float) -> None:
 
 
 async def faulty_story(
-    node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, chosen: Chosen
+    node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, chosen: LiveSettings
 ) -> None:
     """`story` with the node's streams and the pipe wrapped."""
     hurry(directory)

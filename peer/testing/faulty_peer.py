@@ -18,18 +18,18 @@ import peer.startup
 from dht.errors import BadInput
 from peer.__main__ import main
 from peer.events import PhaseEntered, RoundStarted, parse_line
-from peer.link.handle import LinkChild
+from peer.link.handle import LinkProcess
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
-from peer.store.contributions import Effort
-from peer.telemetry.reporter import Session
+from peer.store.contributions import WorkStats
+from peer.telemetry.reporter import Reporter
 from peer.testing.fault_channel import BOOKS, Striker
 from peer.testing.faults import Odd
 from peer.testing.pacing import is_paced, slow_down
 from peer.testing.short_waits import hurry
 
 if TYPE_CHECKING:
-    from peer.autotune.cache import Fit
+    from peer.autotune.cache import Tuned
     from peer.train.trainer import Trainer
 
 TRAINER_PHASES = ("freeze", "apply")
@@ -80,7 +80,7 @@ def let_be_odd(trainer: Trainer, take_odd: Callable[[], list[Odd]]) -> None:
     """Have what this trainer writes down as its contribution pass through here: the trainer believes that it is so."""
     write_contribution = trainer._write_contribution
 
-    def write_odd_contribution(anchor: bytes, effort: Effort) -> None:
+    def write_odd_contribution(anchor: bytes, effort: WorkStats) -> None:
         for odd in take_odd():
             _distort(trainer, odd)
         write_contribution(anchor, effort)
@@ -106,11 +106,11 @@ def run() -> int:
     directory = parser.parse_known_args()[0].dir
     hurry(directory)
     sys.stdout = watched = WatchedOutput(sys.stdout, directory)
-    LinkChild.module = "peer.testing.faulty_link"
+    LinkProcess.module = "peer.testing.faulty_link"
     make_trainer = peer.startup.make_trainer
 
     def make_faulty_trainer(
-        spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Fit | None, session: Session
+        spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Tuned | None, session: Reporter
     ) -> Trainer:
         trainer = make_trainer(spec, settings, me, directory, fit, session)
         let_be_odd(trainer, watched.take_odd)

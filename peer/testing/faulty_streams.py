@@ -91,13 +91,13 @@ class FaultyStreams:
         else:
             self._pass_on(to, frame, self._inner.send)
 
-    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+    def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
         """Queue a frame that is made when its turn comes, behind everything given to `send`."""
         if self._is_slow():
             self._large.append((to, make_frame))
             self._pump()
         else:
-            self._inner.send_when_free(to, partial(self._made, to, make_frame))
+            self._inner.send_bulk(to, partial(self._made, to, make_frame))
 
     def listen(self, on_frame: OnFrame) -> None:
         """Set the listener."""
@@ -163,7 +163,7 @@ class FaultyStreams:
         return None
 
     def _send_large(self, to: str, frame: bytes) -> None:
-        self._inner.send_when_free(to, lambda: frame)
+        self._inner.send_bulk(to, lambda: frame)
 
     def _made(self, to: str, make_frame: MakeFrame) -> bytes | None:
         """A large frame whose turn has come; None if it is lost or no longer wanted."""

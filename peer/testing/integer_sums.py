@@ -14,9 +14,9 @@ from random import Random
 from peer.protocol.block import VOID, Update
 from peer.protocol.electorate import digest_of, next_anchor
 from peer.protocol.layout import Part, divide
-from peer.protocol.settlement import Settlement, settle
-from peer.rounds.interface import Keep, Reduce
-from peer.rounds.state import Figures
+from peer.protocol.settlement import PartOutcome, part_outcomes
+from peer.rounds.interface import BufferPart, ReducePart
+from peer.rounds.state import PartNorms
 from peer.simulate.memory_store import MemoryDisk
 from peer.simulate.model_keys import ModelKeys as ModelKeys  # tests sign with what this model signs with
 
@@ -77,15 +77,15 @@ class Ledger:
 
     def apply(self, me: str, update: Update, mine: list[bytes] | None, objects: dict[bytes, bytes]) -> None:
         """The outer step, and what the update means for the balance of `me`, who had offered the bytes `mine`."""
-        outcomes = settle(update, me, mine is not None)
+        outcomes = part_outcomes(update, me, mine is not None)
         for at, (part, what) in enumerate(zip(self.averaged(), outcomes, strict=True)):
             if update.parts[at] != VOID:
                 self.theta[part] += decoded(objects[update.parts[at]])
-            if what is Settlement.COUNTED:
+            if what is PartOutcome.COUNTED:
                 assert mine is not None
                 self.balance[part] -= decoded(mine[at])
                 self.counted[part] += decoded(mine[at])
-            elif what is Settlement.MISSED:
+            elif what is PartOutcome.MISSED:
                 kept = self.balance[part] * 3 // 4
                 self.discounted[part] += self.balance[part] - kept
                 self.balance[part] = kept
@@ -114,7 +114,7 @@ class IntegerDisk(MemoryDisk):
 
 @dataclass
 class IntegerSums:
-    """`peer.rounds.driver.Arithmetic` on integers."""
+    """`peer.rounds.driver.ReductionPort` on integers."""
 
     disk: IntegerDisk
     rng: Random
@@ -122,7 +122,7 @@ class IntegerSums:
     """So many different results for the same parts; 1 where they are audited."""
     parts: dict[tuple[object, str, int], tuple[tuple[bytes, ...], bytes]] = field(default_factory=dict)
 
-    def keep(self, effect: Keep) -> None:
+    def keep(self, effect: BufferPart) -> None:
         """One part of one member."""
         self.parts[effect.place, effect.sender, effect.part] = (effect.path, effect.payload)
 
@@ -130,14 +130,14 @@ class IntegerSums:
         """(Merkle path, bytes) of a part that is kept."""
         return self.parts.get((place, giver, part))
 
-    def measure(self, payload: bytes, direction: bytes, done: Callable[[Figures], None]) -> None:
+    def measure(self, payload: bytes, direction: bytes, done: Callable[[PartNorms], None]) -> None:
         """Of one integer."""
         value = decoded(payload)
         mean = self.disk.load(direction)
         last = None if mean is None else float(decoded(mean) // 16)
-        done(Figures(float(value) ** 2, value * (last or 0.0), None if last is None else last**2))
+        done(PartNorms(float(value) ** 2, value * (last or 0.0), None if last is None else last**2))
 
-    def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
+    def reduce(self, effect: ReducePart, done: Callable[[bytes], None]) -> None:
         """The sum, with noise in its lowest four bits."""
         total = sum(decoded(self.parts[effect.place, member, effect.part][1]) for member in effect.members)
         payload = encoded(total * 16 + self.rng.randrange(self.noise))

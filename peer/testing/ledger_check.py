@@ -21,13 +21,13 @@ from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.protocol.block import Block, Update
 from peer.protocol.layout import cut
-from peer.protocol.settlement import Settlement, settle
+from peer.protocol.settlement import PartOutcome, part_outcomes
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution
-from peer.store.run_directory import first_head, read_blocks, read_genesis, read_undone
-from peer.train.apply import Means, Move
+from peer.store.run_directory import genesis_head, read_blocks, read_genesis, read_undone
+from peer.train.apply import LayerUpdate, Means
 from peer.train.checkpoint import Checkpoint
-from peer.train.residual import Balance
+from peer.train.residual import Residual
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FILE = "books.safetensors"
 
 
-class BookedBalance(Balance):
+class BookedBalance(Residual):
     """A balance beside which double precision says what went in, and what was given up for its age."""
 
     def __init__(self, flat: Tensor) -> None:
@@ -46,10 +46,10 @@ class BookedBalance(Balance):
         self.discounted = torch.zeros(flat.numel(), dtype=torch.float64)
 
     @torch.no_grad()
-    def take_progress(self, part: slice, start: Tensor, now: Tensor) -> None:
+    def add_progress(self, part: slice, start: Tensor, now: Tensor) -> None:
         """Note it, and take it."""
         self.produced[part] += start.double() - now.double()
-        super().take_progress(part, start, now)
+        super().add_progress(part, start, now)
 
     @torch.no_grad()
     def aged(self, part: slice, gamma: float) -> None:
@@ -58,13 +58,13 @@ class BookedBalance(Balance):
         super().aged(part, gamma)
 
     @torch.no_grad()
-    def note(self, move: Move) -> None:
+    def note(self, move: LayerUpdate) -> None:
         """What a move is about to take of whole parts, tile by tile."""
         now = move.flat.new()
         for piece, outcome in zip(move.parts, move.outcomes, strict=True):
             part = slice(piece.start, piece.start + piece.size)
             self.produced[part] += move.start[part].double() - now[part].double()
-            if outcome is Settlement.MISSED:
+            if outcome is PartOutcome.MISSED:
                 self.discounted[part] += self.flat[part].double() * (1 - move.spec.round.gamma)
 
 
@@ -73,7 +73,7 @@ def keep_books(trainer: Trainer, directory: Path) -> None:
     balance = trainer._balance = trainer._ledger.balance = BookedBalance(trainer._balance.flat)
     take_checkpoint, begin_move = trainer.checkpoint, trainer._begin_move
 
-    def note_move(update: Update, mine: Contribution | None, means: Means) -> Move:
+    def note_move(update: Update, mine: Contribution | None, means: Means) -> LayerUpdate:
         move = begin_move(update, mine, means)
         balance.note(move)
         return move
@@ -106,7 +106,7 @@ def audit_books(directory: Path, spec: RunSpec, me: str) -> Audited:
     with safe_open(directory / FILE, "pt") as file:
         anchor = file.metadata()["anchor"]
         produced, discounted, owed = (file.get_tensor(name) for name in ("produced", "discounted", "balance"))
-    chain, heads = read_blocks(directory, first_head(read_genesis(directory)))
+    chain, heads = read_blocks(directory, genesis_head(read_genesis(directory)))
     at = next(number for number, head in enumerate(heads) if head.anchor.hex() == anchor)
     contributions = _Contributions(directory, spec, me)
     counted = contributions.sum_of(chain[:at])
@@ -133,13 +133,13 @@ class _Contributions:
         """What these blocks counted of it, in double precision. A contribution that is gone is an AssertionError."""
         total = torch.zeros(sum(self._layers), dtype=torch.float64)
         for block in blocks:
-            outcomes = settle(block.update, self._me, frozen=True)
-            if Settlement.COUNTED not in outcomes:
+            outcomes = part_outcomes(block.update, self._me, frozen=True)
+            if PartOutcome.COUNTED not in outcomes:
                 continue
             mine = Contribution.find(self._folder, block.update.parent, self._parts, self._codec)
             assert mine is not None, f"round {block.update.round} counted what {self._me} never offered"
             for number, (part, outcome) in enumerate(zip(self._parts, outcomes, strict=True)):
-                if outcome is Settlement.COUNTED:
+                if outcome is PartOutcome.COUNTED:
                     decoded = torch.from_numpy(self._codec.decode(mine.payload(number))[: part.size])
                     total[part.start : part.start + part.size] += decoded.double()
         return total

@@ -14,11 +14,11 @@ from dht.errors import BadInput
 from dht.streams.base import MakeFrame, OnFrame, Streams
 from peer.events import Event as Reported
 from peer.protocol import merkle
-from peer.protocol.block import Block, Pledge
+from peer.protocol.block import Block, ContributionHeader
 from peer.protocol.electorate import digest_of
 from peer.rounds.driver import Driver
-from peer.rounds.interface import Progressed
-from peer.rounds.state import Head
+from peer.rounds.interface import TrainingProgress
+from peer.rounds.state import ChainHead
 from peer.simulate.memory_network import MemoryNetwork
 from peer.simulate.simulated_peer import Crashed as Crashed  # who injects faults need not know where it is
 from peer.simulate.simulated_peer import Surroundings as AnySurroundings
@@ -41,10 +41,10 @@ class Surroundings(AnySurroundings, Protocol):
     def network(self) -> MemoryNetwork:
         """What carries frames."""
 
-    def committing(self, peer: LogicalPeer, block: Block, head: Head) -> None:
+    def committing(self, peer: LogicalPeer, block: Block, head: ChainHead) -> None:
         """The peer is about to append a block to its chain."""
 
-    def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: Head) -> None:
+    def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: ChainHead) -> None:
         """The peer is about to take these blocks off its chain and to stand at `head` again."""
 
     def donor(self, peer: LogicalPeer) -> IntegerDisk | None:
@@ -184,7 +184,7 @@ class LogicalPeer(SwarmPeer):
     def _half(self, anchor: bytes) -> None:
         if self.driver.state.head.anchor == anchor and self.driver.state.pledge is None:
             self._move()
-            self.driver.deliver(Progressed(self.world.now, 0.6))
+            self.driver.deliver(TrainingProgress(self.world.now, 0.6))
 
     def _move(self) -> None:
         for part in range(PARTS):
@@ -197,17 +197,17 @@ class LogicalPeer(SwarmPeer):
         """The last movement of the round."""
         self._move()
 
-    def _offer(self, anchor: bytes) -> Pledge:
+    def _offer(self, anchor: bytes) -> ContributionHeader:
         payloads = self.ledger.encoded_balance()
         root = merkle.root([digest_of(payload) for payload in payloads])
-        pledge = Pledge(self.name, anchor, root, tokens=100, steps=10, bandwidth_bps=0, leaving=False)
+        pledge = ContributionHeader(self.name, anchor, root, tokens=100, steps=10, bandwidth_bps=0, leaving=False)
         pledge = pledge.signed(self.driver.state.rules.keys)
         self.disk.save_contribution(pledge, payloads)
         self.world.offered(self, anchor, payloads)
         self._save()
         return pledge
 
-    def committed(self, block: Block, head: Head) -> None:
+    def committed(self, block: Block, head: ChainHead) -> None:
         """Told by the driver; the block is on disk."""
         self.entered("apply", block.update.round - 1)
         self._apply(block)
@@ -215,7 +215,7 @@ class LogicalPeer(SwarmPeer):
         self._save()
         self.later(APPLY_S, self._applied, head.anchor)
 
-    def undone(self, blocks: Sequence[Block], head: Head) -> None:
+    def undone(self, blocks: Sequence[Block], head: ChainHead) -> None:
         """Told by the driver: these blocks are off the chain, newest first; the peer stands at `head` again."""
         for block in blocks:
             self._undo(block)
@@ -272,10 +272,10 @@ class FusedStreams:
         self._peer.burn()
         self._unless_stalled(self._streams.send, to, frame)
 
-    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+    def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
         """Queue a frame that is made later."""
         self._peer.burn()
-        self._unless_stalled(self._streams.send_when_free, to, make_frame)
+        self._unless_stalled(self._streams.send_bulk, to, make_frame)
 
     def listen(self, on_frame: OnFrame) -> None:
         """Set the listener."""

@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from random import Random
 
-from peer.aggregation.aggregation_rules import PLAIN, Standards
+from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
 from peer.events import AlertRaised
 from peer.protocol.block import VOID, Block
 from peer.protocol.electorate import genesis_anchor, next_anchor
-from peer.protocol.messages import HeadSent
-from peer.rounds.state import Head, Rules
+from peer.protocol.messages import Heartbeat
+from peer.rounds.state import ChainHead, Rules
 from peer.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
 from peer.testing.integer_sums import MODEL, PART_BYTES, PARTS, IntegerDisk, Ledger, ModelKeys, averaged, decoded
 from peer.testing.memory_peer import LogicalPeer
@@ -33,18 +33,18 @@ class World:
 
     def __init__(
         self, seed: int, peers: int, link: LinkModel | None = None, *, takeover_s: float = 0.0,
-        audit: float = 0.0, judge: Standards = PLAIN, fragments: int = 1,
+        audit: float = 0.0, judge: AggregationRules = MEAN_ONLY, fragments: int = 1,
     ) -> None:  # fmt: skip
         self.takeover_s, self.audit, self.judge = takeover_s, audit, judge
         self.fragments = fragments
         self.rng = Random(seed)
         self.scheduler = Scheduler()
         self.network = MemoryNetwork(self.scheduler, Random(seed + 1), link)
-        self.board: dict[str, HeadSent] = {}
+        self.board: dict[str, Heartbeat] = {}
         """What newcomers read. It has no faults."""
         names = tuple(f"p{index}" for index in range(peers))
         anchor = genesis_anchor(RUN, names, b"")
-        self.genesis = Head(anchor=anchor, round=0, weight=0, electorate=tuple(sorted(names)), members=names)
+        self.genesis = ChainHead(anchor=anchor, round=0, weight=0, electorate=tuple(sorted(names)), members=names)
         self.updates: dict[bytes, set[bytes]] = defaultdict(set)
         """The updates that followed each anchor: one, or with takeover several."""
         self.firm: dict[bytes, bytes] = {}
@@ -108,7 +108,7 @@ class World:
         if self.on_phase is not None:
             self.on_phase(peer, phase, round)
 
-    def committing(self, peer: LogicalPeer, block: Block, head: Head) -> None:
+    def committing(self, peer: LogicalPeer, block: Block, head: ChainHead) -> None:
         """Never two firm updates for one anchor; everybody who commits one computes the same next anchor."""
         update, digest = block.update, block.update.digest
         self.updates[update.parent].add(digest)
@@ -133,7 +133,7 @@ class World:
         self.counts["rolled back"] += sum(map(block.update.rolled_back, range(len(block.update.parts))))
         self.counts["refused"] += sum(row.count(0) for row in block.update.weights)
 
-    def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: Head) -> None:
+    def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: ChainHead) -> None:
         """A fork is left: what the peer has committed is the branch that it goes back to."""
         assert self.takeover_s, f"{peer.name} undoes round {blocks[0].update.round} where nothing can fork"
         self.counts["undone"] += len(blocks)

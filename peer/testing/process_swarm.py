@@ -25,7 +25,7 @@ from typing import TypeVar
 import psutil
 
 from dht.identity import Identity
-from peer.events import AlertRaised, InviteIssued, Line, RoundCommitted, parse_line
+from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, parse_line
 from peer.protocol.electorate import coordinator
 from peer.spec import RunSpec, dump, from_mapping, read_text
 from peer.testing.child_process import BUSY, HANG_S, ORPHAN_S, Child, Printed, assert_no_orphans, processes_of
@@ -68,7 +68,7 @@ class _Peer:
     directory: Path
     id: str
     child: Child | None = None
-    lines: list[Line] = field(default_factory=list)
+    lines: list[EventLine] = field(default_factory=list)
     since: int = 0
     """How many lines it had printed when it was last started."""
     commits: dict[int, Committed] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class RealSwarm(Swarm):
         path = self._peers[peer].directory / "peer.log"
         return path.read_text() if path.exists() else ""
 
-    def lines(self, peer: int) -> list[Line]:
+    def lines(self, peer: int) -> list[EventLine]:
         """The event lines of the peer so far, in all its lives."""
         self._drain()
         return list(self._peers[peer].lines)
@@ -201,7 +201,7 @@ class RealSwarm(Swarm):
             lambda: any(round in peer.commits for peer in self._peers), within_s, f"nobody has committed round {round}"
         )
 
-    def wait_for(self, peer: int, wanted: Callable[[Line], bool], *, within_s: float = HANG_S) -> Line:
+    def wait_for(self, peer: int, wanted: Callable[[EventLine], bool], *, within_s: float = HANG_S) -> EventLine:
         """The first line that is `wanted`, of those that the peer printed since it was last started.
 
         Of a peer that is not live, those that it prints once it is back. Raises AssertionError if there
@@ -211,7 +211,7 @@ class RealSwarm(Swarm):
         victim = self._peers[peer]
         position = victim.since if victim.is_live else len(victim.lines)
 
-        def find() -> Line | None:
+        def find() -> EventLine | None:
             nonlocal position
             while position < len(victim.lines):
                 position += 1
@@ -448,7 +448,7 @@ class RealSwarm(Swarm):
             assert line is not None, happened.text
             self._on_line(happened.child, line)
 
-    def _on_line(self, child: Child, line: Line) -> None:
+    def _on_line(self, child: Child, line: EventLine) -> None:
         if isinstance(line.event, InviteIssued):
             self.invite = line.event.invite
         peer = next((peer for peer in self._peers if peer.child is child), None)

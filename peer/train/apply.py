@@ -19,12 +19,12 @@ from peer.codec.codec import TILE, Codec, tiles
 from peer.model.flat import FlatParameters, Values
 from peer.protocol.block import VOID, Update
 from peer.protocol.layout import Part
-from peer.protocol.settlement import Settlement
+from peer.protocol.settlement import PartOutcome
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution
-from peer.train.outer import momentum_at, step_tile
-from peer.train.outer_state import Anchor
-from peer.train.residual import Balance, interpolate
+from peer.train.outer import momentum_at, outer_kernel
+from peer.train.outer_state import OuterState
+from peer.train.residual import Residual, interpolate
 
 Means = Mapping[bytes, bytes]
 """Encoded means by digest."""
@@ -33,18 +33,18 @@ Read = Callable[[slice], Floats]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Move:
+class LayerUpdate:
     """An update, every byte of it in memory and checked, and what it changes."""
 
     spec: RunSpec
     update: Update
     means: Means
     mine: Contribution | None
-    outcomes: Sequence[Settlement]
+    outcomes: Sequence[PartOutcome]
     """By part."""
     parts: Sequence[Part]
-    anchor: Anchor
-    balance: Balance
+    anchor: OuterState
+    balance: Residual
     start: Tensor
     flat: FlatParameters
     own: float | None = None
@@ -61,12 +61,12 @@ class Move:
             self._apply_part(part, piece, layer)
         if not here:
             for where, values in layer:
-                self.balance.take_progress(where, self.start[where], values)
+                self.balance.add_progress(where, self.start[where], values)
             return
         self.flat.set_layer(number, layer)
 
     def _apply_part(self, part: int, piece: Part, layer: Values) -> None:
-        mean, mine, missed = self._mean(part), self._counted(part), self.outcomes[part] is Settlement.MISSED
+        mean, mine, missed = self._mean(part), self._counted(part), self.outcomes[part] is PartOutcome.MISSED
         outer, factor = self.spec.outer, momentum_at(self.spec, self.update.round - 1)
         gamma, rolled_back = np.float32(self.spec.round.gamma), self.update.rolled_back(part)
         numbered = [(where, values.numpy()) for where, values in layer]
@@ -78,7 +78,7 @@ class Move:
             theta, balance = theta_N[where], balance_N[where]
             if not rolled_back:
                 gradient = None if mean is None else mean(tile)
-                step_tile(theta, momentum_N[where], gradient, scratch, outer.learning_rate, factor)
+                outer_kernel(theta, momentum_N[where], gradient, scratch, outer.learning_rate, factor)
             if mine is not None:
                 balance -= mine(tile)
             elif missed:
@@ -104,7 +104,7 @@ class Move:
 
     def _counted(self, part: int) -> Read | None:
         """My contribution to this part, if it counts."""
-        if self.outcomes[part] is not Settlement.COUNTED:
+        if self.outcomes[part] is not PartOutcome.COUNTED:
             return None
         assert self.mine is not None
         return _reader(self._codec, self.mine.payload(part))

@@ -20,7 +20,7 @@ from peer.train.out_of_memory import is_out_of_memory
 MAIN = torch.device("cpu")
 
 
-class WholeSteps:
+class AtomicSteps:
     """Makes the steps of the optimizers of one model on one device."""
 
     def __init__(self, optimizers: Optimizers, device: torch.device) -> None:
@@ -32,9 +32,9 @@ class WholeSteps:
         return any(self._is_made(learning_rate, place) for place in self._places)
 
     def _is_made(self, learning_rate: float, place: torch.device) -> bool:
-        before: Before | None = None
+        before: Backup | None = None
         try:
-            before = Before(self._optimizers, place)
+            before = Backup(self._optimizers, place)
             self._optimizers.step(learning_rate)
         except RuntimeError as error:
             if not is_out_of_memory(error):
@@ -47,7 +47,7 @@ class WholeSteps:
         return False
 
 
-class Before:
+class Backup:
     """What the next step may leave half made, copied: of all members up to the last one that takes memory."""
 
     def __init__(self, optimizers: Optimizers, place: torch.device) -> None:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dht.errors import BadInput, MemoryFull
-from peer.autotune.cache import Fit
+from peer.autotune.cache import Tuned
 from peer.spec import RunSpec
-from peer.train.atomic import WholeSteps
+from peer.train.atomic import AtomicSteps
 from peer.train.learning_rate import learning_rate
-from peer.train.offload import Residence
+from peer.train.offload import Offload
 from peer.train.optimizers import Optimizers, make_optimizers, trained
 from peer.train.out_of_memory import is_out_of_memory
 
@@ -28,7 +28,7 @@ UNREAD = "unread"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class InnerStep:
     """What one inner step did."""
 
     loss: float
@@ -39,7 +39,7 @@ class Step:
 
 
 class Sequences(Protocol):
-    """Where training sequences come from; `peer.data.sampler.Batches` in a run."""
+    """Where training sequences come from; `peer.data.sampler.ShardSampler` in a run."""
 
     def next(self, sequences: int) -> Tensor:
         """Tokens (sequences, context + 1), int64."""
@@ -64,7 +64,7 @@ class MicroBatch:
         self._told(self.sequences)
 
 
-class InnerLoop:
+class SingleDevice:
     """Trains `model` in place, one optimizer step at a time. The optimizer's state lasts across rounds."""
 
     def __init__(
@@ -79,14 +79,14 @@ class InnerLoop:
         self._model, self._spec, self._batches, self._device = model, spec, batches, device
         self._optimizers = Optimizers(optimizer(model)) if optimizer else make_optimizers(model, spec, device)
         self._parameters = trained(model)
-        self._steps = WholeSteps(self._optimizers, device)
-        self.residence = Residence(model, self._optimizers, device)
+        self._steps = AtomicSteps(self._optimizers, device)
+        self.residence = Offload(model, self._optimizers, device)
         self._bfloat16 = uses_bfloat16(spec, device)
         self.micro = micro or MicroBatch(spec.inner.sequences)
         self._unread: list[Tensor] = []
         """Sequences that were read for a step that could not be made, the next one first."""
 
-    def step(self, round: int, step: float, stop: Callable[[], bool] = lambda: False) -> Step:
+    def step(self, round: int, step: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
         """Inner step `step` (from 0) of round `round`, see `learning_rate`: all micro-batches, clip, optimizer.
 
         Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all. Where a micro-batch or the
@@ -99,7 +99,7 @@ class InnerLoop:
             self._make_smaller()
         loss, sequences = made
         tokens = sequences * self._spec.model.context
-        return Step(loss=loss.item(), tokens=tokens, learning_rate=rate)
+        return InnerStep(loss=loss.item(), tokens=tokens, learning_rate=rate)
 
     def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[Tensor, int] | None:
         """A step: its loss, and how many sequences it was made of; None if it had no room.
@@ -208,7 +208,7 @@ def next_token_logits(model: nn.Module, tokens_BT: Tensor) -> Tensor:
     return logits_BTV
 
 
-def use_attention(model: nn.Module, fit: Fit | None) -> None:
+def use_attention(model: nn.Module, fit: Tuned | None) -> None:
     """Have the attention computed by the kernel that a dry run found fastest."""
     if fit is not None and fit.attention:
         choose: Callable[[str], None] = model.set_attn_implementation  # type: ignore[assignment]

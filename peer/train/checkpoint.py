@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dht.atomic_files import sync_folder, telling_full_disk
+from dht.atomic_files import raising_disk_full, sync_folder
 from dht.errors import DiskFull
 
 VERSION = 3
@@ -95,7 +95,7 @@ class Checkpoints:
         self._sweep()
         self._require_room(checkpoint.size_bytes)
         try:
-            with telling_full_disk(self.folder):
+            with raising_disk_full(self.folder):
                 _write_files(scratch, checkpoint)
                 scratch.rename(path)
                 sync_folder(self.folder)

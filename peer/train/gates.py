@@ -20,7 +20,7 @@ Enter = Callable[[Collection[int]], None]
 """Called with the layers that are about to be read."""
 
 
-class Gates:
+class LayerGates:
     """Hooks that call `enter` with the layers that the module behind them reads, in every forward pass.
 
     A layer's own module has one, such as a block, and so has every module that holds a trained parameter itself; of a

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from peer.model.flat import FlatParameters
-from peer.train.gates import Gates
-from peer.train.versions import Guard
+from peer.train.gates import LayerGates
+from peer.train.versions import BufferVersions
 
 MAX_WORKERS = 4
 """Layers in work at the same time, at most: the work is bound by memory."""
@@ -34,14 +34,14 @@ class Layerwise:
     def __init__(self, model: nn.Module, flat: FlatParameters, device: torch.device) -> None:
         self._device = device
         self._layers = range(len(flat.layers))
-        self.guard = Guard(len(self._layers))
+        self.guard = BufferVersions(len(self._layers))
         self._copies = _Copies(device)
         self._version = 0
         """Of the layers that the present forward pass reads."""
         self._running: Future[bytes] | None = None
         workers = min(MAX_WORKERS, torch.get_num_threads())
         self._executor = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="apply")
-        self.gates = Gates(model, flat, device, self._enter)
+        self.gates = LayerGates(model, flat, device, self._enter)
 
     @property
     def busy(self) -> bool:

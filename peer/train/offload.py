@@ -17,7 +17,7 @@ from peer.train.optimizers import Optimizers
 ASIDE = torch.device("cpu")
 
 
-class Residence:
+class Offload:
     """Of one model and its optimizers on one device. Whoever holds a parameter keeps holding it wherever it lies."""
 
     def __init__(self, model: nn.Module, optimizers: Optimizers, device: torch.device) -> None:

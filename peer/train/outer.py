@@ -33,10 +33,10 @@ def outer_step(theta: Tensor, momentum: Tensor, mean: Tensor | None, learning_ra
     for start in range(0, theta.numel(), CHUNK):
         part = slice(start, min(start + CHUNK, theta.numel()))
         gradient = None if gradients is None else gradients[part]
-        step_tile(parameters[part], velocities[part], gradient, scratch, learning_rate, factor)
+        outer_kernel(parameters[part], velocities[part], gradient, scratch, learning_rate, factor)
 
 
-def step_tile(
+def outer_kernel(
     theta: Floats, velocity: Floats, gradient: Floats | None, scratch: Floats, learning_rate: float, factor: float
 ) -> None:
     """`outer_step` of few elements; `scratch` holds at least as many and is overwritten."""

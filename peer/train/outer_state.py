@@ -22,7 +22,7 @@ Part = tuple[slice, Tensor | None]
 """A slice of the flat vector and its agreed mean; None for a void part, which is zero for everybody."""
 
 
-class Anchor:
+class OuterState:
     """Parameters θ and outer momentum m (flat float32 on the CPU), round number, and the committed data cursors."""
 
     def __init__(self, theta: Tensor, momentum: Tensor, round: int, cursors: Mapping[int, int]) -> None:
@@ -34,7 +34,7 @@ class Anchor:
         self.cursors = dict(cursors)
 
     @classmethod
-    def initial(cls, flat: Tensor) -> Anchor:
+    def initial(cls, flat: Tensor) -> OuterState:
         """Anchor 0 of a run whose first parameters are `flat`, which it keeps and changes in place."""
         return cls(flat, torch.zeros_like(flat), 0, {})
 
@@ -82,7 +82,7 @@ class Anchor:
         return state.digest()
 
 
-def advance(anchor: Anchor, update: Update, spec: RunSpec, layout: Sequence[Piece], load: LoadObject) -> None:
+def advance(anchor: OuterState, update: Update, spec: RunSpec, layout: Sequence[Piece], load: LoadObject) -> None:
     """Move `anchor` in place to the next one, as `update` decided; `load` gives the means that it names.
 
     `layout` are all parts of the model, of which the update averages one fragment.

@@ -14,15 +14,15 @@ from peer.protocol.electorate import next_anchor
 from peer.protocol.layout import cut
 from peer.spec import RunSpec
 from peer.store.objects import load_object
-from peer.store.run_directory import block_path, first_head, read_genesis, require_same_start, undone_path
+from peer.store.run_directory import block_path, genesis_head, read_genesis, require_same_start, undone_path
 from peer.store.snapshots import names
-from peer.train.outer_state import Anchor, advance
+from peer.train.outer_state import OuterState, advance
 from peer.train.snapshot_writer import become_snapshot
 
 log = logging.getLogger(__name__)
 
 
-def restore_at(directory: Path, spec: RunSpec, name: bytes, round: int) -> Anchor:
+def restore_at(directory: Path, spec: RunSpec, name: bytes, round: int) -> OuterState:
     """The anchor of this name and round, from the newest snapshot on the way to it or else the initial parameters.
 
     It may be on the chain on disk, or on a branch that was left meanwhile: the link goes on while this reads.
@@ -30,7 +30,7 @@ def restore_at(directory: Path, spec: RunSpec, name: bytes, round: int) -> Ancho
     """
     taken = set(names(directory))
     flat = FlatParameters(build(spec))
-    anchor = Anchor.initial(flat.new())
+    anchor = OuterState.initial(flat.new())
     way: list[Update] = []
     while round > 0 and not ((round, name) in taken and _is_at_snapshot(anchor, directory, round, name)):
         way.append(_update_that_made(directory, round, name))
@@ -38,14 +38,14 @@ def restore_at(directory: Path, spec: RunSpec, name: bytes, round: int) -> Ancho
     if round == 0:
         genesis = read_genesis(directory)
         require_same_start(genesis, anchor.state_digest())
-        assert name == first_head(genesis).anchor
+        assert name == genesis_head(genesis).anchor
     layout = cut([layer.size for layer in flat.layers], spec.codec.part_elements)
     for update in reversed(way):
         advance(anchor, update, spec, layout, partial(load_object, directory))
     return anchor
 
 
-def _is_at_snapshot(anchor: Anchor, directory: Path, round: int, name: bytes) -> bool:
+def _is_at_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes) -> bool:
     """Take over what this snapshot holds; False if it is damaged, and then nothing changed."""
     try:
         become_snapshot(anchor, directory, round, name)

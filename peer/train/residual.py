@@ -19,7 +19,7 @@ CHUNK = 1 << 16
 """Elements that are worked on at a time: what several operations go over stays in the processor's cache."""
 
 
-class Balance:
+class Residual:
     """A flat float32 vector on the CPU in the units of Δ; what this peer offers next."""
 
     def __init__(self, flat: Tensor) -> None:
@@ -28,12 +28,12 @@ class Balance:
         self.flat = flat
 
     @classmethod
-    def empty(cls, size: int) -> Balance:
+    def empty(cls, size: int) -> Residual:
         """The balance of a peer that has produced nothing."""
         return cls(torch.zeros(size, dtype=torch.float32))
 
     @torch.no_grad()
-    def take_progress(self, part: slice, start: Tensor, now: Tensor) -> None:
+    def add_progress(self, part: slice, start: Tensor, now: Tensor) -> None:
         """Add the progress of one part from `start` to `now`; then `start` is `now`."""
         mine, scratch = self.flat[part], torch.empty(min(CHUNK, now.numel()), dtype=torch.float32)
         for first in range(0, now.numel(), CHUNK):

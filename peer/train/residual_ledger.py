@@ -1,7 +1,7 @@
 """What becomes of a peer's own work when something is decided: what is counted goes, the rest stays owed.
 
-The balance says how much is owed, `Turns` of what age and how many tokens it is. What was offered lies on disk, one
-file per anchor: only with it in hand can an update be settled, taken back, or left behind.
+The balance says how much is owed, `FragmentSchedule` of what age and how many tokens it is. What was offered lies on
+disk, one file per anchor: only with it in hand can an update be settled, taken back, or left behind.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from peer.codec.codec import Codec
-from peer.lifecycle.fragments import Turns
+from peer.lifecycle.fragments import FragmentSchedule
 from peer.protocol.block import Update
-from peer.protocol.settlement import Settlement, settle
+from peer.protocol.settlement import PartOutcome, part_outcomes
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution
-from peer.train.residual import Balance
+from peer.train.residual import Residual
 
 
 @dataclass(frozen=True, kw_only=True)
-class Undone:
+class RewindResult:
     """In how many of the updates that were undone work of this peer was counted."""
 
     returned: int
@@ -32,10 +32,10 @@ class Undone:
     """It is not on this disk any more, so it is given up."""
 
 
-class Ledger:
+class ResidualLedger:
     """Of one peer in one run; its contributions lie in `folder`."""
 
-    def __init__(self, spec: RunSpec, me: str, folder: Path, balance: Balance, turns: Turns) -> None:
+    def __init__(self, spec: RunSpec, me: str, folder: Path, balance: Residual, turns: FragmentSchedule) -> None:
         self._me, self._folder = me, folder
         self._codec, self._gamma = Codec(spec.codec.wire), spec.round.gamma
         self.balance, self._turns = balance, turns
@@ -47,18 +47,18 @@ class Ledger:
             mine.check()
         return mine
 
-    def outcomes(self, update: Update, mine: Contribution | None) -> Sequence[Settlement]:
+    def outcomes(self, update: Update, mine: Contribution | None) -> Sequence[PartOutcome]:
         """What an update does to each part of what was offered."""
-        return settle(update, self._me, mine is not None)
+        return part_outcomes(update, self._me, mine is not None)
 
     def settle(self, update: Update, mine: Contribution | None) -> None:
         """An update was decided: what it counted is owed no more, and what it left out is discounted by age."""
         averaged, outcomes = update.round - 1, self.outcomes(update, mine)
         for part, (where, outcome) in enumerate(zip(self._turns.slices((averaged,)), outcomes, strict=True)):
-            if outcome is Settlement.COUNTED:
+            if outcome is PartOutcome.COUNTED:
                 assert mine is not None
                 self.balance.counted(where, self._decoded(mine, part, where))
-            elif outcome is Settlement.MISSED:
+            elif outcome is PartOutcome.MISSED:
                 self.balance.aged(where, self._gamma)
         if self.all_counted(outcomes):
             self._turns.work(averaged).age.counted()
@@ -71,17 +71,17 @@ class Ledger:
             age.counted()
         return age.staleness(self._turns.turn(averaged, update.round))
 
-    def all_counted(self, outcomes: Sequence[Settlement]) -> bool:
+    def all_counted(self, outcomes: Sequence[PartOutcome]) -> bool:
         """Whether nothing of what was offered is still owed."""
-        kept = Settlement.MISSED in outcomes and self._gamma > 0
-        return Settlement.UNTOUCHED not in outcomes and not kept
+        kept = PartOutcome.MISSED in outcomes and self._gamma > 0
+        return PartOutcome.UNTOUCHED not in outcomes and not kept
 
-    def unsettle(self, undone: Iterable[tuple[Update, Contribution | None]]) -> Undone:
+    def unsettle(self, undone: Iterable[tuple[Update, Contribution | None]]) -> RewindResult:
         """Owe again what these updates counted of this peer's contributions to them."""
         returned = lost = 0
         for update, mine in undone:
-            outcomes = settle(update, self._me, frozen=True)
-            counted = [part for part, outcome in enumerate(outcomes) if outcome is Settlement.COUNTED]
+            outcomes = part_outcomes(update, self._me, frozen=True)
+            counted = [part for part, outcome in enumerate(outcomes) if outcome is PartOutcome.COUNTED]
             if not counted:
                 continue
             if mine is None:
@@ -92,7 +92,7 @@ class Ledger:
             slices = self._turns.slices((update.round - 1,))
             for part in counted:
                 self.balance.returned(slices[part], self._decoded(mine, part, slices[part]))
-        return Undone(returned=returned, lost=lost)
+        return RewindResult(returned=returned, lost=lost)
 
     def leave_behind(self, mine: Contribution, round: int) -> float:
         """What was offered at this round may have been counted, and is owed no more. Returns its squared norm."""

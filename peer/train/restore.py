@@ -12,13 +12,13 @@ from dht.records import Genesis
 from peer.model.flat import FlatParameters
 from peer.protocol.block import Update
 from peer.protocol.layout import cut
-from peer.rounds.state import Head
+from peer.rounds.state import ChainHead
 from peer.spec import RunSpec
 from peer.store.objects import load_object
-from peer.store.run_directory import first_head, read_blocks, read_genesis, require_same_start
+from peer.store.run_directory import genesis_head, read_blocks, read_genesis, require_same_start
 from peer.store.snapshots import names
 from peer.train.checkpoint import newest
-from peer.train.outer_state import Anchor, advance
+from peer.train.outer_state import OuterState, advance
 from peer.train.snapshot_writer import become_snapshot
 
 log = logging.getLogger(__name__)
@@ -30,10 +30,10 @@ class Chain:
 
     directory: Path
     genesis: Genesis
-    base: Head
+    base: ChainHead
     """Of round 0, unless what came before is not on this disk."""
     updates: tuple[Update, ...]
-    head: Head
+    head: ChainHead
 
 
 def read_chain(directory: Path, spec: RunSpec) -> Chain:
@@ -41,19 +41,19 @@ def read_chain(directory: Path, spec: RunSpec) -> Chain:
     genesis = read_genesis(directory)
     if genesis.run != spec.digest():
         raise RunMismatch(f"{directory / 'spec.toml'} is not the spec of the run whose chain lies beside it")
-    blocks, heads = read_blocks(directory, first_head(genesis))
+    blocks, heads = read_blocks(directory, genesis_head(genesis))
     updates = tuple(block.update for block in blocks)
     return Chain(directory=directory, genesis=genesis, base=heads[0], updates=updates, head=heads[-1])
 
 
-def restore_anchor(chain: Chain, spec: RunSpec, initial: FlatParameters) -> Anchor:
+def restore_anchor(chain: Chain, spec: RunSpec, initial: FlatParameters) -> OuterState:
     """The anchor at the head of `chain`, by making the outer steps since the newest checkpoint or snapshot again.
 
     Without one they are made from the run's `initial` parameters on.
 
     Raises RunMismatch if the run began with others, BadInput if bytes on disk are missing or damaged.
     """
-    anchor = Anchor.initial(initial.new())
+    anchor = OuterState.initial(initial.new())
     require_same_start(chain.genesis, anchor.state_digest())
     layout = cut([layer.size for layer in initial.layers], spec.codec.part_elements)
     _start_late(anchor, chain)
@@ -67,7 +67,7 @@ def restore_anchor(chain: Chain, spec: RunSpec, initial: FlatParameters) -> Anch
     return anchor
 
 
-def _start_late(anchor: Anchor, chain: Chain) -> None:
+def _start_late(anchor: OuterState, chain: Chain) -> None:
     """Be at the newest checkpoint or snapshot that is on the chain, if there is any."""
     rounds = {chain.head.anchor: chain.head.round} | {update.parent: update.round - 1 for update in chain.updates}
     found = newest(chain.directory / "checkpoints", chain.genesis.run.hex(), None, _log_unused)

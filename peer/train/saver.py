@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 from dht.errors import DiskFull
 from peer.events import CheckpointWritten
 from peer.host.measurements import available_bytes
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 
 if TYPE_CHECKING:
     from peer.train.checkpoint import Checkpoint, Checkpoints
-    from peer.train.outer_state import Anchor
-    from peer.train.snapshot_writer import Snapshotter
+    from peer.train.outer_state import OuterState
+    from peer.train.snapshot_writer import SnapshotWriter
 
 SPARE = 3
 """A checkpoint is copied and written beside training where so many times its size is available in memory; else training
 waits until it is written."""
 
 
-class Keeper:
+class CheckpointSaver:
     """Writes checkpoints and snapshots, and says what came of it."""
 
-    def __init__(self, checkpoints: Checkpoints, snapshotter: Snapshotter, session: Session) -> None:
+    def __init__(self, checkpoints: Checkpoints, snapshotter: SnapshotWriter, session: Reporter) -> None:
         self._checkpoints, self._snapshotter, self._session = checkpoints, snapshotter, session
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: tuple[Checkpoint, Future[Path]] | None = None
@@ -58,7 +58,7 @@ class Keeper:
         if self._writing is not None and self._writing[1].done():
             self._finish_checkpoint()
 
-    def start_snapshot(self, anchor: Anchor, name: bytes, state: bytes) -> None:
+    def start_snapshot(self, anchor: OuterState, name: bytes, state: bytes) -> None:
         """Write a snapshot of this anchor if it is time. It must not change before `finish_snapshot`."""
         if self._snapshotter.due(anchor.round):
             self._snapshotter.start(anchor, name, state)

@@ -12,8 +12,8 @@ import torch
 from dht.errors import BadInput, HomefiresError
 from peer.spec import RunSpec
 from peer.store import snapshots
-from peer.store.run_directory import first_head, read_base_at, read_genesis
-from peer.train.outer_state import Anchor
+from peer.store.run_directory import genesis_head, read_base_at, read_genesis
+from peer.train.outer_state import OuterState
 
 SHARE = 0.05
 """Writing takes at most this share of the time, however slow the disk is."""
@@ -22,7 +22,7 @@ PACE_ROUNDS = 8
 MOST_ROUNDS = 1 << 16
 
 
-class Snapshotter:
+class SnapshotWriter:
     """Writes a snapshot every `snapshot_rounds` rounds in a thread. The anchor must not change before `wait`."""
 
     def __init__(self, directory: Path, spec: RunSpec) -> None:
@@ -49,7 +49,7 @@ class Snapshotter:
             every *= 2
         return round > 0 and round % every == 0
 
-    def start(self, anchor: Anchor, name: bytes, state: bytes) -> None:
+    def start(self, anchor: OuterState, name: bytes, state: bytes) -> None:
         """Begin to write the snapshot of `anchor`; `name` is the chain's, `state` its digest."""
         assert self._writing is None, "the one before is waited for"
         self._writing = self._executor.submit(self._write, anchor, name, state)
@@ -65,10 +65,10 @@ class Snapshotter:
             return str(error)
         return ""
 
-    def _write(self, anchor: Anchor, name: bytes, state: bytes) -> None:
+    def _write(self, anchor: OuterState, name: bytes, state: bytes) -> None:
         began_at = time.monotonic()
         try:
-            genesis = first_head(read_genesis(self._directory))
+            genesis = genesis_head(read_genesis(self._directory))
             base = read_base_at(self._directory, genesis, name, anchor.round, self._spec.round.keep_rounds + 1)
             snapshots.write(
                 self._directory, anchor.theta.numpy(), anchor.momentum.numpy(), run=self._spec.digest(), base=base,
@@ -78,15 +78,15 @@ class Snapshotter:
             self._cost_s = time.monotonic() - began_at
 
 
-def read_anchor(directory: Path, round: int, name: bytes) -> Anchor:
+def read_anchor(directory: Path, round: int, name: bytes) -> OuterState:
     """The anchor that the snapshot of this round and name holds. Raises BadInput if that is damaged."""
     path = snapshots.path_of(directory, round, name)
     manifest = snapshots.read_manifest(path)
     theta, momentum = snapshots.read_vectors(path, manifest)
-    return Anchor(torch.from_numpy(theta), torch.from_numpy(momentum), round, dict(manifest.cursors))
+    return OuterState(torch.from_numpy(theta), torch.from_numpy(momentum), round, dict(manifest.cursors))
 
 
-def become_snapshot(anchor: Anchor, directory: Path, round: int, name: bytes) -> None:
+def become_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes) -> None:
     """Be what the snapshot of this round and name holds. Raises BadInput if that is damaged, or of another model."""
     found = read_anchor(directory, round, name)
     if found.theta.shape != anchor.theta.shape:

@@ -17,37 +17,37 @@ import torch
 from torch import Tensor
 
 from dht.errors import BadSpec, DiskFull
-from peer.autotune.cache import Fit, room_for
+from peer.autotune.cache import Tuned, room_for
 from peer.codec.codec import Codec
 from peer.data.open_source import held_out, open_source
-from peer.data.sampler import Batches
-from peer.lifecycle.fragments import Turns
-from peer.lifecycle.staleness import Age
+from peer.data.sampler import ShardSampler
+from peer.lifecycle.fragments import FragmentSchedule
+from peer.lifecycle.staleness import Staleness
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.protocol.block import VOID, Update
 from peer.protocol.layout import cut
 from peer.spec import RunSpec
-from peer.store.contributions import Contribution, Effort, is_written, keep_newest, write_contribution
-from peer.train.apply import Means, Move
-from peer.train.backend import InnerLoop, MicroBatch, Step, use_attention
+from peer.store.contributions import Contribution, WorkStats, is_written, prune_contributions, write_contribution
+from peer.train.apply import LayerUpdate, Means
+from peer.train.backend import InnerStep, MicroBatch, SingleDevice, use_attention
 from peer.train.checkpoint import VERSION, Checkpoint
 from peer.train.evaluation import SEQUENCES, Stopped, held_out_loss
 from peer.train.layerwise import Layerwise
 from peer.train.offload import return_memory
 from peer.train.out_of_memory import is_out_of_memory
-from peer.train.outer_state import Anchor, LoadObject, advance
+from peer.train.outer_state import LoadObject, OuterState, advance
 from peer.train.random_state import generator_states, set_generator_states
-from peer.train.residual import Balance, start_from
-from peer.train.residual_ledger import Ledger, Undone
+from peer.train.residual import Residual, start_from
+from peer.train.residual_ledger import ResidualLedger, RewindResult
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Freeze:
     """A contribution that is being written, and what its trainer counted as its own before."""
 
-    effort: Effort
-    age: Age
+    effort: WorkStats
+    age: Staleness
     step_in_round: int
     written: Future[None]
 
@@ -56,7 +56,7 @@ class Trainer:
     """Model, data, inner optimizer, anchor and balance of one peer in one run."""
 
     def __init__(
-        self, spec: RunSpec, me: str, folder: Path, device: torch.device, fit: Fit | None = None,
+        self, spec: RunSpec, me: str, folder: Path, device: torch.device, fit: Tuned | None = None,
         told_smaller: Callable[[int], None] = lambda sequences: None,
     ) -> None:  # fmt: skip
         self.spec, self.me, self.device = spec, me, device
@@ -73,16 +73,16 @@ class Trainer:
         self.parts = cut(self.layer_sizes, spec.codec.part_elements)
         """Of the whole model."""
         try:
-            self.turns = Turns(self.parts, spec.round.fragments)
+            self.turns = FragmentSchedule(self.parts, spec.round.fragments)
         except ValueError as error:
             raise BadSpec(f"round.fragments is {spec.round.fragments}: {error}") from error
-        self.anchor = Anchor.initial(self._flat.new())
-        self._balance = Balance.empty(self._flat.size)
-        self._ledger = Ledger(spec, me, folder, self._balance, self.turns)
+        self.anchor = OuterState.initial(self._flat.new())
+        self._balance = Residual.empty(self._flat.size)
+        self._ledger = ResidualLedger(spec, me, folder, self._balance, self.turns)
         self._start = self.anchor.theta.clone()
-        self._batches = Batches(self._source, spec, me, (me,), {})
+        self._batches = ShardSampler(self._source, spec, me, (me,), {})
         self._micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
-        self._inner = InnerLoop(self._model, spec, self._batches, device, micro=self._micro)
+        self._inner = SingleDevice(self._model, spec, self._batches, device, micro=self._micro)
         waits = spec.round.overlap == "none"
         self._layerwise = None if waits else Layerwise(self._model, self._flat, device)
         self._held_out: Tensor | None = None
@@ -127,7 +127,7 @@ class Trainer:
         """Take my shards among the members of the last update, and me. Said twice in a round it changes nothing."""
         self._batches.reassign(sorted({*members, self.me}), self.anchor.cursors)
 
-    def train_step(self, stop: Callable[[], bool] = lambda: False, position: float | None = None) -> Step:
+    def train_step(self, stop: Callable[[], bool] = lambda: False, position: float | None = None) -> InnerStep:
         """One inner step; one with fewer micro-batches if `stop` says so after one of them.
 
         `position` says where between step 0 and step H of the round its learning rate is taken, if the round's pace
@@ -153,10 +153,10 @@ class Trainer:
         A peer that stood here before others' branch won, and has come back, offers again what it offered then.
         Raises DiskFull, and then it may be tried again.
         """
-        self.begin_freeze(anchor)
-        self.finish_freeze()
+        self.begin_submit(anchor)
+        self.finish_submit()
 
-    def begin_freeze(self, anchor: bytes, announce: Callable[[], None] = lambda: None) -> None:
+    def begin_submit(self, anchor: bytes, announce: Callable[[], None] = lambda: None) -> None:
         """`freeze`, but encoding and writing go on beside the next inner steps: they do not change the balance.
 
         `announce` is called when all is on disk, by the thread that wrote it, and not at all without room.
@@ -179,10 +179,10 @@ class Trainer:
 
     @property
     def is_frozen_on_disk(self) -> bool:
-        """Whether `finish_freeze` would not wait."""
+        """Whether `finish_submit` would not wait."""
         return self._freezing is None or self._freezing.written.done()
 
-    def finish_freeze(self) -> None:
+    def finish_submit(self) -> None:
         """Wait until what is offered is on disk. Raises DiskFull, and then nothing is offered and nothing is lost."""
         if self._freezing is None:
             return
@@ -207,22 +207,22 @@ class Trainer:
     def _wait_for_contribution(self) -> None:
         """Before the balance changes. Without room on the disk nothing is offered."""
         with suppress(DiskFull):
-            self.finish_freeze()
+            self.finish_submit()
 
     def _offer(self, anchor: bytes) -> None:
         self._offered = anchor
         if self.streams:
             self.step_in_round = 0
 
-    def _write_and_announce(self, anchor: bytes, effort: Effort, announce: Callable[[], None]) -> None:
+    def _write_and_announce(self, anchor: bytes, effort: WorkStats, announce: Callable[[], None]) -> None:
         self._write_contribution(anchor, effort)
         announce()
 
-    def _write_contribution(self, anchor: bytes, effort: Effort) -> None:
+    def _write_contribution(self, anchor: bytes, effort: WorkStats) -> None:
         parts = self.turns.parts(self.anchor.round)
         write_contribution(self._folder, anchor, self._balance.flat.numpy(), parts, self._codec, effort)
         # Of two branches, since a peer may change over to the other one and back.
-        keep_newest(self._folder, 2 * self.spec.round.keep_rounds, anchor)
+        prune_contributions(self._folder, 2 * self.spec.round.keep_rounds, anchor)
 
     def apply(self, update: Update, load: LoadObject) -> float:
         """Move to the next anchor: the outer step on the agreed bytes, the balance less what was counted.
@@ -266,10 +266,10 @@ class Trainer:
         mine = self._ledger.find(update.parent, self.anchor.round)
         return mine, {name: load(name) for name in update.parts if name != VOID}
 
-    def _begin_move(self, update: Update, mine: Contribution | None, means: Means) -> Move:
+    def _begin_move(self, update: Update, mine: Contribution | None, means: Means) -> LayerUpdate:
         """Stand at the next anchor, but for what its layers hold."""
         averaged, outcomes = self.anchor.round, self._ledger.outcomes(update, mine)
-        move = Move(
+        move = LayerUpdate(
             spec=self.spec, update=update, means=means, mine=mine, outcomes=outcomes, parts=self.turns.parts(averaged),
             anchor=self.anchor, balance=self._balance, start=self._start, flat=self._flat, own=self._interpolates,
         )  # fmt: skip
@@ -328,7 +328,7 @@ class Trainer:
             return None
         return table.alpha
 
-    def undo(self, updates: Sequence[Update], restored: Anchor) -> Undone:
+    def undo(self, updates: Sequence[Update], restored: OuterState) -> RewindResult:
         """Stand at the earlier anchor `restored` again: these updates, newest first, no longer count.
 
         What they counted of this peer's own work is owed again; what they discounted is not given back. Raises
@@ -347,7 +347,7 @@ class Trainer:
         self._start_from_anchor(update.round - 1 for update in updates)
         return done
 
-    def jump(self, name: bytes, restored: Anchor) -> float:
+    def jump(self, name: bytes, restored: OuterState) -> float:
         """Stand at the anchor `restored`, to which no way is known from where this peer stands: its work goes along.
 
         Only what it offered for `name`, where it stands, stays behind: updates that nobody can show may
@@ -441,13 +441,13 @@ class Trainer:
             self._flat.copy_from(local)
         return loss, self._held_out[:, 1:].numel()
 
-    def leave_device(self) -> None:
-        """Give a GPU's memory to others until `take_device`; the bits stay as they are."""
+    def offload_model(self) -> None:
+        """Give a GPU's memory to others until `reload_model`; the bits stay as they are."""
         if self.device.type == "cuda":
             self._wait_for_layers()
             self._inner.residence.leave()
 
-    def take_device(self) -> bool:
+    def reload_model(self) -> bool:
         """Whether model and optimizer are on the device (again); False while others use its memory."""
         if not self._inner.residence.is_aside:
             return True
@@ -463,7 +463,7 @@ class Trainer:
 
     def _collect_progress(self) -> None:
         for where, now in self._flat.each():
-            self._balance.take_progress(where, self._start[where], now)
+            self._balance.add_progress(where, self._start[where], now)
 
     def _give_up_if_too_old(self) -> float:
         """Work beyond the age limit would count nothing; what came after the freeze is younger. Returns its norm."""

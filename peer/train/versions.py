@@ -16,7 +16,7 @@ class StaleVersion(AssertionError):
     """Somebody reads or writes at a version that the buffers have left."""
 
 
-class Guard:
+class BufferVersions:
     """Lets readers and one producer share numbered buffers, which go from version to version together.
 
     The producer calls `begin`, fills the buffers in any order and calls `publish` for each once it is full; for

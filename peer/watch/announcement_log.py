@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from dht.records import Head
+from dht.records import PeerRecord
 from peer.events import ReportReceived
 
 PEERS_MOST = 256
@@ -17,18 +17,18 @@ AGAIN_S = 30.0
 """Who says the same for this long is told of again: it is still there."""
 
 
-class Hearsay:
+class AnnouncementLog:
     """The board's HEADs, which are signed by those of whom they speak, as they were read last."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.heads: Mapping[str, Head] = {}
+        self.heads: Mapping[str, PeerRecord] = {}
         self._clock = clock
         self._stood: dict[str, dict[bytes, bytes]] = {}
         """By peer: at which anchors it stood, the newest last, and the hash of its bits there."""
         self._told: dict[str, tuple[ReportReceived, float]] = {}
         """By peer: what was told of it, and when."""
 
-    def news(self, heads: Mapping[str, Head]) -> list[ReportReceived]:
+    def news(self, heads: Mapping[str, PeerRecord]) -> list[ReportReceived]:
         """Take in what the board says now; returns what is not as it was, and now and then what still is."""
         now = self._clock()
         heard_first = sorted(heads, key=lambda peer: (peer not in self.heads, peer))
@@ -50,14 +50,14 @@ class Hearsay:
         return said.most_common(1)[0][0] if said else b""
 
 
-def _noted(stood: Mapping[bytes, bytes], head: Head) -> dict[bytes, bytes]:
+def _noted(stood: Mapping[bytes, bytes], head: PeerRecord) -> dict[bytes, bytes]:
     if not head.anchor or not head.state:
         return dict(stood)
     others = {anchor: state for anchor, state in stood.items() if anchor != head.anchor}
     return dict(list({**others, head.anchor: head.state}.items())[-ANCHORS_MOST:])
 
 
-def _report(peer: str, head: Head) -> ReportReceived:
+def _report(peer: str, head: PeerRecord) -> ReportReceived:
     began = bool(head.anchor)  # before the first round a peer waits for the organiser, ready for nothing
     return ReportReceived(
         about=peer, round=max(0, head.round), ready=head.ready and began, tokens=head.tokens, steps=head.steps,

@@ -15,17 +15,17 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
-from dht.atomic_files import sync_folder, telling_full_disk, write_whole
+from dht.atomic_files import raising_disk_full, sync_folder, write_atomic
 from dht.errors import BadInput, DiskFull, Unreachable
 from peer.events import AlertRaised, CheckpointWritten, Event
 from peer.protocol.block import Block
 from peer.protocol.electorate import next_anchor
-from peer.rounds.state import Head, Step
+from peer.rounds.state import ChainEntry, ChainHead
 from peer.store import snapshots
-from peer.store.run_directory import Base, base_path, block_path, pointer_bytes
-from peer.store.snapshots import Manifest
-from peer.sync.blob_download import Download, fetch_manifest
-from peer.sync.chain_status import Asker, choose, survey
+from peer.store.run_directory import ChainBase, base_path, block_path, pointer_bytes
+from peer.store.snapshots import SnapshotManifest
+from peer.sync.blob_download import BlobDownload, fetch_manifest
+from peer.sync.chain_status import Asker, choose_snapshot, query_status
 
 PREFIX = "round-"
 NEXT = "next"
@@ -67,9 +67,15 @@ class Archive:
     """The folder where checkpoints are kept."""
 
     def __init__(
-        self, folder: Path, asker: Asker, agreement: Agreement, first: Head, retention: Retention, executor: Executor,
+        self,
+        folder: Path,
+        asker: Asker,
+        agreement: Agreement,
+        first: ChainHead,
+        retention: Retention,
+        executor: Executor,
         say: Callable[[Event], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._folder, self._asker, self._agreement, self._first = folder, asker, agreement, first
         self._retention, self._executor, self._say = retention, executor, say
         self._refused: frozenset[bytes] = frozenset()
@@ -80,7 +86,7 @@ class Archive:
         names = (path.name.removeprefix(PREFIX) for path in self._folder.glob(f"{PREFIX}*"))
         return sorted(int(name) for name in names if name.isdecimal())
 
-    async def look(self, steps: Sequence[Step], peers: Iterable[str], state_of: Callable[[bytes], bytes]) -> bool:
+    async def look(self, steps: Sequence[ChainEntry], peers: Iterable[str], state_of: Callable[[bytes], bytes]) -> bool:
         """Take the newest snapshot that peers offer if it is of one of these checked rounds and newer than all here.
 
         Whether one was taken. What stands against it is told once, and tried again at the next look.
@@ -91,8 +97,10 @@ class Archive:
             self._warn(f"no checkpoint was kept: {error}")
             return False
 
-    async def _take(self, steps: Sequence[Step], peers: Iterable[str], state_of: Callable[[bytes], bytes]) -> bool:
-        choice = choose(await survey(self._asker, peers, ()), self._refused)
+    async def _take(
+        self, steps: Sequence[ChainEntry], peers: Iterable[str], state_of: Callable[[bytes], bytes]
+    ) -> bool:
+        choice = choose_snapshot(await query_status(self._asker, peers, ()), self._refused)
         if choice is None or choice.offer.round <= max(self.rounds(), default=0):
             return False
         made = [next_anchor(step.block.update.parent, step.block.update.digest) for step in steps]
@@ -109,25 +117,25 @@ class Archive:
         self._publish(manifest, checked)
         return True
 
-    async def _fetch(self, manifest: Manifest, donors: tuple[str, ...], digest: bytes) -> None:
+    async def _fetch(self, manifest: SnapshotManifest, donors: tuple[str, ...], digest: bytes) -> None:
         scratch = self._folder / NEXT
-        with telling_full_disk(self._folder):
+        with raising_disk_full(self._folder):
             (scratch / snapshots.FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
         for whole in (scratch / snapshots.FOLDER).glob("*-*"):
             if not whole.name.startswith(manifest.name):
                 shutil.rmtree(whole)
         try:
-            await Download(scratch, self._asker, manifest, donors, self._executor, self._say).run()
+            await BlobDownload(scratch, self._asker, manifest, donors, self._executor, self._say).run()
         except BadInput:
             self._refused |= {digest}
             raise
 
-    def _publish(self, manifest: Manifest, checked: Sequence[Step]) -> None:
+    def _publish(self, manifest: SnapshotManifest, checked: Sequence[ChainEntry]) -> None:
         """Make a run directory of it, under its name at last, and drop what is kept no longer."""
         scratch, path = self._folder / NEXT, self._folder / f"{PREFIX}{manifest.round:08d}"
-        with telling_full_disk(self._folder):
-            write_whole(scratch / "spec.toml", self._agreement.spec)
-            write_whole(scratch / "genesis", self._agreement.genesis)
+        with raising_disk_full(self._folder):
+            write_atomic(scratch / "spec.toml", self._agreement.spec)
+            write_atomic(scratch / "genesis", self._agreement.genesis)
             base, blocks = _chain(manifest, self._first, checked)
             _write_chain(scratch, base, manifest.base.head, blocks)
             scratch.rename(path)
@@ -145,7 +153,9 @@ class Archive:
             self._say(AlertRaised(level="warning", code=CODE, text=text))
 
 
-def _chain(manifest: Manifest, first: Head, checked: Sequence[Step]) -> tuple[Base, list[Block]]:
+def _chain(
+    manifest: SnapshotManifest, first: ChainHead, checked: Sequence[ChainEntry]
+) -> tuple[ChainBase, list[Block]]:
     """Where the blocks of a kept folder begin, and those blocks: as many certificates as were checked.
 
     The base needs the update that led to it, of which the manifest has as many as a fork may undo.
@@ -153,17 +163,17 @@ def _chain(manifest: Manifest, first: Head, checked: Sequence[Step]) -> tuple[Ba
     for step in checked:
         before = [update for update in manifest.base.before if update.round <= step.before.round]
         if step.before == first or before:
-            base = Base(head=first) if step.before == first else Base.after(before)
+            base = ChainBase(head=first) if step.before == first else ChainBase.after(before)
             return base, [later.block for later in checked if later.before.round >= step.before.round]
     return manifest.base, []
 
 
-def _write_chain(directory: Path, base: Base, head: Head, blocks: Sequence[Block]) -> None:
+def _write_chain(directory: Path, base: ChainBase, head: ChainHead, blocks: Sequence[Block]) -> None:
     (directory / "chain").mkdir(exist_ok=True)
     for path in (directory / "chain").iterdir():
         path.unlink()
     for block in blocks:
-        write_whole(block_path(directory, block.update.round), block.to_bytes())
+        write_atomic(block_path(directory, block.update.round), block.to_bytes())
     if base.before:
-        write_whole(base_path(directory, base.head.anchor), base.to_bytes())
-    write_whole(directory / "HEAD", pointer_bytes(head, base))
+        write_atomic(base_path(directory, base.head.anchor), base.to_bytes())
+    write_atomic(directory / "HEAD", pointer_bytes(head, base))

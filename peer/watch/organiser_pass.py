@@ -11,12 +11,12 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from dht.access import Roster
-from dht.admission import admit
+from dht.access import AccessList
+from dht.admission import issue_admission
 from dht.errors import Unreachable
 from dht.identity import Identity
 from dht.node import Node
-from dht.records import Head, Malformed
+from dht.records import Malformed, PeerRecord
 from peer.link.gatekeeper import ADMISSION
 
 GUEST = "guest"
@@ -27,16 +27,16 @@ SHOW_S = 60.0
 ASK_S = 5.0
 
 
-class Pass:
+class OrganiserPass:
     """The admission of a watcher, signed anew whenever somebody asks for it; and whom else the organiser has let in."""
 
     def __init__(self, node: Node, organiser: Identity, run: bytes) -> None:
         self._node, self._organiser, self._run = node, organiser, run
-        self._roster = Roster(run, organiser.peer_id, asks_admission=True)
+        self._roster = AccessList(run, organiser.peer_id, asks_admission=True)
         node.serve(ADMISSION, self._signed)
 
     def _signed(self) -> bytes:
-        return admit(self._organiser, self._run, self._node.peer_id, time.time() + LASTS_S).to_bytes()
+        return issue_admission(self._organiser, self._run, self._node.peer_id, time.time() + LASTS_S).to_bytes()
 
     async def keep(self) -> None:
         """Show it to the organiser's node again and again."""
@@ -49,7 +49,7 @@ class Pass:
         with suppress(Unreachable):
             await self._node.ask(self._organiser.peer_id, GUEST, ASK_S, request=self._signed())
 
-    def let_in(self, heads: Mapping[str, Head]) -> dict[str, Head]:
+    def let_in(self, heads: Mapping[str, PeerRecord]) -> dict[str, PeerRecord]:
         """Of what is said on the board, where anybody can write, what members of the run say."""
         for peer, head in heads.items():
             with suppress(Malformed):

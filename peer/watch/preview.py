@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import BadInput
-from dht.fingerprint import words
+from dht.fingerprint import fingerprint_words
 from dht.identity import Identity
 from dht.invite import Invite, parse
 from dht.node import NetworkConfig, open_node
 from dht.reach.addresses import are_loopback
-from dht.reach.peer_store import Remembered
+from dht.reach.peer_store import PeerStore
 from peer import spec as specs
 from peer.doctor.needs import needs_of
 from peer.plan.coefficients import shipped
 from peer.plan.model_shape import shape_of
-from peer.plan.peer_set import HOME_FLOPS, MAX_MEMBERS, Machine, alike
+from peer.plan.peer_set import HOME_FLOPS, MAX_MEMBERS, Machine, uniform_peers
 from peer.plan.round_cost import predict
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
@@ -52,7 +52,7 @@ def main(text: str, peers: Sequence[str]) -> int:
 
 async def fetch(invite: Invite, peers: Sequence[str], folder: Path) -> RunSpec:
     """The spec, from a node of the invite or one of these; `folder` is for a key and sockets. Raises Unreachable."""
-    Remembered(folder / "peers.json").note_named(peers)
+    PeerStore(folder / "peers.json").note_named(peers)
     Identity.load_or_create(folder / "identity.key")
     config = NetworkConfig(
         run=invite.spec_hash, identity_path=folder / "identity.key", socket_folder=folder / "run", listen=(),
@@ -67,7 +67,7 @@ def facts(invite: Invite, spec: RunSpec, power_w: float | None) -> dict[str, Any
     """All that a consent screen says, numbers as numbers. `power_w`: what the GPU may draw, None without one."""
     needs = needs_of(spec, PeerSettings().chain_bytes)
     return {
-        "v": 1, "run": invite.run, "organiser": invite.organiser, "fingerprint": words(invite.organiser),
+        "v": 1, "run": invite.run, "organiser": invite.organiser, "fingerprint": fingerprint_words(invite.organiser),
         "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
         "rounds": spec.run.rounds, "data": data_in_words(spec), "licence": LICENCES[spec.data.source],
         "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
@@ -91,7 +91,7 @@ def _traffic(spec: RunSpec) -> dict[str, float | None]:
     unknown: dict[str, float | None] = {"round_bytes": None, "day_bytes": None, "round_s": None, "assumed_flops": None}
     with suppress(BadInput):
         members = min(MAX_MEMBERS, max(2, spec.run.founders))
-        cost = predict(shape_of(spec), spec, alike(members, Machine(name="a home GPU")), shipped())
+        cost = predict(shape_of(spec), spec, uniform_peers(members, Machine(name="a home GPU")), shipped())
         sent = cost.traffic.up_bytes
         return {
             "round_bytes": sent, "day_bytes": sent * 86400 / cost.round_s, "round_s": cost.round_s,

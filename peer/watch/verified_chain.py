@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from peer.credit.summary import NO_CAP, committed_of
+from peer.credit.summary import NO_CAP, summarize
 from peer.events import Event
 from peer.protocol.block import Block
 from peer.protocol.electorate import next_anchor
 from peer.protocol.layout import Part
 from peer.protocol.messages import GET_MOST
-from peer.protocol.validation import fault_of_block
+from peer.protocol.validation import check_block
 from peer.rounds.machine import begin
-from peer.rounds.state import Head, Rules, Step
+from peer.rounds.state import ChainEntry, ChainHead, Rules
 
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
     """What came of an answer."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ChainEntry, ...] = ()
     """The new blocks, oldest first, each with the head before it."""
     undone: int = 0
     """Blocks that are not on the chain any more: others have more behind them."""
@@ -34,13 +34,13 @@ class Taken:
 class WatchedChain:
     """A chain from `head` on, as far as certificates lead."""
 
-    def __init__(self, rules: Rules, head: Head) -> None:
+    def __init__(self, rules: Rules, head: ChainHead) -> None:
         self.rules, self.head = rules, head
-        self._trail: tuple[Step, ...] = ()
+        self._trail: tuple[ChainEntry, ...] = ()
         """The newest blocks, oldest first: as many as a fork may undo."""
 
     @property
-    def trail(self) -> tuple[Step, ...]:
+    def trail(self) -> tuple[ChainEntry, ...]:
         """The newest blocks, oldest first, each with the head before it: as many as a fork may undo."""
         return self._trail
 
@@ -56,12 +56,12 @@ class WatchedChain:
             return Taken()
         first, at = found
         tip = self.head if at == len(self._trail) else self._trail[at].before
-        rules_at, steps, fault = begin(self.rules, tip, 0.0), list[Step](), ""
+        rules_at, steps, fault = begin(self.rules, tip, 0.0), list[ChainEntry](), ""
         for block in blocks[first:]:
-            fault = fault_of_block(rules_at, tip, block)
+            fault = check_block(rules_at, tip, block)
             if fault:
                 break
-            steps.append(Step(tip, block))
+            steps.append(ChainEntry(tip, block))
             tip = tip.after(block.update)
         undone = len(self._trail) - at
         if undone and tip.weight <= self.head.weight:
@@ -83,18 +83,16 @@ class WatchedChain:
         return None
 
 
-def told(
-    step: Step, parts: Sequence[Part], state_of: Callable[[bytes], bytes], fragments: int = 1,
+def commit_events(
+    step: ChainEntry, parts: Sequence[Part], state_of: Callable[[bytes], bytes], fragments: int = 1,
     tokens_cap: int = NO_CAP,
 ) -> Iterator[Event]:  # fmt: skip
-    """What people hear of a block, see `committed_of`; layers by their numbers.
+    """What people hear of a block, see `summarize`; layers by their numbers.
 
     `state_of` is what peers say of the bits of an anchor, empty if none does.
     """
     update = step.block.update
     anchor = next_anchor(update.parent, update.digest)
-    committed, imposed = committed_of(
-        update, anchor, state_of(anchor), parts, fragments=fragments, tokens_cap=tokens_cap
-    )
+    committed, imposed = summarize(update, anchor, state_of(anchor), parts, fragments=fragments, tokens_cap=tokens_cap)
     yield committed
     yield from imposed

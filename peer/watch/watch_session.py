@@ -20,27 +20,27 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import BadInput, HomefiresError, NotAdmitted
-from dht.fingerprint import words
+from dht.fingerprint import fingerprint_words
 from dht.identity import Identity
 from dht.invite import Invite, parse
 from dht.node import NetworkConfig, Node, open_node
 from dht.reach.addresses import are_loopback
-from dht.records import Genesis, Head, Record, pack, unpack_body
+from dht.records import Genesis, PeerRecord, Record, pack, unpack_body
 from peer import spec as specs
-from peer.audit.run_files import Verifier
+from peer.audit.run_files import SignatureChecker
 from peer.codec.run_rules import rules_of
-from peer.events import Event, Line, PeerStarted, PeerStopped, format_line
-from peer.link.announcements import Notices
+from peer.events import Event, EventLine, PeerStarted, PeerStopped, format_line
+from peer.link.announcements import Announcer
 from peer.protocol.block import MAX_PARTS
 from peer.protocol.layout import cut
 from peer.rounds.state import Rules
 from peer.spec import RunSpec
-from peer.store.run_directory import first_head
+from peer.store.run_directory import genesis_head
 from peer.sync.run_discovery import find_spec, said_genesis
-from peer.telemetry.reporter import Session
-from peer.watch.announcement_log import Hearsay
+from peer.telemetry.reporter import Reporter
+from peer.watch.announcement_log import AnnouncementLog
 from peer.watch.archive import Agreement, Archive, Retention
-from peer.watch.organiser_pass import Pass
+from peer.watch.organiser_pass import OrganiserPass
 from peer.watch.watcher import LOOK_S, Watcher
 
 SECOND_SIGNAL_CODE = 130
@@ -55,7 +55,7 @@ class Keep:
 
 
 async def story(
-    invite: Invite, folder: Path, session: Session, keep: Keep | None = None, organiser: Identity | None = None
+    invite: Invite, folder: Path, session: Reporter, keep: Keep | None = None, organiser: Identity | None = None
 ) -> None:
     """Meet the network as a client, learn what the run is and who founded it, then follow its rounds.
 
@@ -72,12 +72,12 @@ async def story(
         spec = specs.parse(await find_spec(node, invite, folder))
         admitted = None
         if spec.admission.policy != "open":
-            admitted = Pass(node, _required(organiser), invite.spec_hash)
+            admitted = OrganiserPass(node, _required(organiser), invite.spec_hash)
             await admitted.show()
         session.emit(PeerStarted(name="watch", version=version("homefires"), rounds=spec.run.rounds))
-        notices = Notices(node.board, identity, invite.spec_hash, name="")
+        notices = Announcer(node.board, identity, invite.spec_hash, name="")
 
-        async def read_heads() -> Mapping[str, Head]:
+        async def read_heads() -> Mapping[str, PeerRecord]:
             heads = await notices.read_heads()
             return heads if admitted is None else admitted.let_in(heads)
 
@@ -86,7 +86,7 @@ async def story(
         assert isinstance(genesis, Genesis)
         watcher = Watcher(
             node, read_heads, lambda sizes: _rules(spec, invite.spec_hash, sizes), invite.spec_hash,
-            first_head(genesis), session,
+            genesis_head(genesis), session,
         )  # fmt: skip
         if keep is None:
             await _first_to_end(*_stories(watcher, spec.run.rounds, admitted))
@@ -94,12 +94,12 @@ async def story(
         agreement = Agreement(run=invite.spec_hash, spec=(folder / "spec.toml").read_bytes(), genesis=pack(record))
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="bytes") as executor:
             archive = Archive(
-                keep.folder, node, agreement, first_head(genesis), keep.retention, executor, session.emit
+                keep.folder, node, agreement, genesis_head(genesis), keep.retention, executor, session.emit
             )  # fmt: skip
             await _first_to_end(*_stories(watcher, spec.run.rounds, admitted), watcher.keep(archive))
 
 
-def _stories(watcher: Watcher, rounds: int, admitted: Pass | None) -> list[Coroutine[Any, Any, None]]:
+def _stories(watcher: Watcher, rounds: int, admitted: OrganiserPass | None) -> list[Coroutine[Any, Any, None]]:
     return [watcher.follow(rounds), *([] if admitted is None else [admitted.keep()])]
 
 
@@ -128,11 +128,11 @@ def _required(organiser: Identity | None) -> Identity:
 
 
 async def _founders(
-    node: Node, notices: Notices, read_heads: Callable[[], Awaitable[Mapping[str, Head]]], organiser: str,
-    session: Session,
+    node: Node, notices: Announcer, read_heads: Callable[[], Awaitable[Mapping[str, PeerRecord]]], organiser: str,
+    session: Reporter,
 ) -> Record:  # fmt: skip
     """Who founded the run; until they are named, tell who waits."""
-    hearsay = Hearsay()
+    hearsay = AnnouncementLog()
     while (record := await said_genesis(node, notices, organiser)) is None:
         session.say("JOINING", "waiting for the organiser to name the founders")
         for report in hearsay.news(await read_heads()):
@@ -145,7 +145,7 @@ def _rules(spec: RunSpec, run: bytes, layer_sizes: tuple[int, ...]) -> Rules:
     """Raises ValueError if no model of the run has such layers."""
     if not 0 < sum(-(-size // spec.codec.part_elements) for size in layer_sizes) <= MAX_PARTS:
         raise ValueError("a model has at least one part, and no more than an update may name")
-    return rules_of(spec, cut(layer_sizes, spec.codec.part_elements), Verifier(run))
+    return rules_of(spec, cut(layer_sizes, spec.codec.part_elements), SignatureChecker(run))
 
 
 # ---- the process ----
@@ -163,7 +163,7 @@ def main(text: str, keep: Keep | None = None, organiser: Path | None = None) -> 
     key = None if organiser is None else _key_of(organiser, invite)
     emit = Printer(invite.spec_hash.hex()[:16])
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
-        why, code = uvloop.run(_until_asked(story(invite, Path(folder), Session(emit), keep, key)))
+        why, code = uvloop.run(_until_asked(story(invite, Path(folder), Reporter(emit), keep, key)))
     emit(PeerStopped(why=why, exit_code=code))
     return code
 
@@ -173,8 +173,8 @@ def _key_of(folder: Path, invite: Invite) -> Identity:
     path = folder / "identity.key"
     if not path.exists() or (key := Identity.load_or_create(path)).peer_id != invite.organiser:
         raise BadInput(
-            f"{folder} does not hold the key of {words(invite.organiser)}, who organises this run; name the folder of "
-            "its bootstrap node"
+            f"{folder} does not hold the key of {fingerprint_words(invite.organiser)}, who organises this run; "
+            "name the folder of its bootstrap node"
         )
     return key
 
@@ -186,7 +186,7 @@ class Printer:
         self._run, self._seq = run, 0
 
     def __call__(self, event: Event) -> None:
-        print(format_line(Line(seq=self._seq, t=time.time(), run=self._run, peer="", event=event)), flush=True)
+        print(format_line(EventLine(seq=self._seq, t=time.time(), run=self._run, peer="", event=event)), flush=True)
         self._seq += 1
 
 

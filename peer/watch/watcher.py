@@ -14,21 +14,21 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from dht.errors import Unreachable
-from dht.records import Head as HeadRecord
+from dht.records import PeerRecord as HeadRecord
 from dht.streams.base import Streams
 from peer.events import AlertRaised
 from peer.protocol.block import MAX_PARTS
 from peer.protocol.encoding import integer, rows, unpack
 from peer.protocol.frames import decode, encode
-from peer.protocol.messages import ChainSent, Get, HeadSent
-from peer.rounds.state import Head, Rules
+from peer.protocol.messages import Blocks, GetBlocks, Heartbeat
+from peer.rounds.state import ChainHead, Rules
 from peer.sync.blob_download import fetch_manifest
-from peer.sync.chain_status import ASK_MOST, choose, survey
+from peer.sync.chain_status import ASK_MOST, choose_snapshot, query_status
 from peer.sync.run_discovery import LAYERS
-from peer.telemetry.reporter import Session
-from peer.watch.announcement_log import Hearsay
+from peer.telemetry.reporter import Reporter
+from peer.watch.announcement_log import AnnouncementLog
 from peer.watch.archive import Archive
-from peer.watch.verified_chain import WatchedChain, told
+from peer.watch.verified_chain import WatchedChain, commit_events
 
 LOOK_S = 2.0
 BURST_S = 10.0
@@ -75,7 +75,7 @@ class Watcher:
 
     def __init__(
         self, node: Around, read_heads: Callable[[], Awaitable[Mapping[str, HeadRecord]]],
-        rules_of: Callable[[tuple[int, ...]], Rules], run: bytes, head: Head, session: Session,
+        rules_of: Callable[[tuple[int, ...]], Rules], run: bytes, head: ChainHead, session: Reporter,
         rng: random.Random | None = None,
     ) -> None:  # fmt: skip
         self._node, self._read_heads, self._rules_of, self._run, self._session = (
@@ -86,7 +86,7 @@ class Watcher:
         self._following: WatchedChain | None = None
         self._layer_sizes: tuple[int, ...] = ()
         """Empty until peers have told, and again when a block did not fit them."""
-        self._hearsay = Hearsay()
+        self._hearsay = AnnouncementLog()
         self._left_alone: dict[str, float] = {}
         """Peers that are not asked, and until when."""
         self._cut_off: set[str] = set()
@@ -94,11 +94,11 @@ class Watcher:
         self._elected: frozenset[str] = frozenset()
         """Whom the verified blocks elected. Others, whose names cost nothing, cannot lead away from these blocks."""
         self._met: set[str] = set()
-        self._awaited: tuple[str, asyncio.Future[tuple[ChainSent | HeadSent, int]]] | None = None
+        self._awaited: tuple[str, asyncio.Future[tuple[Blocks | Heartbeat, int]]] | None = None
         self._warned = ""
 
     @property
-    def head(self) -> Head:
+    def head(self) -> ChainHead:
         """The newest anchor that is verified."""
         return self._head if self._following is None else self._following.head
 
@@ -163,9 +163,9 @@ class Watcher:
         if self._newest() - self.head.round > FEW_ROUNDS:
             self._session.say("SYNCING", f"round {self.head.round} of {self._newest()} is checked")
         await self._meet(source)
-        answer: asyncio.Future[tuple[ChainSent | HeadSent, int]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[tuple[Blocks | Heartbeat, int]] = asyncio.get_running_loop().create_future()
         self._awaited = (source, answer)
-        self._node.streams.send(source, encode(Get(following.anchors)))
+        self._node.streams.send(source, encode(GetBlocks(following.anchors)))
         try:
             async with asyncio.timeout(ANSWER_S):
                 message, size_bytes = await answer
@@ -175,7 +175,7 @@ class Watcher:
             return
         finally:
             self._awaited = None
-        if isinstance(message, ChainSent):
+        if isinstance(message, Blocks):
             self._take(source, message, following)
             await asyncio.sleep(size_bytes / CATCH_UP_BYTES_PER_S)
         else:
@@ -188,10 +188,10 @@ class Watcher:
             message = decode(frame)
         except ValueError:
             return
-        if isinstance(message, ChainSent | HeadSent):
+        if isinstance(message, Blocks | Heartbeat):
             self._awaited[1].set_result((message, len(frame)))
 
-    def _take(self, source: str, chain: ChainSent, following: WatchedChain) -> None:
+    def _take(self, source: str, chain: Blocks, following: WatchedChain) -> None:
         taken = following.take(chain.blocks)
         if taken.undone:
             text = f"the peers went on apart and agreed on the heavier side: {taken.undone} rounds are undone"
@@ -199,7 +199,7 @@ class Watcher:
         for step in taken.steps:
             rules = following.rules
             averaged = rules.fragment(step.before.round).parts
-            for event in told(step, averaged, self._state_of, rules.fragments, rules.tokens_cap):
+            for event in commit_events(step, averaged, self._state_of, rules.fragments, rules.tokens_cap):
                 self._session.emit(event)
         if taken.steps:
             self._cut_off.clear()
@@ -247,7 +247,7 @@ class Watcher:
         except (Unreachable, ValueError):
             return ()
 
-    async def _note_cut_off(self, source: str, said: HeadSent) -> None:
+    async def _note_cut_off(self, source: str, said: Heartbeat) -> None:
         """It says where it is, and has nothing that follows: what it knows begins later, if it is further."""
         self._leave_alone(source, SILENT_S)
         if said.round > self.head.round:
@@ -263,7 +263,7 @@ class Watcher:
         """Go on from the round of a snapshot that several peers offer alike; False if that cannot be had."""
         peers = self._some(ASK_MOST, self._trusted(self._hearsay.heads))
         await asyncio.gather(*(self._meet(peer) for peer in peers))
-        choice = choose(await survey(self._node, peers, ()))
+        choice = choose_snapshot(await query_status(self._node, peers, ()))
         if choice is None or choice.offer.round <= self.head.round:
             return False
         try:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from dht.identity import Identity
 from peer.link.channel import Fields
-from peer.link.handle import LinkChild
+from peer.link.handle import LinkProcess
 from peer.protocol.block import VOID, Block
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, parse
-from peer.train.backend import Step
+from peer.train.backend import InnerStep
 from tests.benchmarks.allreduce_crew import Failed, Words
 
 PATTERN = 1 << 16
@@ -194,7 +194,7 @@ class Ours:
         me = Identity.load_or_create(self._folder / "identity.key").peer_id
         self._trainer = make_trainer(self._spec, me, self._folder, options["layers"])
         settings = PeerSettings(name=f"peer-{number}", listen=(LOOPBACK,))
-        self._link = LinkChild(options["invite"], self._folder, settings, lambda message: None, lambda: False)
+        self._link = LinkProcess(options["invite"], self._folder, settings, lambda message: None, lambda: False)
         self._in_step = False
         self._commit: Fields = ()
 
@@ -218,8 +218,8 @@ class Ours:
         """Freeze, agree, apply, as `peer.session` has it."""
         watch, self._commit = Watch(self._link), ()
         trainer, link = self._trainer, self._link
-        trainer.begin_freeze(self._anchor, link.announcer("frozen", self._anchor))
-        trainer.finish_freeze()
+        trainer.begin_submit(self._anchor, link.announcer("frozen", self._anchor))
+        trainer.finish_submit()
         watch.lap("freeze")
         self._hear_until(lambda: self._commit)
         watch.lap("agree")
@@ -281,19 +281,19 @@ class MadeUp:
     moved: Tensor
 
     @torch.no_grad()
-    def step(self, round: int, position: float, stop: Any) -> Step:
-        """As `peer.train.backend.InnerLoop`."""
+    def step(self, round: int, position: float, stop: Any) -> InnerStep:
+        """As `peer.train.backend.SingleDevice`."""
         for layer in self.model.parameters():
             for start in range(0, layer.numel(), PATTERN):
                 part = layer[start : start + PATTERN]
                 part.sub_(self.moved[: part.numel()])
-        return Step(loss=0.0, tokens=TOKENS, learning_rate=0.0)
+        return InnerStep(loss=0.0, tokens=TOKENS, learning_rate=0.0)
 
 
 class Watch:
     """Wall and processor time of the steps of a round: of this process, of its link, of the link's daemon."""
 
-    def __init__(self, link: LinkChild) -> None:
+    def __init__(self, link: LinkProcess) -> None:
         import psutil
 
         process = psutil.Process(link._process.pid)

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from peer.data.open_source import held_out, open_source
-from peer.data.sampler import Batches
+from peer.data.sampler import ShardSampler
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.protocol.layout import cut
 from peer.spec import RunSpec
 from peer.store.objects import load_object
-from peer.train.backend import InnerLoop
+from peer.train.backend import SingleDevice
 from peer.train.evaluation import held_out_loss
-from peer.train.outer_state import Anchor, advance
+from peer.train.outer_state import OuterState, advance
 from peer.train.restore import read_chain
 from tests.benchmarks.variants import CPU, Together
 
@@ -64,7 +64,7 @@ class HeldOut:
         layout = cut([layer.size for layer in self._flat.layers], spec.codec.part_elements)
         chain = read_chain(directory, spec)
         assert chain.base.round == 0, f"the chain in {directory} begins at round {chain.base.round}"
-        anchor = Anchor.initial(self._initial.clone())
+        anchor = OuterState.initial(self._initial.clone())
         losses = [self.of_initial()]
         for update in chain.updates:
             advance(anchor, update, spec, layout, partial(load_object, directory))
@@ -79,10 +79,10 @@ class HeldOut:
         The arithmetic of DDP but for the order of additions: one model and one optimizer, each step on the mean
         gradient of all peers' batches.
         """
-        feed = Together([Batches(self._source, spec, peer, peers, {}) for peer in peers])
+        feed = Together([ShardSampler(self._source, spec, peer, peers, {}) for peer in peers])
         inner = dataclasses.replace(spec.inner, accumulation=spec.inner.accumulation * len(peers))
         model = build(spec)
-        flat, loop = FlatParameters(model), InnerLoop(model, dataclasses.replace(spec, inner=inner), feed, CPU)
+        flat, loop = FlatParameters(model), SingleDevice(model, dataclasses.replace(spec, inner=inner), feed, CPU)
         step = 0
         while True:
             for _ in range(every):

@@ -7,13 +7,13 @@ time, so that each starts from parameters that miss what the others were learnin
 from __future__ import annotations
 
 from peer.data.open_source import held_out, open_source
-from peer.data.sampler import Batches
+from peer.data.sampler import ShardSampler
 from peer.data.source import Source
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.protocol.electorate import digest_of
 from peer.spec import RunSpec
-from peer.train.backend import InnerLoop
+from peer.train.backend import SingleDevice
 from peer.train.delayed import DelayedNesterov
 from peer.train.evaluation import held_out_loss
 from peer.train.outer import momentum_at
@@ -27,7 +27,7 @@ class Worker:
         self._spec, self._slower = spec, slower
         self._model = build(spec)
         self._flat = FlatParameters(self._model)
-        self._loop = InnerLoop(self._model, spec, Batches(source, spec, name, names_of(spec), {}), CPU)
+        self._loop = SingleDevice(self._model, spec, ShardSampler(source, spec, name, names_of(spec), {}), CPU)
         self.start = self._flat.new()
 
     def push(self, outer: DelayedNesterov, round: int) -> int:

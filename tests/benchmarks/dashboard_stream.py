@@ -10,8 +10,8 @@ from peer.events import (
     AlertRaised,
     Evaluated,
     Event,
+    EventLine,
     InnerProgressed,
-    Line,
     NetworkMeasured,
     PeerStarted,
     PeerStateChanged,
@@ -57,7 +57,7 @@ class Stream:
         return self._line(number, turn + 2, t, rare or self._usual(number, step, round))
 
     def _line(self, number: int, seq: int, t: float, event: Event) -> str:
-        return format_line(Line(seq=seq, t=t, run="benchmark", peer=self.peer_id(number), event=event))
+        return format_line(EventLine(seq=seq, t=t, run="benchmark", peer=self.peer_id(number), event=event))
 
     def _usual(self, number: int, step: int, round: int) -> Event:
         if step == 0:

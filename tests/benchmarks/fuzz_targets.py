@@ -18,20 +18,20 @@ import msgpack
 from hypothesis import strategies as st
 
 from dht import invite
-from dht.admission import admit, read_admission
+from dht.admission import issue_admission, read_admission
 from dht.errors import BadInvite
 from dht.identity import Identity
-from dht.quarantine import order, read_orders
-from dht.record_validator import fault_of
-from dht.records import Head, Malformed, Record, pack, sign_record, unpack
+from dht.quarantine import read_quarantine, sign_quarantine
+from dht.record_validator import rejection_of
+from dht.records import Malformed, PeerRecord, Record, pack, sign_record, unpack
 from dht.topics import HEAD, MAX_TTL_S
 from peer.control.server import MAX_LINE_BYTES, Commands, ControlServer
-from peer.events import Line, format_line, parse_line
+from peer.events import EventLine, format_line, parse_line
 from peer.link.link import RunKeys
 from peer.protocol.block import Vote
 from peer.protocol.frames import decode, encode
-from peer.protocol.messages import Voted
-from peer.telemetry.reporter import Session
+from peer.protocol.messages import VoteCast
+from peer.telemetry.reporter import Reporter
 from tests.peer.protocol.test_messages import MESSAGES
 
 ORGANISER, ALICE, MALLORY = (Identity.from_seed(letter * 32) for letter in (b"o", b"a", b"m"))
@@ -154,7 +154,7 @@ def check_invite(text: str) -> str:
 
 # ---- records ----
 
-BODY = Head(
+BODY = PeerRecord(
     run=RUN, anchor=b"a" * 32, round=3, weight=9, state=b"s" * 32, ready=True, stuck_s=0.0, tokens=1, steps=1,
     bandwidth_bps=0, leaving=False, reach=0, name="x", version="1", addrs=ADDRS,
 )  # fmt: skip
@@ -177,7 +177,7 @@ def records() -> Target:
 
 def check_record(genuine: tuple[Record, ...], example: tuple[bytes, bytes, float]) -> str:
     subkey, value, expires = example
-    if fault_of(RUN, HEAD, subkey, value, expires) is not None:
+    if rejection_of(RUN, HEAD, subkey, value, expires) is not None:
         return "refused"
     record = unpack(msgpack.unpackb(value))
     must(record in genuine, f"{record}")
@@ -188,18 +188,20 @@ def check_record(genuine: tuple[Record, ...], example: tuple[bytes, bytes, float
 
 # ---- admissions and orders ----
 
-ADMISSION = admit(ORGANISER, RUN, ALICE.peer_id, NOW_S)
-ORDERS = order(ORGANISER, RUN, 3, {MALLORY.peer_id: "sends noise"})
-OTHERS = (admit(MALLORY, RUN, ALICE.peer_id), admit(ORGANISER, b"x" * 32, ALICE.peer_id))
+ADMISSION = issue_admission(ORGANISER, RUN, ALICE.peer_id, NOW_S)
+ORDERS = sign_quarantine(ORGANISER, RUN, 3, {MALLORY.peer_id: "sends noise"})
+OTHERS = (issue_admission(MALLORY, RUN, ALICE.peer_id), issue_admission(ORGANISER, b"x" * 32, ALICE.peer_id))
 
 
 def certificates() -> st.SearchStrategy[bytes]:
     return wild(
         (
-            ADMISSION.to_bytes(), ORDERS.to_bytes(), order(MALLORY, RUN, 9, {ALICE.peer_id: "in my way"}).to_bytes(),
+            ADMISSION.to_bytes(),
+            ORDERS.to_bytes(),
+            sign_quarantine(MALLORY, RUN, 9, {ALICE.peer_id: "in my way"}).to_bytes(),
             *(other.to_bytes() for other in OTHERS),
         )
-    )  # fmt: skip
+    )
 
 
 def check_certificate(packed: bytes) -> str:
@@ -212,7 +214,7 @@ def check_certificate(packed: bytes) -> str:
         must(admission == ADMISSION, f"{admission}")
         found = "genuine"
     try:
-        orders = read_orders(packed, RUN, ORGANISER.peer_id)
+        orders = read_quarantine(packed, RUN, ORGANISER.peer_id)
     except Malformed:
         return found
     must(orders == ORDERS, f"{orders}")
@@ -223,7 +225,7 @@ def check_certificate(packed: bytes) -> str:
 
 KEYS = RunKeys(ALICE, RUN)
 VOTE = Vote(ALICE.peer_id, b"i" * 32, 2, b"u" * 32, b"p" * 64).signed(KEYS)
-FRAMES = (encode(Voted(MESSAGES[0].place, VOTE)), *map(encode, MESSAGES))  # type: ignore[attr-defined]
+FRAMES = (encode(VoteCast(MESSAGES[0].place, VOTE)), *map(encode, MESSAGES))  # type: ignore[attr-defined]
 
 
 def frames() -> st.SearchStrategy[bytes]:
@@ -237,7 +239,7 @@ def check_frame(frame: bytes) -> str:
         message = decode(frame)
     except ValueError:
         return "refused"
-    if isinstance(message, Voted) and message.vote != VOTE:
+    if isinstance(message, VoteCast) and message.vote != VOTE:
         must(not message.vote.genuine(KEYS), f"{message.vote}")
     return "read"
 
@@ -271,7 +273,7 @@ def requests() -> st.SearchStrategy[bytes]:
 def controlled(directory: Path) -> Iterator[Check]:
     """A control socket with a peer behind it that has nothing to do; each example is one line."""
     (directory / "run").mkdir(mode=0o700)
-    session = Session(lambda event: None)
+    session = Reporter(lambda event: None)
     commands = Commands(session, "run", ALICE.peer_id, "fuzzed", lambda: None)
     with ControlServer(directory, commands), socket.socket(socket.AF_UNIX) as client:
         client.settimeout(30.0)
@@ -320,7 +322,7 @@ def check_line(text: str) -> str:
     if line is None:
         return "unknown"
     again = parse_line(format_line(line))
-    assert isinstance(again, Line)
+    assert isinstance(again, EventLine)
     assert format_line(again) == format_line(line), text
     assert (line.run + line.peer).isprintable(), text
     return "read"

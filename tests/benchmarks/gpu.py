@@ -26,11 +26,11 @@ from torch import Tensor, nn
 
 from peer.codec.codec import Codec
 from peer.data.open_source import open_source
-from peer.data.sampler import Batches
+from peer.data.sampler import ShardSampler
 from peer.model.build import build
 from peer.plan.model_shape import shape_of
 from peer.spec import RunSpec, from_mapping
-from peer.train.backend import InnerLoop
+from peer.train.backend import SingleDevice
 from peer.train.trainer import Trainer
 from tests.benchmarks import gpu_report
 from tests.benchmarks.gpu_report import Cost, Speed
@@ -176,7 +176,7 @@ def bare_loop(spec: RunSpec, device: torch.device, compiles: bool) -> Loop:
 def our_loop(spec: RunSpec, device: torch.device, compiles: bool) -> Loop:
     """The product's: its data, its optimizer, its schedule, its guard against memory that runs out."""
     model = compiled_or_not(build(spec).to(device), compiles)
-    inner = InnerLoop(model, spec, Batches(open_source(spec), spec, ME, (ME,), {}), device)
+    inner = SingleDevice(model, spec, ShardSampler(open_source(spec), spec, ME, (ME,), {}), device)
     return lambda: inner.step(0, 0)
 
 

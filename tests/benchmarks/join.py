@@ -24,7 +24,7 @@ from typing import Any
 from peer.events import (
     AlertRaised,
     CheckpointWritten,
-    Line,
+    EventLine,
     PeerStarted,
     RoundCommitted,
     RoundStarted,
@@ -270,11 +270,11 @@ def history(swarm: RealSwarm) -> list[dict[str, Any]]:
     return sorted(told, key=lambda row: row["at_s"])
 
 
-def is_chunk(line: Line) -> bool:
+def is_chunk(line: EventLine) -> bool:
     return isinstance(line.event, TransferProgressed) and line.event.what == "snapshot"
 
 
-def counts(line: Line, peer: str) -> bool:
+def counts(line: EventLine, peer: str) -> bool:
     return isinstance(line.event, RoundCommitted) and line.event.weights.get(peer, 0) > 0
 
 

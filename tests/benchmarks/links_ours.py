@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from peer.events import Line, PhaseEntered, RoundCommitted, RoundStarted
+from peer.events import EventLine, PhaseEntered, RoundCommitted, RoundStarted
 from tests.benchmarks.anchors import HeldOut
 from tests.benchmarks.links_figures import Point, Ran, Shares
 from tests.benchmarks.links_plan import Plan, machine_share
@@ -61,7 +61,7 @@ def measure_ours(directory: Path, spec: Path, plan: Plan, name: str, system: dic
 
 
 def _sent(
-    peers: Sequence[Sequence[Line]], lines: Lines | None, began: float, ends: Sequence[float]
+    peers: Sequence[Sequence[EventLine]], lines: Lines | None, began: float, ends: Sequence[float]
 ) -> tuple[float, str]:
     """(bytes per peer and round, what was counted)."""
     if lines is not None:
@@ -75,27 +75,27 @@ def _sent(
 # ---- from lines to figures ----
 
 
-def times_of(peers: Sequence[Sequence[Line]], rounds: int) -> tuple[float, list[float]]:
+def times_of(peers: Sequence[Sequence[EventLine]], rounds: int) -> tuple[float, list[float]]:
     """(when training began, when the last peer had each anchor), Unix times."""
     began = min(line.t for told in peers for line in told if isinstance(line.event, RoundStarted))
     commits = [commits_of(told) for told in peers]
     return began, [max(each[number].t for each in commits) for number in range(1, rounds + 1)]
 
 
-def committed(told: Sequence[Line], rounds: int) -> list[RoundCommitted]:
+def committed(told: Sequence[EventLine], rounds: int) -> list[RoundCommitted]:
     """What one peer told of its first so many rounds."""
     commits = commits_of(told)
     events = [commits[number].event for number in range(1, rounds + 1)]
     return [event for event in events if isinstance(event, RoundCommitted)]
 
 
-def tokens_between(told: Sequence[Line], since: float, until: float) -> int:
+def tokens_between(told: Sequence[EventLine], since: float, until: float) -> int:
     """Of the inner steps that one peer reported in this time."""
     return sum(tokens for t, tokens in progress_of(told) if since < t <= until)
 
 
 def shares_of(
-    peers: Sequence[Sequence[Line]], plan: Plan, began: float, ends: Sequence[float], tokens_in_step: int
+    peers: Sequence[Sequence[EventLine]], plan: Plan, began: float, ends: Sequence[float], tokens_in_step: int
 ) -> Shares:
     """Means over the peers of one run."""
     rounds, total_s = len(ends), ends[-1] - began
@@ -115,7 +115,7 @@ def shares_of(
     )  # fmt: skip
 
 
-def exchanging_s(told: Sequence[Line], rounds: int) -> float:
+def exchanging_s(told: Sequence[EventLine], rounds: int) -> float:
     """Seconds from a peer's freeze to its commit, over its first so many rounds."""
     frozen: dict[int, float] = {}
     for line in told:

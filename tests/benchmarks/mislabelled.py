@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peer.spec import RunSpec
-from peer.train.backend import InnerLoop, Step, next_token_logits
+from peer.train.backend import InnerStep, SingleDevice, next_token_logits
 from peer.train.trainer import Trainer
 
 
@@ -24,13 +24,13 @@ class Mislabelled(Trainer):
         self._inner = inner
 
 
-class RandomLabels(InnerLoop):
+class RandomLabels(SingleDevice):
     """Inner steps with random labels in some rounds."""
 
     rounds: Collection[int] = ()
     _now = False
 
-    def step(self, round: int, step: int, stop: Callable[[], bool] = lambda: False) -> Step:
+    def step(self, round: int, step: int, stop: Callable[[], bool] = lambda: False) -> InnerStep:
         """An inner step as always, but for the labels."""
         self._now = round in self.rounds
         self._generator = torch.Generator(self._device).manual_seed((self._spec.run.seed << 32) + (round << 16) + step)

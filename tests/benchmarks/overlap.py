@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from peer.events import InnerProgressed, Line, RoundCommitted
+from peer.events import EventLine, InnerProgressed, RoundCommitted
 from peer.spec import RunSpec, dump, load
 from peer.testing.process_swarm import RealSwarm
 from tests.benchmarks import overlap_report
@@ -176,9 +176,14 @@ def measure_run(
         ids = [swarm.id_of(peer) for peer in range(len(slower))]
         rounds = of_rounds(swarm.lines(0), ids, plan.warm_rounds, last)
     measured = Measured(
-        mode=mode, slower=list(slower), repeat=repeat, peers=peers, rounds=rounds, load=machine_load,
+        mode=mode,
+        slower=list(slower),
+        repeat=repeat,
+        peers=peers,
+        rounds=rounds,
+        load=machine_load,
         swarm_load=swarm_load,
-    )  # fmt: skip
+    )
     say(overlap_report.sentence(measured))
     return measured
 
@@ -208,21 +213,21 @@ class Busy:
 # ---- from lines to figures ----
 
 
-def is_progress(line: Line) -> bool:
+def is_progress(line: EventLine) -> bool:
     return isinstance(line.event, InnerProgressed)
 
 
-def progress_of(lines: Sequence[Line]) -> list[tuple[float, int]]:
+def progress_of(lines: Sequence[EventLine]) -> list[tuple[float, int]]:
     """(Unix time, tokens since the report before) of every report of inner steps."""
     return [(line.t, line.event.tokens) for line in lines if isinstance(line.event, InnerProgressed)]
 
 
-def commits_of(lines: Sequence[Line]) -> dict[int, Line]:
+def commits_of(lines: Sequence[EventLine]) -> dict[int, EventLine]:
     """The lines that told of commits, by the round."""
     return {line.event.round: line for line in lines if isinstance(line.event, RoundCommitted)}
 
 
-def of_peer(lines: Sequence[Line], step_s: float, step_tokens: int, first: int, last: int) -> OfPeer:
+def of_peer(lines: Sequence[EventLine], step_s: float, step_tokens: int, first: int, last: int) -> OfPeer:
     """What one peer did from its commit of anchor `first` to that of `last`.
 
     Its tokens are counted from the first report of steps after the one commit to the first after the other, so that
@@ -242,7 +247,7 @@ def of_peer(lines: Sequence[Line], step_s: float, step_tokens: int, first: int, 
     )  # fmt: skip
 
 
-def of_rounds(lines: Sequence[Line], ids: Sequence[str], first: int, last: int) -> list[OfRound]:
+def of_rounds(lines: Sequence[EventLine], ids: Sequence[str], first: int, last: int) -> list[OfRound]:
     """What the updates that made anchors `first` + 1 to `last` counted, as one peer tells it."""
     commits = commits_of(lines)
     rounds = []

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from peer.placement.communication_cost import Scorer
+from peer.placement.communication_cost import CommunicationCost
 from peer.placement.exhaustive import best_of_all
 from peer.placement.layout_search import Effort, evolve
 from peer.placement.layouts import block, random_layouts, striped
 from peer.placement.place import placement_of
 from peer.placement.regions import preset
-from peer.placement.stage_workload import PAPER, Work, problem_of
+from peer.placement.stage_workload import PAPER, StageWorkload, problem_of
 from tests.benchmarks.record import commit, machine, versions
 from tests.benchmarks.rows import Bar, markdown
 from tests.peer.placement.networks import KINDS, random_network
@@ -153,13 +153,13 @@ def finds_the_best(devices: int, number: int) -> bool:
     """Instance `number`: its links, its stages and the seed of its search follow from that."""
     stages = (2, 4)[number % 2]
     network = random_network(devices, number, kind=KINDS[number // 2 % len(KINDS)])
-    problem = problem_of(network, Work(stages=stages, stage_bytes=5e7, cut_bytes=2e7))
+    problem = problem_of(network, StageWorkload(stages=stages, stage_bytes=5e7, cut_bytes=2e7))
     _, least = best_of_all(problem)
     return evolve(problem, Effort(seeded=False, patience=20), number).cost_s <= least * (1 + 1e-9)
 
 
 def speed(scenario: str) -> float:
-    scorer = Scorer(problem_of(preset(scenario).network(), PAPER))
+    scorer = CommunicationCost(problem_of(preset(scenario).network(), PAPER))
     layouts = random_layouts(scorer.problem, 16, np.random.default_rng(0))
     scorer.score(layouts)
     began, scored = time.process_time(), scorer.scored

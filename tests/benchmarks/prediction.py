@@ -20,11 +20,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from peer.events import InnerProgressed, Line, RoundCommitted
-from peer.plan.calibration import Sample, Timed, calibrate, time_rounds
+from peer.events import EventLine, InnerProgressed, RoundCommitted
+from peer.plan.calibration import MeasuredRun, RoundTiming, calibrate, time_rounds
 from peer.plan.coefficients import dump
 from peer.plan.model_shape import shape_of
-from peer.plan.peer_set import Machine, alike
+from peer.plan.peer_set import Machine, uniform_peers
 from peer.spec import RunSpec, load
 from peer.testing.process_swarm import ENDLESS, RealSwarm, _spec
 from tests.benchmarks import prediction_report
@@ -174,12 +174,12 @@ def measure(path: Path, spec: str, plan: Plan, configuration: Configuration) -> 
     path.write_text(json.dumps(row) + "\n")
 
 
-def is_commit(line: Line, round: int) -> bool:
+def is_commit(line: EventLine, round: int) -> bool:
     """Whether it tells of the commit of this anchor."""
     return isinstance(line.event, RoundCommitted) and line.event.round == round
 
 
-def is_progress_after(line: Line, t: float) -> bool:
+def is_progress_after(line: EventLine, t: float) -> bool:
     """Whether it tells of inner steps after a moment."""
     return isinstance(line.event, InnerProgressed) and line.t > t
 
@@ -187,23 +187,23 @@ def is_progress_after(line: Line, t: float) -> bool:
 # ---- judging ----
 
 
-def read_rows(out: Path, plan: Plan) -> dict[Configuration, list[Timed]]:
+def read_rows(out: Path, plan: Plan) -> dict[Configuration, list[RoundTiming]]:
     """What was measured of each configuration, by repeat; those of which something is missing are left out."""
     found = {}
     for configuration in plan.configurations:
         paths = [out / "rows" / f"{configuration.name}.{repeat}.json" for repeat in range(plan.repeats)]
         if all(path.exists() for path in paths):
-            found[configuration] = [Timed(**json.loads(path.read_text())["timed"]) for path in paths]
+            found[configuration] = [RoundTiming(**json.loads(path.read_text())["timed"]) for path in paths]
     return found
 
 
-def sample_of(base: str, plan: Plan, configuration: Configuration, timed: Sequence[Timed]) -> Sample:
+def sample_of(base: str, plan: Plan, configuration: Configuration, timed: Sequence[RoundTiming]) -> MeasuredRun:
     """The planner's view of one configuration, with the medians of what was measured."""
     spec = spec_of(base, configuration)
     caps = {"upload_mbps": configuration.upload_mbps, "download_mbps": DOWNLOADS * configuration.upload_mbps}
     cores = len(os.sched_getaffinity(0))
-    swarm = alike(configuration.peers, Machine(name="peer", **caps), otherwise_s=plan.delay_s, cores=cores)
-    return Sample(spec=spec, shape=shape_of(spec), swarm=swarm, timed=middle(timed))
+    swarm = uniform_peers(configuration.peers, Machine(name="peer", **caps), otherwise_s=plan.delay_s, cores=cores)
+    return MeasuredRun(spec=spec, shape=shape_of(spec), swarm=swarm, timed=middle(timed))
 
 
 def spec_of(base: str, configuration: Configuration) -> RunSpec:
@@ -211,15 +211,15 @@ def spec_of(base: str, configuration: Configuration) -> RunSpec:
     return _spec(base, (*ENDLESS, *configuration.sets(base), f"run.founders={configuration.peers}"))
 
 
-def middle(timed: Sequence[Timed]) -> Timed:
+def middle(timed: Sequence[RoundTiming]) -> RoundTiming:
     """The median of each figure over repeats."""
     values: dict[str, Any] = {
         field.name: median(getattr(each, field.name) for each in timed)
-        for field in dataclasses.fields(Timed) if field.name not in ("phases", "rounds")
+        for field in dataclasses.fields(RoundTiming) if field.name not in ("phases", "rounds")
     }  # fmt: skip
     told = [each.phases for each in timed if each.phases]
     phases = {phase: median(each[phase] for each in told) for phase in (told[0] if told else ())}
-    return Timed(**values, phases=phases, rounds=sum(each.rounds for each in timed))
+    return RoundTiming(**values, phases=phases, rounds=sum(each.rounds for each in timed))
 
 
 def report(out: Path, base: str, plan: Plan, *, quick: bool) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from peer.plan.calibration import Sample, Timed
+from peer.plan.calibration import MeasuredRun, RoundTiming
 from peer.plan.coefficients import Coefficients
 from peer.plan.round_cost import predict
 from tests.benchmarks.rows import Bar, markdown
@@ -61,8 +61,10 @@ class Predicted:
 
 
 def predict_all(
-    samples: Mapping[Configuration, Sample], rows: Mapping[Configuration, Sequence[Timed]], found: Coefficients
-) -> list[Predicted]:  # fmt: skip
+    samples: Mapping[Configuration, MeasuredRun],
+    rows: Mapping[Configuration, Sequence[RoundTiming]],
+    found: Coefficients,
+) -> list[Predicted]:
     """Every configuration with its prediction, the fitted ones too."""
     predicted = []
     for each, sample in samples.items():

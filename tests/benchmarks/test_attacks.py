@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from peer.protocol.block import Pledge
+from peer.protocol.block import ContributionHeader
 from peer.spec import RunSpec
 from tests.adversaries import ATTACKS
 from tests.benchmarks import attacks, attacks_report, jobs
@@ -32,7 +32,7 @@ def swarm_of(base: RunSpec, folder: Path, attack: str, reducer: str = "edit", ro
     return swarm
 
 
-def pledges(swarm: TrainingSwarm, index: int) -> list[Pledge]:
+def pledges(swarm: TrainingSwarm, index: int) -> list[ContributionHeader]:
     """What a peer pledged to the rounds of the chain."""
     name = swarm.peers[index].name
     members = (member for block in swarm.honest[0].updates for member in block.update.members)

@@ -14,8 +14,8 @@ from tests.benchmarks import dashboard
 from tests.benchmarks.dashboard import MARKS, QUICK, Figures
 from tests.benchmarks.dashboard_stream import Stream
 from tests.benchmarks.terminal import Terminal
-from tui.swarm.reducer import fold_all
-from tui.swarm.snapshot import Swarm
+from tui.swarm.reducer import apply_all
+from tui.swarm.snapshot import SwarmState
 
 
 def figures(**changes: object) -> Figures:
@@ -60,7 +60,7 @@ def test_the_stream_is_the_same_every_time_and_all_of_it_is_understood() -> None
     lines = [*Stream(peers=30).starts(0.0), *(Stream(peers=30).line(index, 0.05 * index) for index in range(1000))]
     again = [*Stream(peers=30).starts(0.0), *(Stream(peers=30).line(index, 0.05 * index) for index in range(1000))]
     assert lines == again
-    swarm = fold_all(Swarm(), [parse_line(line) for line in lines])
+    swarm = apply_all(SwarmState(), [parse_line(line) for line in lines])
     assert (len(swarm.peers), swarm.skipped) == (30, 0)
     assert swarm.round > 1
     assert {penalty.code for penalty in swarm.penalty_log} == {"LATE", "ANOMALY", "CLIPPED"}

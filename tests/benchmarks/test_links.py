@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from peer.events import Event, InnerProgressed, Line, PhaseEntered, RoundCommitted, RoundStarted
+from peer.events import Event, EventLine, InnerProgressed, PhaseEntered, RoundCommitted, RoundStarted
 from peer.model.footprint import size_of
 from peer.spec import RunSpec, load
 from peer.testing.process_swarm import _spec
@@ -97,15 +97,15 @@ def test_who_is_done_first_waits_and_then_all_exchange() -> None:
     assert shares.exposed == shares.settled == pytest.approx(0.5)
 
 
-def line(t: float, event: Event) -> Line:
-    return Line(seq=0, t=t, run="r", peer="p", event=event)
+def line(t: float, event: Event) -> EventLine:
+    return EventLine(seq=0, t=t, run="r", peer="p", event=event)
 
 
-def stepped(t: float) -> Line:
+def stepped(t: float) -> EventLine:
     return line(t, InnerProgressed(round=0, step=1, steps=4, loss=1.0, tokens=32, tokens_per_s=1.0, learning_rate=0.1))
 
 
-def committed(t: float, round: int) -> Line:
+def committed(t: float, round: int) -> EventLine:
     event = RoundCommitted(
         round=round, digest="d", state="s", group=[], weights={}, penalties=[], tokens=96, bytes_sent=7,
         bytes_received=7, round_s=5.0, exposed_s=0.5,

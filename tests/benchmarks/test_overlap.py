@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peer.events import Event, InnerProgressed, Line, RoundCommitted
+from peer.events import Event, EventLine, InnerProgressed, RoundCommitted
 from peer.model.footprint import size_of
 from peer.spec import RunSpec, load
 from peer.testing.process_swarm import _spec
@@ -104,15 +104,15 @@ def test_a_peer_beyond_its_pace_is_seen() -> None:
     assert "nobody is faster than its device" in missed(runs)
 
 
-def line(t: float, event: Event) -> Line:
-    return Line(seq=0, t=t, run="r", peer="p", event=event)
+def line(t: float, event: Event) -> EventLine:
+    return EventLine(seq=0, t=t, run="r", peer="p", event=event)
 
 
-def stepped(t: float) -> Line:
+def stepped(t: float) -> EventLine:
     return line(t, InnerProgressed(round=0, step=1, steps=4, loss=1.0, tokens=32, tokens_per_s=1.0, learning_rate=0.1))
 
 
-def committed(t: float, round: int, **weights: int) -> Line:
+def committed(t: float, round: int, **weights: int) -> EventLine:
     event = RoundCommitted(
         round=round, digest="d", state="s", group=list(weights), weights=weights, penalties=[{"code": "LATE"}],
         tokens=96, bytes_sent=7, bytes_received=7, round_s=5.0, exposed_s=0.5,

@@ -15,15 +15,15 @@ import torch.nn.functional as F
 
 from peer.codec.codec import Codec
 from peer.data.open_source import open_source
-from peer.data.sampler import Batches
-from peer.link.reduction import Reducer
+from peer.data.sampler import ShardSampler
+from peer.link.reduction import ReductionWorker
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.protocol.block import Update
 from peer.protocol.electorate import digest_of, genesis_anchor
-from peer.protocol.messages import Place
+from peer.protocol.messages import BallotId
 from peer.protocol.norms import row_for
-from peer.rounds.interface import Keep, Reduce
+from peer.rounds.interface import BufferPart, ReducePart
 from peer.spec import RunSpec
 from peer.testing.child_process import HANG_S
 from peer.train.learning_rate import learning_rate
@@ -77,7 +77,7 @@ def test_synchronous_training_of_one_peer_is_plain_adamw(base: RunSpec) -> None:
     spec = spec_of("adamw", base, 1, 4)
     outcome = train_synchronously(spec, silent)
     model, (name,) = build(spec), names_of(spec)
-    batches = Batches(open_source(spec), spec, name, (name,), {})
+    batches = ShardSampler(open_source(spec), spec, name, (name,), {})
     matrices = [value for value in model.parameters() if value.dim() >= 2]
     vectors = [value for value in model.parameters() if value.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
@@ -99,8 +99,8 @@ def test_synchronous_training_reads_what_the_peers_of_diloco_read(base: RunSpec)
     """A batch of each peer in turn, from the shards that it owns in the run."""
     spec = spec_of("ddp", base, 1, 2)
     names, source = names_of(spec), open_source(spec)
-    together = Together([Batches(source, spec, name, names, {}) for name in names])
-    alone = [Batches(source, spec, name, (name,), {}) for name in names]
+    together = Together([ShardSampler(source, spec, name, names, {}) for name in names])
+    alone = [ShardSampler(source, spec, name, (name,), {}) for name in names]
     for batches in alone:
         batches.reassign(names, {})
     for _ in range(3):
@@ -137,14 +137,14 @@ def reduced(trainers: list[Trainer], update: Update) -> dict[bytes, bytes]:
     """Means by digest, from a reducer that was given every trainer's parts as the link gives them."""
     objects, calls = Stored(), SimpleQueue[Callable[[], None]]()
     offers = [contribution(trainer, update.parent) for trainer in trainers]
-    names, where = tuple(trainer.me for trainer in trainers), Place(update.parent, bytes(32), 0)
+    names, where = tuple(trainer.me for trainer in trainers), BallotId(update.parent, bytes(32), 0)
     with ThreadPoolExecutor(1) as executor:
-        reducer = Reducer(Codec(trainers[0].spec.codec.wire), objects, executor, calls.put)
+        reducer = ReductionWorker(Codec(trainers[0].spec.codec.wire), objects, executor, calls.put)
         for part, piece in enumerate(trainers[0].parts):
             for name, offer in zip(names, offers, strict=True):
-                reducer.keep(Keep(where, name, part, offer.payload(part)))
+                reducer.keep(BufferPart(where, name, part, offer.payload(part)))
             weights = row_for(update.weights, piece.layer)
-            reducer.reduce(Reduce(where, part, (1 << len(names)) - 1, names, weights), lambda digest: None)
+            reducer.reduce(ReducePart(where, part, (1 << len(names)) - 1, names, weights), lambda digest: None)
             calls.get(timeout=HANG_S)()
     return objects.means
 

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from peer.codec.codec import Codec
 from peer.data.open_source import held_out, open_source
-from peer.data.sampler import Batches
+from peer.data.sampler import ShardSampler
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.protocol.electorate import digest_of, genesis_anchor
 from peer.spec import RunSpec
-from peer.train.backend import InnerLoop
+from peer.train.backend import SingleDevice
 from peer.train.evaluation import held_out_loss
 from peer.train.learning_rate import steps_before
 from peer.train.trainer import Trainer
@@ -182,7 +182,7 @@ def outcome_of(spec: RunSpec, trainers: list[Trainer], points: list[Point], roun
 class Together:
     """The peers' batches one after the other: micro-batch i of a step is peer i's."""
 
-    def __init__(self, feeds: list[Batches]) -> None:
+    def __init__(self, feeds: list[ShardSampler]) -> None:
         self._feeds, self._turn = feeds, 0
 
     def next(self, sequences: int) -> Tensor:
@@ -199,9 +199,9 @@ def train_synchronously(spec: RunSpec, report: Report) -> Outcome:
     clipping (of the mean gradient, as in DDP) and optimizer are the product's.
     """
     names, source, model = names_of(spec), open_source(spec), build(spec)
-    feed = Together([Batches(source, spec, name, names, {}) for name in names])
+    feed = Together([ShardSampler(source, spec, name, names, {}) for name in names])
     inner = dataclasses.replace(spec.inner, accumulation=spec.inner.accumulation * len(names))
-    loop = InnerLoop(model, dataclasses.replace(spec, inner=inner), feed, CPU)
+    loop = SingleDevice(model, dataclasses.replace(spec, inner=inner), feed, CPU)
     held_out_BT, tokens = held_out(source), 0
     points = [measured(report, 0, 0, lambda: held_out_loss(model, held_out_BT, CPU))]
     for round in range(spec.run.rounds):

@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 
 from bootstrap import organiser as command
-from bootstrap.admissions import BOOK_FILE, Book, read_book
-from bootstrap.invites import SINGLE_MOST, Terms, issue_all, parse_duration_s
+from bootstrap.admissions import BOOK_FILE, AdmissionBook, read_book
+from bootstrap.invites import SINGLE_MOST, InviteTerms, issue_all, parse_duration_s
 from bootstrap.members import ENDED_FILE, end, renew
 from bootstrap.peer_monitor import is_relayed
 from bootstrap.quarantine_orders import ORDERS_FILE, OrdersFile, lift, quarantine
 from bootstrap.report import Reporter
-from dht.access import Roster
-from dht.admission import FOR_EVER, LASTS_S, admit, read_admission
+from dht.access import AccessList
+from dht.admission import FOR_EVER, LASTS_S, issue_admission, read_admission
 from dht.errors import BadInput
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, issue, parse
-from dht.quarantine import Orders, order
+from dht.quarantine import QuarantineList, sign_quarantine
 
 ORGANISER, ALICE, BOB = (Identity.from_seed(letter * 32) for letter in (b"o", b"a", b"b"))
 RUN, NOW_S = b"r" * 32, 1_800_000_000.0
 ADDRS = (f"/ip4/203.0.113.5/tcp/31337/p2p/{ORGANISER.peer_id}",)
-NOBODY = Orders()
+NOBODY = QuarantineList()
 
 
 def invite(**terms: Any) -> str:
@@ -36,14 +36,14 @@ def invite(**terms: Any) -> str:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Book:
-    return Book(tmp_path, ORGANISER, RUN)
+def book(tmp_path: Path) -> AdmissionBook:
+    return AdmissionBook(tmp_path, ORGANISER, RUN)
 
 
 # ---- the book ----
 
 
-def test_an_invite_for_all_admits_everybody_until_it_is_over(book: Book) -> None:
+def test_an_invite_for_all_admits_everybody_until_it_is_over(book: AdmissionBook) -> None:
     text = invite(expires=NOW_S + 60)
     for peer in (ALICE, BOB):
         answer = book.answer(peer.peer_id, text, NOBODY, NOW_S)
@@ -54,11 +54,11 @@ def test_an_invite_for_all_admits_everybody_until_it_is_over(book: Book) -> None
     assert (late.admission, "expired" in late.why) == (None, True)
 
 
-def test_an_invite_for_one_admits_one_and_the_same_again(book: Book, tmp_path: Path) -> None:
+def test_an_invite_for_one_admits_one_and_the_same_again(book: AdmissionBook, tmp_path: Path) -> None:
     """Also after a restart: an answer that was lost on its way is no loss, and no second key slips in."""
     text = invite(once=True)
     assert book.answer(ALICE.peer_id, text, NOBODY, NOW_S).admission is not None
-    again = Book(tmp_path, ORGANISER, RUN)
+    again = AdmissionBook(tmp_path, ORGANISER, RUN)
     assert again.answer(ALICE.peer_id, text, NOBODY, NOW_S).admission is not None
     refused = again.answer(BOB.peer_id, text, NOBODY, NOW_S)
     assert (refused.admission, "another has used it" in refused.why) == (None, True)
@@ -74,28 +74,30 @@ def test_an_invite_for_one_admits_one_and_the_same_again(book: Book, tmp_path: P
         ("", "not an invite"),
     ],
 )
-def test_what_the_organiser_has_not_signed_for_this_run_admits_nobody(book: Book, text: str, says: str) -> None:
+def test_what_the_organiser_has_not_signed_for_this_run_admits_nobody(
+    book: AdmissionBook, text: str, says: str
+) -> None:
     answer = book.answer(ALICE.peer_id, text, NOBODY, NOW_S)
     assert answer.admission is None
     assert says in answer.why
     assert book.members(NOW_S) == frozenset()
 
 
-def test_who_is_in_quarantine_is_not_admitted_again(book: Book) -> None:
-    orders = order(ORGANISER, RUN, 1, {ALICE.peer_id: "sends noise"})
+def test_who_is_in_quarantine_is_not_admitted_again(book: AdmissionBook) -> None:
+    orders = sign_quarantine(ORGANISER, RUN, 1, {ALICE.peer_id: "sends noise"})
     assert book.answer(ALICE.peer_id, invite(), orders, NOW_S).why.endswith("sends noise")
 
 
-def test_a_line_that_was_cut_off_is_forgotten_and_spoils_no_other(book: Book, tmp_path: Path) -> None:
+def test_a_line_that_was_cut_off_is_forgotten_and_spoils_no_other(book: AdmissionBook, tmp_path: Path) -> None:
     path = tmp_path / "admitted"
     book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
     path.write_bytes(path.read_bytes() + b'{"peer": "12D3Koo')
-    again = Book(tmp_path, ORGANISER, RUN)
+    again = AdmissionBook(tmp_path, ORGANISER, RUN)
     again.answer(BOB.peer_id, invite(), NOBODY, NOW_S)
-    assert Book(tmp_path, ORGANISER, RUN).members(NOW_S) == {ALICE.peer_id, BOB.peer_id}
+    assert AdmissionBook(tmp_path, ORGANISER, RUN).members(NOW_S) == {ALICE.peer_id, BOB.peer_id}
 
 
-def test_the_book_has_an_end(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_book_has_an_end(book: AdmissionBook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bootstrap.admissions.ADMITTED_MOST", 1)
     book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
     assert "no more" in book.answer(BOB.peer_id, invite(), NOBODY, NOW_S).why
@@ -104,7 +106,7 @@ def test_the_book_has_an_end(book: Book, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_an_admission_ends_and_the_next_one_is_given_in_time(tmp_path: Path) -> None:
     """To whoever was admitted, with whatever invite; one that asks every second gets the same, and fills no book."""
-    book = Book(tmp_path, ORGANISER, RUN, 30.0)
+    book = AdmissionBook(tmp_path, ORGANISER, RUN, 30.0)
 
     def until(now_s: float, text: str = "") -> float:
         admission = book.answer(ALICE.peer_id, text, NOBODY, now_s).admission
@@ -118,7 +120,7 @@ def test_an_admission_ends_and_the_next_one_is_given_in_time(tmp_path: Path) -> 
     assert until(NOW_S + 10.5) == 40.5
     assert book.members(NOW_S + 40) == {ALICE.peer_id}
     assert book.members(NOW_S + 41) == frozenset()
-    book = Book(tmp_path, ORGANISER, RUN, 30.0)
+    book = AdmissionBook(tmp_path, ORGANISER, RUN, 30.0)
     assert until(NOW_S + 39) == 69
     assert until(NOW_S + 1000) == 1030, "it was switched off for long"
     assert not book.answer(BOB.peer_id, invite(once=True), NOBODY, NOW_S).admission, "the invite stays used"
@@ -127,12 +129,12 @@ def test_an_admission_ends_and_the_next_one_is_given_in_time(tmp_path: Path) -> 
 def test_admissions_of_an_earlier_version_have_no_end(tmp_path: Path) -> None:
     row = {"peer": ALICE.peer_id, "token": "00", "once": False, "at": 1}
     (tmp_path / BOOK_FILE).write_text(f"\n{json.dumps(row)}\n")
-    admission = Book(tmp_path, ORGANISER, RUN).answer(ALICE.peer_id, "", NOBODY, NOW_S).admission
+    admission = AdmissionBook(tmp_path, ORGANISER, RUN).answer(ALICE.peer_id, "", NOBODY, NOW_S).admission
     assert admission is not None
     assert admission.expires == FOR_EVER
 
 
-def test_whose_admission_shall_end_gets_no_other_while_the_node_runs(book: Book, tmp_path: Path) -> None:
+def test_whose_admission_shall_end_gets_no_other_while_the_node_runs(book: AdmissionBook, tmp_path: Path) -> None:
     """What it has goes on until it ends; the organiser can change his mind."""
     assert book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S).admission
     end(tmp_path, ALICE.peer_id, "the project is over for guests")
@@ -156,15 +158,15 @@ def test_whose_admission_shall_end_gets_no_other_while_the_node_runs(book: Book,
 
 
 def test_terms_make_one_invite_for_all_or_many_for_one_each() -> None:
-    def texts(terms: Terms) -> list[Any]:
+    def texts(terms: InviteTerms) -> list[Any]:
         made = issue_all(ORGANISER, run="tiny", spec_hash=RUN, addrs=ADDRS, terms=terms, now_s=NOW_S)
         return [parse(text, NOW_S) for text in made]
 
-    (plain,) = texts(Terms())
+    (plain,) = texts(InviteTerms())
     assert (plain.token, plain.expires) == (None, None)
-    (for_all,) = texts(Terms(admits=True, lasts_s=60))
+    (for_all,) = texts(InviteTerms(admits=True, lasts_s=60))
     assert (for_all.token is not None, for_all.once, for_all.expires) == (True, False, NOW_S + 60)
-    single = texts(Terms(admits=True, single=3))
+    single = texts(InviteTerms(admits=True, single=3))
     assert all(item.once for item in single)
     assert len({item.token for item in single}) == 3
 
@@ -172,7 +174,7 @@ def test_terms_make_one_invite_for_all_or_many_for_one_each() -> None:
 @pytest.mark.parametrize("terms", [{"single": 1}, {"single": -1, "admits": True}, {"single": SINGLE_MOST + 1}])
 def test_terms_that_make_no_sense_are_refused(terms: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
-        Terms(**terms)
+        InviteTerms(**terms)
 
 
 def test_times_are_short_words() -> None:
@@ -194,7 +196,7 @@ def test_orders_are_numbered_reported_and_lifted(tmp_path: Path) -> None:
             told.append(f"{fields['code']}: {fields['text']}")
 
     file = OrdersFile(tmp_path, RUN, ORGANISER.peer_id, Reporter())  # type: ignore[arg-type]
-    assert file.look() == Orders()
+    assert file.look() == QuarantineList()
     first = quarantine(tmp_path, ORGANISER, RUN, ALICE.peer_id, "sends noise").number
     assert quarantine(tmp_path, ORGANISER, RUN, BOB.peer_id, "two names").number > first
     assert set(file.look().quarantined) == {ALICE.peer_id, BOB.peer_id}
@@ -235,7 +237,7 @@ def test_orders_that_are_spoilt_while_the_node_runs_go_on(tmp_path: Path, spoilt
 
 def test_orders_count_also_after_the_folder_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key is left, or an old copy of the folder: peers know the orders that are gone, and obey newer ones alone."""
-    known = Roster(RUN, ORGANISER.peer_id, asks_admission=False)
+    known = AccessList(RUN, ORGANISER.peer_id, asks_admission=False)
     for now_s, copy in ((NOW_S, "old"), (NOW_S + 0.2, "old"), (NOW_S + 60, "empty")):
         monkeypatch.setattr("time.time", lambda now_s=now_s: now_s)
         (tmp_path / copy).mkdir(exist_ok=True)
@@ -274,7 +276,7 @@ def test_a_mistake_is_one_line(words: list[str], tmp_path: Path, capsys: pytest.
         assert error.count("\n") == 1
 
 
-def test_a_line_of_the_book_names_peer_token_and_times(book: Book, tmp_path: Path) -> None:
+def test_a_line_of_the_book_names_peer_token_and_times(book: AdmissionBook, tmp_path: Path) -> None:
     book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
     assert stat.S_IMODE((tmp_path / "admitted").stat().st_mode) == 0o600, "whoever knows the token is admitted"
     row = json.loads((tmp_path / "admitted").read_text())
@@ -283,14 +285,14 @@ def test_a_line_of_the_book_names_peer_token_and_times(book: Book, tmp_path: Pat
     }  # fmt: skip
 
 
-def test_the_node_is_the_relay_of_those_alone_who_may_take_part(book: Book, tmp_path: Path) -> None:
+def test_the_node_is_the_relay_of_those_alone_who_may_take_part(book: AdmissionBook, tmp_path: Path) -> None:
     """Members, and who shows an admission that the book lacks, as a watcher of the organiser does."""
     orders = OrdersFile(tmp_path, RUN, ORGANISER.peer_id, Reporter(StringIO()))
-    guests = Roster(RUN, ORGANISER.peer_id, asks_admission=True, clock=lambda: NOW_S)
+    guests = AccessList(RUN, ORGANISER.peer_id, asks_admission=True, clock=lambda: NOW_S)
     assert not is_relayed(ALICE.peer_id, book, orders, guests, NOW_S)
     assert is_relayed(ALICE.peer_id, None, orders, guests, NOW_S)
     book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
-    guests.learn(BOB.peer_id, admit(ORGANISER, RUN, BOB.peer_id, NOW_S + 60).to_bytes())
+    guests.learn(BOB.peer_id, issue_admission(ORGANISER, RUN, BOB.peer_id, NOW_S + 60).to_bytes())
     for peer in (ALICE.peer_id, BOB.peer_id):
         assert is_relayed(peer, book, orders, guests, NOW_S)
         quarantine(tmp_path, ORGANISER, RUN, peer, "sends noise")

@@ -8,12 +8,12 @@ import pytest
 from bootstrap.founding import GenesisFile, look
 from dht.errors import BadInput, RunMismatch
 from dht.identity import Identity
-from dht.records import Genesis, Head, unpack_body, verify_record
+from dht.records import Genesis, PeerRecord, unpack_body, verify_record
 
 RUN = b"r" * 32
 ORGANISER = Identity.from_seed(b"o" * 32)
 NOW_S = 1_800_000_000.0
-HEAD = Head(
+HEAD = PeerRecord(
     run=RUN,
     anchor=b"",
     round=-1,

@@ -12,7 +12,7 @@ import pytest
 
 from bootstrap import invite_issuer
 from bootstrap.config import BootstrapConfig
-from bootstrap.invite_issuer import Issuer, lead_outside
+from bootstrap.invite_issuer import InviteIssuer, lead_outside
 from bootstrap.report import Reporter
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, parse
@@ -40,7 +40,7 @@ class Desk:
         self._out, self.directory = StringIO(), directory
         self.node = HomeNode(*addresses)
         fields = {"directory": directory, "spec": b"", "spec_hash": b"r" * 32, "name": "tiny", "founders": 1}
-        self.issuer = Issuer(BootstrapConfig(**(fields | config)), ORGANISER, self.node, Reporter(self._out))  # type: ignore[arg-type]
+        self.issuer = InviteIssuer(BootstrapConfig(**(fields | config)), ORGANISER, self.node, Reporter(self._out))  # type: ignore[arg-type]
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         return [line for line in map(json.loads, self._out.getvalue().splitlines()) if line["type"] == kind]

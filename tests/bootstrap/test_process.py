@@ -26,14 +26,14 @@ from bootstrap.members import load_names
 from bootstrap.peer_monitor import PEERS_FILE
 from bootstrap.quarantine_orders import quarantine
 from dht import invite
-from dht.admission import admit, read_admission
+from dht.admission import issue_admission, read_admission
 from dht.errors import BadInput, DirectoryBusy, PortInUse
-from dht.fingerprint import words
+from dht.fingerprint import fingerprint_words
 from dht.identity import Identity
 from dht.invite import INVITE_FILE
 from dht.node import NetworkConfig, Node, open_node
 from dht.reach.addresses import LOOPBACK, tcp_target
-from dht.records import Genesis, Head, Record, pack, sign_record, unpack, unpack_body, verify_record
+from dht.records import Genesis, PeerRecord, Record, pack, sign_record, unpack, unpack_body, verify_record
 from dht.topics import GENESIS, HEAD, HEAD_TTL_S
 from peer.events import AlertRaised, Event, InviteIssued, PeerStarted, PeerStopped, parse_line
 from peer.testing.child_process import HANG_S, ORPHAN_S, wait_for_ends
@@ -113,7 +113,7 @@ async def joined(folder: Path, text: str) -> AsyncIterator[tuple[Identity, Node]
 
 
 async def publish_head(identity: Identity, node: Node, state: bytes, round: int = -1, name: str = "") -> None:
-    body = Head(
+    body = PeerRecord(
         run=RUN, anchor=b"", round=round, weight=0, state=state, ready=True, stuck_s=0.0, tokens=0, steps=0,
         bandwidth_bps=0, leaving=False, reach=0, name=name, version="0", addrs=await node.addresses(),
     )  # fmt: skip
@@ -131,7 +131,7 @@ async def test_from_the_invite_to_genesis_and_through_a_restart(tmp_path: Path) 
         assert (parsed.run, parsed.spec_hash) == ("test", RUN)
         kept = tmp_path / "organiser" / INVITE_FILE
         assert (kept.read_text(), stat.S_IMODE(kept.stat().st_mode)) == (text, 0o600)
-        assert told.text.endswith(words(parsed.organiser))
+        assert told.text.endswith(fingerprint_words(parsed.organiser))
         assert len(parsed.addrs) == 2
         assert parsed.addrs[1] == other
         assert parsed.expires is not None
@@ -250,7 +250,7 @@ async def test_an_admission_lasts_as_long_as_the_organiser_says(tmp_path: Path) 
             assert refused.text.startswith(f"refused {bob.peer_id}: it is not admitted")
             assert await b.ask(organiser, "guest", 5, request=b"nonsense") is None
             key = Identity.load_or_create(tmp_path / "organiser" / "identity.key")
-            signed = admit(key, RUN, bob.peer_id, time.time() + 60).to_bytes()
+            signed = issue_admission(key, RUN, bob.peer_id, time.time() + 60).to_bytes()
             assert await b.ask(organiser, "guest", 5, request=signed) == b"", "a watcher of the organiser's"
         running.process.send_signal(signal.SIGTERM)
         told = (await running.rest()).decode()

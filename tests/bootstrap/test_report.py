@@ -23,5 +23,5 @@ def test_lines_are_the_peers_events() -> None:
     for number, (text, event) in enumerate(zip(out.getvalue().splitlines(), expected, strict=True)):
         line = events.parse_line(text)
         assert line is not None
-        assert line == events.Line(seq=number, t=line.t, run="run", peer="12D3KooW", event=event)
+        assert line == events.EventLine(seq=number, t=line.t, run="run", peer="12D3KooW", event=event)
     assert events.VERSION == VERSION

@@ -98,7 +98,7 @@ class RealWorld:
 
     async def add_peer(self, caps: Mapping[str, float] | None = None, **limits: Any) -> tuple[Identity, Board, Streams]:
         from dht.node import NetworkConfig, open_node
-        from dht.streams.outbound import LinkLimits
+        from dht.streams.outbound import StreamLimits
 
         folder = self._folder / str(len(self.nodes))
         identity = Identity.load_or_create(folder / "identity.key")
@@ -108,7 +108,7 @@ class RealWorld:
             socket_folder=folder / "run",
             listen=LOOPBACK,
             bootstrap=self._first,
-            limits=LinkLimits(**limits),
+            limits=StreamLimits(**limits),
             **(caps or {}),
         )
         stack = await self._stack.enter_async_context(AsyncExitStack())

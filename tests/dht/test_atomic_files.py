@@ -9,28 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from dht.atomic_files import write_new, write_whole
+from dht.atomic_files import write_atomic, write_exclusive
 from dht.errors import DiskFull
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     """Nothing but the new bytes, and no scratch file."""
-    write_whole(tmp_path / "file", b"a long first text")
-    write_whole(tmp_path / "file", b"short")
+    write_atomic(tmp_path / "file", b"a long first text")
+    write_atomic(tmp_path / "file", b"short")
     assert (tmp_path / "file").read_bytes() == b"short"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_until_the_new_bytes_are_on_disk_the_old_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk fails in between: the file is what it was."""
-    write_whole(tmp_path / "file", b"old")
+    write_atomic(tmp_path / "file", b"old")
 
     def fail(handle: int) -> None:
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="no space"):
-        write_whole(tmp_path / "file", b"new")
+        write_atomic(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"old"
 
 
@@ -43,9 +43,9 @@ def test_a_new_file_is_private_and_replaces_none(
 
     if not has_links:
         monkeypatch.setattr(os, "link", refuse)
-    write_new(tmp_path / "key", b"first")
+    write_exclusive(tmp_path / "key", b"first")
     with pytest.raises(FileExistsError):
-        write_new(tmp_path / "key", b"second")
+        write_exclusive(tmp_path / "key", b"second")
     assert (tmp_path / "key").read_bytes() == b"first"
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
@@ -59,5 +59,5 @@ def test_a_new_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(DiskFull):
-        write_new(tmp_path / "key", b"first")
+        write_exclusive(tmp_path / "key", b"first")
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dht.identity import Identity
-from dht.records import Head, Record, sign_record
+from dht.records import PeerRecord, Record, sign_record
 from dht.topics import GENESIS, HEAD
 from peer.simulate.memory_network import MemoryBoard
 
@@ -14,7 +14,7 @@ RUN = b"r" * 32
 
 
 def head(identity: Identity, *, round: int = 0, ttl_s: float = 60.0, run: bytes = RUN) -> Record:
-    body = Head(
+    body = PeerRecord(
         run=run,
         anchor=b"",
         round=round,
@@ -118,11 +118,11 @@ async def test_a_record_that_just_expired_does_not_hide_the_others(real_world: A
     """hivemind refuses a whole answer for one bad record; an expired one must not be bad."""
     import msgpack
 
-    from dht.record_validator import fault_of
+    from dht.record_validator import rejection_of
     from dht.records import pack
 
     identity = Identity.generate()
     old = head(identity, ttl_s=-5)
     subkey, value = msgpack.packb(identity.peer_id), msgpack.packb(pack(old))
-    assert fault_of(RUN, HEAD, subkey, value, old.expires) is None
-    assert fault_of(RUN, HEAD, subkey, value, old.expires + 1) is not None
+    assert rejection_of(RUN, HEAD, subkey, value, old.expires) is None
+    assert rejection_of(RUN, HEAD, subkey, value, old.expires + 1) is not None

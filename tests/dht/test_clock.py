@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dht.clock import COMPARE_S, LOOK_S, Watch
+from dht.clock import COMPARE_S, LOOK_S, ClockWatch
 
 
 class Clocks:
@@ -13,8 +13,8 @@ class Clocks:
     def __init__(self) -> None:
         self.wall_s, self.steady_s = 1_800_000_000.0, 50.0
 
-    def watch(self) -> Watch:
-        return Watch(lambda: self.wall_s, lambda: self.steady_s)
+    def watch(self) -> ClockWatch:
+        return ClockWatch(lambda: self.wall_s, lambda: self.steady_s)
 
     def pass_by(self, seconds: float, wall_s: float | None = None) -> None:
         self.steady_s += seconds

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from dht import clock_watch
-from dht.clock import COMPARE_S, Watch
-from dht.clock_watch import keep_time
+from dht.clock import COMPARE_S, ClockWatch
+from dht.clock_watch import watch_clock
 from dht.errors import ClockOff, Unreachable
 
 pytestmark = pytest.mark.usefixtures("at_once")
@@ -25,7 +25,7 @@ class Done(Exception):
     """It was looked often enough."""
 
 
-class FewLooks(Watch):
+class FewLooks(ClockWatch):
     """Ends with Done after `LOOKS` of them."""
 
     looks = 0
@@ -63,7 +63,7 @@ class Around:
     async def keep(self, *, jumps: bool) -> None:
         watch = FewLooks(lambda: self.steady_s + self.apart_s, lambda: self.steady_s)
         self.apart_s, self.steady_s = (90.0, 0.0) if jumps else (0.0, COMPARE_S)
-        await keep_time(self, self.others, watch)  # type: ignore[arg-type]
+        await watch_clock(self, self.others, watch)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("jumps", "least"), [(True, 1), (False, 2)])

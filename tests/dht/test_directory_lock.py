@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from dht.directory_lock import hold_directory
+from dht.directory_lock import lock_directory
 from dht.errors import DirectoryBusy
 from peer.testing.child_process import HANG_S
 
 
 def test_a_second_holder_is_told_who_is_first(tmp_path: Path) -> None:
-    with hold_directory(tmp_path / "run"):
-        with pytest.raises(DirectoryBusy, match=f"in use by process {os.getpid()}"), hold_directory(tmp_path / "run"):
+    with lock_directory(tmp_path / "run"):
+        with pytest.raises(DirectoryBusy, match=f"in use by process {os.getpid()}"), lock_directory(tmp_path / "run"):
             pass
         assert stat.S_IMODE((tmp_path / "run" / "run").stat().st_mode) == 0o700
-    with hold_directory(tmp_path / "run"):
+    with lock_directory(tmp_path / "run"):
         pass
 
 
@@ -27,7 +27,7 @@ def test_a_second_holder_is_told_who_is_first(tmp_path: Path) -> None:
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, dht.directory_lock\n"
-        "with dht.directory_lock.hold_directory(pathlib.Path(sys.argv[1])):\n"
+        "with dht.directory_lock.lock_directory(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True)\n"
         "    sys.stdin.read()\n"
     )
@@ -35,11 +35,11 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"held\n"
-        with pytest.raises(DirectoryBusy, match=f"process {child.pid}"), hold_directory(tmp_path):
+        with pytest.raises(DirectoryBusy, match=f"process {child.pid}"), lock_directory(tmp_path):
             pass
         child.kill()
         child.wait(timeout=HANG_S)
-        with hold_directory(tmp_path):
+        with lock_directory(tmp_path):
             pass
 
 
@@ -49,5 +49,5 @@ def test_whoever_only_asks_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
     with (tmp_path / "run" / "lock").open("w") as asking:
         fcntl.flock(asking, fcntl.LOCK_SH)
         monkeypatch.setattr("time.sleep", lambda seconds: fcntl.flock(asking, fcntl.LOCK_UN))
-        with hold_directory(tmp_path):
+        with lock_directory(tmp_path):
             assert (tmp_path / "run" / "lock").read_text() == str(os.getpid())

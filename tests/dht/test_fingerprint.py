@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.fingerprint import _LISTS, WORDS, words
+from dht.fingerprint import _LISTS, WORDS, fingerprint_words
 from dht.identity import Identity, peer_id_of
 
 ORGANISER = Identity.from_seed(b"o" * 32).peer_id
@@ -13,14 +13,14 @@ ORGANISER = Identity.from_seed(b"o" * 32).peer_id
 
 def test_the_words_of_a_key_never_change() -> None:
     """Somebody may have written them down."""
-    assert words(ORGANISER) == "cranky liberty drunken inventive button sensation drifter hazardous"
+    assert fingerprint_words(ORGANISER) == "cranky liberty drunken inventive button sensation drifter hazardous"
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(0, 255))
 def test_a_key_with_one_other_bit_has_other_words(key: bytes, bit: int) -> None:
     other = bytes(byte ^ (1 << bit % 8 if at == bit // 8 else 0) for at, byte in enumerate(key))
-    assert len(words(peer_id_of(key)).split()) == WORDS
-    assert words(peer_id_of(key)) != words(peer_id_of(other))
+    assert len(fingerprint_words(peer_id_of(key)).split()) == WORDS
+    assert fingerprint_words(peer_id_of(key)) != fingerprint_words(peer_id_of(other))
 
 
 def test_both_lists_have_a_word_for_each_byte_and_share_none() -> None:

@@ -209,18 +209,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_keeps_the_newest_invite_of_one_run(tmp_path: Path) -> None:
     """Nobody else can read it; another run or another organiser needs a folder of its own."""
-    kept = invite.keep(invite.parse(TEXT, NOW_S), tmp_path / "p")
+    kept = invite.save_in(invite.parse(TEXT, NOW_S), tmp_path / "p")
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     written_at = kept.stat().st_mtime_ns
-    assert invite.keep(invite.parse(TEXT, NOW_S), tmp_path / "p").stat().st_mtime_ns == written_at
+    assert invite.save_in(invite.parse(TEXT, NOW_S), tmp_path / "p").stat().st_mtime_ns == written_at
     newer = forge(token=b"t", min_version=2)
-    invite.keep(invite.parse(newer, NOW_S), tmp_path / "p")
+    invite.save_in(invite.parse(newer, NOW_S), tmp_path / "p")
     assert kept.read_text() == newer
     other = Identity.generate()
     for text in (forge(spec_hash=b"t" * 32), forge(other, organiser=other.peer_id)):
         with pytest.raises(RunMismatch, match="belongs to another run, tiny"):
-            invite.keep(invite.parse(text, NOW_S), tmp_path / "p")
+            invite.save_in(invite.parse(text, NOW_S), tmp_path / "p")
     assert kept.read_text() == newer
     kept.write_text("rubbish")
-    invite.keep(invite.parse(TEXT, NOW_S), tmp_path / "p")
+    invite.save_in(invite.parse(TEXT, NOW_S), tmp_path / "p")
     assert kept.read_text() == TEXT

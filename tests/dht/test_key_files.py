@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from dht.fingerprint import words
+from dht.fingerprint import fingerprint_words
 from dht.identity import Identity
 from dht.key_files import PREFIX, export_key, import_key, main, seal
 
@@ -106,7 +106,7 @@ def test_the_command_shows_who_it_is_and_mistakes_in_one_line(
 ) -> None:
     mine = Identity.load_or_create(tmp_path / "identity.key").peer_id
     assert main(["show", "--dir", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{mine}\n{words(mine)}\n"
+    assert capsys.readouterr().out == f"{mine}\n{fingerprint_words(mine)}\n"
     assert main(["export", str(tmp_path / "copy"), "--dir", str(tmp_path)], asked(SECRET, SECRET)) == 0
     capsys.readouterr()
     assert main(["import", str(tmp_path / "copy"), "--dir", str(tmp_path)], asked(SECRET)) == BadInput.exit_code

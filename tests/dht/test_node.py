@@ -247,7 +247,7 @@ async def test_it_is_found_where_its_daemon_says_by_now(tmp_path: Path, monkeypa
     """A router gave it a port, or another address at night. The same in another order is no news."""
     monkeypatch.setattr("dht.reach.dialer.REMEET_S", 0.01)
     async with open_node(config(tmp_path)) as node:
-        first = node.found_at
+        first = node.addresses_of
         assert first == await node.addresses()
         says, looks = [*first, f"/ip4/203.0.113.5/tcp/1/p2p/{node.peer_id}"], asyncio.Semaphore(0)
 
@@ -259,14 +259,14 @@ async def test_it_is_found_where_its_daemon_says_by_now(tmp_path: Path, monkeypa
         async with asyncio.timeout(HANG_S):
             for _ in range(2):
                 await looks.acquire()
-            assert node.found_at == tuple(says)
-            known = node.found_at
+            assert node.addresses_of == tuple(says)
+            known = node.addresses_of
             says.reverse()
             while not looks.locked():
                 await looks.acquire()
             for _ in range(2):
                 await looks.acquire()
-            assert node.found_at == known
+            assert node.addresses_of == known
 
 
 async def test_asking(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dht import record_validator
-from dht.record_validator import MAX_SUBKEY_BYTES, MAX_VALUE_BYTES, bound_storage, fault_of
+from dht.record_validator import MAX_SUBKEY_BYTES, MAX_VALUE_BYTES, bound_storage, rejection_of
 from dht.records import MAX_RECORD_BYTES
-from dht.rejections import Code
+from dht.rejections import RejectCode
 from dht.topics import HEAD
 
 RUN = b"r" * 32
@@ -22,8 +22,8 @@ def test_a_value_that_is_too_large_for_a_record_is_not_kept_in_memory() -> None:
     """One of 2 MiB passes through the network, and what is parsed is remembered 2,048 times over."""
     record_validator._parse.cache_clear()
     for size in (MAX_VALUE_BYTES + 1, 1 << 20):
-        fault = fault_of(RUN, HEAD, b"subkey", bytes(size), time.time() + 60)
-        assert fault == (Code.RECORD, f"it has {size} bytes; a record has at most {MAX_RECORD_BYTES}")
+        fault = rejection_of(RUN, HEAD, b"subkey", bytes(size), time.time() + 60)
+        assert fault == (RejectCode.RECORD, f"it has {size} bytes; a record has at most {MAX_RECORD_BYTES}")
     assert record_validator._parse.cache_info().currsize == 0
 
 

@@ -14,10 +14,10 @@ from dht.records import (
     MAX_FOUNDERS,
     MAX_RECORD_BYTES,
     Genesis,
-    Head,
     Malformed,
+    PeerRecord,
     Record,
-    acceptable,
+    is_current,
     pack,
     sign_record,
     unpack,
@@ -30,7 +30,7 @@ ALICE = Identity.from_seed(b"a" * 32)
 MALLORY = Identity.from_seed(b"m" * 32)
 RUN = b"r" * 32
 NOW_S = 1_800_000_000.0
-HEAD_BODY = Head(
+HEAD_BODY = PeerRecord(
     run=RUN,
     anchor=b"a" * 32,
     round=7,
@@ -85,7 +85,7 @@ def test_the_largest_honest_records_fit() -> None:
     for kind, body in ((HEAD, full.pack()), (GENESIS, genesis_of(MAX_FOUNDERS).pack())):
         record = sign_record(ALICE, RUN, kind, body, NOW_S + 60)
         assert len(pack(record)) <= MAX_RECORD_BYTES
-        assert acceptable(record, RUN, NOW_S)
+        assert is_current(record, RUN, NOW_S)
 
 
 @pytest.mark.parametrize(
@@ -101,36 +101,36 @@ def test_the_largest_honest_records_fit() -> None:
 def test_the_signature_covers_everything(change: dict[str, Any]) -> None:
     assert verify_record(head_record(), RUN)
     assert not verify_record(replace(head_record(), **change), RUN)
-    assert not acceptable(replace(head_record(), **change), RUN, NOW_S)
+    assert not is_current(replace(head_record(), **change), RUN, NOW_S)
 
 
 def test_a_record_speaks_for_one_run() -> None:
     assert not verify_record(head_record(), b"x" * 32)
-    assert not acceptable(head_record(), b"x" * 32, NOW_S)
+    assert not is_current(head_record(), b"x" * 32, NOW_S)
     foreign = sign_record(ALICE, b"x" * 32, HEAD, HEAD_BODY.pack(), NOW_S + 60)
-    assert not acceptable(foreign, b"x" * 32, NOW_S), "signed for a run that its body does not name"
+    assert not is_current(foreign, b"x" * 32, NOW_S), "signed for a run that its body does not name"
 
 
 def test_acceptable_from_now_until_the_longest_life() -> None:
-    assert acceptable(head_record(), RUN, NOW_S)
-    assert not acceptable(head_record(), RUN, NOW_S + 60), "expired"
+    assert is_current(head_record(), RUN, NOW_S)
+    assert not is_current(head_record(), RUN, NOW_S + 60), "expired"
     forever = sign_record(ALICE, RUN, HEAD, HEAD_BODY.pack(), NOW_S + MAX_TTL_S + 60)
-    assert not acceptable(forever, RUN, NOW_S), "lives too long"
+    assert not is_current(forever, RUN, NOW_S), "lives too long"
 
 
 def test_a_body_that_is_too_large_is_not_acceptable() -> None:
     body = msgpack.packb(FIELDS | {"more": bytes(MAX_RECORD_BYTES)})
-    assert not acceptable(sign_record(ALICE, RUN, HEAD, body, NOW_S + 60), RUN, NOW_S)
+    assert not is_current(sign_record(ALICE, RUN, HEAD, body, NOW_S + 60), RUN, NOW_S)
 
 
 def test_fields_of_newer_clients_are_skipped() -> None:
-    assert Head.unpack(msgpack.packb(FIELDS | {"colour": "red"})) == HEAD_BODY
+    assert PeerRecord.unpack(msgpack.packb(FIELDS | {"colour": "red"})) == HEAD_BODY
 
 
 @pytest.mark.parametrize("name", sorted(FIELDS.keys() - {"addrs"}))
 def test_every_field_is_needed(name: str) -> None:
     with pytest.raises(Malformed, match=name):
-        Head.unpack(msgpack.packb({key: value for key, value in FIELDS.items() if key != name}))
+        PeerRecord.unpack(msgpack.packb({key: value for key, value in FIELDS.items() if key != name}))
 
 
 @pytest.mark.parametrize(
@@ -162,14 +162,14 @@ def test_every_field_is_needed(name: str) -> None:
 )
 def test_types_and_ranges_are_strict(name: str, value: Any) -> None:
     with pytest.raises(Malformed, match=name):
-        Head.unpack(msgpack.packb(FIELDS | {name: value}))
+        PeerRecord.unpack(msgpack.packb(FIELDS | {name: value}))
 
 
 def test_what_is_for_people_may_be_missing_and_is_left_out() -> None:
     """Records of peers that say nothing of their losses are as they always were."""
     assert not FIELDS.keys() & {"loss", "tokens_per_s", "evaluated", "evaluated_round", "device_gb"}
     told = replace(HEAD_BODY, loss=2.5, tokens_per_s=1e4, evaluated=2.25, evaluated_round=6, device_gb=24.0)
-    assert Head.unpack(told.pack()) == told
+    assert PeerRecord.unpack(told.pack()) == told
 
 
 @pytest.mark.parametrize(
@@ -183,12 +183,12 @@ def test_what_is_for_people_may_be_missing_and_is_left_out() -> None:
 )  # fmt: skip
 def test_and_is_checked_if_it_is_there(name: str, value: Any) -> None:
     with pytest.raises(Malformed, match=name):
-        Head.unpack(msgpack.packb(FIELDS | {name: value}))
+        PeerRecord.unpack(msgpack.packb(FIELDS | {name: value}))
 
 
 def test_before_genesis_there_is_no_anchor_and_perhaps_no_state_yet() -> None:
     body = replace(HEAD_BODY, anchor=b"", round=-1, state=b"")
-    assert Head.unpack(body.pack()) == body
+    assert PeerRecord.unpack(body.pack()) == body
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_founders_are_distinct_sorted_and_few(founders: Any) -> None:
 
 @given(st.binary(max_size=200))
 def test_garbage_is_malformed(data: bytes) -> None:
-    for parse in (unpack, Head.unpack, Genesis.unpack):
+    for parse in (unpack, PeerRecord.unpack, Genesis.unpack):
         with pytest.raises(Malformed):
             parse(data)
 
@@ -215,7 +215,7 @@ def test_no_byte_of_a_record_can_be_changed(position: int, flip: int) -> None:
         record = unpack(bytes(data))
     except Malformed:
         return
-    assert not acceptable(record, RUN, NOW_S)
+    assert not is_current(record, RUN, NOW_S)
 
 
 def test_keys_differ_between_runs_and_topics() -> None:
@@ -229,6 +229,6 @@ def test_a_head_tells_where_to_dial_and_still_fits() -> None:
     addresses = tuple(f"/ip6/2001:db8:ffff:ffff:ffff:ffff:ffff:{n}/tcp/65535/p2p/{ALICE.peer_id}" for n in range(4))
     record = head_record(addrs=addresses)
     assert len(pack(record)) <= MAX_RECORD_BYTES
-    assert Head.unpack(record.body).addrs == addresses
+    assert PeerRecord.unpack(record.body).addrs == addresses
     with pytest.raises(Malformed, match="addrs"):
-        Head.unpack(head_record(addrs=(*addresses, addresses[0])).body)
+        PeerRecord.unpack(head_record(addrs=(*addresses, addresses[0])).body)

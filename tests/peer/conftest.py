@@ -9,7 +9,7 @@ from peer import session as sessions
 from peer.lifecycle import exposed_time
 from peer.session import Peer
 from peer.telemetry import reporter
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 from peer.train import saver
 from tests.decided import AtOnce
 from tests.peer.rounds.build import HEAD, NAMES
@@ -27,7 +27,7 @@ def story(monkeypatch: pytest.MonkeyPatch) -> Story:
     monkeypatch.setattr(exposed_time, "time", clock)
     link.load_object = lambda digest: b""  # type: ignore[attr-defined]
     trainer = Trainer(clock=clock)
-    session = Session(events.append)
+    session = Reporter(events.append)
     shelf = Shelf(clock)
     peer = Peer(
         link, trainer, shelf, NoSnapshots(), spec(), session, b"state", HEAD.anchor, NAMES,  # type: ignore[arg-type]

@@ -17,15 +17,15 @@ from peer.events import (
     Event,
     RoundStarted,
 )
-from peer.lifecycle.fragments import Turns
-from peer.link.handle import Left
+from peer.lifecycle.fragments import FragmentSchedule
+from peer.link.handle import LeaveRequested
 from peer.protocol.block import Block, Update
 from peer.session import Peer
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, from_mapping
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 from peer.train.checkpoint import Checkpoint
-from peer.train.residual_ledger import Undone
+from peer.train.residual_ledger import RewindResult
 from tests.peer.rounds.build import HEAD, NAMES, PARTS, block, update
 
 STEPS = 4
@@ -109,7 +109,7 @@ class Trainer:
     step_in_round: int = 0
     layer_sizes: tuple[int, ...] = (5,)
     parameters: int = 5
-    turns: Turns = field(default_factory=lambda: Turns(PARTS, 1))
+    turns: FragmentSchedule = field(default_factory=lambda: FragmentSchedule(PARTS, 1))
     layer_names: tuple[str, ...] = ("layer",)
     frozen: bool = False
     has_progress: bool = False
@@ -157,7 +157,7 @@ class Trainer:
         self.clock.now += self.step_s
         return SimpleNamespace(loss=2.0, tokens=64, learning_rate=0.1)
 
-    def begin_freeze(self, anchor: bytes, announce: Callable[[], None]) -> None:
+    def begin_submit(self, anchor: bytes, announce: Callable[[], None]) -> None:
         assert not self.frozen
         self.clock.now += self.begin_freeze_s
         self.announce = announce if self.room else None
@@ -174,7 +174,7 @@ class Trainer:
             self.announce()
             self.announce = None
 
-    def finish_freeze(self) -> None:
+    def finish_submit(self) -> None:
         if self.room:
             self.written()
         else:
@@ -204,12 +204,12 @@ class Trainer:
         state: bytes = self.anchor.state_digest()
         return state
 
-    def undo(self, updates: Sequence[Update], restored: Any) -> Undone:
+    def undo(self, updates: Sequence[Update], restored: Any) -> RewindResult:
         self.done.append(f"undo {len(updates)}")
         self.frozen = False
         self.step_in_round = 0
         self.anchor.round = restored.round
-        return Undone(returned=len(updates), lost=self.lost)
+        return RewindResult(returned=len(updates), lost=self.lost)
 
     def replay(self, item: object, load: object) -> float:
         self.done.append("replay")
@@ -228,10 +228,10 @@ class Trainer:
     def checkpoint(self, anchor: bytes) -> Checkpoint:
         return Checkpoint(state={"anchor": anchor.hex(), "round": self.anchor.round}, tensors={})
 
-    def leave_device(self) -> None:
+    def offload_model(self) -> None:
         self.is_away = True
 
-    def take_device(self) -> bool:
+    def reload_model(self) -> bool:
         self.is_away = self.is_away and not self.room_on_device
         return not self.is_away
 
@@ -280,7 +280,7 @@ class Story:
     trainer: Trainer
     shelf: Shelf
     events: list[Event]
-    session: Session
+    session: Reporter
     peer: Peer
 
     def turns(self, count: int) -> None:
@@ -314,7 +314,7 @@ class Beginning(Link):
 
     def expect(self, kind: str, timeout_s: float | None) -> tuple[Any, ...]:
         if self.asked_to_leave:
-            raise Left
+            raise LeaveRequested
         if kind == "spec":
             return ("ignored",)
         return self.stands_at or self.told[-1][-1] or HEAD.anchor, NAMES

@@ -12,8 +12,8 @@ from peer.events import (
     DeviceMeasured,
     Evaluated,
     Event,
+    EventLine,
     InnerProgressed,
-    Line,
     NetworkMeasured,
     PeerStarted,
     PeerStateChanged,
@@ -49,13 +49,13 @@ EVENTS: tuple[Event, ...] = (
 
 def written(event: Event, **changes: Any) -> str:
     """The line of an event with some of its fields changed on the wire."""
-    row = json.loads(format_line(Line(seq=1, t=1000.0, run="tiny", peer="A", event=event)))
+    row = json.loads(format_line(EventLine(seq=1, t=1000.0, run="tiny", peer="A", event=event)))
     return json.dumps(row | changes)
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_what_is_written_is_read(event: Event) -> None:
-    line = Line(seq=1, t=1000.0, run="tiny", peer="A", event=event)
+    line = EventLine(seq=1, t=1000.0, run="tiny", peer="A", event=event)
     assert parse_line(format_line(line)) == line
 
 
@@ -127,7 +127,7 @@ def test_a_loss_that_is_not_a_number_is_none_and_the_line_still_counts(word: str
 
 
 def test_a_norm_that_is_not_a_number_is_left_out() -> None:
-    line = parse_line(format_line(Line(seq=1, t=0.0, run="r", peer="A", event=COMMITTED)).replace("3.5", "null"))
+    line = parse_line(format_line(EventLine(seq=1, t=0.0, run="r", peer="A", event=COMMITTED)).replace("3.5", "null"))
     assert line is not None
     assert isinstance(line.event, RoundCommitted)
     assert line.event.norms == {"B": 0.5}

@@ -13,9 +13,9 @@ from dht.errors import BadInput, BadSpec, HomefiresError
 from dht.reach.addresses import ALL_INTERFACES
 from peer import __main__ as command
 from peer.control.server import Commands
-from peer.link.handle import Left, LinkChild
+from peer.link.handle import LeaveRequested, LinkProcess
 from peer.settings import PeerSettings, settings_from
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import BUSY, HANG_S
 
 FAKE = Path(__file__).parent / "link" / "fake_link.py"
@@ -33,7 +33,7 @@ def _fake_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ending(scene: str, directory: Path) -> tuple[str, int]:
-    session = Session(lambda event: None)
+    session = Reporter(lambda event: None)
     commands = Commands(session, "run", "me", "name", lambda: None)
     return command._ending(scene, "me", PeerSettings(), directory, session, commands)
 
@@ -72,7 +72,7 @@ def test_a_mistake_that_the_trainer_finds_is_told_at_once(
 def test_a_link_that_dies_is_a_bug_not_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1, so that whoever started the peer points to the log."""
 
-    def listen(link: LinkChild, *args: object) -> None:
+    def listen(link: LinkProcess, *args: object) -> None:
         link.receive(HANG_S)
 
     monkeypatch.setattr(command, "join", listen)
@@ -83,10 +83,10 @@ def test_a_link_that_dies_is_a_bug_not_a_mistake(tmp_path: Path, monkeypatch: py
 def test_who_leaves_as_the_link_dies_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the model is built: it was asked to, and nothing went wrong."""
 
-    def leave(link: LinkChild, me: str, settings: PeerSettings, directory: Path, session: Session) -> None:
+    def leave(link: LinkProcess, me: str, settings: PeerSettings, directory: Path, session: Reporter) -> None:
         link._process.wait(HANG_S)
         session.stopping = True
-        raise Left
+        raise LeaveRequested
 
     monkeypatch.setattr(command, "join", leave)
     assert ending("dies", tmp_path) == ("asked to leave", 0)

@@ -19,7 +19,7 @@ from peer.events import (
     RoundStarted,
 )
 from peer.link.channel import LinkLost
-from peer.link.handle import Left
+from peer.link.handle import LeaveRequested
 from peer.settings import PeerSettings
 from peer.spec import from_mapping
 from peer.train import snapshot_writer
@@ -449,5 +449,5 @@ def test_leaving_and_finishing_are_told_to_the_link(
 
 def test_leaving_before_the_run_begins(story: Story) -> None:
     """Nobody waits for a spec that a person does not want any more."""
-    with pytest.raises(Left):
+    with pytest.raises(LeaveRequested):
         sessions.join(Beginning(asked_to_leave=True), "p1", None, None, story.session)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import torch
 
 from dht.errors import ClockOff, DiskFull, MemoryFull, RunMismatch, Unreachable
 from peer import session as sessions
-from peer.control.desired_state import PAUSED_WHY, Wish
+from peer.control.desired_state import PAUSED_WHY, Intent
 from peer.events import (
     AlertRaised,
     CheckpointWritten,
@@ -21,7 +21,7 @@ from peer.events import (
 from peer.link.channel import LinkLost
 from peer.settings import PeerSettings
 from peer.spec import load
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 from tests.peer.rounds.build import HEAD, block, update
 from tests.peer.story import NEXT, STEPS, Beginning, Story, commit, join_with
 
@@ -152,7 +152,7 @@ def test_a_model_for_which_there_is_no_room_ends_in_words(tmp_path: Path, monkey
     monkeypatch.setattr("peer.train.trainer.Trainer", fail)
     with pytest.raises(MemoryFull, match=r"^the memory of cpu has no room for the model; close other programs"):
         sessions.make_trainer(
-            load("micro"), PeerSettings(device="cpu"), "me", tmp_path, None, Session(lambda event: None)
+            load("micro"), PeerSettings(device="cpu"), "me", tmp_path, None, Reporter(lambda event: None)
         )
 
 
@@ -176,7 +176,7 @@ def test_until_a_step_is_to_be_made_the_gpu_is_its_owners(story: Story, monkeypa
 
 def test_a_peer_that_starts_paused_leaves_the_gpu_alone(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it meets the others, which may take minutes; it says that it is paused, and takes part."""
-    story.session.wishes.wish(Wish.PAUSE)
+    story.session.wishes.wish(Intent.PAUSE)
     away_at: list[bool] = []
     link = Beginning(deque([("in_step",)]))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dht.errors import BadInput
-from peer.control.desired_state import Wish
+from peer.control.desired_state import Intent
 from peer.events import Evaluated, PhaseEntered, RoundCommitted, RoundStarted
 from peer.link.channel import LinkLost
 from tests.peer.rounds.build import HEAD
@@ -137,7 +137,7 @@ def test_whatever_needs_the_whole_anchor_comes_after_the_last_layer(layered: Sto
             layered.link.queue.append(commit())
             layered.peer._hear(0.0)
         case "pause":
-            layered.session.wishes.wish(Wish.PAUSE)
+            layered.session.wishes.wish(Intent.PAUSE)
             layered.turns(1)
         case "behind":
             layered.link.queue.append(("behind",))
@@ -173,7 +173,7 @@ def test_where_no_step_follows_it_is_applied_at_once(layered: Story, case: str) 
         case "behind":
             layered.peer.in_step = False
         case _:
-            layered.session.wishes.wish(Wish.PAUSE)
+            layered.session.wishes.wish(Intent.PAUSE)
     layered.link.queue.append(commit())
     layered.peer._hear(0.0)
     assert layered.trainer.done[-1] in ("apply", "evaluate")

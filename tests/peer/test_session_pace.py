@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peer.control.desired_state import Wish
+from peer.control.desired_state import Intent
 from peer.events import InnerProgressed, RoundStarted
 from peer.lifecycle.pace import Pace
 from tests.peer.rounds.build import block, update
@@ -100,10 +100,10 @@ def test_a_gentle_peer_makes_the_steps_that_fit(story: Story) -> None:
 def test_after_a_short_pause_the_round_ends_with_that_of_the_others(timed: Story, away_s: float, ends_s: float) -> None:
     """After one that was longer than the round, it begins for this peer."""
     began_at = timed.clock.now
-    timed.session.wishes.wish(Wish.PAUSE)
+    timed.session.wishes.wish(Intent.PAUSE)
     timed.turns(1)
     timed.clock.now += away_s
-    timed.session.wishes.wish(Wish.TRAIN)
+    timed.session.wishes.wish(Intent.TRAIN)
     timed.trainer.step_s = 2.0
     timed.until(lambda: timed.trainer.frozen)
     assert ends_s - 2.0 < timed.clock.now - began_at <= ends_s + 1.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from peer.control.desired_state import PAUSED_WHY, Wish
+from peer.control.desired_state import PAUSED_WHY, Intent
 from peer.events import AlertRaised, Evaluated, InnerProgressed, PeerStateChanged, RoundCommitted
 from peer.session import POLL_S
 from tests.peer.rounds.build import HEAD, block, update
@@ -17,7 +17,7 @@ from tests.peer.story import NEXT, STEPS, Story, commit
 def paused(story: Story) -> Story:
     """After one of its steps."""
     story.turns(1)
-    story.session.wishes.wish(Wish.PAUSE)
+    story.session.wishes.wish(Intent.PAUSE)
     story.link.on_wait = story.clock.sleep
     story.turns(3)
     return story
@@ -42,21 +42,21 @@ def test_what_was_made_is_given_and_no_step_follows(paused: Story) -> None:
 def test_the_device_is_free_before_what_was_made_is_written(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner may want to start a game, and a large contribution takes a disk some seconds."""
     away: list[bool] = []
-    begin_freeze = story.trainer.begin_freeze
+    begin_submit = story.trainer.begin_submit
 
     def begin(anchor: bytes, announce: Callable[[], None]) -> None:
         away.append(story.trainer.is_away)
-        begin_freeze(anchor, announce)
+        begin_submit(anchor, announce)
 
-    monkeypatch.setattr(story.trainer, "begin_freeze", begin)
+    monkeypatch.setattr(story.trainer, "begin_submit", begin)
     story.turns(1)
-    story.session.wishes.wish(Wish.PAUSE)
+    story.session.wishes.wish(Intent.PAUSE)
     story.turns(1)
     assert away == [True]
 
 
 def test_a_peer_that_has_made_nothing_gives_nothing(story: Story) -> None:
-    story.session.wishes.wish(Wish.PAUSE)
+    story.session.wishes.wish(Intent.PAUSE)
     story.turns(2)
     assert story.trainer.done == []
     assert story.link.told == [("paused", HEAD.anchor)]
@@ -89,7 +89,7 @@ def test_the_wait_for_others_before_a_pause_is_exposed(story: Story) -> None:
     """Only what it could have trained in, and did not for want of an anchor."""
     story.turns(STEPS + 1)
     story.clock.now += 7.0
-    story.session.wishes.wish(Wish.PAUSE)
+    story.session.wishes.wish(Intent.PAUSE)
     story.turns(1)
     story.clock.now += 100.0
     story.link.queue.append(commit())
@@ -101,7 +101,7 @@ def test_the_wait_for_others_before_a_pause_is_exposed(story: Story) -> None:
 def test_it_trains_again_at_once(paused: Story) -> None:
     """Its part of this round is given, so its steps count for the next one; those of that round it makes in full."""
     paused.link.on_wait = lambda timeout_s: None
-    paused.session.wishes.wish(Wish.TRAIN)
+    paused.session.wishes.wish(Intent.TRAIN)
     paused.turns(2)
     assert paused.trainer.done == ["begin", "step", "freeze", "step", "step"]
     assert paused.link.kinds().count("resumed") == 1
@@ -114,10 +114,10 @@ def test_it_trains_again_at_once(paused: Story) -> None:
 
 def test_who_gave_nothing_may_still_give_something_after_a_pause(story: Story) -> None:
     """As if the round began now for it."""
-    story.session.wishes.wish(Wish.PAUSE)
+    story.session.wishes.wish(Intent.PAUSE)
     story.turns(2)
     story.clock.now += 1000.0
-    story.session.wishes.wish(Wish.TRAIN)
+    story.session.wishes.wish(Intent.TRAIN)
     story.turns(1)
     assert state(story) == ("TRAINING", "towards round 1")
     assert story.trainer.done == ["begin", "step"]
@@ -128,7 +128,7 @@ def test_who_gave_nothing_may_still_give_something_after_a_pause(story: Story) -
 
 def test_finishing_makes_all_steps_of_the_round_first(story: Story) -> None:
     story.turns(1)
-    story.session.wishes.wish(Wish.FINISH)
+    story.session.wishes.wish(Intent.FINISH)
     story.turns(STEPS + 2)
     assert story.trainer.done == ["begin", *["step"] * STEPS, "freeze"]
     assert story.link.kinds()[-2:] == ["frozen", "paused"]
@@ -137,15 +137,15 @@ def test_finishing_makes_all_steps_of_the_round_first(story: Story) -> None:
 
 def test_finishing_a_round_that_is_given_pauses_at_once(story: Story) -> None:
     story.turns(STEPS + 1)
-    story.session.wishes.wish(Wish.FINISH)
+    story.session.wishes.wish(Intent.FINISH)
     story.turns(1)
     assert state(story)[0] == "PAUSED"
 
 
 def test_who_resumes_before_the_round_is_finished_does_not_pause(story: Story) -> None:
-    story.session.wishes.wish(Wish.FINISH)
+    story.session.wishes.wish(Intent.FINISH)
     story.turns(1)
-    story.session.wishes.wish(Wish.TRAIN)
+    story.session.wishes.wish(Intent.TRAIN)
     story.turns(STEPS)
     assert state(story)[0] == "AVERAGING"
 
@@ -153,7 +153,7 @@ def test_who_resumes_before_the_round_is_finished_does_not_pause(story: Story) -
 def test_a_wish_while_it_catches_up_is_remembered(story: Story) -> None:
     """It comes into step first."""
     story.peer.in_step = False
-    story.session.wishes.wish(Wish.PAUSE)
+    story.session.wishes.wish(Intent.PAUSE)
     story.turns(2)
     assert state(story)[0] == "SYNCING"
     story.link.queue.append(("in_step",))
@@ -169,7 +169,7 @@ def test_a_pause_ends_a_rest(story: Story) -> None:
     def wait(seconds: float) -> None:
         story.clock.sleep(seconds)
         if len(story.link.waits) == 4:
-            story.session.wishes.wish(Wish.PAUSE)
+            story.session.wishes.wish(Intent.PAUSE)
 
     story.link.on_wait = wait
     story.turns(1)
@@ -185,10 +185,10 @@ def test_a_new_link_hears_that_the_peer_is_paused(paused: Story) -> None:
 
 def test_a_freeze_that_was_asked_for_before_a_pause_is_forgotten(story: Story) -> None:
     """After the pause all steps are made."""
-    story.session.wishes.wish(Wish.PAUSE)
+    story.session.wishes.wish(Intent.PAUSE)
     story.link.queue.append(("freeze",))
     story.turns(2)
-    story.session.wishes.wish(Wish.TRAIN)
+    story.session.wishes.wish(Intent.TRAIN)
     story.turns(2)
     assert "freeze" not in story.trainer.done
 
@@ -205,7 +205,7 @@ def test_a_full_disk_does_not_keep_the_pause_from_the_others(story: Story) -> No
     """Else they would wait for it in every round; its work stays in memory and is given at the next anchor."""
     story.turns(1)
     story.trainer.room = False
-    story.session.wishes.wish(Wish.PAUSE)
+    story.session.wishes.wish(Intent.PAUSE)
     story.link.on_wait = story.clock.sleep
     story.turns(4)
     assert story.link.kinds().count("paused") == 1
@@ -219,7 +219,7 @@ def test_a_full_disk_does_not_keep_the_pause_from_the_others(story: Story) -> No
 
 def test_finishing_is_done_with_the_freeze(story: Story) -> None:
     """Also if the round is decided before the next turn: no step of another round follows."""
-    story.session.wishes.wish(Wish.FINISH)
+    story.session.wishes.wish(Intent.FINISH)
     story.turns(STEPS)
     story.link.queue.append(commit())
     assert story.session.wishes.pausing

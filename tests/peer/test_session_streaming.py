@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dht.errors import DiskFull
-from peer.control.desired_state import Wish
+from peer.control.desired_state import Intent
 from peer.events import InnerProgressed, PeerStateChanged, RoundCommitted, RoundStarted
 from tests.peer.rounds.build import HEAD, block, update
 from tests.peer.story import NEXT, STEPS, Story, commit
@@ -135,7 +135,7 @@ def test_a_rest_is_kept_though_the_anchor_changes(streams: Story) -> None:
 def test_a_pause_gives_what_was_made_meanwhile_at_the_next_anchor(streams: Story) -> None:
     """One contribution per anchor: it stays in memory until then."""
     streams.turns(STEPS + 2)
-    streams.session.wishes.wish(Wish.PAUSE)
+    streams.session.wishes.wish(Intent.PAUSE)
     streams.link.on_wait = streams.clock.sleep
     streams.turns(2)
     assert streams.trainer.done.count("freeze") == 1
@@ -150,7 +150,7 @@ def test_a_pause_waits_for_what_is_being_written(streams: Story) -> None:
     """The others hear of the contribution before the pause, or never."""
     streams.trainer.is_frozen_on_disk = False
     streams.turns(STEPS + 1)
-    streams.session.wishes.wish(Wish.PAUSE)
+    streams.session.wishes.wish(Intent.PAUSE)
     streams.link.on_wait = streams.clock.sleep
     streams.turns(2)
     assert streams.trainer.done.count("freeze") == 1

@@ -15,21 +15,21 @@ import torch
 
 from dht.errors import HomefiresError, MemoryFull
 from peer.autotune import trial, trial_runner
-from peer.autotune.cache import Basis, Fit, remember
-from peer.control.desired_state import Wish
+from peer.autotune.cache import Tuned, TuneKey, remember
+from peer.control.desired_state import Intent
 from peer.doctor.glance import quiet
 from peer.doctor.needs import needs_of
 from peer.events import AlertRaised, Event
-from peer.limits.policy import Hold, Verdict
+from peer.limits.policy import Decision, Hold
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, load
 from peer.startup import fit_for, look_around, say_smaller
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
 from peer.train import out_of_memory
 
-FIT = Fit(
-    basis=Basis(run="ab", device="auto", name="a GPU", torch="2", homefires="0"),
+FIT = Tuned(
+    basis=TuneKey(run="ab", device="auto", name="a GPU", torch="2", homefires="0"),
     sequences=4, attention="sdpa", precision="bfloat16", step_s=0.5, tokens_per_s=1234.0,
 )  # fmt: skip
 
@@ -49,7 +49,7 @@ def alerts(said: list[Event]) -> list[AlertRaised]:
 
 
 def test_a_machine_in_order_is_not_talked_about(spec: RunSpec, said: list[Event], tmp_path: Path) -> None:
-    look_around(spec, tmp_path, PeerSettings(), Session(said.append)).join(HANG_S)
+    look_around(spec, tmp_path, PeerSettings(), Reporter(said.append)).join(HANG_S)
     assert said == []
 
 
@@ -60,7 +60,7 @@ def test_what_fails_is_one_alert_with_the_fix(
         f_bavail, f_frsize = 1, 512
 
     monkeypatch.setattr(os, "statvfs", lambda folder: Full())
-    look_around(spec, tmp_path, PeerSettings(), Session(said.append)).join(HANG_S)
+    look_around(spec, tmp_path, PeerSettings(), Reporter(said.append)).join(HANG_S)
     (alert,) = alerts(said)
     assert (alert.level, alert.code) == ("warning", "DOCTOR")
     assert "512 B free" in alert.text
@@ -81,7 +81,7 @@ def test_the_model_counts_where_the_device_is_the_processor(
 
 def test_a_processor_trains_with_the_specs_own_micro_batch(spec: RunSpec, said: list[Event], tmp_path: Path) -> None:
     """No dry run holds its start up."""
-    assert fit_for(spec, PeerSettings(device="cpu"), tmp_path, Session(said.append)) is None
+    assert fit_for(spec, PeerSettings(device="cpu"), tmp_path, Reporter(said.append)) is None
     assert said == []
 
 
@@ -97,7 +97,7 @@ def test_a_gpu_is_fitted_and_told(
     spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial_runner, "find_fit", lambda *about, **named: FIT)
-    assert fit_for(spec, PeerSettings(), tmp_path, Session(said.append)) == FIT
+    assert fit_for(spec, PeerSettings(), tmp_path, Reporter(said.append)) == FIT
     whole = spec.inner.sequences * spec.inner.accumulation
     (alert,) = alerts(said)
     assert alert.text == f"4 of {whole} sequences at a time, bfloat16, sdpa attention: 1,234 tokens/s"
@@ -110,12 +110,12 @@ def test_a_paused_peer_tries_nothing_out_on_a_gpu(
 ) -> None:
     """What is known is taken; what is not is found by halving, or at a later start."""
 
-    def find(*about: object) -> Fit:
+    def find(*about: object) -> Tuned:
         raise AssertionError("a dry run takes all of the GPU")
 
     monkeypatch.setattr(trial_runner, "find_fit", find)
-    session = Session(said.append)
-    session.wishes.wish(Wish.PAUSE)
+    session = Reporter(said.append)
+    session.wishes.wish(Intent.PAUSE)
     assert fit_for(spec, PeerSettings(), tmp_path, session) is None
     remember(tmp_path, FIT)
     assert fit_for(spec, PeerSettings(), tmp_path, session) == FIT
@@ -126,7 +126,7 @@ def test_a_paused_peer_tries_nothing_out_on_a_gpu(
 @pytest.mark.usefixtures("a_gpu")
 @pytest.mark.parametrize("known", [None, replace(FIT, free_bytes=1000)])
 def test_a_dry_run_gives_way_to_a_game_that_starts_meanwhile(
-    known: Fit | None, spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    known: Tuned | None, spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was known before is taken then: here it is tried anew because more memory is free."""
     begun, program = tmp_path / "begun", tmp_path / "python"
@@ -137,13 +137,13 @@ def test_a_dry_run_gives_way_to_a_game_that_starts_meanwhile(
     monkeypatch.setattr(out_of_memory, "free_bytes", lambda device: 5000)
     if known is not None:
         remember(tmp_path, known)
-    session = Session(said.append)
+    session = Reporter(said.append)
     played: list[tuple[int, float]] = []
 
     def play() -> None:
         pid = int(begun.read_text())
         played.append((pid, time.monotonic()))
-        session.wishes.judge(Verdict(holds=(Hold("PROGRAM", "steam runs"),)))
+        session.wishes.judge(Decision(holds=(Hold("PROGRAM", "steam runs"),)))
 
     game = threading.Thread(target=play, daemon=True)
     game.start()
@@ -163,11 +163,11 @@ def test_a_dry_run_that_fails_keeps_nobody_from_training(
     error: HomefiresError, sequences: int | None, spec: RunSpec, said: list[Event], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    def fail(*about: object, **named: object) -> Fit:
+    def fail(*about: object, **named: object) -> Tuned:
         raise error
 
     monkeypatch.setattr(trial_runner, "find_fit", fail)
-    fit = fit_for(spec, PeerSettings(), tmp_path, Session(said.append))
+    fit = fit_for(spec, PeerSettings(), tmp_path, Reporter(said.append))
     assert (fit.sequences if fit else None) == sequences
     (alert,) = alerts(said)
     assert (alert.code, alert.level) == ("FIT", "warning")
@@ -175,7 +175,7 @@ def test_a_dry_run_that_fails_keeps_nobody_from_training(
 
 
 def test_a_micro_batch_that_shrank_is_told(spec: RunSpec, said: list[Event]) -> None:
-    say_smaller(Session(said.append), spec, 2)
+    say_smaller(Reporter(said.append), spec, 2)
     (alert,) = alerts(said)
     whole = spec.inner.sequences * spec.inner.accumulation
     assert f"from now on 2 of {whole} sequences at a time; nothing is lost" in alert.text

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from peer.events import Line, parse_line
+from peer.events import EventLine, parse_line
 from peer.testing.child_process import HANG_S, ORPHAN_S, Child, Printed, processes_of
 
 LIGHT = ("inner.sequences=1", "data.eval_sequences=8", "round.steps=10")
@@ -30,7 +30,7 @@ class Homefires:
     def __init__(self, directory: Path, *words: str, before: Sequence[str] = ()) -> None:
         self.directory = directory
         self.out: list[str] = []
-        self.lines: list[Line] = []
+        self.lines: list[EventLine] = []
         self._queue: queue.SimpleQueue[Printed] = queue.SimpleQueue()
         argv = [*before, sys.executable, "-m", "tui", *words]
         environment = {"TMPDIR": str(directory), "OMP_NUM_THREADS": "1"}
@@ -60,7 +60,7 @@ class Homefires:
                 return text
         pytest.fail(f"ended without {part!r}; stderr: {self.err[-800:]}")
 
-    def wait_for(self, wanted: Callable[[Line], bool], timeout_s: float = HANG_S) -> Line:
+    def wait_for(self, wanted: Callable[[EventLine], bool], timeout_s: float = HANG_S) -> EventLine:
         """Read on until an event that is `wanted`; for commands with `--ui json`."""
         deadline = time.monotonic() + timeout_s
         while (text := self.text(max(0.1, deadline - time.monotonic()))) is not None:
@@ -79,7 +79,7 @@ class Homefires:
                 self.lines.append(line)
         return self.process.wait(max(0.1, deadline - time.monotonic()))
 
-    def events(self, kind: type, peer: str | None = None) -> list[Line]:
+    def events(self, kind: type, peer: str | None = None) -> list[EventLine]:
         """Events of a type read so far, of one peer or of all."""
         return [line for line in self.lines if isinstance(line.event, kind) and peer in (None, line.peer)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.events import InnerProgressed, Line, PeerStarted, PenaltyImposed, RoundCommitted
+from peer.events import EventLine, InnerProgressed, PeerStarted, PenaltyImposed, RoundCommitted
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING
@@ -57,7 +57,7 @@ def let_it_train(run: RealSwarm) -> int:
 def rounds_without_the_victim(run: RealSwarm, stopped_at: int) -> list[int]:
     """The rounds that it has missed, once it takes part again."""
 
-    def takes_part(line: Line) -> bool:
+    def takes_part(line: EventLine) -> bool:
         event = line.event
         return isinstance(event, RoundCommitted) and event.round > stopped_at and run.id_of(VICTIM) in event.group
 
@@ -91,14 +91,14 @@ def assert_taken_as_stale(run: RealSwarm, round: int) -> None:
         assert said.until_round >= commit.round
 
 
-def trains_from(line: Line, round: int) -> bool:
+def trains_from(line: EventLine, round: int) -> bool:
     return isinstance(line.event, InnerProgressed) and line.event.round == round
 
 
-def counts(line: Line, about: str, since: int) -> bool:
+def counts(line: EventLine, about: str, since: int) -> bool:
     """Whether what this peer gave is in an update. It may vote in rounds before, for which it came too late."""
     return isinstance(line.event, RoundCommitted) and line.event.round >= since and line.event.weights.get(about, 0) > 0
 
 
-def is_stale(line: Line, about: str) -> bool:
+def is_stale(line: EventLine, about: str) -> bool:
     return isinstance(line.event, PenaltyImposed) and (line.event.about, line.event.code) == (about, "STALE")

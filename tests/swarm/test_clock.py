@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from dht.atomic_files import write_whole
-from peer.events import AlertRaised, Line, PeerStateChanged
+from dht.atomic_files import write_atomic
+from peer.events import AlertRaised, EventLine, PeerStateChanged
 from peer.testing.faulty_link import CLOCK
 from peer.testing.plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
@@ -18,11 +18,11 @@ QUICK = (*LIGHT, "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4
 NOTICED_S = 120.0
 
 
-def is_told(line: Line) -> bool:
+def is_told(line: EventLine) -> bool:
     return isinstance(line.event, AlertRaised) and line.event.code == "CLOCK"
 
 
-def is_held(line: Line) -> bool:
+def is_held(line: EventLine) -> bool:
     return isinstance(line.event, PeerStateChanged) and "clock is 90 s ahead" in line.event.why
 
 
@@ -32,7 +32,7 @@ def test_it_says_so_holds_back_and_comes_back_when_the_clock_is_right(swarm: Sta
     run.until_round(2)
     clock = run.directory_of(2) / CLOCK
     went_wrong_at = time.time()
-    write_whole(clock, b"90")
+    write_atomic(clock, b"90")
     told = run.wait_for(2, is_told)
     assert told.t - went_wrong_at < NOTICED_S
     assert isinstance(told.event, AlertRaised)

@@ -14,14 +14,14 @@ from statistics import median
 
 import pytest
 
-from peer.events import InnerProgressed, Line, PeerStateChanged, PhaseEntered, RoundAborted, RoundCommitted
+from peer.events import EventLine, InnerProgressed, PeerStateChanged, PhaseEntered, RoundAborted, RoundCommitted
 from peer.testing.child_process import BUSY, HANG_S, assert_no_orphans
 from peer.testing.process_swarm import LOOPBACK, RealSwarm
 from tests.swarm.conftest import LIGHT
 from tests.swarm.test_join import SLOWLY
 from tests.tui.terminals import ESCAPE, Terminal
 from tui.commands.status import is_locked
-from tui.sources.control_client import PeerControl
+from tui.sources.control_client import ControlClient
 
 pytestmark = pytest.mark.swarm
 PAUSED_S = 5.0 * BUSY
@@ -58,7 +58,7 @@ def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
         one.close()
 
 
-def is_state(state: str, since_t: float) -> Callable[[Line], bool]:
+def is_state(state: str, since_t: float) -> Callable[[EventLine], bool]:
     return lambda line: isinstance(line.event, PeerStateChanged) and line.event.state == state and line.t >= since_t
 
 
@@ -72,7 +72,7 @@ def newest(run: RealSwarm) -> int:
 
 def test_a_paused_peer_gives_what_it_made_and_holds_nobody_up(run: RealSwarm) -> None:
     """In step and voting all the while; the rounds of the others last as long as before; it goes on at once."""
-    control, me = PeerControl(run.directory_of(0)), run.id_of(0)
+    control, me = ControlClient(run.directory_of(0)), run.id_of(0)
     run.wait_for(0, lambda line: isinstance(line.event, InnerProgressed) and line.event.round == newest(run))
     asked_t, at = time.time(), newest(run)
     assert control.request("pause").ok
@@ -108,12 +108,12 @@ def test_a_finished_round_is_whole_and_then_it_pauses(run: RealSwarm) -> None:
     """All steps of the round that goes on when it is asked for."""
     run.wait_for(0, lambda line: isinstance(line.event, InnerProgressed) and line.event.round == newest(run))
     asked_t, at = time.time(), newest(run)
-    assert PeerControl(run.directory_of(0)).request("finish").fields["finishing"]
+    assert ControlClient(run.directory_of(0)).request("finish").fields["finishing"]
     run.wait_for(0, is_state("PAUSED", asked_t))
     run.until_round(at + 2)
     assert commits(run, 1)[at + 1].tokens == commits(run, 1)[at].tokens
     assert commits(run, 1)[at + 2].tokens == 2 * commits(run, 1)[at].tokens // 3
-    assert PeerControl(run.directory_of(0)).request("resume").ok
+    assert ControlClient(run.directory_of(0)).request("resume").ok
     run.until_round(newest(run) + 2)
 
 
@@ -167,7 +167,7 @@ def test_a_peer_that_joined_on_a_terminal_stays_when_the_dashboard_goes(
 
     again = terminal("attach", "--dir", str(directory))
     again.wait_for("q detach")
-    assert PeerControl(directory).request("leave").ok
+    assert ControlClient(directory).request("leave").ok
     again.wait_for("asked to leave")
     again.press("q")
     assert again.finish() == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from peer.events import Line, PhaseEntered, RoundCommitted, RoundStarted
+from peer.events import EventLine, PhaseEntered, RoundCommitted, RoundStarted
 from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
@@ -83,7 +83,7 @@ def strike(run: RealSwarm, *faults: Fault) -> tuple[float, dict[int, float]]:
     return min(line.t for line in entered) - run.began_at, ends_s
 
 
-def enters(line: Line, phase: str, round: int) -> bool:
+def enters(line: EventLine, phase: str, round: int) -> bool:
     match line.event:
         case RoundStarted():
             return (phase, round) == ("train", line.event.round)

@@ -15,9 +15,9 @@ from dht.errors import BadInput, DirectoryBusy, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
 from peer.events import (
+    EventLine,
     InnerProgressed,
     InviteIssued,
-    Line,
     PeerStateChanged,
     PeerStopped,
     ReportReceived,
@@ -61,7 +61,7 @@ class Run:
         return self._homefires(*words, "--yes", *SLOWLY, directory=self.directory / f"{name}-out")
 
 
-def committed(round: int) -> Callable[[Line], bool]:
+def committed(round: int) -> Callable[[EventLine], bool]:
     """An event that says this round, or a later one, is committed."""
     return lambda line: isinstance(line.event, RoundCommitted) and line.event.round >= round
 
@@ -125,11 +125,11 @@ def round_of_arrival(run: RealSwarm, founder: int, peer: str) -> int:
     return max(event.round for event in before if isinstance(event, RoundCommitted)) + 1
 
 
-def is_report(line: Line, peer: str) -> bool:
+def is_report(line: EventLine, peer: str) -> bool:
     return isinstance(line.event, ReportReceived) and line.event.about == peer
 
 
-def starts_after(line: Line, round: int) -> bool:
+def starts_after(line: EventLine, round: int) -> bool:
     return isinstance(line.event, RoundStarted) and line.event.round > round
 
 

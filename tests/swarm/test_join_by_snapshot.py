@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from peer.events import AlertRaised, Line, PeerStateChanged, TransferProgressed
+from peer.events import AlertRaised, EventLine, PeerStateChanged, TransferProgressed
 from peer.testing.faulty_link import LIES
 from peer.testing.process_swarm import RealSwarm
 
@@ -83,14 +83,14 @@ def first_block(run: RealSwarm, peer: int) -> int:
     return min(int(path.stem) for path in (run.directory_of(peer) / "chain").glob("*.block"))
 
 
-def is_transfer(line: Line) -> bool:
+def is_transfer(line: EventLine) -> bool:
     return isinstance(line.event, TransferProgressed) and line.event.what == "snapshot"
 
 
-def is_ready(line: Line) -> bool:
+def is_ready(line: EventLine) -> bool:
     return isinstance(line.event, PeerStateChanged) and line.event.state == "READY"
 
 
-def text_of(line: Line, code: str) -> str:
+def text_of(line: EventLine, code: str) -> str:
     """What an alert of this code says; nothing for other lines."""
     return line.event.text if isinstance(line.event, AlertRaised) and line.event.code == code else ""

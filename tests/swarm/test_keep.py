@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import NotAdmitted
-from peer.events import CheckpointWritten, InviteIssued, Line
+from peer.events import CheckpointWritten, EventLine, InviteIssued
 from peer.testing.child_process import HANG_S, assert_no_orphans
 from tests.swarm.conftest import Homefires
 from tests.swarm.test_join import ENDLESS, LOOPBACK, SLOWLY, committed
@@ -48,7 +48,7 @@ def test_an_organiser_keeps_checkpoints_and_exports_one(homefires: Callable[...,
     stranger = homefires("watch", issued.event.invite, "--ui", "json", directory=tmp_path / "s")
     assert stranger.finish() == NotAdmitted.exit_code
 
-    def is_kept(line: Line) -> bool:
+    def is_kept(line: EventLine) -> bool:
         return isinstance(line.event, CheckpointWritten) and line.event.path.startswith(str(kept))
 
     for _ in range(3):

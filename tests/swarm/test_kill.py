@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from peer.events import Line, RoundCommitted
+from peer.events import EventLine, RoundCommitted
 from peer.testing.child_process import BUSY, HANG_S, assert_no_orphans
 from tests.swarm.conftest import LIGHT, Homefires, pid_of
 
@@ -87,5 +87,5 @@ def test_kill_9_of_the_demo_itself_leaves_no_process(homefires: Start, tmp_path:
     assert_no_orphans(tmp_path)
 
 
-def _committed(line: Line, round: int) -> bool:
+def _committed(line: EventLine, round: int) -> bool:
     return isinstance(line.event, RoundCommitted) and line.event.round == round

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from peer.events import AlertRaised, InviteIssued, Line, PeerStarted, RoundCommitted
+from peer.events import AlertRaised, EventLine, InviteIssued, PeerStarted, RoundCommitted
 from peer.testing.child_process import HANG_S, ORPHAN_S, assert_no_orphans
 from tests.swarm.conftest import Homefires, pid_of
 from tests.swarm.test_join import ENDLESS, LOOPBACK, SLOWLY, Run, committed
@@ -60,11 +60,11 @@ def rounds_go_on(peer: Homefires) -> None:
     peer.wait_for(committed(last + 2))
 
 
-def is_alert(code: str) -> Callable[[Line], bool]:
+def is_alert(code: str) -> Callable[[EventLine], bool]:
     return lambda line: isinstance(line.event, AlertRaised) and line.event.code == code
 
 
-def is_start(line: Line) -> bool:
+def is_start(line: EventLine) -> bool:
     return isinstance(line.event, PeerStarted)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.events import Line, RoundCommitted, RoundStarted
+from peer.events import EventLine, RoundCommitted, RoundStarted
 from peer.testing.plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
@@ -31,7 +31,7 @@ def test_every_round_has_one_state(swarm: StartSwarm) -> None:
         assert any(begins_before_it_is_told(run.lines(peer), round) for round in told)
 
 
-def begins_before_it_is_told(lines: list[Line], round: int) -> bool:
+def begins_before_it_is_told(lines: list[EventLine], round: int) -> bool:
     """Whether the inner steps on an anchor began before the peer could tell the anchor's state."""
     kinds = [
         type(line.event)

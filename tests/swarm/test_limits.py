@@ -16,13 +16,13 @@ import pytest
 
 from peer.control.desired_state import PAUSED_WHY
 from peer.control.store import read_table
-from peer.events import AlertRaised, InnerProgressed, Line, PeerStateChanged, RoundCommitted, SettingsChanged
+from peer.events import AlertRaised, EventLine, InnerProgressed, PeerStateChanged, RoundCommitted, SettingsChanged
 from peer.testing.child_process import BUSY, HANG_S
 from peer.testing.process_swarm import LINK_MODULE, RealSwarm
 from tests.swarm.conftest import LIGHT
 from tui.commands.control import command
 from tui.commands.settings import change
-from tui.sources.control_client import PeerControl
+from tui.sources.control_client import ControlClient
 
 pytestmark = pytest.mark.swarm
 OBEYED_S = 2.0 * BUSY
@@ -57,16 +57,16 @@ def game(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
         one.wait()
 
 
-def paused(since_t: float) -> Callable[[Line], bool]:
+def paused(since_t: float) -> Callable[[EventLine], bool]:
     return lambda line: isinstance(line.event, PeerStateChanged) and line.event.state == "PAUSED" and line.t >= since_t
 
 
-def trains(since_t: float) -> Callable[[Line], bool]:
+def trains(since_t: float) -> Callable[[EventLine], bool]:
     return lambda line: isinstance(line.event, InnerProgressed) and line.t > since_t
 
 
 def asked(run: RealSwarm, cmd: str, **fields: Any) -> dict[str, Any]:
-    reply = PeerControl(run.directory_of(0)).request(cmd, **fields)
+    reply = ControlClient(run.directory_of(0)).request(cmd, **fields)
     assert reply.ok, reply.error
     return dict(reply.fields)
 
@@ -82,7 +82,7 @@ def in_a_round(run: RealSwarm) -> int:
     """A moment at which peer 0 has made some steps of it; the round's number."""
     at = run.committed(0)[-1].round
 
-    def has_begun(line: Line) -> bool:
+    def has_begun(line: EventLine) -> bool:
         return isinstance(line.event, InnerProgressed) and line.event.round > at
 
     event = run.wait_for(0, has_begun).event

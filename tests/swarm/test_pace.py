@@ -39,12 +39,12 @@ def made(run: RealSwarm) -> dict[int, dict[str, int]]:
 
 def apart_s(run: RealSwarm) -> list[float]:
     """Seconds from the first freeze to the last, by rounds."""
-    frozen_at: dict[int, list[float]] = defaultdict(list)
+    submitted_at: dict[int, list[float]] = defaultdict(list)
     for peer in range(run.size):
         for line in run.lines(peer):
             if isinstance(line.event, PhaseEntered) and line.event.phase == "freeze":
-                frozen_at[line.event.round].append(line.t)
-    return [max(frozen_at[round]) - min(frozen_at[round]) for round in ROUNDS]
+                submitted_at[line.event.round].append(line.t)
+    return [max(submitted_at[round]) - min(submitted_at[round]) for round in ROUNDS]
 
 
 def test_a_slow_peer_is_ready_with_the_others_and_weighs_what_it_made(swarm: StartSwarm) -> None:

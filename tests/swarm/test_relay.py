@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from peer.events import InviteIssued, Line, NetworkMeasured, RoundCommitted
+from peer.events import EventLine, InviteIssued, NetworkMeasured, RoundCommitted
 from peer.testing.child_process import assert_no_orphans
 from tests.namespaces import Homes
 from tests.swarm.conftest import Homefires
@@ -81,7 +81,7 @@ def listened_on(process: psutil.Process) -> list[int]:
     return [port.laddr.port for port in process.net_connections("inet") if port.status == psutil.CONN_LISTEN]
 
 
-def tells_of(others: set[str]) -> Callable[[Line], bool]:
+def tells_of(others: set[str]) -> Callable[[EventLine], bool]:
     """An event that tells of the connection to these peers."""
     return lambda line: (
         isinstance(line.event, NetworkMeasured)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from peer.events import AlertRaised, CheckpointWritten, Line, PeerStateChanged, RoundCommitted, RoundStarted
+from peer.events import AlertRaised, CheckpointWritten, EventLine, PeerStateChanged, RoundCommitted, RoundStarted
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING
@@ -17,11 +17,11 @@ SETS = (*LIGHT, "round.ramp_rounds=0", "round.max_train_s=3600", "data.eval_ever
 """Rounds in whose middle a test can act, and which no clock cuts short."""
 
 
-def begins_after(run: RealSwarm, round: int) -> Line:
+def begins_after(run: RealSwarm, round: int) -> EventLine:
     """The start of a round after anchor `round` that follows a checkpoint of this life."""
     written: list[int] = []
 
-    def wanted(line: Line) -> bool:
+    def wanted(line: EventLine) -> bool:
         if isinstance(line.event, CheckpointWritten):
             written.append(line.event.round)
         return isinstance(line.event, RoundStarted) and line.event.round > round and line.event.round - 1 in written
@@ -33,7 +33,7 @@ def newest(run: RealSwarm) -> int:
     return run.committed(0)[-1].round
 
 
-def is_state(state: str) -> Callable[[Line], bool]:
+def is_state(state: str) -> Callable[[EventLine], bool]:
     return lambda line: isinstance(line.event, PeerStateChanged) and line.event.state == state
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from peer.events import Line, PeerStateChanged, RoundCommitted
+from peer.events import EventLine, PeerStateChanged, RoundCommitted
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT
@@ -34,13 +34,13 @@ def exposed_share(run: RealSwarm) -> float:
     return sum(commit.exposed_s for commit in told) / sum(commit.round_s for commit in told)
 
 
-def trains_meanwhile(after: int) -> Callable[[Line], bool]:
+def trains_meanwhile(after: int) -> Callable[[EventLine], bool]:
     """It makes steps while a later round than `after` is being agreed."""
     words = [f"while round {round} is being agreed" for round in range(after + 1, after + 50)]
     return lambda line: isinstance(line.event, PeerStateChanged) and any(each in line.event.why for each in words)
 
 
-def counts_after(round: int, peer_id: str) -> Callable[[Line], bool]:
+def counts_after(round: int, peer_id: str) -> Callable[[EventLine], bool]:
     """A later round counts what this peer gave. How many pass until it is back depends on the machine."""
     return lambda line: (
         isinstance(line.event, RoundCommitted) and line.event.round > round and peer_id in line.event.group

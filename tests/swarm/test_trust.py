@@ -12,10 +12,10 @@ import msgpack
 import pytest
 
 from dht.errors import NotAdmitted
-from dht.fingerprint import words
+from dht.fingerprint import fingerprint_words
 from dht.identity import Identity
 from dht.invite import issue, parse
-from peer.events import AlertRaised, Line, PeerStopped
+from peer.events import AlertRaised, EventLine, PeerStopped
 from peer.testing.child_process import HANG_S
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import LOOPBACK, RealSwarm
@@ -37,7 +37,7 @@ def organise(run: RealSwarm, *asked: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=HANG_S).stdout
 
 
-def quarantine_of(line: Line, peer: str) -> bool:
+def quarantine_of(line: EventLine, peer: str) -> bool:
     return isinstance(line.event, AlertRaised) and line.event.code == "QUARANTINE" and peer in line.event.text
 
 
@@ -86,7 +86,9 @@ def test_an_invited_run_takes_whom_its_organiser_admits_and_a_peer_in_quarantine
     organise(run, "lift", run.id_of(1))
     organise(run, "lift", run.id_of(2))
     run.until(lambda: 2 in run.committed(0)[-1].group, "the peer is not back in the group")
-    assert organise(run, "list").startswith(f"nobody is in quarantine in micro of {words(invite.organiser)}")
+    assert organise(run, "list").startswith(
+        f"nobody is in quarantine in micro of {fingerprint_words(invite.organiser)}"
+    )
     run.assert_agreement()
 
 

@@ -17,7 +17,7 @@ from dht.identity import Identity
 from dht.invite import issue
 from peer.events import (
     DeviceMeasured,
-    Line,
+    EventLine,
     NetworkMeasured,
     PeerStopped,
     PenaltyImposed,
@@ -41,12 +41,12 @@ class Watching:
     """One `python -m peer watch` and its lines."""
 
     def __init__(self, directory: Path, invite: str) -> None:
-        self.directory, self.lines, self._queue = directory, list[Line](), queue.SimpleQueue[Printed]()
+        self.directory, self.lines, self._queue = directory, list[EventLine](), queue.SimpleQueue[Printed]()
         argv = [sys.executable, "-m", "peer", "watch", invite]
         directory.mkdir()
         self.child = Child(argv, directory / "stderr.txt", {"TMPDIR": str(directory)}, self._queue.put)
 
-    def wait_for(self, wanted: Callable[[Any], bool]) -> Line:
+    def wait_for(self, wanted: Callable[[Any], bool]) -> EventLine:
         """The first line with an event that is `wanted`, of those not read yet."""
         deadline = time.monotonic() + HANG_S
         while (text := self._queue.get(timeout=max(0.1, deadline - time.monotonic())).text) is not None:

@@ -17,8 +17,8 @@ from dht.process import die_with_parent
 from peer.events import (
     AlertRaised,
     Event,
+    EventLine,
     InviteIssued,
-    Line,
     PeerStarted,
     PeerStopped,
     RoundCommitted,
@@ -35,7 +35,8 @@ class Reporter:
 
     def __call__(self, event: Event) -> None:
         print(
-            format_line(Line(seq=self.seq, t=time.time(), run="fake", peer=f"id-{self.name}", event=event)), flush=True
+            format_line(EventLine(seq=self.seq, t=time.time(), run="fake", peer=f"id-{self.name}", event=event)),
+            flush=True,
         )
         self.seq += 1
 

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from peer.events import Event, Line, PeerStarted, PeerStateChanged, PeerStopped, format_line
+from peer.events import Event, EventLine, PeerStarted, PeerStateChanged, PeerStopped, format_line
 
 
 def main(behaviour: str, directory: Path) -> int:
@@ -41,7 +41,7 @@ def main(behaviour: str, directory: Path) -> int:
 
 def tell(directory: Path, seq: int, event: Event) -> None:
     with (directory / "events.jsonl").open("a") as file:
-        print(format_line(Line(seq=seq, t=time.time(), run="fake", peer="id-alice", event=event)), file=file)
+        print(format_line(EventLine(seq=seq, t=time.time(), run="fake", peer="id-alice", event=event)), file=file)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from peer.events import (
     DeviceMeasured,
     Evaluated,
     Event,
+    EventLine,
     InnerProgressed,
-    Line,
     NetworkMeasured,
     PeerStarted,
     PeerStateChanged,
@@ -43,7 +43,7 @@ def make_lines(count: int, *, peers: int = 200, group: int = 64, seed: int = 1) 
             made = list(_round(round - 1, rng.sample(ids, group), BEGAN_T + round * ROUND_S, rng))
         made.sort(key=lambda item: item[0])
         texts += [
-            format_line(Line(seq=number, t=t, run="43a57058be2b733b", peer=peer, event=event))
+            format_line(EventLine(seq=number, t=t, run="43a57058be2b733b", peer=peer, event=event))
             for number, (t, peer, event) in enumerate(made, start=len(texts))
         ]
         round += 1

@@ -15,7 +15,7 @@ import tui.redact
 from dht.errors import BadInput
 from dht.identity import Identity
 from dht.invite import issue
-from peer.events import AlertRaised, Line, NetworkMeasured, PeerStarted, format_line
+from peer.events import AlertRaised, EventLine, NetworkMeasured, PeerStarted, format_line
 from peer.spec import dump, load
 from tui import bundle
 from tui.bundle import tail, write_bundle
@@ -48,7 +48,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list
             peers=[{"peer": identity.peer_id, "address": f"/ip6/{ADDRESSES[1]}/tcp/4"}],
         ),
     ]  # fmt: skip
-    lines = [Line(seq=n, t=n, run="r", peer=identity.peer_id, event=event) for n, event in enumerate(events)]
+    lines = [EventLine(seq=n, t=n, run="r", peer=identity.peer_id, event=event) for n, event in enumerate(events)]
     (directory / "events.jsonl").write_text("".join(f"{format_line(line)}\n" for line in lines))
     (directory / "spec.toml").write_text(dump(load("micro")) + f"# {text}\n")
     (directory / "settings.toml").write_text(f'name = "alice"\n# {text}\n')

@@ -14,7 +14,7 @@ import tui.commands.folder
 from dht.errors import DiskFull, RoundsFailed
 from dht.identity import Identity
 from dht.invite import issue
-from peer.events import Line, PeerStarted, format_line
+from peer.events import EventLine, PeerStarted, format_line
 from peer.testing.child_process import HANG_S
 
 ROOT = Path(__file__).parents[2]
@@ -164,7 +164,7 @@ def test_a_bug_is_one_line_and_its_traceback_lies_in_a_log(
 def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
     """`homefires … | head` ends quietly."""
     event = PeerStarted(name="alice", version="0")
-    (tmp_path / "events.jsonl").write_text(format_line(Line(seq=0, t=0.0, run="r", peer="p", event=event)))
+    (tmp_path / "events.jsonl").write_text(format_line(EventLine(seq=0, t=0.0, run="r", peer="p", event=event)))
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "tui", "status", "--dir", str(tmp_path)]

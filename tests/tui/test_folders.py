@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from dht.directory_lock import hold_directory
+from dht.directory_lock import lock_directory
 from dht.errors import BadInput, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
 from peer.control import store
-from peer.control.desired_state import Wish
+from peer.control.desired_state import Intent
 from tests.tui.fake_control import FakePeer, serving
 from tui.cli import main
 from tui.commands.consent import consents
-from tui.commands.join import Join
+from tui.commands.join import JoinOptions
 from tui.folders import folder_meant, note_folder, peer_folders, runs
 
 Said = pytest.CaptureFixture[str]
@@ -73,14 +73,17 @@ def test_all_are_told_also_one_that_does_not_run(two: list[FakePeer], words: lis
     assert main([*words, "--all"]) == 0
     assert [[cmd for cmd, _ in peer.asked] for peer in two] == [[words[0]]] * 2
     wished = store.read_wish(third)
-    assert (wished.wish is Wish.PAUSE, wished.snoozed_until is not None) == (words[0] == "pause", words[0] == "snooze")
+    assert (wished.wish is Intent.PAUSE, wished.snoozed_until is not None) == (
+        words[0] == "pause",
+        words[0] == "snooze",
+    )
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 @pytest.mark.outside
 def test_one_that_does_not_answer_keeps_no_other_from_being_paused(two: list[FakePeer], capsys: Said) -> None:
     """Its line is on stderr, and the exit code is its."""
-    with hold_directory(folder("a hung one")):
+    with lock_directory(folder("a hung one")):
         assert main(["pause", "--all"]) == Unreachable.exit_code
     told = capsys.readouterr()
     assert (len(told.out.splitlines()), told.err.count("\n")) == (2, 1)
@@ -98,7 +101,7 @@ def test_all_and_one_contradict_each_other(two: list[FakePeer], capsys: Said) ->
 def test_the_one_that_runs_is_meant_else_the_one_that_reported_last() -> None:
     early, late = folder("early", reported_at=1000.0), folder("late", reported_at=2000.0)
     assert folder_meant() == late
-    with hold_directory(early):
+    with lock_directory(early):
         assert folder_meant() == early
     for each in (early, late):
         (each / "events.jsonl").unlink()
@@ -120,7 +123,7 @@ def test_a_folder_elsewhere_is_found_once_noted(tmp_path: Path) -> None:
         note_folder(here)
     assert sorted(peer_folders()) == sorted([here, there])
     assert len(list(runs().iterdir())) == 2
-    with hold_directory(there):
+    with lock_directory(there):
         assert folder_meant() == there
     (tmp_path / "disk").rename(tmp_path / "unplugged")
     assert peer_folders() == [here]
@@ -129,20 +132,20 @@ def test_a_folder_elsewhere_is_found_once_noted(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def join(tmp_path: Path) -> Join:
+def join(tmp_path: Path) -> JoinOptions:
     identity = Identity.from_seed(b"i" * 32)
     addrs = (f"/ip4/127.0.0.1/tcp/4001/p2p/{identity.peer_id}",)
-    return Join(
+    return JoinOptions(
         invite=issue(identity, run="mine", spec_hash=b"\xab" * 32, addrs=addrs), directory=tmp_path / "elsewhere"
     )
 
 
-def test_whoever_joins_elsewhere_finds_the_peer_without_naming_it(join: Join) -> None:
+def test_whoever_joins_elsewhere_finds_the_peer_without_naming_it(join: JoinOptions) -> None:
     assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
     assert folder_meant() == join.directory
 
 
-def test_a_home_that_cannot_be_written_to_keeps_nobody_from_joining(join: Join, tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_written_to_keeps_nobody_from_joining(join: JoinOptions, tmp_path: Path) -> None:
     """It is said that the folder must be named."""
     (tmp_path / "data").write_text("a file")
     assert consents(join, yes=True, stdin=io.StringIO(), screen=(screen := io.StringIO()))

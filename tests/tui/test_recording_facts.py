@@ -26,7 +26,7 @@ import pytest
 from peer.events import (
     DeviceMeasured,
     Event,
-    Line,
+    EventLine,
     NetworkMeasured,
     PeerStarted,
     PeerStateChanged,
@@ -58,22 +58,22 @@ PENALTIES = (
 
 
 @pytest.fixture(scope="module")
-def lines() -> list[Line]:
+def lines() -> list[EventLine]:
     read = [parse_line(text) for text in RECORDING.read_text(encoding="utf-8").splitlines()]
     return [line for line in read if line is not None]
 
 
 @pytest.fixture(scope="module")
-def names(lines: list[Line]) -> dict[str, str]:
+def names(lines: list[EventLine]) -> dict[str, str]:
     return {line.peer: line.event.name for line in lines if isinstance(line.event, PeerStarted)}
 
 
-def of(lines: list[Line], names: dict[str, str], name: str, kind: type[Event]) -> list[Line]:
+def of(lines: list[EventLine], names: dict[str, str], name: str, kind: type[Event]) -> list[EventLine]:
     """What one peer said of a kind."""
     return [line for line in lines if names[line.peer] == name and isinstance(line.event, kind)]
 
 
-def commits(lines: list[Line]) -> dict[int, RoundCommitted]:
+def commits(lines: list[EventLine]) -> dict[int, RoundCommitted]:
     """By anchor, as its first reporter told it."""
     found: dict[int, RoundCommitted] = {}
     for line in lines:
@@ -82,13 +82,13 @@ def commits(lines: list[Line]) -> dict[int, RoundCommitted]:
     return found
 
 
-def share(lines: list[Line], names: dict[str, str], name: str, round: int) -> float:
+def share(lines: list[EventLine], names: dict[str, str], name: str, round: int) -> float:
     """A member's share of the mean that led to an anchor."""
     weights = {names[peer]: weight for peer, weight in commits(lines)[round].weights.items()}
     return weights[name] / sum(weights.values())
 
 
-def test_the_file_is_small_and_whole(lines: list[Line]) -> None:
+def test_the_file_is_small_and_whole(lines: list[EventLine]) -> None:
     """Every line is an event that this client knows; nothing in it names a place but the demo's own folder."""
     text = RECORDING.read_text(encoding="utf-8")
     assert len(text.encode()) < 1e6
@@ -99,7 +99,7 @@ def test_the_file_is_small_and_whole(lines: list[Line]) -> None:
     assert {path for path in paths if not path.startswith("/tmp/homefires-demo/")} == set()
 
 
-def max_disorder_s(lines: list[Line]) -> float:
+def max_disorder_s(lines: list[EventLine]) -> float:
     """By how much a line is older than one before it: four processes write into one file."""
     newest, worst = 0.0, 0.0
     for line in lines:
@@ -108,7 +108,7 @@ def max_disorder_s(lines: list[Line]) -> float:
     return worst
 
 
-def test_four_peers_commit_every_round_with_equal_bits(lines: list[Line], names: dict[str, str]) -> None:
+def test_four_peers_commit_every_round_with_equal_bits(lines: list[EventLine], names: dict[str, str]) -> None:
     assert sorted(names.values()) == ["peer-1", "peer-2", "peer-3", "peer-4"]
     bits: dict[int, set[tuple[str, str]]] = {}
     for line in lines:
@@ -120,7 +120,7 @@ def test_four_peers_commit_every_round_with_equal_bits(lines: list[Line], names:
         assert ROUNDS in {line.event.round for line in of(lines, names, name, RoundCommitted)}  # type: ignore[attr-defined]
 
 
-def test_the_penalties_are_these(lines: list[Line], names: dict[str, str]) -> None:
+def test_the_penalties_are_these(lines: list[EventLine], names: dict[str, str]) -> None:
     """Who, for what, with which evidence, how much it counted and until which anchor."""
     found = [
         (row["until_round"], names[row["about"]], row["code"], row["layer"], row["evidence"], row["factor"])
@@ -139,7 +139,7 @@ def test_the_straggler_is_late_by_what_its_factor_says() -> None:
     assert factor == round(came / PARTS, 4)
 
 
-def test_one_peer_is_killed_and_comes_back(lines: list[Line], names: dict[str, str]) -> None:
+def test_one_peer_is_killed_and_comes_back(lines: list[EventLine], names: dict[str, str]) -> None:
     """It starts twice and stops once; between its lives the others call it absent; then it is in the mean again."""
     first, second = of(lines, names, "peer-3", PeerStarted)
     (stopped,) = of(lines, names, "peer-3", PeerStopped)
@@ -155,7 +155,7 @@ def test_one_peer_is_killed_and_comes_back(lines: list[Line], names: dict[str, s
     assert share(lines, names, "peer-3", again) > 0.15
 
 
-def test_one_peer_is_odd_in_one_layer_and_later_in_all(lines: list[Line], names: dict[str, str]) -> None:
+def test_one_peer_is_odd_in_one_layer_and_later_in_all(lines: list[EventLine], names: dict[str, str]) -> None:
     """The layer is named, the deviation is far above the threshold of 3, and its share of the mean falls."""
     first, second = [row for row in PENALTIES if row[2] == "ANOMALY"]
     assert (*first[:4], first[5]) == (13, "peer-4", "ANOMALY", "model.layers.2", round(1 - 1 / LAYERS, 4))
@@ -175,7 +175,7 @@ def test_the_peer_that_stood_still_comes_with_old_work() -> None:
     assert re.fullmatch("LATE (ABSENT )+(LATE )?STALE ", codes)
 
 
-def test_every_peer_tells_of_its_network_and_its_machine(lines: list[Line], names: dict[str, str]) -> None:
+def test_every_peer_tells_of_its_network_and_its_machine(lines: list[EventLine], names: dict[str, str]) -> None:
     for name in names.values():
         assert of(lines, names, name, NetworkMeasured)
         assert of(lines, names, name, DeviceMeasured)

@@ -13,7 +13,7 @@ import pytest
 from dht.errors import BadInput
 from peer.testing.child_process import HANG_S
 from tests.tui.terminals import ESCAPE
-from tui.terminal import Tap, decide, is_gone
+from tui.terminal import GatedStream, decide, is_gone
 
 ROOT = Path(__file__).parents[2]
 GOOD = {"TERM": "xterm-256color"}
@@ -70,7 +70,7 @@ def test_lines_are_written_wherever_they_are_asked_for(ui: str) -> None:
 
 def test_a_tap_that_is_shut_lets_nothing_through() -> None:
     inner = io.StringIO()
-    tap = Tap(inner)
+    tap = GatedStream(inner)
     print("one", file=tap)
     tap.is_open = False
     print("two", file=tap, flush=True)

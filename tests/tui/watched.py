@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from peer.events import Event, Line, PeerStarted, PeerStateChanged, ReportReceived
+from peer.events import Event, EventLine, PeerStarted, PeerStateChanged, ReportReceived
 from peer.protocol.layout import cut
-from peer.rounds.state import Step
-from peer.watch.verified_chain import told
+from peer.rounds.state import ChainEntry
+from peer.watch.verified_chain import commit_events
 from tests.peer.rounds.build import HEAD, block, measured_by_all, pledge, update
 
 ROUND_S = 30.0
@@ -26,15 +26,15 @@ def round_told(number: int) -> list[Event]:
     members = (pledge("p0"), second, pledge("p2"))
     contributors = (0b101 if missing else 0b111,) * 3
     made = update(members=members, contributors=contributors, measured=measured_by_all(members))
-    step = Step(HEAD, block(replace(made, round=number)))
-    return list(told(step, cut((2, 2, 1), 2), lambda anchor: b"\x01"))
+    step = ChainEntry(HEAD, block(replace(made, round=number)))
+    return list(commit_events(step, cut((2, 2, 1), 2), lambda anchor: b"\x01"))
 
 
-def lines_of(events: Sequence[tuple[float, Event]]) -> list[Line]:
-    return [Line(seq=seq, t=1000.0 + t, run="tiny", peer="", event=event) for seq, (t, event) in enumerate(events)]
+def lines_of(events: Sequence[tuple[float, Event]]) -> list[EventLine]:
+    return [EventLine(seq=seq, t=1000.0 + t, run="tiny", peer="", event=event) for seq, (t, event) in enumerate(events)]
 
 
-def watched(rounds: int = 3) -> list[Line]:
+def watched(rounds: int = 3) -> list[EventLine]:
     """Two rounds are caught up with, the others come live, each after 30 s."""
     events: list[tuple[float, Event]] = [
         (0.0, PeerStateChanged(state="JOINING", why="looking for the run")),

@@ -23,8 +23,8 @@ from tui.processes.children import INTERRUPTED, failure_of, start_lasting
 from tui.sources.tail import Tail
 
 if TYPE_CHECKING:
-    from tui.commands.join import Join
-    from tui.dashboard.app import Outcome
+    from tui.commands.join import JoinOptions
+    from tui.dashboard.app import ExitReason
 
 POLL_S = 0.2
 SLICE = 500
@@ -33,7 +33,7 @@ STOP_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class DisplayOptions:
     """How a dashboard shall look, and whether it may command."""
 
     read_only: bool = False
@@ -46,7 +46,7 @@ class Look:
         return [flag for flag, wanted in flags.items() if wanted]
 
 
-def attach(directory: Path, look: Look) -> str:
+def attach(directory: Path, look: DisplayOptions) -> str:
     """Show the peer of a run directory until the dashboard is closed; a sentence about what goes on.
 
     Raises Unreachable if no peer runs there.
@@ -60,15 +60,15 @@ def attach(directory: Path, look: Look) -> str:
     return _last_words(directory) or f"the peer has ended without a word; its log is {directory / 'peer.log'}"
 
 
-def show_peer(directory: Path, look: Look) -> Outcome:
+def show_peer(directory: Path, look: DisplayOptions) -> ExitReason:
     """The dashboard of one peer, until it is closed."""
     from tui.dashboard.app import run_dashboard
-    from tui.sources.live import Live
+    from tui.sources.live import LiveSource
 
-    return run_dashboard(Live(directory), read_only=look.read_only, ascii_only=look.ascii_only, mono=look.mono)
+    return run_dashboard(LiveSource(directory), read_only=look.read_only, ascii_only=look.ascii_only, mono=look.mono)
 
 
-def join_and_attach(join: Join, look: Look, output: Output) -> int:
+def join_and_attach(join: JoinOptions, look: DisplayOptions, output: Output) -> int:
     """Start a peer that goes on without us, tell how it starts, and show it once it has; the exit code.
 
     Raises DirectoryBusy if one runs there already, and what the peer failed with.

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dht.errors import BadInput, Unreachable
-from dht.invite import Invite, in_a_file, parse_for
+from dht.invite import Invite, as_temporary_file, parse_for
 from peer.events import printable
-from tui.commands.join import Join, also_dialled
+from tui.commands.join import JoinOptions, also_dialled
 from tui.commands.status import is_locked
 from tui.folders import AGREED, note_folder
 from tui.processes.children import environment, failure_said, python_module
@@ -39,7 +39,7 @@ Introduce = Callable[[str, Sequence[str]], Mapping[str, Any]]
 def introduce(invite: str, peers: Sequence[str] = ()) -> Mapping[str, Any]:
     """Ask the nodes of the invite and these, in a child, which loads hivemind. Raises what the child failed with."""
     # A session of its own: Ctrl-C is for this process, which then ends the child.
-    with in_a_file(invite) as path, subprocess.Popen(
+    with as_temporary_file(invite) as path, subprocess.Popen(
         python_module("peer", "introduce", path, *also_dialled(peers)), env=environment(), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     ) as child:  # fmt: skip
@@ -55,11 +55,11 @@ def introduce(invite: str, peers: Sequence[str] = ()) -> Mapping[str, Any]:
     return told
 
 
-def consents(join: Join, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce = introduce) -> bool:
+def consents(join: JoinOptions, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce = introduce) -> bool:
     """Whether the owner of this machine wants it to join; remembered if so.
 
-    Its folder is found from then on by commands that do not name it. Raises BadInvite as `Join.place` does, BadInput
-    where nobody can be asked, and Unreachable if no node tells what the run is.
+    Its folder is found from then on by commands that do not name it. Raises BadInvite as `JoinOptions.place` does,
+    BadInput where nobody can be asked, and Unreachable if no node tells what the run is.
     """
     if not _is_wanted(join, yes=yes, stdin=stdin, screen=screen, introduce=introduce):
         return False
@@ -70,7 +70,7 @@ def consents(join: Join, *, yes: bool, stdin: TextIO, screen: TextIO, introduce:
     return True
 
 
-def _is_wanted(join: Join, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce) -> bool:
+def _is_wanted(join: JoinOptions, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce) -> bool:
     directory = join.place()
     invite = parse_for(directory, join.invite, time.time())
     if is_agreed(directory, invite) or is_locked(directory / "run" / "lock"):

@@ -16,7 +16,7 @@ from dht.errors import BadInput, DirectoryBusy, Unreachable
 from tui.folders import is_at_work, is_peers, quoted
 from tui.processes.children import environment, failure_said, python_module
 from tui.processes.systemd import UserUnits, unit_name
-from tui.sources.control_client import PeerControl, name_of, note_of
+from tui.sources.control_client import ControlClient, name_of, note_of
 from tui.sources.source import Reply
 from tui.text.pause_reasons import clock
 
@@ -65,7 +65,7 @@ def order(directory: Path, cmd: str, **fields: Any) -> Reply:
     if not is_at_work(directory):
         return _keep(directory, cmd, fields)
     try:
-        return PeerControl(directory).require(cmd, **fields)
+        return ControlClient(directory).require(cmd, **fields)
     except Unreachable as error:
         raise Unreachable(f"{_starts_or_ends(directory)} ({error})") from error
 

@@ -17,14 +17,23 @@ from pathlib import Path
 from typing import Self
 
 from dht.errors import BadInput, DiskFull, RoundsFailed, Unreachable
-from peer.events import AlertRaised, InviteIssued, Line, RoundCommitted, format_line
+from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
 from peer.spec import RunSpec, dump
 from tui.commands.last_check import find_fault
 from tui.commands.spec_choice import choose_spec
 from tui.output.output import Output
-from tui.processes.children import INTERRUPTED, Child, Children, Ended, Interrupted, Said, error_of, python_module
-from tui.swarm.reducer import fold
-from tui.swarm.snapshot import Swarm
+from tui.processes.children import (
+    INTERRUPTED,
+    ChildExited,
+    ChildProcess,
+    EventPrinted,
+    InterruptReceived,
+    ProcessGroup,
+    error_of,
+    python_module,
+)
+from tui.swarm.reducer import apply
+from tui.swarm.snapshot import SwarmState
 from tui.text.units import format_bytes
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -39,7 +48,7 @@ START_S = 180.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demo:
+class DemoOptions:
     """What the command line asked for."""
 
     peers: int = 3
@@ -62,7 +71,7 @@ class Demo:
         return spec
 
 
-def run_demo(demo: Demo, output: Output, spec: RunSpec) -> int:
+def run_demo(demo: DemoOptions, output: Output, spec: RunSpec) -> int:
     """Run it to its end; the exit code. Raises RoundsFailed if not every round committed alike."""
     with open_directory(demo.directory) as directory:
         (directory / "spec.toml").write_text(dump(spec))
@@ -79,13 +88,13 @@ def run_demo(demo: Demo, output: Output, spec: RunSpec) -> int:
     return 0
 
 
-def tell(demo: Demo, output: Output, spec: RunSpec, directory: Path) -> tuple[Story, Children]:
+def tell(demo: DemoOptions, output: Output, spec: RunSpec, directory: Path) -> tuple[DemoRun, ProcessGroup]:
     """Everything that happens until all children are gone and the output is closed."""
     went_well = False
     try:
-        with Children() as children, Merged(directory / "events.jsonl") as merged:
+        with ProcessGroup() as children, Merged(directory / "events.jsonl") as merged:
             output.begin(merged.path)
-            story = Story(children, output, merged, spec, directory)
+            story = DemoRun(children, output, merged, spec, directory)
             story.start_bootstrap()
             story.run_peers(demo.peers)
         went_well = not children.interrupts and not story.fault
@@ -94,19 +103,19 @@ def tell(demo: Demo, output: Output, spec: RunSpec, directory: Path) -> tuple[St
     return story, children
 
 
-class Story:
+class DemoRun:
     """The children of one demo and what they have reported so far."""
 
-    def __init__(self, children: Children, output: Output, merged: Merged, spec: RunSpec, directory: Path) -> None:
+    def __init__(self, children: ProcessGroup, output: Output, merged: Merged, spec: RunSpec, directory: Path) -> None:
         self.children, self.output, self.merged, self.spec, self.directory = children, output, merged, spec, directory
-        self.swarm = Swarm()
+        self.swarm = SwarmState()
         self.names: list[str] = []
         self.fault = ""
         """Why the demo was cut short, in words."""
         self.ends: dict[str, str] = {}
         """How those ended that did not end well."""
         self._invite = ""
-        self._bootstrap: Child | None = None
+        self._bootstrap: ChildProcess | None = None
 
     def start_bootstrap(self) -> None:
         """Start the node and wait for its invite. Raises the error that kept it from issuing one."""
@@ -116,7 +125,7 @@ class Story:
         self._bootstrap = self.children.start("bootstrap", argv, directory / "bootstrap.log")
         deadline = time.monotonic() + BOOTSTRAP_S
         while not self._invite and not self.children.interrupts:
-            if isinstance(happened := self._next(), Ended):
+            if isinstance(happened := self._next(), ChildExited):
                 raise error_of(happened.child)
             if time.monotonic() > deadline:
                 raise Unreachable(f"the bootstrap node issued no invite within {BOOTSTRAP_S:.0f} s")
@@ -135,42 +144,42 @@ class Story:
         deadline = time.monotonic() + START_S + round_limit_s(self.spec)
         while not self.fault and any(child is not self._bootstrap for child in self.children.running):
             match self._next():
-                case Said(line=Line(event=RoundCommitted())):
+                case EventPrinted(line=EventLine(event=RoundCommitted())):
                     deadline = time.monotonic() + round_limit_s(self.spec)
-                case Ended(child=child):
+                case ChildExited(child=child):
                     self._check_founder(child)
             if time.monotonic() > deadline:
                 limit_s = round_limit_s(self.spec)
                 self.fault = f"nothing was committed after round {self.swarm.round} for {limit_s:.0f} s"
 
-    def _next(self) -> Said | Ended | Interrupted | None:
+    def _next(self) -> EventPrinted | ChildExited | InterruptReceived | None:
         """Wait for what happens next (at most a second), and show it."""
         happened = self.children.next(timeout_s=1.0)
         self.output.tick(time.time())
         match happened:
-            case Said(child=child, line=line) if child is self._bootstrap:
+            case EventPrinted(child=child, line=line) if child is self._bootstrap:
                 if isinstance(line.event, InviteIssued):
                     self._invite = line.event.invite
                 if isinstance(line.event, AlertRaised) and line.event.code != FINGERPRINT:
                     self.output.say(f"bootstrap: {line.event.level}: {line.event.text}")
-            case Said(line=line):
-                self.swarm = fold(self.swarm, line)
+            case EventPrinted(line=line):
+                self.swarm = apply(self.swarm, line)
                 self.merged.write(line)
                 self.output.show(line)
-            case Ended(child=child):
+            case ChildExited(child=child):
                 self._note_end(child)
-            case Interrupted() if self.children.interrupts == 1:
+            case InterruptReceived() if self.children.interrupts == 1:
                 self.output.say("stopping; once more to stop at once")
         return happened
 
-    def _note_end(self, child: Child) -> None:
+    def _note_end(self, child: ChildProcess) -> None:
         if child.bad_lines:
             self.output.say(f"{child.name}: {child.bad_lines} lines of its output are not events")
         if child.exit_code != 0 and not self.children.interrupts:
             self.ends[child.name] = child.describe_end()
             self.output.say(f"{child.name}: {child.describe_end()}")
 
-    def _check_founder(self, child: Child) -> None:
+    def _check_founder(self, child: ChildProcess) -> None:
         """A founder that ended before the first round leaves the others waiting for it."""
         begun = self.swarm.round > 0 or any(view.steps for view in self.swarm.reporting)
         if not begun and not self.children.interrupts:
@@ -190,7 +199,7 @@ class Merged:
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
-    def write(self, line: Line) -> None:
+    def write(self, line: EventLine) -> None:
         """One more event, so that whoever follows the file sees it. Raises DiskFull."""
         try:
             print(format_line(line), file=self._file, flush=True)
@@ -206,7 +215,7 @@ def round_limit_s(spec: RunSpec) -> float:
     return table.max_train_s + table.gather_s + 2 * (table.silence_s + table.exchange_s + table.ack_s)
 
 
-def summarise(swarm: Swarm, rounds: int) -> list[str]:
+def summarise(swarm: SwarmState, rounds: int) -> list[str]:
     """The sentences at the end of a demo that kept its promise."""
     last = swarm.reporting[0].commits[-1]
     peers = len(swarm.reporting)

@@ -31,8 +31,8 @@ def _devices(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     from dht.invite import read_text
-    from tui.commands.doctor_run import Doctor, run_doctor
+    from tui.commands.doctor_run import DoctorOptions, run_doctor
 
     invite = read_text(options.invite) if options.invite else ""
-    asked = Doctor(invite=invite, directory=options.dir, device=options.device, listen=tuple(options.listen))
+    asked = DoctorOptions(invite=invite, directory=options.dir, device=options.device, listen=tuple(options.listen))
     return run_doctor(asked, sys.stdout, as_json=options.json, debug=options.debug)

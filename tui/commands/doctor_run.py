@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from dht.errors import BadInvite, HomefiresError
-from dht.invite import in_a_file
+from dht.invite import as_temporary_file
 from dht.invite import parse as parse_invite
 from peer.events import printable
 from tui.data_root import default_directory
@@ -33,7 +33,7 @@ NAMES = 17
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doctor:
+class DoctorOptions:
     """What the command line asked for."""
 
     invite: str = ""
@@ -59,12 +59,12 @@ class Doctor:
         return None
 
 
-def run_doctor(asked: Doctor, stream: TextIO, *, as_json: bool, debug: bool) -> int:
+def run_doctor(asked: DoctorOptions, stream: TextIO, *, as_json: bool, debug: bool) -> int:
     """Show every check as it is done; 0, or the exit code of the first that failed.
 
     Raises what the child ended with if it could not examine to the end.
     """
-    with tempfile.TemporaryFile("w+", errors="replace") as log, in_a_file(asked.invite) as invite_file:
+    with tempfile.TemporaryFile("w+", errors="replace") as log, as_temporary_file(asked.invite) as invite_file:
         with subprocess.Popen(
             asked.argv(invite_file), env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=None if debug else log, text=True,

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from dht.errors import BadInput, DiskFull, HomefiresError, RunMismatch
 from dht.invite import INVITE_FILE, parse_for
-from dht.invite import keep as keep_invite
 from dht.invite import parse as parse_invite
+from dht.invite import save_in as keep_invite
 from peer.spec import RunSpec, dump, load
 from tui.data_root import default_directory, namesakes
 from tui.output.output import Output
-from tui.processes.children import INTERRUPTED, Children, environment, error_of, failure_said, python_module
-from tui.processes.node_watcher import LOG_FILE, Keep, NodeOptions, serve_and_keep
-from tui.processes.supervisor import follow_once, keep_following
+from tui.processes.children import INTERRUPTED, ProcessGroup, environment, error_of, failure_said, python_module
+from tui.processes.node_watcher import LOG_FILE, NodeOptions, RetentionOptions, serve_and_keep
+from tui.processes.supervisor import follow_child, supervise
 
 GONE_S = 20.0
 """A child that has closed its output ends within this time."""
@@ -40,7 +40,7 @@ AUDITED = "audited round"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Join:
+class JoinOptions:
     """What the command line of `join` asked for. Empty values leave the peer's own choice."""
 
     invite: str
@@ -79,7 +79,7 @@ class Join:
         chosen += [("upload_mbps", self.upload), ("download_mbps", self.download)]
         return [f"{key}={value}" for key, value in chosen if value]
 
-    def without_settings(self) -> Join:
+    def without_settings(self) -> JoinOptions:
         """The same for a command line that is started again and again: a setting there would undo at each start what
         its owner has set since."""
         return replace(self, name="", device="", upload="", download="")
@@ -91,7 +91,7 @@ class Join:
         return [*self.argv(directory), "--stay"]
 
 
-def run_join(join: Join, output: Output) -> int:
+def run_join(join: JoinOptions, output: Output) -> int:
     """Take part in the run of the invite until interrupted. Raises BadInvite before anything is started."""
     directory = join.place()
     invite = parse_for(directory, join.invite, time.time())
@@ -99,12 +99,12 @@ def run_join(join: Join, output: Output) -> int:
     log = directory / "peer.log"
     join.settle(directory)
     if join.keep_running:
-        return keep_following("peer", join.argv(directory), log, output)
+        return supervise("peer", join.argv(directory), log, output)
     return follow("peer", join.argv(directory), log, output)
 
 
 def run_bootstrap(
-    spec: RunSpec, output: Output, options: NodeOptions, *, directory: Path | None, keep: Keep | None = None
+    spec: RunSpec, output: Output, options: NodeOptions, *, directory: Path | None, keep: RetentionOptions | None = None
 ) -> int:
     """Serve the run until interrupted, and keep checkpoints of it if `keep` says where.
 
@@ -257,8 +257,8 @@ def run_keyfile(*words: str) -> int:
 
 def follow(name: str, argv: Sequence[str], log: Path, output: Output) -> int:
     """Run one child to its end; the exit code. Raises the error that its exit code stands for."""
-    with Children() as children:
-        child = follow_once(children, children.start(name, argv, log), output)
+    with ProcessGroup() as children:
+        child = follow_child(children, children.start(name, argv, log), output)
     output.close()
     if children.interrupts:
         return INTERRUPTED

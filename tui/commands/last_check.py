@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tui.swarm.rounds import MAX_COMMITS
-from tui.swarm.snapshot import PeerView, Swarm
+from tui.swarm.snapshot import PeerView, SwarmState
 
 
-def find_fault(swarm: Swarm, expected: Sequence[str], rounds: int, ends: Mapping[str, str]) -> str | None:
+def find_fault(swarm: SwarmState, expected: Sequence[str], rounds: int, ends: Mapping[str, str]) -> str | None:
     """One sentence on the first thing that is wrong, or None.
 
     `expected` are the names of the peers that were started, `rounds` how many rounds each had to commit,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from dht.errors import BadInput, HomefiresError
 
 if TYPE_CHECKING:
-    from tui.commands.attach import Look
-    from tui.processes.node_watcher import Keep
+    from tui.commands.attach import DisplayOptions
+    from tui.processes.node_watcher import RetentionOptions
 
 UI_CHOICES = ("auto", "tui", "plain", "json", "none")
 LINES_UI_CHOICES = ("auto", "plain", "json", "none")
@@ -133,9 +133,9 @@ def add_keep(parser: Parser) -> None:
     parser.add_argument("--keep-every", type=int, default=0, metavar="M", help=text)
 
 
-def keep(options: argparse.Namespace) -> Keep | None:
+def keep(options: argparse.Namespace) -> RetentionOptions | None:
     """What `add_keep` was answered. Raises BadInput."""
-    from tui.processes.node_watcher import Keep
+    from tui.processes.node_watcher import RetentionOptions
 
     if options.keep is None:
         return None
@@ -144,14 +144,14 @@ def keep(options: argparse.Namespace) -> Keep | None:
             f"--keep-last is {options.keep_last} and --keep-every {options.keep_every}; keep at least the last one, "
             "and every so many rounds, or 0"
         )
-    return Keep(directory=options.keep, last=options.keep_last, every=options.keep_every)
+    return RetentionOptions(directory=options.keep, last=options.keep_last, every=options.keep_every)
 
 
-def look(options: argparse.Namespace) -> Look:
+def look(options: argparse.Namespace) -> DisplayOptions:
     """What `add_look` was answered."""
-    from tui.commands.attach import Look
+    from tui.commands.attach import DisplayOptions
 
-    return Look(read_only=options.read_only, ascii_only=options.ascii_only, mono=options.mono)
+    return DisplayOptions(read_only=options.read_only, ascii_only=options.ascii_only, mono=options.mono)
 
 
 def directory(options: argparse.Namespace) -> Path:

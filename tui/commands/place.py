@@ -30,9 +30,9 @@ def _place(options: argparse.Namespace) -> int:
     from peer.events import printable
     from tui.commands.spec_choice import choose_spec
     from tui.simulation.machines import machine_of
-    from tui.simulation.place import Place, Searching, describe, find, to_json
+    from tui.simulation.place import PlaceOptions, Searching, describe, find, to_json
 
-    asked = Place(
+    asked = PlaceOptions(
         spec=choose_spec(options.spec, sets=options.sets), peers=options.peers, machine=machine_of(options),
         stages=options.stages, pipelines=options.pipelines, parameters=options.parameters,
         preset=options.preset, seed=options.seed,

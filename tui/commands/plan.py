@@ -36,10 +36,10 @@ def _plan(options: argparse.Namespace) -> int:
     from peer.events import printable
     from tui.commands.spec_choice import choose_spec
     from tui.simulation.machines import machine_of
-    from tui.simulation.plan import Plan, answer, to_json, write
+    from tui.simulation.plan import PlanOptions, answer, to_json, write
     from tui.simulation.plan_page import describe
 
-    plan = Plan(
+    plan = PlanOptions(
         spec=choose_spec(options.spec, sets=options.sets), peers=options.peers, machine=machine_of(options),
         parameters=options.parameters, quality=options.quality, measured=options.measured, spans=options.spans,
     )  # fmt: skip
@@ -96,9 +96,9 @@ def _simulate(options: argparse.Namespace) -> int:
             raise BadInput("--json does not go with --papers, which prints tables")
         print(*lines(), sep="\n")
         return 0
-    from tui.simulation.simulate import Simulate, run_compare, run_simulate
+    from tui.simulation.simulate import SimulateOptions, run_compare, run_simulate
 
-    asked = Simulate(
+    asked = SimulateOptions(
         spec=options.spec, sets=tuple(options.sets), peers=options.peers, rounds=options.rounds,
         preset=options.preset, step_s=options.step_s, spread=options.spread, upload=options.upload,
         download=options.download, churn=options.churn, attackers=options.attackers, skew_s=options.skew,

@@ -14,7 +14,7 @@ from tui.commands.options import LISTEN, PEER, Commands, add_addresses, add_comm
 
 if TYPE_CHECKING:
     from peer.spec import RunSpec
-    from tui.commands.join import Join
+    from tui.commands.join import JoinOptions
     from tui.processes.systemd import Service
 
 
@@ -57,13 +57,13 @@ def _add_install(actions: Commands) -> None:
 def _install(options: argparse.Namespace) -> int:
     from dht.invite import read_text
     from tui.commands.consent import consents
-    from tui.commands.join import Join
+    from tui.commands.join import JoinOptions
     from tui.commands.settings import keep_for_start, values_for_start
 
     _refuse_stray(options)
     if options.bootstrap:
         return _install_node(options)
-    join = Join(
+    join = JoinOptions(
         invite=read_text(options.what), directory=options.dir, name=options.name, device=options.device,
         listen=tuple(options.listen), peers=tuple(options.peer),
     )  # fmt: skip
@@ -88,7 +88,7 @@ def _refuse_stray(options: argparse.Namespace) -> None:
         raise BadInput("--set is kept in the peer's folder, not in the unit: leave it out with --print")
 
 
-def _peer(join: Join) -> Service:
+def _peer(join: JoinOptions) -> Service:
     import time
 
     from dht.invite import parse_for

@@ -17,9 +17,9 @@ from dht.errors import BadInput, BadSpec
 from peer.events import printable
 from tui.commands.control import is_kept, not_running, order
 from tui.commands.status import is_locked
-from tui.sources.control_client import PeerControl, name_of, note_of
+from tui.sources.control_client import ControlClient, name_of, note_of
 from tui.text.pause_reasons import PeerStatus, duty_words, hold_words, next_words, read_status
-from tui.text.setting_info import KNOWN, Setting, grouped, in_words, to_value
+from tui.text.setting_info import KNOWN, SettingInfo, grouped, in_words, to_value
 
 NAME, VALUE = 20, 26
 """Cells of the columns of the table."""
@@ -28,7 +28,7 @@ WIDE = 132
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class SettingsPage:
     """The settings of a run directory, and what they hold up just now."""
 
     directory: Path
@@ -67,18 +67,18 @@ def keep_for_start(directory: Path, values: Mapping[str, Any]) -> None:
         order(directory, "set", values=values)
 
 
-def read_table(directory: Path) -> Table:
+def read_table(directory: Path) -> SettingsPage:
     """What the peer of a directory allows; of one that does not run, what its file says. Raises BadInput."""
     if not directory.is_dir():
         raise BadInput(f"{directory} is no folder; name that of a peer with --dir")
     running = is_locked(directory / "run" / "lock")
-    status = read_status(PeerControl(directory).request("status").fields) if running else PeerStatus()
-    return Table(
+    status = read_status(ControlClient(directory).request("status").fields) if running else PeerStatus()
+    return SettingsPage(
         directory=directory, running=running, settings=status.settings or _settings_on_disk(directory), status=status
     )
 
 
-def describe(table: Table, now: float, width: int = WIDE) -> list[str]:
+def describe(table: SettingsPage, now: float, width: int = WIDE) -> list[str]:
     """The table for people: by group, each with its meaning and what it holds up. In fewer cells than `WIDE` the
     meaning of each stands below it."""
     lines, shown = [_head(table), *_held(table.status, now)], ""
@@ -98,7 +98,7 @@ def describe(table: Table, now: float, width: int = WIDE) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def to_json(table: Table) -> str:
+def to_json(table: SettingsPage) -> str:
     """The same as one JSON object."""
     settings = {
         setting.name: {
@@ -114,7 +114,7 @@ def to_json(table: Table) -> str:
     return json.dumps({"directory": str(table.directory), "running": table.running, **status, "settings": settings})
 
 
-def _head(table: Table) -> str:
+def _head(table: SettingsPage) -> str:
     if table.running:
         return f"the peer in {table.directory} runs; what is changed holds at once"
     return f"{not_running(table.directory)}; it starts with these"
@@ -158,5 +158,5 @@ def _defaults() -> dict[str, Any]:
     return asdict(PeerSettings())
 
 
-def _known(name: str) -> Setting:
-    return KNOWN.get(name, Setting(name=name, meaning=""))
+def _known(name: str) -> SettingInfo:
+    return KNOWN.get(name, SettingInfo(name=name, meaning=""))

@@ -12,10 +12,10 @@ from typing import Any
 
 from dht.errors import BadInput
 from peer.events import event_files, printable, read_lines
-from tui.sources.control_client import PeerControl
+from tui.sources.control_client import ControlClient
 from tui.sources.source import Reply
-from tui.swarm.reducer import fold_all
-from tui.swarm.snapshot import PeerView, Penalised, Swarm, to_json
+from tui.swarm.reducer import apply_all
+from tui.swarm.snapshot import PeerView, PenaltyRecord, SwarmState, to_json
 from tui.text.forecast_phrases import before_words, length_words, margin_words
 from tui.text.pause_reasons import PeerStatus, clock, duty_words, hold_words, next_words, read_status
 from tui.text.units import format_transfer
@@ -27,11 +27,11 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
     `now` is Unix time, that of this machine if it is None.
     """
     now = time.time() if now is None else now
-    swarm = fold_all(Swarm(), (line for path in event_files(directory) for line in read_lines(path)))
+    swarm = apply_all(SwarmState(), (line for path in event_files(directory) for line in read_lines(path)))
     if not swarm.reporting:
         raise BadInput(f"{directory} holds no events of a peer{_hint(directory)}")
     alive = is_locked(directory / "run" / "lock")
-    reply = PeerControl(directory).request("status") if alive else Reply(ok=False)
+    reply = ControlClient(directory).request("status") if alive else Reply(ok=False)
     said, status = reply.fields, read_status(reply.fields)
     if as_json:
         mine = swarm.reporting[-1]
@@ -64,7 +64,7 @@ def _at_next_start(directory: Path, now: float) -> list[str]:
     return []
 
 
-def _at(swarm: Swarm, said: Mapping[str, Any]) -> Swarm:
+def _at(swarm: SwarmState, said: Mapping[str, Any]) -> SwarmState:
     """What the peer says now, where that is newer than its file; unchanged if it did not answer."""
     mine = swarm.reporting[-1]
     if not said or said.get("peer") != mine.peer:
@@ -73,7 +73,7 @@ def _at(swarm: Swarm, said: Mapping[str, Any]) -> Swarm:
     return replace(swarm, peers={**swarm.peers, mine.peer: newer})
 
 
-def describe(swarm: Swarm, alive: bool, status: PeerStatus, now: float) -> list[str]:
+def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> list[str]:
     """What the peer does, why, when it goes on, and how far it has come."""
     mine = swarm.reporting[-1]
     lines = [f"{mine.label}: {_doing(mine, alive)}", *_held(mine, status, now)]
@@ -118,13 +118,13 @@ def _outlook(view: PeerView) -> list[str]:
     return [told, before_words(forecast), *([f"what helps: {forecast.advice}"] if forecast.advice else [])]
 
 
-def _given(swarm: Swarm, view: PeerView) -> str:
+def _given(swarm: SwarmState, view: PeerView) -> str:
     """gave 12,345 tokens, 31.2 % of all, by its log; by the certificates of the chain: homefires credit DIR"""
     share = f", {100 * view.tokens / swarm.tokens:.1f} % of all" if swarm.tokens else ""
     return f"gave {view.tokens:,} tokens{share}, by its log; by the certificates of the chain: homefires credit DIR"
 
 
-def _credit_to_json(swarm: Swarm, view: PeerView) -> dict[str, Any]:
+def _credit_to_json(swarm: SwarmState, view: PeerView) -> dict[str, Any]:
     """What this peer gave in the rounds that its log tells, and what they counted for it."""
     return {
         "tokens": view.tokens, "share": view.tokens / swarm.tokens if swarm.tokens else None, "weight": view.weight,
@@ -146,7 +146,7 @@ def _counted(view: PeerView) -> str:
     return f"rounds: {', '.join(f'{number} {word}' for number, word in counts if number)}{weight}"
 
 
-def _penalty(swarm: Swarm, penalty: Penalised) -> str:
+def _penalty(swarm: SwarmState, penalty: PenaltyRecord) -> str:
     """penalty: peer-3 ANOMALY in model.norm, norm 0.11 where 0.02 is usual, counted 0 %, until round 19"""
     where = f" in {penalty.layer}" if penalty.layer else ""
     counted = f"counted {100 * penalty.factor:.0f} %, until round {penalty.until_round}"

@@ -44,7 +44,7 @@ def _add_demo(commands: Commands) -> None:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from tui.commands.demo import Demo, run_demo
+    from tui.commands.demo import DemoOptions, run_demo
     from tui.output.output import open_output
     from tui.terminal import choose_ui
 
@@ -52,7 +52,7 @@ def _demo(options: argparse.Namespace) -> int:
         raise BadInput(f"--peers is {options.peers}; a demo has 1 to 16")
     if options.rounds is not None and options.rounds < 1:
         raise BadInput(f"--rounds is {options.rounds}; a demo makes at least 1")
-    demo = Demo(
+    demo = DemoOptions(
         peers=options.peers,
         spec=options.spec,
         rounds=options.rounds,
@@ -92,12 +92,12 @@ def _join(options: argparse.Namespace) -> int:
     from dht.invite import read_text
     from tui.commands.attach import join_and_attach, require_free
     from tui.commands.consent import consents
-    from tui.commands.join import Join, run_join
+    from tui.commands.join import JoinOptions, run_join
     from tui.commands.settings import keep_for_start, values_for_start
     from tui.output.output import open_output
     from tui.terminal import choose_ui
 
-    join = Join(
+    join = JoinOptions(
         invite=read_text(options.invite),
         directory=options.dir,
         name=options.name,
@@ -134,12 +134,12 @@ def _add_watch(commands: Commands) -> None:
 
 
 def _watch(options: argparse.Namespace) -> int:
-    from tui.commands.watch import Watch, watch_in_dashboard, watch_in_lines
+    from tui.commands.watch import WatchOptions, watch_in_dashboard, watch_in_lines
     from tui.output.output import open_output
     from tui.output.viewer import VIEWER_CODES
     from tui.terminal import choose_ui
 
-    watch = Watch(what=options.what, live=options.live, viewer=options.viewer)
+    watch = WatchOptions(what=options.what, live=options.live, viewer=options.viewer)
     ui = choose_ui(options.ui)
     output = open_output("plain" if ui == "tui" else ui, sys.stdout, sys.stderr)
     if ui != "tui":

@@ -12,27 +12,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dht.errors import BadInput
-from dht.invite import INVITE_FILE, MAX_FILE_BYTES, PREFIX, Invite, in_a_file, read_text
+from dht.invite import INVITE_FILE, MAX_FILE_BYTES, PREFIX, Invite, as_temporary_file, read_text
 from dht.invite import parse as parse_invite
-from peer.events import Line, event_files, read_events, read_lines
-from tui.commands.attach import POLL_S, SLICE, Look
+from peer.events import EventLine, event_files, read_events, read_lines
+from tui.commands.attach import POLL_S, SLICE, DisplayOptions
 from tui.commands.join import follow
 from tui.commands.status import is_locked
 from tui.data_root import data_root
 from tui.output.output import Output
 from tui.processes.children import error_of, python_module
 from tui.processes.node_watcher import LOG_FILE, organiser_words
-from tui.sources.control_client import PeerControl
-from tui.sources.source import Reply, Source
+from tui.sources.control_client import ControlClient
+from tui.sources.source import EventSource, Reply
 from tui.sources.tail import Tail
-from tui.swarm.snapshot import Swarm
+from tui.swarm.snapshot import SwarmState
 
 if TYPE_CHECKING:
-    from tui.dashboard.app import Outcome
+    from tui.dashboard.app import ExitReason
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
+class WatchOptions:
     """What the command line of `watch` asked for."""
 
     what: str
@@ -69,7 +69,7 @@ class Watch:
             return
         text = read_text(self.what)
         invite = parse_invite(text, time.time())
-        with in_a_file(text) as path:
+        with as_temporary_file(text) as path:
             yield invite, python_module("peer", "watch", path)
 
     @property
@@ -81,7 +81,7 @@ class Watch:
         return path
 
 
-def watch_in_lines(watch: Watch, output: Output) -> int:
+def watch_in_lines(watch: WatchOptions, output: Output) -> int:
     """Give every event line to `output`; the exit code."""
     if watch.is_run:
         with watch.open() as (_, argv):
@@ -100,60 +100,60 @@ def watch_in_lines(watch: Watch, output: Output) -> int:
     return 0
 
 
-def watch_in_dashboard(watch: Watch, look: Look, output: Output) -> Outcome:
+def watch_in_dashboard(watch: WatchOptions, look: DisplayOptions, output: Output) -> ExitReason:
     """Show the dashboard until it is closed; how it was. `output` tells how a run is found.
 
     Raises what a child that watches failed with.
     """
     if not watch.is_run:
         return _show(_feed_of(watch), look)
-    from tui.sources.child import ChildFeed
+    from tui.sources.child import ChildSource
 
     with watch.open() as (invite, argv):
         output.say(f"looking for {invite.run} of organiser {invite.organiser}")
-        with closing(ChildFeed(f"run {invite.run}, watching", argv, _new_log())) as feed:
+        with closing(ChildSource(f"run {invite.run}, watching", argv, _new_log())) as feed:
             feed.wait_until_started()
-            outcome: Outcome = "ended" if feed.ended else _show(feed, look)
+            outcome: ExitReason = "ended" if feed.ended else _show(feed, look)
     if feed.ended and feed.child.exit_code != 0:
         raise error_of(feed.child)
     return outcome
 
 
-def _show(feed: Source, look: Look) -> Outcome:
+def _show(feed: EventSource, look: DisplayOptions) -> ExitReason:
     from tui.dashboard.app import run_dashboard
 
     return run_dashboard(feed, read_only=look.read_only, ascii_only=look.ascii_only, mono=look.mono)
 
 
-def _feed_of(watch: Watch) -> Source:
-    from tui.sources.live import Live
-    from tui.sources.replay import Recording
+def _feed_of(watch: WatchOptions) -> EventSource:
+    from tui.sources.live import LiveSource
+    from tui.sources.replay import RecordingSource
 
     path = watch.path
     if watch.viewer:
-        return DemoFeed(Live.of_file(path))
+        return DemoSource(LiveSource.of_file(path))
     if path.is_dir():
         if not is_locked(path / "run" / "lock") and not event_files(path) and not any(path.glob("*/events.jsonl")):
             raise _no_events(watch)
-        return Live(path)
-    return Live.of_file(path) if watch.live else Recording(path)
+        return LiveSource(path)
+    return LiveSource.of_file(path) if watch.live else RecordingSource(path)
 
 
-def _no_events(watch: Watch) -> BadInput:
+def _no_events(watch: WatchOptions) -> BadInput:
     return BadInput(f"{watch.what} holds no events; name a file that a peer or a demo has written, or its folder")
 
 
-def _lines(watch: Watch) -> Iterator[Line | None]:
+def _lines(watch: WatchOptions) -> Iterator[EventLine | None]:
     """What is written there; of a peer at work also what will be, until it ends; None while there is none."""
     path = watch.path
     if not path.is_dir():
         return _followed(path) if watch.live else (line for line in read_lines(path) if line is not None)
     if is_locked(path / "run" / "lock"):
-        return PeerControl(path).events()
+        return ControlClient(path).events()
     return read_events(path)
 
 
-def _followed(path: Path) -> Iterator[Line | None]:
+def _followed(path: Path) -> Iterator[EventLine | None]:
     """What is written there and what will be, until somebody interrupts; None while there is none."""
     with closing(Tail(path)) as tail:
         while True:
@@ -183,14 +183,14 @@ class DemoControl:
         return Reply(ok=False, error=f"a demo has several peers; for one of them: homefires {cmd} --dir DIR/peer-1")
 
 
-class DemoFeed:
+class DemoSource:
     """What a demo writes, until its launcher ends. Without one this process is asked to end, too."""
 
     title = "the demo"
     me = ""
     playback = None
 
-    def __init__(self, inner: Source) -> None:
+    def __init__(self, inner: EventSource) -> None:
         self._inner = inner
         self.control = DemoControl()
         self._launcher = os.getppid()
@@ -203,7 +203,7 @@ class DemoFeed:
     def open(self) -> None:
         self._inner.open()
 
-    def advance(self, now_s: float) -> Swarm:
+    def advance(self, now_s: float) -> SwarmState:
         if os.getppid() != self._launcher:  # killed: the terminal is the shell's again
             signal.raise_signal(signal.SIGTERM)
         return self._inner.advance(now_s)

@@ -28,20 +28,20 @@ from textual.widgets import ContentSwitcher
 
 from dht.errors import HomefiresError
 from tui.dashboard.appearance import COLOUR, MONO, MONO_THEME, THEME
-from tui.dashboard.dialogs import LEAVE, QUIT, Question
+from tui.dashboard.dialogs import LEAVE, QUIT, PromptScreen
 from tui.dashboard.glyphs import ASCII, UNICODE, AsciiFilter
 from tui.dashboard.header import draw_header, draw_keys, draw_playback, draw_tabs
 from tui.dashboard.help import Help
 from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS, is_paused_by_owner, keys_that_matter
-from tui.dashboard.poller import Remote, done_words
+from tui.dashboard.poller import StatusPoller, done_words
 from tui.dashboard.screen_list import DETAIL, PANELS, SCREENS
 from tui.dashboard.screens.limits import LimitsPanel, SettingGiven
 from tui.dashboard.screens.log import LogPanel
-from tui.dashboard.view import Block, Panel, PeerOpened, PeerSelected, View
-from tui.sources.source import Control, Playback, Reply, Source
-from tui.swarm.snapshot import Swarm
+from tui.dashboard.view import Panel, PeerOpened, PeerSelected, TextBlock, View
+from tui.sources.source import EventSource, PeerCommands, Playback, Reply
+from tui.swarm.snapshot import SwarmState
 
-Outcome = Literal["detach", "leave", "ended"]
+ExitReason = Literal["detach", "leave", "ended"]
 """How it was closed: the peer goes on, the peer leaves the run, or there was nothing that could go on."""
 
 EVERY_S = 0.5
@@ -64,7 +64,7 @@ class Answered(Message):
     reply: Reply
 
 
-class Dashboard(App[Outcome]):
+class Dashboard(App[ExitReason]):
     """Draws a source. `clock` is Unix time; `failure` is the error for which the source could not be read."""
 
     CSS_PATH = "dashboard.tcss"
@@ -75,7 +75,7 @@ class Dashboard(App[Outcome]):
 
     def __init__(
         self,
-        source: Source,
+        source: EventSource,
         *,
         clock: Callable[[], float] = time.time,
         read_only: bool = False,
@@ -89,11 +89,11 @@ class Dashboard(App[Outcome]):
         self._glyphs, self._ink = ASCII if ascii_only else UNICODE, MONO if mono else COLOUR
         self._filters_of_mine: list[LineFilter] = [AsciiFilter()] if ascii_only else []
         self._filters_of_mine += [Monochrome()] if mono else []
-        self._swarm = Swarm()
+        self._swarm = SwarmState()
         self._is_open = False
         self._selected = ""
         self._came_from = next(iter(SCREENS))
-        self._remote = Remote()
+        self._remote = StatusPoller()
         self._drawn: tuple[object, ...] = ()
         """What the last drawing was of: nothing is drawn twice."""
         self.animation_level = "none"
@@ -105,18 +105,18 @@ class Dashboard(App[Outcome]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="frame"):
-            yield Block(id="header")
-            yield Block(id="tabs")
+            yield TextBlock(id="header")
+            yield TextBlock(id="tabs")
             with ContentSwitcher(id="panels", initial=next(iter(SCREENS))):
                 for name, panel in PANELS.items():
                     yield panel(id=name)
-            yield Block(id="playback")
-            yield Block(id="keys")
+            yield TextBlock(id="playback")
+            yield TextBlock(id="keys")
 
     def on_mount(self) -> None:
         self.screen.set_class(self._glyphs.ascii, "-ascii")
         self.screen.set_class(self._source.playback is not None, "-recording")
-        self.query_one("#header", Block).draw(Text(f"reading {self._source.title} {self._glyphs.ellipsis}"))
+        self.query_one("#header", TextBlock).draw(Text(f"reading {self._source.title} {self._glyphs.ellipsis}"))
         if not self.is_headless:
             self._end_politely()
         self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=True)
@@ -232,11 +232,11 @@ class Dashboard(App[Outcome]):
     def _draw_frame(self, view: View, shown: str) -> None:
         titles = [(name, panel.TITLE) for name, panel in SCREENS.items()]
         current = self._came_from if shown == DETAIL else shown
-        self.query_one("#header", Block).draw(draw_header(view))
-        self.query_one("#tabs", Block).draw(draw_tabs(titles, current, view))
-        self.query_one("#keys", Block).draw(draw_keys(keys_that_matter(view, shown), view))
+        self.query_one("#header", TextBlock).draw(draw_header(view))
+        self.query_one("#tabs", TextBlock).draw(draw_tabs(titles, current, view))
+        self.query_one("#keys", TextBlock).draw(draw_keys(keys_that_matter(view, shown), view))
         if view.playback is not None:
-            self.query_one("#playback", Block).draw(draw_playback(view))
+            self.query_one("#playback", TextBlock).draw(draw_playback(view))
 
     # Where the person goes
 
@@ -306,7 +306,7 @@ class Dashboard(App[Outcome]):
         if refusal := self._refusal():
             self._say(refusal, level="warning")
             return
-        self.push_screen(Question(LEAVE), self._on_quit_answer)
+        self.push_screen(PromptScreen(LEAVE), self._on_quit_answer)
 
     def action_detach(self) -> None:
         """Close the dashboard. Nothing else ends."""
@@ -314,10 +314,10 @@ class Dashboard(App[Outcome]):
 
     def action_ask_quit(self) -> None:
         """Ctrl-C: detach or leave? Pressed again, it detaches."""
-        if isinstance(self.screen, Question) or self._refusal():
+        if isinstance(self.screen, PromptScreen) or self._refusal():
             self.action_detach()
             return
-        self.push_screen(Question(QUIT), self._on_quit_answer)
+        self.push_screen(PromptScreen(QUIT), self._on_quit_answer)
 
     def _on_quit_answer(self, answer: str | None) -> None:
         if answer == "detach":
@@ -346,7 +346,7 @@ class Dashboard(App[Outcome]):
         assert control is not None
         self.run_worker(lambda: self._request(control, cmd, fields), thread=True, group=cmd, exit_on_error=True)
 
-    def _request(self, control: Control, cmd: str, fields: Mapping[str, Any]) -> None:
+    def _request(self, control: PeerCommands, cmd: str, fields: Mapping[str, Any]) -> None:
         self.post_message(Answered(cmd, fields, control.request(cmd, **fields)))
 
     def _ask_status(self) -> None:
@@ -412,7 +412,9 @@ class Dashboard(App[Outcome]):
         return playback
 
 
-def run_dashboard(source: Source, *, read_only: bool = False, ascii_only: bool = False, mono: bool = False) -> Outcome:
+def run_dashboard(
+    source: EventSource, *, read_only: bool = False, ascii_only: bool = False, mono: bool = False
+) -> ExitReason:
     """Show `source` on this terminal until it is closed; how it was. Raises what opening the source raised."""
     app = Dashboard(source, read_only=read_only, ascii_only=ascii_only, mono=mono)
     outcome = app.run()

@@ -12,7 +12,7 @@ from textual.theme import Theme
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ink:
+class Palette:
     """Rich styles by meaning, for text that panels draw."""
 
     text: str
@@ -31,13 +31,13 @@ class Ink:
     """Curves, in this order; they differ by marker too."""
 
 
-COLOUR = Ink(
+COLOUR = Palette(
     text="#d7dce2", muted="#8b95a1", strong="bold #f2f5f8", mine="bold #56b4e9", good="#56b4e9", busy="#7fc7a9",
     warn="#e69f00", bad="bold #e8743b", track="#39424d",
     series=("#56b4e9", "#e69f00", "#2bb58a", "#cc79a7", "#f0e442"),
 )  # fmt: skip
 
-MONO = Ink(
+MONO = Palette(
     text="#dddddd", muted="#8f8f8f", strong="bold #ffffff", mine="bold underline #ffffff", good="#dddddd",
     busy="#dddddd", warn="bold #ffffff", bad="bold reverse #ffffff", track="#4a4a4a",
     series=("#ffffff", "#b0b0b0", "#8a8a8a", "#d0d0d0", "#707070"),

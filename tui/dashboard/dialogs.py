@@ -11,11 +11,11 @@ from textual.binding import Binding, BindingType
 from textual.events import Key
 from textual.screen import ModalScreen
 
-from tui.dashboard.view import Block
+from tui.dashboard.view import TextBlock
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class PromptChoice:
     """One answer: the key that gives it and what it means."""
 
     key: str
@@ -24,45 +24,45 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Prompt:
     """A question with its answers; Esc answers nothing."""
 
     title: str
-    choices: tuple[Choice, ...]
+    choices: tuple[PromptChoice, ...]
 
 
-QUIT = Asked(
+QUIT = Prompt(
     title="Detach or leave?",
     choices=(
-        Choice(key="q", answer="detach", text="detach: close this screen, training goes on"),
-        Choice(key="Q", answer="leave", text="leave: the peer hands over what it has and ends"),
+        PromptChoice(key="q", answer="detach", text="detach: close this screen, training goes on"),
+        PromptChoice(key="Q", answer="leave", text="leave: the peer hands over what it has and ends"),
     ),
 )
 
-LEAVE = Asked(
+LEAVE = Prompt(
     title="Leave the run?",
-    choices=(Choice(key="y", answer="leave", text="leave: the peer hands over what it has and ends"),),
+    choices=(PromptChoice(key="y", answer="leave", text="leave: the peer hands over what it has and ends"),),
 )
 
 
-class Question(ModalScreen[str | None]):
+class PromptScreen(ModalScreen[str | None]):
     """Dismissed with the answer of a choice, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "stay", show=False)]
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Prompt) -> None:
         super().__init__()
         self._asked = asked
 
     def compose(self) -> ComposeResult:
-        yield Block(classes="box")
+        yield TextBlock(classes="box")
 
     def on_mount(self) -> None:
         text = Text.assemble((f"{self._asked.title}\n", "bold"))
         for choice in self._asked.choices:
             text.append_text(Text.assemble("\n", (f"{choice.key:>4}", "bold"), f"  {choice.text}"))
         text.append_text(Text.assemble("\n", (" esc", "bold"), "  stay"))
-        self.query_one(Block).draw(text)
+        self.query_one(TextBlock).draw(text)
 
     def on_key(self, event: Key) -> None:
         for choice in self._asked.choices:

@@ -12,7 +12,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
 from tui.dashboard.keys import EVERYWHERE, PEER_KEYS, RECORDING_KEYS
-from tui.dashboard.view import Block, Lines, Panel, View
+from tui.dashboard.view import Lines, Panel, TextBlock, View
 from tui.dashboard.words import phase_style, state_style
 from tui.text.codes import ADVICE
 
@@ -32,10 +32,10 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="box page"):
-            yield Block()
+            yield TextBlock()
 
     def on_mount(self) -> None:
-        self.query_one(Block).draw(draw_help(self._view, self._panel))
+        self.query_one(TextBlock).draw(draw_help(self._view, self._panel))
 
 
 def draw_help(view: View, panel: type[Panel]) -> Text:

@@ -25,7 +25,7 @@ DONE = {
 """What a command that was obeyed means."""
 
 
-class Remote:
+class StatusPoller:
     """Keeps the newest answer; sends nothing itself. Times are Unix seconds."""
 
     def __init__(self) -> None:

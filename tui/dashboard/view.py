@@ -15,10 +15,10 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
-from tui.dashboard.appearance import COLOUR, Ink
+from tui.dashboard.appearance import COLOUR, Palette
 from tui.dashboard.glyphs import UNICODE, Glyphs
 from tui.sources.source import Playback
-from tui.swarm.snapshot import PeerView, Swarm
+from tui.swarm.snapshot import PeerView, SwarmState
 from tui.text.pause_reasons import PeerStatus
 
 
@@ -26,7 +26,7 @@ from tui.text.pause_reasons import PeerStatus
 class View:
     """All that a panel may draw from, at one moment."""
 
-    swarm: Swarm
+    swarm: SwarmState
     now: float
     """Unix time that is shown: that of the wall, or of a recording's playhead."""
     me: str = ""
@@ -37,7 +37,7 @@ class View:
     height: int = 24
     """Cells of the whole terminal."""
     glyphs: Glyphs = UNICODE
-    ink: Ink = COLOUR
+    ink: Palette = COLOUR
     playback: Playback | None = None
     ended: str = ""
     """Why nothing more will come, or empty."""
@@ -108,7 +108,7 @@ class Panel(Widget, can_focus=True):
         self.focus(scroll_visible=False)
 
 
-class Block(Static):
+class TextBlock(Static):
     """Text that is drawn only when it changed. Never parsed as markup."""
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
-from tui.dashboard.appearance import Ink
+from tui.dashboard.appearance import Palette
 from tui.dashboard.view import View
 from tui.output.plain import format_elapsed
-from tui.swarm.snapshot import PeerView, Penalised
+from tui.swarm.snapshot import PeerView, PenaltyRecord
 from tui.text.units import count
 
 SILENT_S = 60.0
@@ -37,12 +37,12 @@ _PHASE_INK = {
 }  # fmt: skip
 
 
-def state_style(state: str, ink: Ink) -> str:
+def state_style(state: str, ink: Palette) -> str:
     """Rich style of a peer's state."""
     return str(getattr(ink, _STATE_INK.get(state, "text")))
 
 
-def phase_style(phase: str, ink: Ink) -> str:
+def phase_style(phase: str, ink: Palette) -> str:
     """Rich style of a phase in a lane."""
     return str(getattr(ink, _PHASE_INK.get(phase, "text")))
 
@@ -63,7 +63,7 @@ def shown_state(peer: PeerView, view: View) -> str:
     """
     if _silent_since(peer, view) is not None:
         return "GONE"
-    lasting = view.swarm.lasting_of.get(peer.peer, ())
+    lasting = view.swarm.active_penalties_of.get(peer.peer, ())
     if not lasting or peer.state in _OUTSIDE:
         return peer.state
     return "LATE" if all(penalty.code in _TARDY for penalty in lasting) else "PENALISED"
@@ -140,7 +140,7 @@ def round_of(view: View) -> str:
     return f"{swarm.round} of {count(swarm.rounds, 'round')}" if swarm.rounds else count(swarm.round, "round")
 
 
-def level_style(level: str, ink: Ink) -> str:
+def level_style(level: str, ink: Palette) -> str:
     """Rich style of a log line's level."""
     return {"error": ink.bad, "warning": ink.warn}.get(level, ink.muted)
 
@@ -160,9 +160,9 @@ def sort_peers(peers: Iterable[PeerView], view: View | None = None) -> list[Peer
     return sorted(peers, key=lambda peer: (-urgency(peer), peer.label))
 
 
-def lasting_of(peer: str, view: View) -> Sequence[Penalised]:
+def active_penalties_of(peer: str, view: View) -> Sequence[PenaltyRecord]:
     """The penalties of a peer that last now."""
-    return view.swarm.lasting_of.get(peer, ())
+    return view.swarm.active_penalties_of.get(peer, ())
 
 
 def format_rtt(seconds: float) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from peer.events import Line, format_line
+from peer.events import EventLine, format_line
 from tui.output.plain import PlainOutput
 
 
@@ -19,7 +19,7 @@ class Output(Protocol):
     def begin(self, events: Path) -> None:
         """Every line is written to this file, too, from now on."""
 
-    def show(self, line: Line) -> None:
+    def show(self, line: EventLine) -> None:
         """One more event."""
 
     def say(self, text: str) -> None:
@@ -41,7 +41,7 @@ class JsonOutput:
     def begin(self, events: Path) -> None:
         pass
 
-    def show(self, line: Line) -> None:
+    def show(self, line: EventLine) -> None:
         print(format_line(line), file=self._stream, flush=True)
 
     def say(self, text: str) -> None:
@@ -60,7 +60,7 @@ class NoOutput:
     def begin(self, events: Path) -> None:
         pass
 
-    def show(self, line: Line) -> None:
+    def show(self, line: EventLine) -> None:
         pass
 
     def say(self, text: str) -> None:

@@ -11,8 +11,8 @@ from typing import NamedTuple, TextIO
 from peer.events import (
     AlertRaised,
     Evaluated,
+    EventLine,
     InviteIssued,
-    Line,
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
@@ -23,8 +23,8 @@ from peer.events import (
     TransferProgressed,
     printable,
 )
-from tui.swarm.reducer import fold
-from tui.swarm.snapshot import PeerView, Swarm
+from tui.swarm.reducer import apply
+from tui.swarm.snapshot import PeerView, SwarmState
 from tui.text.pause_reasons import with_end
 from tui.text.setting_info import changes
 from tui.text.units import Bar, count, format_bytes, format_transfer
@@ -63,7 +63,7 @@ class PlainOutput:
 
     def __init__(self, stream: TextIO, *, rounds: int = 0, terse: bool = False) -> None:
         self._stream, self._rounds, self._terse = stream, rounds, terse
-        self._swarm = Swarm()
+        self._swarm = SwarmState()
         self._pending: _Pending | None = None
         self._said_t = 0.0
         self._synced_t: dict[str, float] = {}
@@ -74,8 +74,8 @@ class PlainOutput:
     def begin(self, events: Path) -> None:
         pass
 
-    def show(self, line: Line) -> None:
-        before, self._swarm = self._swarm, fold(self._swarm, line)
+    def show(self, line: EventLine) -> None:
+        before, self._swarm = self._swarm, apply(self._swarm, line)
         self._said_t = self._said_t or line.t
         match line.event:
             case RoundCommitted() as event if _is_news(before, event) and not _is_syncing(before, line):
@@ -119,7 +119,7 @@ class PlainOutput:
         if self._pending is not None:
             self._flush_round(self._pending.t)
 
-    def _show_state(self, before: Swarm, line: Line, event: PeerStateChanged) -> None:
+    def _show_state(self, before: SwarmState, line: EventLine, event: PeerStateChanged) -> None:
         old = _teller(before, line)
         if old is not None and (old.state, old.why) == (event.state, event.why):
             return
@@ -131,19 +131,19 @@ class PlainOutput:
         said = f"{event.state}: {why}" if why else event.state
         self._print(line.t, f"{self._who(line)}: {said}{self._received(line)}")
 
-    def _show_settings(self, before: Swarm, line: Line, event: SettingsChanged) -> None:
+    def _show_settings(self, before: SwarmState, line: EventLine, event: SettingsChanged) -> None:
         known = _teller(before, line)
         for change in changes(known.settings if known is not None else {}, event.settings):
             self._print(line.t, f"{self._who(line)}: {change}")
 
-    def _show_snapshot(self, line: Line, event: TransferProgressed) -> None:
+    def _show_snapshot(self, line: EventLine, event: TransferProgressed) -> None:
         bar = self._bars.get(line.peer)
         if bar is None or not bar.covers(event):
             bar = self._bars[line.peer] = Bar(line.t, event)
         if bar.is_due(line.t, event):
             self._print(line.t, f"{self._who(line)}: snapshot {bar.draw(line.t, event)}")
 
-    def _terse_sync(self, before: Swarm, line: Line) -> bool:
+    def _terse_sync(self, before: SwarmState, line: EventLine) -> bool:
         """A peer that catches up says each second how far it is."""
         if not _is_syncing(self._swarm, line):
             return False
@@ -153,7 +153,7 @@ class PlainOutput:
         self._synced_t[line.peer] = line.t
         return False
 
-    def _received(self, line: Line) -> str:
+    def _received(self, line: EventLine) -> str:
         view = _teller(self._swarm, line)
         return f" · {format_transfer(view.transfer)}" if view is not None and view.transfer is not None else ""
 
@@ -211,7 +211,7 @@ class PlainOutput:
     def _round(self, round: int) -> str:
         return f"round {round}/{self._rounds}" if self._rounds else f"round {round}"
 
-    def _who(self, line: Line) -> str:
+    def _who(self, line: EventLine) -> str:
         return self._swarm.label(line.peer) or WATCHER
 
     def _print(self, t: float, text: str) -> None:
@@ -223,17 +223,17 @@ class PlainOutput:
         print(printable(text), file=self._stream, flush=True)
 
 
-def _is_news(swarm: Swarm, event: RoundCommitted) -> bool:
+def _is_news(swarm: SwarmState, event: RoundCommitted) -> bool:
     """Whether nobody has reported this anchor: the next one, or one of another branch."""
     tellers = [*swarm.reporting, *([swarm.narrator] if swarm.narrator is not None else [])]
     return not any(view.has_committed(event) for view in tellers)
 
 
-def _teller(swarm: Swarm, line: Line) -> PeerView | None:
+def _teller(swarm: SwarmState, line: EventLine) -> PeerView | None:
     return swarm.peers.get(line.peer) if line.peer else swarm.narrator
 
 
-def _is_syncing(swarm: Swarm, line: Line) -> bool:
+def _is_syncing(swarm: SwarmState, line: EventLine) -> bool:
     view = _teller(swarm, line)
     return view is not None and view.state == "SYNCING"
 

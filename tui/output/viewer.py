@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from peer.events import Line
+from peer.events import EventLine
 from tui.output.output import Output
 from tui.processes.children import environment, python_module
-from tui.terminal import RESTORE, Tap
+from tui.terminal import RESTORE, GatedStream
 
 VIEWER_CODES = {"ended": 0, "detach": 20, "leave": 21}
 """Exit code of a viewer by how its dashboard was closed; any other means that it failed or was killed."""
@@ -41,7 +41,7 @@ class DashboardOutput:
         *,
         options: Sequence[str] = (),
     ) -> None:
-        self._tap = Tap(stream)
+        self._tap = GatedStream(stream)
         self._lines = lines(self._tap)  # type: ignore[arg-type]
         self._leave, self._options = leave, list(options)
         self._viewer: subprocess.Popen[bytes] | None = None
@@ -55,7 +55,7 @@ class DashboardOutput:
         self._viewer = subprocess.Popen(argv, env=environment())
         self._tap.is_open = False
 
-    def show(self, line: Line) -> None:
+    def show(self, line: EventLine) -> None:
         """One more event; the viewer reads it from the file."""
         self._lines.show(line)
 

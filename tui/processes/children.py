@@ -40,7 +40,7 @@ from dht.errors import (
     RunMismatch,
     Unreachable,
 )
-from peer.events import Line, PeerStopped, parse_line
+from peer.events import EventLine, PeerStopped, parse_line
 
 STOP_S = 20.0
 """A child that was asked to stop is killed after this long."""
@@ -69,7 +69,7 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(eq=False)
-class Child:
+class ChildProcess:
     """A process of ours that prints event lines. Its stderr is in `log`."""
 
     name: str
@@ -93,34 +93,34 @@ class Child:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class EventPrinted:
     """A child printed an event."""
 
-    child: Child
-    line: Line
+    child: ChildProcess
+    line: EventLine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class ChildExited:
     """A child and all its descendants are gone; everything it printed was handed out before."""
 
-    child: Child
+    child: ChildProcess
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interrupted:
+class InterruptReceived:
     """A person or the system asks us to stop; the children were told already."""
 
     signal: int
 
 
-class Children:
+class ProcessGroup:
     """A group of child processes with one queue of what happens to them. Use it from the main thread."""
 
     def __init__(self, *, stop_s: float = STOP_S) -> None:
         # SimpleQueue alone may be filled from a signal handler.
-        self._inbox: queue.SimpleQueue[Said | Ended | Interrupted] = queue.SimpleQueue()
-        self._running: list[Child] = []
+        self._inbox: queue.SimpleQueue[EventPrinted | ChildExited | InterruptReceived] = queue.SimpleQueue()
+        self._running: list[ChildProcess] = []
         self._stop_s = stop_s
         self._kill_at: float | None = None
         self._handlers: dict[int, signal._HANDLER] = {}
@@ -141,11 +141,11 @@ class Children:
                 signal.signal(number, handler)
 
     @property
-    def running(self) -> list[Child]:
+    def running(self) -> list[ChildProcess]:
         """Children whose end was not handed out yet, in the order of their start."""
         return list(self._running)
 
-    def start(self, name: str, argv: Sequence[str], log: Path) -> Child:
+    def start(self, name: str, argv: Sequence[str], log: Path) -> ChildProcess:
         """Start `argv`; its stderr is appended to the file `log`, whose folder is made (0700) if need be."""
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with log.open("ab") as stderr:
@@ -157,7 +157,7 @@ class Children:
                 env=environment(),
                 start_new_session=True,
             )
-        child = Child(name=name, log=log, process=process)
+        child = ChildProcess(name=name, log=log, process=process)
         assert process.stdout is not None
         child.reader = threading.Thread(target=self._read, args=(child, process.stdout), daemon=True)
         child.reader.start()
@@ -165,7 +165,7 @@ class Children:
         self._running.append(child)
         return child
 
-    def next(self, timeout_s: float) -> Said | Ended | Interrupted | None:
+    def next(self, timeout_s: float) -> EventPrinted | ChildExited | InterruptReceived | None:
         """What happened next, or None after `timeout_s`. Kills what was asked to stop and did not in time."""
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_all()
@@ -174,15 +174,15 @@ class Children:
         except queue.Empty:
             return None
         match happened:
-            case Interrupted():
+            case InterruptReceived():
                 self.interrupts += 1
                 if self.interrupts == 1:
                     self.ask_to_stop()
                 else:
                     self._kill_all()
-            case Ended(child=child):
+            case ChildExited(child=child):
                 self._running.remove(child)
-            case Said(child=child, line=Line(event=PeerStopped() as event)):
+            case EventPrinted(child=child, line=EventLine(event=PeerStopped() as event)):
                 child.stopped = event
         return happened
 
@@ -200,14 +200,14 @@ class Children:
             self.next(timeout_s=0.1)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._inbox.put(Interrupted(signal=number))
+        self._inbox.put(InterruptReceived(signal=number))
 
     def _kill_all(self) -> None:
         for child in self._running:
             if child.exit_code is None:
                 _kill_group(child)
 
-    def _read(self, child: Child, stdout: BinaryIO) -> None:
+    def _read(self, child: ChildProcess, stdout: BinaryIO) -> None:
         with stdout:
             for raw in stdout:
                 try:
@@ -216,19 +216,19 @@ class Children:
                     child.bad_lines += 1
                     continue
                 if line is not None:
-                    self._inbox.put(Said(child=child, line=line))
+                    self._inbox.put(EventPrinted(child=child, line=line))
 
-    def _await_end(self, child: Child) -> None:
+    def _await_end(self, child: ChildProcess) -> None:
         child.exit_code = child.process.wait()
         assert child.reader is not None
         # stdout stays open as long as any descendant holds it.
         child.reader.join(timeout=SWEEP_S)
         _kill_group(child)
         child.reader.join(timeout=SWEEP_S)
-        self._inbox.put(Ended(child=child))
+        self._inbox.put(ChildExited(child=child))
 
 
-def error_of(child: Child) -> HomefiresError:
+def error_of(child: ChildProcess) -> HomefiresError:
     """What its failure means here: the branch of the error tree that its exit code stands for."""
     kind = kind_of(child.exit_code)
     if kind is not HomefiresError and (
@@ -293,7 +293,7 @@ def python_module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", name, *arguments]
 
 
-def _kill_group(child: Child) -> None:
+def _kill_group(child: ChildProcess) -> None:
     # A group's id is not given to another process while a member lives.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.process.pid, signal.SIGKILL)

@@ -12,9 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.invite import INVITE_FILE
-from peer.events import AlertRaised, CheckpointWritten, InviteIssued, Line, PeerStopped
+from peer.events import AlertRaised, CheckpointWritten, EventLine, InviteIssued, PeerStopped
 from tui.output.output import Output
-from tui.processes.children import INTERRUPTED, Child, Children, Ended, Interrupted, Said, error_of, python_module
+from tui.processes.children import (
+    INTERRUPTED,
+    ChildExited,
+    ChildProcess,
+    EventPrinted,
+    InterruptReceived,
+    ProcessGroup,
+    error_of,
+    python_module,
+)
 from tui.processes.supervisor import Backoff
 
 LOG_FILE = "bootstrap.log"
@@ -58,7 +67,7 @@ def _words(chosen: Iterable[tuple[str, object]]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keep:
+class RetentionOptions:
     """Where checkpoints are kept, and which: the newest `last`, and the first of `every` so many rounds (0: none)."""
 
     directory: Path
@@ -87,26 +96,26 @@ def organiser_words(directory: Path) -> list[str]:
 
 
 def serve_and_keep(
-    argv: Sequence[str], log: Path, keep: Keep, output: Output, *, backoff: Backoff | None = None
+    argv: Sequence[str], log: Path, keep: RetentionOptions, output: Output, *, backoff: Backoff | None = None
 ) -> int:
     """Run the node to its end, and the watcher beside it; the exit code. Raises what the node failed with, and
     OSError, before anything is started, for a folder that cannot be written to."""
     keep.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with Children() as children:
+    with ProcessGroup() as children:
         node = children.start("bootstrap", argv, log)
         beside = _Beside(children, keep, backoff or Backoff(), output)
         while node in children.running:
             happened = children.next(timeout_s=LOOK_S)
             output.tick(time.time())
             match happened:
-                case Said(child=child, line=line) if child is node:
+                case EventPrinted(child=child, line=line) if child is node:
                     output.show(line)
                     beside.hear(line)
-                case Said(line=Line(event=event) as line) if isinstance(event, TOLD):
+                case EventPrinted(line=EventLine(event=event) as line) if isinstance(event, TOLD):
                     output.show(line)
-                case Interrupted() if children.interrupts == 1:
+                case InterruptReceived() if children.interrupts == 1:
                     output.say("leaving; once more to stop at once")
-                case Ended(child=child) if child is not node:
+                case ChildExited(child=child) if child is not node:
                     beside.ended(child)
             beside.start_if_due()
     output.close()
@@ -120,18 +129,18 @@ def serve_and_keep(
 class _Beside:
     """The watcher: whether it runs, and when it is started again."""
 
-    def __init__(self, children: Children, keep: Keep, backoff: Backoff, output: Output) -> None:
+    def __init__(self, children: ProcessGroup, keep: RetentionOptions, backoff: Backoff, output: Output) -> None:
         self._children, self._keep, self._backoff, self._output = children, keep, backoff, output
         self._invite = ""
         self._due_s: float | None = None
         self._began_s = 0.0
 
-    def hear(self, line: Line) -> None:
+    def hear(self, line: EventLine) -> None:
         """An event of the node: with its invite, the first if there are several, the run can be watched."""
         if isinstance(line.event, InviteIssued) and not self._invite:
             self._invite, self._due_s = line.event.invite, time.monotonic()
 
-    def ended(self, child: Child) -> None:
+    def ended(self, child: ChildProcess) -> None:
         """The watcher has ended: by itself, or it is started again."""
         now_s = time.monotonic()
         assert child.exit_code is not None

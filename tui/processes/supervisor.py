@@ -15,7 +15,15 @@ from pathlib import Path
 
 from dht.errors import HomefiresError
 from tui.output.output import NoOutput, Output
-from tui.processes.children import INTERRUPTED, Child, Children, Ended, Interrupted, Said, error_of
+from tui.processes.children import (
+    INTERRUPTED,
+    ChildExited,
+    ChildProcess,
+    EventPrinted,
+    InterruptReceived,
+    ProcessGroup,
+    error_of,
+)
 from tui.processes.systemd import FINAL, FIRST_DELAY_S, LONGEST_DELAY_S
 
 MOST_PER_HOUR = 12
@@ -45,16 +53,16 @@ class Backoff:
         return min(self.longest_s, self.first_s * 2.0 ** (self._failures - 1))
 
 
-def keep_following(
+def supervise(
     name: str, argv: Sequence[str], log: Path, output: Output, *, backoff: Backoff | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:  # fmt: skip
     """Run a child until it ends for good; its exit code. Raises the error that its last exit code stands for."""
     backoff = backoff or Backoff()
-    with Children() as children:
+    with ProcessGroup() as children:
         while True:
             began_s = clock()
-            child = follow_once(children, children.start(name, argv, log), output)
+            child = follow_child(children, children.start(name, argv, log), output)
             if children.interrupts:
                 break
             assert child.exit_code is not None
@@ -72,22 +80,22 @@ def keep_following(
     return 0
 
 
-def follow_once(children: Children, child: Child, output: Output) -> Child:
+def follow_child(children: ProcessGroup, child: ChildProcess, output: Output) -> ChildProcess:
     """Show what a child says until it and all that it started have ended."""
     while child in children.running:
         happened = children.next(timeout_s=LOOK_S)
         output.tick(time.time())
         match happened:
-            case Said(line=line):
+            case EventPrinted(line=line):
                 output.show(line)
-            case Interrupted() if children.interrupts == 1:
+            case InterruptReceived() if children.interrupts == 1:
                 output.say("leaving; once more to stop at once")
-            case Ended() if child.bad_lines:
+            case ChildExited() if child.bad_lines:
                 output.say(f"{child.bad_lines} lines of the {child.name}'s output are not events")
     return child
 
 
-def _is_interrupted_within(children: Children, seconds: float, clock: Callable[[], float]) -> bool:
+def _is_interrupted_within(children: ProcessGroup, seconds: float, clock: Callable[[], float]) -> bool:
     """Wait; True at once if somebody asks us to stop."""
     until_s = clock() + seconds
     while not children.interrupts and (left_s := until_s - clock()) > 0:
@@ -100,7 +108,7 @@ def main(words: Sequence[str]) -> int:
     log, separator, *argv = words
     assert separator == "--", words
     try:
-        return keep_following("peer", argv, Path(log), NoOutput())
+        return supervise("peer", argv, Path(log), NoOutput())
     except HomefiresError as error:
         print(f"homefires: {error}", file=sys.stderr)
         return error.exit_code

@@ -24,7 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from tui.report.lanes import draw_lanes
 from tui.report.names import labels_of, shorten
 from tui.report.palette import BLUE, COLOURS, GREEN, INK, LINES, MARKERS, ORANGE, SKY
-from tui.swarm.snapshot import WEIGHT_ONE, Point, RoundView, Swarm
+from tui.swarm.snapshot import WEIGHT_ONE, Point, Round, SwarmState
 from tui.text.units import count
 
 Labels = Mapping[str, str]
@@ -53,7 +53,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chart:
+class ReportFigure:
     """A picture (SVG for an HTML page, described for those who do not see it) and the text below it."""
 
     title: str
@@ -61,10 +61,10 @@ class Chart:
     caption: str
 
 
-def draw_charts(swarm: Swarm) -> list[Chart]:
+def draw_charts(swarm: SwarmState) -> list[ReportFigure]:
     """All charts that there is something to show in, in order."""
     labels = labels_of(swarm)
-    drawers: dict[str, Callable[[Swarm, Labels], tuple[Figure, str] | None]] = {
+    drawers: dict[str, Callable[[SwarmState, Labels], tuple[Figure, str] | None]] = {
         "Loss": _losses, "Lanes of the peers": draw_lanes, "Norms of what the peers gave": _norms,
         "Shares of the peers": _shares, "Tokens and bytes": _amounts, "Seconds of a round": _seconds,
     }  # fmt: skip
@@ -76,14 +76,14 @@ def draw_charts(swarm: Swarm) -> list[Chart]:
             if drawn := draw(swarm, labels):
                 figure, caption = drawn
                 svg = _svg(figure, f"{title}. {caption}", f"c{number}-")
-                charts.append(Chart(title=title, svg=svg, caption=caption))
+                charts.append(ReportFigure(title=title, svg=svg, caption=caption))
     return charts
 
 
 # ---- what is drawn ----
 
 
-def _losses(swarm: Swarm, labels: Labels) -> tuple[Figure, str] | None:
+def _losses(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
     if not swarm.evaluations and not swarm.training:
         return None
     figure = Figure(figsize=WIDE)
@@ -108,7 +108,7 @@ def _fall(points: Sequence[Point]) -> str:
     )
 
 
-def _norms(swarm: Swarm, labels: Labels) -> tuple[Figure, str] | None:
+def _norms(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
     series = _by_peer(swarm.history, lambda round: {peer: norm for peer, norm in round.norms.items() if norm > 0})
     if not series:
         return None
@@ -131,7 +131,7 @@ def _norms(swarm: Swarm, labels: Labels) -> tuple[Figure, str] | None:
     return figure, caption + f"A ring marks what was refused or clipped ({count(len(odd), 'time')})."
 
 
-def _shares(swarm: Swarm, labels: Labels) -> tuple[Figure, str] | None:
+def _shares(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
     series = _by_peer(
         swarm.history,
         lambda round: {peer: 100 * weight / WEIGHT_ONE for peer, weight in round.weights.items()},
@@ -149,7 +149,7 @@ def _shares(swarm: Swarm, labels: Labels) -> tuple[Figure, str] | None:
     )
 
 
-def _amounts(swarm: Swarm, labels: Labels) -> tuple[Figure, str] | None:
+def _amounts(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
     history = swarm.history
     if not history:
         return None
@@ -174,7 +174,7 @@ def _amounts(swarm: Swarm, labels: Labels) -> tuple[Figure, str] | None:
     return figure, "Tokens that the members of each round trained, and the bytes of the peers that report."
 
 
-def _seconds(swarm: Swarm, labels: Labels) -> tuple[Figure, str] | None:
+def _seconds(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
     history = swarm.history
     if not history:
         return None
@@ -202,7 +202,7 @@ def _plot(axes: Axes, points: Sequence[Point], x_of: Callable[[Point], float], l
 
 
 def _by_peer(
-    history: Iterable[RoundView], values_of: Callable[[RoundView], Mapping[str, float]]
+    history: Iterable[Round], values_of: Callable[[Round], Mapping[str, float]]
 ) -> dict[str, dict[int, float]]:
     """Per peer, its value in each round that has one."""
     series: dict[str, dict[int, float]] = {}
@@ -241,7 +241,7 @@ def _plot_range(axes: Axes, series: Mapping[str, Mapping[int, float]], rounds: S
 
 
 def _stairs(
-    axes: Axes, history: Sequence[RoundView], values: Sequence[float], colour: str, label: str, hatch: str = ""
+    axes: Axes, history: Sequence[Round], values: Sequence[float], colour: str, label: str, hatch: str = ""
 ) -> None:
     """A bar per round; nothing where a round is missing."""
     known = dict(zip((round.round for round in history), values, strict=True))

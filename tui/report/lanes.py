@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from tui.report.names import shorten
 from tui.report.palette import BLUE, GREEN, INK, ORANGE, PINK, RED, SKY
-from tui.swarm.snapshot import PeerView, Swarm
+from tui.swarm.snapshot import PeerView, SwarmState
 from tui.text.units import count
 
 MOST = 48
@@ -51,7 +51,7 @@ KINDS = {
 """By phase. A peer that is idle leaves its lane empty."""
 
 
-def draw_lanes(swarm: Swarm, labels: Mapping[str, str]) -> tuple[Figure, str] | None:
+def draw_lanes(swarm: SwarmState, labels: Mapping[str, str]) -> tuple[Figure, str] | None:
     """The chart and its caption; None if no peer said what it did."""
     views = [view for view in swarm.peers.values() if any(span.phase in KINDS for span in view.spans)]
     if not views or swarm.started_t is None or swarm.last_t is None:
@@ -78,7 +78,7 @@ def draw_lanes(swarm: Swarm, labels: Mapping[str, str]) -> tuple[Figure, str] | 
     return figure, _caption(swarm, len(views) - len(shown))
 
 
-def _caption(swarm: Swarm, left_out: int) -> str:
+def _caption(swarm: SwarmState, left_out: int) -> str:
     codes = sorted({penalty.code for penalty in swarm.penalty_log} & set(LETTERS))
     letters = ", ".join(f"{LETTERS[code]} {code}" for code in codes)
     parts = [
@@ -141,7 +141,7 @@ def _bars(view: PeerView, ended_t: float, least_s: float) -> Iterator[tuple[Kind
             yield kind, start_t, end_t
 
 
-def _draw_letters(axes: Axes, swarm: Swarm, rows: Mapping[str, int], time: _Time) -> None:
+def _draw_letters(axes: Axes, swarm: SwarmState, rows: Mapping[str, int], time: _Time) -> None:
     shown = [each for each in swarm.penalty_log if each.about in rows and each.t >= time.first_t][-MOST_LETTERS:]
     for penalty in shown:
         place = (time.x(penalty.t), rows[penalty.about] - 0.36)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tui.swarm.snapshot import Swarm
+from tui.swarm.snapshot import SwarmState
 
 SHORT = 24
 """Characters of a name that a chart has room for."""
 
 
-def labels_of(swarm: Swarm) -> dict[str, str]:
+def labels_of(swarm: SwarmState) -> dict[str, str]:
     """A label for each peer id, no two alike as long as ids differ in their last letters."""
     times = Counter(view.label for view in swarm.peers.values())
     return {

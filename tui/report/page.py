@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from html import escape
 
 from tui.output.plain import format_elapsed
-from tui.report.charts import Chart
+from tui.report.charts import ReportFigure
 from tui.report.names import labels_of
-from tui.swarm.snapshot import WEIGHT_ONE, PeerView, RoundView, Swarm
+from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Round, SwarmState
 from tui.text.codes import ADVICE
 from tui.text.units import format_bytes
 
@@ -46,7 +46,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """The page may ask for nothing and run nothing, whatever is in it."""
 
 
-def make_page(swarm: Swarm, charts: Iterable[Chart]) -> str:
+def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
     """The whole document."""
     labels = labels_of(swarm)
     title = f"homefires run {swarm.run}"
@@ -78,7 +78,7 @@ def make_page(swarm: Swarm, charts: Iterable[Chart]) -> str:
 # ---- facts ----
 
 
-def _facts(swarm: Swarm, labels: Mapping[str, str]) -> str:
+def _facts(swarm: SwarmState, labels: Mapping[str, str]) -> str:
     facts = {
         "rounds committed": f"{swarm.round} of {swarm.rounds}" if swarm.rounds else str(swarm.round),
         "peers": _peer_count(swarm),
@@ -95,7 +95,7 @@ def _facts(swarm: Swarm, labels: Mapping[str, str]) -> str:
     return f"<dl>\n{rows}\n</dl>"
 
 
-def agreement(swarm: Swarm, labels: Mapping[str, str]) -> str:
+def agreement(swarm: SwarmState, labels: Mapping[str, str]) -> str:
     """Whether all who report a round report the same digest and the same state; else the first round that differs.
 
     That one peer agrees with itself says nothing.
@@ -118,7 +118,7 @@ def agreement(swarm: Swarm, labels: Mapping[str, str]) -> str:
     return f"equal on {whose} in every round (digest {digest[:12]})"
 
 
-def _sent_by(swarm: Swarm) -> str:
+def _sent_by(swarm: SwarmState) -> str:
     """Whose bytes are known: nobody counts those of others."""
     reporting = len(swarm.reporting)
     if reporting == len(swarm.peers):
@@ -126,19 +126,19 @@ def _sent_by(swarm: Swarm) -> str:
     return f"sent by the {reporting} peers that report" if reporting != 1 else "sent by the peer that reports"
 
 
-def _peer_count(swarm: Swarm) -> str:
+def _peer_count(swarm: SwarmState) -> str:
     reporting = len(swarm.reporting)
     return str(reporting) if reporting == len(swarm.peers) else f"{len(swarm.peers)}, {reporting} of them reporting"
 
 
-def _loss(swarm: Swarm) -> str:
+def _loss(swarm: SwarmState) -> str:
     if not swarm.losses:
         return "not measured"
     (_, first), (round, last) = swarm.losses[0], swarm.losses[-1]
     return f"{first:.3f} → {last:.3f} nats per token (round {round})"
 
 
-def _when(swarm: Swarm) -> str:
+def _when(swarm: SwarmState) -> str:
     began = swarm.started_t
     # What no calendar has: a peer may write any number there.
     if began is None or not 0 <= began < datetime(9999, 1, 1, tzinfo=UTC).timestamp():
@@ -149,7 +149,7 @@ def _when(swarm: Swarm) -> str:
 # ---- charts and tables ----
 
 
-def _figure(chart: Chart) -> str:
+def _figure(chart: ReportFigure) -> str:
     caption = f"<b>{escape(chart.title)}.</b> {escape(chart.caption)}"
     return f"<figure>\n{chart.svg}\n<figcaption>{caption}</figcaption>\n</figure>"
 
@@ -170,7 +170,7 @@ def _table(caption: str, heads: Mapping[str, bool], rows: Iterable[Row]) -> str:
     )
 
 
-def _penalties(swarm: Swarm, labels: Mapping[str, str]) -> str:
+def _penalties(swarm: SwarmState, labels: Mapping[str, str]) -> str:
     if not swarm.penalty_log:
         return "<p>Nobody was penalised.</p>"
     heads = {
@@ -190,7 +190,7 @@ def _penalties(swarm: Swarm, labels: Mapping[str, str]) -> str:
     return _table("Who counted less, why, by how much and until when", heads, rows) + f"\n<p>{escape(meanings)}.</p>"
 
 
-def _peers(swarm: Swarm, labels: Mapping[str, str]) -> str:
+def _peers(swarm: SwarmState, labels: Mapping[str, str]) -> str:
     heads = {
         "peer": False, "device": False, "accepted": True, "late": True, "rejected": True, "missed": True,
         "tokens": True, "mean share": True, "sent": True, "received": True, "last state": False,
@@ -207,7 +207,7 @@ def _peers(swarm: Swarm, labels: Mapping[str, str]) -> str:
     return _table(caption, heads, rows)
 
 
-def _mean_share(history: Sequence[RoundView], peer: str) -> str:
+def _mean_share(history: Sequence[Round], peer: str) -> str:
     shares = [round.weights[peer] / WEIGHT_ONE for round in history if peer in round.weights]
     return f"{100 * sum(shares) / len(shares):.1f} %" if shares else ""
 
@@ -216,7 +216,7 @@ def _last_state(view: PeerView) -> str:
     return f"{view.state}: {view.why}" if view.why else view.state
 
 
-def _rounds(swarm: Swarm, labels: Mapping[str, str]) -> str:
+def _rounds(swarm: SwarmState, labels: Mapping[str, str]) -> str:
     heads = {
         "round": True, "time": True, "members": True, "tokens": True, "seconds": True, "of them idle": True,
         "sent": True, "void parts": True, "failed tries": True, "penalised": False, "digest": False,

@@ -7,7 +7,7 @@ from pathlib import Path
 from dht.errors import BadInput
 from tui.report.charts import draw_charts
 from tui.report.page import make_page
-from tui.sources.replay import Recording
+from tui.sources.replay import RecordingSource
 from tui.text.units import count, format_bytes
 
 
@@ -19,7 +19,7 @@ def write_report(source: Path, to: Path) -> str:
     """
     if to.exists() and source.exists() and to.samefile(source):
         raise BadInput(f"--to {to} is the file that is read; name another")
-    recording = Recording(source)
+    recording = RecordingSource(source)
     recording.open()
     swarm = recording.advance(0.0)
     page = make_page(swarm, draw_charts(swarm))

@@ -13,20 +13,20 @@ from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import (
     MAX_MEMBERS,
     Machine,
-    Swarm,
-    alike,
+    PeerSet,
     claimed_mbps,
     claimed_step_s,
     refuse_count,
     swarm_of,
+    uniform_peers,
 )
 from peer.plan.peers_file import read_peers
 from peer.plan.round_cost import step_tokens
 from peer.spec import RunSpec, load
 from tui.report.names import labels_of
-from tui.swarm.reducer import fold_all
+from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import PeerView
-from tui.swarm.snapshot import Swarm as Seen
+from tui.swarm.snapshot import SwarmState as Seen
 
 
 def machine_of(options: Namespace) -> Machine:
@@ -37,7 +37,7 @@ def machine_of(options: Namespace) -> Machine:
     )  # fmt: skip
 
 
-def peers_of(text: str, spec: RunSpec, machine: Machine) -> Swarm:
+def peers_of(text: str, spec: RunSpec, machine: Machine) -> PeerSet:
     """What `--peers` means: so many like `machine`, those of a file, those that a peer of a run knows, or as many as
     found the run. Raises BadInput."""
     if text and not re.fullmatch(r"-?[0-9]{1,18}", text):
@@ -45,17 +45,17 @@ def peers_of(text: str, spec: RunSpec, machine: Machine) -> Swarm:
         return _seen_from(path, spec, machine) if path.is_dir() else read_peers(path, most=MAX_MEMBERS)
     count = int(text or spec.run.founders)
     refuse_count(count, "--peers is {}", MAX_MEMBERS)
-    return alike(count, machine)
+    return uniform_peers(count, machine)
 
 
-def _seen_from(directory: Path, spec: RunSpec, otherwise: Machine) -> Swarm:
+def _seen_from(directory: Path, spec: RunSpec, otherwise: Machine) -> PeerSet:
     """The peers of a run as one of them knows them: what they say of their speeds, lines and memory, and the round
     trips that they measured. What nobody says of a peer is as of `otherwise`."""
     if not event_files(directory):
         raise BadInput(
             f"{directory} holds no events; name the folder of a peer, a file of [[peer]] tables, or a number"
         )
-    seen = fold_all(Seen(), read_events(directory))
+    seen = apply_all(Seen(), read_events(directory))
     labels, tokens = labels_of(seen), _tokens_as_dear(directory, spec)
     there = [view for view in seen.peers.values() if view.reports or view.state != "GONE"]  # mine may be stopped
     refuse_count(len(there), f"{directory} knows {{}} peers", MAX_MEMBERS)

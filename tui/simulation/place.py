@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from dht.errors import BadInput
-from peer.placement.communication_cost import Told
+from peer.placement.communication_cost import OnProgress
 from peer.placement.place import Placement, place
 from peer.placement.regions import preset
-from peer.placement.stage_workload import Work
+from peer.placement.stage_workload import StageWorkload
 from peer.plan.coefficients import shipped
 from peer.plan.explain import seconds
-from peer.plan.model_shape import Shape, memory_of, shape_of
-from peer.plan.peer_set import MAX_MEMBERS, Machine, Swarm, at_places, refuse_count
+from peer.plan.model_shape import ModelShape, memory_of, shape_of
+from peer.plan.peer_set import MAX_MEMBERS, Machine, PeerSet, peers_in_regions, refuse_count
 from peer.plan.pessimistic_peers import step_between_s
 from peer.plan.replicas import work_of
 from peer.plan.round_cost import step_seconds
@@ -33,7 +33,7 @@ UNKNOWN = float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class PlaceOptions:
     """What the command line asked for."""
 
     spec: RunSpec
@@ -56,16 +56,16 @@ class Place:
 class Placed:
     """What was found."""
 
-    asked: Place
-    shape: Shape
-    swarm: Swarm
-    work: Work
+    asked: PlaceOptions
+    shape: ModelShape
+    swarm: PeerSet
+    work: StageWorkload
     placement: Placement
     between_s: tuple[float, float]
     """Nine in ten steps take so long."""
 
 
-def find(asked: Place, tell: Told | None = None) -> Placed:
+def find(asked: PlaceOptions, tell: OnProgress | None = None) -> Placed:
     """Search. `tell` hears how many layouts were looked at. Raises BadInput for peers, stages and memory that do not
     fit together."""
     if asked.seed < 0:
@@ -87,7 +87,7 @@ def find(asked: Place, tell: Told | None = None) -> Placed:
     )  # fmt: skip
 
 
-def _stages(asked: Place, shape: Shape, memory_bytes: list[float]) -> int:
+def _stages(asked: PlaceOptions, shape: ModelShape, memory_bytes: list[float]) -> int:
     """As asked for; else the fewest of which one fits into so many peers."""
     most = min(shape.blocks, len(memory_bytes))
     if asked.stages:
@@ -104,20 +104,20 @@ def _stages(asked: Place, shape: Shape, memory_bytes: list[float]) -> int:
 # ---- the peers ----
 
 
-def _swarm(asked: Place) -> Swarm:
+def _swarm(asked: PlaceOptions) -> PeerSet:
     if asked.preset:
         return _spread_over(asked)
     return peers_of(asked.peers, asked.spec, asked.machine)
 
 
-def _spread_over(asked: Place) -> Swarm:
+def _spread_over(asked: PlaceOptions) -> PeerSet:
     """Raises BadInput for a network that nobody knows, and for peers that are no number."""
     regions = preset(asked.preset)
     if asked.peers and not asked.peers.isdecimal():
         raise BadInput(f"--preset {asked.preset} has lines of its own; with it --peers is a number, not {asked.peers}")
     count = int(asked.peers) if asked.peers else min(sum(regions.counts), MAX_MEMBERS)
     refuse_count(count, "--peers is {}", MAX_MEMBERS)
-    return at_places(regions.network(count), asked.machine)
+    return peers_in_regions(regions.network(count), asked.machine)
 
 
 # ---- for people ----

@@ -9,19 +9,19 @@ from pathlib import Path
 from dht.errors import BadInput
 from peer.plan.coefficients import Coefficients, read, shipped
 from peer.plan.explain import why_lost
-from peer.plan.model_shape import Shape, shape_of
+from peer.plan.model_shape import ModelShape, shape_of
 from peer.plan.peer_set import MAX_PARTS, Machine, by_name
-from peer.plan.planning_problem import Question
+from peer.plan.planning_problem import PlanningProblem
 from peer.plan.round_cost import MOST
 from peer.plan.strategy import quality, with_deadlines, with_strategy
-from peer.plan.strategy_search import Choice, Ranked, as_it_stands, search
+from peer.plan.strategy_search import RankedStrategy, SearchOutcome, as_it_stands, search
 from peer.spec import RunSpec, dump
 from tui.simulation.machines import peers_of
 from tui.text.units import count
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PlanOptions:
     """What the command line asked for."""
 
     spec: RunSpec
@@ -43,27 +43,27 @@ class Plan:
 class Answer:
     """What was found."""
 
-    plan: Plan
-    question: Question
-    choice: Choice
-    now: Ranked
+    plan: PlanOptions
+    question: PlanningProblem
+    choice: SearchOutcome
+    now: RankedStrategy
     """The spec as it stands."""
     spec: RunSpec
     """With what was chosen."""
 
     @property
-    def best(self) -> Ranked:
+    def best(self) -> RankedStrategy:
         return self.choice.best
 
 
-def answer(plan: Plan) -> Answer:
+def answer(plan: PlanOptions) -> Answer:
     """Search. Raises BadInput for peers, models and memory that do not fit together."""
     if not 0 <= plan.quality <= 10:
         raise BadInput(f"--quality is {plan.quality:g}; it must be between 0 and 10")
     shape = shape_of(plan.spec, plan.parameters)
     _refuse_parts(shape, plan.spec)
     given, machine = _measured(plan, shape)
-    question = Question(
+    question = PlanningProblem(
         spec=plan.spec, shape=shape, swarm=by_name(peers_of(plan.peers, plan.spec, machine)), given=given,
         worth=lambda chosen, steps: quality(chosen, steps) ** plan.quality,
     )  # fmt: skip
@@ -74,7 +74,7 @@ def answer(plan: Plan) -> Answer:
     )  # fmt: skip
 
 
-def _refuse_parts(shape: Shape, spec: RunSpec) -> None:
+def _refuse_parts(shape: ModelShape, spec: RunSpec) -> None:
     """The protocol moves no more parts than that."""
     parts = sum(-(-size // spec.codec.part_elements) for size in shape.layers)
     if parts > MAX_PARTS:
@@ -84,7 +84,7 @@ def _refuse_parts(shape: Shape, spec: RunSpec) -> None:
         )
 
 
-def _measured(plan: Plan, shape: Shape) -> tuple[Coefficients, Machine]:
+def _measured(plan: PlanOptions, shape: ModelShape) -> tuple[Coefficients, Machine]:
     """(coefficients, what every peer is), from what was measured on this machine if anything was."""
     if plan.measured is None:
         return shipped(), plan.machine
@@ -102,7 +102,7 @@ def _measured(plan: Plan, shape: Shape) -> tuple[Coefficients, Machine]:
     return rescale(shipped(), sample, about), replace(plan.machine, step_s=step_s)
 
 
-def chosen_spec(question: Question, best: Ranked) -> RunSpec:
+def chosen_spec(question: PlanningProblem, best: RankedStrategy) -> RunSpec:
     """The spec that a strategy means, with deadlines that its rounds can keep.
 
     One of a strategy that cannot be run yet is that of the peers as they are. No more peers found it than there are,
@@ -139,7 +139,7 @@ def to_json(found: Answer) -> str:
     return json.dumps(table)
 
 
-def _json_of(ranked: Ranked) -> dict[str, object]:
+def _json_of(ranked: RankedStrategy) -> dict[str, object]:
     cost = ranked.cost
     return {
         "strategy": asdict(ranked.strategy), "score": ranked.score, "tokens_per_s": cost.tokens_per_s,

@@ -6,9 +6,9 @@ import textwrap
 
 from peer.plan.explain import seconds, why_lost
 from peer.plan.model_shape import memory_of
-from peer.plan.peer_set import Machine, Swarm
+from peer.plan.peer_set import Machine, PeerSet
 from peer.plan.round_cost import MOST, RoundCost
-from peer.plan.strategy_search import Ranked
+from peer.plan.strategy_search import RankedStrategy
 from tui.simulation.plan import Answer
 from tui.text.units import count, format_bytes
 
@@ -38,7 +38,7 @@ def _head(found: Answer) -> list[str]:
     return lines + assumptions(question.swarm)
 
 
-def assumptions(swarm: Swarm) -> list[str]:
+def assumptions(swarm: PeerSet) -> list[str]:
     """What nobody measured or said, as lines."""
     return [line for text in swarm.assumed for line in wrapped(f"assumed for {text}")]
 
@@ -54,7 +54,7 @@ def _table(found: Answer) -> list[str]:
     return [*lines, _row("=", found.now), "= is the spec as it stands; ranked by tokens/s times quality"]
 
 
-def _row(mark: str, ranked: Ranked) -> str:
+def _row(mark: str, ranked: RankedStrategy) -> str:
     chosen, cost = ranked.strategy, ranked.cost
     micro, up_mb = f"{chosen.accumulation}×{chosen.sequences}", cost.traffic.up_bytes / 1e6
     up = f"{up_mb:.1f}" if up_mb < 1e5 else f"{up_mb:.1e}"

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TextIO
 
 from dht.errors import BadInput
-from peer.events import Line, format_line
+from peer.events import EventLine, format_line
 from peer.plan.explain import seconds
 from peer.plan.model_shape import shape_of
-from peer.plan.peer_set import Declared
+from peer.plan.peer_set import PeerSpecs
 from peer.plan.peers_file import read_declared
 from peer.simulate.churn import read_churn
 from peer.simulate.rivals import compare
 from peer.simulate.scenario import Churn
-from peer.simulate.scenario_options import Asked, read_attackers
+from peer.simulate.scenario_options import ScenarioOptions, read_attackers
 from peer.simulate.simulation import Outcome, simulate
 from tui.commands.spec_choice import choose_spec
 from tui.simulation.comparing import describe as compared
@@ -30,7 +30,7 @@ MOST_STEP_S, MOST_SPREAD = 1e6, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulate:
+class SimulateOptions:
     """What the command line of `simulate` asked for."""
 
     spec: str
@@ -55,13 +55,13 @@ class Simulate:
     events: Path | None = None
 
 
-def run_simulate(asked: Simulate, out: TextIO) -> int:
+def run_simulate(asked: SimulateOptions, out: TextIO) -> int:
     """Simulate, write events and print what came of it. Raises BadInput."""
     wanted = _asked(asked)
     with ExitStack() as stack:
         file = stack.enter_context(_open(asked)) if asked.events else None
 
-        def write(line: Line) -> None:
+        def write(line: EventLine) -> None:
             assert file is not None
             file.write(format_line(line) + "\n")
 
@@ -74,7 +74,7 @@ def run_simulate(asked: Simulate, out: TextIO) -> int:
     return 0
 
 
-def run_compare(asked: Simulate, out: TextIO) -> int:
+def run_compare(asked: SimulateOptions, out: TextIO) -> int:
     """The same on rounds beside other ways to train. Raises BadInput."""
     options = (("--grid", asked.grid), ("--aggregate", asked.aggregate), ("--events", asked.events))
     for option, value in options:
@@ -85,7 +85,7 @@ def run_compare(asked: Simulate, out: TextIO) -> int:
     return 0
 
 
-def _open(asked: Simulate) -> TextIO:
+def _open(asked: SimulateOptions) -> TextIO:
     path = asked.events
     assert path is not None
     for option, source in (("SPEC", asked.spec), ("--peers", asked.peers), ("--churn", asked.churn)):
@@ -104,11 +104,11 @@ def _is_same(path: Path, other: Path) -> bool:
         return False
 
 
-def _asked(asked: Simulate) -> Asked:
+def _asked(asked: SimulateOptions) -> ScenarioOptions:
     _check(asked)
     spec = choose_spec(asked.spec, sets=asked.sets)
     peers, declared = _peers(asked.peers)
-    return Asked(
+    return ScenarioOptions(
         spec=spec, shape=shape_of(spec), declared=declared, peers=peers, step_s=asked.step_s, spread=asked.spread,
         upload_mbps=asked.upload, download_mbps=asked.download, rounds=asked.rounds, preset=asked.preset,
         churn=read_churn(asked.churn) if asked.churn else Churn(),
@@ -116,7 +116,7 @@ def _asked(asked: Simulate) -> Asked:
     )  # fmt: skip
 
 
-def _check(asked: Simulate) -> None:
+def _check(asked: SimulateOptions) -> None:
     """That numbers are in range."""
     if not 1 <= asked.rounds <= MOST_ROUNDS:
         raise BadInput(f"--rounds is {asked.rounds}; simulate 1 to {MOST_ROUNDS}")
@@ -134,7 +134,7 @@ def _check(asked: Simulate) -> None:
         raise BadInput(f"--seed is {asked.seed}; use 0 to 2^63 - 1")
 
 
-def _peers(text: str) -> tuple[int, Declared | None]:
+def _peers(text: str) -> tuple[int, PeerSpecs | None]:
     if not text.removeprefix("-").isdecimal():
         declared = read_declared(Path(text))
         return len(declared.machines), declared

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 
 from peer.simulate.scale import Chosen, Spread, shares
 from peer.simulate.scale_part import FarPart, serve
-from peer.simulate.scenario import Change, Setting
+from peer.simulate.scenario import ChurnEvent, Scenario
 
 MOST = 8
 
@@ -29,7 +29,7 @@ def spread_over(processes: int) -> Spread:
     """
 
     def spread(
-        setting: Setting, sides: tuple[int, ...], changes: Sequence[Change], chosen: Chosen
+        setting: Scenario, sides: tuple[int, ...], changes: Sequence[ChurnEvent], chosen: Chosen
     ) -> tuple[list[FarPart], Chosen]:
         mine, *others = shares(chosen, processes)
         connections = start(serve, [(setting, sides, changes, each) for each in others])

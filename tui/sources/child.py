@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from peer.events import Line, PeerStarted
-from tui.processes.children import Child, Children, Ended, Said
-from tui.sources.source import Control, Playback
-from tui.swarm.reducer import fold_all
-from tui.swarm.snapshot import Swarm
+from peer.events import EventLine, PeerStarted
+from tui.processes.children import ChildExited, ChildProcess, EventPrinted, ProcessGroup
+from tui.sources.source import PeerCommands, Playback
+from tui.swarm.reducer import apply_all
+from tui.swarm.snapshot import SwarmState
 
 SLICE = 500
 """Events that one `advance` takes in at most."""
@@ -17,19 +17,19 @@ STOP_S = 5.0
 """A child that watches has nothing to finish."""
 
 
-class ChildFeed:
+class ChildSource:
     """Starts `argv` at once: the kernel ends a child with the *thread* that started it. Its stderr goes to `log`."""
 
     me = ""
-    control: Control | None = None
+    control: PeerCommands | None = None
     playback: Playback | None = None
 
     def __init__(self, title: str, argv: Sequence[str], log: Path) -> None:
         self.title, self.ended = title, ""
-        self._children = Children(stop_s=STOP_S)
-        self.child: Child = self._children.start("watch", argv, log)
-        self._swarm = Swarm()
-        self._lines: list[Line | None] = []
+        self._children = ProcessGroup(stop_s=STOP_S)
+        self.child: ChildProcess = self._children.start("watch", argv, log)
+        self._swarm = SwarmState()
+        self._lines: list[EventLine | None] = []
         self._bad_lines = 0
         self._is_started = False
 
@@ -41,7 +41,7 @@ class ChildFeed:
     def open(self) -> None:
         """Nothing is waited for: what comes is shown as it comes."""
 
-    def advance(self, now_s: float) -> Swarm:
+    def advance(self, now_s: float) -> SwarmState:
         """All that the child has printed so far; lines that are no events are counted as skipped."""
         for _ in range(SLICE):
             if not self._take(timeout_s=0.0):
@@ -49,17 +49,17 @@ class ChildFeed:
         bad, self._bad_lines = self.child.bad_lines - self._bad_lines, self.child.bad_lines
         lines, self._lines = [*self._lines, *[None] * bad], []
         if lines:
-            self._swarm = fold_all(self._swarm, lines)
+            self._swarm = apply_all(self._swarm, lines)
         return self._swarm
 
     def _take(self, timeout_s: float) -> bool:
         """Whether something came in time."""
         happened = self._children.next(timeout_s)
         match happened:
-            case Said(line=line):
+            case EventPrinted(line=line):
                 self._lines.append(line)
                 self._is_started = self._is_started or isinstance(line.event, PeerStarted)
-            case Ended(child=child):
+            case ChildExited(child=child):
                 self.ended = f"the watch has ended: {child.describe_end()}"
         return happened is not None
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dht.errors import BadInput, HomefiresError, Unreachable
-from peer.events import Line, parse_line, printable
+from peer.events import EventLine, parse_line, printable
 from tui.sources.source import Reply
 
 VERSION = 1
@@ -24,8 +24,8 @@ MAX_PATH_BYTES = 107
 MAX_REPLY_BYTES = 1 << 20
 
 
-class PeerControl:
-    """Sends one command per connection; implements `tui.sources.source.Control`."""
+class ControlClient:
+    """Sends one command per connection; implements `tui.sources.source.PeerCommands`."""
 
     takes = frozenset({"status", "set", "snooze", "pause", "resume", "finish", "leave"})
 
@@ -44,7 +44,7 @@ class PeerControl:
         """As `request`. Raises Unreachable if no peer answers there, BadInput if it refuses."""
         return _required(_reply(self._ask(cmd, fields)))
 
-    def events(self, first: int = 0) -> Iterator[Line | None]:
+    def events(self, first: int = 0) -> Iterator[EventLine | None]:
         """The peer's events from number `first` on, until it ends; None whenever there was none for a second.
 
         Raises Unreachable if no peer answers there, BadInput if it refuses.
@@ -119,7 +119,7 @@ def _receive(connection: socket.socket, timeout_s: float) -> bytes | None:
         return None
 
 
-def _parsed(text: bytes) -> Line | None:
+def _parsed(text: bytes) -> EventLine | None:
     try:
         return parse_line(text.decode())
     except ValueError:

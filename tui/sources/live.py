@@ -8,12 +8,12 @@ from typing import Self
 from dht.errors import BadInput
 from peer.events import event_files
 from tui.commands.status import is_locked
-from tui.sources.control_client import PeerControl
-from tui.sources.source import Control, Playback
+from tui.sources.control_client import ControlClient
+from tui.sources.source import PeerCommands, Playback
 from tui.sources.tail import Tail
-from tui.swarm.builder import SwarmDraft
-from tui.swarm.reducer import fold_all
-from tui.swarm.snapshot import PeerView, Swarm
+from tui.swarm.builder import SnapshotBuilder
+from tui.swarm.reducer import apply_all
+from tui.swarm.snapshot import PeerView, SwarmState
 from tui.swarm.timeline import add_span
 
 SLICE = 250
@@ -23,8 +23,8 @@ LOCK_EVERY_S = 1.0
 """Whether the peer is still there is looked at this often."""
 
 
-class Live:
-    """A peer's run directory, or the folder of a demo; `Live.of_file` follows one file of merged lines.
+class LiveSource:
+    """A peer's run directory, or the folder of a demo; `LiveSource.of_file` follows one file of merged lines.
 
     A single peer can be commanded. One that was just started may take `starting_s` until it holds the lock of its
     directory; before that it is not said to be gone.
@@ -39,12 +39,12 @@ class Live:
         self._tails = [Tail(path) for path in folders] or [Tail(directory / "events.jsonl")]
         self._title = f"in {directory}"
         self._lock = None if several else directory / "run" / "lock"
-        self.control: Control | None = None if several else PeerControl(directory)
+        self.control: PeerCommands | None = None if several else ControlClient(directory)
         self._starting_s = starting_s
         self._began_s: float | None = None
         self.me = ""
         self.ended = ""
-        self._swarm = Swarm()
+        self._swarm = SwarmState()
         self._looked_s = float("-inf")
 
     @classmethod
@@ -65,7 +65,7 @@ class Live:
         while self._take(BACKLOG_SLICE):
             pass
 
-    def advance(self, now_s: float) -> Swarm:
+    def advance(self, now_s: float) -> SwarmState:
         """The swarm with what was written until now, but for a long backlog, of which each call takes a part."""
         self._began_s = now_s if self._began_s is None else self._began_s
         caught_up = not self._take(SLICE)
@@ -91,7 +91,7 @@ class Live:
         if len(batches) > 1:
             lines.sort(key=lambda line: line.t if line is not None else 0.0)
         if lines:
-            self._swarm = fold_all(self._swarm, lines)
+            self._swarm = apply_all(self._swarm, lines)
         if lines and self._lock is not None and self._swarm.reporting:
             self.me = self._swarm.reporting[-1].peer  # the newest: a folder may have been given another key
         return any(len(batch) == limit for batch in batches)
@@ -127,9 +127,9 @@ class Live:
         return self._began_s is not None and now_s - self._began_s < self._starting_s
 
 
-def _without_peer(swarm: Swarm, peer: str, now_s: float, why: str) -> Swarm:
+def _without_peer(swarm: SwarmState, peer: str, now_s: float, why: str) -> SwarmState:
     """The peer's process is gone and could not say so."""
-    draft = SwarmDraft(swarm)
+    draft = SnapshotBuilder(swarm)
     view = draft.peer(peer)
     view.state, view.why, view.until, view.phase = "GONE", why, None, ""
     add_span(view.spans, now_s, "gone", view.round + 1)

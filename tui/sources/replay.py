@@ -7,10 +7,10 @@ from bisect import bisect_right
 from pathlib import Path
 
 from dht.errors import BadInput
-from peer.events import Line, event_files, read_lines
-from tui.sources.source import Control, Playback
-from tui.swarm.reducer import fold_all
-from tui.swarm.snapshot import Swarm
+from peer.events import EventLine, event_files, read_lines
+from tui.sources.source import PeerCommands, Playback
+from tui.swarm.reducer import apply_all
+from tui.swarm.snapshot import SwarmState
 
 EVERY = 2500
 """A snapshot is kept after so many events: a jump folds no more than these."""
@@ -19,14 +19,14 @@ SLICE = 500
 SLOWEST, FASTEST = 0.25, 64.0
 
 
-class Recording:
+class RecordingSource:
     """All lines of a file, or of a run directory or a folder of them, by time; the playhead begins at the end.
 
     Who opens a file wants to see how it went; `seek(0)` and `toggle()` play it from the beginning.
     """
 
     me = ""
-    control: Control | None = None
+    control: PeerCommands | None = None
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,11 +34,11 @@ class Recording:
         self.playing = False
         self.speed = 1.0
         self.position = 0
-        self._lines: list[Line] = []
+        self._lines: list[EventLine] = []
         self._times: list[float] = []
-        self._snapshots = [Swarm()]
+        self._snapshots = [SwarmState()]
         """After 0, EVERY, 2 EVERY … events."""
-        self._swarm = Swarm()
+        self._swarm = SwarmState()
         self._playhead_t = 0.0
         self._now_s: float | None = None
         """When the playhead was moved last; None while it stands."""
@@ -78,14 +78,14 @@ class Recording:
             raise BadInput(f"{self._path} holds no events; name a file that a peer, a demo or --ui json has written")
         self._lines.sort(key=lambda line: line.t)
         self._times = [line.t for line in self._lines]
-        self._snapshots = [Swarm(skipped=skipped)]
+        self._snapshots = [SwarmState(skipped=skipped)]
         for first in range(0, self.count, EVERY):
-            swarm = fold_all(self._snapshots[-1], self._lines[first : first + EVERY])
+            swarm = apply_all(self._snapshots[-1], self._lines[first : first + EVERY])
             if first + EVERY <= self.count:
                 self._snapshots.append(swarm)
         self._stand_at(swarm, self.count)
 
-    def advance(self, now_s: float) -> Swarm:
+    def advance(self, now_s: float) -> SwarmState:
         """The swarm at the playhead, which moves on with the clock while it plays."""
         if not self.playing:
             return self._swarm
@@ -95,7 +95,7 @@ class Recording:
         due = bisect_right(self._times, self._playhead_t)
         target = min(due, self.position + SLICE)
         if target > self.position:
-            self._swarm = fold_all(self._swarm, self._lines[self.position : target])
+            self._swarm = apply_all(self._swarm, self._lines[self.position : target])
             self.position = target
         if target < due:
             self._playhead_t = self._times[target - 1]
@@ -132,7 +132,7 @@ class Recording:
         swarm, begins = self._snapshots[nearest], nearest * EVERY
         if begins < self.position <= position:
             swarm, begins = self._swarm, self.position
-        self._stand_at(fold_all(swarm, self._lines[begins:position]), position)
+        self._stand_at(apply_all(swarm, self._lines[begins:position]), position)
 
     def faster(self) -> None:
         """Double the speed, up to 64."""
@@ -145,7 +145,7 @@ class Recording:
     def _pause(self) -> None:
         self.playing, self._now_s = False, None
 
-    def _stand_at(self, swarm: Swarm, position: int) -> None:
+    def _stand_at(self, swarm: SwarmState, position: int) -> None:
         self._swarm, self.position = swarm, position
         self._now_s = None
         if self._times:

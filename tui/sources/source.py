@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from tui.swarm.snapshot import Swarm
+from tui.swarm.snapshot import SwarmState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Reply:
     fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
-class Control(Protocol):
+class PeerCommands(Protocol):
     """The control socket of a peer."""
 
     @property
@@ -64,7 +64,7 @@ class Playback(Protocol):
         """Halve the speed."""
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """Where event lines come from, folded."""
 
     @property
@@ -76,7 +76,7 @@ class Source(Protocol):
         """The id of the volunteer's own peer, empty if there is none."""
 
     @property
-    def control(self) -> Control | None:
+    def control(self) -> PeerCommands | None:
         """None if nothing can be commanded."""
 
     @property
@@ -90,7 +90,7 @@ class Source(Protocol):
     def open(self) -> None:
         """Begin. May block (a big file is read): call it in a thread. Raises BadInput."""
 
-    def advance(self, now_s: float) -> Swarm:
+    def advance(self, now_s: float) -> SwarmState:
         """The swarm with all that has come until now (Unix time); cheap, never blocks."""
 
     def time(self, now_s: float) -> float:

@@ -7,7 +7,7 @@ from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
-from peer.events import MAX_LINE_BYTES, Line, read_line
+from peer.events import MAX_LINE_BYTES, EventLine, read_line
 
 READ_BYTES = 1 << 18
 OLD_FILES = 16
@@ -28,12 +28,12 @@ class Tail:
         self._too_long = False
         """The rest of the line that is being written is thrown away."""
 
-    def take(self, limit: int) -> list[Line | None]:
+    def take(self, limit: int) -> list[EventLine | None]:
         """At most `limit` lines of those that came since the last call; None for each that cannot be read.
 
         Fewer, only if there are no more now. Raises OSError.
         """
-        taken: list[Line | None] = []
+        taken: list[EventLine | None] = []
         while len(taken) < limit and (self._whole or self._read_on()):
             if self._whole:
                 taken.append(read_line(self._whole.popleft()))

@@ -1,4 +1,5 @@
-"""Snapshots while lines are folded in: mutable twins of `PeerView` and `Swarm`, thawed where needed, frozen once."""
+"""Snapshots while lines are folded in: mutable twins of `PeerView` and `SwarmState`, thawed where needed, frozen
+once."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from peer.events import DeviceMeasured, NetworkMeasured, PenaltyImposed, RoundForecast, TransferProgressed
-from tui.swarm.snapshot import Commit, Entry, PeerView, Penalised, Point, Span, Swarm
+from tui.swarm.snapshot import CommittedAnchor, LogEntry, PeerView, PenaltyRecord, Point, Span, SwarmState
 from tui.swarm.timeline import PEER_POINTS, add_point
 
 MAX_PEERS = 1024
@@ -51,7 +52,7 @@ class PeerDraft:
     learning_rate: float | None
     bytes_sent: int
     bytes_received: int
-    commits: list[Commit]
+    commits: list[CommittedAnchor]
     accepted: int
     late: int
     rejected: int
@@ -100,10 +101,10 @@ def thaw_peer(view: PeerView) -> PeerDraft:
     return PeerDraft(**values)
 
 
-class SwarmDraft:
-    """A `Swarm` that changes. `peers` holds those that were not touched as they were."""
+class SnapshotBuilder:
+    """A `SwarmState` that changes. `peers` holds those that were not touched as they were."""
 
-    def __init__(self, swarm: Swarm) -> None:
+    def __init__(self, swarm: SwarmState) -> None:
         self._before = swarm
         self.peers: dict[str, PeerView | PeerDraft] = dict(swarm.peers)
         self._narrator: PeerView | PeerDraft | None = swarm.narrator
@@ -118,8 +119,8 @@ class SwarmDraft:
         self.evaluations, self.training = list(swarm.evaluations), list(swarm.training)
         self.speeds = list(swarm.speeds)
         self.entries = list(swarm.entries)
-        self._told: dict[tuple[str, str, str, int], Penalised] | None = None
-        self._commits: dict[tuple[int, str, str], Commit] = {}
+        self._told: dict[tuple[str, str, str, int], PenaltyRecord] | None = None
+        self._commits: dict[tuple[int, str, str], CommittedAnchor] = {}
 
     def peer(self, peer: str) -> PeerDraft:
         """A peer to be changed; a new one if nothing was known of it."""
@@ -141,12 +142,12 @@ class SwarmDraft:
         """Whoever may have told of anchors."""
         return [*self.peers.values(), *([self._narrator] if self._narrator is not None else [])]
 
-    def commit(self, round: int, digest: str, state: str) -> Commit:
+    def commit(self, round: int, digest: str, state: str) -> CommittedAnchor:
         """One object for what all peers say alike."""
         key = (round, digest, state)
-        return self._commits.setdefault(key, Commit(round=round, digest=digest, state=state))
+        return self._commits.setdefault(key, CommittedAnchor(round=round, digest=digest, state=state))
 
-    def tell(self, penalty: Penalised) -> Penalised:
+    def tell(self, penalty: PenaltyRecord) -> PenaltyRecord:
         """Add it to the log of penalties; returns the one that is there already if somebody has told it before."""
         if self._told is None:
             self._told = {penalty_key(known): known for known in self.penalty_log}
@@ -155,7 +156,7 @@ class SwarmDraft:
             self.penalty_log.append(penalty)
         return known
 
-    def take_back(self, penalties: Collection[Penalised]) -> None:
+    def take_back(self, penalties: Collection[PenaltyRecord]) -> None:
         """As if nobody had told these: the rounds that imposed them were undone."""
         if not penalties:
             return
@@ -167,13 +168,13 @@ class SwarmDraft:
     def note(self, t: float, level: str, peer: str, code: str, text: str) -> None:
         """One more line of the log."""
         short = text if len(text) <= MAX_ENTRY_TEXT else f"{text[: MAX_ENTRY_TEXT - 1]}…"
-        self.entries.append(Entry(t=t, level=level, peer=peer, code=code, text=short))
+        self.entries.append(LogEntry(t=t, level=level, peer=peer, code=code, text=short))
 
     def plot(self, points: list[Point], t: float, round: int, value: float, limit: int = PEER_POINTS) -> None:
         """One more point of a curve, at as many tokens as the run has by now."""
         add_point(points, Point(t=t, round=round, tokens=self.tokens, value=value), limit)
 
-    def freeze(self) -> Swarm:
+    def freeze(self) -> SwarmState:
         """What is known now."""
         if len(self.peers) > MAX_PEERS:
             self._forget_peers()
@@ -196,6 +197,6 @@ class SwarmDraft:
             del self.peers[key]
 
 
-def penalty_key(penalty: Penalised | PenaltyImposed) -> tuple[str, str, str, int]:
+def penalty_key(penalty: PenaltyRecord | PenaltyImposed) -> tuple[str, str, str, int]:
     """What makes a penalty one, however many peers tell it."""
     return penalty.about, penalty.code, penalty.layer, penalty.until_round

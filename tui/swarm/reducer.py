@@ -14,13 +14,12 @@ from peer.events import (
     AlertRaised,
     CheckpointWritten,
     DeviceMeasured,
-    DeviceTold,
-    DistancesTold,
+    DeviceReported,
     Evaluated,
     Event,
+    EventLine,
     InnerProgressed,
     InviteIssued,
-    Line,
     NetworkMeasured,
     PeerStarted,
     PeerStateChanged,
@@ -32,14 +31,15 @@ from peer.events import (
     RoundCommitted,
     RoundForecast,
     RoundStarted,
+    RoundTripsReported,
     SettingsChanged,
     TransferProgressed,
 )
-from tui.swarm.builder import PeerDraft, SwarmDraft
+from tui.swarm.builder import PeerDraft, SnapshotBuilder
 from tui.swarm.peer_names import short_name
-from tui.swarm.reported import take_hearsay
+from tui.swarm.reported import reduce_reported
 from tui.swarm.rounds import commit, impose, is_excused, note_abort, note_evaluation
-from tui.swarm.snapshot import Swarm
+from tui.swarm.snapshot import SwarmState
 from tui.swarm.timeline import LONG_S, add_span, is_exchanging
 from tui.text.setting_info import changes
 
@@ -57,14 +57,14 @@ _PHASE_OF_STATE = {
 }  # fmt: skip
 
 
-def fold(swarm: Swarm, line: Line) -> Swarm:
+def apply(swarm: SwarmState, line: EventLine) -> SwarmState:
     """The swarm after one more line."""
-    return fold_all(swarm, (line,))
+    return apply_all(swarm, (line,))
 
 
-def fold_all(swarm: Swarm, lines: Iterable[Line | None]) -> Swarm:
+def apply_all(swarm: SwarmState, lines: Iterable[EventLine | None]) -> SwarmState:
     """The swarm after these lines; None stands for one that could not be read."""
-    draft = SwarmDraft(swarm)
+    draft = SnapshotBuilder(swarm)
     for line in lines:
         if line is None:
             draft.skipped += 1
@@ -73,14 +73,14 @@ def fold_all(swarm: Swarm, lines: Iterable[Line | None]) -> Swarm:
     return draft.freeze()
 
 
-def _take(draft: SwarmDraft, line: Line) -> None:
+def _take(draft: SnapshotBuilder, line: EventLine) -> None:
     t = line.t
     draft.run = draft.run or line.run
     draft.started_t = t if draft.started_t is None else min(draft.started_t, t)
     draft.last_t = t if draft.last_t is None else max(draft.last_t, t)
     event = line.event
     if isinstance(event, ReportReceived):
-        take_hearsay(draft, draft.peer(event.about), t, event)
+        reduce_reported(draft, draft.peer(event.about), t, event)
     elif isinstance(event, InviteIssued):
         draft.invite = event.invite
         draft.note(t, "info", line.peer, "INVITE", "an invite was issued")
@@ -94,7 +94,7 @@ def _take(draft: SwarmDraft, line: Line) -> None:
             take(draft, peer, t, event)
 
 
-def _take_nameless(draft: SwarmDraft, t: float, event: Event) -> None:
+def _take_nameless(draft: SnapshotBuilder, t: float, event: Event) -> None:
     """A watcher, who is nobody in the swarm, or a process that never got as far as to have an identity."""
     match event:
         case PeerStarted() | PeerStateChanged() | RoundCommitted() | PenaltyImposed() | AlertRaised():
@@ -106,7 +106,7 @@ def _take_nameless(draft: SwarmDraft, t: float, event: Event) -> None:
 # ---- what a peer says of itself ----
 
 
-def _take_started(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStarted) -> None:
+def _take_started(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: PeerStarted) -> None:
     """A new process: nothing that the one before did holds any more, but what it gave."""
     peer.name, peer.version, peer.device = short_name(event.name), event.version, event.device
     peer.parameters, peer.directory = event.parameters, event.directory
@@ -123,13 +123,13 @@ def _take_started(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStart
     draft.note(t, "info", peer.peer, "STARTED", " · ".join(filter(None, ("started", event.version, event.device))))
 
 
-def _take_settings(draft: SwarmDraft, peer: PeerDraft, t: float, event: SettingsChanged) -> None:
+def _take_settings(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: SettingsChanged) -> None:
     for change in changes(peer.settings, event.settings):
         draft.note(t, "info", peer.peer, "SETTINGS", change)
     peer.settings = MappingProxyType(event.settings)
 
 
-def _take_state(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStateChanged) -> None:
+def _take_state(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: PeerStateChanged) -> None:
     if (
         event.state != "GONE"
         and {peer.state, event.state} - _CYCLE
@@ -144,7 +144,7 @@ def _take_state(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStateCh
         add_span(peer.spans, t, phase, peer.round + 1)
 
 
-def _take_round_start(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundStarted) -> None:
+def _take_round_start(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundStarted) -> None:
     if event.round != peer.round:
         peer.step = peer.tokens_now = peer.tokens_ahead = 0
     peer.round, peer.steps = event.round, event.steps
@@ -153,7 +153,7 @@ def _take_round_start(draft: SwarmDraft, peer: PeerDraft, t: float, event: Round
     add_span(peer.spans, t, "train", event.round + 1)
 
 
-def _take_progress(draft: SwarmDraft, peer: PeerDraft, t: float, event: InnerProgressed) -> None:
+def _take_progress(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: InnerProgressed) -> None:
     if event.loss is None and peer.loss is not None:
         draft.note(t, "error", peer.peer, "NONFINITE", "the training loss is not a number")
     peer.step, peer.steps = event.step, event.steps
@@ -171,14 +171,14 @@ def _take_progress(draft: SwarmDraft, peer: PeerDraft, t: float, event: InnerPro
         add_span(peer.spans, t, "train", event.round + 1)
 
 
-def _take_phase(draft: SwarmDraft, peer: PeerDraft, t: float, event: PhaseEntered) -> None:
+def _take_phase(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: PhaseEntered) -> None:
     peer.phase, peer.deadline, peer.ballot = event.phase, event.deadline, event.ballot
     peer.coordinator = event.coordinator or peer.coordinator
     if peer.state not in _STANDING:
         add_span(peer.spans, t, event.phase, event.round + 1)
 
 
-def _take_commit(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
+def _take_commit(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
     peer.round = event.round
     peer.step = peer.step if peer.tokens_ahead else 0
     peer.phase, peer.deadline, peer.ballot = "", None, 0
@@ -191,40 +191,40 @@ def _take_commit(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommi
     commit(draft, peer, t, event)
 
 
-def _take_forecast(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundForecast) -> None:
+def _take_forecast(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundForecast) -> None:
     peer.forecast = event
 
 
-def _take_abort(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundAborted) -> None:
+def _take_abort(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundAborted) -> None:
     note_abort(draft, event)
     if peer.state not in _STANDING:
         add_span(peer.spans, t, "failed", event.round + 1)
     draft.note(t, "warning", peer.peer, "ABORTED", f"round {event.round + 1} is tried again: {event.why}")
 
 
-def _take_penalty(draft: SwarmDraft, peer: PeerDraft, t: float, event: PenaltyImposed) -> None:
-    told_round = min(event.until_round - 1, peer.round + 1)
-    if is_excused(draft, event, told_round):
+def _take_penalty(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: PenaltyImposed) -> None:
+    imposed_in = min(event.until_round - 1, peer.round + 1)
+    if is_excused(draft, event, imposed_in):
         return
     if event.until_round > draft.round and event not in draft.penalties:
         draft.penalties = (*draft.penalties, event)
-    impose(draft, t, event, told_round)
+    impose(draft, t, event, imposed_in)
 
 
-def _take_evaluation(draft: SwarmDraft, peer: PeerDraft, t: float, event: Evaluated) -> None:
+def _take_evaluation(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: Evaluated) -> None:
     if event.loss is None:
         draft.note(t, "error", peer.peer, "NONFINITE", f"the held-out loss at round {event.round} is not a number")
         return
     note_evaluation(draft, t, peer.peer, event.round, event.loss)
 
 
-def _take_transfer(draft: SwarmDraft, peer: PeerDraft, t: float, event: TransferProgressed) -> None:
+def _take_transfer(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: TransferProgressed) -> None:
     peer.transfer = event
     others = [(what, known) for what, known in peer.transfers.items() if what != event.what]
     peer.transfers = MappingProxyType(dict((*others, (event.what, event))[-MAX_TRANSFERS:]))
 
 
-def _take_network(draft: SwarmDraft, peer: PeerDraft, t: float, event: NetworkMeasured) -> None:
+def _take_network(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: NetworkMeasured) -> None:
     before, before_t = peer.network, peer.network_t
     if before is not None and before_t is not None and t - before_t >= LONG_S:
         sent_bps = max(0, event.bytes_sent - before.bytes_sent) / (t - before_t)
@@ -234,37 +234,37 @@ def _take_network(draft: SwarmDraft, peer: PeerDraft, t: float, event: NetworkMe
     peer.network, peer.network_t = event, t
 
 
-def _take_distances(draft: SwarmDraft, peer: PeerDraft, t: float, event: DistancesTold) -> None:
+def _take_distances(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundTripsReported) -> None:
     if event.about in draft.peers:  # a relay, or somebody who watches, is no peer
         draft.peer(event.about).distances = MappingProxyType(event.rtt_s)
 
 
-def _take_device_told(draft: SwarmDraft, peer: PeerDraft, t: float, event: DeviceTold) -> None:
+def _take_device_told(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: DeviceReported) -> None:
     draft.peer(event.about).device_gb = event.device_gb
 
 
-def _take_device(draft: SwarmDraft, peer: PeerDraft, t: float, event: DeviceMeasured) -> None:
+def _take_device(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: DeviceMeasured) -> None:
     peer.device_figures = event
 
 
-def _take_checkpoint(draft: SwarmDraft, peer: PeerDraft, t: float, event: CheckpointWritten) -> None:
+def _take_checkpoint(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: CheckpointWritten) -> None:
     draft.note(t, "info", peer.peer, "CHECKPOINT", f"checkpoint of round {event.round} written")
 
 
-def _take_alert(draft: SwarmDraft, peer: PeerDraft, t: float, event: AlertRaised) -> None:
+def _take_alert(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: AlertRaised) -> None:
     peer.alerts = [*peer.alerts, f"{event.level}: {event.text}"][-MAX_ALERTS:]
     level = event.level if event.level in ("info", "warning", "error") else "warning"
     draft.note(t, level, peer.peer, event.code, event.text)
 
 
-def _take_stop(draft: SwarmDraft, peer: PeerDraft, t: float, event: PeerStopped) -> None:
+def _take_stop(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: PeerStopped) -> None:
     peer.state, peer.why, peer.until, peer.phase = "GONE", event.why, None, ""
     peer.stopped, peer.exit_code = True, event.exit_code
     add_span(peer.spans, t, "gone", peer.round + 1)
     draft.note(t, "error" if event.exit_code else "info", peer.peer, "STOPPED", f"stopped: {event.why}")
 
 
-_TAKERS: dict[type[Event], Callable[[SwarmDraft, PeerDraft, float, Any], None]] = {
+_TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerDraft, float, Any], None]] = {
     PeerStarted: _take_started,
     SettingsChanged: _take_settings,
     PeerStateChanged: _take_state,
@@ -278,8 +278,8 @@ _TAKERS: dict[type[Event], Callable[[SwarmDraft, PeerDraft, float, Any], None]] 
     Evaluated: _take_evaluation,
     TransferProgressed: _take_transfer,
     NetworkMeasured: _take_network,
-    DistancesTold: _take_distances,
-    DeviceTold: _take_device_told,
+    RoundTripsReported: _take_distances,
+    DeviceReported: _take_device_told,
     DeviceMeasured: _take_device,
     CheckpointWritten: _take_checkpoint,
     AlertRaised: _take_alert,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from peer.events import ReportReceived
-from tui.swarm.builder import PeerDraft, SwarmDraft
+from tui.swarm.builder import PeerDraft, SnapshotBuilder
 from tui.swarm.peer_names import short_name
-from tui.swarm.rounds import note_heard
+from tui.swarm.rounds import note_reported_loss
 from tui.swarm.timeline import LONG_S, add_span, training_began
 
 
-def take_hearsay(draft: SwarmDraft, peer: PeerDraft, t: float, event: ReportReceived) -> None:
+def reduce_reported(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: ReportReceived) -> None:
     """What another peer says of itself; nothing but a sign of life if its own lines are read."""
     peer.seen_t = t if peer.seen_t is None else max(peer.seen_t, t)
     if event.evaluated is not None:
-        note_heard(draft, t, peer, event.evaluated_round, event.evaluated)
+        note_reported_loss(draft, t, peer, event.evaluated_round, event.evaluated)
     if peer.reports:
         return
     peer.started_t = t if peer.started_t is None else peer.started_t

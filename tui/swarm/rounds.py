@@ -6,8 +6,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from peer.events import ACCEPTED, LATE, PenaltyImposed, RoundAborted, RoundCommitted, outcomes
-from tui.swarm.builder import MAX_ROUNDS, PeerDraft, SwarmDraft
-from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Penalised, Point, RoundView
+from tui.swarm.builder import MAX_ROUNDS, PeerDraft, SnapshotBuilder
+from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round
 from tui.swarm.timeline import SWARM_POINTS, add_point, add_span, drop_rounds, mark_tardy
 
 MAX_COMMITS = 4096
@@ -21,7 +21,7 @@ SILENT_S = 5.0
 _PHASE_OF_CODE = {"LATE": "late", "ABSENT": "failed"}
 
 
-def commit(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
+def commit(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
     """A peer stands on a new anchor: note it for the peer, and for the swarm if it is the first to say so."""
     told = draft.commit(event.round, event.digest, event.state)
     if peer.commits and peer.commits[-1] == told:
@@ -43,10 +43,10 @@ def commit(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted) 
         draft.penalties = tuple(penalty for penalty in draft.penalties if penalty.until_round > draft.round)
 
 
-def impose(draft: SwarmDraft, t: float, event: PenaltyImposed, told_round: int) -> Penalised:
+def impose(draft: SnapshotBuilder, t: float, event: PenaltyImposed, imposed_in: int) -> PenaltyRecord:
     """A penalty that somebody tells; noted once."""
-    penalty = Penalised(
-        t=t, told_round=told_round, about=event.about, code=event.code, layer=event.layer, evidence=event.evidence,
+    penalty = PenaltyRecord(
+        t=t, imposed_in=imposed_in, about=event.about, code=event.code, layer=event.layer, evidence=event.evidence,
         factor=event.factor, until_round=event.until_round,
     )  # fmt: skip
     if (known := draft.tell(penalty)) is not penalty:
@@ -56,13 +56,13 @@ def impose(draft: SwarmDraft, t: float, event: PenaltyImposed, told_round: int) 
     draft.note(t, "error" if event.code == "MISDECLARED" else "warning", event.about, event.code, text)
     if (phase := _PHASE_OF_CODE.get(event.code)) is not None:
         peer = draft.peer(event.about)
-        mark_tardy(peer.spans, t, phase, told_round)
+        mark_tardy(peer.spans, t, phase, imposed_in)
         if phase == "failed" and t - (peer.seen_t or 0.0) >= SILENT_S and peer.state != "GONE":
-            peer.state, peer.why, peer.until = "GONE", f"did not answer in round {told_round}", None
+            peer.state, peer.why, peer.until = "GONE", f"did not answer in round {imposed_in}", None
     return penalty
 
 
-def is_excused(draft: SwarmDraft, event: PenaltyImposed, told_round: int) -> bool:
+def is_excused(draft: SnapshotBuilder, event: PenaltyImposed, imposed_in: int) -> bool:
     """Whether this only says that somebody who had paused gave nothing. It counts for nothing, and is no fault."""
     if event.code != "LATE" or event.evidence != NOTHING_READY:
         return False
@@ -70,18 +70,18 @@ def is_excused(draft: SwarmDraft, event: PenaltyImposed, told_round: int) -> boo
     if peer is None:
         return False
     return peer.state == "PAUSED" or any(
-        span.phase == "paused" and span.round == told_round for span in reversed(peer.spans)
+        span.phase == "paused" and span.round == imposed_in for span in reversed(peer.spans)
     )
 
 
-def note_abort(draft: SwarmDraft, event: RoundAborted) -> None:
+def note_abort(draft: SnapshotBuilder, event: RoundAborted) -> None:
     """A try ended without a decision; its round may yet be committed."""
     tried = (event.round + 1, event.ballot)
     if tried not in draft.aborted:
         draft.aborted = (*draft.aborted, tried)[-MAX_ABORTED:]
 
 
-def note_heard(draft: SwarmDraft, t: float, peer: PeerDraft, round: int, loss: float) -> None:
+def note_reported_loss(draft: SnapshotBuilder, t: float, peer: PeerDraft, round: int, loss: float) -> None:
     """A held-out loss that a peer says it measured, as another heard it: it never replaces what is known."""
     if round > draft.round:
         peer.evaluated = Point(t=t, round=round, tokens=draft.tokens, value=loss)
@@ -89,16 +89,16 @@ def note_heard(draft: SwarmDraft, t: float, peer: PeerDraft, round: int, loss: f
         note_evaluation(draft, t, peer.peer, round, loss)
 
 
-def _take_heard(draft: SwarmDraft, t: float, round: int) -> None:
+def _take_heard(draft: SnapshotBuilder, t: float, round: int) -> None:
     """What was heard of this round before it was committed here."""
     for known in list(draft.peers.values()):
         if known.evaluated is not None and known.evaluated.round <= round:
             peer = draft.peer(known.peer)
             heard, peer.evaluated = known.evaluated, None
-            note_heard(draft, t, peer, heard.round, heard.value)
+            note_reported_loss(draft, t, peer, heard.round, heard.value)
 
 
-def note_evaluation(draft: SwarmDraft, t: float, peer: str, round: int, loss: float) -> None:
+def note_evaluation(draft: SnapshotBuilder, t: float, peer: str, round: int, loss: float) -> None:
     """The held-out loss of an anchor; what is said of it later replaces what was said before."""
     if draft.losses.get(round) == loss:
         return
@@ -115,7 +115,7 @@ def note_evaluation(draft: SwarmDraft, t: float, peer: str, round: int, loss: fl
 # ---- a round, once ----
 
 
-def _count_round(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
+def _count_round(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
     known = draft.history.get(event.round)
     if known is not None and known.digest == event.digest:
         if not _is_narrator(peer):
@@ -131,7 +131,7 @@ def _count_round(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommi
     _add_round(draft, peer, t, event)
 
 
-def _with_report(view: RoundView, event: RoundCommitted) -> RoundView:
+def _with_report(view: Round, event: RoundCommitted) -> Round:
     """The same round, as one more peer reports it."""
     count = view.reporters + 1
     return replace(
@@ -143,7 +143,7 @@ def _with_report(view: RoundView, event: RoundCommitted) -> RoundView:
     )
 
 
-def _add_round(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
+def _add_round(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
     measured_s = _measure(draft, peer, t, event.round)
     round_s = event.round_s if measured_s is None else measured_s
     members = f"{len(event.group)} peer{'s' * (len(event.group) != 1)}"
@@ -160,7 +160,7 @@ def _add_round(draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitt
     told = {who: outcome for who, outcome in counted.items() if who not in excused}
     given = {who: draft.peer(who).tokens_now for who in told}
     counting = {who: _count_tokens(event, who, outcome, given[who]) for who, outcome in told.items()}
-    draft.history[event.round] = RoundView(
+    draft.history[event.round] = Round(
         round=event.round, t=t, digest=event.digest, group=tuple(event.group),
         weights=MappingProxyType(event.weights), norms=MappingProxyType(event.norms), tokens=event.tokens,
         round_s=round_s, exposed_s=event.exposed_s, void=event.void, bytes_sent=event.bytes_sent,
@@ -188,7 +188,7 @@ def _count_tokens(event: RoundCommitted, peer: str, outcome: str, told: int) -> 
     return told if outcome in (ACCEPTED, LATE) else 0
 
 
-def _measure(draft: SwarmDraft, peer: PeerDraft, t: float, round: int) -> float | None:
+def _measure(draft: SnapshotBuilder, peer: PeerDraft, t: float, round: int) -> float | None:
     """Seconds since the round before was told; None if either was not told as it happened, in one go."""
     before = draft.history.get(round - 1)
     if before is None or not before.live or not _is_live(peer) or t <= before.t:
@@ -208,7 +208,7 @@ def _is_narrator(peer: PeerDraft) -> bool:
 
 
 def _count_for_peer(
-    draft: SwarmDraft, peer: PeerDraft, t: float, event: RoundCommitted, outcome: str, tokens: int, *, live: bool
+    draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundCommitted, outcome: str, tokens: int, *, live: bool
 ) -> None:
     setattr(peer, outcome, getattr(peer, outcome) + 1)
     peer.tokens += tokens
@@ -227,7 +227,7 @@ def _count_for_peer(
             add_span(peer.spans, t, "idle", event.round + 1)
 
 
-def _plot_training(draft: SwarmDraft, peer: PeerDraft, t: float, view: RoundView) -> None:
+def _plot_training(draft: SnapshotBuilder, peer: PeerDraft, t: float, view: Round) -> None:
     """The mean training loss, when the first peer tells the round that did not just catch up."""
     if not _is_live(peer) or (draft.training and draft.training[-1].round >= view.round):
         return
@@ -238,7 +238,7 @@ def _plot_training(draft: SwarmDraft, peer: PeerDraft, t: float, view: RoundView
         draft.plot(draft.training, t, view.round, sum(losses) / len(losses), SWARM_POINTS)
 
 
-def _plot_speed(draft: SwarmDraft, t: float, view: RoundView) -> None:
+def _plot_speed(draft: SnapshotBuilder, t: float, view: Round) -> None:
     """Of a round whose time is known: catching up belongs to none."""
     if not view.round_s or (draft.speeds and draft.speeds[-1].round >= view.round):
         return
@@ -248,7 +248,7 @@ def _plot_speed(draft: SwarmDraft, t: float, view: RoundView) -> None:
 # ---- a fork undoes rounds ----
 
 
-def _standing_on(draft: SwarmDraft, round: int, digest: str) -> int:
+def _standing_on(draft: SnapshotBuilder, round: int, digest: str) -> int:
     """How many have this anchor on their chain."""
     return sum(_stands(known, round, digest) for known in draft.chains)
 
@@ -257,14 +257,14 @@ def _stands(peer: PeerDraft | PeerView, round: int, digest: str) -> bool:
     return any(known.round == round and known.digest == digest for known in reversed(peer.commits))
 
 
-def _undo_abandoned(draft: SwarmDraft, first: int) -> None:
+def _undo_abandoned(draft: SnapshotBuilder, first: int) -> None:
     """Forget the rounds after `first` that nobody stands on any more."""
     for view in [view for view in draft.history.values() if view.round > first]:
         if not _standing_on(draft, view.round, view.digest):
             _undo(draft, view)
 
 
-def _undo(draft: SwarmDraft, view: RoundView) -> None:
+def _undo(draft: SnapshotBuilder, view: Round) -> None:
     """As if the round had not been: its counts are taken back, and its points in the curves."""
     del draft.history[view.round]
     draft.tokens -= view.tokens

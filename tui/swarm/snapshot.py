@@ -52,11 +52,11 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Penalised:
-    """A penalty as it was told first, by the update of `told_round` or by a member after that round."""
+class PenaltyRecord:
+    """A penalty as it was told first, by the update of `imposed_in` or by a member after that round."""
 
     t: float
-    told_round: int
+    imposed_in: int
     about: str
     code: str
     layer: str
@@ -66,7 +66,7 @@ class Penalised:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RoundView:
+class Round:
     """A committed round, once for all peers that report it.
 
     `weights` are over 65,536 by member, `norms` the measured L2 norm of each member's pseudo-gradient, `given` the
@@ -88,7 +88,7 @@ class RoundView:
     void: int
     bytes_sent: int
     bytes_received: int
-    penalties: tuple[Penalised, ...]
+    penalties: tuple[PenaltyRecord, ...]
     aborted: int
     given: Mapping[str, int]
     outcomes: Mapping[str, str]
@@ -100,7 +100,7 @@ class RoundView:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class LogEntry:
     """One line of the log. `level` is info, warning or error; `code` a short name of what kind it is."""
 
     t: float
@@ -111,7 +111,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Commit:
+class CommittedAnchor:
     """One peer's word that anchor `round` exists: the chain's digest and the hash of θ and m (hex)."""
 
     round: int
@@ -156,7 +156,7 @@ class PeerView:
     learning_rate: float | None = None
     bytes_sent: int = 0
     bytes_received: int = 0
-    commits: tuple[Commit, ...] = ()
+    commits: tuple[CommittedAnchor, ...] = ()
     """By round, the newest ones. A peer that changed over to another branch has committed anew: what came before
     does not count."""
     accepted: int = 0
@@ -232,7 +232,7 @@ class PeerView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swarm:
+class SwarmState:
     """The whole swarm as these event lines tell it. `round` is the latest anchor that any peer committed."""
 
     run: str = ""
@@ -248,9 +248,9 @@ class Swarm:
     """Trained by the members of all committed rounds together; of two branches, what was said later."""
     penalties: tuple[PenaltyImposed, ...] = ()
     """Those that last now, in the order in which members told them."""
-    penalty_log: tuple[Penalised, ...] = ()
+    penalty_log: tuple[PenaltyRecord, ...] = ()
     """Every penalty once, the newest last."""
-    history: tuple[RoundView, ...] = ()
+    history: tuple[Round, ...] = ()
     """The newest committed rounds, by number."""
     aborted: tuple[tuple[int, int], ...] = ()
     """(round, ballot) of each try since the last anchor that ended without a decision."""
@@ -260,7 +260,7 @@ class Swarm:
     """Mean training loss of the reporting peers when each round was committed."""
     speeds: tuple[Point, ...] = ()
     """Tokens per second of all members together, per committed round."""
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LogEntry, ...] = ()
     """The log, the newest last."""
     skipped: int = 0
     """Lines that could not be read: cut off, malformed, of a newer version or of an unknown type."""
@@ -284,14 +284,14 @@ class Swarm:
         return (self.last_t or 0.0) - (self.started_t or 0.0)
 
     @cached_property
-    def lasting(self) -> tuple[Penalised, ...]:
+    def lasting(self) -> tuple[PenaltyRecord, ...]:
         """The penalties that last now, whoever told them."""
         return tuple(penalty for penalty in self.penalty_log if penalty.until_round > self.round)
 
     @cached_property
-    def lasting_of(self) -> Mapping[str, tuple[Penalised, ...]]:
+    def active_penalties_of(self) -> Mapping[str, tuple[PenaltyRecord, ...]]:
         """The same by whom they are about."""
-        told: dict[str, list[Penalised]] = {}
+        told: dict[str, list[PenaltyRecord]] = {}
         for penalty in self.lasting:
             told.setdefault(penalty.about, []).append(penalty)
         return MappingProxyType({about: tuple(penalties) for about, penalties in told.items()})
@@ -313,7 +313,7 @@ class Swarm:
         return max(0, self.round - view.committed) if view else 0
 
 
-def to_json(swarm: Swarm) -> dict[str, Any]:
+def to_json(swarm: SwarmState) -> dict[str, Any]:
     """What `status --json` prints, without the long histories."""
     return {
         "run": swarm.run,
@@ -334,7 +334,7 @@ def to_json(swarm: Swarm) -> dict[str, Any]:
 _HISTORIES = frozenset({"commits", "norms", "losses", "speeds", "learning_rates", "spans", "ups", "downs", "evaluated"})
 
 
-def _peer_to_json(swarm: Swarm, view: PeerView) -> dict[str, Any]:
+def _peer_to_json(swarm: SwarmState, view: PeerView) -> dict[str, Any]:
     row = {each.name: getattr(view, each.name) for each in dataclasses.fields(view) if each.name not in _HISTORIES}
     for name in ("transfer", "network", "device_figures", "forecast"):
         row[name] = dataclasses.asdict(row[name]) if row[name] is not None else None

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from dht.process import die_with_parent
 from dht.streams.shaper import BURST_S
-from dht.streams.token_bucket import Bucket
+from dht.streams.token_bucket import TokenBucket
 
 DEVICE = "hf0"
 NETWORK = "10.77.0."
@@ -56,9 +56,9 @@ class End:
     """File descriptor: one packet per read and write."""
     namespace: int
     address: str
-    up: Bucket | None
+    up: TokenBucket | None
     """None: as fast as it comes."""
-    down: Bucket | None
+    down: TokenBucket | None
     held: bytes = b""
     """Was read, and the uplink does not take it yet."""
     lifts_at: float = 0.0
@@ -97,8 +97,8 @@ def make_end(number: int, up_bps: float, down_bps: float) -> End:
     )  # fmt: skip
 
 
-def _bucket(bps: float, now: float) -> Bucket | None:
-    return Bucket(bps / 8, max(2 * MTU, round(bps / 8 * BURST_S)), now) if bps else None
+def _bucket(bps: float, now: float) -> TokenBucket | None:
+    return TokenBucket(bps / 8, max(2 * MTU, round(bps / 8 * BURST_S)), now) if bps else None
 
 
 class Switch:

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from peer.data.open_source import open_source
-from peer.data.sampler import Batches
+from peer.data.sampler import ShardSampler
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import load
-from peer.train.backend import InnerLoop, Step
+from peer.train.backend import InnerStep, SingleDevice
 
 ORDERS = "orders.json"
 GO = "go"
@@ -74,10 +74,10 @@ class Trainee:
         model = build(self.spec)
         self.flat = FlatParameters(model)
         readers = orders.peers if orders.founder is not None else (*orders.peers, orders.me)
-        batches = Batches(open_source(self.spec), self.spec, orders.me, readers, {})
-        self._inner = InnerLoop(wrap(model), self.spec, batches, torch.device("cpu"))
+        batches = ShardSampler(open_source(self.spec), self.spec, orders.me, readers, {})
+        self._inner = SingleDevice(wrap(model), self.spec, batches, torch.device("cpu"))
 
-    def step(self, round: int, step: int) -> Step:
+    def step(self, round: int, step: int) -> InnerStep:
         """One inner step, which keeps the device busy for as long as was declared: waiting inside it counts."""
         began_at = time.monotonic()
         made = self._inner.step(round, step)

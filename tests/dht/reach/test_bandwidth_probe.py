@@ -15,11 +15,11 @@ from dht.reach.bandwidth_probe import (
     PROBE_BACK,
     SIZES_BYTES,
     WINDOW_S,
-    LineSpeed,
-    measure,
+    Bandwidth,
+    measure_bandwidth,
     serve_probes,
 )
-from dht.streams.rate_limit import Allowance
+from dht.streams.rate_limit import RateLimit
 from peer.testing.child_process import HANG_S
 
 Answer = Callable[[str, bytes], Awaitable[bytes | None]]
@@ -74,7 +74,7 @@ async def test_both_directions_are_measured(up: float, down: float) -> None:
     me, other = pair(clock, up, down)
     serve_probes(other, clock=clock)
     serve_probes(me, clock=clock)
-    speed = await measure(me, "other", TRIP_S, 60.0, clock)
+    speed = await measure_bandwidth(me, "other", TRIP_S, 60.0, clock)
     assert speed.upload_mbps == pytest.approx(up, rel=0.03)
     assert speed.download_mbps == pytest.approx(down, rel=0.03)
 
@@ -83,10 +83,10 @@ async def test_who_does_not_serve_is_not_measured() -> None:
     """An older node has nothing under this name; one that is busy gives nothing."""
     clock = Clock()
     me, other = pair(clock, 10.0, 10.0)
-    nothing = LineSpeed(upload_mbps=None, download_mbps=None)
-    assert await measure(me, "other", TRIP_S, 10.0, clock) == nothing
+    nothing = Bandwidth(upload_mbps=None, download_mbps=None)
+    assert await measure_bandwidth(me, "other", TRIP_S, 10.0, clock) == nothing
     serve_probes(other, is_busy=lambda: True, clock=clock)
-    assert await measure(me, "other", TRIP_S, 10.0, clock) == nothing
+    assert await measure_bandwidth(me, "other", TRIP_S, 10.0, clock) == nothing
 
 
 async def test_a_node_that_falls_silent_costs_no_more_than_the_limit() -> None:
@@ -94,8 +94,8 @@ async def test_a_node_that_falls_silent_costs_no_more_than_the_limit() -> None:
         async def ask(self, *about: object, **more: object) -> bytes | None:
             raise Unreachable("it did not answer")
 
-    found = await measure(Silent("me", Clock(), 1.0), "other", TRIP_S, 10.0)
-    assert found == LineSpeed(upload_mbps=None, download_mbps=None)
+    found = await measure_bandwidth(Silent("me", Clock(), 1.0), "other", TRIP_S, 10.0)
+    assert found == Bandwidth(upload_mbps=None, download_mbps=None)
 
 
 async def test_who_gives_slowly_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ async def test_who_gives_slowly_keeps_nobody_else_waiting(monkeypatch: pytest.Mo
 def test_strangers_get_little() -> None:
     """So much each and minute, so much together, and nothing of an odd size."""
     clock = Clock()
-    allowance = Allowance(at_once=MOST_BYTES, each=PEER_BYTES, everybody=ALL_BYTES, window_s=WINDOW_S, clock=clock)
+    allowance = RateLimit(at_once=MOST_BYTES, each=PEER_BYTES, everybody=ALL_BYTES, window_s=WINDOW_S, clock=clock)
     assert not allowance.grant("odd", 0)
     assert not allowance.grant("odd", MOST_BYTES + 1)
     given = sum(allowance.grant("one", MOST_BYTES) for _ in range(10))

@@ -17,11 +17,11 @@ from dht.reach.dial_back import (
     KNOCK,
     MOST,
     MOST_EACH,
-    Knocked,
-    ask_to_knock,
-    greets,
+    DialBack,
     port_of,
-    serve_knocks,
+    request_dial_back,
+    serve_dial_back,
+    speaks_libp2p,
 )
 
 ADDRESS = "/ip4/203.0.113.7/tcp/50001"
@@ -35,7 +35,7 @@ class Node:
         self.now = 0.0
         self._address = address
         self._answer: Callable[[str, bytes], Awaitable[bytes | None]]
-        serve_knocks(self, self._connect, lambda: self.now)
+        serve_dial_back(self, self._connect, lambda: self.now)
 
     async def _connect(self, host: str, port: int) -> bool:
         self.tried.append((host, port))
@@ -59,7 +59,9 @@ class Node:
 @pytest.mark.parametrize("port", [4001, 4002])
 async def test_the_port_is_tried_where_the_asker_comes_from(port: int) -> None:
     node = Node()
-    assert await ask_to_knock(node, "alice", port) == Knocked(host="203.0.113.7", port=port, answered=port == 4001)
+    assert await request_dial_back(node, "alice", port) == DialBack(
+        host="203.0.113.7", port=port, answered=port == 4001
+    )
     assert node.tried == [("203.0.113.7", port)]
 
 
@@ -68,8 +70,8 @@ async def test_the_port_is_tried_where_the_asker_comes_from(port: int) -> None:
 )
 async def test_who_does_not_come_straight_by_tcp_is_told_nothing(address: str | None) -> None:
     node = Node(address)
-    assert await ask_to_knock(node, "alice", 4001) is None
-    assert await ask_to_knock(node, "stranger", 4001) is None
+    assert await request_dial_back(node, "alice", 4001) is None
+    assert await request_dial_back(node, "stranger", 4001) is None
     assert node.tried == []
 
 
@@ -83,14 +85,14 @@ async def test_what_is_no_port_is_told_nothing(request_bytes: bytes) -> None:
 async def test_so_many_knocks_and_no_more_until_time_has_passed() -> None:
     """For one asker, and for names that cost nothing all together."""
     node = Node()
-    alice = [await ask_to_knock(node, "alice", 4001) for _ in range(MOST_EACH + 1)]
+    alice = [await request_dial_back(node, "alice", 4001) for _ in range(MOST_EACH + 1)]
     assert [each is None for each in alice] == [False] * MOST_EACH + [True]
-    assert await ask_to_knock(node, "bob", 4001) is not None
+    assert await request_dial_back(node, "bob", 4001) is not None
     for number in range(MOST):
-        await ask_to_knock(node, f"stranger-{number}", 4001)
-    assert await ask_to_knock(node, "bob", 4001) is None
+        await request_dial_back(node, f"stranger-{number}", 4001)
+    assert await request_dial_back(node, "bob", 4001) is None
     node.now = EACH_S
-    assert await ask_to_knock(node, "alice", 4001) is not None
+    assert await request_dial_back(node, "alice", 4001) is not None
 
 
 async def test_who_would_have_to_wait_is_told_nothing_at_once() -> None:
@@ -101,10 +103,10 @@ async def test_who_would_have_to_wait_is_told_nothing_at_once() -> None:
         await goes_on.wait()
         return True
 
-    serve_knocks(node, hang, lambda: 0.0)
-    waiting = [asyncio.create_task(ask_to_knock(node, "alice", 4001)) for _ in range(AT_ONCE)]
+    serve_dial_back(node, hang, lambda: 0.0)
+    waiting = [asyncio.create_task(request_dial_back(node, "alice", 4001)) for _ in range(AT_ONCE)]
     await asyncio.sleep(0)
-    assert await ask_to_knock(node, "bob", 4001) is None
+    assert await request_dial_back(node, "bob", 4001) is None
     goes_on.set()
     assert all(each is not None for each in await asyncio.gather(*waiting))
 
@@ -117,14 +119,14 @@ async def test_a_liar_tells_nothing(told: bytes | None) -> None:
         return told
 
     node.answer(KNOCK, lie)
-    assert await ask_to_knock(node, "alice", 4001) is None
+    assert await request_dial_back(node, "alice", 4001) is None
 
 
 @pytest.mark.parametrize(
     ("host", "tells"), [("8.8.8.8", True), ("192.168.1.2", False), ("127.0.0.1", False), ("x", False)]
 )
 def test_only_who_sees_an_address_of_the_internet_says_something_of_it(host: str, tells: bool) -> None:
-    assert Knocked(host=host, port=1, answered=True).tells is tells
+    assert DialBack(host=host, port=1, answered=True).tells is tells
 
 
 @asynccontextmanager
@@ -142,12 +144,12 @@ async def listening(greeting: bytes) -> AsyncIterator[int]:
 @pytest.mark.outside
 async def test_only_the_greeting_of_a_libp2p_node_is_an_answer() -> None:
     async with listening(GREETING) as port:
-        assert await greets("127.0.0.1", port)
-    assert not await greets("127.0.0.1", port), "nobody listens there any more"
+        assert await speaks_libp2p("127.0.0.1", port)
+    assert not await speaks_libp2p("127.0.0.1", port), "nobody listens there any more"
     async with listening(b"220 mail.example.org ESMTP ready\r\n") as port:
-        assert not await greets("127.0.0.1", port)
+        assert not await speaks_libp2p("127.0.0.1", port)
     async with listening(b"") as port:
-        assert not await greets("127.0.0.1", port)
+        assert not await speaks_libp2p("127.0.0.1", port)
 
 
 def test_the_port_is_that_of_tcp() -> None:
@@ -162,10 +164,12 @@ def test_the_port_is_that_of_tcp() -> None:
 async def test_a_real_node_is_found_where_it_listens_and_nowhere_else(real_world: Any) -> None:
     """Alice asks Bob, who sees her on loopback."""
     alice, bob = [real_world.nodes[(await real_world.add_peer())[0].peer_id] for _ in range(2)]
-    serve_knocks(bob)
+    serve_dial_back(bob)
     port = port_of(await alice.addresses())
     assert port is not None
     await alice.round_trip_s(bob.peer_id, 10.0)
-    assert await ask_to_knock(alice, bob.peer_id, port) == Knocked(host="127.0.0.1", port=port, answered=True)
+    assert await request_dial_back(alice, bob.peer_id, port) == DialBack(host="127.0.0.1", port=port, answered=True)
     async with listening(b"") as other:
-        assert await ask_to_knock(alice, bob.peer_id, other) == Knocked(host="127.0.0.1", port=other, answered=False)
+        assert await request_dial_back(alice, bob.peer_id, other) == DialBack(
+            host="127.0.0.1", port=other, answered=False
+        )

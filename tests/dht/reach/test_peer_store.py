@@ -9,7 +9,7 @@ import pytest
 
 from dht.errors import BadAddress
 from dht.identity import Identity
-from dht.reach.peer_store import FILE_BYTES_MOST, PEERS_MOST, Remembered
+from dht.reach.peer_store import FILE_BYTES_MOST, PEERS_MOST, PeerStore
 from dht.records import MAX_ADDRESSES
 
 PEERS = [Identity.from_seed(number.to_bytes(32, "big")).peer_id for number in range(PEERS_MOST + 3)]
@@ -21,15 +21,15 @@ def at(peer: str, port: int = 4001) -> str:
 
 def test_who_was_met_last_comes_first_also_in_the_next_life(tmp_path: Path) -> None:
     path = tmp_path / "peers.json"
-    met = Remembered(path)
+    met = PeerStore(path)
     assert met.addresses == ()
     for peer in (PEERS[0], PEERS[1], PEERS[0]):
         met.note(peer, [at(peer)])
-    assert met.addresses == Remembered(path).addresses == (at(PEERS[0]), at(PEERS[1]))
+    assert met.addresses == PeerStore(path).addresses == (at(PEERS[0]), at(PEERS[1]))
 
 
 def test_a_peer_that_moved_is_known_at_its_new_address_alone(tmp_path: Path) -> None:
-    met = Remembered(tmp_path / "peers.json")
+    met = PeerStore(tmp_path / "peers.json")
     met.note(PEERS[0], [at(PEERS[0], 1)])
     met.note(PEERS[0], [at(PEERS[0], 2)])
     assert met.addresses == (at(PEERS[0], 2),)
@@ -37,7 +37,7 @@ def test_a_peer_that_moved_is_known_at_its_new_address_alone(tmp_path: Path) -> 
 
 def test_what_somebody_names_is_dialled_first_beside_what_is_known(tmp_path: Path) -> None:
     """Also at another start, when it may have moved; what cannot be dialled is refused, and nothing is noted."""
-    met = Remembered(tmp_path / "peers.json")
+    met = PeerStore(tmp_path / "peers.json")
     met.note(PEERS[0], [at(PEERS[0], 9)])
     met.note(PEERS[1], [at(PEERS[1])])
     for _ in range(2):
@@ -49,7 +49,7 @@ def test_what_somebody_names_is_dialled_first_beside_what_is_known(tmp_path: Pat
 
 
 def test_only_so_many_peers_and_addresses(tmp_path: Path) -> None:
-    met = Remembered(tmp_path / "peers.json")
+    met = PeerStore(tmp_path / "peers.json")
     for peer in PEERS:
         met.note(peer, [at(peer, port) for port in range(1, MAX_ADDRESSES + 3)])
     assert len(met.addresses) == PEERS_MOST * MAX_ADDRESSES
@@ -58,7 +58,7 @@ def test_only_so_many_peers_and_addresses(tmp_path: Path) -> None:
 
 
 def test_addresses_of_others_and_nonsense_are_not_noted(tmp_path: Path) -> None:
-    met = Remembered(tmp_path / "peers.json")
+    met = PeerStore(tmp_path / "peers.json")
     met.note(PEERS[0], [at(PEERS[1]), "nonsense", "/ip4/0.0.0.0/tcp/1"])
     assert met.addresses == ()
     assert not (tmp_path / "peers.json").exists()
@@ -75,7 +75,7 @@ def test_addresses_of_others_and_nonsense_are_not_noted(tmp_path: Path) -> None:
 def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "peers.json"
     path.write_bytes(raw)
-    met = Remembered(path)
+    met = PeerStore(path)
     assert met.addresses == ()
     met.note(PEERS[2], [at(PEERS[2])])
-    assert Remembered(path).addresses == (at(PEERS[2]),)
+    assert PeerStore(path).addresses == (at(PEERS[2]),)

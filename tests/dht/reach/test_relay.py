@@ -22,10 +22,10 @@ from dht.reach.circuit import (
     RESERVE,
     RESOURCE_LIMIT_EXCEEDED,
     Hop,
-    hear,
-    say,
+    read_message,
+    write_message,
 )
-from dht.reach.relay import RelayLimits, hold_slot
+from dht.reach.relay import RelayLimits, reserve
 from peer.testing.child_process import HANG_S
 from tests.dht.test_node import config
 
@@ -117,17 +117,17 @@ async def test_a_relay_that_too_many_ask_hangs_up(tmp_path: Path) -> None:
     """It keeps nothing for who is one too many, who takes it for no relay; and it answers again when it can."""
     async with behind_routers(tmp_path, 1) as (hub, (alice,)):
         hub._relay.limits = RelayLimits(askers=0)
-        assert not await hold_slot(alice._daemon, hub.peer_id, HANG_S)
+        assert not await reserve(alice._daemon, hub.peer_id, HANG_S)
         hub._relay.limits = RelayLimits(askers=1)
         for _ in range(2):
-            assert await hold_slot(alice._daemon, hub.peer_id, HANG_S), "whoever asked before has made room"
+            assert await reserve(alice._daemon, hub.peer_id, HANG_S), "whoever asked before has made room"
             await asyncio.wait_for(asyncio.gather(*hub._daemon._serving), HANG_S)
 
 
 async def asked(node: Node, relay: Node, message: object) -> int:
     """The status of a relay's answer to this message."""
     reader, writer = await node._daemon.open_stream(relay.peer_id, HOP, HANG_S)
-    await say(writer, message)
+    await write_message(writer, message)
     return await status(reader, writer)
 
 
@@ -141,6 +141,6 @@ async def answered(node: Node, relay: Node, content: bytes) -> int:
 async def status(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
     try:
         async with asyncio.timeout(HANG_S):
-            return int((await hear(reader, Hop)).status)
+            return int((await read_message(reader, Hop)).status)
     finally:
         writer.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dht.streams.inbound import Door, Incoming
+from dht.streams.inbound import Door, InboundStreams
 from dht.streams.token_bucket import Lane
 
 
@@ -23,7 +23,7 @@ class Streams:
     """Tasks that end when they are cut off."""
 
     def __init__(self, most: int) -> None:
-        self.incoming = Incoming(most)
+        self.incoming = InboundStreams(most)
         self.tasks: dict[Door, asyncio.Task[None]] = {}
 
     def open(self, *senders: str) -> None:
@@ -87,5 +87,5 @@ async def test_one_or_all_can_be_cut_off(streams: Streams) -> None:
     streams.incoming.heard(door("a"))
     streams.incoming.cut("a")
     assert await streams.cut() == {"a"}
-    streams.incoming.cut_all()
+    streams.incoming.close_all()
     assert await streams.cut() == {"a", "b"}

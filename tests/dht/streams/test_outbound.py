@@ -19,14 +19,14 @@ from dht.identity import Identity
 from dht.node import NetworkConfig, Node
 from dht.streams.base import MAX_FRAME_BYTES
 from dht.streams.frames import HEADER_BYTES, PROGRESS_BYTES, OversizeError, read_frame
-from dht.streams.outbound import LinkLimits, PeerStreams, require_open
-from dht.streams.rpc import MAX_ANSWERS, MAX_ANSWERS_EACH, Questions
-from dht.streams.shaper import Line
+from dht.streams.outbound import Libp2pStreams, StreamLimits, require_open
+from dht.streams.rpc import MAX_ANSWERS, MAX_ANSWERS_EACH, Rpc
+from dht.streams.shaper import Shaper
 from dht.streams.token_bucket import CHUNK_BYTES, Lane
 from peer.testing.child_process import HANG_S
 from tests.dht.skipping import without_waiting
 
-LIMITS = LinkLimits(progress_timeout_s=2.0, retry_s=(0.01, 0.01))
+LIMITS = StreamLimits(progress_timeout_s=2.0, retry_s=(0.01, 0.01))
 FRAME = bytes(2**20)
 
 
@@ -64,12 +64,12 @@ async def test_a_blocked_write_ends_by_its_deadline_and_delays_nobody() -> None:
             running.append(tasks.create_task(story))
             return running[-1]
 
-        streams = PeerStreams(daemon, "/test", spawn, LIMITS)
+        streams = Libp2pStreams(daemon, "/test", spawn, LIMITS)
         for _ in range(5):
-            streams.send_when_free("carol", lambda: FRAME)
+            streams.send_bulk("carol", lambda: FRAME)
         with await far_end(daemon, "carol") as deaf:
-            streams.send_when_free("dave", lambda: FRAME)
-            streams.send_when_free("dave", lambda: b"then this")
+            streams.send_bulk("dave", lambda: FRAME)
+            streams.send_bulk("dave", lambda: b"then this")
             reader, writer = await asyncio.open_connection(sock=await far_end(daemon, "dave"))
             assert await read_frame(reader, 2**20, 5.0) == FRAME
             assert await read_frame(reader, 2**20, 5.0) == b"then this"
@@ -97,7 +97,7 @@ async def test_the_stream_to_a_peer_that_ends_it_is_closed_at_once_and_a_new_one
             running.append(tasks.create_task(story))
             return running[-1]
 
-        streams = PeerStreams(daemon, "/test", spawn, LIMITS)
+        streams = Libp2pStreams(daemon, "/test", spawn, LIMITS)
         streams.send("carol", b"hello")
         reader, writer = await asyncio.open_connection(sock=await far_end(daemon, "carol"))
         assert await read_frame(reader, 2**20, 5.0) == b"hello"
@@ -122,9 +122,9 @@ async def test_a_peer_that_cannot_be_reached_is_forgotten_once_nothing_waits_for
 
     daemon: Any = Nowhere()
     async with asyncio.timeout(HANG_S), asyncio.TaskGroup() as tasks:
-        streams = PeerStreams(daemon, "/test", tasks.create_task, LIMITS)
+        streams = Libp2pStreams(daemon, "/test", tasks.create_task, LIMITS)
         streams.send("carol", b"hello")
-        streams.send_when_free("carol", lambda: FRAME)
+        streams.send_bulk("carol", lambda: FRAME)
     assert (streams.frames_dropped, streams._outgoing) == (2, {})
 
 
@@ -166,7 +166,7 @@ async def test_who_announces_too_much_is_cut_off_and_nobody_else() -> None:
     daemon: Any = Sockets()
     arrived: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
     async with asyncio.timeout(HANG_S), asyncio.TaskGroup() as tasks:
-        streams = PeerStreams(daemon, "/test", tasks.create_task, LIMITS)
+        streams = Libp2pStreams(daemon, "/test", tasks.create_task, LIMITS)
         streams.listen(lambda sender, frame: arrived.put_nowait((sender, frame)))
         ends = []
         for sender in ("mallory", "dave"):
@@ -191,7 +191,7 @@ def frame_of(content: bytes) -> bytes:
     return len(content).to_bytes(HEADER_BYTES, "big") + content
 
 
-class CountingLine(Line):
+class CountingLine(Shaper):
     """A line that remembers what was written at a time."""
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ async def test_small_frames_that_wait_for_one_peer_are_written_together() -> Non
             running.append(tasks.create_task(story))
             return running[-1]
 
-        streams = PeerStreams(daemon, "/test", spawn, LIMITS, upload=line)
+        streams = Libp2pStreams(daemon, "/test", spawn, LIMITS, upload=line)
         for frame in frames:
             streams.send("carol", frame)
         reader, writer = await asyncio.open_connection(sock=await far_end(daemon, "carol"))
@@ -290,7 +290,7 @@ class Accepted:
         self._near.close()
 
 
-async def accepted(streams: PeerStreams, sender: str, tasks: asyncio.TaskGroup) -> Accepted:
+async def accepted(streams: Libp2pStreams, sender: str, tasks: asyncio.TaskGroup) -> Accepted:
     """A stream of this sender."""
     near, far = socket.socketpair()
     reader, near_writer = await asyncio.open_connection(sock=near)
@@ -301,11 +301,11 @@ async def accepted(streams: PeerStreams, sender: str, tasks: asyncio.TaskGroup) 
 
 async def test_unfinished_frames_of_all_senders_are_bounded_and_the_one_that_began_first_gives_way() -> None:
     """However many strangers begin a large frame and do not end it, memory is bounded and others get through."""
-    limits = LinkLimits(unfinished_bytes=MAX_FRAME_BYTES)
+    limits = StreamLimits(unfinished_bytes=MAX_FRAME_BYTES)
     daemon: Any = Sockets()
     arrived: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
     async with asyncio.timeout(HANG_S), asyncio.TaskGroup() as tasks:
-        streams = PeerStreams(daemon, "/test", tasks.create_task, limits)
+        streams = Libp2pStreams(daemon, "/test", tasks.create_task, limits)
         streams.listen(lambda sender, frame: arrived.put_nowait((sender, frame)))
         strangers = [await accepted(streams, f"stranger-{number}", tasks) for number in range(4)]
         dave = await accepted(streams, "dave", tasks)
@@ -329,7 +329,7 @@ async def test_who_is_still_being_asked_takes_no_more_room_than_streams_do() -> 
         await answered.wait()
         return True
 
-    streams = PeerStreams(Sockets(), "p", asyncio.create_task, LinkLimits(incoming_streams=2))  # type: ignore[arg-type]
+    streams = Libp2pStreams(Sockets(), "p", asyncio.create_task, StreamLimits(incoming_streams=2))  # type: ignore[arg-type]
     streams.lets_in = lets_in
     async with asyncio.TaskGroup() as tasks:
         asked = [tasks.create_task(streams._is_let_in(f"stranger-{number}")) for number in range(2)]
@@ -345,7 +345,7 @@ async def test_who_opens_streams_and_says_nothing_keeps_nobody_out() -> None:
     daemon: Any = Sockets()
     arrived: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
     async with asyncio.timeout(HANG_S), asyncio.TaskGroup() as tasks:
-        streams = PeerStreams(daemon, "/test", tasks.create_task, LinkLimits(incoming_streams=2))
+        streams = Libp2pStreams(daemon, "/test", tasks.create_task, StreamLimits(incoming_streams=2))
         streams.listen(lambda sender, frame: arrived.put_nowait((sender, frame)))
         ends = [await accepted(streams, f"stranger-{number}", tasks) for number in range(2)]
         dave = await accepted(streams, "dave", tasks)
@@ -377,11 +377,11 @@ async def test_a_frame_is_not_kept_after_it_has_passed() -> None:
             running.append(tasks.create_task(story))
             return running[-1]
 
-        alice, bob = (PeerStreams(daemon, "/test", spawn, LIMITS) for _ in range(2))
+        alice, bob = (Libp2pStreams(daemon, "/test", spawn, LIMITS) for _ in range(2))
         bob.listen(lambda sender, frame: arrived.put_nowait(len(frame)))
         tracemalloc.start()
         try:
-            alice.send_when_free("bob", lambda: bytes(8 * 2**20))
+            alice.send_bulk("bob", lambda: bytes(8 * 2**20))
             reader, writer = await asyncio.open_connection(sock=await far_end(daemon, "bob"))
             spawn(bob._accept(Lane.BULK, "alice", reader, writer))
             assert await arrived.get() == 8 * 2**20
@@ -400,9 +400,9 @@ async def test_a_frame_is_not_kept_after_it_has_passed() -> None:
 async def asking(timeout_s: float, slowest_bytes_per_s: float) -> AsyncIterator[tuple[Any, Any]]:
     """A question that a node asks, and the stream on which the one that is asked answers."""
     daemon: Any = Sockets()
-    limits = LinkLimits(slowest_bytes_per_s=slowest_bytes_per_s)
-    streams = PeerStreams(daemon, "/test", asyncio.create_task, limits)
-    asked = asyncio.create_task(Questions(daemon, streams, "/ask", limits).ask("donor", "name", timeout_s))
+    limits = StreamLimits(slowest_bytes_per_s=slowest_bytes_per_s)
+    streams = Libp2pStreams(daemon, "/test", asyncio.create_task, limits)
+    asked = asyncio.create_task(Rpc(daemon, streams, "/ask", limits).ask("donor", "name", timeout_s))
     _, writer = await asyncio.open_connection(sock=await far_end(daemon, "donor"))
     try:
         yield asked, writer
@@ -414,8 +414,8 @@ async def asking(timeout_s: float, slowest_bytes_per_s: float) -> AsyncIterator[
 async def test_one_asker_leaves_room_for_the_others() -> None:
     """Mallory opens as many streams as may be open at once, and says nothing on them."""
     daemon: Any = Sockets()
-    streams = PeerStreams(daemon, "/test", asyncio.create_task, LIMITS)
-    questions = Questions(daemon, streams, "/ask", LIMITS)
+    streams = Libp2pStreams(daemon, "/test", asyncio.create_task, LIMITS)
+    questions = Rpc(daemon, streams, "/ask", LIMITS)
     questions.serve("name", lambda: b"value")
     near_ends = []
 
@@ -468,7 +468,7 @@ async def test_an_answer_that_drips_is_given_up_by_its_size_not_by_what_it_might
 SECONDS = 3.0
 
 
-def most_bytes(line: Line, seconds: float) -> float:
+def most_bytes(line: Shaper, seconds: float) -> float:
     """What may pass in this time, the first burst included; a machine that stalls only makes it less."""
     assert line._bucket is not None
     return line.bps / 8 * seconds + line._bucket._burst_bytes
@@ -491,13 +491,13 @@ async def test_the_rate_is_the_cap(real_world: Any) -> None:
             tasks.create_task(assert_rate(real_world, *way))
 
 
-async def assert_rate(world: Any, sending: Any, to: Identity, receiving: Any, line: Line) -> None:
+async def assert_rate(world: Any, sending: Any, to: Identity, receiving: Any, line: Shaper) -> None:
     """Of what passes one way, where this is the line that has the cap."""
     inbox = world.inbox()
     receiving.listen(inbox)
     began = time.monotonic()
     for _ in range(200):
-        sending.send_when_free(to.peer_id, lambda: bytes(60_000))
+        sending.send_bulk(to.peer_id, lambda: bytes(60_000))
     await inbox.wait_for(5)
     steady, before = time.monotonic(), size_of(inbox)
     while time.monotonic() - steady < SECONDS:
@@ -516,7 +516,7 @@ async def test_who_sends_finds_out_how_fast_its_line_is(real_world: Any) -> None
     for (peer, _, theirs), inbox in zip(peers, inboxes, strict=True):
         theirs.listen(inbox)
         for _ in range(6):
-            streams.send_when_free(peer.peer_id, lambda: bytes(2**20))
+            streams.send_bulk(peer.peer_id, lambda: bytes(2**20))
     for inbox in inboxes:
         await inbox.wait_for(6)
     print(f"{streams.uplink.bps / 1e6:.1f} Mbit/s of 32")
@@ -531,12 +531,12 @@ async def test_all_receivers_share_one_cap_and_get_alike(real_world: Any) -> Non
     inboxes = [real_world.inbox() for _ in range(3)]
     for (peer, _, theirs), inbox in zip(peers, inboxes, strict=True):
         theirs.listen(inbox)
-        streams.send_when_free(peer.peer_id, lambda: b"hello")
+        streams.send_bulk(peer.peer_id, lambda: b"hello")
         await inbox.wait_for(1)
     began, before = time.monotonic(), size_of(*inboxes)
     for (peer, _, _), frames in zip(peers, (400, 40, 40), strict=True):
         for _ in range(frames):
-            streams.send_when_free(peer.peer_id, lambda: bytes(20_000))
+            streams.send_bulk(peer.peer_id, lambda: bytes(20_000))
     for inbox in inboxes[1:]:
         await inbox.wait_for(1 + 40)
     assert size_of(*inboxes) - before <= most_bytes(streams.upload, time.monotonic() - began)
@@ -557,7 +557,7 @@ async def test_a_control_frame_overtakes_parts_also_to_the_same_peer(real_world:
         await ends[-1][1].wait_for(1)
     for to, _ in ends:
         for _ in range(4):
-            streams.send_when_free(to, lambda: bytes(part_bytes))
+            streams.send_bulk(to, lambda: bytes(part_bytes))
     await asyncio.sleep(0.5)  # the bucket is empty, and the first parts are half written
     began = time.monotonic()
     for to, inbox in ends:
@@ -578,8 +578,8 @@ async def test_a_slow_line_is_not_cut_off(real_world: Any) -> None:
     began = time.monotonic()
     for other, _, theirs in others:
         theirs.listen(inbox)
-        one_streams.send_when_free(other.peer_id, lambda: bytes(size))
-        theirs.send_when_free(one.peer_id, lambda: bytes(size))
+        one_streams.send_bulk(other.peer_id, lambda: bytes(size))
+        theirs.send_bulk(one.peer_id, lambda: bytes(size))
     await inbox.wait_for(4)
     assert time.monotonic() - began > 2 * patient["progress_timeout_s"]
     senders = [one.peer_id, *(other.peer_id for other, _, _ in others)]
@@ -600,12 +600,12 @@ async def test_answers_pass_through_the_same_bucket_and_behind_the_frames(real_w
     assert most_bytes(streams.upload, time.monotonic() - began) >= 2_000_000
     inbox = real_world.inbox()
     taker_streams.listen(inbox)
-    streams.send_when_free(taker.peer_id, lambda: b"hello")
+    streams.send_bulk(taker.peer_id, lambda: b"hello")
     await inbox.wait_for(1)
     async with asyncio.TaskGroup() as tasks:
         loading = tasks.create_task(asker.ask(donor.peer_id, "chunk", HANG_S))
         for _ in range(30):
-            streams.send_when_free(taker.peer_id, lambda: bytes(100_000))
+            streams.send_bulk(taker.peer_id, lambda: bytes(100_000))
         await inbox.wait_for(1 + 30)
         assert not loading.done(), "with equal shares the smaller of the two were here first"
 
@@ -631,25 +631,25 @@ async def test_who_is_reached_straight_by_now_is_not_kept_waiting_at_a_relay() -
             running.append(tasks.create_task(story))
             return running[-1]
 
-        streams = PeerStreams(daemon, "/test", spawn, LIMITS)
+        streams = Libp2pStreams(daemon, "/test", spawn, LIMITS)
         node = Node(
             NetworkConfig(run=b"r" * 32, identity_path=Path(), socket_folder=Path(), listen=()), daemon, Any, streams
         )
         daemon.ways = {"carol": "/p2p/relay/p2p-circuit", "dave": "/p2p/relay/p2p-circuit"}
-        await node.leave_relays()
+        await node.drop_relayed()
         ends = {}
         for peer in ("carol", "dave"):
             streams.send(peer, b"hello")
             ends[peer] = await asyncio.open_connection(sock=await far_end(daemon, peer))
         assert await read_frame(ends["carol"][0], 2**20, 5.0) == b"hello"
         daemon.ways["carol"] = "/ip4/203.0.113.5/tcp/1"
-        await node.leave_relays()
+        await node.drop_relayed()
         streams.send("carol", b"after")
         assert await ends["carol"][0].read() == b""
         ends["carol"][1].close()
         again, other = await asyncio.open_connection(sock=await far_end(daemon, "carol"))
         assert await read_frame(again, 2**20, 5.0) == b"after"
-        await node.leave_relays()
+        await node.drop_relayed()
         streams.send("dave", b"still")
         assert [await read_frame(ends["dave"][0], 2**20, 5.0) for _ in range(2)] == [b"hello", b"still"]
         assert streams.frames_dropped == 0
@@ -670,7 +670,7 @@ async def test_who_can_be_reached_again_is_dialled_at_once() -> None:
 
     daemon.open_stream = refuse
     async with asyncio.timeout(HANG_S), asyncio.TaskGroup() as tasks:
-        streams = PeerStreams(daemon, "/test", tasks.create_task, LinkLimits(retry_s=(2 * HANG_S, 2 * HANG_S)))
+        streams = Libp2pStreams(daemon, "/test", tasks.create_task, StreamLimits(retry_s=(2 * HANG_S, 2 * HANG_S)))
         streams.send("carol", b"lost")
         await dialled.wait()
         daemon.open_stream = reachable

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dht.streams.shaper import Line
+from dht.streams.shaper import Shaper
 from dht.streams.token_bucket import CHUNK_BYTES, Lane
 
 KBPS = 8e3
@@ -58,13 +58,13 @@ async def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
     return timers
 
 
-def taking(line: Line, size_bytes: int) -> asyncio.Task[None]:
+def taking(line: Shaper, size_bytes: int) -> asyncio.Task[None]:
     return asyncio.get_running_loop().create_task(line.take(Lane.BULK, "bob", size_bytes))
 
 
 async def test_a_cap_that_is_set_holds_at_once(timers: Timers) -> None:
     """Never more than rate times time and one burst, which is two of the smallest pieces here."""
-    line = Line(clock=timers)
+    line = Shaper(clock=timers)
     await line.take(Lane.BULK, "bob", 10**9)
     line.allow(1000 * KBPS)
     began_at = timers.now
@@ -76,7 +76,7 @@ async def test_a_cap_that_is_set_holds_at_once(timers: Timers) -> None:
 
 async def test_a_cap_that_is_lowered_holds_for_what_waits(timers: Timers) -> None:
     """Pieces that were cut for a quick line pass on a slow one, each in its time."""
-    line = Line(10_000 * KBPS, clock=timers)
+    line = Shaper(10_000 * KBPS, clock=timers)
     assert line.chunk_bytes == CHUNK_BYTES
     task = taking(line, 10_000_000)
     await timers.run(timers.now + 0.5, task)
@@ -93,7 +93,7 @@ async def test_a_cap_that_is_lowered_holds_for_what_waits(timers: Timers) -> Non
 
 async def test_a_cap_that_is_lowered_twice_still_lets_the_pieces_of_the_first_pass(timers: Timers) -> None:
     """A piece that was cut for a quick line is larger than what a slow one lets pass at once."""
-    line = Line(10_000 * KBPS, clock=timers)
+    line = Shaper(10_000 * KBPS, clock=timers)
     tasks = [taking(line, 64_000) for _ in range(40)]
     await timers.run(timers.now, *tasks)
     line.allow(100 * KBPS)
@@ -103,7 +103,7 @@ async def test_a_cap_that_is_lowered_twice_still_lets_the_pieces_of_the_first_pa
 
 
 async def test_a_cap_that_is_taken_away_lets_all_pass(timers: Timers) -> None:
-    line = Line(100 * KBPS, clock=timers)
+    line = Shaper(100 * KBPS, clock=timers)
     task = taking(line, 10**9)
     await timers.run(timers.now + 1, task)
     assert not task.done()

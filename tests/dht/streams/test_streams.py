@@ -52,7 +52,7 @@ async def test_large_frames_are_made_when_the_stream_is_free(world: Any) -> None
     inbox = world.inbox()
     bob_streams.listen(inbox)
     for number in range(12):
-        alice_streams.send_when_free(bob.peer_id, lambda number=number: bytes([number]) * 2**20 if number % 2 else None)
+        alice_streams.send_bulk(bob.peer_id, lambda number=number: bytes([number]) * 2**20 if number % 2 else None)
     frames = await inbox.wait_for(6)
     assert [frame[0] for _, frame in frames] == [1, 3, 5, 7, 9, 11]
     assert all(len(frame) == 2**20 for _, frame in frames)
@@ -67,7 +67,7 @@ async def test_on_a_capped_line_a_small_frame_overtakes_parts_of_its_own_sender(
     inbox = world.inbox()
     bob_streams.listen(inbox)
     for number in range(3):
-        alice_streams.send_when_free(bob.peer_id, lambda number=number: bytes([number]) * 500_000)
+        alice_streams.send_bulk(bob.peer_id, lambda number=number: bytes([number]) * 500_000)
     alice_streams.send(bob.peer_id, b"small")
     frames = [frame for _, frame in await inbox.wait_for(4)]
     assert frames == [b"small", *(bytes([number]) * 500_000 for number in range(3))]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.streams.token_bucket import IDLE_MOST, SHARES, Bucket, Lane, Turns
+from dht.streams.token_bucket import IDLE_MOST, SHARES, Lane, TokenBucket, WeightedTurns
 
 PIECE = 1000
 REQUESTS = st.lists(st.tuples(st.floats(0, 3), st.integers(1, PIECE)), min_size=1, max_size=60)
@@ -20,7 +20,7 @@ def test_never_more_than_rate_times_time_and_one_burst(
 ) -> None:
     """In every window, however the bytes are asked for, if everybody passes as soon as it may."""
     now = 100.0
-    bucket = Bucket(rate, burst, now)
+    bucket = TokenBucket(rate, burst, now)
     passed: list[tuple[float, int]] = []
     for pause_s, size in requests:
         now += pause_s
@@ -39,7 +39,7 @@ def test_never_more_than_rate_times_time_and_one_burst(
 def test_the_rate_is_kept_though_the_timer_is_late(rate: float, late: float) -> None:
     """Late by up to half a burst each time: what was missed passes at once."""
     size = 10
-    bucket = Bucket(rate, 4 * size, 0.0)
+    bucket = TokenBucket(rate, 4 * size, 0.0)
     now = passed = 0.0
     while passed < 200 * size:
         wait_s = bucket.wait_s(size, now)
@@ -52,7 +52,7 @@ def test_the_rate_is_kept_though_the_timer_is_late(rate: float, late: float) -> 
 
 
 def test_a_clock_that_goes_back_gives_nothing_twice() -> None:
-    bucket = Bucket(10.0, 10, 5.0)
+    bucket = TokenBucket(10.0, 10, 5.0)
     bucket.take(10, 5.0)
     assert bucket.wait_s(10, 1.0) == 1.0
     assert bucket.wait_s(10, 5.0) == 1.0
@@ -61,13 +61,13 @@ def test_a_clock_that_goes_back_gives_nothing_twice() -> None:
 
 def test_more_than_a_burst_at_once_is_a_bug() -> None:
     with pytest.raises(AssertionError):
-        Bucket(10.0, 10, 0.0).wait_s(11, 0.0)
+        TokenBucket(10.0, 10, 0.0).wait_s(11, 0.0)
 
 
 # ---- turns ----
 
 
-def served(turns: Turns[str], most: int = 10**6) -> list[str]:
+def served(turns: WeightedTurns[str], most: int = 10**6) -> list[str]:
     """Everything that waits, in its order."""
     order: list[str] = []
     while turns.first() is not None and len(order) < most:
@@ -77,7 +77,7 @@ def served(turns: Turns[str], most: int = 10**6) -> list[str]:
 
 def test_what_is_urgent_overtakes_what_waits() -> None:
     """A small frame comes when large pieces of other lanes have been waiting long."""
-    turns: Turns[str] = Turns()
+    turns: WeightedTurns[str] = WeightedTurns()
     for number in range(20):
         turns.put(Lane.TRANSFER, "a", PIECE, f"transfer {number}")
         turns.put(Lane.BULK, "b", PIECE, f"bulk {number}")
@@ -89,7 +89,7 @@ def test_what_is_urgent_overtakes_what_waits() -> None:
 
 def test_parts_of_a_round_pass_before_state_transfers() -> None:
     """A transfer gets its small share meanwhile: it does not starve."""
-    turns: Turns[str] = Turns()
+    turns: WeightedTurns[str] = WeightedTurns()
     for _ in range(200):
         turns.put(Lane.TRANSFER, "newcomer", PIECE, "transfer")
         turns.put(Lane.BULK, "member", PIECE, "bulk")
@@ -98,7 +98,7 @@ def test_parts_of_a_round_pass_before_state_transfers() -> None:
 
 
 def test_a_flood_of_control_frames_stops_nobody() -> None:
-    turns: Turns[str] = Turns()
+    turns: WeightedTurns[str] = WeightedTurns()
     for _ in range(2000):
         turns.put(Lane.CONTROL, "greedy", PIECE, "control")
     for _ in range(5):
@@ -111,7 +111,7 @@ def test_a_flood_of_control_frames_stops_nobody() -> None:
 
 def test_a_greedy_peer_delays_another_by_one_piece() -> None:
     """What waits for one peer does not stand before what comes for another later."""
-    turns: Turns[str] = Turns()
+    turns: WeightedTurns[str] = WeightedTurns()
     for _ in range(100):
         turns.put(Lane.BULK, "greedy", PIECE, "greedy")
     served(turns, 50)
@@ -122,7 +122,7 @@ def test_a_greedy_peer_delays_another_by_one_piece() -> None:
 
 def test_who_asks_for_its_next_piece_only_after_the_last_gets_no_less() -> None:
     """As a stream does, which writes one piece at a time."""
-    turns: Turns[str] = Turns()
+    turns: WeightedTurns[str] = WeightedTurns()
     count: Counter[str] = Counter()
     for _ in range(300):
         turns.put(Lane.BULK, "many", PIECE, "many")
@@ -137,7 +137,7 @@ def test_who_asks_for_its_next_piece_only_after_the_last_gets_no_less() -> None:
 
 def test_silence_saves_nothing_up() -> None:
     """A peer that was silent long gets half from then on, not all until it has caught up."""
-    turns: Turns[str] = Turns()
+    turns: WeightedTurns[str] = WeightedTurns()
     for _ in range(300):
         turns.put(Lane.BULK, "steady", PIECE, "steady")
     served(turns, 200)
@@ -155,7 +155,7 @@ PUTS = st.lists(
 def test_everything_passes_once_and_in_order_of_its_peer_and_lane(
     puts: list[tuple[Lane, str, int]], early: int
 ) -> None:
-    turns: Turns[tuple[Lane, str, int]] = Turns()
+    turns: WeightedTurns[tuple[Lane, str, int]] = WeightedTurns()
     order: list[tuple[Lane, str, int]] = []
     for number, (lane, peer, size) in enumerate(puts):
         turns.put(lane, peer, size, (lane, peer, number))
@@ -173,7 +173,7 @@ def test_everything_passes_once_and_in_order_of_its_peer_and_lane(
 @given(st.lists(st.integers(1, PIECE), min_size=2, max_size=12), st.integers(1, 100))
 def test_peers_of_a_lane_get_alike_whatever_the_size_of_their_pieces(sizes: list[int], pieces: int) -> None:
     """While all of them want more, none is ahead of another by more than both their pieces."""
-    turns: Turns[int] = Turns()
+    turns: WeightedTurns[int] = WeightedTurns()
     got = [0] * len(sizes)
     for peer, size in enumerate(sizes):
         turns.put(Lane.BULK, str(peer), size, peer)
@@ -186,7 +186,7 @@ def test_peers_of_a_lane_get_alike_whatever_the_size_of_their_pieces(sizes: list
 
 
 def test_peers_without_number_are_not_remembered() -> None:
-    turns: Turns[str] = Turns()
+    turns: WeightedTurns[str] = WeightedTurns()
     for number in range(10_000):
         turns.put(Lane.CONTROL, f"peer-{number}", 10, "")
         turns.pop()

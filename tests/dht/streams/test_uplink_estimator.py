@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dht.streams.uplink_estimator import BUFFERED_BYTES, FASTEST_BPS, PAUSE_S, REMEMBERED_BYTES, Uplink
+from dht.streams.uplink_estimator import BUFFERED_BYTES, FASTEST_BPS, PAUSE_S, REMEMBERED_BYTES, UplinkEstimator
 
 PIECE_BYTES = 2**16
 
@@ -15,7 +15,7 @@ class Sending:
     def __init__(self, bps: float) -> None:
         self.now = 0.0
         self.bps = bps
-        self.uplink = Uplink(lambda: self.now)
+        self.uplink = UplinkEstimator(lambda: self.now)
 
     def frame(self, size_bytes: int, *peers: str, buffered: bool = False) -> None:
         """To each of these peers at the same time; what only fills buffers takes no time."""

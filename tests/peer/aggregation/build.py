@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from peer.aggregation.aggregate import Judgement, judge
-from peer.aggregation.aggregation_rules import Standards
-from peer.aggregation.evidence import Claim, LayerNorms
-from peer.aggregation.peer_history import Record, Stat
+from peer.aggregation.aggregate import AggregationResult, judge
+from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.evidence import Contributor, LayerNorms
+from peer.aggregation.peer_history import NormStats, PeerHistory
 
 Figures = Sequence[float | None]
 """By members."""
@@ -15,10 +15,10 @@ Figures = Sequence[float | None]
 
 def claims(
     count: int, round: int = 1, shares: Sequence[int] = (), steps: Sequence[int] = (), roots: Sequence[bytes] = ()
-) -> tuple[Claim, ...]:
+) -> tuple[Contributor, ...]:
     """Members p00, p01, …: 1,000 tokens, one step, and a root of this round's each, if nothing else is said."""
     return tuple(
-        Claim(
+        Contributor(
             name(index), shares[index] if shares else 1000, steps[index] if steps else 1,
             roots[index] if roots else b"%04d%04d" % (index, round) + bytes(24),
         )
@@ -44,15 +44,15 @@ def pointing(sizes: Figures, cosines: Sequence[float], direction: float = 1.0) -
 
 def history(
     count: int, usual: float = 1.0, variance: float = 0.0, layers: int = 1, accepted: int = 50
-) -> tuple[Record, ...]:
+) -> tuple[PeerHistory, ...]:
     """Records of p00, p01, …, all of round 0 and past every warm-up."""
-    stats = (Stat(usual, variance, accepted, 0).rounded(),) * layers
-    return tuple(Record(name(index), 0, stats, b"") for index in range(count))
+    stats = (NormStats(usual, variance, accepted, 0).rounded(),) * layers
+    return tuple(PeerHistory(name(index), 0, stats, b"") for index in range(count))
 
 
-def play(standards: Standards, rounds: Sequence[Sequence[Figures]]) -> list[Judgement]:
+def play(standards: AggregationRules, rounds: Sequence[Sequence[Figures]]) -> list[AggregationResult]:
     """Judges one round after the other; each is a list of layers."""
-    records: tuple[Record, ...] = ()
+    records: tuple[PeerHistory, ...] = ()
     found = []
     for number, layers in enumerate(rounds, start=1):
         found.append(judge(standards, number, records, claims(len(layers[0]), number), norms(*layers)))

@@ -7,27 +7,27 @@ from dataclasses import replace
 
 import pytest
 
-from peer.aggregation.aggregate import Judgement, judge
-from peer.aggregation.aggregation_rules import PLAIN, Standards
+from peer.aggregation.aggregate import AggregationResult, judge
+from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
 from peer.aggregation.evidence import LayerNorms
 from peer.aggregation.findings import Finding
 from peer.aggregation.history_update import MAX_AGE, MAX_RECORDS
-from peer.aggregation.integer_rows import WEIGHT_ONE, row_of
-from peer.aggregation.peer_history import NOTHING, Record, Stat
+from peer.aggregation.integer_rows import WEIGHT_ONE, integer_weights
+from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
 from tests.peer.aggregation.build import claims, history, name, norms, play, pointing
 
-EDIT = Standards(warmup_rounds=4, deviation_floor=0.1, temperature=1.0)
-THIRD = row_of([1, 1, 1])
+EDIT = AggregationRules(warmup_rounds=4, deviation_floor=0.1, temperature=1.0)
+THIRD = integer_weights([1, 1, 1])
 ONE = WEIGHT_ONE
-SEEN_ONCE = Stat(1.0, 0.0, 1, 0)
+SEEN_ONCE = NormStats(1.0, 0.0, 1, 0)
 
 
 def test_equal_norms_equal_the_mean() -> None:
     """To the integer, whatever the tokens, and whatever the reducer."""
     members = claims(4, shares=(5, 1000, 70_001, 12))
     layers = (pointing([2.0] * 4, [0.5] * 4), pointing([0.1] * 4, [0.2] * 4))
-    plain = judge(PLAIN, 1, (), members, layers)
-    assert plain.weights == (row_of([5, 1000, 70_001, 12]),) * 2
+    plain = judge(MEAN_ONLY, 1, (), members, layers)
+    assert plain.weights == (integer_weights([5, 1000, 70_001, 12]),) * 2
     for reducer in ("edit", "agreement", "centered-clip"):
         found = judge(replace(EDIT, reducer=reducer), 1, (), members, layers)
         assert (found.weights, found.scales, found.pulls) == (plain.weights, (ONE, ONE), (0, 0))
@@ -37,8 +37,8 @@ def test_equal_norms_equal_the_mean() -> None:
 def test_the_mean_looks_at_no_norm() -> None:
     """By shares, and nothing is remembered."""
     members, layers = claims(5), norms([1.0, 1e6, 1e-6, 0.0, 1.0])
-    found = judge(PLAIN, 1, (), members, layers)
-    assert found == Judgement((row_of([1] * 5),), (ONE,), (0,), (), ())
+    found = judge(MEAN_ONLY, 1, (), members, layers)
+    assert found == AggregationResult((integer_weights([1] * 5),), (ONE,), (0,), (), ())
 
 
 def test_norms_are_held_against_the_root_of_the_steps() -> None:
@@ -50,7 +50,7 @@ def test_norms_are_held_against_the_root_of_the_steps() -> None:
 def test_larger_norms_count_less() -> None:
     """By exp(−G / median G): golden integers."""
     found = judge(EDIT, 1, (), claims(3), norms([1.0, 1.0, 2.0]))
-    assert found.weights == (row_of([1, 1, 1], [10**9, 10**9, int(10**9 * math.exp(-1))]),)
+    assert found.weights == (integer_weights([1, 1, 1], [10**9, 10**9, int(10**9 * math.exp(-1))]),)
     assert found.weights == ((27677, 27677, 10181),)
     warm = judge(replace(EDIT, temperature=1000.0), 1, (), claims(3), norms([1.0, 1.0, 2.0]))
     assert warm.weights[0][2] > 21_000
@@ -59,7 +59,7 @@ def test_larger_norms_count_less() -> None:
 def test_with_two_peers_nobody_says_who_is_the_odd_one() -> None:
     """By shares, until there is a history."""
     found = judge(EDIT, 1, (), claims(2), norms([1.0, 100.0]))
-    assert found.weights == (row_of([1, 1]),)
+    assert found.weights == (integer_weights([1, 1]),)
     assert found.scales == (ONE,)
     assert found.findings == ()
 
@@ -126,12 +126,12 @@ def test_what_is_no_norm_counts_nothing(reducer: str, bad: float) -> None:
     """With any reducer, also alone; in the history it leaves a refusal."""
     standards = replace(EDIT, reducer=reducer)
     found = judge(standards, 1, (), claims(3), norms([1.0, bad, 1.0], [1.0, 1.0, 1.0]))
-    assert found.weights == (row_of([1, 0, 1]), THIRD)
+    assert found.weights == (integer_weights([1, 0, 1]), THIRD)
     (finding,) = found.findings
     assert (finding.peer, finding.code, finding.layer, finding.factor) == ("p01", "NONFINITE", 0, ONE // 2)
     assert finding.evidence == f"norm {bad:.4g}, inner product 0, in 1 of 2 layers"
     if reducer != "mean":
-        assert found.records[1].stats == (Stat(0.0, 0.0, 0, 1), Stat(1.0, 0.0, 1, 0))
+        assert found.records[1].stats == (NormStats(0.0, 0.0, 0, 1), NormStats(1.0, 0.0, 1, 0))
     assert judge(standards, 1, (), claims(1), norms([bad])).weights == ((0,),)
 
 
@@ -144,14 +144,14 @@ def test_an_inner_product_that_is_no_number_is_refused() -> None:
 def test_a_free_rider_counts_nothing() -> None:
     """Softmax would give the least norm the most; zeros do not move the median down either."""
     found = judge(EDIT, 1, (), claims(5), norms([1.0, 0.0, 1e-6, 1.0, 1.0]))
-    assert found.weights == (row_of([1, 0, 0, 1, 1]),)
+    assert found.weights == (integer_weights([1, 0, 0, 1, 1]),)
     assert [item.evidence for item in found.findings] == [
         "norm 0 where 1 is usual in the round: a free rider, in 1 of 1 layers",
         "norm 1e-06 where 1 is usual in the round: a free rider, in 1 of 1 layers",
     ]
     assert [record.stats[0] for record in found.records] == [SEEN_ONCE, NOTHING, NOTHING, SEEN_ONCE, SEEN_ONCE]
     half = judge(EDIT, 1, (), claims(4), norms([1.0, 0.0, 0.0, 1.0]))
-    assert half.weights == (row_of([1, 0, 0, 1]),)
+    assert half.weights == (integer_weights([1, 0, 0, 1]),)
 
 
 def test_a_layer_that_nobody_moves_is_no_free_ride() -> None:
@@ -173,21 +173,26 @@ def test_refusals_end_when_norms_have_changed_for_good() -> None:
 
 def test_a_joiner_starts_from_the_swarms_median_history() -> None:
     """It is judged at once, and what it gave is added to that history."""
-    known = tuple(Record(name(index), 0, (Stat(mean, 0.0, 50, 0),), b"") for index, mean in enumerate([1.0, 1.25, 5.0]))
+    known = tuple(
+        PeerHistory(name(index), 0, (NormStats(mean, 0.0, 50, 0),), b"") for index, mean in enumerate([1.0, 1.25, 5.0])
+    )
     members = claims(5)[3:]
     found = judge(EDIT, 1, known, members, norms([1.25, 12.5]))
     assert found.weights == ((ONE, 0),)
     assert [item.evidence for item in found.findings] == ["norm 12.5 where 1.25 is usual (z 90), in 1 of 1 layers"]
-    assert found.records[3].stats == (Stat(1.25, 0.0, 51, 0),)
-    assert found.records[4].stats == (Stat(1.25, 0.0, 50, 1),)
+    assert found.records[3].stats == (NormStats(1.25, 0.0, 51, 0),)
+    assert found.records[4].stats == (NormStats(1.25, 0.0, 50, 1),)
 
 
 def test_refusals_before_there_was_any_history_count() -> None:
     """Who has only given what is no number has its own count of refusals, and the swarm's history."""
-    known = (Record("p00", 0, (Stat(0.0, 0.0, 0, 3),), b""), Record("p01", 0, (Stat(1.0, 0.0, 50, 0),), b""))
+    known = (
+        PeerHistory("p00", 0, (NormStats(0.0, 0.0, 0, 3),), b""),
+        PeerHistory("p01", 0, (NormStats(1.0, 0.0, 50, 0),), b""),
+    )
     found = judge(EDIT, 1, known, claims(1), norms([9.0]))
     assert found.weights == ((0,),)
-    assert found.records[0].stats == (Stat(9.0, 0.0, 1, 0),)
+    assert found.records[0].stats == (NormStats(9.0, 0.0, 1, 0),)
 
 
 def test_a_contribution_above_the_clip_counts_less() -> None:
@@ -195,9 +200,13 @@ def test_a_contribution_above_the_clip_counts_less() -> None:
     risen = judge(EDIT, 1, history(2, variance=100.0), claims(2), norms([1.0, 14.0]))
     assert risen.findings == ()  # what z accepts by an unsettled history is not clipped
     above = judge(
-        EDIT, 1, (*history(1), Record("p01", 0, (Stat(12.0, 0.0, 50, 0),), b"")), claims(2), norms([1.0, 12.0])
+        EDIT,
+        1,
+        (*history(1), PeerHistory("p01", 0, (NormStats(12.0, 0.0, 50, 0),), b"")),
+        claims(2),
+        norms([1.0, 12.0]),
     )
-    assert above.weights == (row_of([1, 1], [ONE, ONE // 4]),)
+    assert above.weights == (integer_weights([1, 1], [ONE, ONE // 4]),)
     assert above.findings == (
         Finding("p01", "CLIPPED", 0, ONE // 4, "norm 12 where 3 counts in full, in 1 of 1 layers"),
     )
@@ -205,19 +214,19 @@ def test_a_contribution_above_the_clip_counts_less() -> None:
 
 def test_the_combined_norm_is_clipped_by_the_histories() -> None:
     """Its bound is three times the usual, so the mean is scaled to that; before the warm-up it is left alone."""
-    big = tuple(Record(name(index), 0, (Stat(1.0, 0.0, 50, 0),), b"") for index in range(4))
+    big = tuple(PeerHistory(name(index), 0, (NormStats(1.0, 0.0, 50, 0),), b"") for index in range(4))
     restarted = tuple(
-        replace(record, peer=name(index + 4), stats=(Stat(6.0, 0.0, 1, 0),)) for index, record in enumerate(big)
+        replace(record, peer=name(index + 4), stats=(NormStats(6.0, 0.0, 1, 0),)) for index, record in enumerate(big)
     )
     found = judge(EDIT, 1, big + restarted, claims(8)[4:], norms([6.0] * 4))
-    assert found.weights == (row_of([1] * 4),)
+    assert found.weights == (integer_weights([1] * 4),)
     assert found.scales == (ONE // 2,)
     assert judge(EDIT, 1, restarted, claims(8)[4:], norms([6.0] * 4)).scales == (ONE,)
 
 
 def test_the_clip_grows_with_the_root_of_the_steps() -> None:
     """As the norms do."""
-    known = tuple(Record(name(index), 0, (Stat(6.0, 0.0, 1, 0),), b"") for index in range(1)) + history(4)[1:]
+    known = tuple(PeerHistory(name(index), 0, (NormStats(6.0, 0.0, 1, 0),), b"") for index in range(1)) + history(4)[1:]
     found = judge(EDIT, 1, known, claims(1, steps=(100,)), norms([60.0]))
     assert found.scales == (ONE // 2,)
 
@@ -228,7 +237,7 @@ def test_a_replay_counts_nothing_whoever_gave_it_first() -> None:
     members = claims(3, 2)
     copied = (members[0], replace(members[1], root=claims(3, 1)[0].root), members[2])
     second = judge(EDIT, 2, first.records, copied, norms([1.0, 1.0, 1.0]))
-    assert second.weights == (row_of([1, 0, 1]),)
+    assert second.weights == (integer_weights([1, 0, 1]),)
     assert second.findings == (Finding("p01", "STALE", -1, 0, "the same bytes as in an earlier round"),)
     assert second.records[1].stats[0].count == 1
     assert [len(record.roots) for record in second.records] == [16, 16, 16]
@@ -236,7 +245,7 @@ def test_a_replay_counts_nothing_whoever_gave_it_first() -> None:
 
 def test_roots_are_kept_newest_first() -> None:
     """Eight of them, each once; one of which nothing was measured may come again."""
-    records: tuple[Record, ...] = ()
+    records: tuple[PeerHistory, ...] = ()
     for number in range(10):
         records = judge(
             EDIT, number, records, claims(1, roots=(b"root%04d" % number + bytes(24),)), norms([1.0])
@@ -251,7 +260,7 @@ def test_roots_are_kept_newest_first() -> None:
 @pytest.mark.parametrize("roots", [3, 8, 20])
 def test_a_replay_is_known_as_long_as_it_is_to_be_remembered(roots: int) -> None:
     """What a peer gave `roots` rounds ago, and not what it gave before."""
-    records: tuple[Record, ...] = ()
+    records: tuple[PeerHistory, ...] = ()
     given = [b"%08d" % round + bytes(24) for round in range(roots + 1)]
     for round, root in enumerate(given, 1):
         records = judge(EDIT, round, records, claims(1, roots=[root]), norms([1.0]), roots).records
@@ -260,7 +269,7 @@ def test_a_replay_is_known_as_long_as_it_is_to_be_remembered(roots: int) -> None
     )
     assert not oldest
     assert [finding.code for finding in next_oldest] == ["STALE"]
-    assert Record.unpacked(records[0].packed()) == records[0]
+    assert PeerHistory.unpacked(records[0].packed()) == records[0]
 
 
 def test_a_replay_that_counts_nothing_anyway_is_not_mentioned() -> None:
@@ -276,7 +285,7 @@ def test_peers_that_are_gone_are_forgotten() -> None:
     assert [record.peer for record in kept.records] == ["p00", "p01"]
     gone = judge(EDIT, MAX_AGE + 1, old, claims(2)[1:], norms([1.0]))
     assert [record.peer for record in gone.records] == ["p01"]
-    crowd = tuple(Record(f"q{index:03}", index % 2, (NOTHING,), b"") for index in range(MAX_RECORDS))
+    crowd = tuple(PeerHistory(f"q{index:03}", index % 2, (NOTHING,), b"") for index in range(MAX_RECORDS))
     found = judge(EDIT, 2, crowd, claims(2), norms([1.0, 1.0])).records
     assert len(found) == MAX_RECORDS
     assert [record.peer for record in found] == sorted(record.peer for record in found)
@@ -287,7 +296,7 @@ def test_who_gives_nothing_counts_nothing() -> None:
     """No root or no share: no weight, no finding, no influence on what is usual."""
     members = claims(4, shares=(1, 0, 1, 1), roots=(b"a" * 32, b"b" * 32, b"", b"d" * 32))
     found = judge(EDIT, 1, history(4), members, norms([1.0, 500.0, math.nan, 1.0]))
-    assert found.weights == (row_of([1, 0, 0, 1]),)
+    assert found.weights == (integer_weights([1, 0, 0, 1]),)
     assert found.findings == ()
     assert [record.stats[0].count for record in found.records] == [51, 50, 50, 51]
 
@@ -295,7 +304,7 @@ def test_who_gives_nothing_counts_nothing() -> None:
 def test_a_layer_that_nobody_measured_goes_by_shares() -> None:
     """And who was not measured where others were counts as having the usual norm."""
     found = judge(EDIT, 1, (), claims(4), norms([None] * 4, [1.0, None, 1.0, 2.0]))
-    assert found.weights[0] == row_of([1] * 4)
+    assert found.weights[0] == integer_weights([1] * 4)
     assert found.weights[1] == judge(EDIT, 1, (), claims(4), norms([1.0, 1.0, 1.0, 2.0])).weights[0]
     assert [record.peer for record in found.records] == ["p00", "p02", "p03"]
     assert [record.stats[0] for record in found.records] == [NOTHING] * 3
@@ -354,7 +363,7 @@ def test_centered_clip_believes_no_impossible_inner_product() -> None:
 def test_the_bound_of_a_centered_mean_holds_the_last_mean_too() -> None:
     """It has the weight that clipping took away."""
     clip = replace(EDIT, reducer="centered-clip")
-    young = tuple(Record(name(index), 0, (Stat(1.0, 0.0, 1, 0),), b"") for index in range(3))
+    young = tuple(PeerHistory(name(index), 0, (NormStats(1.0, 0.0, 1, 0),), b"") for index in range(3))
     known = (*young, *history(4)[3:])
     layer = pointing([1.0, 1.0, 50.0], [-1.0, -1.0, -1.0], direction=100.0)
     found = judge(clip, 1, known, claims(3), (layer,))
@@ -369,7 +378,7 @@ def test_the_bound_of_a_centered_mean_holds_the_last_mean_too() -> None:
 AGREE = replace(EDIT, reducer="agreement")
 
 
-def agreed(*cosines: float) -> Judgement:
+def agreed(*cosines: float) -> AggregationResult:
     """Honest norms, these cosines in both layers."""
     layer = pointing([1.0] * len(cosines), cosines)
     return judge(AGREE, 1, (), claims(len(cosines)), (layer, layer))
@@ -378,7 +387,7 @@ def agreed(*cosines: float) -> Judgement:
 def test_who_points_away_counts_nothing() -> None:
     """A flipped sign and noise of an honest norm."""
     found = agreed(0.5, 0.4, -0.45, 0.3, 0.01)
-    assert found.weights == (row_of([1, 1, 0, 1, 0]),) * 2
+    assert found.weights == (integer_weights([1, 1, 0, 1, 0]),) * 2
     assert found.findings == (
         Finding("p02", "ANOMALY", -1, 0, "cosine -0.450 with the last mean where 0.300 is usual"),
         Finding("p04", "ANOMALY", -1, 0, "cosine 0.010 with the last mean where 0.300 is usual"),
@@ -388,16 +397,16 @@ def test_who_points_away_counts_nothing() -> None:
 def test_ordinary_spread_costs_nothing() -> None:
     """Down to half the median; below that it counts in proportion."""
     assert agreed(0.5, 0.4, 0.21).weights == (THIRD,) * 2
-    assert agreed(0.5, 0.4, 0.1).weights == (row_of([2, 2, 1]),) * 2
+    assert agreed(0.5, 0.4, 0.1).weights == (integer_weights([2, 2, 1]),) * 2
     assert agreed(0.5, 0.4, 0.1).findings == ()
-    assert agreed(0.5, 0.4, 0.1, -0.9, -0.9).weights == (row_of([2, 2, 1, 0, 0]),) * 2  # of the positive ones
+    assert agreed(0.5, 0.4, 0.1, -0.9, -0.9).weights == (integer_weights([2, 2, 1, 0, 0]),) * 2  # of the positive ones
 
 
 def test_without_a_direction_that_tells_anything_agreement_is_edit() -> None:
     """No last mean, two peers, or most of them pointing away."""
     layers = norms([1.0, 1.0, 2.0])
     assert judge(AGREE, 1, (), claims(3), layers).weights == judge(EDIT, 1, (), claims(3), layers).weights
-    assert agreed(0.5, -0.5).weights == (row_of([1, 1]),) * 2
+    assert agreed(0.5, -0.5).weights == (integer_weights([1, 1]),) * 2
     assert agreed(-0.5, -0.4, 0.5).weights == (THIRD,) * 2
 
 

@@ -10,30 +10,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.aggregation.peer_history import MAX_COUNT, MAX_REJECTED, Record, Stat, float32
+from peer.aggregation.peer_history import MAX_COUNT, MAX_REJECTED, NormStats, PeerHistory, float32
 
 FIXED = settings(derandomize=True, deadline=None)
 SIZES = st.floats(0, 1e36)
-STATS = st.builds(Stat, SIZES, SIZES, st.integers(0, 1 << 20), st.integers(0, 1000)).map(Stat.rounded)
+STATS = st.builds(NormStats, SIZES, SIZES, st.integers(0, 1 << 20), st.integers(0, 1000)).map(NormStats.rounded)
 RECORDS = st.builds(
-    Record, st.text(max_size=64), st.integers(0, 1 << 40), st.lists(STATS, max_size=5).map(tuple),
+    PeerHistory, st.text(max_size=64), st.integers(0, 1 << 40), st.lists(STATS, max_size=5).map(tuple),
     st.integers(0, 8).flatmap(lambda count: st.binary(min_size=8 * count, max_size=8 * count)),
 )  # fmt: skip
 
 
 @FIXED
 @given(RECORDS)
-def test_a_record_survives_its_bytes(record: Record) -> None:
+def test_a_record_survives_its_bytes(record: PeerHistory) -> None:
     """Bit for bit, through msgpack."""
     packed = msgpack.packb(record.packed())
-    again = Record.unpacked(msgpack.unpackb(packed, use_list=False))
+    again = PeerHistory.unpacked(msgpack.unpackb(packed, use_list=False))
     assert again == record
     assert msgpack.packb(again.packed()) == packed
 
 
 def test_golden_bytes() -> None:
     """Little-endian float32, 16 bits, 8 bits."""
-    record = Record("p", 3, (Stat(1.0, 0.25, 258, 2),), b"12345678")
+    record = PeerHistory("p", 3, (NormStats(1.0, 0.25, 258, 2),), b"12345678")
     assert record.packed() == ("p", 3, bytes.fromhex("0000803f0000803e020102"), b"12345678")
 
 
@@ -48,7 +48,7 @@ def test_golden_bytes() -> None:
 def test_anything_else_is_refused(value: Any) -> None:
     """With ValueError, whatever it is."""
     with pytest.raises(ValueError, match="expected"):
-        Record.unpacked(value)
+        PeerHistory.unpacked(value)
 
 
 GOOD = ("p", 3, bytes(11), b"")
@@ -65,14 +65,14 @@ GOOD = ("p", 3, bytes(11), b"")
 )  # fmt: skip
 def test_each_field_is_checked(value: Any) -> None:
     """Types, lengths, and that statistics are finite and not negative."""
-    assert Record.unpacked(GOOD).packed() == GOOD
+    assert PeerHistory.unpacked(GOOD).packed() == GOOD
     with pytest.raises(ValueError, match="expected"):
-        Record.unpacked(value)
+        PeerHistory.unpacked(value)
 
 
 def test_what_is_written_is_what_was_rounded() -> None:
     """Counters stop, and what no float32 holds becomes the largest one."""
-    assert Stat(0.1, 1e300, 1 << 30, 999).rounded() == Stat(
+    assert NormStats(0.1, 1e300, 1 << 30, 999).rounded() == NormStats(
         float32(0.1), 3.4028234663852886e38, MAX_COUNT, MAX_REJECTED
     )
     assert math.isclose(float32(0.1), 0.1, rel_tol=1e-7)

@@ -13,24 +13,24 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from peer.aggregation.aggregate import Judgement, judge
-from peer.aggregation.aggregation_rules import PLAIN, Standards
-from peer.aggregation.evidence import Claim, LayerNorms
-from peer.aggregation.integer_rows import WEIGHT_ONE, row_of
-from peer.aggregation.peer_history import Record, Stat
+from peer.aggregation.aggregate import AggregationResult, judge
+from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
+from peer.aggregation.evidence import Contributor, LayerNorms
+from peer.aggregation.integer_rows import WEIGHT_ONE, integer_weights
+from peer.aggregation.peer_history import NormStats, PeerHistory
 from tests.peer.aggregation.build import claims, history, name, norms
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=50)
 REDUCERS = ("mean", "edit", "agreement", "centered-clip")
-EDIT = Standards(warmup_rounds=4)
+EDIT = AggregationRules(warmup_rounds=4)
 SIZES = st.floats(0.01, 100)
 ANY = st.none() | st.floats() | st.sampled_from([0.0, 5e-324, 1e-320, 1e17, 1e18, 1e308, math.inf, math.nan])
 
 
 @st.composite
-def stats(draw: st.DrawFn) -> Stat:
+def stats(draw: st.DrawFn) -> NormStats:
     mean = draw(st.floats(0.01, 10))
-    return Stat(mean, draw(st.floats(0, 4)) * mean, draw(st.integers(0, 9)), draw(st.integers(0, 5))).rounded()
+    return NormStats(mean, draw(st.floats(0, 4)) * mean, draw(st.integers(0, 9)), draw(st.integers(0, 5))).rounded()
 
 
 @st.composite
@@ -39,7 +39,7 @@ def rounds(draw: st.DrawFn, figures: st.SearchStrategy[Any] = SIZES) -> tuple[An
     count, depth = draw(st.integers(1, 7)), draw(st.integers(1, 3))
     seen = st.integers(0, 3)
     records = tuple(
-        Record(name(index), draw(seen), tuple(draw(stats()) for _ in range(depth)), b"")
+        PeerHistory(name(index), draw(seen), tuple(draw(stats()) for _ in range(depth)), b"")
         for index in range(count)
         if draw(st.booleans())
     )
@@ -75,7 +75,7 @@ def test_whatever_is_measured_gives_integers(reducer: str, case: tuple[Any, ...]
     keys = [(finding.peer, finding.code) for finding in found.findings]
     assert keys == sorted(set(keys))
     for record in found.records:
-        assert Record.unpacked(msgpack.unpackb(msgpack.packb(record.packed()), use_list=False)) == record
+        assert PeerHistory.unpacked(msgpack.unpackb(msgpack.packb(record.packed()), use_list=False)) == record
 
 
 @FIXED
@@ -85,7 +85,7 @@ def test_any_standards_of_the_spec_will_do(
 ) -> None:
     """At the ends of their ranges, too."""
     records, members, layers = case
-    standards = Standards(warmup_rounds=1, alpha=alpha, temperature=temperature, clip=clip, deviation_floor=0.0)
+    standards = AggregationRules(warmup_rounds=1, alpha=alpha, temperature=temperature, clip=clip, deviation_floor=0.0)
     found = judge(standards, 5, records, members, layers)
     assert all(sum(row) <= WEIGHT_ONE for row in found.weights)
 
@@ -137,7 +137,7 @@ def times(factor: float, case: tuple[Any, ...]) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def integers_of(found: Judgement) -> list[int]:
+def integers_of(found: AggregationResult) -> list[int]:
     return [value for row in (*found.weights, found.scales, found.pulls) for value in row]
 
 
@@ -166,7 +166,7 @@ def test_equal_norms_equal_the_mean(reducer: str, shares: list[int], size: float
     members = claims(len(shares), shares=shares, steps=[steps] * len(shares))
     layer = LayerNorms((size,) * len(shares), (size * cosine,) * len(shares), 1.0)
     found = judge(replace(EDIT, reducer=reducer), 1, (), members, (layer,))
-    assert found.weights == judge(PLAIN, 1, (), members, (layer,)).weights == (row_of(shares),)
+    assert found.weights == judge(MEAN_ONLY, 1, (), members, (layer,)).weights == (integer_weights(shares),)
     assert (found.scales, found.pulls, found.findings) == ((WEIGHT_ONE,), (0,), ())
 
 
@@ -199,7 +199,7 @@ def test_all_anomalous_gives_zeros(reducer: str, sizes: list[float]) -> None:
     found = judge(replace(EDIT, reducer=reducer), 1, known, claims(len(sizes)), norms(sizes))
     assert found.weights == ((0,) * len(sizes),)
     assert found.pulls == (0,)
-    assert [record.stats[0] for record in found.records] == [Stat(1.0, 0.0, 50, 1)] * len(sizes)
+    assert [record.stats[0] for record in found.records] == [NormStats(1.0, 0.0, 50, 1)] * len(sizes)
 
 
 @pytest.mark.parametrize("reducer", ["edit", "agreement", "centered-clip"])
@@ -220,8 +220,11 @@ def test_the_clip_holds_for_real_vectors(
         tuple(float(vector @ last) for vector in vectors),
         float(np.linalg.norm(last)),
     )
-    new = tuple(Record(name(index), 0, (Stat(1.0, 0.0, 1, 0),), b"") for index in range(count))
-    known = (*new, Record("q", 0, (Stat(1.0, 0.0, 9, 0),), b""))  # of the members themselves z says nothing yet
+    new = tuple(PeerHistory(name(index), 0, (NormStats(1.0, 0.0, 1, 0),), b"") for index in range(count))
+    known = (
+        *new,
+        PeerHistory("q", 0, (NormStats(1.0, 0.0, 9, 0),), b""),
+    )  # of the members themselves z says nothing yet
     found = judge(replace(EDIT, reducer=reducer), 1, known, claims(count, steps=steps[:count]), (layer,))
     row, pull = found.weights[0], found.pulls[0]
     assume(any(row))
@@ -235,10 +238,10 @@ def test_the_clip_holds_for_real_vectors(
 @given(st.lists(st.sampled_from([0.5, 0.9, 1.0, 1.1, 3.0, 50.0, math.nan]), min_size=1, max_size=40))
 def test_a_long_run_keeps_its_records_in_bounds(sizes: list[float]) -> None:
     """Fed by its own records, with a new claim each round."""
-    records: tuple[Record, ...] = ()
+    records: tuple[PeerHistory, ...] = ()
     for number, size in enumerate(sizes):
-        members = (Claim("p", 10, 4, b"%08d" % number),)
+        members = (Contributor("p", 10, 4, b"%08d" % number),)
         found = judge(EDIT, number, records, members, norms([size]))
-        records = tuple(Record.unpacked(record.packed()) for record in found.records)
+        records = tuple(PeerHistory.unpacked(record.packed()) for record in found.records)
         assert records == found.records
         assert records[0].stats[0].rejected <= number + 1

@@ -9,12 +9,12 @@ import pytest
 
 from peer import spec as specs
 from peer.aggregation.aggregate import judge
-from peer.aggregation.aggregation_rules import Standards
+from peer.aggregation.aggregation_rules import AggregationRules
 from peer.aggregation.integer_rows import WEIGHT_ONE
-from peer.aggregation.peer_history import Record
+from peer.aggregation.peer_history import PeerHistory
 from peer.codec.run_rules import rules_of
 from peer.protocol.layout import Part
-from peer.spec import JudgeTable, RunSpec
+from peer.spec import AggregationTable, RunSpec
 from peer.testing.integer_sums import ModelKeys
 from peer.train.learning_rate import learning_rate
 from tests.peer.aggregation.build import claims, norms
@@ -32,8 +32,8 @@ def norm_of(spec: RunSpec, round: int, power: int) -> float:
 def test_no_shipped_schedule_is_refused_or_clipped(name: str, power: int) -> None:
     """Two peers, for whom the history is all there is, from the first round until the ramps are long over."""
     spec = specs.load(name)
-    standards = Standards(**dataclasses.asdict(spec.judge))
-    records: tuple[Record, ...] = ()
+    standards = AggregationRules(**dataclasses.asdict(spec.judge))
+    records: tuple[PeerHistory, ...] = ()
     for round in range(min(spec.run.rounds or 60, 60)):
         members = claims(2, round, steps=[spec.steps_in(round)] * 2)
         found = judge(standards, round, records, members, norms([norm_of(spec, round, power)] * 2))
@@ -44,7 +44,7 @@ def test_no_shipped_schedule_is_refused_or_clipped(name: str, power: int) -> Non
 
 def test_the_standards_are_the_table_of_the_spec() -> None:
     """Field by field, with the same defaults; the rules of a run hold them."""
-    assert dataclasses.asdict(Standards()) == dataclasses.asdict(JudgeTable())
+    assert dataclasses.asdict(AggregationRules()) == dataclasses.asdict(AggregationTable())
     spec = specs.load("micro")
     rules = rules_of(spec, (Part(0, 0, 64),), ModelKeys("p0"))
-    assert rules.judge == Standards(warmup_rounds=4)
+    assert rules.judge == AggregationRules(warmup_rounds=4)

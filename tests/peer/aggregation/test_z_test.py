@@ -7,16 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from peer.aggregation.aggregation_rules import Standards
-from peer.aggregation.peer_history import NOTHING, Stat
+from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.peer_history import NOTHING, NormStats
 from peer.aggregation.z_test import accepted, ceiling, lower_median, refused, swarm_history, z_of
 
-BARE = Standards(alpha=0.2, warmup_rounds=5, deviation_floor=0.0)
+BARE = AggregationRules(alpha=0.2, warmup_rounds=5, deviation_floor=0.0)
 """The golden values are without the variance floor."""
 NORMS = (1, 1.1, 0.9, 1.05, 0.95, 1, 1.02, 0.98, 10, 1)
 
 
-def watch(standards: Standards, values: Sequence[float], stat: Stat = NOTHING) -> tuple[list[float], Stat]:
+def watch(
+    standards: AggregationRules, values: Sequence[float], stat: NormStats = NOTHING
+) -> tuple[list[float], NormStats]:
     """z of each value, and the statistics after the last; what is above the threshold is refused."""
     scores = []
     for value in values:
@@ -42,7 +44,7 @@ def test_the_floor_of_the_deviation_forgives_even_peers_a_trifle() -> None:
     """A peer whose norms hardly vary is not refused for 5 % more, nor is one pardoned for ten times as much."""
     even = watch(BARE, [1.0, 1.001] * 5)[1]
     assert z_of(even, 1.05, BARE) > 30
-    floored = Standards(alpha=0.2, warmup_rounds=5, deviation_floor=0.1)
+    floored = AggregationRules(alpha=0.2, warmup_rounds=5, deviation_floor=0.1)
     assert z_of(even, 1.05, floored) == pytest.approx(0.5, abs=0.01)
     assert z_of(even, 10.0, floored) == pytest.approx(90, abs=0.1)
     assert watch(floored, NORMS)[0][8] == pytest.approx(90.31, abs=0.01)
@@ -68,7 +70,7 @@ def test_after_so_many_refusals_in_a_row_the_history_starts_anew() -> None:
     assert (stat.mean, stat.rejected) == (usual.mean, 3)
     scores, stat = watch(BARE, [10.0], stat)
     assert scores[0] > BARE.threshold
-    assert stat == Stat(10.0, 0.0, 1, 0)
+    assert stat == NormStats(10.0, 0.0, 1, 0)
     assert watch(BARE, [10.0] * 5, stat)[0] == [0.0] * 5
 
 
@@ -88,18 +90,18 @@ def test_a_history_never_begins_with_what_is_no_number() -> None:
 
 def test_the_swarms_history_is_that_of_the_peer_in_the_middle() -> None:
     """Of those past the warm-up if there are any, so that newcomers do not hide what is known."""
-    ripe = [Stat(mean, 0.1 * mean, 10 + int(mean), 0) for mean in (1.0, 2.0, 3.0, 40.0)]
-    young = [Stat(100.0, 9.0, 2, 0)] * 5
-    assert swarm_history([*young, NOTHING, *ripe], BARE) == Stat(2.0, 0.2, 12, 0)
+    ripe = [NormStats(mean, 0.1 * mean, 10 + int(mean), 0) for mean in (1.0, 2.0, 3.0, 40.0)]
+    young = [NormStats(100.0, 9.0, 2, 0)] * 5
+    assert swarm_history([*young, NOTHING, *ripe], BARE) == NormStats(2.0, 0.2, 12, 0)
     assert swarm_history([*young, NOTHING], BARE) == young[0]
     assert swarm_history([NOTHING], BARE) == NOTHING
 
 
 def test_the_ceiling_is_a_multiple_of_the_mean_or_what_z_accepts() -> None:
     """A young history whose mean lags behind rising norms must not clip what z takes for usual."""
-    assert ceiling(Stat(1.0, 0.0, 4, 0), BARE) is None
-    assert ceiling(Stat(0.0, 0.0, 9, 0), BARE) is None
-    assert ceiling(Stat(1.0, 0.01, 5, 0), BARE) == 3.0
+    assert ceiling(NormStats(1.0, 0.0, 4, 0), BARE) is None
+    assert ceiling(NormStats(0.0, 0.0, 9, 0), BARE) is None
+    assert ceiling(NormStats(1.0, 0.01, 5, 0), BARE) == 3.0
     rising = watch(BARE, [0.05, 2.56, 6.32, 6.32, 6.32])[1]
     assert z_of(rising, 6.32, BARE) < BARE.threshold
     limit = ceiling(rising, BARE)

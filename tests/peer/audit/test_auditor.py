@@ -26,10 +26,18 @@ from peer.codec.codec import Codec
 from peer.events import RoundCommitted, read_events
 from peer.model.build import build
 from peer.protocol.block import WEIGHT_ONE, Block, Update
-from peer.rounds.state import Acceptor, Head
+from peer.rounds.state import Acceptor, ChainHead
 from peer.store import snapshots
-from peer.store.chain import ChainOnDisk
-from peer.store.run_directory import Base, base_path, block_path, first_head, pointer_bytes, read_base_at, read_genesis
+from peer.store.chain import ChainStore
+from peer.store.run_directory import (
+    ChainBase,
+    base_path,
+    block_path,
+    genesis_head,
+    pointer_bytes,
+    read_base_at,
+    read_genesis,
+)
 from peer.testing.child_process import HANG_S
 from peer.train.checkpoint import Checkpoints
 from peer.train.replay import restore_at
@@ -107,20 +115,20 @@ class opened:
 
     def __init__(self, made: RunOnDisk, directory: Path) -> None:
         self.executor = ThreadPoolExecutor(max_workers=1)
-        genesis = first_head(read_genesis(directory))
+        genesis = genesis_head(read_genesis(directory))
         codec = Codec(made.spec.codec.wire)
-        self.disk = ChainOnDisk(directory, genesis, made.trainer.parts, codec, self.executor, lambda call: call())
+        self.disk = ChainStore(directory, genesis, made.trainer.parts, codec, self.executor, lambda call: call())
 
-    def __enter__(self) -> ChainOnDisk:
+    def __enter__(self) -> ChainStore:
         return self.disk
 
     def __exit__(self, *_: object) -> None:
         self.executor.shutdown()
 
 
-def write_snapshot(made: RunOnDisk, directory: Path, head: Head) -> Path:
+def write_snapshot(made: RunOnDisk, directory: Path, head: ChainHead) -> Path:
     anchor = restore_at(directory, made.spec, head.anchor, head.round)
-    base = read_base_at(directory, first_head(read_genesis(directory)), head.anchor, head.round, 9)
+    base = read_base_at(directory, genesis_head(read_genesis(directory)), head.anchor, head.round, 9)
     return snapshots.write(
         directory, anchor.theta.numpy(), anchor.momentum.numpy(), run=made.spec.digest(), base=base,
         cursors=anchor.cursors, state=anchor.state_digest(),
@@ -228,7 +236,7 @@ def copied(made: RunOnDisk, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made.directory, tmp_path / "peer"))
 
 
-Forge = Callable[[Update, Head], Update]
+Forge = Callable[[Update, ChainHead], Update]
 
 
 def forge(made: RunOnDisk, directory: Path, change: Forge, electorate: tuple[str, ...] = ()) -> None:
@@ -239,33 +247,33 @@ def forge(made: RunOnDisk, directory: Path, change: Forge, electorate: tuple[str
     put(directory, block, before)
 
 
-def put(directory: Path, block: Block, before: Head) -> None:
+def put(directory: Path, block: Block, before: ChainHead) -> None:
     head = before.after(block.update)
     block_path(directory, head.round).write_bytes(block.to_bytes())
-    (directory / "HEAD").write_bytes(pointer_bytes(head, Base(head=before)))
+    (directory / "HEAD").write_bytes(pointer_bytes(head, ChainBase(head=before)))
 
 
-def weights(update: Update, head: Head) -> Update:
+def weights(update: Update, head: ChainHead) -> Update:
     first, second = update.weights[0]
     return dataclasses.replace(update, weights=((first + 2, second - 2),))
 
 
-def contributors(update: Update, head: Head) -> Update:
+def contributors(update: Update, head: ChainHead) -> Update:
     return dataclasses.replace(update, contributors=tuple(bits | 4 for bits in update.contributors))
 
 
-def penalties(update: Update, head: Head) -> Update:
+def penalties(update: Update, head: ChainHead) -> Update:
     row = (update.members[0].peer, "LATE", WEIGHT_ONE, update.round + 1, -1, "0 of 9 parts came in time")
     return dataclasses.replace(update, penalties=(row,))
 
 
-def measured(update: Update, head: Head) -> Update:
+def measured(update: Update, head: ChainHead) -> Update:
     first, *others = update.measured
     rows = (dataclasses.replace(first.rows[0], squares=(0, 0)), *first.rows[1:])
     return dataclasses.replace(update, measured=(dataclasses.replace(first, rows=rows), *others))
 
 
-def records(update: Update, head: Head) -> Update:
+def records(update: Update, head: ChainHead) -> Update:
     first, *others = update.records
     stats = (dataclasses.replace(first.stats[0], mean=2.0), *first.stats[1:])
     return dataclasses.replace(update, records=(dataclasses.replace(first, stats=stats), *others))
@@ -332,7 +340,7 @@ def test_a_takeover_counts_as_weak(made: RunOnDisk, copied: Path) -> None:
     """One peer of two went on by itself, as the run allows."""
     one = made.peers[0]
 
-    def alone(update: Update, head: Head) -> Update:
+    def alone(update: Update, head: ChainHead) -> Update:
         update = dataclasses.replace(
             update, time=head.time + TAKEOVER_S, members=update.members[:1], weight=head.weight + 1, coordinator=one,
             elect=(one,), contributors=(1,) * len(update.parts), measured=(),

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from dht.errors import MemoryFull
-from peer.autotune.cache import Basis, Fit
+from peer.autotune.cache import Tuned, TuneKey
 from peer.autotune.trial import fit
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec, load
-from peer.train.backend import InnerLoop, MicroBatch
+from peer.train.backend import MicroBatch, SingleDevice
 from peer.train.evaluation import held_out_loss
 from peer.train.out_of_memory import is_out_of_memory
 from peer.train.trainer import Trainer
@@ -77,7 +77,7 @@ def moved(spec: RunSpec, prepare: Callable[[nn.Module], object], micro: MicroBat
     model = build(spec)
     prepare(model)
     feed = Counting(spec.model.context)
-    step = InnerLoop(model, spec, feed, CPU, sgd, micro).step(0, 0)
+    step = SingleDevice(model, spec, feed, CPU, sgd, micro).step(0, 0)
     assert feed.read == 16
     return FlatParameters(model).new(), step
 
@@ -118,7 +118,7 @@ def test_the_specs_own_micro_batch_gives_the_bits_it_always_gave(spec: RunSpec) 
         def step(self, closure: Any = None) -> None:
             kept.extend(value.grad.clone() for group in self.param_groups for value in group["params"])
 
-    InnerLoop(again, spec, Counting(spec.model.context), CPU, lambda m: Keeping(m.parameters())).step(0, 0)
+    SingleDevice(again, spec, Counting(spec.model.context), CPU, lambda m: Keeping(m.parameters())).step(0, 0)
     assert all(mine.equal(theirs) for mine, theirs in zip(kept, by_hand, strict=True))
 
 
@@ -139,7 +139,7 @@ def test_a_device_without_room_for_one_keeps_the_sequences_for_later(spec: RunSp
     expected, _ = moved(spec, lambda model: None, MicroBatch(1))
     model = build(spec)
     small, feed, micro = Small(model, 0), Counting(spec.model.context), MicroBatch(8)
-    loop = InnerLoop(model, spec, feed, CPU, sgd, micro)
+    loop = SingleDevice(model, spec, feed, CPU, sgd, micro)
     for _ in range(2):
         with pytest.raises(MemoryFull, match="no room for even one sequence"):
             loop.step(0, 0)
@@ -154,7 +154,7 @@ def test_a_pause_after_memory_ran_out_counts_what_was_trained(spec: RunSpec) -> 
     model = build(spec)
     Small(model, 3)
     feed = Counting(spec.model.context)
-    loop = InnerLoop(model, spec, feed, CPU, sgd, MicroBatch(8))
+    loop = SingleDevice(model, spec, feed, CPU, sgd, MicroBatch(8))
     assert loop.step(0, 0, stop=lambda: True).tokens == 2 * spec.model.context
     assert loop.step(0, 1).tokens == 16 * spec.model.context
     assert feed.read == 18
@@ -199,7 +199,7 @@ def test_other_errors_are_not_taken_for_it(spec: RunSpec) -> None:
 
     model.register_forward_pre_hook(fail, with_kwargs=True)
     with pytest.raises(RuntimeError, match=r"^a bug$"):
-        InnerLoop(model, spec, Counting(spec.model.context), CPU).step(0, 0)
+        SingleDevice(model, spec, Counting(spec.model.context), CPU).step(0, 0)
 
 
 @pytest.mark.slow
@@ -235,8 +235,8 @@ def test_memory_that_shrank_during_a_pause_is_seen_at_resume(
     spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the driver tells it, with what this process itself holds in reserve; and back again."""
-    basis = Basis(run="ab", device="auto", name="a GPU", torch="2", homefires="0")
-    known = Fit(basis=basis, sequences=8, step_s=1.0, tokens_per_s=1.0, fixed_bytes=1000, sequence_bytes=1000)
+    basis = TuneKey(run="ab", device="auto", name="a GPU", torch="2", homefires="0")
+    known = Tuned(basis=basis, sequences=8, step_s=1.0, tokens_per_s=1.0, fixed_bytes=1000, sequence_bytes=1000)
     trainer = Trainer(spec, "me", tmp_path / "x", CPU, known)
     trainer.refit()  # a processor does not tell
     assert trainer._micro.sequences == 8
@@ -260,6 +260,6 @@ def test_cuda_memory_that_runs_out_is_survived(spec: RunSpec) -> None:
         def next(self, sequences: int) -> Tensor:
             return torch.zeros((sequences, spec.model.context + 1), dtype=torch.int64)
 
-    step = InnerLoop(build(large).to(device), large, Plenty(), device, sgd, micro).step(0, 0)
+    step = SingleDevice(build(large).to(device), large, Plenty(), device, sgd, micro).step(0, 0)
     assert step.tokens == large.inner.sequences * spec.model.context
     assert micro.sequences < large.inner.sequences

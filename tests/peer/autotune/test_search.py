@@ -11,7 +11,7 @@ import pytest
 
 from dht.errors import DiskFull, HomefiresError, MemoryFull
 from peer.autotune import trial_runner
-from peer.autotune.cache import Basis, Fit, from_json, recall, remember, room_for
+from peer.autotune.cache import Tuned, TuneKey, from_json, recall, remember, room_for
 from peer.autotune.search import Trial, find
 from peer.autotune.trial_runner import POLL_S, Unwanted, find_fit, run_python, try_out
 from peer.limits.enforcer import LOOK_S
@@ -81,8 +81,8 @@ def test_memory_is_a_straight_line() -> None:
 
 # ---- what is kept of it ----
 
-BASIS = Basis(run="ab", device="cuda:1", name="a GPU", torch="2.13", homefires="0.1")
-FIT = Fit(
+BASIS = TuneKey(run="ab", device="cuda:1", name="a GPU", torch="2.13", homefires="0.1")
+FIT = Tuned(
     basis=BASIS, sequences=8, attention="sdpa", step_s=0.5, tokens_per_s=1000.0, fixed_bytes=FIXED, sequence_bytes=EACH
 )
 
@@ -202,7 +202,7 @@ def test_a_fit_that_cannot_be_kept_is_used(spec: RunSpec, tmp_path: Path, monkey
     def full(*_: object, **__: object) -> None:
         raise DiskFull("the disk is full")
 
-    monkeypatch.setattr("peer.autotune.cache.write_whole", full)
+    monkeypatch.setattr("peer.autotune.cache.write_atomic", full)
     assert find_fit(spec, tmp_path, BASIS, Children((0, FIT.to_json(), ""))) == FIT
 
 

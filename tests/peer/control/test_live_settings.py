@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dht.errors import BadInput, BadSpec
 from peer.control import store
-from peer.control.desired_state import Wish, Wished, Wishes
-from peer.control.live_settings import Chosen
+from peer.control.desired_state import Desired, DesiredState, Intent
+from peer.control.live_settings import LiveSettings
 from peer.settings import PeerSettings, dump_settings, settings_from, settings_of
 
 ALL: dict[str, Any] = {
@@ -86,7 +86,7 @@ def test_a_key_that_is_not_known_is_refused_at_start_too(tmp_path: Path) -> None
 def test_a_refusal_names_key_value_and_range_and_changes_nothing(
     tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
-    chosen = Chosen(directory=tmp_path)
+    chosen = LiveSettings(directory=tmp_path)
     heard: list[PeerSettings] = []
     chosen.listen(heard.append)
     with pytest.raises(BadInput, match=message) as error:
@@ -97,7 +97,7 @@ def test_a_refusal_names_key_value_and_range_and_changes_nothing(
 
 def test_a_peer_that_listens_nowhere_may_do_so() -> None:
     """Others reach it through relays."""
-    chosen = Chosen()
+    chosen = LiveSettings()
     assert chosen.change({"listen": "none"}) == "listen takes effect when the peer starts again"
     assert chosen.settings.listen == ("none",)
 
@@ -110,7 +110,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 @settings(max_examples=500)
 def test_whatever_is_asked_for_is_refused_or_survives_a_restart(values: dict[str, Any]) -> None:
     """Nothing that is taken can make a file that the next start does not read."""
-    chosen = Chosen()
+    chosen = LiveSettings()
     try:
         chosen.change(values)
     except BadInput:
@@ -121,7 +121,7 @@ def test_whatever_is_asked_for_is_refused_or_survives_a_restart(values: dict[str
 
 def test_who_listens_hears_the_present_and_every_change() -> None:
     """And says what else it takes; who is forgotten hears no more."""
-    chosen, heard = Chosen(), list[float]()
+    chosen, heard = LiveSettings(), list[float]()
 
     def listen(settings: PeerSettings) -> str:
         heard.append(settings.nice)
@@ -146,9 +146,9 @@ def test_the_chain_has_at_most_half_of_the_disk_quota() -> None:
 # ---- what the owner wished last ----
 
 
-@pytest.mark.parametrize("wished", [Wished(wish) for wish in Wish] + [Wished(Wish.TRAIN, 1_794_830_000.25)])
-def test_a_wish_that_is_written_is_read(tmp_path: Path, wished: Wished) -> None:
-    assert store.read_wish(tmp_path) == Wished()
+@pytest.mark.parametrize("wished", [Desired(wish) for wish in Intent] + [Desired(Intent.TRAIN, 1_794_830_000.25)])
+def test_a_wish_that_is_written_is_read(tmp_path: Path, wished: Desired) -> None:
+    assert store.read_wish(tmp_path) == Desired()
     store.write_wish(tmp_path, wished)
     assert store.read_wish(tmp_path) == wished
     assert [path.name for path in tmp_path.iterdir()] == [store.WISH]
@@ -157,21 +157,21 @@ def test_a_wish_that_is_written_is_read(tmp_path: Path, wished: Wished) -> None:
 def test_a_snooze_keeps_its_end_and_one_that_is_over_is_none(tmp_path: Path) -> None:
     """Not so many hours more with every restart."""
     now = [1000.0]
-    Wishes(lambda: now[0], keep=partial(store.write_wish, tmp_path)).snooze(3600.0)
+    DesiredState(lambda: now[0], keep=partial(store.write_wish, tmp_path)).snooze(3600.0)
     now[0] += 600.0
-    again = Wishes(lambda: now[0], store.read_wish(tmp_path))
+    again = DesiredState(lambda: now[0], store.read_wish(tmp_path))
     assert (again.pausing, again.until) == (True, 4600.0)
     now[0] = 4600.0
-    assert not Wishes(lambda: now[0], store.read_wish(tmp_path)).pausing
+    assert not DesiredState(lambda: now[0], store.read_wish(tmp_path)).pausing
 
 
 def test_a_round_that_is_finished_is_a_pause_also_after_a_restart(tmp_path: Path) -> None:
     """Before it is given the next life finishes it."""
-    wishes = Wishes(keep=partial(store.write_wish, tmp_path))
-    wishes.wish(Wish.FINISH)
-    assert store.read_wish(tmp_path) == Wished(Wish.FINISH)
+    wishes = DesiredState(keep=partial(store.write_wish, tmp_path))
+    wishes.wish(Intent.FINISH)
+    assert store.read_wish(tmp_path) == Desired(Intent.FINISH)
     wishes.round_is_given()
-    assert store.read_wish(tmp_path) == Wished(Wish.PAUSE)
+    assert store.read_wish(tmp_path) == Desired(Intent.PAUSE)
 
 
 @pytest.mark.parametrize(

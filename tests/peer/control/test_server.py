@@ -19,8 +19,8 @@ import pytest
 
 from dht.errors import BadInput, DiskFull
 from peer.control import server
-from peer.control.desired_state import Wish, Wishes
-from peer.control.live_settings import Chosen
+from peer.control.desired_state import DesiredState, Intent
+from peer.control.live_settings import LiveSettings
 from peer.control.server import MAX_CLIENTS, MAX_LINE_BYTES, Commands, ControlServer
 from peer.control.store import read_table, read_wish, write_wish
 from peer.events import (
@@ -32,13 +32,13 @@ from peer.events import (
     SettingsChanged,
     read_events,
 )
-from peer.limits.policy import Hold, Verdict
+from peer.limits.policy import Decision, Hold
 from peer.settings import PeerSettings, settings_from
-from peer.telemetry.event_log import EventWriter
-from peer.telemetry.event_tail import Follower
-from peer.telemetry.reporter import Session
+from peer.telemetry.event_log import EventLog
+from peer.telemetry.event_tail import EventTail
+from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import BUSY, HANG_S
-from tui.sources.control_client import PeerControl
+from tui.sources.control_client import ControlClient
 
 
 class Owner:
@@ -47,10 +47,10 @@ class Owner:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         (directory / "run").mkdir(mode=0o700, exist_ok=True)
-        self.writer = EventWriter("run", "id-of-alice", directory)
-        self.session = Session(
-            lambda event: self.commands.note(self.writer.emit(event), event), chosen=Chosen(directory=directory),
-            wishes=Wishes(keep=partial(write_wish, directory)),
+        self.writer = EventLog("run", "id-of-alice", directory)
+        self.session = Reporter(
+            lambda event: self.commands.note(self.writer.emit(event), event), chosen=LiveSettings(directory=directory),
+            wishes=DesiredState(keep=partial(write_wish, directory)),
         )  # fmt: skip
         self.left = 0
         self.commands = Commands(self.session, "run", "id-of-alice", "alice", self._leave)
@@ -105,17 +105,17 @@ def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     path.parent.mkdir(mode=0o700)
     with closing(socket.socket(socket.AF_UNIX)) as stale:
         stale.bind(str(path))
-    assert PeerControl(tmp_path).request("status").error == f"no peer runs in {tmp_path}"
+    assert ControlClient(tmp_path).request("status").error == f"no peer runs in {tmp_path}"
     owner = Owner(tmp_path)
     with owner.server:
-        assert PeerControl(tmp_path).request("status").ok
+        assert ControlClient(tmp_path).request("status").ok
     owner.writer.close()
 
 
 def test_a_path_that_no_socket_can_have_is_refused_in_words(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 110)
     (deep / "run").mkdir(parents=True)
-    commands = Commands(Session(lambda event: None), "", "", "", lambda: None)
+    commands = Commands(Reporter(lambda event: None), "", "", "", lambda: None)
     with pytest.raises(BadInput, match="at most 107"):
         ControlServer(deep, commands)
 
@@ -146,11 +146,11 @@ def test_status_tells_what_the_peer_reports(owner: Owner) -> None:
 @pytest.mark.outside
 def test_commands_are_wishes_and_leaving_is_asked_for_once(owner: Owner) -> None:
     """Whatever the peer does just then; a second signal would end it at once."""
-    for cmd, wish in [("pause", Wish.PAUSE), ("resume", Wish.TRAIN), ("finish", Wish.FINISH)]:
+    for cmd, wish in [("pause", Intent.PAUSE), ("resume", Intent.TRAIN), ("finish", Intent.FINISH)]:
         (answer,) = owner.ask(request(cmd))
         assert answer["ok"]
         assert owner.session.wishes.now is wish
-        assert (answer["paused"], answer["finishing"]) == (wish is Wish.PAUSE, wish is Wish.FINISH)
+        assert (answer["paused"], answer["finishing"]) == (wish is Intent.PAUSE, wish is Intent.FINISH)
     assert all(answer["ok"] for answer in owner.ask(request("leave"), request("leave")))
     assert owner.left == 1
 
@@ -175,7 +175,7 @@ def test_what_is_wished_is_kept_for_the_next_life(owner: Owner) -> None:
     """The same wish, and the same end; private, since it is the owner's."""
     for cmd, fields in [("pause", {}), ("finish", {}), ("snooze", {"minutes": 60}), ("resume", {})]:
         (answer,) = owner.ask(request(cmd, **fields))
-        again = Wishes(wished=read_wish(owner.directory))
+        again = DesiredState(wished=read_wish(owner.directory))
         assert (again.now, again.until) == (owner.session.wishes.now, answer["until"])
         assert again.holds == owner.session.wishes.holds
     assert stat.S_IMODE((owner.directory / "wish.json").stat().st_mode) == 0o600
@@ -186,7 +186,7 @@ def test_a_wish_without_room_is_obeyed_and_said_to_last_one_life(owner: Owner, m
     def fail(*_: object, **__: object) -> None:
         raise DiskFull("the disk that holds DIR is full")
 
-    monkeypatch.setattr("peer.control.store.write_whole", fail)
+    monkeypatch.setattr("peer.control.store.write_atomic", fail)
     (answer,) = owner.ask(request("pause"))
     assert answer["paused"]
     assert answer["note"] == "the disk that holds DIR is full; it holds, but will be forgotten when the peer ends"
@@ -220,7 +220,7 @@ def test_settings_that_find_no_room_are_refused(owner: Owner, monkeypatch: pytes
     def fail(*_: object, **__: object) -> None:
         raise DiskFull("the disk that holds DIR is full")
 
-    monkeypatch.setattr("peer.control.store.write_whole", fail)
+    monkeypatch.setattr("peer.control.store.write_atomic", fail)
     (answer,) = owner.ask(request("set", values={"idle_min": 10}))
     assert (answer["ok"], answer["error"]) == (False, "the disk that holds DIR is full")
     assert owner.session.chosen.settings.idle_min == 0
@@ -235,7 +235,7 @@ def test_a_command_that_fails_leaves_the_others_answered(
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("peer.control.store.write_whole", fail)
+    monkeypatch.setattr("peer.control.store.write_atomic", fail)
     bad, good = owner.ask(request("set", values={"idle_min": 10}), request("status"))
     assert (bad["ok"], good["ok"]) == (False, True)
     assert "Read-only file system" in bad["error"]
@@ -244,10 +244,10 @@ def test_a_command_that_fails_leaves_the_others_answered(
 
 @pytest.mark.outside
 def test_events_that_cannot_be_read_end_that_connection_alone(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(follower: Follower) -> bytes:
+    def fail(follower: EventTail) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(Follower, "read", fail)
+    monkeypatch.setattr(EventTail, "read", fail)
     with closing(owner.connect()) as connection:
         connection.sendall(request("events") + b"\n")
         reader = connection.makefile("rb")
@@ -261,11 +261,11 @@ def test_events_that_cannot_be_read_end_that_connection_alone(owner: Owner, monk
 def test_what_slows_it_down_is_told_beside_what_holds_it(owner: Owner) -> None:
     """Both are reasons that its owner asks for."""
     slowing = Hold("TEMPERATURE", "it rests between micro-batches")
-    owner.session.wishes.judge(Verdict(slowing=(slowing,), duty=0.625))
+    owner.session.wishes.judge(Decision(slowing=(slowing,), duty=0.625))
     (answer,) = owner.ask(request("status"))
     assert (answer["paused"], answer["duty"], answer["until"]) == (False, 0.625, None)
     assert [hold["code"] for hold in answer["holds"]] == ["TEMPERATURE"]
-    owner.session.wishes.judge(Verdict(holds=(Hold("TEMPERATURE", "too hot"),), slowing=(slowing,), duty=0.05))
+    owner.session.wishes.judge(Decision(holds=(Hold("TEMPERATURE", "too hot"),), slowing=(slowing,), duty=0.05))
     (answer,) = owner.ask(request("status"))
     assert [hold["why"] for hold in answer["holds"]] == ["too hot"]
 
@@ -398,7 +398,7 @@ def test_a_reader_that_does_not_read_is_dropped_and_holds_nobody_up(
         _until(lambda: bool(owner.server._clients and owner.server._clients[0].waiting))
         most = max(len(client.waiting) for client in owner.server._clients)
         assert most <= server.BACKLOG_BYTES + (300 << 10)
-        assert PeerControl(owner.directory).request("status").ok
+        assert ControlClient(owner.directory).request("status").ok
         monkeypatch.setattr(server, "SLOW_S", 0.3)
         _until(lambda: not owner.server._clients)
 
@@ -406,9 +406,9 @@ def test_a_reader_that_does_not_read_is_dropped_and_holds_nobody_up(
 @pytest.mark.outside
 def test_the_client_says_what_is_wrong(owner: Owner, tmp_path: Path) -> None:
     """A reply that is not ok, never an exception: the dashboard shows it."""
-    client = PeerControl(tmp_path)
+    client = ControlClient(tmp_path)
     assert client.request("pause").fields["paused"]
     assert "no such command" in client.request("explode").error
     assert client.request("status", id=3).ok
-    nowhere = PeerControl(tmp_path / "nowhere").request("status")
+    nowhere = ControlClient(tmp_path / "nowhere").request("status")
     assert (nowhere.ok, nowhere.error) == (False, f"no peer runs in {tmp_path / 'nowhere'}")

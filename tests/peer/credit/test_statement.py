@@ -19,15 +19,15 @@ from peer.codec.codec import Codec
 from peer.credit import statement as crediting
 from peer.credit.statement import credit
 from peer.credit.tally import Tally, read_tally, total
-from peer.events import Line, PeerStarted, ReportReceived, format_line
+from peer.events import EventLine, PeerStarted, ReportReceived, format_line
 from peer.protocol.block import WEIGHT_ONE
-from peer.rounds.state import Head, Step
-from peer.store.chain import ChainOnDisk, adopt
-from peer.store.run_directory import Base, block_path, first_head, pointer_bytes, read_genesis
-from peer.watch.verified_chain import told
+from peer.rounds.state import ChainEntry, ChainHead
+from peer.store.chain import ChainStore, start_chain_at
+from peer.store.run_directory import ChainBase, block_path, genesis_head, pointer_bytes, read_genesis
+from peer.watch.verified_chain import commit_events
 from tests.peer.export.run_on_disk import RunOnDisk, certify, make_run, small_spec, write_corpus
-from tui.swarm.reducer import fold_all
-from tui.swarm.snapshot import Swarm
+from tui.swarm.reducer import apply_all
+from tui.swarm.snapshot import SwarmState
 
 ROUNDS = 6
 SNAPSHOTS = (2, 4)
@@ -41,10 +41,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> RunOnDisk:
 
 
 @contextmanager
-def opened(made: RunOnDisk, directory: Path, **limits: int) -> Iterator[ChainOnDisk]:
+def opened(made: RunOnDisk, directory: Path, **limits: int) -> Iterator[ChainStore]:
     with ThreadPoolExecutor(max_workers=1) as executor:
-        yield ChainOnDisk(
-            directory, first_head(read_genesis(directory)), made.trainer.parts, Codec(made.spec.codec.wire), executor,
+        yield ChainStore(
+            directory, genesis_head(read_genesis(directory)), made.trainer.parts, Codec(made.spec.codec.wire), executor,
             lambda call: call(), tokens_cap=made.spec.tokens_cap, **limits,
         )  # fmt: skip
 
@@ -93,17 +93,25 @@ def test_the_tally_of_dropped_blocks_is_what_they_would_count(made: RunOnDisk, p
 def test_home_shows_what_the_chain_says(made: RunOnDisk) -> None:
     """The figures that the screens fold from the event lines, and those of the certificates."""
     with opened(made, made.directory) as disk:
-        steps = [Step(before, block) for before, block in zip(disk.heads, disk.blocks, strict=False)]
+        steps = [ChainEntry(before, block) for before, block in zip(disk.heads, disk.blocks, strict=False)]
     me = made.peers[0]
     events = [
-        event for step in steps for event in told(step, made.trainer.parts, lambda anchor: b"", 1, made.spec.tokens_cap)
+        event
+        for step in steps
+        for event in commit_events(step, made.trainer.parts, lambda anchor: b"", 1, made.spec.tokens_cap)
     ]
-    swarm = fold_all(Swarm(), (Line(seq=n, t=n, run="r", peer=me, event=event) for n, event in enumerate(events)))
+    swarm = apply_all(
+        SwarmState(), (EventLine(seq=n, t=n, run="r", peer=me, event=event) for n, event in enumerate(events))
+    )
     for peer, found in credit(made.directory).tally.credits.items():
         shown = swarm.peers[peer]
         assert (shown.tokens, shown.accepted, shown.late, shown.rejected, shown.missed) == (
-            found.tokens, found.accepted, found.late + found.idle, found.rejected, found.missed,
-        )  # fmt: skip
+            found.tokens,
+            found.accepted,
+            found.late + found.idle,
+            found.rejected,
+            found.missed,
+        )
         assert found.tokens > 0
 
 
@@ -111,7 +119,7 @@ def test_a_chain_that_begins_at_a_snapshot_says_since_when(made: RunOnDisk, tmp_
     for name in ("genesis", "spec.toml"):
         shutil.copy(made.directory / name, tmp_path)
     with opened(made, made.directory) as whole:
-        adopt(tmp_path, Base.after(whole.updates_up_to(whole.heads[3].anchor)))
+        start_chain_at(tmp_path, ChainBase.after(whole.updates_up_to(whole.heads[3].anchor)))
         with opened(made, tmp_path) as disk:
             for block in whole.blocks[3:]:
                 disk.commit(block, disk.head.after(block.update), frozenset())
@@ -135,7 +143,7 @@ def test_nobody_awards_himself_anything(made: RunOnDisk, tmp_path: Path) -> None
     for forged, sign in ((by_tokens, False), (by_weight, True)):
         block = certify(forged, before, made.identities, made.spec.digest(), sign_pledges=sign)
         path.write_bytes(block.to_bytes())
-        (directory / "HEAD").write_bytes(pointer_bytes(before.after(block.update), Base(head=before)))
+        (directory / "HEAD").write_bytes(pointer_bytes(before.after(block.update), ChainBase(head=before)))
         with pytest.raises(BadLink, match=f"round {ROUNDS}"):
             credit(directory)
 
@@ -153,8 +161,8 @@ def test_a_peer_has_the_name_that_it_signed(made: RunOnDisk, tmp_path: Path) -> 
     directory = Path(shutil.copytree(made.directory, tmp_path / "peer"))
     me, other = made.peers
     said = [ReportReceived(about=other, round=1, ready=False, tokens=0, steps=0, name=name) for name in ("old", "bob")]
-    lines = [Line(seq=n, t=n, run="r", peer=me, event=event) for n, event in enumerate(said)]
-    lines.append(Line(seq=9, t=9.0, run="r", peer=me, event=PeerStarted(name="alice", version="0")))
+    lines = [EventLine(seq=n, t=n, run="r", peer=me, event=event) for n, event in enumerate(said)]
+    lines.append(EventLine(seq=9, t=9.0, run="r", peer=me, event=PeerStarted(name="alice", version="0")))
     with (directory / "events.jsonl").open("a") as file:
         file.writelines(f"{format_line(line)}\n" for line in lines)
     table = credit(directory).page().splitlines()
@@ -185,7 +193,7 @@ def test_a_peer_at_work_is_read_again(pruned: Path, tmp_path: Path, monkeypatch:
     path.unlink()
     (directory / "HEAD").write_bytes(pointer.replace(f"{ROUNDS} ".encode(), f"{ROUNDS + 1} ".encode()))
 
-    def commit_meanwhile(directory: Path, base: Head) -> Tally:
+    def commit_meanwhile(directory: Path, base: ChainHead) -> Tally:
         path.write_bytes(whole)
         (directory / "HEAD").write_bytes(pointer)
         return read_tally(directory, base)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.data.data_shards import SHARDS, is_held_out, owner, shard_of, shards_of
+from peer.data.data_shards import DATA_SHARDS, data_owner, is_held_out, shard_of, shards_of
 
 peers = st.sets(st.text(min_size=1, max_size=8), min_size=1, max_size=12)
 
@@ -16,14 +16,14 @@ peers = st.sets(st.text(min_size=1, max_size=8), min_size=1, max_size=12)
 def test_every_shard_has_exactly_one_reader(group: set[str]) -> None:
     """The peers' shards are disjoint and together they are all shards."""
     owned = [shard for peer in group for shard in shards_of(peer, group)]
-    assert sorted(owned) == list(range(SHARDS))
+    assert sorted(owned) == list(range(DATA_SHARDS))
 
 
 @given(peers)
 def test_the_order_of_peers_does_not_matter(group: set[str]) -> None:
     """Rendezvous hashing looks at names alone."""
-    for shard in range(0, SHARDS, 16):
-        assert owner(shard, sorted(group)) == owner(shard, sorted(group, reverse=True))
+    for shard in range(0, DATA_SHARDS, 16):
+        assert data_owner(shard, sorted(group)) == data_owner(shard, sorted(group, reverse=True))
 
 
 @given(peers)
@@ -31,10 +31,10 @@ def test_only_the_shards_of_a_leaver_move(group: set[str]) -> None:
     """A shard of a peer that stays has the same reader before and after another one leaves."""
     leaver = min(group)
     stay = group - {leaver}
-    for shard in range(SHARDS) if stay else ():
-        before = owner(shard, group)
+    for shard in range(DATA_SHARDS) if stay else ():
+        before = data_owner(shard, group)
         if before != leaver:
-            assert owner(shard, stay) == before
+            assert data_owner(shard, stay) == before
 
 
 def test_assignment_is_the_same_on_every_machine() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dht.errors import BadSpec
 from peer import spec as specs
-from peer.data.data_shards import SHARDS
+from peer.data.data_shards import DATA_SHARDS
 from peer.data.hub import HubSource
 from peer.data.open_source import held_out, open_source
 from peer.spec import RunSpec
@@ -76,7 +76,7 @@ def test_held_out_documents_are_not_in_the_shards(spec: RunSpec) -> None:
     assert tokens_BT.shape == (16, CONTEXT + 1)
     text = "".join(chr(token) if token < 256 else "\n" for token in tokens_BT[:, 1:].flatten().tolist())
     whole = {line for line in text.split("\n")[1:-1] if line.endswith("the set") and line.startswith("document")}
-    read = {line for shard in range(SHARDS) for line in text_of(source, shard, 60).split("\n")}
+    read = {line for shard in range(DATA_SHARDS) for line in text_of(source, shard, 60).split("\n")}
     assert whole
     assert not whole & read
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from peer import spec as specs
-from peer.data.data_shards import SHARDS, shards_of
-from peer.data.sampler import Batches
+from peer.data.data_shards import DATA_SHARDS, shards_of
+from peer.data.sampler import ShardSampler
 from peer.spec import RunSpec
 
 
@@ -34,19 +34,19 @@ def spec() -> RunSpec:
 
 
 def even_source() -> NumberedSource:
-    return NumberedSource(dict.fromkeys(range(SHARDS), 10))
+    return NumberedSource(dict.fromkeys(range(DATA_SHARDS), 10))
 
 
 def test_a_batch_has_context_and_one_token(spec: RunSpec) -> None:
     """Tokens are (sequences, context + 1), int64."""
-    tokens_BT = Batches(even_source(), spec, "a", ["a"], {}).next(5)
+    tokens_BT = ShardSampler(even_source(), spec, "a", ["a"], {}).next(5)
     assert tokens_BT.shape == (5, 3)
     assert str(tokens_BT.dtype) == "torch.int64"
 
 
 def test_ranges_say_exactly_what_was_read(spec: RunSpec) -> None:
     """The windows in the batches are the windows in the ranges."""
-    batches = Batches(even_source(), spec, "a", ["a", "b"], {3: 7})
+    batches = ShardSampler(even_source(), spec, "a", ["a", "b"], {3: 7})
     batches.next(11)
     batches.mark()
     read = {(int(row[0]), int(row[1])) for row in batches.next(200)}
@@ -56,33 +56,33 @@ def test_ranges_say_exactly_what_was_read(spec: RunSpec) -> None:
 
 def test_reading_starts_at_the_cursors(spec: RunSpec) -> None:
     """The first window of a shard is the one its cursor points to."""
-    batches = Batches(even_source(), spec, "a", ["a"], {shard: shard * 2 for shard in range(SHARDS)})
-    batches.next(SHARDS)
-    assert batches.ranges() == tuple((shard, 2 * shard, 2 * shard + 1) for shard in range(SHARDS))
+    batches = ShardSampler(even_source(), spec, "a", ["a"], {shard: shard * 2 for shard in range(DATA_SHARDS)})
+    batches.next(DATA_SHARDS)
+    assert batches.ranges() == tuple((shard, 2 * shard, 2 * shard + 1) for shard in range(DATA_SHARDS))
 
 
 def test_two_peers_never_read_the_same(spec: RunSpec) -> None:
     """Shards of different peers are disjoint."""
-    shards = [set(Batches(even_source(), spec, peer, ["a", "b", "c"], {}).shards) for peer in "abc"]
-    assert sum(map(len, shards)) == len(set.union(*shards)) == SHARDS
+    shards = [set(ShardSampler(even_source(), spec, peer, ["a", "b", "c"], {}).shards) for peer in "abc"]
+    assert sum(map(len, shards)) == len(set.union(*shards)) == DATA_SHARDS
 
 
 def test_shards_are_read_in_proportion_to_their_size(spec: RunSpec) -> None:
     """After one pass worth of windows each shard was read once over, give or take a window."""
-    sizes = {shard: 1 + 3 * shard for shard in range(SHARDS)}
-    batches = Batches(NumberedSource(sizes), spec, "a", ["a"], {})
+    sizes = {shard: 1 + 3 * shard for shard in range(DATA_SHARDS)}
+    batches = ShardSampler(NumberedSource(sizes), spec, "a", ["a"], {})
     read = Counter(int(row[0]) for row in batches.next(sum(sizes.values())))
     assert all(abs(read[shard] - size) <= 1 for shard, size in sizes.items())
 
 
 def test_a_kept_shard_goes_on_and_a_new_one_starts_at_its_cursor(spec: RunSpec) -> None:
     """When a peer leaves, the others keep their place, even ahead of the committed cursors."""
-    batches = Batches(even_source(), spec, "a", ["a", "b"], {})
+    batches = ShardSampler(even_source(), spec, "a", ["a", "b"], {})
     kept = set(batches.shards)
     batches.next(4 * len(kept))
     batches.mark()
-    batches.reassign(["a"], dict.fromkeys(range(SHARDS), 2))
-    batches.next(SHARDS * 4)
+    batches.reassign(["a"], dict.fromkeys(range(DATA_SHARDS), 2))
+    batches.next(DATA_SHARDS * 4)
     starts = {shard: start for shard, start, _ in batches.ranges()}
     assert {shard: starts[shard] for shard in kept} == dict.fromkeys(kept, 4)
     assert {starts[shard] for shard in set(starts) - kept} == {2}
@@ -90,10 +90,10 @@ def test_a_kept_shard_goes_on_and_a_new_one_starts_at_its_cursor(spec: RunSpec) 
 
 def test_a_shard_that_the_run_is_ahead_of_jumps(spec: RunSpec) -> None:
     """Nobody reads again what the run has already committed."""
-    batches = Batches(even_source(), spec, "a", ["a"], {})
-    batches.next(SHARDS)
-    batches.reassign(["a"], dict.fromkeys(range(SHARDS), 5))
-    batches.next(SHARDS)
+    batches = ShardSampler(even_source(), spec, "a", ["a"], {})
+    batches.next(DATA_SHARDS)
+    batches.reassign(["a"], dict.fromkeys(range(DATA_SHARDS), 5))
+    batches.next(DATA_SHARDS)
     assert (0, 0, 1) in batches.ranges()
     assert (0, 5, 6) in batches.ranges()
 
@@ -102,10 +102,10 @@ def test_a_peer_without_shards_reads_all(spec: RunSpec) -> None:
     """In a group so large that nothing falls to it, a peer still has data."""
     crowd = [f"peer{number}" for number in range(400)]
     idle = next(peer for peer in crowd if not shards_of(peer, crowd))
-    assert len(Batches(even_source(), spec, idle, crowd, {}).shards) == SHARDS
+    assert len(ShardSampler(even_source(), spec, idle, crowd, {}).shards) == DATA_SHARDS
 
 
 def test_the_same_peer_reads_the_same_again(spec: RunSpec) -> None:
     """Nothing about the order is drawn at random."""
-    first, second = (Batches(even_source(), spec, "a", group, {}).next(500) for group in (["a", "b"], ["b", "a"]))
+    first, second = (ShardSampler(even_source(), spec, "a", group, {}).next(500) for group in (["a", "b"], ["b", "a"]))
     assert first.equal(second)

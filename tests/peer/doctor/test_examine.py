@@ -10,29 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from dht.directory_lock import hold_directory
+from dht.directory_lock import lock_directory
 from dht.identity import Identity
 from dht.invite import issue
 from dht.node import NetworkConfig, open_node
 from dht.reach.addresses import LOOPBACK
 from dht.reach.bandwidth_probe import serve_probes
-from peer.autotune.cache import Basis, Fit
+from peer.autotune.cache import Tuned, TuneKey
 from peer.control.server import Commands, ControlServer
 from peer.doctor import examine as examining
 from peer.doctor.check import Check, Status, passed
-from peer.doctor.credentials import Joined, check_folder
-from peer.doctor.examine import Asked, examine
+from peer.doctor.credentials import JoinedRun, check_folder
+from peer.doctor.examine import Request, examine
 from peer.doctor.network import check_bootstrap
-from peer.doctor.software import Device, Ended, check_device, check_fit, check_libraries, check_training
-from peer.events import InnerProgressed, Line, format_line
+from peer.doctor.software import ChildResult, Device, check_device, check_fit, check_libraries, check_training
+from peer.events import EventLine, InnerProgressed, format_line
 from peer.settings import PeerSettings
 from peer.spec import dump, load
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 
 pytestmark = pytest.mark.swarm
 
-BASIS = Basis(run="ab", device="cpu", name="cpu", torch="2", homefires="0")
-FIT = Fit(basis=BASIS, sequences=8, step_s=0.5, tokens_per_s=4096.0)
+BASIS = TuneKey(run="ab", device="cpu", name="cpu", torch="2", homefires="0")
+FIT = Tuned(basis=BASIS, sequences=8, step_s=0.5, tokens_per_s=4096.0)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
     async def device(wanted: str) -> tuple[Check, Device]:
         return passed("device", "cpu computes"), Device(device="cpu", name="x86_64")
 
-    async def fit(*about: object) -> tuple[Check, Fit]:
+    async def fit(*about: object) -> tuple[Check, Tuned]:
         return passed("fit", "8 of 8"), FIT
 
     async def libraries() -> Check:
@@ -67,7 +67,7 @@ async def test_a_machine_in_order_hears_what_taking_part_would_be_like(tmp_path:
         serve_probes(node)
         invite = issue(organiser, run="micro", spec_hash=spec.digest(), addrs=await node.addresses())
         settings = PeerSettings(device="cpu", listen=LOOPBACK, upload_mbps=20, download_mbps=100, chain_mb=1)
-        verdict = await examine(Asked(invite=invite, directory=tmp_path / "peer", settings=settings), told.append)
+        verdict = await examine(Request(invite=invite, directory=tmp_path / "peer", settings=settings), told.append)
     names = [check.name for check in told]
     assert len(names) == len(set(names))
     assert set(names) == {
@@ -95,15 +95,15 @@ async def test_a_peer_that_runs_is_examined_by_its_folder_alone(tmp_path: Path) 
         run=spec.digest(), identity_path=tmp_path / "identity.key", socket_folder=tmp_path / "run", listen=LOOPBACK
     )
     told: list[Check] = []
-    with hold_directory(directory), socket.create_server(("127.0.0.1", 0)) as taken:
+    with lock_directory(directory), socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         (directory / "spec.toml").write_text(dump(spec))
         progress = InnerProgressed(
             round=1, step=1, steps=9, loss=2.0, tokens=1, tokens_per_s=4096.0, learning_rate=1e-3
         )
-        line = Line(seq=0, t=1.0, run="micro", peer="me", event=progress)
+        line = EventLine(seq=0, t=1.0, run="micro", peer="me", event=progress)
         (directory / "events.jsonl").write_text(f"{format_line(line)}\n")
-        commands = Commands(Session(lambda event: None), "micro", "me", "al", lambda: None)
+        commands = Commands(Reporter(lambda event: None), "micro", "me", "al", lambda: None)
         async with open_node(config) as node:
             node.serve("time", lambda: struct.pack(">d", time.time()))
             serve_probes(node)
@@ -111,7 +111,7 @@ async def test_a_peer_that_runs_is_examined_by_its_folder_alone(tmp_path: Path) 
             (directory / "invite").write_text(issue(organiser, run="micro", spec_hash=spec.digest(), addrs=addrs))
             settings = PeerSettings(listen=(f"/ip4/127.0.0.1/tcp/{port}",), chain_mb=1)
             with ControlServer(directory, commands):
-                verdict = await examine(Asked(directory=directory, settings=settings), told.append)
+                verdict = await examine(Request(directory=directory, settings=settings), told.append)
     found = {check.name: check for check in told}
     assert {name for name, check in found.items() if check.status is Status.FAIL} == set()
     for name in ("run", "identity", "daemon", "bootstrap", "clock", "line", "memory", "disk", "fit"):
@@ -128,7 +128,7 @@ async def test_a_folder_that_knows_no_run_says_so(tmp_path: Path) -> None:
     assert str(tmp_path / "spec.toml") in check.found
     (tmp_path / "spec.toml").write_text(dump(load("micro")))
     check, joined = check_folder(tmp_path)
-    assert (check.status, joined) == (Status.PASS, Joined(spec_hash=load("micro").digest(), addrs=()))
+    assert (check.status, joined) == (Status.PASS, JoinedRun(spec_hash=load("micro").digest(), addrs=()))
     assert check_bootstrap([]).status is Status.UNKNOWN
     check, step_s = check_training(load("micro"), tmp_path)
     assert (check.status, step_s) == (Status.UNKNOWN, None)
@@ -139,32 +139,32 @@ async def test_what_a_child_tells_is_read() -> None:
     row = {"device": "cuda:1", "name": "NVIDIA X", "uuid": "GPU-1", "free_bytes": 20 << 30, "total_bytes": 24 << 30}
     other = {**row, "device": "cuda:0", "name": "NVIDIA Y"}
 
-    async def kernel(*words: str, timeout_s: float = 0.0) -> Ended:
+    async def kernel(*words: str, timeout_s: float = 0.0) -> ChildResult:
         assert words == ("-m", "peer.doctor.kernel", "cuda:1")
         told = {**row, "kernel_s": 0.001, "torch": "2.13", "devices": [row, other]}
-        return Ended(exit_code=0, out=f"a library is loading\n{json.dumps(told)}\n", err="")
+        return ChildResult(exit_code=0, out=f"a library is loading\n{json.dumps(told)}\n", err="")
 
     check, device = await check_device("cuda:1", kernel)
     assert check.status is Status.PASS
     assert "cuda:1 computes (NVIDIA X, 24 GiB, torch 2.13); also here: cuda:0 (NVIDIA Y, 24 GiB)" in check.found
     assert device == Device(device="cuda:1", name="NVIDIA X", uuid="GPU-1", free_bytes=20 << 30)
 
-    async def dry(*words: str, timeout_s: float = 0.0) -> Ended:
-        return Ended(exit_code=0, out=f"warming up\n{FIT.to_json()}\n", err="")
+    async def dry(*words: str, timeout_s: float = 0.0) -> ChildResult:
+        return ChildResult(exit_code=0, out=f"warming up\n{FIT.to_json()}\n", err="")
 
     check, fit = await check_fit(load("micro"), "cpu", dry)
     assert fit == FIT
     assert check.figures["tokens_per_s"] == 4096.0
 
-    async def imported(*words: str, timeout_s: float = 0.0) -> Ended:
-        return Ended(exit_code=0, out="a library says hello\n1.1.12 6.33.0\n", err="")
+    async def imported(*words: str, timeout_s: float = 0.0) -> ChildResult:
+        return ChildResult(exit_code=0, out="a library says hello\n1.1.12 6.33.0\n", err="")
 
     assert (await check_libraries(imported)).found == "hivemind 1.1.12 and protobuf 6.33.0 go together"
 
-    async def killed(*words: str, timeout_s: float = 0.0) -> Ended:
-        return Ended(exit_code=-9, out="", err="")
+    async def killed(*words: str, timeout_s: float = 0.0) -> ChildResult:
+        return ChildResult(exit_code=-9, out="", err="")
 
-    async def killed_at_first(*words: str, timeout_s: float = 0.0) -> Ended:
+    async def killed_at_first(*words: str, timeout_s: float = 0.0) -> ChildResult:
         tried.append(int(words[-1]))
         return await (dry if len(tried) > 1 else killed)(*words)
 
@@ -173,8 +173,8 @@ async def test_what_a_child_tells_is_read() -> None:
     assert fit == FIT, "as a join would: half as much may have room"
     assert tried == [spec.inner.sequences * spec.inner.accumulation, (spec.inner.sequences + 1) // 2]
 
-    async def slow(*words: str, timeout_s: float = 0.0) -> Ended:
-        return Ended(exit_code=-9, out="", err=f"it did not end within {timeout_s:.0f} s", timed_out=True)
+    async def slow(*words: str, timeout_s: float = 0.0) -> ChildResult:
+        return ChildResult(exit_code=-9, out="", err=f"it did not end within {timeout_s:.0f} s", timed_out=True)
 
     check, fit = await check_fit(spec, "cpu", slow)
     assert (check.status, fit) == (Status.UNKNOWN, None), "a join takes its time"

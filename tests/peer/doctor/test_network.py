@@ -17,17 +17,17 @@ from dht.invite import issue, parse
 from dht.node import NetworkConfig, open_node
 from dht.reach.addresses import LOOPBACK
 from dht.reach.bandwidth_probe import serve_probes
-from dht.reach.dial_back import Knocked, greets, serve_knocks
+from dht.reach.dial_back import DialBack, serve_dial_back, speaks_libp2p
 from peer.doctor.check import Check, Status
 from peer.doctor.network import Dialled, check_bootstrap, check_reach, examine_network
-from peer.link.announcements import Notices
-from peer.protocol.messages import HeadSent
+from peer.link.announcements import Announcer
+from peer.protocol.messages import Heartbeat
 from peer.spec import dump, load
 from peer.watch.preview import facts, fetch
 
 pytestmark = pytest.mark.swarm
 
-HEAD_SENT = HeadSent(b"", -1, 0, b"s" * 32, True, 0, 0, False)
+HEAD_SENT = Heartbeat(b"", -1, 0, b"s" * 32, True, 0, 0, False)
 """Of a peer that waits for the run to begin."""
 
 
@@ -46,11 +46,11 @@ async def test_a_run_that_is_there_is_examined_and_introduced(tmp_path: Path, cl
 
         async def knock(host: str, port: int) -> bool:
             knocked_at.append(host)
-            return await greets(host, port)
+            return await speaks_libp2p(host, port)
 
-        serve_knocks(node, knock)
+        serve_dial_back(node, knock)
         other = Identity.generate()
-        await Notices(node.board, other, spec.digest(), "peer").publish(HEAD_SENT)
+        await Announcer(node.board, other, spec.digest(), "peer").publish(HEAD_SENT)
         silent = f"/ip4/127.0.0.1/tcp/{closed_port}/p2p/{organiser.peer_id}"
         addresses = (*await node.addresses(), silent)
         invite = parse(issue(organiser, run="micro", spec_hash=spec.digest(), addrs=addresses), time.time())
@@ -129,7 +129,7 @@ def test_who_was_not_dialled_is_not_said_to_be_reached(addresses: list[str], sta
 )
 def test_who_tried_from_outside_knows(knocked: list[tuple[str, bool]], status: Status, words: str) -> None:
     """One who got through is enough: another may stand behind a firewall of its own."""
-    found = [Knocked(host=host, port=4001, answered=answered) for host, answered in knocked]
+    found = [DialBack(host=host, port=4001, answered=answered) for host, answered in knocked]
     check = check_reach(["/ip4/192.168.1.7/tcp/4001"], found)
     assert check.status is status
     assert words in check.found

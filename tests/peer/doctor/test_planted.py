@@ -17,29 +17,29 @@ from pathlib import Path
 
 import pytest
 
-from dht.directory_lock import hold_directory
+from dht.directory_lock import lock_directory
 from dht.errors import BadInput, BadInvite, ClockOff, DirectoryBusy, DiskFull, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import issue, parse
 from dht.reach.addresses import LOOPBACK
-from dht.reach.bandwidth_probe import LineSpeed
+from dht.reach.bandwidth_probe import Bandwidth
 from peer.control.server import Commands, ControlServer
 from peer.doctor.check import Check, Status
 from peer.doctor.clock_check import MOST_SKEW_S, check_clock, measure_skew_s
 from peer.doctor.credentials import check_identity, check_invite
 from peer.doctor.host import check_device_memory, check_disk, check_memory, check_shared_memory, free_disk_bytes
-from peer.doctor.needs import Needs, needs_of
+from peer.doctor.needs import RunNeeds, needs_of
 from peer.doctor.network import check_line, examine_network
-from peer.doctor.software import Ended, check_device, check_libraries
+from peer.doctor.software import ChildResult, check_device, check_libraries
 from peer.spec import load
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
 
 GIB = 1 << 30
 
 
 @pytest.fixture
-def needs() -> Needs:
+def needs() -> RunNeeds:
     return needs_of(load("gpt2-small"), chain_bytes=2**30)
 
 
@@ -126,9 +126,9 @@ def test_an_invite_that_expired() -> None:
 async def test_a_device_that_executes_no_kernel() -> None:
     """As torch says it of a GPU for which it was not built."""
 
-    async def start(*words: str, timeout_s: float = 0.0) -> Ended:
+    async def start(*words: str, timeout_s: float = 0.0) -> ChildResult:
         said = "CUDA error: no kernel image is available for execution on the device"
-        return Ended(exit_code=1, out="", err=f"a warning\nhomefires: {said}\n")
+        return ChildResult(exit_code=1, out="", err=f"a warning\nhomefires: {said}\n")
 
     check, device = await check_device("cuda", start)
     assert device is None
@@ -143,7 +143,7 @@ async def test_a_device_that_is_not_there_is_found_by_the_real_probe() -> None:
 
 
 # 6
-def test_too_little_memory(needs: Needs) -> None:
+def test_too_little_memory(needs: RunNeeds) -> None:
     """On a CPU the model is in main memory too; a small GPU is found as well."""
     assert_fails(check_memory(needs, GIB, on_cpu=True), BadInput, "1 GiB of memory free", "smaller model")
     assert_fails(check_device_memory(needs, GIB // 4, "a GPU"), BadInput, "256 MiB of a GPU free", "--device")
@@ -172,11 +172,11 @@ def test_a_low_limit_of_open_files() -> None:
 @pytest.mark.outside
 def test_an_identity_that_is_in_use(tmp_path: Path) -> None:
     """By a process that holds the lock of the folder, as a peer does."""
-    with hold_directory(tmp_path):
+    with lock_directory(tmp_path):
         assert_fails(
             check_identity(tmp_path), DirectoryBusy, f"in use by process {os.getpid()}", f"end process {os.getpid()}"
         )
-        with ControlServer(tmp_path, Commands(Session(lambda event: None), "run", "me", "al", lambda: None)):
+        with ControlServer(tmp_path, Commands(Reporter(lambda event: None), "run", "me", "al", lambda: None)):
             mine = check_identity(tmp_path)
     assert (mine.status, mine.found) == (
         Status.PASS, f"the key in {tmp_path} is in use by its own peer, process {os.getpid()}"
@@ -186,7 +186,7 @@ def test_an_identity_that_is_in_use(tmp_path: Path) -> None:
 
 
 # 9
-def test_a_disk_without_room(needs: Needs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room(needs: RunNeeds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As statvfs tells it; of a folder that is still to be made, the one above it counts."""
 
     class Full:
@@ -203,18 +203,18 @@ def test_a_disk_without_room(needs: Needs, tmp_path: Path, monkeypatch: pytest.M
 
 # 10
 def test_a_slow_line() -> None:
-    slow = [LineSpeed(upload_mbps=0.2, download_mbps=30.0), LineSpeed(upload_mbps=None, download_mbps=8.0)]
+    slow = [Bandwidth(upload_mbps=0.2, download_mbps=30.0), Bandwidth(upload_mbps=None, download_mbps=8.0)]
     assert_fails(check_line(slow), Unreachable, "0.2 Mbit/s up, 30 Mbit/s down", "stop what else uses the line")
-    assert check_line([LineSpeed(upload_mbps=2.0, download_mbps=30.0)]).status is Status.WARN
-    assert check_line([LineSpeed(upload_mbps=20.0, download_mbps=100.0)]).status is Status.PASS
-    assert check_line([LineSpeed(upload_mbps=None, download_mbps=None)]).status is Status.UNKNOWN
+    assert check_line([Bandwidth(upload_mbps=2.0, download_mbps=30.0)]).status is Status.WARN
+    assert check_line([Bandwidth(upload_mbps=20.0, download_mbps=100.0)]).status is Status.PASS
+    assert check_line([Bandwidth(upload_mbps=None, download_mbps=None)]).status is Status.UNKNOWN
 
 
 # and one more
 async def test_libraries_that_do_not_go_together() -> None:
-    async def start(*words: str, timeout_s: float = 0.0) -> Ended:
+    async def start(*words: str, timeout_s: float = 0.0) -> ChildResult:
         said = "VersionError: Detected incompatible Protobuf Gencode/Runtime versions"
-        return Ended(exit_code=1, out="", err=f"Traceback\ngoogle.protobuf.runtime_version.{said}")
+        return ChildResult(exit_code=1, out="", err=f"Traceback\ngoogle.protobuf.runtime_version.{said}")
 
     assert_fails(await check_libraries(start), HomefiresError, "incompatible Protobuf", "fresh environment")
 

@@ -11,7 +11,7 @@ from peer.doctor.verdict import Measured, judge
 from peer.plan.coefficients import shipped
 from peer.plan.explain import seconds
 from peer.plan.model_shape import shape_of
-from peer.plan.peer_set import Machine, alike
+from peer.plan.peer_set import Machine, uniform_peers
 from peer.plan.round_cost import predict
 from peer.spec import RunSpec, load
 
@@ -27,7 +27,7 @@ def test_the_planner_is_the_judge(spec: RunSpec) -> None:
     """Its round of as many peers, all like this one."""
     verdict = judge(spec, WHOLE)
     machine = Machine(name="x", step_s=2.0, upload_mbps=20.0, download_mbps=100.0)
-    cost = predict(shape_of(spec), spec, alike(4, machine, otherwise_s=0.03), shipped())
+    cost = predict(shape_of(spec), spec, uniform_peers(4, machine, otherwise_s=0.03), shipped())
     assert (verdict.round_s, verdict.round_low_s, verdict.round_high_s) == (cost.round_s, cost.low_s, cost.high_s)
     assert verdict.sync_s == cost.agreement.total
     per_step = spec.inner.sequences * spec.inner.accumulation * spec.model.context

@@ -19,18 +19,18 @@ from dht.topics import GENESIS
 from peer import spec as specs
 from peer.codec.codec import Codec
 from peer.codec.run_rules import rules_of
-from peer.events import Evaluated, Event, Line, RoundCommitted, format_line
+from peer.events import Evaluated, Event, EventLine, RoundCommitted, format_line
 from peer.link.link import RunKeys
 from peer.protocol import norms, penalties
-from peer.protocol.block import Block, Measurements, Update, Vote
+from peer.protocol.block import Block, SignedNorms, Update, Vote
 from peer.protocol.electorate import coordinator, instance_of
 from peer.protocol.encoding import pack
 from peer.protocol.layout import Part
-from peer.protocol.messages import Place
-from peer.rounds.state import Exchange, Figures, Head
+from peer.protocol.messages import BallotId
+from peer.rounds.state import ChainHead, MemberState, PartNorms
 from peer.spec import RunSpec
-from peer.store.chain import ChainOnDisk
-from peer.store.run_directory import first_head
+from peer.store.chain import ChainStore
+from peer.store.run_directory import genesis_head
 from peer.testing.integer_sums import ModelKeys
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
@@ -90,13 +90,13 @@ def make_run(root: Path, spec: RunSpec, rounds: int = ROUNDS) -> RunOnDisk:
     (directory / "spec.toml").write_text(specs.dump(spec))
     events: list[Event] = []
     with ThreadPoolExecutor(max_workers=1) as executor:
-        disk = ChainOnDisk(
-            directory, first_head(genesis), trainers[0].parts, Codec(spec.codec.wire), executor, lambda call: call(),
+        disk = ChainStore(
+            directory, genesis_head(genesis), trainers[0].parts, Codec(spec.codec.wire), executor, lambda call: call(),
             fragments=spec.round.fragments,
         )  # fmt: skip
         for _ in range(rounds):
             events += _one_round(disk, trainers, identities)
-    lines = [format_line(Line(seq=n, t=n, run="r", peer=peers[0], event=event)) for n, event in enumerate(events)]
+    lines = [format_line(EventLine(seq=n, t=n, run="r", peer=peers[0], event=event)) for n, event in enumerate(events)]
     (directory / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
     return RunOnDisk(directory=directory, spec=spec, trainer=trainers[0], identities=identities)
 
@@ -107,7 +107,7 @@ def signed_genesis(genesis: Genesis) -> bytes:
 
 
 def certify(
-    update: Update, head: Head, identities: Sequence[Identity], run: bytes, electorate: tuple[str, ...] = (),
+    update: Update, head: ChainHead, identities: Sequence[Identity], run: bytes, electorate: tuple[str, ...] = (),
     *, sign_pledges: bool = True,
 ) -> Block:  # fmt: skip
     """The update after `head`, pledged to by its members and voted for by the electorate, or that of a takeover."""
@@ -123,7 +123,7 @@ def certify(
     return Block(update, tuple(vote.signed(keys[vote.voter]) for vote in votes), electorate)
 
 
-def judged(update: Update, head: Head, spec: RunSpec, layout: Sequence[Part]) -> Update:
+def judged(update: Update, head: ChainHead, spec: RunSpec, layout: Sequence[Part]) -> Update:
     """The same with the weights, records and penalties that follow from its members, its measurements and `head`."""
     rules = rules_of(spec, layout, ModelKeys(""))
     judgement = norms.judgement_of(rules, head, update.members, update.measured)
@@ -133,24 +133,24 @@ def judged(update: Update, head: Head, spec: RunSpec, layout: Sequence[Part]) ->
 
 
 def _measured(
-    trainers: Sequence[Trainer], head: Head, identities: Sequence[Identity]
-) -> tuple[Measurements, ...]:  # fmt: skip
+    trainers: Sequence[Trainer], head: ChainHead, identities: Sequence[Identity]
+) -> tuple[SignedNorms, ...]:  # fmt: skip
     """What each reducer of ballot 0 signs of the parts of all."""
     spec, layout = trainers[0].spec, trainers[0].parts
     codec, offers = Codec(spec.codec.wire), [contribution(trainer, head.anchor) for trainer in trainers]
     members = tuple(offer.pledge(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
     rules = rules_of(spec, layout, ModelKeys(""))
-    reducers = norms.reducers_of(rules, head, members, 0)
+    reducers = norms.shard_owners(rules, head, members, 0)
     found = []
     for identity in sorted(identities, key=lambda identity: identity.peer_id):
         mine = [part for part, reducer in enumerate(reducers) if reducer == identity.peer_id]
         decoded = {part: [codec.decode(offer.payload(part)).astype(np.float64) for offer in offers] for part in mine}
         figures = {
-            part: {index: Figures(float(np.dot(values, values))) for index, values in enumerate(decoded[part])}
+            part: {index: PartNorms(float(np.dot(values, values))) for index, values in enumerate(decoded[part])}
             for part in mine
         }
-        exchange = Exchange(
-            place=Place(head.anchor, head.instance, 0), round=head.round, members=members, reducers=reducers,
+        exchange = MemberState(
+            place=BallotId(head.anchor, head.instance, 0), round=head.round, members=members, reducers=reducers,
             figures=figures, received=dict.fromkeys(mine, (1 << len(members)) - 1), closes_at=0.0, repeat_at=0.0,
         )  # fmt: skip
         plain = norms.measurements(dataclasses.replace(rules, me=identity.peer_id), exchange)
@@ -163,7 +163,7 @@ def _trainer(spec: RunSpec, peer: str, directory: Path) -> Trainer:
     return Trainer(spec, peer, directory / "x", CPU)
 
 
-def _one_round(disk: ChainOnDisk, trainers: list[Trainer], identities: Sequence[Identity]) -> list[Event]:
+def _one_round(disk: ChainStore, trainers: list[Trainer], identities: Sequence[Identity]) -> list[Event]:
     for trainer in trainers:
         trainer.begin_round([trainer.me for trainer in trainers])
         for _ in range(STEPS):

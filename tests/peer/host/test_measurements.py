@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from peer.events import DeviceMeasured, Event, Line, format_line, parse_line
+from peer.events import DeviceMeasured, Event, EventLine, format_line, parse_line
 from peer.host import measurements as measurings
 from peer.host.measurements import Gpu, Tree, device_gb, measuring, one_at_a_time
 from peer.testing.child_process import HANG_S
@@ -184,7 +184,7 @@ def test_measuring_goes_on_beside_the_work_until_its_end(monkeypatch: pytest.Mon
     assert isinstance(last, DeviceMeasured)
     assert last.memory_bytes is not None
     assert last.gpu_percent is None
-    line = Line(seq=1, t=1.0, run="r", peer="p", event=last)
+    line = EventLine(seq=1, t=1.0, run="r", peer="p", event=last)
     assert parse_line(format_line(line)) == line
     assert asdict(last)["cpu_percent"] >= 0
     assert len(said) == count

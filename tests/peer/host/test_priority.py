@@ -39,12 +39,12 @@ print(words == "", told["main"], told["pool"], told["born"], told["control"] == 
 LINKS = """
 import os, sys
 from pathlib import Path
-from peer.link.handle import LinkChild
+from peer.link.handle import LinkProcess
 from peer.host.priority import stand_back
 from peer.settings import PeerSettings
-LinkChild.module = "waits_for_ever"
+LinkProcess.module = "waits_for_ever"
 before = os.getpriority(os.PRIO_PROCESS, 0)
-link = LinkChild("", Path(sys.argv[1]), PeerSettings(), lambda message: None, lambda: False)
+link = LinkProcess("", Path(sys.argv[1]), PeerSettings(), lambda message: None, lambda: False)
 stand_back(PeerSettings(nice=17))
 link.restart()
 print(os.getpriority(os.PRIO_PROCESS, 0), os.getpriority(os.PRIO_PROCESS, link._process.pid) == before)

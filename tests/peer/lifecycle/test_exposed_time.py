@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peer.lifecycle import exposed_time
-from peer.lifecycle.exposed_time import Exposure
+from peer.lifecycle.exposed_time import ExposedTime
 from tests.peer.story import Clock
 
 
@@ -18,7 +18,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_it_runs_from_the_first_beginning_to_the_end(clock: Clock) -> None:
     """Said twice it began once; while it stands nothing is exposed."""
-    exposed = Exposure()
+    exposed = ExposedTime()
     exposed.begin()
     clock.now += 2.0
     exposed.begin()
@@ -36,7 +36,7 @@ def test_it_runs_from_the_first_beginning_to_the_end(clock: Clock) -> None:
 
 def test_only_what_goes_beyond_a_rest_counts(clock: Clock) -> None:
     """Work that began within it, ended in it, or took longer."""
-    exposed = Exposure()
+    exposed = ExposedTime()
     exposed.rest(clock.now + 5.0)
     clock.now += 1.0
     exposed.begin()

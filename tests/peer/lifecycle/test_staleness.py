@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from peer.lifecycle.staleness import Age
+from peer.lifecycle.staleness import Staleness
 
 
 def test_what_is_offered_in_the_round_it_was_made_in_is_fresh() -> None:
     """Round after round."""
-    age = Age()
+    age = Staleness()
     for round in range(3):
         assert age.staleness(round) == 0
         age.progressed(round)
@@ -18,7 +18,7 @@ def test_what_is_offered_in_the_round_it_was_made_in_is_fresh() -> None:
 
 def test_what_is_not_counted_gets_older_with_every_round() -> None:
     """However much is learned besides."""
-    age = Age()
+    age = Staleness()
     age.progressed(4)
     age.froze()
     age.progressed(5)
@@ -32,7 +32,7 @@ def test_what_is_not_counted_gets_older_with_every_round() -> None:
 
 def test_steps_after_the_freeze_are_one_round_old_in_the_next() -> None:
     """They were made from the anchor before."""
-    age = Age()
+    age = Staleness()
     age.progressed(2)
     age.froze()
     age.progressed(2)
@@ -42,7 +42,7 @@ def test_steps_after_the_freeze_are_one_round_old_in_the_next() -> None:
 
 def test_work_that_was_given_back_is_as_old_as_it_is() -> None:
     """A fork switch undid what had counted it; a later contribution takes it along."""
-    age = Age()
+    age = Staleness()
     age.progressed(6)
     age.returned(3)
     assert age.staleness(6) == 3
@@ -55,7 +55,7 @@ def test_work_that_was_given_back_is_as_old_as_it_is() -> None:
 
 def test_work_goes_back_with_its_peer() -> None:
     """A fork switch ends at an earlier anchor: what was made since belongs there, and is fresh."""
-    age = Age()
+    age = Staleness()
     age.progressed(6)
     age.went_back(4)
     assert age.staleness(4) == 0

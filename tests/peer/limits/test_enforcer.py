@@ -13,7 +13,7 @@ from peer.limits.enforcer import Enforcer, enforcing
 from peer.limits.policy import Readings
 from peer.limits.sensors import Machine
 from peer.settings import PeerSettings
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
 from tests.peer.limits.machines import FREE, Sensors, Traffic
 
@@ -48,7 +48,7 @@ def sensors() -> Broken:
 
 @pytest.fixture
 def enforcer(told: list[Event], sensors: Broken) -> Enforcer:
-    return Enforcer(Session(told.append), sensors, Traffic())  # type: ignore[arg-type]
+    return Enforcer(Reporter(told.append), sensors, Traffic())  # type: ignore[arg-type]
 
 
 def test_it_looks_first_then_often_and_ends_with_its_block(
@@ -83,7 +83,7 @@ def test_a_sensor_that_fails_lets_nothing_go_and_is_told_once(
 
 def test_this_machine_can_be_looked_at(told: list[Event], tmp_path: Path) -> None:
     """Every limit at once, with the real sensors: a verdict, and alerts for what this machine does not tell."""
-    session = Session(told.append)
+    session = Reporter(told.append)
     session.change(
         {
             "schedule": "mon-sun", "idle_min": 5, "pause_for": "no-such-program", "disk_gb": 1, "memory_gb": 1000,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.limits.governor import LEAST_DUTY, POWER, TEMPERATURE, Control, Gains, rest_s, steer
+from peer.limits.governor import LEAST_DUTY, POWER, TEMPERATURE, Gains, Governor, rest_s, steer
 
 LOOK_S = 0.5
 AMBIENT_C = 30.0
@@ -22,7 +22,7 @@ def simulate(
     gains: Gains, target: float, unit: float, micro_batch_s: float, duration_s: float, plant: Cooler | Draw
 ) -> list[Moment]:
     """A GPU that computes micro-batches and rests as it is told, from one event to the next."""
-    control, told, now = Control(), [], 0.0
+    control, told, now = Governor(), [], 0.0
     computing, ends, looks = True, micro_batch_s, 0.0
     while now < duration_s:
         if now >= ends:
@@ -120,7 +120,7 @@ def test_a_gpu_that_never_comes_near_its_target_is_not_slowed_down() -> None:
 
 def test_a_cooler_room_gives_the_duty_back() -> None:
     """Nothing winds up: a quarter of an hour too hot, then cool, and it computes all the time within two minutes."""
-    control = Control()
+    control = Governor()
     for _ in range(1800):
         control = steer(control, TEMPERATURE, 95.0, 70.0, 1.0, LOOK_S)
     assert control.duty == LEAST_DUTY
@@ -135,7 +135,7 @@ READINGS = st.lists(st.tuples(st.floats(-50, 2000) | st.none(), st.floats(-1e6, 
 @given(READINGS, st.sampled_from([TEMPERATURE, POWER]), st.floats(30, 5000))
 def test_the_duty_is_always_one(readings: list[tuple[float | None, float]], gains: Gains, target: float) -> None:
     """Between the least and 1, for whatever a sensor and a clock say."""
-    control = Control()
+    control = Governor()
     for reading, elapsed_s in readings:
         before, control = control, steer(control, gains, reading, target, target, elapsed_s)
         assert LEAST_DUTY <= control.duty <= 1.0

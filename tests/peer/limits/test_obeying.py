@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peer.control.desired_state import Wish
+from peer.control.desired_state import Intent
 from peer.events import AlertRaised, InnerProgressed, PeerStateChanged
 from peer.limits import throttle
 from peer.limits.policy import LINGER_S
@@ -28,7 +28,7 @@ def home(story: Story, monkeypatch: pytest.MonkeyPatch) -> Home:
     story.clock.now = story.peer.agreed_at = story.peer.round_began_at = BEGINS_AT
     home = Home(story)
     monkeypatch.setattr(throttle, "PIECE_S", 0.25)
-    monkeypatch.setattr(throttle.Resting.__init__, "__defaults__", (home.pass_time,))
+    monkeypatch.setattr(throttle.Throttle.__init__, "__defaults__", (home.pass_time,))
     return home
 
 
@@ -37,12 +37,12 @@ def chosen(home: Home, values: dict[str, Any]) -> None:
     home.enforcer.look()
 
 
-def wish(home: Home, wish: Wish) -> None:
+def wish(home: Home, wish: Intent) -> None:
     home.session.wishes.wish(wish)
 
 
 LIMITS: list[tuple[str, dict[str, Any], Callable[[Home], None], Callable[[Home], None]]] = [
-    ("PAUSED", {}, lambda home: wish(home, Wish.PAUSE), lambda home: wish(home, Wish.TRAIN)),
+    ("PAUSED", {}, lambda home: wish(home, Intent.PAUSE), lambda home: wish(home, Intent.TRAIN)),
     ("SNOOZED", {}, lambda home: home.session.wishes.snooze(60.0), lambda home: None),
     ("IDLE", {"idle_min": 5}, lambda home: home.say(idle_s=0.0), lambda home: home.say(idle_s=301.0)),
     ("BATTERY", {}, lambda home: home.say(on_battery=True), lambda home: home.say(on_battery=False)),
@@ -140,7 +140,7 @@ def test_a_rest_ends_with_a_pause(home: Home) -> None:
     chosen(home, {"max_temperature_c": 60})
     home.say(temperature_c=64.9)
     home.pass_time(60.0)
-    home.at(21.0, lambda: home.session.wishes.wish(Wish.PAUSE))
+    home.at(21.0, lambda: home.session.wishes.wish(Intent.PAUSE))
     asked_at = home.clock.now + 21.0
     while not home.story.link.kinds().count("paused"):
         home.story.turns(1)
@@ -206,10 +206,10 @@ def test_a_limit_that_nothing_can_hold_is_told_once(home: Home) -> None:
 
 def test_a_gpu_that_others_have_filled_is_tried_again(home: Home) -> None:
     """Nothing is lost meanwhile, and it says why it does not train."""
-    home.session.wishes.wish(Wish.PAUSE)
+    home.session.wishes.wish(Intent.PAUSE)
     home.story.turns(2)
     home.worker.room_on_device = False
-    home.session.wishes.wish(Wish.TRAIN)
+    home.session.wishes.wish(Intent.TRAIN)
     home.story.turns(20)
     assert "step" not in home.worker.done
     assert "no room for the model" in home.story.told(PeerStateChanged)[-1].why
@@ -240,7 +240,7 @@ def test_a_pause_frees_the_device_also_while_it_catches_up(home: Home) -> None:
     home.story.peer.in_step = False
     home.story.turns(1)
     assert not home.worker.is_away
-    home.session.wishes.wish(Wish.PAUSE)
+    home.session.wishes.wish(Intent.PAUSE)
     home.story.turns(1)
     assert home.worker.is_away
     assert home.story.told(PeerStateChanged)[-1].state == "SYNCING"

@@ -15,9 +15,9 @@ from peer.limits.policy import (
     COOL_C,
     LINGER_S,
     TOO_HOT_C,
+    Decision,
     Hold,
     Readings,
-    Verdict,
     decide,
     until_of,
 )
@@ -28,9 +28,9 @@ NOON = datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
 LOOK_S = 0.5
 
 
-def looked(settings: PeerSettings, *readings: Readings, before: Verdict | None = None) -> Verdict:
+def looked(settings: PeerSettings, *readings: Readings, before: Decision | None = None) -> Decision:
     """The verdict after these readings, LOOK_S apart."""
-    verdict = before or Verdict()
+    verdict = before or Decision()
     for reading in readings:
         now = NOON if verdict.at is None else verdict.at + LOOK_S
         verdict = decide(settings, reading, now, verdict, UTC)
@@ -38,7 +38,7 @@ def looked(settings: PeerSettings, *readings: Readings, before: Verdict | None =
 
 
 def test_by_default_only_a_battery_holds() -> None:
-    assert looked(PeerSettings(), Readings(on_battery=False)) == Verdict(at=NOON)
+    assert looked(PeerSettings(), Readings(on_battery=False)) == Decision(at=NOON)
     assert looked(PeerSettings(), Readings(on_battery=True)).held("BATTERY")
     assert not looked(PeerSettings(on_battery=True), Readings(on_battery=True)).holds
 
@@ -140,7 +140,7 @@ def test_a_clock_that_is_set_back_makes_no_pause_longer() -> None:
 
 @given(st.lists(st.booleans(), max_size=150), st.sampled_from(["PROGRAM", "BATTERY"]))
 def test_it_pauses_at_once_and_goes_on_when_the_cause_has_been_gone_for_long(causes: list[bool], code: str) -> None:
-    settings, verdict, gone_for = PeerSettings(pause_for=("game",)), Verdict(), 1000
+    settings, verdict, gone_for = PeerSettings(pause_for=("game",)), Decision(), 1000
     for cause in causes:
         gone_for = 0 if cause else gone_for + 1
         readings = Readings(running=("game",) if cause else (), on_battery=cause)
@@ -151,7 +151,7 @@ def test_it_pauses_at_once_and_goes_on_when_the_cause_has_been_gone_for_long(cau
 @given(st.lists(st.floats(0.5, 1.5), min_size=1, max_size=60), st.sampled_from(["DISK", "MEMORY"]))
 def test_a_quota_holds_from_its_edge_until_there_is_room(shares: list[float], code: str) -> None:
     """Between the edge and BELOW it, what was so stays so."""
-    settings, verdict, held, words = PeerSettings(disk_gb=10, memory_gb=10), Verdict(), False, set[str]()
+    settings, verdict, held, words = PeerSettings(disk_gb=10, memory_gb=10), Decision(), False, set[str]()
     for share in shares:
         used = round(10e9 * share)
         verdict = looked(settings, Readings(folder_bytes=used, memory_bytes=used), before=verdict)
@@ -205,7 +205,7 @@ ALL = PeerSettings(
 @given(st.lists(st.tuples(MANY, st.floats(-100, 1e6)), max_size=20))
 def test_whatever_sensors_and_clocks_say_there_is_a_verdict(looks: list[tuple[Readings, float]]) -> None:
     """One hold of a kind at most, each in words, none that ended long ago; and a share of time that can be rested."""
-    verdict, now = Verdict(), NOON
+    verdict, now = Decision(), NOON
     for readings, seconds in looks:
         now += seconds
         verdict = decide(ALL, readings, now, verdict, UTC)

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 
-from peer.link.channel import LinkLost, TrainerPipe
+from peer.link.channel import LinkLost, TrainerEnd
 
 
 def main() -> int:
@@ -15,7 +15,7 @@ def main() -> int:
     parser.add_argument("--fd", type=int)
     parser.add_argument("--invite")
     args, _ = parser.parse_known_args()
-    pipe = TrainerPipe(socket.socket(fileno=args.fd))
+    pipe = TrainerEnd(socket.socket(fileno=args.fd))
     match args.invite:
         case "error":
             pipe.send("error", "RunMismatch", "other parameters")
@@ -34,12 +34,12 @@ def main() -> int:
     return 0
 
 
-def _until_told(pipe: TrainerPipe, kind: str) -> None:
+def _until_told(pipe: TrainerEnd, kind: str) -> None:
     while (message := pipe.receive(60.0)) is None or message[0] != kind:
         continue
 
 
-def _echo(pipe: TrainerPipe) -> None:
+def _echo(pipe: TrainerEnd) -> None:
     try:
         while (message := pipe.receive(60.0)) is not None:
             pipe.send(*message)

@@ -12,13 +12,13 @@ from dht.identity import Identity
 from dht.reach.addresses import circuit
 from dht.records import Genesis, sign_record
 from dht.topics import HEAD
-from peer.link.announcements import Learning, Notices
-from peer.protocol.messages import HeadSent
+from peer.link.announcements import Announcer, TrainingFigures
+from peer.protocol.messages import Heartbeat
 from peer.simulate.memory_network import MemoryBoard
 
 RUN, NOW_S = b"r" * 32, 1_800_000_000.0
-SAID = HeadSent(b"a" * 32, 3, 9, b"s" * 32, True, 100, 10, False, "Zoë")
-LEARNING = Learning(loss=2.5, tokens_per_s=1000.0, evaluated=2.25, evaluated_round=2, device_gb=24.5)
+SAID = Heartbeat(b"a" * 32, 3, 9, b"s" * 32, True, 100, 10, False, "Zoë")
+LEARNING = TrainingFigures(loss=2.5, tokens_per_s=1000.0, evaluated=2.25, evaluated_round=2, device_gb=24.5)
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def board(monkeypatch: pytest.MonkeyPatch) -> MemoryBoard:
     return MemoryBoard(RUN, lambda: NOW_S)
 
 
-def of(board: MemoryBoard, name: str = "Zoë", addrs: tuple[str, ...] = ()) -> Notices:
-    return Notices(board, Identity.generate(), RUN, name, lambda: addrs)
+def of(board: MemoryBoard, name: str = "Zoë", addrs: tuple[str, ...] = ()) -> Announcer:
+    return Announcer(board, Identity.generate(), RUN, name, lambda: addrs)
 
 
 async def test_others_hear_how_training_goes(board: MemoryBoard) -> None:
@@ -59,7 +59,7 @@ async def test_who_cannot_be_dialled_is_found_through_its_relays(board: MemoryBo
 @pytest.mark.parametrize("loss", [math.nan, math.inf, 1e12, -1.0, None])
 async def test_a_loss_that_is_none_does_not_hide_the_peer(board: MemoryBoard, loss: float | None) -> None:
     """A run may diverge: its records must be valid all the same."""
-    await of(board).publish(SAID, Learning(loss=loss, evaluated=2.25, evaluated_round=2))
+    await of(board).publish(SAID, TrainingFigures(loss=loss, evaluated=2.25, evaluated_round=2))
     (head,) = (await of(board).read_heads()).values()
     assert (head.loss, head.evaluated) == (None, 2.25)
 
@@ -68,7 +68,7 @@ async def test_where_a_record_has_no_room_for_both_the_addresses_stay(board: Mem
     """Four of the longest addresses beside the longest name and the largest numbers."""
     peer = Identity.generate().peer_id
     addresses = tuple(f"/ip6/2001:db8:ffff:ffff:ffff:ffff:ffff:fff{n}/tcp/65535/p2p/{peer}" for n in range(4))
-    large = HeadSent(b"a" * 32, 2**62, 2**62, b"s" * 32, True, 2**62, 2**62, False)
+    large = Heartbeat(b"a" * 32, 2**62, 2**62, b"s" * 32, True, 2**62, 2**62, False)
     await of(board, "𝔸" * 32, addresses).publish(large, LEARNING)
     (head,) = (await of(board).read_heads()).values()
     assert head.addrs == addresses

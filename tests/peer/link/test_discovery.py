@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from dht.records import Head as HeadRecord
-from peer.events import DeviceTold
+from dht.records import PeerRecord as HeadRecord
+from peer.events import DeviceReported
 from peer.link import discovery
-from peer.link.discovery import Neighbours
-from peer.protocol.messages import HeadSent
+from peer.link.discovery import PeerDiscovery
+from peer.protocol.messages import Heartbeat
 from peer.rounds.interface import Received
 from peer.testing.child_process import HANG_S
 
-HEAD = HeadSent(b"a" * 32, 3, 9, b"", True, 1, 1, False)
+HEAD = Heartbeat(b"a" * 32, 3, 9, b"", True, 1, 1, False)
 NOWHERE = ("/ip4/10.0.0.1/tcp/1",)
 
 
@@ -26,11 +26,11 @@ NOWHERE = ("/ip4/10.0.0.1/tcp/1",)
 class Around:
     """Node, notices and driver in one; `hanging` is never reached."""
 
-    others: dict[str, tuple[HeadSent | None, tuple[str, ...]]]
+    others: dict[str, tuple[Heartbeat | None, tuple[str, ...]]]
     hanging: str = ""
     met: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
-    reported: list[DeviceTold] = field(default_factory=list)
+    reported: list[DeviceReported] = field(default_factory=list)
     device_gb: dict[str, float] = field(default_factory=dict)
     speeds: dict[str, float] = field(default_factory=dict)
     heard: list[Mapping[str, float]] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Around:
 
 
 def record(
-    head: HeadSent | None, addresses: tuple[str, ...], tokens_per_s: float | None, device_gb: float | None
+    head: Heartbeat | None, addresses: tuple[str, ...], tokens_per_s: float | None, device_gb: float | None
 ) -> HeadRecord:
     said = HEAD if head is None else head
     return HeadRecord(
@@ -77,7 +77,7 @@ def record(
 async def follow(around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three looks at the board."""
     monkeypatch.setattr(discovery, "READ_BOARD_S", 0.0)
-    follower = Neighbours(around, around, around, around.heard.append, around.reported.append)  # type: ignore[arg-type]
+    follower = PeerDiscovery(around, around, around, around.heard.append, around.reported.append)  # type: ignore[arg-type]
     task = asyncio.create_task(follower.follow())
     async with asyncio.timeout(HANG_S):
         await around.read_again.wait()
@@ -133,7 +133,7 @@ async def test_the_memory_of_a_gpu_is_reported_once_and_of_members_alone(monkeyp
     everybody = {peer: (HEAD, NOWHERE) for peer in ("p1", "p2", "stranger")}
     around = Around(everybody, device_gb={"p1": 24.0, "stranger": 80.0})
     await follow(around, monkeypatch)
-    assert around.reported == [DeviceTold(about="p1", device_gb=24.0)]
+    assert around.reported == [DeviceReported(about="p1", device_gb=24.0)]
 
 
 async def test_who_says_another_figure_each_time_is_not_written_down_each_time(

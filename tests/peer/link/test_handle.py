@@ -13,13 +13,13 @@ import pytest
 from dht.errors import RunMismatch, Unreachable
 from peer.link import handle
 from peer.link.channel import Fields, LinkLost
-from peer.link.handle import Left, LinkChild
+from peer.link.handle import LeaveRequested, LinkProcess
 from peer.settings import PeerSettings
 from peer.testing.child_process import HANG_S
 
 pytestmark = pytest.mark.outside
 
-Start = Callable[..., LinkChild]
+Start = Callable[..., LinkProcess]
 FAKE = Path(__file__).with_name("fake_link.py")
 
 
@@ -43,8 +43,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: list[Fields]) 
     monkeypatch.setenv("PYTHONPATH", str(FAKE.parents[3]))
     started = []
 
-    def start_one(scene: str, asked_to_leave: Callable[[], bool] = never) -> LinkChild:
-        started.append(LinkChild(scene, tmp_path, PeerSettings(name="me"), heard.append, asked_to_leave))
+    def start_one(scene: str, asked_to_leave: Callable[[], bool] = never) -> LinkProcess:
+        started.append(LinkProcess(scene, tmp_path, PeerSettings(name="me"), heard.append, asked_to_leave))
         return started[-1]
 
     yield start_one
@@ -88,7 +88,7 @@ def test_expecting_passes_on_what_comes_before(start: Start, heard: list[Fields]
 def test_expecting_ends_when_asked_to_leave(start: Start) -> None:
     """A link that says nothing does not hold a person."""
     link = start("hangs", lambda: True)
-    with pytest.raises(Left):
+    with pytest.raises(LeaveRequested):
         link.expect("spec", HANG_S)
 
 

@@ -18,8 +18,8 @@ from dht.invite import Invite, issue
 from dht.node import NetworkConfig, Node, open_node
 from dht.reach.addresses import LOOPBACK
 from peer import spec as specs
-from peer.link.announcements import Notices
-from peer.link.channel import LinkPipe
+from peer.link.announcements import Announcer
+from peer.link.channel import LinkEnd
 from peer.link.link import Story, _join
 from peer.link.link import story as real_story
 from peer.settings import PeerSettings
@@ -43,7 +43,7 @@ async def test_what_it_publishes_follows_what_its_daemon_says(tmp_path: Path, mo
     """Those of this machine alone, until the daemon knows one of the internet: a node looks every few seconds."""
     said: list[tuple[str, ...]] = []
 
-    async def story(node: Node, pipe: LinkPipe, directory: Path, invite: Invite, notices: Notices, *_: Any) -> None:
+    async def story(node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, *_: Any) -> None:
         said.append(notices.addrs())
         outside = f"{OUTSIDE}/p2p/{node.peer_id}"
 
@@ -66,7 +66,7 @@ async def test_a_clock_that_goes_wrong_later_ends_the_link(tmp_path: Path, monke
     monkeypatch.setattr("peer.link.link.NetworkConfig", partial(NetworkConfig, clock=lambda: time.time() + wall[0]))
     waiting = asyncio.Event()
 
-    async def tell(node: Node, pipe: LinkPipe, *more: Any) -> None:
+    async def tell(node: Node, pipe: LinkEnd, *more: Any) -> None:
         monkeypatch.setattr(pipe, "send", lambda *message: waiting.set())
         await real_story(node, pipe, *more)
 
@@ -92,7 +92,7 @@ async def joined(folder: Path, tell: Story) -> None:
     (folder / "p").mkdir()
     ours, theirs = socket.socketpair()
     with theirs:
-        pipe = await LinkPipe.open(ours)
+        pipe = await LinkEnd.open(ours)
         try:
             async with open_node(config) as bootstrap:
                 bootstrap.serve("spec", specs.dump(SPEC).encode)

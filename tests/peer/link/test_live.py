@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from dht.identity import Identity
-from peer.control.live_settings import Chosen
+from peer.control.live_settings import LiveSettings
 from peer.link.link import Chains, _dialable, _newcomers_bps
 from peer.settings import PeerSettings
-from peer.sync.blob_server import BUSY, CHUNK, MANIFEST, STANDING, Standing, ask_chunk, ask_standing
+from peer.sync.blob_server import BUSY, CHAIN_STATUS, CHUNK, MANIFEST, ChainStatus, ask_chain_status, ask_chunk
 from tests.peer.sync.donors import Network
 
 
@@ -23,9 +23,9 @@ async def test_newcomers_get_what_the_owner_allows_now(tmp_path: Path) -> None:
         return await network.ask("donor", name, 5.0, 1 << 20, request)
 
     async def offers() -> int:
-        return len(Standing.from_bytes(await ask(STANDING, ask_standing(()))).offers)
+        return len(ChainStatus.from_bytes(await ask(CHAIN_STATUS, ask_chain_status(()))).offers)
 
-    (offer,) = Standing.from_bytes(await ask(STANDING, ask_standing(()))).offers
+    (offer,) = ChainStatus.from_bytes(await ask(CHAIN_STATUS, ask_chain_status(()))).offers
     assert await ask(MANIFEST, offer.manifest)
     network.donors["donor"].allow(0)
     assert await offers() == 0
@@ -43,7 +43,7 @@ def test_newcomers_get_no_more_than_the_line_carries() -> None:
 
 def test_a_chain_is_as_long_as_its_owner_wants_now(tmp_path: Path) -> None:
     """Of the one that is in use; what was left behind is not touched any more."""
-    chosen = Chosen(PeerSettings(chain_mb=100))
+    chosen = LiveSettings(PeerSettings(chain_mb=100))
     chains = Chains(tmp_path, *[None] * 4, chosen)  # type: ignore[arg-type]
     disk: Any = SimpleNamespace(quota_bytes=0)
     with chains.within_quota(disk):

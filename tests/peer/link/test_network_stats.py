@@ -12,11 +12,11 @@ import pytest
 
 from dht.errors import Unreachable
 from dht.reach.dial_back import KNOCK
-from dht.streams.traffic import Tally
-from peer.events import DistancesTold, Line, NetworkMeasured, format_line, parse_line
+from dht.streams.traffic import TrafficCounter
+from peer.events import EventLine, NetworkMeasured, RoundTripsReported, format_line, parse_line
 from peer.link import network_stats
-from peer.link.network_stats import DISTANCES_EVERY_S, KNOCK_AGAIN_S, NetworkMeter, reach_of
-from peer.link.round_trips import DISTANCES, PEERS_MOST, Distances, pack, unpack
+from peer.link.network_stats import DISTANCES_EVERY_S, KNOCK_AGAIN_S, NetworkStats, reach_of
+from peer.link.round_trips import DISTANCES, PEERS_MOST, RoundTrips, pack, unpack
 
 HERE = "/ip4/127.0.0.1/tcp/4001/p2p/me"
 CIRCUIT = "/ip4/198.51.100.7/tcp/1/p2p/relay/p2p-circuit"
@@ -26,7 +26,7 @@ CIRCUIT = "/ip4/198.51.100.7/tcp/1/p2p/relay/p2p-circuit"
 class Network:
     """Node and disk in one; `silent` answers no question."""
 
-    tally: Tally = field(default_factory=Tally)
+    tally: TrafficCounter = field(default_factory=TrafficCounter)
     connected: dict[str, str] = field(default_factory=dict)
     silent: str = ""
     asked: list[str] = field(default_factory=list)
@@ -72,9 +72,9 @@ class Network:
         return 0.0314159
 
 
-def meter(network: Network, is_exchanging: Callable[[], bool] = lambda: False) -> tuple[NetworkMeter, list[Any]]:
+def meter(network: Network, is_exchanging: Callable[[], bool] = lambda: False) -> tuple[NetworkStats, list[Any]]:
     said: list[Any] = []
-    return NetworkMeter(network, network, said.append, is_exchanging, lambda peer: True), said
+    return NetworkStats(network, network, said.append, is_exchanging, lambda peer: True), said
 
 
 async def test_traffic_connections_and_room_are_told() -> None:
@@ -97,7 +97,7 @@ async def test_traffic_connections_and_room_are_told() -> None:
         ],
         disk_bytes=300, disk_quota_bytes=1000, upload_bps=20_000_000,
     )  # fmt: skip
-    line = Line(seq=1, t=1.0, run="r", peer="p", event=event)
+    line = EventLine(seq=1, t=1.0, run="r", peer="p", event=event)
     assert parse_line(format_line(line)) == line
 
 
@@ -256,9 +256,9 @@ async def test_others_are_asked_in_turn_how_far_they_are_from_whom() -> None:
     for now in (100.0, 110.0, 120.0, 100.0 + DISTANCES_EVERY_S):
         await metered.look(now)
     assert network.told == ["bob", "carol", "bob"]
-    told = [event for event in said if isinstance(event, DistancesTold)]
-    assert told[1] == DistancesTold(about="carol", rtt_s={"dave": 0.0125})
-    line = Line(seq=1, t=1.0, run="r", peer="p", event=told[1])
+    told = [event for event in said if isinstance(event, RoundTripsReported)]
+    assert told[1] == RoundTripsReported(about="carol", rtt_s={"dave": 0.0125})
+    line = EventLine(seq=1, t=1.0, run="r", peer="p", event=told[1])
     assert parse_line(format_line(line)) == line
 
 
@@ -279,7 +279,7 @@ async def test_nonsense_about_distances_is_not_told(answer: bytes | None) -> Non
 
 
 async def test_what_this_peer_measured_is_an_exponential_mean_that_it_gives_to_whoever_asks() -> None:
-    distances = Distances()
+    distances = RoundTrips()
     for trip_s in (0.1, 0.2):
         distances.measured("bob", trip_s)
     distances.measured("carol", 0.5)

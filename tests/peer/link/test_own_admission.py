@@ -10,11 +10,11 @@ from typing import Any
 import msgpack
 import pytest
 
-from dht.admission import FOR_EVER, LASTS_S, Admission, admit
+from dht.admission import FOR_EVER, LASTS_S, Admission, issue_admission
 from dht.errors import HomefiresError, NotAdmitted, Unreachable
 from dht.identity import Identity
 from dht.invite import issue, parse
-from dht.rejections import Refusals
+from dht.rejections import RejectionLog
 from peer.link.own_admission import FILE, Membership
 
 ORGANISER, ALICE = (Identity.from_seed(letter * 32) for letter in (b"o", b"a"))
@@ -43,13 +43,13 @@ class Organiser:
     """The organiser's node: gives the next one when a third of the time is over; or refuses, or is away."""
 
     def __init__(self, days: Days) -> None:
-        self.refusals = Refusals()
+        self.refusals = RejectionLog()
         self.asked: list[float] = []
         self.why = ""
         self.there = (0.0, float("inf"))
         self.stop_s = float("inf")
         self._days = days
-        self._given = admit(ORGANISER, RUN, ALICE.peer_id, NOW_S + LASTS_S)
+        self._given = issue_admission(ORGANISER, RUN, ALICE.peer_id, NOW_S + LASTS_S)
 
     async def ask(self, peer: str, name: str, timeout_s: float, most: int, request: bytes = b"") -> bytes:
         assert (peer, name, request) == (ORGANISER.peer_id, "admit", INVITE.text.encode())
@@ -61,7 +61,7 @@ class Organiser:
         if self.why:
             return bytes(msgpack.packb([b"", self.why]))
         if self._given.expires - self._days() < LASTS_S * 2 / 3:
-            self._given = admit(ORGANISER, RUN, ALICE.peer_id, self._days() + LASTS_S)
+            self._given = issue_admission(ORGANISER, RUN, ALICE.peer_id, self._days() + LASTS_S)
         return bytes(msgpack.packb([self._given.to_bytes(), ""]))
 
 
@@ -76,7 +76,7 @@ def organiser(days: Days) -> Organiser:
 
 
 def member(organiser: Any, folder: Path, days: Days, told: list[str], expires: float = NOW_S + LASTS_S) -> Membership:
-    admission = admit(ORGANISER, RUN, ALICE.peer_id, expires)
+    admission = issue_admission(ORGANISER, RUN, ALICE.peer_id, expires)
     return Membership(organiser, INVITE, folder, ALICE.peer_id, admission, told.append, days)
 
 

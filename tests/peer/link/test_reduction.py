@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from peer.codec.codec import Codec, Floats
-from peer.link.reduction import Reducer
+from peer.link.reduction import ReductionWorker
 from peer.protocol.block import VOID, WEIGHT_ONE
 from peer.protocol.electorate import digest_of
-from peer.protocol.messages import Place
-from peer.rounds.interface import Keep, Reduce
-from peer.rounds.state import Figures
+from peer.protocol.messages import BallotId
+from peer.rounds.interface import BufferPart, ReducePart
+from peer.rounds.state import PartNorms
 from peer.testing.child_process import HANG_S
 from tests.peer.rounds.build import place
 
@@ -40,18 +40,18 @@ def encoded(*values: float) -> bytes:
     return CODEC.encode(np.array(values, np.float32))
 
 
-def keep(reducer: Reducer, sender: str, payload: bytes, where: Place | None = None) -> None:
-    reducer.keep(Keep(where or place(), sender, 0, payload))
+def keep(reducer: ReductionWorker, sender: str, payload: bytes, where: BallotId | None = None) -> None:
+    reducer.keep(BufferPart(where or place(), sender, 0, payload))
 
 
 def test_the_mean_is_stored_under_its_digest_and_told_on_the_loop() -> None:
     """Computed in the executor from the encoded bytes, encoded once."""
     objects, calls, done = Objects(), SimpleQueue[Callable[[], None]](), []
     with ThreadPoolExecutor(1) as executor:
-        reducer = Reducer(CODEC, objects, executor, calls.put)
+        reducer = ReductionWorker(CODEC, objects, executor, calls.put)
         keep(reducer, "p0", encoded(1, 2))
         keep(reducer, "p1", encoded(3, 6))
-        reducer.reduce(Reduce(place(), 0, 0b11, ("p0", "p1"), (3, 1)), done.append)
+        reducer.reduce(ReducePart(place(), 0, 0b11, ("p0", "p1"), (3, 1)), done.append)
         assert done == []
         calls.get(timeout=HANG_S)()
     mean: Floats = np.array([1.5, 3.0], np.float32)
@@ -62,13 +62,13 @@ def test_the_mean_is_stored_under_its_digest_and_told_on_the_loop() -> None:
 def test_kept_parts_do_not_outlive_their_round_or_ballot() -> None:
     """Otherwise every failed ballot would keep the bytes of a model."""
     with ThreadPoolExecutor(1) as executor:
-        reducer = Reducer(CODEC, Objects(), executor, lambda call: call())
+        reducer = ReductionWorker(CODEC, Objects(), executor, lambda call: call())
         keep(reducer, "p0", encoded(1))
         keep(reducer, "p0", encoded(2), place(1))
         keep(reducer, "p1", encoded(2), place(1))
         assert len(reducer._kept) == 2
         with pytest.raises(KeyError):
-            reducer.reduce(Reduce(place(0), 0, 1, ("p0",), (1,)), lambda digest: None)
+            reducer.reduce(ReducePart(place(0), 0, 1, ("p0",), (1,)), lambda digest: None)
         reducer.forget()
         assert reducer._kept == {}
 
@@ -84,10 +84,10 @@ def test_a_second_reduction_gives_the_same_bytes(wire: str, weights: tuple[int, 
     with ThreadPoolExecutor(2) as executor:
         for attempt, arrival in ((0, names), (1, names[::-1])):
             calls = SimpleQueue[Callable[[], None]]()
-            reducer = Reducer(codec, Objects(), executor, calls.put)
+            reducer = ReductionWorker(codec, Objects(), executor, calls.put)
             for name in arrival:
                 keep(reducer, name, payloads[name])
-            reducer.reduce(Reduce(place(), 0, 0b111, names, weights, attempt), digests.append)
+            reducer.reduce(ReducePart(place(), 0, 0b111, names, weights, attempt), digests.append)
             calls.get(timeout=HANG_S)()
     assert digests[0] == digests[1]
 
@@ -96,10 +96,10 @@ def test_what_is_reduced_a_second_time_stays_as_evidence() -> None:
     """With the path that binds it to what its giver signed; what is reduced at first is not kept twice in memory."""
     with ThreadPoolExecutor(1) as executor:
         calls = SimpleQueue[Callable[[], None]]()
-        reducer = Reducer(CODEC, Objects(), executor, calls.put)
+        reducer = ReductionWorker(CODEC, Objects(), executor, calls.put)
         for attempt, left in ((1, ((b"path",), encoded(1))), (0, None)):
-            reducer.keep(Keep(place(), "p0", 0, encoded(1), (b"path",)))
-            reducer.reduce(Reduce(place(), 0, 1, ("p0",), (1,), attempt), lambda digest: None)
+            reducer.keep(BufferPart(place(), "p0", 0, encoded(1), (b"path",)))
+            reducer.reduce(ReducePart(place(), 0, 1, ("p0",), (1,), attempt), lambda digest: None)
             calls.get(timeout=HANG_S)()
             assert reducer.kept(place(), "p0", 0) == left
 
@@ -114,11 +114,11 @@ def with_last(*values: float, codec: Codec = CODEC) -> tuple[Objects, bytes]:
     return objects, digest_of(payload)
 
 
-def measured(codec: Codec, objects: Objects, payload: bytes, direction: bytes = VOID) -> Figures:
+def measured(codec: Codec, objects: Objects, payload: bytes, direction: bytes = VOID) -> PartNorms:
     """As the executor finds it and the loop is told."""
-    calls, found = SimpleQueue[Callable[[], None]](), list[Figures]()
+    calls, found = SimpleQueue[Callable[[], None]](), list[PartNorms]()
     with ThreadPoolExecutor(1) as executor:
-        Reducer(codec, objects, executor, calls.put).measure(payload, direction, found.append)
+        ReductionWorker(codec, objects, executor, calls.put).measure(payload, direction, found.append)
         assert found == []
         calls.get(timeout=HANG_S)()
     (figures,) = found
@@ -128,10 +128,10 @@ def measured(codec: Codec, objects: Objects, payload: bytes, direction: bytes = 
 def test_a_part_is_measured_by_what_its_bytes_come_to() -> None:
     """The square of its norm, and its inner product with the last mean, if that is here."""
     objects, last = with_last(2, 0, -1)
-    assert measured(CODEC, objects, encoded(1, 2, 2), last) == Figures(9.0, 0.0, 5.0)
-    assert measured(CODEC, objects, encoded(3, 0, 1), last) == Figures(10.0, 5.0, 5.0)
-    assert measured(CODEC, objects, encoded(3, 0, 1)) == Figures(10.0)
-    assert measured(CODEC, objects, encoded(3, 0, 1), digest_of(b"gone")) == Figures(10.0)
+    assert measured(CODEC, objects, encoded(1, 2, 2), last) == PartNorms(9.0, 0.0, 5.0)
+    assert measured(CODEC, objects, encoded(3, 0, 1), last) == PartNorms(10.0, 5.0, 5.0)
+    assert measured(CODEC, objects, encoded(3, 0, 1)) == PartNorms(10.0)
+    assert measured(CODEC, objects, encoded(3, 0, 1), digest_of(b"gone")) == PartNorms(10.0)
 
 
 @pytest.mark.parametrize("wire", ["float32", "float16", "int8", "int4"])
@@ -146,11 +146,11 @@ def test_any_bytes_can_be_measured(wire: str, fill: bytes) -> None:
     assert found.direction == pytest.approx(70.0, rel=0.02)
 
 
-def mean_of(effect: Reduce, objects: Objects, **parts: bytes) -> list[bytes]:
+def mean_of(effect: ReducePart, objects: Objects, **parts: bytes) -> list[bytes]:
     """The stored mean, or nothing."""
     calls, done = SimpleQueue[Callable[[], None]](), list[bytes]()
     with ThreadPoolExecutor(1) as executor:
-        reducer = Reducer(CODEC, objects, executor, calls.put)
+        reducer = ReductionWorker(CODEC, objects, executor, calls.put)
         for name, payload in parts.items():
             keep(reducer, name, payload)
         reducer.reduce(effect, done.append)
@@ -158,9 +158,9 @@ def mean_of(effect: Reduce, objects: Objects, **parts: bytes) -> list[bytes]:
     return [objects.stored[digest] for digest in done]
 
 
-def reduction(weights: tuple[int, ...], **more: int | bytes) -> Reduce:
+def reduction(weights: tuple[int, ...], **more: int | bytes) -> ReducePart:
     names = ("p0", "p1")[: len(weights)]
-    return Reduce(place(), 0, 0b11, names, weights, **more)  # type: ignore[arg-type]
+    return ReducePart(place(), 0, 0b11, names, weights, **more)  # type: ignore[arg-type]
 
 
 def test_a_mean_is_scaled_and_pulled_as_the_judge_says() -> None:
@@ -190,15 +190,15 @@ def test_a_last_mean_is_decoded_once_and_forgotten_with_its_round() -> None:
     """Every member's part is compared with it."""
     objects, last = with_last(1, 2)
     loads = []
-    load, found = objects.load, list[Figures]()
+    load, found = objects.load, list[PartNorms]()
     objects.load = lambda digest: (loads.append(digest), load(digest))[1]  # type: ignore[method-assign, func-returns-value]
     calls = SimpleQueue[Callable[[], None]]()
     with ThreadPoolExecutor(1) as executor:
-        reducer = Reducer(CODEC, objects, executor, calls.put)
+        reducer = ReductionWorker(CODEC, objects, executor, calls.put)
         for forgotten in (False, True):
             for _ in range(3):
                 reducer.measure(encoded(1, 1), last, found.append)
                 calls.get(timeout=HANG_S)()
             assert len(loads) == 1 + forgotten
             reducer.forget()
-    assert found == [Figures(2.0, 3.0, 5.0)] * 6
+    assert found == [PartNorms(2.0, 3.0, 5.0)] * 6

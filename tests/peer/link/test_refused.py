@@ -13,23 +13,23 @@ from typing import Any
 
 import pytest
 
-from dht.access import Roster
-from dht.admission import admit
+from dht.access import AccessList
+from dht.admission import issue_admission
 from dht.errors import BadInvite, ClockOff, NotAdmitted, RunMismatch, Unreachable
 from dht.identity import Identity
 from dht.invite import Invite, issue, parse
 from dht.node import NetworkConfig, Node, open_node
-from dht.quarantine import order
+from dht.quarantine import sign_quarantine
 from dht.reach.addresses import LOOPBACK
-from dht.records import Genesis, Head, pack, sign_record
-from dht.rejections import Code
+from dht.records import Genesis, PeerRecord, pack, sign_record
+from dht.rejections import RejectCode
 from dht.topics import GENESIS, HEAD, dht_key
 from peer import spec as specs
-from peer.link.announcements import Notices
-from peer.link.gatekeeper import ADMISSION, ASKED_AT_ONCE, OPEN, ORDERS, Guard
+from peer.link.announcements import Announcer
+from peer.link.gatekeeper import ADMISSION, ASKED_AT_ONCE, OPEN, ORDERS, Gatekeeper
 from peer.link.own_admission import ADMIT, find_admission
 from peer.sync.run_discovery import find_genesis, find_spec, said_genesis
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
 from peer.watch import watch_session
 
@@ -75,10 +75,10 @@ class Place:
         text = issue(self.organiser, run="micro", spec_hash=RUN, addrs=self._addresses, **terms)
         return parse(text, time.time())
 
-    def stand_guard(self, node: Node, *, asks: bool = True) -> Guard:
+    def stand_guard(self, node: Node, *, asks: bool = True) -> Gatekeeper:
         """Before this node, from now on."""
-        roster = Roster(RUN, self.organiser.peer_id, asks_admission=asks)
-        guard = Guard(node, roster, self.folder, RUN, self.organiser.peer_id)
+        roster = AccessList(RUN, self.organiser.peer_id, asks_admission=asks)
+        guard = Gatekeeper(node, roster, self.folder, RUN, self.organiser.peer_id)
         guard.stand()
         return guard
 
@@ -89,7 +89,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         yield Place(tmp_path, stack)
 
 
-def refused(caplog: pytest.LogCaptureFixture, code: Code, who: str) -> list[str]:
+def refused(caplog: pytest.LogCaptureFixture, code: RejectCode, who: str) -> list[str]:
     """The lines of the log that say so."""
     start = f"refused {code} of {who}: "
     return [text for record in caplog.records if (text := record.getMessage()).startswith(start)]
@@ -101,12 +101,12 @@ async def until(happened: Callable[[], object]) -> None:
             await asyncio.sleep(0.02)
 
 
-def head(identity: Identity, run: bytes = RUN, **changes: Any) -> Head:
+def head(identity: Identity, run: bytes = RUN, **changes: Any) -> PeerRecord:
     fields: dict[str, Any] = {
         "run": run, "anchor": b"a" * 32, "round": 3, "weight": 9, "state": b"s" * 32, "ready": True, "stuck_s": 0.0,
         "tokens": 1, "steps": 1, "bandwidth_bps": 0, "leaving": False, "reach": 0, "name": "x", "version": "1",
     }  # fmt: skip
-    return Head(**(fields | changes))
+    return PeerRecord(**(fields | changes))
 
 
 # ---- the six of the promise ----
@@ -129,7 +129,7 @@ async def test_a_forged_spec(place: Place, tmp_path: Path, caplog: pytest.LogCap
     (tmp_path / "new").mkdir()
     text = await find_spec(newcomer, place.invite(), tmp_path / "new")
     assert specs.parse(text).digest() == RUN
-    (line,) = refused(caplog, Code.SPEC, liar.peer_id) or [""]
+    (line,) = refused(caplog, RejectCode.SPEC, liar.peer_id) or [""]
     assert "another spec than the invite names" in line
 
 
@@ -139,13 +139,13 @@ async def test_an_expired_token(place: Place, tmp_path: Path, caplog: pytest.Log
     with pytest.raises(BadInvite, match="expired"):
         place.invite(token=b"t", expires=time.time() - 1)
 
-    from bootstrap.admissions import Book
-    from dht.quarantine import Orders
+    from bootstrap.admissions import AdmissionBook
+    from dht.quarantine import QuarantineList
 
-    book = Book(tmp_path, place.organiser, RUN)
+    book = AdmissionBook(tmp_path, place.organiser, RUN)
 
     async def answer(peer: str, request: bytes) -> bytes | None:
-        return book.answer(peer, request.decode(), Orders(), time.time() + 60).to_bytes()
+        return book.answer(peer, request.decode(), QuarantineList(), time.time() + 60).to_bytes()
 
     node.answer(ADMIT, answer)
     identity, newcomer = await place.add()
@@ -155,7 +155,7 @@ async def test_an_expired_token(place: Place, tmp_path: Path, caplog: pytest.Log
             newcomer, place.invite(token=b"t", expires=time.time() + 30), tmp_path / "new", identity.peer_id, Pipe()
         )
     assert caught.value.exit_code == 11
-    assert len(refused(caplog, Code.TOKEN, "this peer")) == 1
+    assert len(refused(caplog, RejectCode.TOKEN, "this peer")) == 1
     assert book.members(time.time()) == frozenset()
 
 
@@ -170,7 +170,7 @@ async def test_a_replayed_record(place: Place, caplog: pytest.LogCaptureFixture)
     later = time.time() + 60
     assert not await dht.store(dht_key(HEAD, RUN), pack(old), later, subkey=alice.peer_id, exclude_self=True)
     assert await honest.board.read(HEAD) == {}
-    (line,) = refused(caplog, Code.REPLAY, alice.peer_id) or [""]
+    (line,) = refused(caplog, RejectCode.REPLAY, alice.peer_id) or [""]
     assert "to live longer than its author signed" in line
 
 
@@ -184,9 +184,9 @@ async def test_a_wrong_organiser(place: Place, tmp_path: Path, caplog: pytest.Lo
     liar.serve("genesis", lambda: pack(forged))
     identity, newcomer = await place.add()
     assert await newcomer.meet(liar.peer_id, await liar.addresses())
-    notices = Notices(newcomer.board, identity, RUN, "", tuple, newcomer.refusals)
+    notices = Announcer(newcomer.board, identity, RUN, "", tuple, newcomer.refusals)
     assert await said_genesis(newcomer, notices, place.organiser.peer_id) is None
-    (line,) = refused(caplog, Code.ORGANISER, mallory.peer_id) or [""]
+    (line,) = refused(caplog, RejectCode.ORGANISER, mallory.peer_id) or [""]
     assert "not the organiser of the invite" in line
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "genesis").write_bytes(pack(forged))
@@ -204,7 +204,7 @@ async def test_a_clock_that_is_off_by_10_s(
         await place.add(clock=lambda: time.time() + off_s)
     assert caught.value.exit_code == 10
     assert "NTP" in str(caught.value)
-    assert len(refused(caplog, Code.CLOCK, "this machine")) == 1
+    assert len(refused(caplog, RejectCode.CLOCK, "this machine")) == 1
 
 
 async def test_a_clock_that_goes_wrong_later(place: Place) -> None:
@@ -241,14 +241,14 @@ async def test_a_stranger_that_opens_streams(place: Place, caplog: pytest.LogCap
     stranger, strange = await place.add()
     strange.streams.send(node.peer_id, b"frame")
     assert await strange.ask(node.peer_id, "chain", HANG_S) is None
-    await until(lambda: refused(caplog, Code.STRANGER, stranger.peer_id))
+    await until(lambda: refused(caplog, RejectCode.STRANGER, stranger.peer_id))
     member, known = await place.add()
-    known.serve(ADMISSION, admit(place.organiser, RUN, member.peer_id).to_bytes)
+    known.serve(ADMISSION, issue_admission(place.organiser, RUN, member.peer_id).to_bytes)
     known.streams.send(node.peer_id, b"frame")
     assert await known.ask(node.peer_id, "chain", HANG_S) == b"standing"
     await until(lambda: heard)
     assert set(heard) == {member.peer_id}
-    assert len(refused(caplog, Code.STRANGER, stranger.peer_id)) == 1, "said once, not for each stream"
+    assert len(refused(caplog, RejectCode.STRANGER, stranger.peer_id)) == 1, "said once, not for each stream"
 
 
 # ---- and what belongs to them ----
@@ -267,7 +267,7 @@ async def test_a_stranger_that_was_there_first_is_shown_the_door(
     place.stand_guard(node)
     await until(lambda: not strange._links._outgoing)
     strange.streams.send(node.peer_id, b"after")
-    await until(lambda: refused(caplog, Code.STRANGER, stranger.peer_id))
+    await until(lambda: refused(caplog, RejectCode.STRANGER, stranger.peer_id))
     assert heard == [b"before"]
 
 
@@ -278,7 +278,7 @@ async def test_orders_come_through_though_strangers_claim_to_have_newer_ones(pla
     guard = place.stand_guard(node, asks=False)
     odd = Identity.generate()
     teller, telling = await place.add()
-    telling.serve(ORDERS, order(place.organiser, RUN, 1, {odd.peer_id: "sends noise"}).to_bytes)
+    telling.serve(ORDERS, sign_quarantine(place.organiser, RUN, 1, {odd.peer_id: "sends noise"}).to_bytes)
     asked: list[str] = []
 
     async def ask(peer: str, *about: Any) -> bytes | None:
@@ -302,23 +302,23 @@ async def test_an_admission_of_somebody_else_opens_nothing(place: Place, caplog:
     node.serve("chain", lambda: b"standing")
     place.stand_guard(node)
     mallory, liar = await place.add()
-    liar.serve(ADMISSION, admit(place.organiser, RUN, Identity.generate().peer_id).to_bytes)
+    liar.serve(ADMISSION, issue_admission(place.organiser, RUN, Identity.generate().peer_id).to_bytes)
     assert await liar.ask(node.peer_id, "chain", HANG_S) is None
-    assert any("no admission" in line for line in refused(caplog, Code.STRANGER, mallory.peer_id))
+    assert any("no admission" in line for line in refused(caplog, RejectCode.STRANGER, mallory.peer_id))
 
 
 async def test_a_head_of_a_stranger_is_not_listened_to(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """The board is open; who reads it is not."""
     identity, node = await place.add()
     guard = place.stand_guard(node)
-    notices = Notices(node.board, identity, RUN, "", tuple, node.refusals, guard)
+    notices = Announcer(node.board, identity, RUN, "", tuple, node.refusals, guard)
     for shows in (False, True):
         other = Identity.generate()
-        shown = admit(place.organiser, RUN, other.peer_id).to_bytes() if shows else None
+        shown = issue_admission(place.organiser, RUN, other.peer_id).to_bytes() if shows else None
         record = sign_record(other, RUN, HEAD, head(other, admission=shown).pack(), time.time() + 60)
         assert await node.board.publish(HEAD, record, 60)
         assert (other.peer_id in await notices.read_heads()) is shows
-        assert len(refused(caplog, Code.STRANGER, other.peer_id)) == (not shows)
+        assert len(refused(caplog, RejectCode.STRANGER, other.peer_id)) == (not shows)
 
 
 async def test_a_peer_in_quarantine_is_shut_out_until_that_is_lifted(
@@ -340,7 +340,7 @@ async def test_a_peer_in_quarantine_is_shut_out_until_that_is_lifted(
     oddly.streams.send(node.peer_id, b"frame")
     await until(lambda: heard)
 
-    said = [order(place.organiser, RUN, 1, {odd.peer_id: "sends noise"})]
+    said = [sign_quarantine(place.organiser, RUN, 1, {odd.peer_id: "sends noise"})]
 
     async def give(peer: str, request: bytes) -> bytes | None:
         return said[0].to_bytes()
@@ -354,7 +354,7 @@ async def test_a_peer_in_quarantine_is_shut_out_until_that_is_lifted(
     guard.roster.needed = tuple
     guard.show_out()
     assert await oddly.ask(node.peer_id, "chain", HANG_S) is None
-    (line,) = refused(caplog, Code.QUARANTINE, odd.peer_id) or [""]
+    (line,) = refused(caplog, RejectCode.QUARANTINE, odd.peer_id) or [""]
     assert "sends noise" in line
     await until(lambda: not node._links._incoming)
     heard.clear()
@@ -370,7 +370,7 @@ async def test_a_peer_in_quarantine_is_shut_out_until_that_is_lifted(
     assert (answers[0], heard) == (False, [])
     assert not guard.takes(odd.peer_id, head(odd))
 
-    said[0] = order(place.organiser, RUN, 2, {})
+    said[0] = sign_quarantine(place.organiser, RUN, 2, {})
     guard.takes(teller.peer_id, head(teller, orders=2))
     await guard.hear()
     assert changes == [(0, 1), (1, 2)]
@@ -383,11 +383,11 @@ async def test_orders_that_the_organiser_did_not_sign_are_obeyed_by_nobody(
     identity, node = await place.add()
     guard = place.stand_guard(node, asks=False)
     mallory, liar = await place.add()
-    liar.serve(ORDERS, order(mallory, RUN, 7, {identity.peer_id: "in my way"}).to_bytes)
+    liar.serve(ORDERS, sign_quarantine(mallory, RUN, 7, {identity.peer_id: "in my way"}).to_bytes)
     guard.takes(mallory.peer_id, head(mallory, orders=7))
     await guard.hear()
     assert guard.roster.orders.number == 0
-    assert len(refused(caplog, Code.ORGANISER, mallory.peer_id)) == 1
+    assert len(refused(caplog, RejectCode.ORGANISER, mallory.peer_id)) == 1
 
 
 async def test_no_token_and_no_organiser_are_told_apart(
@@ -406,13 +406,13 @@ async def test_no_token_and_no_organiser_are_told_apart(
 async def test_who_was_admitted_needs_the_organiser_never_again(place: Place, tmp_path: Path) -> None:
     await place.add()
     identity, newcomer = await place.add()
-    admission = admit(place.organiser, RUN, identity.peer_id)
+    admission = issue_admission(place.organiser, RUN, identity.peer_id)
     (tmp_path / "admission").write_bytes(admission.to_bytes())
     assert await find_admission(newcomer, place.invite(), tmp_path, identity.peer_id, Pipe()) == admission
 
 
 def test_every_code_has_its_own_word() -> None:
-    assert len({str(code) for code in Code}) == len(Code)
+    assert len({str(code) for code in RejectCode}) == len(RejectCode)
     assert logging.getLogger("dht.rejections").propagate
 
 
@@ -430,7 +430,7 @@ async def test_who_only_watches_an_invited_run_is_told_where_to_look(tmp_path: P
         text = issue(organiser, run="micro", spec_hash=spec.digest(), addrs=await node.addresses(), token=b"t")
         (tmp_path / "watch").mkdir()
         with pytest.raises(NotAdmitted, match="homefires attach"):
-            await watch_session.story(parse(text, time.time()), tmp_path / "watch", Session(lambda event: None))
+            await watch_session.story(parse(text, time.time()), tmp_path / "watch", Reporter(lambda event: None))
 
 
 def test_asking_for_an_admission_makes_another_run_and_open_ones_stay_what_they_were() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from peer.link.channel import LinkLost
-from peer.link.resume import lead, unless_left
-from peer.store.chain import ChainOnDisk, adopt
-from peer.store.run_directory import Base
+from peer.link.resume import resume_from, unless_left
+from peer.store.chain import ChainStore, start_chain_at
+from peer.store.run_directory import ChainBase
 from tests.peer.rounds.build import HEAD
 from tests.peer.sync.donors import chain_of, write_snapshot
 
@@ -31,14 +31,14 @@ class Pipe:
         return await self.says.get()
 
 
-def led(disk: ChainOnDisk, directory: Path, at: bytes) -> tuple[bool, list[tuple[Any, ...]]]:
+def led(disk: ChainStore, directory: Path, at: bytes) -> tuple[bool, list[tuple[Any, ...]]]:
     """Whether there is a way, and what the trainer hears."""
     pipe = Pipe()
-    knows = lead(pipe, disk, directory, HEAD, at)  # type: ignore[arg-type]
+    knows = resume_from(pipe, disk, directory, HEAD, at)  # type: ignore[arg-type]
     return knows, pipe.told
 
 
-def replays(disk: ChainOnDisk, after: int) -> list[tuple[Any, ...]]:
+def replays(disk: ChainStore, after: int) -> list[tuple[Any, ...]]:
     return [("replay", block.to_bytes(), disk.head.round) for block in disk.blocks[after - disk.base.head.round :]]
 
 
@@ -65,7 +65,7 @@ def test_from_a_branch_that_was_left_it_goes_back_first(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def chain_of_more(disk: ChainOnDisk, directory: Path) -> None:
+def chain_of_more(disk: ChainStore, directory: Path) -> None:
     """The other branch."""
     assert chain_of(directory, 4, branch=1).heads[2] == disk.head
 
@@ -94,7 +94,7 @@ def test_without_a_way_it_goes_on_from_a_snapshot_on_disk(tmp_path: Path) -> Non
 def test_a_pruned_chain_without_a_snapshot_leads_nowhere(tmp_path: Path, at: bytes) -> None:
     """The trainer is told where it stands, and that is all."""
     disk = chain_of(tmp_path, 6)
-    adopt(tmp_path, Base.after(disk.updates_up_to(disk.heads[4].anchor)))
+    start_chain_at(tmp_path, ChainBase.after(disk.updates_up_to(disk.heads[4].anchor)))
     disk = chain_of(tmp_path, 5)
     assert led(disk, tmp_path, at) == (False, [("begin", at or HEAD.anchor, disk.head.members)])
 

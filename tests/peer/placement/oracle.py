@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise, permutations, product
 
 from peer.placement.pairwise_network import Network
-from peer.placement.stage_workload import Work
+from peer.placement.stage_workload import StageWorkload
 
 Group = tuple[int, ...]
 
@@ -19,7 +19,7 @@ def seconds(network: Network, one: int, other: int, message_bytes: float) -> flo
     return float(delay_s + 8 * message_bytes / speed_bps)
 
 
-def data_parallel_s(network: Network, work: Work, groups: Sequence[Group]) -> float:
+def data_parallel_s(network: Network, work: StageWorkload, groups: Sequence[Group]) -> float:
     size = len(groups[0])
     return max(
         sum(2 * seconds(network, device, other, work.stage_bytes / size) for other in group if other != device)
@@ -28,7 +28,7 @@ def data_parallel_s(network: Network, work: Work, groups: Sequence[Group]) -> fl
     )
 
 
-def cut_s(network: Network, work: Work, left: Group, right: Group) -> float:
+def cut_s(network: Network, work: StageWorkload, left: Group, right: Group) -> float:
     """Over all perfect matchings, the smallest largest link."""
     return min(
         max(2 * seconds(network, one, other, work.cut_bytes) for one, other in zip(left, matched, strict=True))
@@ -36,7 +36,7 @@ def cut_s(network: Network, work: Work, left: Group, right: Group) -> float:
     )
 
 
-def pipeline_s(network: Network, work: Work, groups: Sequence[Group]) -> float:
+def pipeline_s(network: Network, work: StageWorkload, groups: Sequence[Group]) -> float:
     """Over all orders of the groups, the shortest path."""
     cuts = {
         pair: cut_s(network, work, groups[pair[0]], groups[pair[1]]) for pair in combinations(range(len(groups)), 2)
@@ -44,7 +44,7 @@ def pipeline_s(network: Network, work: Work, groups: Sequence[Group]) -> float:
     return min(sum(cuts[min(step), max(step)] for step in pairwise(path)) for path in permutations(range(len(groups))))
 
 
-def comm_s(network: Network, work: Work, groups: Sequence[Group]) -> float:
+def comm_s(network: Network, work: StageWorkload, groups: Sequence[Group]) -> float:
     return data_parallel_s(network, work, groups) / work.sync_steps + pipeline_s(network, work, groups)
 
 
@@ -62,7 +62,7 @@ def partitions(devices: Sequence[int], size: int) -> Iterator[tuple[Group, ...]]
 # ---- pipelines of devices that compute at unlike speeds ----
 
 
-def step_s(network: Network, work: Work, speeds: Sequence[float], pipelines: Sequence[Group]) -> float:
+def step_s(network: Network, work: StageWorkload, speeds: Sequence[float], pipelines: Sequence[Group]) -> float:
     """Of pipelines that are decided. The first micro-batch passes all stages, then the slowest one sets the pace. With
     H = 1 all wait for the slowest pipeline; else the pace of all is the mean of theirs."""
     stages = list(zip(*pipelines, strict=True))
@@ -86,7 +86,7 @@ def layouts(devices: int, stages: int, pipelines: int) -> Iterator[list[Group]]:
                     yield list(zip(first, *columns, strict=True))
 
 
-def least_step_s(network: Network, work: Work, speeds: Sequence[float], pipelines: int) -> float:
+def least_step_s(network: Network, work: StageWorkload, speeds: Sequence[float], pipelines: int) -> float:
     return min(
         step_s(network, work, speeds, layout) for layout in layouts(len(network), work.stages, pipelines)
     )  # fmt: skip

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.placement.communication_cost import Scorer, pace_s
+from peer.placement.communication_cost import CommunicationCost, pace_s
 from peer.placement.layouts import canonical, labels_of, layouts_of, random_layouts
 from peer.placement.pairwise_network import Network
-from peer.placement.stage_workload import Indices, Problem, Work, problem_of
+from peer.placement.stage_workload import Indices, PlacementProblem, StageWorkload, problem_of
 from peer.plan.pipelined_replica import Stage, pipeline_step_s
 from tests.peer.placement import oracle
 from tests.peer.placement.networks import KINDS, random_network
@@ -21,11 +21,11 @@ from tests.peer.placement.networks import KINDS, random_network
 FIXED = settings(derandomize=True, deadline=None, max_examples=60)
 
 
-def work_of(stages: int, sync_steps: int = 1) -> Work:
-    return Work(stages=stages, stage_bytes=5e7, cut_bytes=2e7, sync_steps=sync_steps)
+def work_of(stages: int, sync_steps: int = 1) -> StageWorkload:
+    return StageWorkload(stages=stages, stage_bytes=5e7, cut_bytes=2e7, sync_steps=sync_steps)
 
 
-def groups_of(problem: Problem, layout: Indices) -> list[tuple[int, ...]]:
+def groups_of(problem: PlacementProblem, layout: Indices) -> list[tuple[int, ...]]:
     """The groups, as peers of the network."""
     placed = problem.peers[layout[: problem.placed]].reshape(problem.stages, problem.pipelines)
     return [tuple(group) for group in placed.tolist()]
@@ -40,7 +40,7 @@ def test_the_papers_equations(kind: str, devices: int, stages: int, seed: int, s
     network, work = random_network(max(devices, stages), seed, kind=kind), work_of(stages, sync_steps)
     problem = problem_of(network, work)
     layouts = random_layouts(problem, 3, np.random.default_rng(seed))
-    found = Scorer(problem).score(layouts)
+    found = CommunicationCost(problem).score(layouts)
     for at, layout in enumerate(layouts):
         groups = groups_of(problem, layout)
         assert found.cost_s[at] == pytest.approx(oracle.comm_s(network, work, groups))
@@ -60,9 +60,9 @@ def test_names_of_groups_and_devices_mean_nothing(kind: str, stages: int, pipeli
     shuffled = rng.permuted(groups[rng.permutation(stages)], axis=1).ravel()
     order = rng.permutation(len(network))
     elsewhere = problem_of(network.only(order.tolist()), work)
-    cost = Scorer(problem).score(layout[None]).cost_s[0]
-    assert Scorer(problem).score(shuffled[None]).cost_s[0] == pytest.approx(cost)
-    assert Scorer(elsewhere).score(np.argsort(order)[layout][None]).cost_s[0] == pytest.approx(cost)
+    cost = CommunicationCost(problem).score(layout[None]).cost_s[0]
+    assert CommunicationCost(problem).score(shuffled[None]).cost_s[0] == pytest.approx(cost)
+    assert CommunicationCost(elsewhere).score(np.argsort(order)[layout][None]).cost_s[0] == pytest.approx(cost)
     assert canonical(problem, shuffled) == canonical(problem, layout)
 
 
@@ -75,7 +75,7 @@ def test_devices_with_the_same_links_can_change_places(stages: int, pipelines: i
         matrix[1], matrix[:, 1] = matrix[0], matrix[:, 0]
         matrix[0, 1] = matrix[1, 0] = matrix[0, 2]
     twins = Network(names=network.names, delay_s=delay_s, bandwidth_bps=speed_bps)
-    scorer = Scorer(problem_of(twins, work_of(stages)))
+    scorer = CommunicationCost(problem_of(twins, work_of(stages)))
     layout = random_layouts(scorer.problem, 1, np.random.default_rng(seed))[0]
     swapped = np.select([layout == 0, layout == 1], [1, 0], layout)
     costs = scorer.score(np.stack([layout, swapped])).cost_s
@@ -83,7 +83,7 @@ def test_devices_with_the_same_links_can_change_places(stages: int, pipelines: i
 
 
 def test_where_all_links_are_alike_all_layouts_are() -> None:
-    scorer = Scorer(problem_of(random_network(24, 0, kind="equal"), work_of(4)))
+    scorer = CommunicationCost(problem_of(random_network(24, 0, kind="equal"), work_of(4)))
     costs = scorer.score(random_layouts(scorer.problem, 50, np.random.default_rng(0))).cost_s
     assert costs.max() == pytest.approx(costs.min())
 
@@ -97,7 +97,7 @@ def test_a_slower_link_never_helps(seed: int, factor: float) -> None:
     speed_bps[one, other] /= factor
     speed_bps[other, one] /= factor
     slower = Network(names=network.names, delay_s=network.delay_s, bandwidth_bps=speed_bps)
-    before, after = (Scorer(problem_of(links, work_of(3))) for links in (network, slower))
+    before, after = (CommunicationCost(problem_of(links, work_of(3))) for links in (network, slower))
     layouts = random_layouts(before.problem, 20, rng)
     assert (after.score(layouts).cost_s >= before.score(layouts).cost_s * (1 - 1e-12)).all()
 
@@ -108,15 +108,15 @@ def test_a_pipeline_of_fast_devices_does_not_wait_for_a_slow_one_between_average
     speeds = [1.0, 0.25, 1.0, 0.25]
     layout = np.array([[0, 1, 2, 3]])
     for sync_steps, compute_s in ((1, 8.0), (1_000_000, 2 / (1 / 2 + 1 / 8))):
-        work = Work(stages=2, stage_bytes=0, cut_bytes=0, sync_steps=sync_steps, compute_s=2.0, micro_batches=1_000)
-        scorer = Scorer(problem_of(network, work, speeds=speeds))
+        work = StageWorkload(
+            stages=2, stage_bytes=0, cut_bytes=0, sync_steps=sync_steps, compute_s=2.0, micro_batches=1_000
+        )
+        scorer = CommunicationCost(problem_of(network, work, speeds=speeds))
         assert scorer.score(layout).cost_s[0] == pytest.approx(compute_s, rel=0.05)
 
 
 @FIXED
-@given(
-    stages=st.integers(1, 6), pipelines=st.integers(1, 4), micro_batches=st.integers(1, 9), seed=st.integers(0, 99)
-)  # fmt: skip
+@given(stages=st.integers(1, 6), pipelines=st.integers(1, 4), micro_batches=st.integers(1, 9), seed=st.integers(0, 99))
 def test_computing_is_that_of_a_pipeline_that_fills(stages: int, pipelines: int, micro_batches: int, seed: int) -> None:
     """As `peer/plan/pipelined_replica.py` has it, of each column."""
     rng = np.random.default_rng(seed)
@@ -151,7 +151,7 @@ def test_no_pipelines_of_these_groups_cost_less_than_the_score(
         oracle.step_s(network, work, speeds, list(zip(*order, strict=True)))
         for columns in product([first], *(permutations(group) for group in others)) for order in permutations(columns)
     )  # fmt: skip
-    score = Scorer(problem).score(layout[None]).cost_s[0]
+    score = CommunicationCost(problem).score(layout[None]).cost_s[0]
     assert score <= least * (1 + 1e-9)
     if kind == "equal" and sync_steps > 1:
         assert score == pytest.approx(least)

@@ -8,22 +8,22 @@ import pytest
 from peer.placement.gains import Gain, _Swaps, improved
 from peer.placement.layouts import block, random_layouts
 from peer.placement.regions import preset
-from peer.placement.stage_workload import PAPER, Indices, Problem, Work, problem_of
+from peer.placement.stage_workload import PAPER, Indices, PlacementProblem, StageWorkload, problem_of
 from tests.peer.placement.networks import random_network
 
-WORK = Work(stages=3, stage_bytes=5e7, cut_bytes=2e7)
+WORK = StageWorkload(stages=3, stage_bytes=5e7, cut_bytes=2e7)
 
 
-def problem(devices: int = 13, seed: int = 0, kind: str = "any") -> Problem:
+def problem(devices: int = 13, seed: int = 0, kind: str = "any") -> PlacementProblem:
     return problem_of(random_network(devices, seed, kind=kind), WORK)
 
 
-def group_of(problem: Problem, layout: Indices, device: int) -> list[int]:
+def group_of(problem: PlacementProblem, layout: Indices, device: int) -> list[int]:
     at = int(np.flatnonzero(layout == device)[0]) // problem.pipelines
     return [int(member) for member in layout[at * problem.pipelines : (at + 1) * problem.pipelines]]
 
 
-def gain_of_fastest_links(problem: Problem, layout: Indices, one: int, other: int) -> float:
+def gain_of_fastest_links(problem: PlacementProblem, layout: Indices, one: int, other: int) -> float:
     """As in the paper; minus infinity for a device that is no end of its group's fastest link."""
     total = 0.0
     for mine, theirs in ((one, other), (other, one)):
@@ -35,7 +35,7 @@ def gain_of_fastest_links(problem: Problem, layout: Indices, one: int, other: in
     return total
 
 
-def gain_of_the_cut(problem: Problem, layout: Indices, one: int, other: int) -> float:
+def gain_of_the_cut(problem: PlacementProblem, layout: Indices, one: int, other: int) -> float:
     """What the swap takes off the seconds of all links between groups, per device of a group."""
 
     def inside(members: list[int]) -> float:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dht.errors import BadInput
-from peer.placement.communication_cost import Scorer
+from peer.placement.communication_cost import CommunicationCost
 from peer.placement.exhaustive import best_of_all, partitions
 from peer.placement.layout_search import Effort, evolve
 from peer.placement.layouts import block, by_regions, labels_of, striped
 from peer.placement.regions import preset
-from peer.placement.stage_workload import PAPER, Work, problem_of
+from peer.placement.stage_workload import PAPER, StageWorkload, problem_of
 from tests.peer.placement import oracle
 from tests.peer.placement.networks import KINDS, random_network
 
@@ -28,7 +28,7 @@ SMALL = Effort(population=12, brood=8, patience=12, evaluations=20_000, seeded=F
 @pytest.mark.parametrize("stages", [2, 4])
 def test_the_optimum_of_eight_devices(stages: int, kind: str) -> None:
     """On 20 instances for each kind of links and number of stages, 200 in all, from random starts."""
-    work = Work(stages=stages, stage_bytes=5e7, cut_bytes=2e7)
+    work = StageWorkload(stages=stages, stage_bytes=5e7, cut_bytes=2e7)
     for seed in range(20):
         problem = problem_of(random_network(8, seed, kind=kind), work)
         _, least = best_of_all(problem)
@@ -39,7 +39,7 @@ def test_the_optimum_of_eight_devices(stages: int, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["any", "ties"])
 def test_the_best_of_all_is_that_of_the_equations(stages: int, kind: str) -> None:
     """Seven devices: every choice of who is left out, and every partition of the others."""
-    network, work = random_network(7, stages, kind=kind), Work(stages=stages, stage_bytes=5e7, cut_bytes=2e7)
+    network, work = random_network(7, stages, kind=kind), StageWorkload(stages=stages, stage_bytes=5e7, cut_bytes=2e7)
     problem = problem_of(network, work)
     layout, least = best_of_all(problem)
     size = 7 // stages
@@ -47,7 +47,7 @@ def test_the_best_of_all_is_that_of_the_equations(stages: int, kind: str) -> Non
     every = [groups for peers in subsets for groups in oracle.partitions(peers, size)]
     assert partitions(problem) == len(every)
     assert least == pytest.approx(min(oracle.comm_s(network, work, groups) for groups in every))
-    assert Scorer(problem).score(layout[None]).cost_s[0] == least
+    assert CommunicationCost(problem).score(layout[None]).cost_s[0] == least
 
 
 def test_too_many_partitions_to_look_at() -> None:
@@ -65,12 +65,12 @@ def test_any_sizes_any_links_any_search(
     kind: str, devices: int, stages: int, seed: int, seeded: bool, gain: str, climb: bool
 ) -> None:
     """A layout comes out whose cost is what is said, and the same again with the same seed."""
-    work = Work(stages=stages, stage_bytes=5e7, cut_bytes=2e7)
+    work = StageWorkload(stages=stages, stage_bytes=5e7, cut_bytes=2e7)
     problem = problem_of(random_network(max(devices, stages), seed, kind=kind), work)
     effort = replace(SMALL, patience=3, seeded=seeded, gain=gain, climb=climb)
     found, again = evolve(problem, effort, seed), evolve(problem, effort, seed)
     assert sorted(found.layout) == list(range(len(problem)))
-    assert Scorer(problem).score(found.layout[None]).cost_s[0] == pytest.approx(found.cost_s, rel=1e-12)
+    assert CommunicationCost(problem).score(found.layout[None]).cost_s[0] == pytest.approx(found.cost_s, rel=1e-12)
     assert found.cost_s == again.cost_s
     assert (found.layout == again.layout).all()
     assert found.history[-1][1] == found.cost_s

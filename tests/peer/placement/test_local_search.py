@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.placement.communication_cost import Scorer
+from peer.placement.communication_cost import CommunicationCost
 from peer.placement.layouts import random_layouts
 from peer.placement.local_search import climbed
-from peer.placement.stage_workload import Work, problem_of
+from peer.placement.stage_workload import StageWorkload, problem_of
 from tests.peer.placement.networks import KINDS, random_network
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=60)
@@ -29,9 +29,9 @@ def test_no_swap_of_two_devices_is_left_that_helps(
     """The cost that it tells is that of the layout, and all swaps are scored from nothing here."""
     devices = max(devices, stages)
     rng = np.random.default_rng(seed)
-    work = Work(stages=stages, stage_bytes=5e7, cut_bytes=2e7, compute_s=compute_s, sync_steps=3)
+    work = StageWorkload(stages=stages, stage_bytes=5e7, cut_bytes=2e7, compute_s=compute_s, sync_steps=3)
     problem = problem_of(random_network(devices, seed, kind=kind), work, speeds=rng.uniform(0.5, 2, devices).tolist())
-    scorer = Scorer(problem)
+    scorer = CommunicationCost(problem)
     start = random_layouts(problem, 1, rng)[0]
     layout, cost_s = climbed(scorer, start, 1_000_000, rng)
     assert sorted(layout) == list(range(devices))
@@ -44,7 +44,9 @@ def test_no_swap_of_two_devices_is_left_that_helps(
 
 
 def test_it_stops_when_the_budget_is_spent() -> None:
-    scorer = Scorer(problem_of(random_network(40, 0), Work(stages=5, stage_bytes=5e7, cut_bytes=2e7)))
+    scorer = CommunicationCost(
+        problem_of(random_network(40, 0), StageWorkload(stages=5, stage_bytes=5e7, cut_bytes=2e7))
+    )
     start = random_layouts(scorer.problem, 1, np.random.default_rng(0))[0]
     climbed(scorer, start, 600, np.random.default_rng(0))
     assert 600 <= scorer.scored <= 600 + 256

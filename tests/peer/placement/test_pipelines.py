@@ -9,20 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.placement.communication_cost import Scorer
+from peer.placement.communication_cost import CommunicationCost
 from peer.placement.layouts import random_layouts
-from peer.placement.pipelines import best_of, composed, shaken
-from peer.placement.stage_workload import Work, problem_of
+from peer.placement.pipelines import best_of, composed, perturbed
+from peer.placement.stage_workload import StageWorkload, problem_of
 from tests.peer.placement import oracle
 from tests.peer.placement.networks import KINDS, random_network
 
 
-def unlike(kind: str, devices: int, stages: int, seed: int, sync_steps: int) -> tuple[Scorer, list[float], Work]:
+def unlike(
+    kind: str, devices: int, stages: int, seed: int, sync_steps: int
+) -> tuple[CommunicationCost, list[float], StageWorkload]:
     speeds = np.random.default_rng(seed).uniform(0.2, 2, devices).tolist()
-    work = Work(
+    work = StageWorkload(
         stages=stages, stage_bytes=5e7, cut_bytes=2e7, sync_steps=sync_steps, compute_s=2.0, micro_batches=3
-    )  # fmt: skip
-    return Scorer(problem_of(random_network(devices, seed, kind=kind), work, speeds=speeds)), speeds, work
+    )
+    return CommunicationCost(problem_of(random_network(devices, seed, kind=kind), work, speeds=speeds)), speeds, work
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
@@ -54,8 +56,8 @@ def test_no_other_pipelines_of_these_groups_cost_less(
 @pytest.mark.parametrize(("devices", "stages"), [(24, 3), (24, 8), (45, 15)])
 def test_pipelines_of_devices_alike_cost_their_score(kind: str, devices: int, stages: int) -> None:
     """Or less, where more paths are looked at than for a score."""
-    work = Work(stages=stages, stage_bytes=5e7, cut_bytes=2e7, compute_s=1.0)
-    scorer = Scorer(problem_of(random_network(devices, 1, kind=kind), work))
+    work = StageWorkload(stages=stages, stage_bytes=5e7, cut_bytes=2e7, compute_s=1.0)
+    scorer = CommunicationCost(problem_of(random_network(devices, 1, kind=kind), work))
     layouts = random_layouts(scorer.problem, 20, np.random.default_rng(1))
     scores_s = scorer.score(layouts).cost_s
     found = best_of(scorer, layouts, scores_s, 20)
@@ -70,7 +72,7 @@ def test_shaking_finds_better_ones(sync_steps: int) -> None:
     scorer, _, _ = unlike("any", 25, 4, 5, sync_steps)
     layouts = random_layouts(scorer.problem, 1, np.random.default_rng(0))
     settled = best_of(scorer, layouts, scorer.score(layouts).cost_s, 1)
-    costs = [shaken(scorer, settled, times, np.random.default_rng(2)).cost_s for times in (0, 2, 20)]
+    costs = [perturbed(scorer, settled, times, np.random.default_rng(2)).cost_s for times in (0, 2, 20)]
     assert costs[0] == settled.cost_s
     assert costs[0] >= costs[1] >= costs[2]
     assert costs[2] < 0.97 * costs[0]

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dht.errors import BadInput
-from peer.placement.communication_cost import Scorer
+from peer.placement.communication_cost import CommunicationCost
 from peer.placement.layout_search import Effort
 from peer.placement.layouts import block, random_layouts, striped
 from peer.placement.pairwise_network import Network
 from peer.placement.place import Placement, place, placement_of
 from peer.placement.regions import preset
-from peer.placement.stage_workload import PAPER, Work, problem_of
+from peer.placement.stage_workload import PAPER, StageWorkload, problem_of
 from tests.peer.placement.networks import KINDS, random_network
 
 SMALL = Effort(population=12, brood=8, patience=4, evaluations=5_000)
@@ -47,7 +47,7 @@ def test_reference_costs_within_a_percent(scenario: str, layout: str) -> None:
 def test_random_layouts_cost_what_others_found(scenario: str) -> None:
     """Another 40 layouts than theirs; their median lies within three percent."""
     problem = problem_of(preset(scenario).network(), PAPER)
-    costs = Scorer(problem).score(random_layouts(problem, 40, np.random.default_rng(0))).cost_s
+    costs = CommunicationCost(problem).score(random_layouts(problem, 40, np.random.default_rng(0))).cost_s
     assert float(np.median(costs)) == pytest.approx(REFERENCE[scenario]["random"], rel=0.03)
 
 
@@ -64,7 +64,7 @@ def links_of(found: Placement) -> list[list[tuple[int, int]]]:
 def test_pipelines_are_what_they_cost(kind: str, devices: int, stages: int, seed: int, sync_steps: int) -> None:
     """Everybody is in one place; both terms, told from the pipelines alone, are those of the score."""
     network = random_network(max(devices, stages), seed, kind=kind)
-    work = Work(stages=stages, stage_bytes=5e7, cut_bytes=2e7, sync_steps=sync_steps)
+    work = StageWorkload(stages=stages, stage_bytes=5e7, cut_bytes=2e7, sync_steps=sync_steps)
     found = place(network, work, effort=SMALL, seed=seed)
     pipelines = max(devices, stages) // stages
     peers = [peer for pipeline in found.pipelines for peer in pipeline]
@@ -80,7 +80,7 @@ def test_pipelines_are_what_they_cost(kind: str, devices: int, stages: int, seed
 
 
 def test_ranks_go_pipeline_by_pipeline() -> None:
-    found = place(random_network(6, 0), Work(stages=3, stage_bytes=1e7, cut_bytes=1e7), effort=SMALL)
+    found = place(random_network(6, 0), StageWorkload(stages=3, stage_bytes=1e7, cut_bytes=1e7), effort=SMALL)
     assert [found.ranks()[found.names[peer]] for peer in found.pipelines[1]] == [3, 4, 5]
     assert [found.names[peer] for peer in found.stages[2]] == [
         name for name, rank in found.ranks().items() if rank in (2, 5)
@@ -92,7 +92,7 @@ def test_it_says_what_bounds_it() -> None:
     speed_bps = np.full((4, 4), 1e9)
     speed_bps[0] = speed_bps[:, 0] = 1e6
     network = Network(names=("ada", "bob", "cid", "dan"), delay_s=np.zeros((4, 4)), bandwidth_bps=speed_bps)
-    found = place(network, Work(stages=2, stage_bytes=1e6, cut_bytes=1e6), effort=SMALL)
+    found = place(network, StageWorkload(stages=2, stage_bytes=1e6, cut_bytes=1e6), effort=SMALL)
     text = found.explained()
     assert text.splitlines()[0].startswith("2 pipelines of 2 stages: 24.")
     assert "averaging: " in text
@@ -106,7 +106,7 @@ def test_it_says_what_bounds_it() -> None:
 
 
 def test_one_pipeline_averages_nothing() -> None:
-    found = place(random_network(5, 0), Work(stages=5, stage_bytes=1e7, cut_bytes=1e7), effort=SMALL)
+    found = place(random_network(5, 0), StageWorkload(stages=5, stage_bytes=1e7, cut_bytes=1e7), effort=SMALL)
     assert found.data_parallel_s == 0
     assert "averaging: nothing" in found.explained()
 
@@ -118,21 +118,21 @@ def test_whoever_is_left_over_is_spare() -> None:
     speed_bps[4] = speed_bps[:, 4] = 1e5
     network = Network(names=network.names, delay_s=network.delay_s, bandwidth_bps=speed_bps)
     for effort in (SMALL, replace(SMALL, seeded=False)):
-        found = place(network, Work(stages=4, stage_bytes=1e7, cut_bytes=1e7), effort=effort)
+        found = place(network, StageWorkload(stages=4, stage_bytes=1e7, cut_bytes=1e7), effort=effort)
         assert found.spares == (4,)
         assert found.explained().endswith("spare: peer4")
 
 
 def test_a_stage_lies_only_where_it_fits() -> None:
     memory = [8e9, 2e9, 8e9, 8e9, 3.9e9, 8e9, 4e9]
-    work = Work(stages=2, stage_bytes=1e7, cut_bytes=1e7, stage_memory_bytes=4e9)
+    work = StageWorkload(stages=2, stage_bytes=1e7, cut_bytes=1e7, stage_memory_bytes=4e9)
     found = place(random_network(7, 0), work, memory_bytes=memory, effort=SMALL)
     assert len(found.pipelines) == 2
     assert set(found.spares) > {1, 4}
 
 
 def test_a_device_without_memory_is_spare() -> None:
-    work = Work(stages=2, stage_bytes=1e7, cut_bytes=1e7, stage_memory_bytes=1e9)
+    work = StageWorkload(stages=2, stage_bytes=1e7, cut_bytes=1e7, stage_memory_bytes=1e9)
     found = place(random_network(5, 0), work, memory_bytes=[2e9, 0.0, 2e9, 2e9, 2e9], effort=SMALL)
     assert found.spares == (1,)
 
@@ -140,12 +140,14 @@ def test_a_device_without_memory_is_spare() -> None:
 def test_where_nothing_takes_time_there_still_is_a_layout() -> None:
     """Five pipelines and more, of which nothing is known."""
     network = Network(names=tuple("abcdefghijkl"), delay_s=np.zeros((12, 12)), bandwidth_bps=np.full((12, 12), np.inf))
-    found = place(network, Work(stages=2, stage_bytes=0, cut_bytes=0, sync_steps=5, compute_s=0), fewer=True)
+    found = place(network, StageWorkload(stages=2, stage_bytes=0, cut_bytes=0, sync_steps=5, compute_s=0), fewer=True)
     assert (found.cost_s, len(found.pipelines)) == (0, 6)
 
 
 def test_fewer_pipelines_than_there_could_be() -> None:
-    found = place(random_network(12, 0), Work(stages=3, stage_bytes=1e7, cut_bytes=1e7), pipelines=2, effort=SMALL)
+    found = place(
+        random_network(12, 0), StageWorkload(stages=3, stage_bytes=1e7, cut_bytes=1e7), pipelines=2, effort=SMALL
+    )
     assert len(found.pipelines) == 2
     assert len(found.spares) == 6
 
@@ -181,5 +183,5 @@ def test_seldom_averaging_makes_pipelines_fast() -> None:
 def test_what_cannot_be_placed_is_said_in_a_line(work: dict[str, float], more: dict[str, object], said: str) -> None:
     given: dict[str, Any] = {"stages": 3, "stage_bytes": 1e7, "cut_bytes": 1e7} | work
     with pytest.raises(BadInput, match=said) as refused:
-        place(random_network(6, 0), Work(**given), **more)  # type: ignore[arg-type]
+        place(random_network(6, 0), StageWorkload(**given), **more)  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)

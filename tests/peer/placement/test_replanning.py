@@ -13,11 +13,11 @@ from peer.placement.pairwise_network import Network
 from peer.placement.place import Placement, place
 from peer.placement.regions import preset
 from peer.placement.replanning import Replanned, replan
-from peer.placement.stage_workload import PAPER, Work
+from peer.placement.stage_workload import PAPER, StageWorkload
 from tests.peer.placement.networks import KINDS, random_network
 
 SMALL = Effort(population=12, brood=8, patience=4, evaluations=5_000)
-WORK = Work(stages=3, stage_bytes=5e7, cut_bytes=2e7)
+WORK = StageWorkload(stages=3, stage_bytes=5e7, cut_bytes=2e7)
 
 
 def stages_of(found: Placement) -> dict[str, int]:
@@ -114,7 +114,7 @@ def test_those_who_may_stay_where_they_are_do() -> None:
 def test_another_number_of_stages_is_another_layout() -> None:
     network = random_network(12, 2)
     before = place(network, WORK, effort=SMALL)
-    after = replan(before, network, Work(stages=4, stage_bytes=5e7, cut_bytes=2e7), effort=SMALL)
+    after = replan(before, network, StageWorkload(stages=4, stage_bytes=5e7, cut_bytes=2e7), effort=SMALL)
     assert len(after.placement.pipelines) == 3
     assert len(after.moved) == 12
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from peer.plan.coefficients import PHASES, Coefficients
-from peer.plan.peer_set import Machine, Swarm, alike
+from peer.plan.peer_set import Machine, PeerSet, uniform_peers
 from peer.spec import RunSpec, from_mapping
 
 FREE = Coefficients(
@@ -26,8 +26,8 @@ def spec(*, config: dict[str, Any] | None = None, **tables: dict[str, Any]) -> R
     return from_mapping({"run": {"name": "x"}, "model": model | given.pop("model", {}), **given})
 
 
-def peers(count: int, *, step_s: float = 1.0, upload: float = 8.0, download: float = 80.0, **more: Any) -> Swarm:
+def peers(count: int, *, step_s: float = 1.0, upload: float = 8.0, download: float = 80.0, **more: Any) -> PeerSet:
     """So many alike, 10 ms apart."""
     between = {key: more.pop(key) for key in ("otherwise_s", "cores") if key in more}
     machine = Machine(name="peer", step_s=step_s, upload_mbps=upload, download_mbps=download, **more)
-    return alike(count, machine, **{"otherwise_s": 0.01, **between})
+    return uniform_peers(count, machine, **{"otherwise_s": 0.01, **between})

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from peer.events import Event, InnerProgressed, Line, PhaseEntered, RoundCommitted
-from peer.plan.calibration import Sample, Timed, calibrate, rescale, residual, time_rounds
+from peer.events import Event, EventLine, InnerProgressed, PhaseEntered, RoundCommitted
+from peer.plan.calibration import MeasuredRun, RoundTiming, calibrate, rescale, residual, time_rounds
 from peer.plan.coefficients import PHASES, Coefficients, dump, parse, read, shipped
 from peer.plan.model_shape import shape_of
-from peer.plan.peer_set import Machine, alike
+from peer.plan.peer_set import Machine, uniform_peers
 from peer.plan.round_cost import predict, step_seconds
 from peer.spec import RunSpec
 from tests.peer.plan.plans import spec
@@ -29,25 +29,31 @@ TRUE = Coefficients(
 )  # fmt: skip
 
 
-def sample(given: Coefficients, peers: int, blocks: int, sequences: int, wire: str, upload: float) -> Sample:
+def sample(given: Coefficients, peers: int, blocks: int, sequences: int, wire: str, upload: float) -> MeasuredRun:
     """A run that took exactly what `given` says."""
     run = spec(
         config={"num_hidden_layers": blocks},
         inner={"sequences": sequences},
         codec={"wire": wire, "part_elements": 65536},
     )
-    swarm = alike(peers, Machine(name="p", upload_mbps=upload, download_mbps=5 * upload), otherwise_s=0.01, cores=2)
+    swarm = uniform_peers(
+        peers, Machine(name="p", upload_mbps=upload, download_mbps=5 * upload), otherwise_s=0.01, cores=2
+    )
     shape = shape_of(run)
     cost = predict(shape, run, swarm, given)
-    timed = Timed(
-        round_s=cost.round_s, step_s=step_seconds(shape, run, swarm.machines[0], given, swarm),
-        exposed_s=cost.round_s * cost.exposed, tokens_per_s=cost.tokens_per_s, up_bytes=cost.traffic.up_bytes,
-        phases=dataclasses.asdict(cost.agreement), rounds=5,
-    )  # fmt: skip
-    return Sample(spec=run, shape=shape, swarm=swarm, timed=timed)
+    timed = RoundTiming(
+        round_s=cost.round_s,
+        step_s=step_seconds(shape, run, swarm.machines[0], given, swarm),
+        exposed_s=cost.round_s * cost.exposed,
+        tokens_per_s=cost.tokens_per_s,
+        up_bytes=cost.traffic.up_bytes,
+        phases=dataclasses.asdict(cost.agreement),
+        rounds=5,
+    )
+    return MeasuredRun(spec=run, shape=shape, swarm=swarm, timed=timed)
 
 
-def grid(given: Coefficients) -> list[Sample]:
+def grid(given: Coefficients) -> list[MeasuredRun]:
     rows = itertools.product((1, 2, 4), (2, 8), (4, 16), (("int4", 0.0), ("float16", 4.0)))
     return [sample(given, peers, blocks, batch, wire, up) for peers, blocks, batch, (wire, up) in rows]
 
@@ -149,25 +155,25 @@ def test_the_shipped_ones_say_where_they_were_measured() -> None:
 # ---- from events ----
 
 
-def at(t: float, event: Event) -> Line:
-    return Line(seq=0, t=t, run="r", peer="p", event=event)
+def at(t: float, event: Event) -> EventLine:
+    return EventLine(seq=0, t=t, run="r", peer="p", event=event)
 
 
-def committed(t: float, round: int, exposed_s: float) -> Line:
+def committed(t: float, round: int, exposed_s: float) -> EventLine:
     return at(t, RoundCommitted(
         round=round, digest="d", state="s", group=["p"], weights={}, penalties=[], tokens=0, bytes_sent=700,
         bytes_received=7, round_s=0.0, exposed_s=exposed_s,
     ))  # fmt: skip
 
 
-def told(t: float, steps: int, run: RunSpec) -> Line:
+def told(t: float, steps: int, run: RunSpec) -> EventLine:
     tokens = steps * run.inner.sequences * run.model.context
     return at(t, InnerProgressed(
         round=0, step=1, steps=4, loss=1.0, tokens=tokens, tokens_per_s=1.0, learning_rate=0.1,
     ))  # fmt: skip
 
 
-def rounds(run: RunSpec, begin_t: float = 0.0, *, twice: str = "") -> list[Line]:
+def rounds(run: RunSpec, begin_t: float = 0.0, *, twice: str = "") -> list[EventLine]:
     """Four rounds of 10 s: 8 s of 16 steps, then phases of 0.1, 0.2, … 0.5, 0.3 and 0.2 s."""
     lines = [committed(begin_t, 0, 0.0)]
     for number in range(4):
@@ -209,6 +215,6 @@ def test_rounds_that_are_not_there_are_refused(first: int, last: int) -> None:
 
 
 def test_events_without_steps_are_refused() -> None:
-    lines: Sequence[Line] = [line for line in rounds(spec()) if not isinstance(line.event, InnerProgressed)]
+    lines: Sequence[EventLine] = [line for line in rounds(spec()) if not isinstance(line.event, InnerProgressed)]
     with pytest.raises(BadInput, match="too few inner steps"):
         time_rounds([lines], spec(), 1, 4)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from peer.events import Line, NetworkMeasured, PeerStarted, format_line
+from peer.events import EventLine, NetworkMeasured, PeerStarted, format_line
 from peer.plan.measured_run import read_run, step_for
 from peer.plan.model_shape import shape_of
 from peer.spec import RunSpec, dump
@@ -16,13 +16,13 @@ from tests.peer.plan.plans import spec
 from tests.peer.plan.test_calibration import at, rounds
 
 
-def write(folder: Path, run: RunSpec, lines: list[Line]) -> Path:
+def write(folder: Path, run: RunSpec, lines: list[EventLine]) -> Path:
     (folder / "spec.toml").write_text(dump(run))
     (folder / "events.jsonl").write_text("".join(format_line(line) + "\n" for line in lines))
     return folder
 
 
-def told(run: RunSpec) -> list[Line]:
+def told(run: RunSpec) -> list[EventLine]:
     settings = {"upload_mbps": 12.0, "download_mbps": 0.0}
     row = {"peer": "q", "address": "a", "relayed": False, "bytes_sent": 1, "bytes_received": 1, "rtt_s": 0.08}
     started = at(0.0, PeerStarted(name="p", version="1", settings=settings))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dht.errors import BadInput
-from peer.plan.peer_set import HOME_DELAY_S, NEAR_DELAY_S, Declared, Machine, alike, by_name, swarm_of
+from peer.plan.peer_set import HOME_DELAY_S, NEAR_DELAY_S, Machine, PeerSpecs, by_name, swarm_of, uniform_peers
 from peer.plan.peers_file import declared_by, peers_from, read_peers
 
 
@@ -92,12 +92,12 @@ def test_a_file_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
 
 
 def test_what_nobody_said_is_listed() -> None:
-    said = alike(3, Machine(name="x")).assumed
+    said = uniform_peers(3, Machine(name="x")).assumed
     assert [text.split(":")[0] for text in said] == ["every peer"] * 4
     machine = Machine(name="x", step_s=1, upload_mbps=5, download_mbps=50, memory_gb=8)
-    (delay,) = alike(3, machine).assumed
+    (delay,) = uniform_peers(3, machine).assumed
     assert "30 ms one way" in delay
-    assert alike(3, machine, otherwise_s=HOME_DELAY_S).assumed == ()
+    assert uniform_peers(3, machine, otherwise_s=HOME_DELAY_S).assumed == ()
     table = {"peer": [vars(machine) | {"count": 3}]}
     assert peers_from({"delay_ms": 30, **table}, "peers.toml").assumed == ()
     assert peers_from(table, "peers.toml").assumed == (delay,)
@@ -134,7 +134,7 @@ def test_ten_thousand_peers_have_no_matrix_of_their_own() -> None:
     tracemalloc.start()
     try:
         two, places = declared_by({"peer": rows, "delays_ms": {"berlin tokyo": 120}}, "peers.toml").regions()
-        alone, _ = Declared(machines=tuple(Machine(name=f"p{at}", region=f"r{at}") for at in range(10_000))).regions()
+        alone, _ = PeerSpecs(machines=tuple(Machine(name=f"p{at}", region=f"r{at}") for at in range(10_000))).regions()
         assert tracemalloc.get_traced_memory()[1] < 40e6
     finally:
         tracemalloc.stop()
@@ -146,4 +146,4 @@ def test_ten_thousand_peers_have_no_matrix_of_their_own() -> None:
 @pytest.mark.parametrize("count", [0, -1, 10_001])
 def test_a_number_of_peers_that_cannot_be(count: int) -> None:
     with pytest.raises(BadInput, match=f"--peers is {count}"):
-        alike(count, Machine(name="x"))
+        uniform_peers(count, Machine(name="x"))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from peer.plan.coefficients import shipped
 from peer.plan.device_memory import device_bytes, most_blocks, stage_device_bytes
 from peer.plan.model_shape import memory_of, shape_of
-from peer.plan.peer_set import Machine, Swarm, swarm_of
+from peer.plan.peer_set import Machine, PeerSet, swarm_of
 from peer.plan.pipelined_replica import balanced, stage_layers
-from peer.plan.planning_problem import GB, Question
+from peer.plan.planning_problem import GB, PlanningProblem
 from peer.plan.replicas import dealt
 from peer.plan.strategy import Strategy
 from peer.spec import RunSpec
@@ -25,12 +25,12 @@ CUT = Strategy(steps=10, sequences=1, accumulation=8, stages=2)
 TIED = {"tie_word_embeddings": True}
 
 
-def question(swarm: Swarm, run: RunSpec | None = None) -> Question:
+def question(swarm: PeerSet, run: RunSpec | None = None) -> PlanningProblem:
     run = run or spec()
-    return Question(spec=run, shape=shape_of(run), swarm=swarm, given=shipped())
+    return PlanningProblem(spec=run, shape=shape_of(run), swarm=swarm, given=shipped())
 
 
-def two_regions(names: str) -> Swarm:
+def two_regions(names: str) -> PeerSet:
     """Peers called after their regions, a1 and b1 far apart."""
     machines = [Machine(name=name, step_s=1.0, region=name[0]) for name in names.split()]
     return swarm_of(machines, delays={frozenset("ab"): 0.2})
@@ -76,12 +76,12 @@ def test_the_slowest_stage_is_as_fast_as_memory_allows(seconds: list[float], roo
     assert max(stage.micro_s for stage in stages) == pytest.approx(slowest_s)
 
 
-def of_unlike_speed(fast_gb: float, slow_gb: float = 8.0) -> Question:
+def of_unlike_speed(fast_gb: float, slow_gb: float = 8.0) -> PlanningProblem:
     fast = Machine(name="fast", step_s=0.1, memory_gb=fast_gb)
     return question(swarm_of([fast, Machine(name="slow", step_s=1.0, memory_gb=slow_gb)]))
 
 
-def blocks_of(asked: Question) -> dict[str, int]:
+def blocks_of(asked: PlanningProblem) -> dict[str, int]:
     """By name, of the only pipeline of two."""
     (each,), (blocks,) = asked.pipelines(2), asked.replicas(CUT).blocks
     return {asked.swarm.machines[peer].name: count for peer, count in zip(each, blocks, strict=True)}
@@ -179,7 +179,7 @@ def test_sharding_leaves_room_for_more_blocks() -> None:
 # ---- intervals ----
 
 
-def width(swarm: Swarm, chosen: Strategy) -> float:
+def width(swarm: PeerSet, chosen: Strategy) -> float:
     cost = question(swarm).predict(chosen)
     return cost.high_s / cost.round_s
 

@@ -13,26 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.plan.peer_set import Machine
-from peer.plan.round_forecast import TIGHT, Expected, Fact, Live, in_words, remedy
+from peer.plan.round_forecast import TIGHT, Forecast, ObservedRound, RoundForecaster, in_words, remedy
 from peer.spec import RunSpec, load
 
 MINE = Machine(name="mine", step_s=0.5, upload_mbps=20, download_mbps=100)
 DELAY_S = 0.03
 
 
-def make_live() -> Live:
-    return Live(load("micro"))
+def make_live() -> RoundForecaster:
+    return RoundForecaster(load("micro"))
 
 
-def expect(live: Live) -> Expected:
+def expect(live: RoundForecaster) -> Forecast:
     return live.expect(MINE, (0.0, 0.0), DELAY_S)
 
 
-def fact(round_s: float, ready_s: float = 0.0, patience_s: float = 10.0) -> Fact:
-    return Fact(round_s=round_s, ready_s=ready_s, patience_s=patience_s)
+def fact(round_s: float, ready_s: float = 0.0, patience_s: float = 10.0) -> ObservedRound:
+    return ObservedRound(round_s=round_s, ready_s=ready_s, patience_s=patience_s)
 
 
-def follow(live: Live, rounds: int, round_s: float, spread: float = 0.0) -> list[float]:
+def follow(live: RoundForecaster, rounds: int, round_s: float, spread: float = 0.0) -> list[float]:
     """The relative errors of what was foretold of so many rounds."""
     chance, errors = random.Random(1), []
     for _ in range(rounds):
@@ -130,8 +130,8 @@ def test_its_owner_hears_if_the_others_hardly_wait_so_long(ready_s: list[float],
     assert expect(live).is_tight == (median(each - patience_s for each in ready_s) > -TIGHT * patience_s)
 
 
-def made(late_s: float | None) -> Expected:
-    return Expected(round_s=60, low_s=50, high_s=70, late_s=late_s, patience_s=10.0)
+def made(late_s: float | None) -> Forecast:
+    return Forecast(round_s=60, low_s=50, high_s=70, late_s=late_s, patience_s=10.0)
 
 
 def spec(pace: Literal["steps", "speed"] = "steps") -> RunSpec:

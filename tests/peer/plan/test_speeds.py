@@ -17,7 +17,7 @@ from peer.placement.layout_search import Effort
 from peer.placement.pairwise_network import Network
 from peer.placement.place import place
 from peer.placement.regions import preset
-from peer.placement.stage_workload import Work
+from peer.placement.stage_workload import StageWorkload
 from tests.peer.placement import oracle
 from tests.peer.placement.networks import KINDS, random_network
 
@@ -27,7 +27,7 @@ SMALL = Effort(population=12, brood=8, patience=4, evaluations=5_000)
 def test_devices_alike_in_speed_make_a_pipeline() -> None:
     """Where links are equal, each pipeline is of one speed, so that the fast ones wait for nobody between averages."""
     speeds = [1.0, 3.0, 2.0, 2.0, 1.0, 3.0, 3.0, 1.0, 2.0]
-    work = Work(stages=3, stage_bytes=1e6, cut_bytes=1e6, sync_steps=100, compute_s=1.0)
+    work = StageWorkload(stages=3, stage_bytes=1e6, cut_bytes=1e6, sync_steps=100, compute_s=1.0)
     found = place(random_network(9, 0, kind="equal"), work, speeds=speeds, effort=SMALL)
     assert [len({speeds[peer] for peer in pipeline}) for pipeline in found.pipelines] == [1, 1, 1]
 
@@ -42,10 +42,10 @@ UNLIKE = given(
 
 def unlike(
     kind: str, sizes: tuple[int, int], seed: int, sync_steps: int, micro_batches: int, compute_s: float
-) -> tuple[Network, Work, list[float]]:
+) -> tuple[Network, StageWorkload, list[float]]:
     """One of them, with the speeds of its devices."""
     devices, stages = sizes
-    work = Work(
+    work = StageWorkload(
         stages=stages, stage_bytes=5e7, cut_bytes=2e7, sync_steps=sync_steps, micro_batches=micro_batches,
         compute_s=compute_s,
     )  # fmt: skip
@@ -108,7 +108,7 @@ def test_no_swap_of_two_devices_makes_what_is_reported_less(kind: str, sync_step
 def test_many_stages_take_less_than_a_minute(stages: int) -> None:
     """Of 64 devices of unlike speeds over ten places, with as much effort as is usual, on one core."""
     speeds = np.random.default_rng(0).uniform(0.3, 1, 64).tolist()
-    work = Work(stages=stages, stage_bytes=5e7, cut_bytes=2e7, sync_steps=50, compute_s=1.0, micro_batches=4)
+    work = StageWorkload(stages=stages, stage_bytes=5e7, cut_bytes=2e7, sync_steps=50, compute_s=1.0, micro_batches=4)
     began_s = time.process_time()
     found = place(preset("aws").network(64), work, speeds=speeds)
     assert time.process_time() - began_s < 60
@@ -120,7 +120,7 @@ def test_a_pipeline_takes_time_to_fill() -> None:
     """With one micro-batch all stages wait for each other; with many the slowest one decides. It is said in words."""
     network = random_network(4, 0, kind="equal")
     for micro_batches, computing_s in ((1, 4.0), (4, 1.75), (1_000, 1.003)):
-        work = Work(stages=4, stage_bytes=0, cut_bytes=0, compute_s=1.0, micro_batches=micro_batches)
+        work = StageWorkload(stages=4, stage_bytes=0, cut_bytes=0, compute_s=1.0, micro_batches=micro_batches)
         found = place(network, work)
         assert found.compute_s == pytest.approx(computing_s)
         text = f"{found.cost_s:.2f} s per step; averaging 0.00 s + pipeline 0.12 s + computing {computing_s:.2f} s"
@@ -143,7 +143,7 @@ def test_as_many_pipelines_as_make_the_most_steps(**drawn: Any) -> None:
 def test_a_device_that_would_hold_up_all_is_spare() -> None:
     """In step; between averages it does no harm. Who asks for all pipelines gets them."""
     network, speeds = random_network(8, 0, kind="equal"), [1.0] * 7 + [0.01]
-    work = Work(stages=2, stage_bytes=1e6, cut_bytes=1e6, compute_s=1.0)
+    work = StageWorkload(stages=2, stage_bytes=1e6, cut_bytes=1e6, compute_s=1.0)
     found = place(network, work, speeds=speeds, fewer=True)
     assert 7 in found.spares
     assert (len(found.pipelines), found.asked) == (3, 3)

@@ -15,7 +15,7 @@ from peer.plan.coefficients import shipped
 from peer.plan.explain import differences, seconds, why_lost
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import Machine, swarm_of
-from peer.plan.planning_problem import Question
+from peer.plan.planning_problem import PlanningProblem
 from peer.plan.strategy import Strategy, quality, strategy_of, with_deadlines, with_strategy
 from peer.plan.strategy_search import (
     as_it_stands,
@@ -29,12 +29,12 @@ from peer.spec import dump, load, parse
 from tests.peer.plan.plans import peers, spec
 
 
-def question(run: Any = None, swarm: Any = None, **more: Any) -> Question:
+def question(run: Any = None, swarm: Any = None, **more: Any) -> PlanningProblem:
     run = run or spec()
-    return Question(spec=run, shape=shape_of(run), swarm=swarm or peers(3), given=shipped(), **more)
+    return PlanningProblem(spec=run, shape=shape_of(run), swarm=swarm or peers(3), given=shipped(), **more)
 
 
-def brute_force(asked: Question, *, spans: bool) -> float:
+def brute_force(asked: PlanningProblem, *, spans: bool) -> float:
     """The best score of all that fits."""
     fitting = [chosen for chosen in enumerate_strategies(asked, spans=spans) if asked.fits(chosen)]
     return max(asked.score(chosen, asked.expected(chosen)) for chosen in fitting)

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from peer.aggregation.aggregation_rules import PLAIN, Standards
-from peer.protocol.block import VOID, WEIGHT_ONE, Measurements, Update
+from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
+from peer.protocol.block import VOID, WEIGHT_ONE, SignedNorms, Update
 from peer.protocol.electorate import digest_of
 from peer.protocol.messages import Propose
 from peer.protocol.norms import bits_of
-from peer.protocol.settlement import Settlement, settle
-from peer.protocol.validation import fault_of_update
-from peer.rounds.interface import Event, Held, Received, Reduce, Reduced, Tick
+from peer.protocol.settlement import PartOutcome, part_outcomes
+from peer.protocol.validation import check_update
+from peer.rounds.interface import Input, ObjectStored, PartReduced, Received, ReducePart, Tick
 from peer.rounds.part_exchange import reduce
-from peer.rounds.state import Head, Stage, State
-from peer.rounds.transition import Turn
+from peer.rounds.state import BallotPhase, ChainHead, State
+from peer.rounds.transition import Transition
 from peer.testing.integer_sums import Ledger, encoded
 from tests.peer.rounds.ballot import (
     FIGURES,
@@ -49,19 +49,19 @@ from tests.peer.rounds.build import (
 )
 
 ALL = tuple(pledge(name) for name in NAMES)
-EDIT = Standards(reducer="edit", warmup_rounds=1)
+EDIT = AggregationRules(reducer="edit", warmup_rounds=1)
 NAN = bits_of(float("nan"))
 SPOILT = 1
 """The layer that is rolled back in the tests below."""
 
 
-def judged(judge: Standards = EDIT, **changes: Any) -> Update:
+def judged(judge: AggregationRules = EDIT, **changes: Any) -> Update:
     """An honest update of three members of whom everything was measured."""
     fields: dict[str, Any] = {"measured": measured_by_all(ALL), "contributors": (7, 7, 7)} | changes
     return update(members=ALL, judge=judge, **fields)
 
 
-def all_spoilt(*layers: int) -> tuple[Measurements, ...]:
+def all_spoilt(*layers: int) -> tuple[SignedNorms, ...]:
     """Measurements in which these layers are not numbers, whoever gave them."""
     found = measured_by_all(ALL)
     spoilt = measured_by_all(ALL, squares=(NAN,) * 3)
@@ -74,13 +74,13 @@ def rolled_back(*layers: int, **changes: Any) -> Update:
     return judged(**{"measured": all_spoilt(*layers), "parts": parts} | changes)
 
 
-def voter(judge: Standards = EDIT, head: Head = HEAD) -> State:
+def voter(judge: AggregationRules = EDIT, head: ChainHead = HEAD) -> State:
     state = state_of("p0", head=head)
     return replace(state, rules=replace(state.rules, judge=judge))
 
 
-def fault(item: Update, judge: Standards = EDIT) -> str:
-    return fault_of_update(voter(judge), item)
+def fault(item: Update, judge: AggregationRules = EDIT) -> str:
+    return check_update(voter(judge), item)
 
 
 # ---- what voters compute again ----
@@ -163,7 +163,7 @@ def test_honest_judged_updates_are_valid() -> None:
     assert fault(judged()) == ""
     assert fault(rolled_back(SPOILT)) == ""
     assert fault(rolled_back(0, 1, 2)) == ""
-    assert fault(judged(PLAIN), PLAIN) == ""
+    assert fault(judged(MEAN_ONLY), MEAN_ONLY) == ""
     assert len(judged().records) == 3
     assert [row[:2] for row in FOUND] == [(name, "NONFINITE") for name in NAMES]
     assert rolled_back(SPOILT).weights[SPOILT] == (0, 0, 0)
@@ -179,15 +179,15 @@ def test_a_tampered_update_is_refused_with_its_own_words(what: str) -> None:
 
 def test_judged_by_other_standards_is_refused() -> None:
     """A coordinator cannot choose how it judges."""
-    assert fault(judged(PLAIN), EDIT) == RECORDS
-    assert fault(judged(EDIT), PLAIN) == RECORDS
+    assert fault(judged(MEAN_ONLY), EDIT) == RECORDS
+    assert fault(judged(EDIT), MEAN_ONLY) == RECORDS
 
 
 def test_records_go_on_from_those_before() -> None:
     """The next head has them; an update that starts from none is refused there."""
     after = HEAD.after(judged())
     assert after.records == judged().records
-    assert fault_of_update(voter(EDIT, replace(HEAD, records=after.records)), judged()) in (WEIGHTS, RECORDS)
+    assert check_update(voter(EDIT, replace(HEAD, records=after.records)), judged()) in (WEIGHTS, RECORDS)
 
 
 def test_nobody_votes_for_a_tampered_update() -> None:
@@ -213,9 +213,9 @@ def test_a_part_is_rolled_back_only_if_all_that_came_was_refused() -> None:
 
 def test_refused_work_was_judged_and_does_not_come_back() -> None:
     """The balance of every contributor is rid of it; whose part did not come keeps it."""
-    assert settle(rolled_back(SPOILT), "p1", frozen=True) == (Settlement.COUNTED,) * 3
+    assert part_outcomes(rolled_back(SPOILT), "p1", frozen=True) == (PartOutcome.COUNTED,) * 3
     some = replace(rolled_back(SPOILT), contributors=(7, 0b101, 7))
-    assert settle(some, "p1", frozen=True)[SPOILT] is Settlement.MISSED
+    assert part_outcomes(some, "p1", frozen=True)[SPOILT] is PartOutcome.MISSED
     ledger = Ledger(HEAD.anchor, balance=[80, 80, 80])
     objects = {name: encoded(160) for name in rolled_back(SPOILT).parts if name != VOID}
     ledger.apply("p1", rolled_back(SPOILT), [encoded(80)] * 3, objects)
@@ -235,11 +235,11 @@ def test_a_round_in_which_all_was_refused_is_a_round() -> None:
 # ---- how the coordinator makes them ----
 
 
-def led(*spoilt: int, judge: Standards = EDIT) -> tuple[State, list[object]]:
+def led(*spoilt: int, judge: AggregationRules = EDIT) -> tuple[State, list[object]]:
     """The coordinator with all NORMS; those of the `spoilt` layers are not numbers."""
     state = gathering()
     state = replace(state, rules=replace(state.rules, judge=judge))
-    events: list[Event] = []
+    events: list[Input] = []
     for name in OTHERS:
         received = tuple((part, 7) for part in mine(state, name))
         events.append(norms_of(state, name, received, squares=(NAN if received[0][0] in spoilt else ONE,) * 3))
@@ -256,9 +256,9 @@ def others_parts() -> tuple[int, ...]:
 
 def proposed(state: State) -> Update:
     assert state.lead is not None
-    assert state.lead.stage is Stage.PROPOSING
+    assert state.lead.stage is BallotPhase.PROPOSING
     (proposal,) = state.proposals.values()
-    assert fault_of_update(replace(state, lead=None), proposal.update) == ""
+    assert check_update(replace(state, lead=None), proposal.update) == ""
     return proposal.update
 
 
@@ -269,8 +269,8 @@ def test_a_rolled_back_part_is_not_waited_for() -> None:
     state, effects = led(spoilt)
     assert state.lead is not None
     assert state.lead.expected == {own, sound}
-    assert [item.part for item in effects if isinstance(item, Reduce)] == [own]
-    state, _ = run(state, Reduced(4.4, PLACE, own, 7, digest_of(PAYLOADS[own])), mean_of(state, sound, 7))
+    assert [item.part for item in effects if isinstance(item, ReducePart)] == [own]
+    state, _ = run(state, PartReduced(4.4, PLACE, own, 7, digest_of(PAYLOADS[own])), mean_of(state, sound, 7))
     item = proposed(state)
     assert item.parts[spoilt] == VOID
     assert item.contributors == (7, 7, 7)
@@ -284,7 +284,7 @@ def test_a_mean_of_what_was_refused_is_not_proposed() -> None:
     (own,) = mine(gathering(), LEADER)
     state, _ = led(spoilt)
     state, _ = run(
-        state, mean_of(state, spoilt, 7), Reduced(4.4, PLACE, own, 7, digest_of(PAYLOADS[own])),
+        state, mean_of(state, spoilt, 7), PartReduced(4.4, PLACE, own, 7, digest_of(PAYLOADS[own])),
         mean_of(state, sound, 7),
     )  # fmt: skip
     assert proposed(state).parts[spoilt] == VOID
@@ -305,7 +305,7 @@ def test_what_one_gives_is_refused_alone() -> None:
     for answer in figures_for(asked):
         state, _ = run(state, replace(answer, figures=bad if answer.giver == liar else FIGURES))
     state, effects = run(state, *norms)
-    (reduction,) = (item for item in effects if isinstance(item, Reduce))
+    (reduction,) = (item for item in effects if isinstance(item, ReducePart))
     assert sorted(reduction.members) == sorted((LEADER, honest))
     assert reduction.contributors == 7
     assert reduction.missing == 0
@@ -318,17 +318,17 @@ def test_what_one_gives_is_refused_alone() -> None:
 
 def test_a_joiner_that_lacks_the_last_mean_does_not_reduce_with_it() -> None:
     """Centered clip pulls towards it: who came by a snapshot leaves such parts to others, or it would seem to lie."""
-    state, _ = led(judge=PLAIN)
+    state, _ = led(judge=MEAN_ONLY)
     assert state.exchange is not None
     assert state.exchange.judgement is not None
     pulled = replace(state.exchange.judgement, pulls=(WEIGHT_ONE // 2,) * 3)
     (own,) = mine(state, LEADER)
 
-    def reductions(head: Head) -> int:
+    def reductions(head: ChainHead) -> int:
         exchange = replace(state.exchange, judgement=pulled)  # type: ignore[type-var]
-        turn = Turn(replace(state, exchange=exchange, head=head), 5.0)
+        turn = Transition(replace(state, exchange=exchange, head=head), 5.0)
         reduce(turn, exchange, own, 7)  # type: ignore[arg-type]
-        return sum(isinstance(item, Reduce) for item in turn.effects)
+        return sum(isinstance(item, ReducePart) for item in turn.effects)
 
     assert reductions(HEAD) == 1, "at the genesis there is none"
     assert reductions(replace(HEAD, round=3)) == 0
@@ -344,5 +344,5 @@ def test_a_ballot_in_which_nothing_that_counts_arrived_ends() -> None:
         judgement=replace(state.exchange.judgement, weights=((0, 0, 0),) * 3),  # type: ignore[type-var]
     )  # fmt: skip
     lead = replace(state.lead, expected=frozenset())
-    state, _ = run(replace(state, exchange=nothing, lead=lead), Tick(5.0), Held(5.0, digest_of(b"x"), 1))
+    state, _ = run(replace(state, exchange=nothing, lead=lead), Tick(5.0), ObjectStored(5.0, digest_of(b"x"), 1))
     assert state.lead is None

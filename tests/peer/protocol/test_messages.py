@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.aggregation.peer_history import NOTHING, Record, Stat
-from peer.protocol.accusations import Conflict, Objection
+from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
+from peer.protocol.accusations import MeanConflict, NormDispute
 from peer.protocol.block import (
     ALL_MEMBERS,
     FLOAT_BITS,
@@ -20,34 +20,34 @@ from peer.protocol.block import (
     MAX_REPORTS,
     POSITIVE,
     Block,
-    Measurements,
+    NormRow,
     Penalty,
-    Row,
+    SignedNorms,
     Update,
 )
 from peer.protocol.electorate import digest_of
 from peer.protocol.frames import decode, encode
 from peer.protocol.messages import (
     FETCH_MOST,
-    BytesSent,
-    ChainSent,
-    Fetch,
-    Get,
-    HeadSent,
-    MeanSent,
+    Blocks,
+    GetBlocks,
+    GetMeans,
+    GetObjects,
+    Heartbeat,
+    MeanData,
     Message,
     Nack,
     Norms,
-    PartSent,
+    NormTable,
+    ObjectData,
+    PartData,
     Prepare,
     Promise,
     Propose,
-    Redo,
-    Show,
+    Reassign,
+    ShowInputs,
     Start,
-    Table,
-    Voted,
-    Want,
+    VoteCast,
 )
 from tests.peer.rounds.build import (
     HEAD,
@@ -62,42 +62,42 @@ from tests.peer.rounds.build import (
 )
 
 MEMBERS = tuple(pledge(name) for name in NAMES)
-RICH = Row(0, (0, 1, POSITIVE), (0, FLOAT_BITS, 1 << 31), 7)
+RICH = NormRow(0, (0, 1, POSITIVE), (0, FLOAT_BITS, 1 << 31), 7)
 """Nothing, the least float, a NaN; as inner products also a negative NaN and -0."""
-MEASURED = replace(measurements("p1", MEMBERS, ((1, 0b111), (2, 0))), rows=(RICH, Row(65_536, ())))
+MEASURED = replace(measurements("p1", MEMBERS, ((1, 0b111), (2, 0))), rows=(RICH, NormRow(65_536, ())))
 NORMS = Norms(place(), MEASURED)
-RECORD = Record("p0", 3, (Stat(1.0, 0.25, 4, 1), NOTHING), b"8 bytes.8 more..")
+RECORD = PeerHistory("p0", 3, (NormStats(1.0, 0.25, 4, 1), NOTHING), b"8 bytes.8 more..")
 JUDGED = replace(
     update(), members=(pledge("p0", reports=(("p1", "it lied"), ("p2", "it too"))), *MEMBERS[1:]), measured=(MEASURED,),
     records=(RECORD,), scales=(65_536, 0, 1), pulls=(0, 1, 65_536), weights=((65_536, 0, 0), (0, 0, 0), (1, 2, 3)),
     penalties=(("p0", "MISDECLARED", 0, 9, -1, "2 of 3 members caught it"), ("p1", "ANOMALY", 65_536, 2, 65_536, "é")),
 )  # fmt: skip
-MEAN = MeanSent(place(), 0, 1, "p1", ALL_MEMBERS, digest_of(b"m"), b"s" * 64, b"mean")
+MEAN = MeanData(place(), 0, 1, "p1", ALL_MEMBERS, digest_of(b"m"), b"s" * 64, b"mean")
 MESSAGES: tuple[Message, ...] = (
     Prepare(place(3)),
     Promise(place(), pledge("p0")),
     Promise(place(1), pledge("p1", root=b"", ranges=()), (0, digest_of(b"u")), (5, digest_of(b"v"))),
     Nack(place(), 7),
     Start(place(), tuple(pledge(name) for name in NAMES)),
-    PartSent(place(), 1, 2, (digest_of(b"l"), digest_of(b"r")), b"payload"),
-    PartSent(place(), 2, 2, (), b"payload", "p2"),
+    PartData(place(), 1, 2, (digest_of(b"l"), digest_of(b"r")), b"payload"),
+    PartData(place(), 2, 2, (), b"payload", "p2"),
     NORMS,
-    Table(place(), (MEASURED, replace(MEASURED, reducer="p2"))),
+    NormTable(place(), (MEASURED, replace(MEASURED, reducer="p2"))),
     MEAN,
-    Conflict(place(), replace(MEAN, payload=b"")),
-    Objection(place(), MEASURED, 65_536),
-    Want(place(), (0, 2)),
-    Redo(place(), ((0, "p1"), (2, "p2"))),
-    Show(place(), 2),
+    MeanConflict(place(), replace(MEAN, payload=b"")),
+    NormDispute(place(), MEASURED, 65_536),
+    GetMeans(place(), (0, 2)),
+    Reassign(place(), ((0, "p1"), (2, "p2"))),
+    ShowInputs(place(), 2),
     Propose(place(), update(), proposal_signature(update())),
     Propose(place(), JUDGED, proposal_signature(JUDGED)),
-    Voted(place(), vote("p0", update())),
-    Fetch((digest_of(b"a"), digest_of(b"b"))),
-    Get((HEAD.anchor,)),
-    ChainSent((block(),)),
-    ChainSent(()),
-    HeadSent(HEAD.anchor, 3, 9, digest_of(b"s"), True, 100, 10, False),
-    HeadSent(HEAD.anchor, 0, 0, b"", False, 0, 0, True),
+    VoteCast(place(), vote("p0", update())),
+    GetObjects((digest_of(b"a"), digest_of(b"b"))),
+    GetBlocks((HEAD.anchor,)),
+    Blocks((block(),)),
+    Blocks(()),
+    Heartbeat(HEAD.anchor, 3, 9, digest_of(b"s"), True, 100, 10, False),
+    Heartbeat(HEAD.anchor, 0, 0, b"", False, 0, 0, True),
 )
 
 
@@ -111,7 +111,7 @@ def test_a_message_survives_the_trip(message: Message) -> None:
 
 def test_bytes_are_named_by_whoever_receives_them() -> None:
     """The digest of an answer does not travel."""
-    assert decode(encode(BytesSent(b"whatever", b"payload"))) == BytesSent(b"", b"payload")
+    assert decode(encode(ObjectData(b"whatever", b"payload"))) == ObjectData(b"", b"payload")
 
 
 def test_an_update_and_a_block_survive_the_disk() -> None:
@@ -198,16 +198,16 @@ def norms_with(**changes: object) -> Norms:
     "spoil",
     [
         lambda: Nack(place(), 1 << 32),
-        lambda: PartSent(place(), 3, 0, (), b""),
-        lambda: PartSent(place(), 0, 1 << 17, (), b""),
-        lambda: PartSent(place(), 0, 0, (digest_of(b""),) * 18, b""),
-        lambda: PartSent(place(), 1, 0, (), b"", "p" * 65),
-        lambda: Redo(place(), ((1 << 17, "p1"),)),
-        lambda: Redo(place(), ((0, "p" * 65),)),
-        lambda: Show(place(), 1 << 17),
-        lambda: Want(place(), (-1,)),
-        lambda: Want(replace(place(), anchor=b"short"), ()),
-        lambda: Fetch((digest_of(b""),) * (FETCH_MOST + 1)),
+        lambda: PartData(place(), 3, 0, (), b""),
+        lambda: PartData(place(), 0, 1 << 17, (), b""),
+        lambda: PartData(place(), 0, 0, (digest_of(b""),) * 18, b""),
+        lambda: PartData(place(), 1, 0, (), b"", "p" * 65),
+        lambda: Reassign(place(), ((1 << 17, "p1"),)),
+        lambda: Reassign(place(), ((0, "p" * 65),)),
+        lambda: ShowInputs(place(), 1 << 17),
+        lambda: GetMeans(place(), (-1,)),
+        lambda: GetMeans(replace(place(), anchor=b"short"), ()),
+        lambda: GetObjects((digest_of(b""),) * (FETCH_MOST + 1)),
         lambda: Start(place(), (pledge("p0"),) * 65),
         lambda: Promise(place(), pledge("p" * 65)),
         lambda: Promise(place(), pledge("p0", ranges=((0, 0, 1),) * 1025)),
@@ -230,9 +230,9 @@ def norms_with(**changes: object) -> Norms:
         lambda: proposing(pulls=(1.0,)),
         lambda: proposing(measured=(MEASURED,) * 65),
         lambda: proposing(records=(RECORD,) * (MAX_RECORDS + 1)),
-        lambda: proposing(records=(replace(RECORD, stats=(Stat(float("nan"), 0.0, 1, 0),)),)),
-        lambda: proposing(records=(replace(RECORD, stats=(Stat(1.0, float("inf"), 1, 0),)),)),
-        lambda: proposing(records=(replace(RECORD, stats=(Stat(-1.0, 0.0, 1, 0),)),)),
+        lambda: proposing(records=(replace(RECORD, stats=(NormStats(float("nan"), 0.0, 1, 0),)),)),
+        lambda: proposing(records=(replace(RECORD, stats=(NormStats(1.0, float("inf"), 1, 0),)),)),
+        lambda: proposing(records=(replace(RECORD, stats=(NormStats(-1.0, 0.0, 1, 0),)),)),
         lambda: proposing(records=(replace(RECORD, roots=b"short"),)),
         lambda: proposing(records=(replace(RECORD, seen=-1),)),
         lambda: proposing(records=(replace(RECORD, peer="p" * 65),)),
@@ -247,18 +247,18 @@ def norms_with(**changes: object) -> Norms:
         lambda: norms_with(rows=(replace(RICH, dots=(FLOAT_BITS + 1,)),)),
         lambda: norms_with(rows=(replace(RICH, dots=(-1,)),)),
         lambda: norms_with(rows=(replace(RICH, direction=POSITIVE + 1),)),
-        lambda: Table(place(), (MEASURED,) * 65),
+        lambda: NormTable(place(), (MEASURED,) * 65),
         lambda: Promise(place(), pledge("p0", reports=(("p1", "a line\n"),))),
         lambda: Promise(place(), pledge("p0", reports=(("p1", "e" * (MAX_EVIDENCE + 1)),))),
         lambda: Promise(place(), pledge("p0", reports=(("p" * 65, "it lied"),))),
         lambda: Promise(place(), pledge("p0", reports=(("p2", "it lied"), ("p1", "it lied")))),
         lambda: Promise(place(), pledge("p0", reports=(("p1", "it lied"), ("p1", "twice")))),
         lambda: Promise(place(), pledge("p0", reports=tuple((f"p{i:02}", "") for i in range(MAX_REPORTS + 1)))),
-        lambda: Objection(place(), replace(MEASURED, reducer="p" * 65), 0),
-        lambda: Objection(place(), MEASURED, -1),
+        lambda: NormDispute(place(), replace(MEASURED, reducer="p" * 65), 0),
+        lambda: NormDispute(place(), MEASURED, -1),
         lambda: Promise(place(), pledge("p0", staleness=-1)),
-        lambda: HeadSent(HEAD.anchor, -1, 0, b"", False, 0, 0, False),
-        lambda: HeadSent(HEAD.anchor, 1, 0, b"s" * 33, False, 0, 0, False),
+        lambda: Heartbeat(HEAD.anchor, -1, 0, b"", False, 0, 0, False),
+        lambda: Heartbeat(HEAD.anchor, 1, 0, b"s" * 33, False, 0, 0, False),
     ],
 )
 def test_values_out_of_range_are_refused(spoil: Callable[[], Message]) -> None:
@@ -283,17 +283,17 @@ def test_the_largest_honest_start_fits() -> None:
 
 def test_a_conflict_carries_no_bytes_of_a_mean() -> None:
     """What it shows are two signatures."""
-    frame = encode(Conflict(place(), MEAN))
-    assert decode(frame) == Conflict(place(), replace(MEAN, payload=b""))
-    packed = bytes((Conflict.code,)) + msgpack.packb((place().packed(), MEAN.packed()))
+    frame = encode(MeanConflict(place(), MEAN))
+    assert decode(frame) == MeanConflict(place(), replace(MEAN, payload=b""))
+    packed = bytes((MeanConflict.code,)) + msgpack.packb((place().packed(), MEAN.packed()))
     with pytest.raises(ValueError, match="expected"):
         decode(packed)
 
 
 def test_the_largest_honest_table_fits() -> None:
     """64 members who reduce a model of 2,048 layers, each some parts of 33 of them: 64 inner products in a row."""
-    rows = tuple(Row(layer, (POSITIVE,) * 64, (FLOAT_BITS,) * 64, POSITIVE) for layer in range(33))
+    rows = tuple(NormRow(layer, (POSITIVE,) * 64, (FLOAT_BITS,) * 64, POSITIVE) for layer in range(33))
     received = tuple((60_000 + part, ALL_MEMBERS) for part in range(33))
-    found = tuple(Measurements("Qm" + "m" * 44, received, rows, b"s" * 64) for _ in range(64))
-    assert decode(encode(Table(place(), found))) == Table(place(), found)
+    found = tuple(SignedNorms("Qm" + "m" * 44, received, rows, b"s" * 64) for _ in range(64))
+    assert decode(encode(NormTable(place(), found))) == NormTable(place(), found)
     assert decode(encode(Norms(place(), replace(found[0], rows=rows * 62)))) is not None

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.aggregation.aggregate import Judgement, judge
-from peer.aggregation.aggregation_rules import Standards
-from peer.aggregation.evidence import Claim, LayerNorms
+from peer.aggregation.aggregate import AggregationResult, judge
+from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.evidence import Contributor, LayerNorms
 from peer.protocol import norms, penalties
 from peer.protocol.block import (
     FLOAT_BITS,
@@ -22,16 +22,16 @@ from peer.protocol.block import (
     MAX_REPORTS,
     POSITIVE,
     WEIGHT_ONE,
-    Measurements,
-    Pledge,
-    Row,
+    ContributionHeader,
+    NormRow,
+    SignedNorms,
     Update,
     givers,
 )
 from peer.protocol.layout import Part
-from peer.protocol.messages import Place
-from peer.protocol.norms import bits_of, caught, fault_of_measurements, float_of, judgement_of, reducers_of
-from peer.rounds.state import MISDECLARED, Exchange, Figures, Head, Rules
+from peer.protocol.messages import BallotId
+from peer.protocol.norms import bits_of, caught, fault_of_measurements, float_of, judgement_of, shard_owners
+from peer.rounds.state import MISDECLARED, ChainHead, MemberState, PartNorms, Rules
 from peer.testing.integer_sums import ModelKeys
 from tests.peer.rounds.build import HEAD, NAMES, measured_by_all, place, pledge, rules, update
 
@@ -70,19 +70,19 @@ def test_a_nan_with_a_sign_makes_no_square_that_is_refused() -> None:
     """A contributor chooses the bits of its NaN; its reducer's NORMS must come through all the same."""
     (signed,) = struct.unpack("<d", struct.pack("<Q", 0xFFF8 << 48))
     assert math.copysign(1, signed) == -1
-    found = norms.measurements(WIDE, exchange_with({0: {0: Figures(signed)}}))
+    found = norms.measurements(WIDE, exchange_with({0: {0: PartNorms(signed)}}))
     assert found.rows[0].squares[0] <= POSITIVE
-    assert Row.unpacked(found.rows[0].packed()) == found.rows[0]
+    assert NormRow.unpacked(found.rows[0].packed()) == found.rows[0]
 
 
 # ---- what a reducer signs ----
 
 
-def exchange_with(figures: dict[int, dict[int, Figures]], parts: tuple[int, ...] = ()) -> Exchange:
+def exchange_with(figures: dict[int, dict[int, PartNorms]], parts: tuple[int, ...] = ()) -> MemberState:
     """The exchange of a reducer that measured this, by part and member."""
     received = {part: sum(1 << index for index in figures.get(part, {})) for part in parts or figures}
-    return Exchange(
-        place=Place(HEAD.anchor, HEAD.instance, 0), members=ALL, reducers=("p0",) * 4, received=received,
+    return MemberState(
+        place=BallotId(HEAD.anchor, HEAD.instance, 0), members=ALL, reducers=("p0",) * 4, received=received,
         figures=figures, closes_at=0.0, repeat_at=0.0,
     )  # fmt: skip
 
@@ -90,9 +90,9 @@ def exchange_with(figures: dict[int, dict[int, Figures]], parts: tuple[int, ...]
 def test_a_row_sums_the_parts_of_a_layer() -> None:
     """One row per layer; the direction counts once for each part, whoever gave it."""
     figures = {
-        0: {0: Figures(1.0, 0.5, 4.0), 2: Figures(9.0, -2.0, 4.0)},
-        1: {2: Figures(16.0, 1.0, 5.0)},
-        3: {1: Figures(2.0)},
+        0: {0: PartNorms(1.0, 0.5, 4.0), 2: PartNorms(9.0, -2.0, 4.0)},
+        1: {2: PartNorms(16.0, 1.0, 5.0)},
+        3: {1: PartNorms(2.0)},
     }
     found = norms.measurements(WIDE, exchange_with(figures, parts=(0, 1, 3)))
     assert found.received == ((0, 0b101), (1, 0b100), (3, 0b010))
@@ -101,27 +101,27 @@ def test_a_row_sums_the_parts_of_a_layer() -> None:
     assert [float_of(bits) for bits in first.squares] == [1.0, 0.0, 25.0]
     assert [float_of(bits) for bits in first.dots] == [0.5, 0.0, -1.0]
     assert float_of(first.direction) == 9.0
-    assert second == Row(1, (0, bits_of(2.0), 0)), "nothing to compare with"
+    assert second == NormRow(1, (0, bits_of(2.0), 0)), "nothing to compare with"
 
 
 def test_a_reducer_that_received_nothing_says_so() -> None:
     """It lists its parts all the same, or others would wait for them."""
     found = norms.measurements(WIDE, exchange_with({}, parts=(2, 3)))
     assert found.received == ((2, 0), (3, 0))
-    assert found.rows == (Row(1, (0, 0, 0)),)
+    assert found.rows == (NormRow(1, (0, 0, 0)),)
 
 
 # ---- norms of layers ----
 
 
 @pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Claim], list[LayerNorms]]]:
+def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Contributor], list[LayerNorms]]]:
     """What reaches `peer.aggregation` of these rules, members and measurements."""
 
-    def look(rules: Rules, members: tuple[Pledge, ...], *measured: Measurements) -> tuple[Any, Any]:
+    def look(rules: Rules, members: tuple[ContributionHeader, ...], *measured: SignedNorms) -> tuple[Any, Any]:
         asked: list[Any] = []
 
-        def noting(*args: Any) -> Judgement:
+        def noting(*args: Any) -> AggregationResult:
             asked.append(args)
             return judge(*args)
 
@@ -132,15 +132,15 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Claim], 
     return look
 
 
-Judged = Callable[..., tuple[list[Claim], list[LayerNorms]]]
+Judged = Callable[..., tuple[list[Contributor], list[LayerNorms]]]
 
 
-def said(reducer: str, received: tuple[tuple[int, int], ...], *rows: Row) -> Measurements:
-    return Measurements(reducer, received, rows)
+def said(reducer: str, received: tuple[tuple[int, int], ...], *rows: NormRow) -> SignedNorms:
+    return SignedNorms(reducer, received, rows)
 
 
-def squares(layer: int, *values: float, dots: tuple[float, ...] = (), direction: float = 0.0) -> Row:
-    return Row(layer, tuple(map(bits_of, values)), tuple(map(bits_of, dots)), bits_of(direction))
+def squares(layer: int, *values: float, dots: tuple[float, ...] = (), direction: float = 0.0) -> NormRow:
+    return NormRow(layer, tuple(map(bits_of, values)), tuple(map(bits_of, dots)), bits_of(direction))
 
 
 def test_norms_of_a_layer_add_up_over_its_reducers(judged: Judged) -> None:
@@ -209,12 +209,12 @@ def test_no_bits_stop_a_round(
     reducer: str, received: list[int], numbers: list[tuple[int, int, int]], compared: bool, rounds: int
 ) -> None:
     """Whatever a reducer signs that passes the checks is judged, to a table whose integers fit an update."""
-    standards = Standards(reducer=reducer, warmup_rounds=1)
+    standards = AggregationRules(reducer=reducer, warmup_rounds=1)
     rows = tuple(
-        Row(layer, tuple(item[0] for item in part), tuple(item[1] for item in part) if compared else (), part[0][2])
+        NormRow(layer, tuple(item[0] for item in part), tuple(item[1] for item in part) if compared else (), part[0][2])
         for layer, part in enumerate((numbers[:3], numbers[3:]))
     )
-    found = Measurements("p0", tuple(enumerate(received)), rows)
+    found = SignedNorms("p0", tuple(enumerate(received)), rows)
     head = HEAD
     for _ in range(rounds):
         judgement = judgement_of(replace(WIDE, judge=standards), head, ALL, (found,))
@@ -236,17 +236,17 @@ FIRST = MEASURED[0]
 LISTS, LAYERS, SIGNED, ORDER = "the parts that it reduces", "the layers that it reduces", "has not signed", "in order"
 
 
-def signed(found: Measurements, **changes: Any) -> Measurements:
+def signed(found: SignedNorms, **changes: Any) -> SignedNorms:
     """The same with changes, signed by its reducer."""
     changed = replace(found, **changes)
     return changed.signed(ModelKeys(changed.reducer), HEAD.anchor, 0, ALL)
 
 
-def fault(*measured: Measurements) -> str:
+def fault(*measured: SignedNorms) -> str:
     return fault_of_measurements(rules("p0"), HEAD, ALL, 0, measured)
 
 
-def with_row(**changes: Any) -> Measurements:
+def with_row(**changes: Any) -> SignedNorms:
     return signed(FIRST, rows=(replace(FIRST.rows[0], **changes),))
 
 
@@ -261,7 +261,7 @@ def test_honest_measurements_are_counted() -> None:
 
 
 OTHER_PART = MEASURED[1].received[0][0]
-WRONG: dict[str, tuple[Callable[[], Measurements], str]] = {
+WRONG: dict[str, tuple[Callable[[], SignedNorms], str]] = {
     "of a stranger": (lambda: signed(FIRST, reducer="x"), LISTS),
     "without its parts": (lambda: signed(FIRST, received=(), rows=()), LISTS),
     "of another's part": (lambda: signed(FIRST, received=((OTHER_PART, 7),)), LISTS),
@@ -324,7 +324,7 @@ def test_nothing_is_listed_of_who_gave_nothing() -> None:
 # ---- who is convicted ----
 
 
-def swarm(peers: int, reporting: int, *, accused: str = "p0") -> tuple[Pledge, ...]:
+def swarm(peers: int, reporting: int, *, accused: str = "p0") -> tuple[ContributionHeader, ...]:
     """So many members; the first of those who are not accused report it."""
     names = [f"p{index}" for index in range(peers)]
     reporters = [name for name in names if name != accused][:reporting]
@@ -356,9 +356,9 @@ def test_who_is_not_there_can_be_convicted_too() -> None:
     assert caught(HEAD, (members[0], *ALL[1:])) == {}
 
 
-def decided(head: Head, members: tuple[Pledge, ...], cooldown: int) -> Update:
+def decided(head: ChainHead, members: tuple[ContributionHeader, ...], cooldown: int) -> Update:
     """What an honest coordinator would propose after this head."""
-    theirs = replace(rules("p0"), judge=Standards(reducer="mean", cooldown_rounds=cooldown))
+    theirs = replace(rules("p0"), judge=AggregationRules(reducer="mean", cooldown_rounds=cooldown))
     judgement = judgement_of(theirs, head, members, ())
     weights, scales, pulls = norms.table_of(judgement)
     gave = givers(members)
@@ -380,7 +380,7 @@ def test_a_convicted_peer_counts_and_reduces_nothing_for_so_many_rounds(cooldown
             for item in (accusing if number == 1 else quiet)
         )
         item = decided(head, members, cooldown)
-        reduces = "p0" in reducers_of(rules("p0"), head, members, 0)
+        reduces = "p0" in shard_owners(rules("p0"), head, members, 0)
         assert reduces == (item.weights[0][0] > 0)
         assert min(item.weights[0][1:]) > 0
         assert item.contributors[0] & 1, "what it gave was judged: it does not come back"
@@ -407,7 +407,7 @@ def test_if_all_are_guilty_somebody_reduces_all_the_same() -> None:
     accused = tuple((name, "lied") for name in NAMES)
     members = tuple(pledge(name, reports=accused) for name in NAMES)
     assert set(caught(HEAD, members)) == set(NAMES)
-    assert set(reducers_of(rules("p0"), HEAD, members, 0)) <= set(NAMES)
+    assert set(shard_owners(rules("p0"), HEAD, members, 0)) <= set(NAMES)
     assert judgement_of(rules("p0"), HEAD, members, ()).weights[0] == (0, 0, 0)
 
 
@@ -421,6 +421,6 @@ def test_a_verdict_fits_its_line() -> None:
 
 def test_reducers_are_those_of_the_ballot() -> None:
     """The runs of parts rotate with it; each part has one of the members."""
-    by_ballot = {reducers_of(rules("p0"), HEAD, ALL, place(ballot).ballot) for ballot in range(20)}
+    by_ballot = {shard_owners(rules("p0"), HEAD, ALL, place(ballot).ballot) for ballot in range(20)}
     assert len(by_ballot) > 1
     assert all(set(reducers) <= set(NAMES) and len(reducers) == 3 for reducers in by_ballot)

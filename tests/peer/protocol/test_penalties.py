@@ -11,8 +11,8 @@ import pytest
 from peer.protocol import penalties
 from peer.protocol.block import VOID, WEIGHT_ONE, Penalty, Update, discount
 from peer.protocol.electorate import coordinator
-from peer.protocol.validation import fault_of_update, valid
-from peer.rounds.state import Head
+from peer.protocol.validation import check_update, valid
+from peer.rounds.state import ChainHead
 from peer.testing.faults import Slow, Stall
 from peer.testing.integer_sums import ModelKeys
 from peer.testing.logical_swarm import LogicalSwarm
@@ -23,7 +23,7 @@ HALF = discount(3, 8)
 SILENT = "did not answer"
 
 
-def due(item: Update, head: Head = HEAD) -> tuple[Penalty, ...]:
+def due(item: Update, head: ChainHead = HEAD) -> tuple[Penalty, ...]:
     """The penalties of an update in which nothing was found against anybody's norms."""
     return penalties.due(rules("p0"), head, item, ())
 
@@ -123,7 +123,7 @@ ROWS = HONEST.penalties
 def test_voters_refuse_other_penalties(rows: tuple[Penalty, ...]) -> None:
     """None, one less, in another order, one more, another factor, end, layer or evidence."""
     assert valid(state_of("p0"), HONEST)
-    fault = fault_of_update(state_of("p0"), replace(HONEST, penalties=rows))
+    fault = check_update(state_of("p0"), replace(HONEST, penalties=rows))
     assert fault == "its penalties are not those that are due"
 
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.protocol.block import VOID, WEIGHT_ONE, Pledge, discount
+from peer.protocol.block import VOID, WEIGHT_ONE, ContributionHeader, discount
 from peer.protocol.norms import judgement_of
-from peer.protocol.settlement import Settlement, settle
+from peer.protocol.settlement import PartOutcome, part_outcomes
 from tests.peer.rounds.build import HEAD, pledge, rules, update
 
 TOKENS_CAP = 10**6
-COUNTED, MISSED, UNTOUCHED = Settlement.COUNTED, Settlement.MISSED, Settlement.UNTOUCHED
+COUNTED, MISSED, UNTOUCHED = PartOutcome.COUNTED, PartOutcome.MISSED, PartOutcome.UNTOUCHED
 
 
-def token_weights(members: tuple[Pledge, ...]) -> tuple[int, ...]:
+def token_weights(members: tuple[ContributionHeader, ...]) -> tuple[int, ...]:
     """The weights of every layer, by tokens alone."""
     weights = judgement_of(replace(rules("p0"), tokens_cap=TOKENS_CAP), HEAD, members, ()).weights
     assert len(set(weights)) == 1
@@ -56,13 +56,13 @@ def test_who_gives_nothing_weighs_nothing() -> None:
 def test_settlement_is_per_part() -> None:
     """Counted where the bits say so, missed where a part is void or without me, untouched if nothing was frozen."""
     decided = update(contributors=(0b111, 0b101, 0), parts=(b"x" * 32, b"y" * 32, VOID))
-    assert settle(decided, "p0", frozen=True) == (COUNTED, COUNTED, MISSED)
-    assert settle(decided, "p1", frozen=True) == (COUNTED, MISSED, MISSED)
-    assert settle(decided, "p1", frozen=False) == (UNTOUCHED,) * 3
-    assert settle(decided, "stranger", frozen=True) == (MISSED,) * 3
+    assert part_outcomes(decided, "p0", frozen=True) == (COUNTED, COUNTED, MISSED)
+    assert part_outcomes(decided, "p1", frozen=True) == (COUNTED, MISSED, MISSED)
+    assert part_outcomes(decided, "p1", frozen=False) == (UNTOUCHED,) * 3
+    assert part_outcomes(decided, "stranger", frozen=True) == (MISSED,) * 3
 
 
 def test_a_zero_weight_still_counts_as_contributed() -> None:
     """What was judged must not return."""
     decided = update(weights=((0, 32768, 32768),))
-    assert settle(decided, "p0", frozen=True)[0] is COUNTED
+    assert part_outcomes(decided, "p0", frozen=True)[0] is COUNTED

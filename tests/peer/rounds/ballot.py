@@ -7,22 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from peer.protocol import merkle
-from peer.protocol.block import Measurements
+from peer.protocol.block import SignedNorms
 from peer.protocol.electorate import digest_of
-from peer.protocol.messages import MeanSent, Norms, PartSent, Promise, Table
-from peer.rounds.interface import Event, Frozen, Measure, Measured, Received, Tick
+from peer.protocol.messages import MeanData, Norms, NormTable, PartData, Promise
+from peer.rounds.interface import Input, MeasurePart, PartMeasured, Received, Submitted, Tick
 from peer.rounds.machine import step
-from peer.rounds.state import Figures, Stage, State
+from peer.rounds.state import BallotPhase, PartNorms, State
 from peer.testing.integer_sums import ModelKeys
 from tests.peer.rounds.build import NAMES, PAYLOADS, leaves_of, measurements, owner, part_of, place, pledge, state_of
 
 LEADER = owner(0)
 OTHERS = tuple(name for name in NAMES if name != LEADER)
 PLACE = place(0)
-FIGURES = Figures(1.0)
+FIGURES = PartNorms(1.0)
 
 
-def run(state: State, *events: Event) -> tuple[State, list[object]]:
+def run(state: State, *events: Input) -> tuple[State, list[object]]:
     effects: list[object] = []
     for event in events:
         state, more = step(state, event)
@@ -30,13 +30,13 @@ def run(state: State, *events: Event) -> tuple[State, list[object]]:
     return state, effects
 
 
-def figures_for(effects: Iterable[object], figures: Figures = FIGURES) -> list[Measured]:
+def figures_for(effects: Iterable[object], figures: PartNorms = FIGURES) -> list[PartMeasured]:
     """The answers to what the machine asked to be measured."""
-    asked = [effect for effect in effects if isinstance(effect, Measure)]
-    return [Measured(4.05, item.place, item.giver, item.part, figures, item.evidence) for item in asked]
+    asked = [effect for effect in effects if isinstance(effect, MeasurePart)]
+    return [PartMeasured(4.05, item.place, item.giver, item.part, figures, item.evidence) for item in asked]
 
 
-def measuring(state: State, *events: Event) -> tuple[State, list[object]]:
+def measuring(state: State, *events: Input) -> tuple[State, list[object]]:
     """As `run`; after each event whatever the machine asked to be measured is measured."""
     effects: list[object] = []
     for event in events:
@@ -52,10 +52,10 @@ def gathering(*, audit: float = 0.0, **of_second: int) -> State:
     promises = [Received(4.0, item.peer, Promise(PLACE, item)) for item in pledges]
     fresh = state_of(LEADER)
     fresh = replace(fresh, rules=replace(fresh.rules, audit=audit))
-    state, _ = measuring(fresh, Frozen(0.0, pledge(LEADER)), Tick(4.0), *promises)
+    state, _ = measuring(fresh, Submitted(0.0, pledge(LEADER)), Tick(4.0), *promises)
     assert state.exchange is not None
     assert state.lead is not None
-    assert state.lead.stage is Stage.GATHERING
+    assert state.lead.stage is BallotPhase.GATHERING
     return state
 
 
@@ -67,7 +67,7 @@ def mine(state: State, peer: str) -> tuple[int, ...]:
 
 def part_from(peer: str, part: int, attempt: int = 0, now: float = 4.1) -> Received:
     path = merkle.path(leaves_of(peer), part)
-    return Received(now, peer, PartSent(PLACE, attempt, part, path, part_of(peer, part)))
+    return Received(now, peer, PartData(PLACE, attempt, part, path, part_of(peer, part)))
 
 
 def norms_of(
@@ -80,10 +80,10 @@ def norms_of(
 def table_of(state: State, *norms: Received, now: float = 5.0) -> Received:
     """TABLE with these NORMS."""
     found = sorted((item.message.measurements for item in norms if isinstance(item.message, Norms)), key=_reducer)
-    return Received(now, LEADER, Table(PLACE, tuple(found)))
+    return Received(now, LEADER, NormTable(PLACE, tuple(found)))
 
 
-def _reducer(found: Measurements) -> str:
+def _reducer(found: SignedNorms) -> str:
     return found.reducer
 
 
@@ -93,5 +93,5 @@ def mean_of(
     """A mean from its reducer, or from who repairs it."""
     assert state.exchange is not None
     reducer, payload = reducer or state.exchange.reducers[part], PAYLOADS[part]
-    mean = MeanSent(PLACE, attempt, part, reducer, contributors, digest_of(payload), b"", payload)
+    mean = MeanData(PLACE, attempt, part, reducer, contributors, digest_of(payload), b"", payload)
     return Received(now, reducer, mean.signed(ModelKeys(reducer)))

@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from peer.aggregation.aggregation_rules import PLAIN, Standards
+from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
 from peer.protocol import merkle, norms, penalties
-from peer.protocol.block import Block, Measurements, Pledge, Row, Update, Vote, givers
+from peer.protocol.block import Block, ContributionHeader, NormRow, SignedNorms, Update, Vote, givers
 from peer.protocol.electorate import coordinator, digest_of, genesis_anchor
 from peer.protocol.encoding import pack
 from peer.protocol.layout import Part
-from peer.protocol.messages import Place
+from peer.protocol.messages import BallotId
 from peer.rounds.machine import begin
-from peer.rounds.state import Head, Rules, State
+from peer.rounds.state import ChainHead, Rules, State
 from peer.testing.integer_sums import ModelKeys
 
 NAMES = ("p0", "p1", "p2")
 PART_BYTES = (8, 8, 4)
 PARTS = tuple(Part(index, 2 * index, size // 4) for index, size in enumerate(PART_BYTES))
-HEAD = Head(anchor=genesis_anchor(b"r" * 32, NAMES, b""), round=0, weight=0, electorate=NAMES, members=NAMES)
+HEAD = ChainHead(anchor=genesis_anchor(b"r" * 32, NAMES, b""), round=0, weight=0, electorate=NAMES, members=NAMES)
 PAYLOADS = (b"first 8.", b"then 8..", b"last")
 """Encoded means of the three parts."""
 ONE = norms.bits_of(1.0)
 
 
-def rules(me: str, judge: Standards = PLAIN) -> Rules:
+def rules(me: str, judge: AggregationRules = MEAN_ONLY) -> Rules:
     return Rules(
         me=me, keys=ModelKeys(me), parts=PARTS, part_bytes=PART_BYTES, gather_s=3.0, ack_s=1.0, exchange_s=2.0,
         stagger_s=1.0, tokens_cap=10**9, judge=judge,
@@ -36,8 +36,8 @@ def state_of(me: str, **changes: Any) -> State:
     return replace(begin(rules(me), HEAD, 0.0), **changes)
 
 
-def place(ballot: int = 0) -> Place:
-    return Place(HEAD.anchor, HEAD.instance, ballot)
+def place(ballot: int = 0) -> BallotId:
+    return BallotId(HEAD.anchor, HEAD.instance, ballot)
 
 
 def owner(ballot: int = 0) -> str:
@@ -53,31 +53,36 @@ def leaves_of(peer: str) -> list[bytes]:
     return [digest_of(part_of(peer, part)) for part in range(len(PARTS))]
 
 
-def pledge(peer: str, **changes: Any) -> Pledge:
+def pledge(peer: str, **changes: Any) -> ContributionHeader:
     """A genuine pledge of `peer` for HEAD; `changes` come before the signature."""
-    plain = Pledge(peer, HEAD.anchor, merkle.root(leaves_of(peer)), 100, 10, 0, False, ((0, 0, 5),))
+    plain = ContributionHeader(peer, HEAD.anchor, merkle.root(leaves_of(peer)), 100, 10, 0, False, ((0, 0, 5),))
     return replace(plain, **changes).signed(ModelKeys(peer))
 
 
 def measurements(
-    reducer: str, members: tuple[Pledge, ...], received: tuple[tuple[int, int], ...], *, anchor: bytes = HEAD.anchor,
-    ballot: int = 0, **of_rows: Any,
-) -> Measurements:  # fmt: skip
+    reducer: str,
+    members: tuple[ContributionHeader, ...],
+    received: tuple[tuple[int, int], ...],
+    *,
+    anchor: bytes = HEAD.anchor,
+    ballot: int = 0,
+    **of_rows: Any,
+) -> SignedNorms:
     """What `reducer` signs of these parts: the square 1.0 for everybody it has, or what `of_rows` says of each row."""
     rows = tuple(
-        Row(PARTS[part].layer, tuple(ONE if bits >> index & 1 else 0 for index in range(len(members))))
+        NormRow(PARTS[part].layer, tuple(ONE if bits >> index & 1 else 0 for index in range(len(members))))
         for part, bits in received
         if part < len(PARTS)
     )
     rows = tuple(replace(row, **of_rows) for row in rows)
-    return Measurements(reducer, received, rows).signed(ModelKeys(reducer), anchor, ballot, members)
+    return SignedNorms(reducer, received, rows).signed(ModelKeys(reducer), anchor, ballot, members)
 
 
 def measured_by_all(
-    members: tuple[Pledge, ...], ballot: int = 0, head: Head = HEAD, **of_rows: Any
-) -> tuple[Measurements, ...]:
+    members: tuple[ContributionHeader, ...], ballot: int = 0, head: ChainHead = HEAD, **of_rows: Any
+) -> tuple[SignedNorms, ...]:
     """Every reducer of a ballot has everything of everybody who gave something."""
-    reducers = norms.reducers_of(rules(NAMES[0]), head, members, ballot)
+    reducers = norms.shard_owners(rules(NAMES[0]), head, members, ballot)
     parts = {name: [part for part, reducer in enumerate(reducers) if reducer == name] for name in reducers}
     gave = givers(members)
     return tuple(
@@ -89,7 +94,11 @@ def measured_by_all(
 
 
 def update(
-    ballot: int = 0, members: tuple[Pledge, ...] | None = None, *, judge: Standards = PLAIN, **changes: Any
+    ballot: int = 0,
+    members: tuple[ContributionHeader, ...] | None = None,
+    *,
+    judge: AggregationRules = MEAN_ONLY,
+    **changes: Any,
 ) -> Update:
     """The update that an honest coordinator of `ballot` would propose after HEAD; if `changes` do not say what was
     measured, nobody measured anything."""
@@ -98,11 +107,22 @@ def update(
     judgement = norms.judgement_of(theirs, HEAD, members, changes.get("measured", ()))
     weights, scales, pulls = norms.table_of(judgement)
     plain = Update(
-        parent=HEAD.anchor, round=1, time=0, members=members, elect=tuple(member.peer for member in members),
-        parts=tuple(digest_of(payload) for payload in PAYLOADS), contributors=(0b111, 0b011, 0b001),
-        weights=weights, penalties=(), weight=len(members), ballot=ballot, coordinator=owner(ballot),
-        scales=scales, pulls=pulls, records=judgement.records,
-    )  # fmt: skip
+        parent=HEAD.anchor,
+        round=1,
+        time=0,
+        members=members,
+        elect=tuple(member.peer for member in members),
+        parts=tuple(digest_of(payload) for payload in PAYLOADS),
+        contributors=(0b111, 0b011, 0b001),
+        weights=weights,
+        penalties=(),
+        weight=len(members),
+        ballot=ballot,
+        coordinator=owner(ballot),
+        scales=scales,
+        pulls=pulls,
+        records=judgement.records,
+    )
     changed = replace(plain, **changes)
     if "penalties" in changes or len(changed.parts) != len(changed.contributors):
         return changed

@@ -8,62 +8,62 @@ from random import Random
 from typing import Any
 
 from dht.streams.base import MAX_FRAME_BYTES
-from peer.aggregation.aggregation_rules import PLAIN, Standards
-from peer.aggregation.peer_history import NOTHING, Record, Stat
+from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
+from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
 from peer.protocol import merkle, norms, penalties
-from peer.protocol.accusations import Conflict, Objection
-from peer.protocol.block import MAX_BALLOT, VOID, Block, Measurements, Pledge, Row, Update, Vote
+from peer.protocol.accusations import MeanConflict, NormDispute
+from peer.protocol.block import MAX_BALLOT, VOID, Block, ContributionHeader, NormRow, SignedNorms, Update, Vote
 from peer.protocol.electorate import coordinator, digest_of
 from peer.protocol.encoding import pack
 from peer.protocol.frames import decode, encode
 from peer.protocol.messages import (
-    BytesSent,
-    ChainSent,
-    Fetch,
-    Get,
-    HeadSent,
-    MeanSent,
+    BallotId,
+    Blocks,
+    GetBlocks,
+    GetMeans,
+    GetObjects,
+    Heartbeat,
+    MeanData,
     Message,
     Nack,
     Norms,
-    PartSent,
-    Place,
+    NormTable,
+    ObjectData,
+    PartData,
     Prepare,
     Promise,
     Propose,
-    Redo,
-    Show,
+    Reassign,
+    ShowInputs,
     Start,
-    Table,
-    Voted,
-    Want,
+    VoteCast,
 )
 from peer.rounds.acceptor import PROPOSALS_KEPT, VOTES_KEPT
 from peer.rounds.block_sync import MAX_HEARD
 from peer.rounds.interface import (
     Applied,
     Effect,
-    Event,
-    Frozen,
-    Held,
+    Input,
     Leaving,
-    Measure,
-    Measured,
-    Progressed,
+    MeasurePart,
+    ObjectStored,
+    PartMeasured,
+    PartReduced,
     Received,
-    Reduce,
-    Reduced,
+    ReducePart,
     Send,
-    SendKept,
+    SendInputs,
     SendMean,
     SendObjects,
     SendParts,
-    Store,
+    StoreObject,
+    Submitted,
     Tick,
+    TrainingProgress,
 )
 from peer.rounds.machine import step
 from peer.rounds.misconduct import DISPUTES_MOST
-from peer.rounds.state import Exchange, Figures, State
+from peer.rounds.state import MemberState, PartNorms, State
 from peer.testing.integer_sums import ModelKeys
 from tests.peer.rounds.build import (
     HEAD,
@@ -90,8 +90,11 @@ ODD = (0.0, 1.0, 3e38, 1e300, float("inf"), float("nan"), -float("nan"))
 ODD_BITS = (0, 1, ONE, 0x7F7FFFFF, 0x7F800000, 0x7FC00000, 0x7FFFFFFF)
 """Zero, the least float, one, the largest, infinity, NaNs."""
 SIGN = 1 << 31
-JUDGES = (PLAIN, *(Standards(reducer=name, warmup_rounds=1) for name in ("edit", "centered-clip", "agreement")))
-RECORD = Record("p1", 1, (Stat(1.0, 0.0, 5, 0), NOTHING), b"8 bytes.")
+JUDGES = (
+    MEAN_ONLY,
+    *(AggregationRules(reducer=name, warmup_rounds=1) for name in ("edit", "centered-clip", "agreement")),
+)
+RECORD = PeerHistory("p1", 1, (NormStats(1.0, 0.0, 5, 0), NOTHING), b"8 bytes.")
 
 
 class Hostile:
@@ -103,9 +106,9 @@ class Hostile:
         self.state = state_of(ME)
         audit, judge = self.dice.choice((0.0, 0.5, 1.0)), self.dice.choice(JUDGES)
         self.state = replace(self.state, rules=replace(self.state.rules, audit=audit, judge=judge))
-        self.answers: deque[Event] = deque()
+        self.answers: deque[Input] = deque()
         """What this peer's own disk and arithmetic will say, and what honest peers would."""
-        self.sent: Counter[tuple[Place, type[Effect], str]] = Counter()
+        self.sent: Counter[tuple[BallotId, type[Effect], str]] = Counter()
         """Parts to each peer in each ballot."""
 
     def run(self, events: int) -> None:
@@ -113,30 +116,30 @@ class Hostile:
             self.now += self.dice.choice((0.0, 0.01, 0.3, 2.0))
             self._deliver(self._event())
 
-    def _deliver(self, event: Event) -> None:
+    def _deliver(self, event: Input) -> None:
         self.state, effects = step(self.state, event)
         for effect in effects:
             self._check(effect)
-            if isinstance(effect, Store):
-                self.answers.append(Held(self.now, effect.digest, len(effect.payload)))
-            elif isinstance(effect, Measure):
+            if isinstance(effect, StoreObject):
+                self.answers.append(ObjectStored(self.now, effect.digest, len(effect.payload)))
+            elif isinstance(effect, MeasurePart):
                 self.answers.append(self._measured(effect))
-            elif isinstance(effect, Reduce):
+            elif isinstance(effect, ReducePart):
                 assert sum(effect.weights) > 0
                 digest, bits = digest_of(PAYLOADS[effect.part]), effect.contributors
-                self.answers.append(Reduced(self.now, effect.place, effect.part, bits, digest, effect.attempt))
+                self.answers.append(PartReduced(self.now, effect.place, effect.part, bits, digest, effect.attempt))
             elif isinstance(effect, Send):
                 for peer in filter(NAMES.__contains__, effect.to):
                     replies = self._honest_replies(peer, effect.message)
                     self.answers += [Received(self.now, peer, reply) for reply in replies]
         check_bounds(self.state)
 
-    def _measured(self, effect: Measure) -> Measured:
-        figures = Figures(1.0, 0.5, 1.0 if effect.direction != VOID else None)
+    def _measured(self, effect: MeasurePart) -> PartMeasured:
+        figures = PartNorms(1.0, 0.5, 1.0 if effect.direction != VOID else None)
         if self.dice.random() < 0.2:
             square, dot = self.dice.choice(ODD), self.dice.choice(ODD)
-            figures = Figures(square, self.dice.choice((dot, -dot)), self.dice.choice((None, *ODD)))
-        return Measured(self.now, effect.place, effect.giver, effect.part, figures, effect.evidence)
+            figures = PartNorms(square, self.dice.choice((dot, -dot)), self.dice.choice((None, *ODD)))
+        return PartMeasured(self.now, effect.place, effect.giver, effect.part, figures, effect.evidence)
 
     def _honest_replies(self, peer: str, message: Message) -> list[Message]:
         """What an honest peer would say, mostly, so that the hostile ones meet rounds in all their stages."""
@@ -148,32 +151,32 @@ class Hostile:
             case Start(place) if exchange is not None:
                 mine = [part for part, owner in enumerate(exchange.reducers) if owner == ME]
                 theirs = tuple((part, 7) for part, owner in enumerate(exchange.reducers) if owner == peer)
-                parts = [PartSent(place, 0, i, merkle.path(leaves_of(peer), i), part_of(peer, i)) for i in mine]
+                parts = [PartData(place, 0, i, merkle.path(leaves_of(peer), i), part_of(peer, i)) for i in mine]
                 audits = [part for part, auditor in exchange.again.auditors.items() if auditor == ME]
-                parts += [PartSent(place, 1, i, merkle.path(leaves_of(peer), i), part_of(peer, i)) for i in audits]
+                parts += [PartData(place, 1, i, merkle.path(leaves_of(peer), i), part_of(peer, i)) for i in audits]
                 members, squares = exchange.members, tuple(self.dice.choice((ONE, ONE, *ODD_BITS)) for _ in range(3))
                 rows = {"squares": squares} if len(members) == 3 and self.dice.random() < 0.3 else {}
                 found = measurements(peer, members, theirs, anchor=place.anchor, ballot=place.ballot, **rows)
                 return [*parts, Norms(place, found)]
-            case Table(place) if exchange is not None:
+            case NormTable(place) if exchange is not None:
                 theirs = tuple((part, 7) for part, owner in enumerate(exchange.reducers) if owner == peer)
-                means = [MeanSent(place, 0, i, peer, 7, digest_of(PAYLOADS[i]), b"", PAYLOADS[i]) for i, _ in theirs]
+                means = [MeanData(place, 0, i, peer, 7, digest_of(PAYLOADS[i]), b"", PAYLOADS[i]) for i, _ in theirs]
                 audits = [part for part, auditor in exchange.again.auditors.items() if auditor == peer]
                 said = digest_of(self.dice.choice((b"other", b"yet another")))
-                means += [MeanSent(place, 1, i, peer, 7, said, b"") for i in audits]
+                means += [MeanData(place, 1, i, peer, 7, said, b"") for i in audits]
                 return [mean.signed(ModelKeys(peer)) for mean in means]
-            case Show(place, part):
+            case ShowInputs(place, part):
                 return [
-                    PartSent(place, 1, part, merkle.path(leaves_of(name), part), part_of(name, part), name)
+                    PartData(place, 1, part, merkle.path(leaves_of(name), part), part_of(name, part), name)
                     for name in NAMES
                 ]
             case Propose(place, item, signature):
                 name = self.state.head.instance
                 plain = Vote(peer, name, place.ballot, item.digest, signature)
-                return [Voted(place, plain.signed(ModelKeys(peer)))]
-            case Fetch(digests):
+                return [VoteCast(place, plain.signed(ModelKeys(peer)))]
+            case GetObjects(digests):
                 known = [*GARBAGE, update().to_bytes()]
-                return [BytesSent(b"", payload) for payload in known if digest_of(payload) in digests]
+                return [ObjectData(b"", payload) for payload in known if digest_of(payload) in digests]
         return []
 
     def _check(self, effect: Effect) -> None:
@@ -185,14 +188,14 @@ class Hostile:
             assert set(effect.to) <= set(CROWD) - {ME}
         elif isinstance(effect, SendMean):
             assert effect.mean.digest in self.state.held
-        elif isinstance(effect, SendParts | SendKept) and self.state.exchange is not None:
+        elif isinstance(effect, SendParts | SendInputs) and self.state.exchange is not None:
             key = (effect.place, type(effect), effect.to)
             self.sent[key] += len(effect.parts) if isinstance(effect, SendParts) else 1
             assert self.sent[key] <= 2 * COUNT
         elif isinstance(effect, SendObjects):
             assert len(effect.digests) <= 1024
 
-    def _event(self) -> Event:
+    def _event(self) -> Input:
         dice, now = self.dice, self.now
         if self.answers and dice.random() < 0.5:
             return replace(self.answers.popleft(), now=now)
@@ -200,9 +203,9 @@ class Hostile:
             case 0:
                 return Tick(now)
             case 1:
-                return Progressed(now, dice.random())
+                return TrainingProgress(now, dice.random())
             case 2:
-                return Frozen(now, pledge(ME, anchor=self.state.head.anchor))
+                return Submitted(now, pledge(ME, anchor=self.state.head.anchor))
             case 3 if dice.random() < 0.2:
                 return dice.choice((Leaving(now), Applied(now, self.state.head.anchor, digest_of(b"s"))))
         return Received(now, dice.choice(CROWD[1:]), self._message())
@@ -225,45 +228,45 @@ class Hostile:
             case 5:
                 return self._norms(place)
             case 6:
-                return Table(place, self._measurements(place))
+                return NormTable(place, self._measurements(place))
             case 7:
                 return self._mean(place)
             case 8:
-                return Want(place, tuple(dice.choice((0, 1, 2, 2, 65536)) for _ in range(dice.randrange(9))))
+                return GetMeans(place, tuple(dice.choice((0, 1, 2, 2, 65536)) for _ in range(dice.randrange(9))))
             case 9:
                 return self._propose(place)
             case 10:
                 item, ballot = self._update(place.ballot), place.ballot
-                return Voted(place, vote(dice.choice(CROWD), item, ballot))
+                return VoteCast(place, vote(dice.choice(CROWD), item, ballot))
             case 11:
-                return Fetch(tuple(digest_of(dice.choice(GARBAGE)) for _ in range(dice.randrange(9))))
+                return GetObjects(tuple(digest_of(dice.choice(GARBAGE)) for _ in range(dice.randrange(9))))
             case 12:
                 payload = dice.choice(GARBAGE)
-                return BytesSent(b"", dice.choice((payload, update().to_bytes(), pack(update().packed()[:-1]))))
+                return ObjectData(b"", dice.choice((payload, update().to_bytes(), pack(update().packed()[:-1]))))
             case 13:
-                return Get((dice.choice((HEAD.anchor, digest_of(b"elsewhere"))),))
+                return GetBlocks((dice.choice((HEAD.anchor, digest_of(b"elsewhere"))),))
             case 14:
-                return ChainSent(tuple(self._block() for _ in range(dice.randrange(4))))
+                return Blocks(tuple(self._block() for _ in range(dice.randrange(4))))
             case 15:
                 parts = dice.choices((0, 1, 2, 2, 65535), k=dice.randrange(5))
-                return Redo(place, tuple((part, dice.choice(CROWD)) for part in parts))
+                return Reassign(place, tuple((part, dice.choice(CROWD)) for part in parts))
             case 16:
-                return Show(place, dice.choice((0, 1, 2, 65535)))
+                return ShowInputs(place, dice.choice((0, 1, 2, 65535)))
             case 17:
                 return self._verdict(place)
             case 18 | 23:
                 return self._objection(place)
             case 19:
-                return Conflict(place, replace(self._mean(place), payload=b""))
+                return MeanConflict(place, replace(self._mean(place), payload=b""))
             case _:
                 return self._head()
 
     def _ballot(self) -> int:
         return self.dice.choice((0, 0, 1, 2, 3, 4, 5, 40, MAX_BALLOT))
 
-    def _place(self) -> Place:
+    def _place(self) -> BallotId:
         head, anchor = self.state.head, digest_of(b"elsewhere")
-        right = Place(head.anchor, head.instance, self._ballot())
+        right = BallotId(head.anchor, head.instance, self._ballot())
         lead = self.state.lead
         if lead is not None:
             right = self.dice.choice((right, replace(right, ballot=lead.ballot)))
@@ -272,7 +275,7 @@ class Hostile:
                 right = self.dice.choice((right, exchange.place))
         return self.dice.choice((right, right, right, replace(right, anchor=anchor), replace(right, instance=anchor)))
 
-    def _pledge(self) -> Pledge:
+    def _pledge(self) -> ContributionHeader:
         dice, peer = self.dice, self.dice.choice(CROWD)
         anchor = dice.choice((self.state.head.anchor, self.state.head.anchor, digest_of(b"elsewhere")))
         root = dice.choice((merkle.root(leaves_of(peer)), merkle.root(leaves_of(peer)), b"", digest_of(b"root")))
@@ -286,7 +289,7 @@ class Hostile:
         accused = sorted(self.dice.sample(CROWD, self.dice.choice((0, 0, 1, 3))))
         return tuple((peer, "it lied " * self.dice.choice((1, 20))) for peer in accused)
 
-    def _pledges(self) -> tuple[Pledge, ...]:
+    def _pledges(self) -> tuple[ContributionHeader, ...]:
         found = [self._pledge() for _ in range(self.dice.randrange(5))]
         if self.dice.random() < 0.8:
             found = [pledge(name, anchor=self.state.head.anchor) for name in self.dice.sample(CROWD, 3)]
@@ -298,7 +301,7 @@ class Hostile:
         named = self.dice.choice((*GARBAGE, update().to_bytes()))
         return self.dice.choice((None, (self._ballot(), digest_of(named))))
 
-    def _part(self, place: Place) -> PartSent:
+    def _part(self, place: BallotId) -> PartData:
         peer, part = self.dice.choice(CROWD), self.dice.choice((0, 1, 2, 3, 65536))
         exchange = self.state.exchange
         if exchange is not None and exchange.received:
@@ -306,27 +309,27 @@ class Hostile:
         known = min(part, COUNT - 1)
         payload = self.dice.choice((part_of(peer, known), self.dice.choice(GARBAGE)))
         giver = self.dice.choice((*[""] * 6, *CROWD))
-        return PartSent(
+        return PartData(
             place, self.dice.choice((0, 0, 1, 2)), part, merkle.path(leaves_of(peer), known), payload, giver
         )
 
-    def _objection(self, place: Place) -> Objection:
+    def _objection(self, place: BallotId) -> NormDispute:
         about = [(self._norms(place).measurements, self.dice.choice((0, 1, 2, 65535)))]
         for exchange in (self.state.past, self.state.exchange):
             if exchange is not None and exchange.place == place:
                 about += [(item, row.layer) for item in exchange.measured for row in item.rows] * 3
-        return Objection(place, *self.dice.choice(about))
+        return NormDispute(place, *self.dice.choice(about))
 
-    def _verdict(self, place: Place) -> MeanSent:
+    def _verdict(self, place: BallotId) -> MeanData:
         exchange, part = self.state.exchange, self.dice.choice((0, 1, 2, 65535))
         auditor = self.dice.choice(CROWD)
         if exchange is not None:
             auditor = exchange.again.auditors.get(part, auditor)
         said = self.dice.choice((PAYLOADS[min(part, COUNT - 1)], b"other"))
-        verdict = MeanSent(place, 1, part, auditor, self.dice.choice((3, 7, 7)), digest_of(said), b"")
+        verdict = MeanData(place, 1, part, auditor, self.dice.choice((3, 7, 7)), digest_of(said), b"")
         return verdict.signed(ModelKeys(auditor))
 
-    def _norms(self, place: Place) -> Norms:
+    def _norms(self, place: BallotId) -> Norms:
         reducer = self.dice.choice(CROWD)
         parts = [self.dice.randrange(5) for _ in range(3)]
         members = tuple(pledge(name) for name in NAMES)
@@ -339,28 +342,28 @@ class Hostile:
         spoilt = replace(plain, rows=tuple(self._row(row, len(members)) for row in plain.rows))
         return Norms(place, spoilt.signed(ModelKeys(reducer), place.anchor, place.ballot, members))
 
-    def _row(self, row: Row, members: int) -> Row:
+    def _row(self, row: NormRow, members: int) -> NormRow:
         dice = self.dice
         dots = tuple(dice.choice(ODD_BITS) | dice.choice((0, SIGN)) for _ in range(members))
-        return Row(
+        return NormRow(
             dice.choice((row.layer, row.layer, row.layer, 65_536)),
             tuple(dice.choice(ODD_BITS) for _ in range(dice.choice((members, members, members, 0, 64)))),
             dice.choice(((), dots, dots, dots[1:])), dice.choice(ODD_BITS),
         )  # fmt: skip
 
-    def _measurements(self, place: Place) -> tuple[Measurements, ...]:
+    def _measurements(self, place: BallotId) -> tuple[SignedNorms, ...]:
         found = [self._norms(place).measurements for _ in range(self.dice.randrange(4))]
         if self.dice.random() < 0.7:
             found = list({item.reducer: item for item in sorted(found, key=lambda item: item.reducer)}.values())
         return tuple(found)
 
-    def _mean(self, place: Place) -> MeanSent:
+    def _mean(self, place: BallotId) -> MeanData:
         exchange, part = self.state.exchange, self.dice.randrange(COUNT)
         reducer = self.dice.choice(CROWD) if exchange is None else exchange.reducers[part]
         payload = self.dice.choice((PAYLOADS[part], PAYLOADS[part], self.dice.choice(GARBAGE)))
         part = self.dice.choice((part, part, part, 65536))
         bits = self.dice.choice((0, 1, 3, 7, 1 << 63))
-        mean = MeanSent(place, self.dice.randrange(2), part, reducer, bits, digest_of(payload), b"", payload)
+        mean = MeanData(place, self.dice.randrange(2), part, reducer, bits, digest_of(payload), b"", payload)
         return mean.signed(ModelKeys(reducer))
 
     def _update(self, ballot: int) -> Update:
@@ -391,9 +394,9 @@ class Hostile:
                 ("elect", ()),
                 ("members", ()),
                 ("members", tuple(self._pledge() for _ in range(3))),
-                ("measured", self._measurements(Place(head.anchor, head.instance, ballot))),
-                ("measured", self._measurements(Place(head.anchor, head.instance, ballot))),
-                ("measured", (Measurements("p0", ((65_536, 1),), (Row(65_536, (), (), 0),), b"s" * 64),)),
+                ("measured", self._measurements(BallotId(head.anchor, head.instance, ballot))),
+                ("measured", self._measurements(BallotId(head.anchor, head.instance, ballot))),
+                ("measured", (SignedNorms("p0", ((65_536, 1),), (NormRow(65_536, (), (), 0),), b"s" * 64),)),
                 ("records", (RECORD,) * dice.randrange(3)),
                 ("scales", (0,) * dice.randrange(4)),
                 ("pulls", (65_536,) * dice.randrange(4)),
@@ -403,7 +406,7 @@ class Hostile:
         spoilt: dict[str, Any] = {name: value}
         return dice.choice((honest, honest, replace(honest, **spoilt)))
 
-    def _propose(self, place: Place) -> Propose:
+    def _propose(self, place: BallotId) -> Propose:
         item = self._update(place.ballot)
         leader = coordinator(self.state.head.anchor, self.state.head.electorate, place.ballot)
         signature = ModelKeys(leader).sign("propose", pack((place.packed(), item.digest)))
@@ -413,10 +416,10 @@ class Hostile:
         item = self._update(0)
         return Block(item, tuple(vote(name, item) for name in self.dice.sample(CROWD, self.dice.randrange(4))))
 
-    def _head(self) -> HeadSent:
+    def _head(self) -> Heartbeat:
         dice, head = self.dice, self.state.head
         anchor = dice.choice((head.anchor, head.anchor, HEAD.anchor, digest_of(b"elsewhere")))
-        return HeadSent(
+        return Heartbeat(
             anchor, dice.choice((0, 1, HUGE)), HUGE, dice.choice((b"", digest_of(b"t"))), dice.random() < 0.5, HUGE,
             HUGE, dice.random() < 0.2,
         )  # fmt: skip
@@ -450,7 +453,7 @@ def check_bounds(state: State) -> None:
         assert len(state.lead.verdicts) <= COUNT
 
 
-def check_figures(exchange: Exchange) -> None:
+def check_figures(exchange: MemberState) -> None:
     """Each part of each member is measured once."""
     assert len(exchange.mine) <= COUNT
     assert len(exchange.measured) <= len(exchange.members)

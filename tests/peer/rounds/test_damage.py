@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from peer.protocol import validation
-from peer.protocol.block import Pledge, Update
+from peer.protocol.block import ContributionHeader, Update
 from peer.protocol.electorate import quorum
-from peer.protocol.settlement import Settlement
+from peer.protocol.settlement import PartOutcome
 from peer.rounds import acceptor as decide
 from peer.rounds import coordinator, forks
-from peer.rounds.interface import Persist
-from peer.rounds.transition import Turn
+from peer.rounds.interface import PersistAcceptor
+from peer.rounds.transition import Transition
 from peer.testing import integer_sums
 from peer.testing.integer_sums import IntegerDisk, IntegerSums, Ledger
 from peer.testing.memory_peer import LogicalPeer
@@ -44,7 +44,7 @@ def promise_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """A voter that votes for a proposal though it has promised a later ballot."""
     propose = decide.on_propose
 
-    def forgiving(turn: Turn, sender: str, message: Any) -> None:
+    def forgiving(turn: Transition, sender: str, message: Any) -> None:
         acceptor = turn.state.acceptor
         turn.set(acceptor=replace(acceptor, promised=min(acceptor.promised, message.place.ballot)))
         propose(turn, sender, message)
@@ -59,7 +59,7 @@ def accepted_is_not_adopted(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that ignores what may already be decided."""
     choose = coordinator._choose
 
-    def ignore(turn: Turn, lead: coordinator.Lead) -> None:
+    def ignore(turn: Transition, lead: coordinator.CoordinatorState) -> None:
         promises = {peer: replace(promise, accepted=None, other=None) for peer, promise in lead.promises.items()}
         choose(turn, replace(lead, promises=promises))
 
@@ -70,9 +70,9 @@ def coordinator_forgets_its_ballot(patch: pytest.MonkeyPatch) -> None:
     """It may lead the same ballot again after a crash, and propose something else."""
     begin = coordinator._begin
 
-    def unwritten(turn: Turn, ballot: int) -> None:
+    def unwritten(turn: Transition, ballot: int) -> None:
         begin(turn, ballot)
-        turn.effects[:] = [effect for effect in turn.effects if not isinstance(effect, Persist)]
+        turn.effects[:] = [effect for effect in turn.effects if not isinstance(effect, PersistAcceptor)]
 
     patch.setattr(coordinator, "_begin", unwritten)
 
@@ -93,10 +93,10 @@ def quorum_of_half(patch: pytest.MonkeyPatch) -> None:
 
 def majority_of_those_present(patch: pytest.MonkeyPatch) -> None:
     """A majority of whoever was heard lately, in place of the electorate."""
-    turns: list[Turn] = []
-    begin = Turn.__init__
+    turns: list[Transition] = []
+    begin = Transition.__init__
 
-    def noted(turn: Turn, state: Any, now: float) -> None:
+    def noted(turn: Transition, state: Any, now: float) -> None:
         begin(turn, state, now)
         turns[:] = [turn]
 
@@ -105,7 +105,7 @@ def majority_of_those_present(patch: pytest.MonkeyPatch) -> None:
         there = [peer for peer in electorate if peer in heard and now - heard[peer][1] < PRESENT_S]
         return (1 + len(there)) // 2 + 1
 
-    patch.setattr(Turn, "__init__", noted)
+    patch.setattr(Transition, "__init__", noted)
     _patch_quorum(patch, present)
 
 
@@ -130,7 +130,7 @@ def x_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """A contribution that is gone after a crash; another one is offered in its place."""
     crash, save = LogicalPeer.crash, IntegerDisk.save_contribution
 
-    def save_in_memory(disk: IntegerDisk, pledge: Pledge, payloads: list[bytes]) -> None:
+    def save_in_memory(disk: IntegerDisk, pledge: ContributionHeader, payloads: list[bytes]) -> None:
         save(disk, pledge, payloads)
         disk.memory = pledge.anchor  # type: ignore[attr-defined]
 
@@ -169,19 +169,19 @@ def own_bytes_are_kept(patch: pytest.MonkeyPatch) -> None:
 # ---- the balance ----
 
 
-def _settle_as(patch: pytest.MonkeyPatch, wrong: dict[Settlement, Settlement]) -> None:
-    honest = integer_sums.settle
-    patch.setattr(integer_sums, "settle", lambda *args: tuple(wrong.get(what, what) for what in honest(*args)))
+def _settle_as(patch: pytest.MonkeyPatch, wrong: dict[PartOutcome, PartOutcome]) -> None:
+    honest = integer_sums.part_outcomes
+    patch.setattr(integer_sums, "part_outcomes", lambda *args: tuple(wrong.get(what, what) for what in honest(*args)))
 
 
 def carry_counted_twice(patch: pytest.MonkeyPatch) -> None:
     """Work that a round counted stays in the balance and is offered again."""
-    _settle_as(patch, {Settlement.COUNTED: Settlement.UNTOUCHED})
+    _settle_as(patch, {PartOutcome.COUNTED: PartOutcome.UNTOUCHED})
 
 
 def void_loses_the_carry(patch: pytest.MonkeyPatch) -> None:
     """Work that a round missed is treated as counted."""
-    _settle_as(patch, {Settlement.MISSED: Settlement.COUNTED})
+    _settle_as(patch, {PartOutcome.MISSED: PartOutcome.COUNTED})
 
 
 # ---- forks ----

@@ -10,22 +10,22 @@ import pytest
 
 from peer.events import AlertRaised, PenaltyImposed
 from peer.protocol import norms
-from peer.protocol.accusations import Objection
-from peer.protocol.block import Measurements, Penalty, Row
-from peer.protocol.messages import Message, Place, Table
+from peer.protocol.accusations import NormDispute
+from peer.protocol.block import NormRow, Penalty, SignedNorms
+from peer.protocol.messages import BallotId, Message, NormTable
 from peer.protocol.norms import bits_of
 from peer.rounds import misconduct
 from peer.rounds.driver import Driver
-from peer.rounds.interface import Measured, Received
+from peer.rounds.interface import PartMeasured, Received
 from peer.rounds.misconduct import agrees
-from peer.rounds.state import MISDECLARED, Exchange, Figures, Rules
+from peer.rounds.state import MISDECLARED, MemberState, PartNorms, Rules
 from peer.testing.memory_swarm import World
 
 LIAR = "p1"
 SECONDS = 120.0
 
 
-def times(row: Row, factor: float, only: int | None = None) -> Row:
+def times(row: NormRow, factor: float, only: int | None = None) -> NormRow:
     squares = (
         bits_of(norms.float_of(bits) * factor) if only in (None, index) else bits
         for index, bits in enumerate(row.squares)
@@ -40,7 +40,7 @@ def lies_about(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None, float],
     def lie(victim: int | None, factor: float) -> None:
         honest = norms.measurements
 
-        def measure(rules: Rules, exchange: Exchange) -> Measurements:
+        def measure(rules: Rules, exchange: MemberState) -> SignedNorms:
             found = honest(rules, exchange)
             if rules.me != LIAR:
                 return found
@@ -108,13 +108,13 @@ def test_a_member_that_denies_a_true_norm_convicts_itself(monkeypatch: pytest.Mo
     """Its own bytes prove that the reducer was right."""
     honest = misconduct.agrees
 
-    def denies(row: Row, index: int, found: Figures, tolerances: float = 1.0) -> bool | None:
+    def denies(row: NormRow, index: int, found: PartNorms, tolerances: float = 1.0) -> bool | None:
         return False if inside[0] == LIAR else honest(row, index, found, tolerances)
 
     inside = [""]
     look = misconduct.look_at_rows
 
-    def looking(turn: misconduct.Turn) -> None:
+    def looking(turn: misconduct.Transition) -> None:
         inside[0] = turn.me
         look(turn)
         inside[0] = ""
@@ -147,23 +147,23 @@ def test_an_objection_costs_whoever_hears_it_no_memory(lies_about: Callable[[int
 @pytest.mark.parametrize(
     ("square", "dot", "found", "fits"),
     [
-        (1.0, 0.5, Figures(1.0, 0.5, 1.0), True),
-        (1.0005, 0.5, Figures(1.0, 0.5, 1.0), True),
-        (1.01, 0.5, Figures(1.0, 0.5, 1.0), False),
-        (0.0, 0.0, Figures(1e-9, 0.0, 1.0), False),
-        (0.0, 0.0, Figures(0.0, 0.0, 1.0), True),
-        (1.0, 0.49, Figures(1.0, 0.5, 1.0), False),
-        (1.0, -0.5, Figures(1.0, 0.5, None), None),
-        (2.0, -0.5, Figures(1.0, 0.5, None), False),
-        (math.nan, 0.0, Figures(math.nan, math.nan, 1.0), True),
-        (math.inf, 0.0, Figures(1e40, 0.0, 1.0), True),
-        (math.nan, 0.0, Figures(1.0, 0.0, 1.0), False),
-        (1.0, 0.0, Figures(math.nan, 0.0, 1.0), False),
+        (1.0, 0.5, PartNorms(1.0, 0.5, 1.0), True),
+        (1.0005, 0.5, PartNorms(1.0, 0.5, 1.0), True),
+        (1.01, 0.5, PartNorms(1.0, 0.5, 1.0), False),
+        (0.0, 0.0, PartNorms(1e-9, 0.0, 1.0), False),
+        (0.0, 0.0, PartNorms(0.0, 0.0, 1.0), True),
+        (1.0, 0.49, PartNorms(1.0, 0.5, 1.0), False),
+        (1.0, -0.5, PartNorms(1.0, 0.5, None), None),
+        (2.0, -0.5, PartNorms(1.0, 0.5, None), False),
+        (math.nan, 0.0, PartNorms(math.nan, math.nan, 1.0), True),
+        (math.inf, 0.0, PartNorms(1e40, 0.0, 1.0), True),
+        (math.nan, 0.0, PartNorms(1.0, 0.0, 1.0), False),
+        (1.0, 0.0, PartNorms(math.nan, 0.0, 1.0), False),
     ],
 )
-def test_what_agrees(square: float, dot: float, found: Figures, fits: bool | None) -> None:
+def test_what_agrees(square: float, dot: float, found: PartNorms, fits: bool | None) -> None:
     """Rounding is forgiven, nothing else; without the last mean nobody can tell about an inner product."""
-    row = Row(0, (bits_of(square),), (bits_of(dot),), bits_of(1.0))
+    row = NormRow(0, (bits_of(square),), (bits_of(dot),), bits_of(1.0))
     assert agrees(row, 0, found) is fits
 
 
@@ -175,7 +175,7 @@ def lies_to(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         honest = Driver._send
 
         def send(driver: Driver, to: tuple[str, ...], message: Message) -> None:
-            if driver.state.rules.me != LIAR or not isinstance(message, Table) or victim not in to:
+            if driver.state.rules.me != LIAR or not isinstance(message, NormTable) or victim not in to:
                 honest(driver, to, message)
                 return
             honest(driver, tuple(peer for peer in to if peer != victim), message)
@@ -183,7 +183,7 @@ def lies_to(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
         monkeypatch.setattr(Driver, "_send", send)
 
-    def spoilt(driver: Driver, table: Table) -> Table:
+    def spoilt(driver: Driver, table: NormTable) -> NormTable:
         assert driver.state.exchange is not None
         members, place = driver.state.exchange.members, table.place
         measured = (
@@ -194,7 +194,7 @@ def lies_to(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
             else item
             for item in table.measured
         )
-        return Table(place, tuple(measured))
+        return NormTable(place, tuple(measured))
 
     return lie
 
@@ -212,7 +212,7 @@ def test_a_reducer_that_compares_with_another_mean_is_convicted(monkeypatch: pyt
     """Everybody has the last mean: no bytes need be shown."""
     honest = norms.measurements
 
-    def measure(rules: Rules, exchange: Exchange) -> Measurements:
+    def measure(rules: Rules, exchange: MemberState) -> SignedNorms:
         found = honest(rules, exchange)
         if rules.me != LIAR:
             return found
@@ -238,12 +238,12 @@ def test_figures_that_were_not_asked_for_and_objections_that_come_again_do_no_ha
         assert world.now < SECONDS
     (place, giver), dispute = next(iter(peer.driver.state.disputes.items()))
     for part in (7, 65_536, *dispute.parts, *dispute.parts):
-        peer.driver.deliver(Measured(world.now, place, giver, part, Figures(1.0), evidence=True))
+        peer.driver.deliver(PartMeasured(world.now, place, giver, part, PartNorms(1.0), evidence=True))
     exchange = peer.driver.state.exchange or peer.driver.state.past
     assert exchange is not None
     for item in exchange.measured:
         for row in item.rows:
-            peer.driver.deliver(Received(world.now, giver, Objection(place, item, row.layer)))
+            peer.driver.deliver(Received(world.now, giver, NormDispute(place, item, row.layer)))
     assert peer.driver.state.disputes[place, giver].parts == dispute.parts
 
 
@@ -253,6 +253,6 @@ def test_an_objection_about_an_exchange_that_nobody_knows_is_dropped() -> None:
     world.scheduler.run_until(30.0)
     peer, item = world.peers[0], world.peers[0].disk.blocks[-1].update.measured[0]
     head = peer.driver.state.head
-    objection = Objection(Place(head.anchor, head.instance, 7), item, item.rows[0].layer)
+    objection = NormDispute(BallotId(head.anchor, head.instance, 7), item, item.rows[0].layer)
     peer.driver.deliver(Received(world.now, "p1", objection))
     assert peer.driver.state.disputes == {}

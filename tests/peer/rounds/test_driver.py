@@ -16,52 +16,52 @@ from peer.protocol.electorate import digest_of
 from peer.protocol.frames import decode, encode
 from peer.protocol.messages import (
     FETCH_BYTES,
-    BytesSent,
-    ChainSent,
-    Fetch,
-    Get,
-    HeadSent,
-    MeanSent,
+    BallotId,
+    Blocks,
+    GetBlocks,
+    GetObjects,
+    Heartbeat,
+    MeanData,
     Message,
-    PartSent,
-    Place,
+    ObjectData,
+    PartData,
     Prepare,
     Promise,
 )
 from peer.rounds import driver as drivers
 from peer.rounds.driver import Driver
 from peer.rounds.interface import (
-    Commit,
+    BufferPart,
+    CommitBlock,
     Effect,
-    Event,
-    Frozen,
-    Held,
-    Keep,
-    Measure,
-    Measured,
-    Persist,
-    Reduce,
-    Reduced,
-    Report,
-    RequestFreeze,
+    Input,
+    MeasurePart,
+    ObjectStored,
+    PartMeasured,
+    PartReduced,
+    PersistAcceptor,
+    ReducePart,
+    RequestSubmit,
     Send,
-    SendChain,
-    SendKept,
+    SendBlocks,
+    SendInputs,
     SendMean,
     SendObjects,
     SendParts,
-    Store,
+    StoreObject,
+    Submitted,
+    Tell,
     Tick,
 )
-from peer.rounds.state import Acceptor, Exchange, Figures, Head, State
-from peer.rounds.transition import Turn
+from peer.rounds.state import Acceptor, ChainHead, MemberState, PartNorms, State
+from peer.rounds.transition import Transition
 from tests.peer.rounds.build import HEAD, NAMES, block, owner, place, pledge, state_of, update
 
-HEARD = Turn(state_of("p0"), 0.0).my_head()
+HEARD = Transition(state_of("p0"), 0.0).my_head()
 
 MINE = b"mine"
-FOUND = Figures(1.0, 2.0, 3.0)
-MEAN = MeanSent(place(), 0, 0, "p0", 7, digest_of(b"mean"), b"s" * 64)
+FOUND = PartNorms(1.0, 2.0, 3.0)
+MEAN = MeanData(place(), 0, 0, "p0", 7, digest_of(b"mean"), b"s" * 64)
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Hands:
     objects: dict[bytes, bytes] = field(default_factory=dict)
     later: list[Callable[[], None]] = field(default_factory=list)
     reducing: list[Callable[[bytes], None]] = field(default_factory=list)
-    measuring: list[Callable[[Figures], None]] = field(default_factory=list)
+    measuring: list[Callable[[PartNorms], None]] = field(default_factory=list)
     has_part: bool = True
     blocks: tuple[Block, ...] = field(default_factory=lambda: (block(),))
 
@@ -94,7 +94,7 @@ class Hands:
     def load(self, digest: bytes) -> bytes | None:
         return self.objects.get(digest)
 
-    def commit(self, item: Block, head: Head, awaited: frozenset[bytes]) -> None:
+    def commit(self, item: Block, head: ChainHead, awaited: frozenset[bytes]) -> None:
         self.note("commit", head)
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
@@ -103,30 +103,30 @@ class Hands:
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         return ((), MINE) if self.has_part else None
 
-    def keep(self, effect: Keep) -> None:
+    def keep(self, effect: BufferPart) -> None:
         self.note("keep", effect.sender, effect.part)
 
-    def kept(self, where: Place, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
+    def kept(self, where: BallotId, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         return ((), MINE) if giver != "stranger" else None
 
-    def measure(self, payload: bytes, direction: bytes, done: Callable[[Figures], None]) -> None:
+    def measure(self, payload: bytes, direction: bytes, done: Callable[[PartNorms], None]) -> None:
         self.note("measure", payload, direction)
         self.measuring.append(done)
 
-    def reduce(self, effect: Reduce, done: Callable[[bytes], None]) -> None:
+    def reduce(self, effect: ReducePart, done: Callable[[bytes], None]) -> None:
         self.note("reduce", effect.part)
         self.reducing.append(done)
 
     def forget(self) -> None:
         self.note("forget")
 
-    def committed(self, item: Block, head: Head) -> None:
+    def committed(self, item: Block, head: ChainHead) -> None:
         self.note("committed", head)
 
     def freeze(self) -> None:
         self.note("freeze")
 
-    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+    def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
         frame = make_frame()
         if frame is not None:
             self.send(to, frame)
@@ -145,13 +145,13 @@ def make(state: State, hands: Hands, **more: Any) -> Driver:
     )  # fmt: skip
 
 
-def perform(monkeypatch: pytest.MonkeyPatch, hands: Hands, *effects: Effect, ballot: int = 0) -> list[Event]:
+def perform(monkeypatch: pytest.MonkeyPatch, hands: Hands, *effects: Effect, ballot: int = 0) -> list[Input]:
     """Let the machine ask for `effects` once, in the exchange of `ballot`; the events that come back."""
     asked, events = list(effects), []
-    exchange = Exchange(place=place(ballot), members=(), reducers=(), received={}, closes_at=9.0, repeat_at=9.0)
+    exchange = MemberState(place=place(ballot), members=(), reducers=(), received={}, closes_at=9.0, repeat_at=9.0)
     state = state_of("p0", exchange=exchange)
 
-    def step(_: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+    def step(_: State, event: Input) -> tuple[State, tuple[Effect, ...]]:
         events.append(event)
         now, asked[:] = tuple(asked), []
         return state, now
@@ -192,7 +192,7 @@ def test_a_promise_is_on_disk_before_it_is_sent() -> None:
 def test_an_accepted_update_is_written_before_the_acceptor_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """And both before whatever follows."""
     hands, acceptor = Hands(), Acceptor(HEAD.anchor, HEAD.instance, 0, (0, update().digest))
-    perform(monkeypatch, hands, Persist(acceptor, update()), Send(("p1",), Get((HEAD.anchor,))))
+    perform(monkeypatch, hands, PersistAcceptor(acceptor, update()), Send(("p1",), GetBlocks((HEAD.anchor,))))
     assert [what for what, *_ in hands.done] == ["object", "acceptor", "send"]
     assert hands.objects[update().digest] == update().to_bytes()
 
@@ -200,14 +200,14 @@ def test_an_accepted_update_is_written_before_the_acceptor_that_names_it(monkeyp
 def test_a_commit_is_on_disk_before_the_trainer_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kept parts are forgotten with it."""
     hands, head = Hands(), HEAD.after(update())
-    perform(monkeypatch, hands, Commit(block(), head), RequestFreeze())
+    perform(monkeypatch, hands, CommitBlock(block(), head), RequestSubmit())
     assert hands.done == [("commit", head), ("forget",), ("committed", head), ("freeze",)]
 
 
 def test_a_report_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unchanged."""
     hands, event = Hands(), AlertRaised(level="info", code="X", text="y")
-    perform(monkeypatch, hands, Report(event))
+    perform(monkeypatch, hands, Tell(event))
     assert hands.done == [("report", event)]
     assert isinstance(event, Reported)
 
@@ -215,33 +215,36 @@ def test_a_report_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_stored_and_reduced_comes_back_as_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the size of what is held and the place of what was reduced."""
     hands = Hands()
-    reduce = Reduce(place(), 2, 0b11, ("p0", "p1"), (1, 1))
-    events = perform(monkeypatch, hands, Store(digest_of(b"mean"), b"mean"), reduce)
-    assert events == [Held(7.0, digest_of(b"mean"), 4), Reduced(7.0, place(), 2, 0b11, digest_of(b"mean"))]
+    reduce = ReducePart(place(), 2, 0b11, ("p0", "p1"), (1, 1))
+    events = perform(monkeypatch, hands, StoreObject(digest_of(b"mean"), b"mean"), reduce)
+    assert events == [ObjectStored(7.0, digest_of(b"mean"), 4), PartReduced(7.0, place(), 2, 0b11, digest_of(b"mean"))]
 
 
 def test_second_attempts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes back from the arithmetic, and what goes out."""
     hands, digest = Hands(), digest_of(b"mean")
     events = perform(
-        monkeypatch, hands, Reduce(place(), 2, 1, ("p0",), (1,), attempt=1), SendParts("p1", place(), (0,), attempt=1)
-    )  # fmt: skip
-    assert events == [Reduced(7.0, place(), 2, 1, digest, attempt=1)]
-    assert ("send", "p1", PartSent(place(), 1, 0, (), MINE)) in hands.done
+        monkeypatch,
+        hands,
+        ReducePart(place(), 2, 1, ("p0",), (1,), attempt=1),
+        SendParts("p1", place(), (0,), attempt=1),
+    )
+    assert events == [PartReduced(7.0, place(), 2, 1, digest, attempt=1)]
+    assert ("send", "p1", PartData(place(), 1, 0, (), MINE)) in hands.done
 
 
 def test_a_part_is_measured_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of another's the bytes that came; of mine those on disk, and nothing if they are gone."""
     hands = Hands()
     asked = (
-        Measure(place(), "p1", 2, b"theirs", digest_of(b"last")),
-        Measure(place(), "p2", 1, b"theirs", evidence=True),
-        Measure(place(), "p0", 0, b""),
+        MeasurePart(place(), "p1", 2, b"theirs", digest_of(b"last")),
+        MeasurePart(place(), "p2", 1, b"theirs", evidence=True),
+        MeasurePart(place(), "p0", 0, b""),
     )
     assert perform(monkeypatch, hands, *asked) == [
-        Measured(7.0, place(), "p1", 2, FOUND),
-        Measured(7.0, place(), "p2", 1, FOUND, evidence=True),
-        Measured(7.0, place(), "p0", 0, FOUND),
+        PartMeasured(7.0, place(), "p1", 2, FOUND),
+        PartMeasured(7.0, place(), "p2", 1, FOUND, evidence=True),
+        PartMeasured(7.0, place(), "p0", 0, FOUND),
     ]
     assert hands.done == [
         ("measure", b"theirs", digest_of(b"last")),
@@ -254,8 +257,8 @@ def test_a_part_is_measured_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_evidence_is_sent_with_the_name_of_its_giver(monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as it is still here."""
     hands = Hands()
-    perform(monkeypatch, hands, SendKept("p1", place(), 2, ("p0", "stranger")))
-    assert hands.done == [("send", "p1", PartSent(place(), 1, 2, (), MINE, "p0"))]
+    perform(monkeypatch, hands, SendInputs("p1", place(), 2, ("p0", "stranger")))
+    assert hands.done == [("send", "p1", PartData(place(), 1, 2, (), MINE, "p0"))]
 
 
 def test_parts_go_to_their_reducer_and_mine_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,8 +266,8 @@ def test_parts_go_to_their_reducer_and_mine_stay_here(monkeypatch: pytest.Monkey
     hands = Hands()
     perform(monkeypatch, hands, SendParts("p1", place(), (0, 2)), SendParts("p0", place(), (1,)))
     assert hands.done == [
-        ("send", "p1", PartSent(place(), 0, 0, (), MINE)),
-        ("send", "p1", PartSent(place(), 0, 2, (), MINE)),
+        ("send", "p1", PartData(place(), 0, 0, (), MINE)),
+        ("send", "p1", PartData(place(), 0, 2, (), MINE)),
         ("keep", "p0", 1),
     ]
     over = Hands()
@@ -301,23 +304,23 @@ def test_a_fetch_costs_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -
 def test_the_chain_is_read_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the anchor the other one has."""
     hands = Hands()
-    perform(monkeypatch, hands, SendChain("p1", HEAD.anchor, HEARD))
-    assert hands.done == [("send", "p1", ChainSent((block(),)))]
+    perform(monkeypatch, hands, SendBlocks("p1", HEAD.anchor, HEARD))
+    assert hands.done == [("send", "p1", Blocks((block(),)))]
 
 
 def test_blocks_that_were_pruned_are_answered_with_head_and_no_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the other one knows that this peer is further and cannot show how it got there."""
     hands = Hands(blocks=())
-    perform(monkeypatch, hands, SendChain("p1", digest_of(b"long ago"), HEARD))
-    assert [message for _, _, message in hands.done] == [HEARD, ChainSent(())]
+    perform(monkeypatch, hands, SendBlocks("p1", digest_of(b"long ago"), HEARD))
+    assert [message for _, _, message in hands.done] == [HEARD, Blocks(())]
 
 
 def test_heads_are_published_also_when_nobody_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The board hears of them."""
     hands, published = Hands(), []
     peer = make(state_of("p0"), hands, publish=published.append)
-    peer.deliver(Frozen(7.0, pledge("p0")))
-    heads = [message for what, *_, message in hands.done if what == "send" and isinstance(message, HeadSent)]
+    peer.deliver(Submitted(7.0, pledge("p0")))
+    heads = [message for what, *_, message in hands.done if what == "send" and isinstance(message, Heartbeat)]
     assert heads[0].ready
     assert published == heads[:1]
     alone: list[Message] = []
@@ -331,9 +334,9 @@ def test_events_wait_until_the_effects_before_them_are_done(monkeypatch: pytest.
     hands, order = Hands(), []
     peer = make(state_of("p0"), hands)
 
-    def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+    def step(state: State, event: Input) -> tuple[State, tuple[Effect, ...]]:
         order.append(event.now)
-        return state, (RequestFreeze(), RequestFreeze()) if event.now == 0.0 else ()
+        return state, (RequestSubmit(), RequestSubmit()) if event.now == 0.0 else ()
 
     def freeze() -> None:
         order.append(-1.0)
@@ -348,5 +351,5 @@ def test_events_wait_until_the_effects_before_them_are_done(monkeypatch: pytest.
 def test_a_question_from_the_net_to_the_disk_and_back() -> None:
     """FETCH in, BYTES out, with the real machine."""
     hands = Hands(objects={digest_of(b"a"): b"a"})
-    make(state_of("p0"), hands).on_frame("p1", encode(Fetch((digest_of(b"a"),))))
-    assert hands.done == [("send", "p1", BytesSent(b"", b"a"))]
+    make(state_of("p0"), hands).on_frame("p1", encode(GetObjects((digest_of(b"a"),))))
+    assert hands.done == [("send", "p1", ObjectData(b"", b"a"))]

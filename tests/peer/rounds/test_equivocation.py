@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from peer.events import AlertRaised
-from peer.protocol.accusations import Proof
+from peer.protocol.accusations import EquivocationProof
 from peer.protocol.block import Update
 from peer.protocol.electorate import digest_of
-from peer.protocol.messages import Prepare, Propose, Voted
-from peer.rounds.interface import Commit, Effect, Held, Received, Report, Send
+from peer.protocol.messages import Prepare, Propose, VoteCast
+from peer.rounds.interface import CommitBlock, Effect, ObjectStored, Received, Send, Tell
 from peer.rounds.machine import step
 from peer.rounds.state import State
 from tests.peer.rounds.build import NAMES, PAYLOADS, owner, place, proposal_signature, state_of, update, vote
@@ -28,7 +28,7 @@ def messages(effects: tuple[Effect, ...], kind: type) -> list[object]:
 
 
 def alerts(effects: tuple[Effect, ...]) -> list[str]:
-    events = [effect.event for effect in effects if isinstance(effect, Report)]
+    events = [effect.event for effect in effects if isinstance(effect, Tell)]
     return [event.code for event in events if isinstance(event, AlertRaised)]
 
 
@@ -45,7 +45,7 @@ def test_two_proposals_are_a_proof_that_everybody_gets() -> None:
     """It names the ballot and both signatures, and whoever gets it believes it without having seen either."""
     state, effects = convicted()
     assert alerts(effects) == ["EQUIVOCATION"]
-    (proof,) = messages(effects, Proof)
+    (proof,) = messages(effects, EquivocationProof)
     other, told = step(holding(), Received(2.0, VOTER, proof))  # type: ignore[arg-type]
     assert alerts(told) == ["EQUIVOCATION"]
     assert state.banned == other.banned == {COORDINATOR}
@@ -55,19 +55,19 @@ def test_a_vote_for_another_update_than_was_proposed_here_is_the_same_proof() ->
     """Each voter may have seen one proposal only: the votes carry the coordinator's signature."""
     state, _ = step(holding(), Received(1.0, COORDINATOR, propose(FIRST)))
     third = next(name for name in NAMES if name not in (VOTER, COORDINATOR))
-    _, effects = step(state, Received(1.1, third, Voted(place(), vote(third, SECOND))))
+    _, effects = step(state, Received(1.1, third, VoteCast(place(), vote(third, SECOND))))
     assert alerts(effects) == ["EQUIVOCATION"]
-    assert messages(effects, Proof)
+    assert messages(effects, EquivocationProof)
 
 
 def test_nothing_is_decided_in_that_ballot() -> None:
     """The votes of a quorum for either update come too late."""
     state, _ = convicted()
     for name in NAMES:
-        state, effects = step(state, Received(2.0, name, Voted(place(), vote(name, FIRST))))
-        assert not any(isinstance(effect, Commit) for effect in effects)
-    state, effects = step(state, Held(2.1, FIRST.parts[0], 8))
-    assert not messages(effects, Voted)
+        state, effects = step(state, Received(2.0, name, VoteCast(place(), vote(name, FIRST))))
+        assert not any(isinstance(effect, CommitBlock) for effect in effects)
+    state, effects = step(state, ObjectStored(2.1, FIRST.parts[0], 8))
+    assert not messages(effects, VoteCast)
 
 
 def test_its_author_is_asked_for_nothing_and_followed_no_more() -> None:
@@ -81,13 +81,17 @@ def test_its_author_is_asked_for_nothing_and_followed_no_more() -> None:
 @pytest.mark.parametrize(
     "forged",
     [
-        Proof(place(), (FIRST.digest, proposal_signature(FIRST)), (SECOND.digest, b"s" * 64)),
-        Proof(place(), (FIRST.digest, proposal_signature(FIRST)), (FIRST.digest, proposal_signature(FIRST))),
-        Proof(place(), (FIRST.digest, proposal_signature(FIRST)), (SECOND.digest, proposal_signature(SECOND, 1))),
+        EquivocationProof(place(), (FIRST.digest, proposal_signature(FIRST)), (SECOND.digest, b"s" * 64)),
+        EquivocationProof(
+            place(), (FIRST.digest, proposal_signature(FIRST)), (FIRST.digest, proposal_signature(FIRST))
+        ),
+        EquivocationProof(
+            place(), (FIRST.digest, proposal_signature(FIRST)), (SECOND.digest, proposal_signature(SECOND, 1))
+        ),
     ],
     ids=["a forged signature", "one update twice", "two ballots"],
 )
-def test_what_proves_nothing_convicts_nobody(forged: Proof) -> None:
+def test_what_proves_nothing_convicts_nobody(forged: EquivocationProof) -> None:
     state, effects = step(holding(), Received(1.0, VOTER, forged))
     assert not effects
     assert not state.banned
@@ -97,5 +101,5 @@ def test_the_same_proposal_again_is_no_crime() -> None:
     """Proposals are repeated until they are answered."""
     state, _ = step(holding(), Received(1.0, COORDINATOR, propose(FIRST)))
     state, effects = step(state, Received(2.0, COORDINATOR, propose(FIRST)))
-    assert messages(effects, Voted)
+    assert messages(effects, VoteCast)
     assert not state.banned

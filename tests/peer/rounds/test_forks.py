@@ -10,11 +10,11 @@ from peer.events import AlertRaised
 from peer.protocol import validation
 from peer.protocol.block import Block
 from peer.protocol.electorate import next_anchor
-from peer.protocol.messages import ChainSent, Get, HeadSent
+from peer.protocol.messages import Blocks, GetBlocks, Heartbeat
 from peer.rounds import block_sync, forks
-from peer.rounds.interface import Event, Received, Resync, Send, Tick, Undo
+from peer.rounds.interface import Input, NeedSnapshot, Received, Rollback, Send, Tick
 from peer.rounds.machine import step
-from peer.rounds.transition import Turn
+from peer.rounds.transition import Transition
 from peer.testing.memory_peer import LogicalPeer
 from peer.testing.memory_swarm import World
 from tests.model_swarm import FaultyWorld
@@ -101,7 +101,7 @@ def test_a_crash_in_the_middle_of_a_fork_switch_is_recovered(seed: int) -> None:
     perform = loser.driver._perform
 
     def burning(effect: object) -> None:
-        if isinstance(effect, Undo):
+        if isinstance(effect, Rollback):
             loser.fuse = 1 + seed
         perform(effect)  # type: ignore[arg-type]
 
@@ -157,21 +157,21 @@ def gives_up(*names: str, said: bool = True, until_s: float = 50.0) -> bool:
     current = world.peers[0].driver.state
     for tick in range(int(2 * until_s)):
         now = world.now + tick / 2
-        events: list[Event] = [
-            Received(now, name, HeadSent(b"?" * 32, 999, 10**9, b"", True, 1, 1, False)) for name in names
+        events: list[Input] = [
+            Received(now, name, Heartbeat(b"?" * 32, 999, 10**9, b"", True, 1, 1, False)) for name in names
         ]
         for event in [*events, Tick(now)]:
             current, effects = step(current, event)
             asked = {
                 one
                 for effect in effects
-                if isinstance(effect, Send) and isinstance(effect.message, Get)
+                if isinstance(effect, Send) and isinstance(effect.message, GetBlocks)
                 for one in effect.to
             }
             for name in asked.intersection(names) if said else ():
-                current, more = step(current, Received(now, name, ChainSent(())))
+                current, more = step(current, Received(now, name, Blocks(())))
                 effects = (*effects, *more)
-            if any(isinstance(effect, Resync) for effect in effects):
+            if any(isinstance(effect, NeedSnapshot) for effect in effects):
                 return True
     return False
 
@@ -226,14 +226,14 @@ def test_what_can_be_undone_is_undone_and_nothing_else_is_given_up(plan: str, nu
 # ---- blocks that wait for their bytes ----
 
 
-def at_the_parting() -> tuple[Turn, tuple[Block, ...], tuple[Block, ...]]:
+def at_the_parting() -> tuple[Transition, tuple[Block, ...], tuple[Block, ...]]:
     """A peer where two branches part, which holds no bytes of either; the lighter one's blocks, and the other's."""
     world = apart(5, 2, 1)
     lighter, heavier = world.peers[0], world.peers[4]
     heads, others = lighter.disk.heads, {head.anchor for head in heavier.disk.heads}
     common = sum(head.anchor in others for head in heads)
-    turn = Turn(lighter.driver.state, world.now)
-    forks.go_back(turn, heads[common - 1])
+    turn = Transition(lighter.driver.state, world.now)
+    forks.rollback_to(turn, heads[common - 1])
     turn.set(held={})
     return turn, tuple(lighter.disk.blocks[common:]), tuple(heavier.disk.blocks[common:])
 
@@ -254,7 +254,7 @@ def test_what_waits_before_the_parting_goes_on_waiting() -> None:
     """Only what differs is replaced."""
     turn, lighter, heavier = at_the_parting()
     trunk = turn.state.trail[-1]
-    forks.go_back(turn, trunk.before)
+    forks.rollback_to(turn, trunk.before)
     turn.set(held={})
     block_sync.on_chain(turn, "p1", (trunk.block, *lighter))
     block_sync.on_chain(turn, "p3", heavier)
@@ -267,12 +267,12 @@ def test_a_chain_is_given_up_even_while_blocks_wait_for_bytes_that_never_come() 
     block_sync.on_chain(turn, "p1", lighter)
     began_at, given_up = turn.now, False
     while not given_up and turn.now < began_at + 3 * block_sync.LOST_S:
-        turn = Turn(turn.state, turn.now + 1.0)
+        turn = Transition(turn.state, turn.now + 1.0)
         for name in ("p2", "p3"):
-            block_sync.on_head(turn, name, HeadSent(b"?" * 32, 999, 10**9, b"", True, 1, 1, False))
+            block_sync.on_head(turn, name, Heartbeat(b"?" * 32, 999, 10**9, b"", True, 1, 1, False))
             block_sync.on_chain(turn, name, ())
         block_sync.look(turn)
-        given_up = any(isinstance(effect, Resync) for effect in turn.effects)
+        given_up = any(isinstance(effect, NeedSnapshot) for effect in turn.effects)
     assert given_up
     assert turn.now > began_at + block_sync.LOST_S
 
@@ -283,6 +283,6 @@ def test_a_clock_that_stood_still_is_set_again() -> None:
     peer, weak = forked(world)
     rules = replace(peer.driver.state.rules, min_round_s=1, wall_offset_s=-600.0)
     state = replace(peer.driver.state, rules=rules)
-    assert not validation.timely(Turn(state, world.now), weak.update)
+    assert not validation.timely(Transition(state, world.now), weak.update)
     state, _ = step(state, Tick(world.now, 0.0))
-    assert validation.timely(Turn(state, world.now), weak.update)
+    assert validation.timely(Transition(state, world.now), weak.update)

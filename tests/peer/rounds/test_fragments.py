@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from peer.aggregation.aggregation_rules import Standards
+from peer.aggregation.aggregation_rules import AggregationRules
 from peer.protocol.block import VOID
 from peer.protocol.norms import bits_of
-from peer.protocol.validation import fault_of_update
+from peer.protocol.validation import check_update
 from peer.rounds.machine import begin
 from peer.rounds.part_exchange import direction
-from peer.rounds.state import Step
-from peer.rounds.transition import Turn
+from peer.rounds.state import ChainEntry
+from peer.rounds.transition import Transition
 from peer.testing.integer_sums import PARTS, Ledger, averaged, decoded
 from peer.testing.logical_swarm import LogicalSwarm
 from peer.testing.memory_swarm import World
@@ -21,11 +21,11 @@ from tests import chaos
 from tests.model_swarm import TAKEOVER_S, run_schedule
 from tests.peer.rounds.build import HEAD, block, rules, state_of, update
 
-EDIT = Standards(reducer="edit", warmup_rounds=2)
+EDIT = AggregationRules(reducer="edit", warmup_rounds=2)
 ROUNDS = 9
 
 
-def grown(fragments: int, judge: Standards = EDIT) -> World:
+def grown(fragments: int, judge: AggregationRules = EDIT) -> World:
     """Three peers after some rounds without faults."""
     world = World(1, 3, judge=judge, fragments=fragments)
     while min(peer.disk.head.round for peer in world.peers) < ROUNDS:
@@ -35,11 +35,11 @@ def grown(fragments: int, judge: Standards = EDIT) -> World:
     return world
 
 
-def steps_of(world: World) -> list[Step]:
+def steps_of(world: World) -> list[ChainEntry]:
     """The chain of the first peer, each block with the head before it."""
     disk = world.peers[0].disk
     heads = (disk.genesis, *disk.heads)
-    return [Step(before, block) for before, block in zip(heads, disk.blocks, strict=False)]
+    return [ChainEntry(before, block) for before, block in zip(heads, disk.blocks, strict=False)]
 
 
 @pytest.mark.parametrize("fragments", [2, 3])
@@ -97,21 +97,21 @@ def test_contributions_are_compared_with_the_last_mean_of_the_same_fragment(frag
 def test_who_came_later_has_no_last_mean_of_most_fragments() -> None:
     """With the newest block alone only one fragment of two could be compared with it, and that one has had its turn."""
     two = replace(rules("p0"), fragments=2)
-    step = Step(HEAD, block())
-    turn = Turn(begin(two, replace(HEAD, round=1), 0.0, trail=(step,)), 0.0)
+    step = ChainEntry(HEAD, block())
+    turn = Transition(begin(two, replace(HEAD, round=1), 0.0, trail=(step,)), 0.0)
     assert direction(turn, 0) == VOID
-    turn = Turn(begin(two, replace(HEAD, round=2), 0.0, trail=(step, step)), 0.0)
+    turn = Transition(begin(two, replace(HEAD, round=2), 0.0, trail=(step, step)), 0.0)
     assert direction(turn, 0) == step.block.update.parts[0]
 
 
 def test_an_update_of_other_parts_is_refused() -> None:
     """All parts of the model where one fragment is due, or those of another fragment."""
     two = replace(state_of("p0"), rules=replace(rules("p0"), fragments=2))
-    assert fault_of_update(two, update()) == "its parts are not those of the model"
+    assert check_update(two, update()) == "its parts are not those of the model"
     second = replace(two, head=replace(HEAD, round=1))
     assert len(two.rules.fragment(0).parts) != len(second.rules.fragment(1).parts)
     one = update(parts=update().parts[:1], contributors=(0b111,), round=1)
-    assert fault_of_update(two, one) == "its parts are not those of the model"
+    assert check_update(two, one) == "its parts are not those of the model"
 
 
 # ---- faults ----
@@ -130,7 +130,7 @@ def test_faults_in_every_phase(fragments: int) -> None:
 @pytest.mark.parametrize("fragments", [2, 3])
 def test_schedules_of_faults(fragments: int, kind: str) -> None:
     """Crashes at any effect, an adversary that aims at agreement, forks; judged, so that layers are rolled back."""
-    judge = Standards(reducer="centered-clip", warmup_rounds=2, deviation_floor=0.1)
+    judge = AggregationRules(reducer="centered-clip", warmup_rounds=2, deviation_floor=0.1)
     worlds = [
         run_schedule(7_000 + seed, kind, takeover_s=TAKEOVER_S, judge=judge, fragments=fragments) for seed in range(2)
     ]

@@ -12,9 +12,9 @@ import pytest
 
 from peer.protocol.electorate import coordinator, digest_of
 from peer.protocol.encoding import pack
-from peer.protocol.messages import HeadSent, Place, Propose, Voted
+from peer.protocol.messages import BallotId, Heartbeat, Propose, VoteCast
 from peer.rounds.block_sync import MAX_HEARD
-from peer.rounds.interface import Frozen, Received, Send, Tick
+from peer.rounds.interface import Received, Send, Submitted, Tick
 from peer.rounds.machine import step
 from peer.rounds.state import State
 from peer.testing.integer_sums import ModelKeys
@@ -70,7 +70,7 @@ def corners_of(state: State) -> set[str]:
 def test_strangers_cannot_fill_the_memory() -> None:
     """A thousand ids that cost nothing: the electorate is never forgotten for them, and each is answered rarely."""
     state = state_of(ME)
-    honest = HeadSent(HEAD.anchor, 0, 0, b"", True, 1, 1, False)
+    honest = Heartbeat(HEAD.anchor, 0, 0, b"", True, 1, 1, False)
     away = replace(honest, anchor=digest_of(b"elsewhere"))
     state, _ = step(state, Received(0.0, "p1", honest))
     sent = 0
@@ -87,7 +87,7 @@ def test_a_flood_of_news_is_not_reported() -> None:
     """Reports go to a person's screen and disk; a peer that changes its mind all the time is not worth it."""
     state, reports = state_of(ME), 0
     for number in range(1000):
-        head = HeadSent(HEAD.anchor, 0, 0, b"", True, number, 1, False)
+        head = Heartbeat(HEAD.anchor, 0, 0, b"", True, number, 1, False)
         state, effects = step(state, Received(0.001 * number, "x0", head))
         reports += len(effects)
     assert reports <= 6
@@ -99,10 +99,10 @@ def test_a_flood_of_proposals_and_votes_is_bounded() -> None:
     for number in range(200):
         ballot = next(ballot for ballot in range(3) if coordinator(HEAD.anchor, NAMES, ballot) == "p2") + 3 * number
         item = update(ballot, time=number)
-        place = Place(HEAD.anchor, HEAD.instance, ballot)
+        place = BallotId(HEAD.anchor, HEAD.instance, ballot)
         signature = ModelKeys("p2").sign("propose", pack((place.packed(), item.digest)))
         state, _ = step(state, Received(0.1, "p2", Propose(place, item, signature)))
-        state, _ = step(state, Received(0.1, "p2", Voted(place, vote("p2", item, ballot))))
+        state, _ = step(state, Received(0.1, "p2", VoteCast(place, vote("p2", item, ballot))))
     check_bounds(state)
 
 
@@ -110,12 +110,12 @@ def test_repeating_itself_does_not_hold_the_next_coordinator_back() -> None:
     """A coordinator whose update nobody can vote for says it again and again; patience ends all the same."""
     state = state_of(ME)
     ballot = next(ballot for ballot in range(3) if coordinator(HEAD.anchor, NAMES, ballot) == "p2")
-    place, item = Place(HEAD.anchor, HEAD.instance, ballot), update(ballot)
+    place, item = BallotId(HEAD.anchor, HEAD.instance, ballot), update(ballot)
     signature = ModelKeys("p2").sign("propose", pack((place.packed(), item.digest)))
-    state, _ = step(state, Frozen(0.0, pledge(ME)))
+    state, _ = step(state, Submitted(0.0, pledge(ME)))
     for number in range(300):
         now = 0.1 * number
         state, _ = step(state, Received(now, "p2", Propose(place, item, signature)))
-        state, _ = step(state, Received(now, "p2", Voted(place, vote("p2", item, ballot))))
+        state, _ = step(state, Received(now, "p2", VoteCast(place, vote("p2", item, ballot))))
         state, _ = step(state, Tick(now))
     assert state.acceptor.promised > ballot

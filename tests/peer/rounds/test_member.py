@@ -6,12 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from peer.protocol.block import Measurements, Row
+from peer.protocol.block import NormRow, SignedNorms
 from peer.protocol.electorate import digest_of
-from peer.protocol.messages import MeanSent, Norms, PartSent, Table, Want
+from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, PartData
 from peer.protocol.norms import bits_of
-from peer.rounds.interface import Keep, Measure, Measured, Received, Reduce, Send, SendMean, Store, Tick
-from peer.rounds.state import Figures, State
+from peer.rounds.interface import (
+    BufferPart,
+    MeasurePart,
+    PartMeasured,
+    Received,
+    ReducePart,
+    Send,
+    SendMean,
+    StoreObject,
+    Tick,
+)
+from peer.rounds.state import PartNorms, State
 from peer.testing.integer_sums import ModelKeys
 from tests.peer.rounds.ballot import (
     FIGURES,
@@ -36,7 +46,7 @@ def test_a_pledged_part_is_kept_once() -> None:
     state = gathering()
     (part,) = mine(state, LEADER)
     _, effects = measuring(state, part_from(OTHERS[0], part), part_from(OTHERS[0], part))
-    assert [effect.sender for effect in effects if isinstance(effect, Keep)] == [OTHERS[0]]
+    assert [effect.sender for effect in effects if isinstance(effect, BufferPart)] == [OTHERS[0]]
 
 
 @pytest.mark.parametrize("spoil", ["payload", "path", "size", "sender", "part"])
@@ -46,7 +56,7 @@ def test_a_part_that_was_not_pledged_is_refused(spoil: str) -> None:
     (part,) = mine(state, LEADER)
     honest = part_from(OTHERS[0], part)
     message = honest.message
-    assert isinstance(message, PartSent)
+    assert isinstance(message, PartData)
     forged = {
         "payload": replace(honest, message=replace(message, payload=message.payload[::-1])),
         "path": replace(honest, message=replace(message, path=message.path[:-1])),
@@ -90,7 +100,7 @@ def test_norms_are_about_the_parts_of_their_reducer() -> None:
 # ---- measuring ----
 
 
-def norms_in(effects: list[object]) -> list[Measurements]:
+def norms_in(effects: list[object]) -> list[SignedNorms]:
     """What I say of what I have, sent to the coordinator."""
     sent = [item.message for item in effects if isinstance(item, Send)]
     return [message.measurements for message in sent if isinstance(message, Norms)]
@@ -119,9 +129,9 @@ def test_what_is_not_measured_does_not_count_yet() -> None:
     """The parts of all are here, and nothing is said of them until the last one is measured."""
     state, part = member(OTHERS[0])
     state, effects = run(state, *(part_from(name, part) for name in (LEADER, OTHERS[1])))
-    assert [item.giver for item in effects if isinstance(item, Measure)] == [LEADER, OTHERS[1]]
+    assert [item.giver for item in effects if isinstance(item, MeasurePart)] == [LEADER, OTHERS[1]]
     assert norms_in(effects) == []
-    first, second = figures_for(effects, Figures(4.0))
+    first, second = figures_for(effects, PartNorms(4.0))
     state, effects = run(state, first)
     assert norms_in(effects) == []
     assert state.exchange is not None
@@ -131,7 +141,9 @@ def test_what_is_not_measured_does_not_count_yet() -> None:
     (found,) = norms_in(effects)
     assert found.received == ((part, 7),)
     names = [pledge.peer for pledge in state.exchange.members]
-    assert found.rows == (Row(PARTS[part].layer, tuple(bits_of(1.0 if name == OTHERS[0] else 4.0) for name in names)),)
+    assert found.rows == (
+        NormRow(PARTS[part].layer, tuple(bits_of(1.0 if name == OTHERS[0] else 4.0) for name in names)),
+    )
 
 
 def test_a_part_measured_after_the_close_is_not_in_the_mean() -> None:
@@ -147,7 +159,7 @@ def test_a_part_measured_after_the_close_is_not_in_the_mean() -> None:
     assert state.exchange.received == {part: 1 << index}
     table = table_of(state, norms_of(state, OTHERS[0], found.received))
     _, effects = run(state, table)
-    assert [item.members for item in effects if isinstance(item, Reduce)] == [(OTHERS[0],)]
+    assert [item.members for item in effects if isinstance(item, ReducePart)] == [(OTHERS[0],)]
 
 
 @pytest.mark.parametrize("spoil", ["payload", "path", "size"])
@@ -155,7 +167,7 @@ def test_a_refused_part_does_not_hold_the_round(spoil: str) -> None:
     """Nothing else of its sender is waited for, and nothing else is taken: NORMS go out without it at once."""
     state, part = member(OTHERS[0])
     message = part_from(LEADER, part).message
-    assert isinstance(message, PartSent)
+    assert isinstance(message, PartData)
     bad = {
         "payload": replace(message, payload=message.payload[::-1]),
         "path": replace(message, path=message.path[:-1]),
@@ -174,7 +186,7 @@ def test_a_better_part_after_a_refused_one_is_not_taken() -> None:
     """A peer may not try until something fits."""
     state, part = member(OTHERS[0])
     message = part_from(LEADER, part).message
-    assert isinstance(message, PartSent)
+    assert isinstance(message, PartData)
     bad = Received(4.1, LEADER, replace(message, payload=message.payload[::-1]))
     state, effects = run(state, bad, part_from(LEADER, part))
     assert effects == []
@@ -184,7 +196,7 @@ def test_a_duplicate_is_measured_once() -> None:
     """Also if it comes before the first is measured."""
     state, part = member(OTHERS[0])
     state, effects = run(state, part_from(LEADER, part), part_from(LEADER, part))
-    assert [type(item) for item in effects] == [Keep, Measure]
+    assert [type(item) for item in effects] == [BufferPart, MeasurePart]
     state, effects = run(state, *figures_for(effects) * 2, part_from(LEADER, part))
     assert effects == []
     assert state.exchange is not None
@@ -195,10 +207,10 @@ def test_what_was_measured_for_another_ballot_or_stranger_counts_nothing() -> No
     """Measuring takes a while; meanwhile the exchange may be another one."""
     state, part = member(OTHERS[0])
     late = [
-        Measured(4.2, place(3), LEADER, part, FIGURES),
-        Measured(4.2, PLACE, "stranger", part, FIGURES),
-        Measured(4.2, PLACE, LEADER, part, FIGURES),
-        Measured(4.2, PLACE, LEADER, (part + 1) % 3, FIGURES),
+        PartMeasured(4.2, place(3), LEADER, part, FIGURES),
+        PartMeasured(4.2, PLACE, "stranger", part, FIGURES),
+        PartMeasured(4.2, PLACE, LEADER, part, FIGURES),
+        PartMeasured(4.2, PLACE, LEADER, (part + 1) % 3, FIGURES),
     ]
     after, effects = run(state, *late)
     assert effects == []
@@ -211,9 +223,9 @@ def test_a_table_is_checked_as_a_whole() -> None:
     norms = [norms_of(state, name, tuple((part, 7) for part in mine(state, name))) for name in NAMES]
     forged = replace(norms[0], message=norms_with(norms[0], signature=b"s" * 64))
     reversed_ = table_of(state, *norms)
-    assert isinstance(reversed_.message, Table)
-    backwards = replace(reversed_, message=Table(PLACE, reversed_.message.measured[::-1]))
-    twice = replace(reversed_, message=Table(PLACE, (reversed_.message.measured[0],) * 2))
+    assert isinstance(reversed_.message, NormTable)
+    backwards = replace(reversed_, message=NormTable(PLACE, reversed_.message.measured[::-1]))
+    twice = replace(reversed_, message=NormTable(PLACE, (reversed_.message.measured[0],) * 2))
     for bad in (table_of(state, forged, *norms[1:]), backwards, twice, replace(reversed_, sender=OTHERS[0])):
         after, effects = run(state, bad)
         assert effects == []
@@ -221,7 +233,7 @@ def test_a_table_is_checked_as_a_whole() -> None:
     after, effects = run(state, reversed_)
     assert after.exchange is not None
     assert after.exchange.tabled
-    assert [type(item) for item in effects if isinstance(item, Reduce)] == [Reduce]
+    assert [type(item) for item in effects if isinstance(item, ReducePart)] == [ReducePart]
 
 
 @pytest.mark.parametrize("contributors", [0, 8, 1 << 63])
@@ -234,7 +246,7 @@ def test_a_mean_of_nobody_or_strangers_is_refused(contributors: int) -> None:
     assert part not in after.exchange.means
     assert effects == []
     after, effects = run(state, mean_of(state, part, 7))
-    assert any(isinstance(effect, Store) for effect in effects)
+    assert any(isinstance(effect, StoreObject) for effect in effects)
 
 
 def test_a_mean_with_other_bytes_than_its_digest_names_is_refused() -> None:
@@ -242,7 +254,7 @@ def test_a_mean_with_other_bytes_than_its_digest_names_is_refused() -> None:
     state = gathering()
     (part,) = mine(state, OTHERS[0])
     honest = mean_of(state, part, 7)
-    assert isinstance(honest.message, MeanSent)
+    assert isinstance(honest.message, MeanData)
     other = replace(honest, message=replace(honest.message, payload=honest.message.payload[::-1]))
     after, effects = run(state, other)
     assert after.exchange is not None
@@ -259,9 +271,9 @@ def test_a_part_that_only_idle_members_gave_is_not_reduced() -> None:
     idle = 1 << names.index(OTHERS[1])
     state, _ = measuring(state, *(part_from(name, part) for name in OTHERS))
     _, effects = run(state, table_of(state, norms_of(state, LEADER, ((part, idle),))))
-    assert not any(isinstance(effect, Reduce) for effect in effects)
+    assert not any(isinstance(effect, ReducePart) for effect in effects)
     _, effects = run(state, table_of(state, norms_of(state, LEADER, ((part, 7),))))
-    assert [effect.part for effect in effects if isinstance(effect, Reduce)] == [part]
+    assert [effect.part for effect in effects if isinstance(effect, ReducePart)] == [part]
 
 
 def test_only_the_coordinator_is_given_means_it_wants() -> None:
@@ -273,7 +285,7 @@ def test_only_the_coordinator_is_given_means_it_wants() -> None:
     state = replace(state, held={digest_of(PAYLOADS[part]): len(PAYLOADS[part])})
     me = OTHERS[1]
     member = replace(state, rules=replace(state.rules, me=me, keys=ModelKeys(me)))
-    wanted = Want(PLACE, (part,) * 50)
+    wanted = GetMeans(PLACE, (part,) * 50)
     _, effects = run(member, Received(6.0, LEADER, wanted))
     assert [type(effect) for effect in effects] == [SendMean]
     _, effects = run(member, Received(6.0, OTHERS[0], wanted))

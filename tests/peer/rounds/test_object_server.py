@@ -6,8 +6,8 @@ from collections import deque
 
 from dht.streams.base import MakeFrame, OnFrame
 from peer.protocol.frames import decode
-from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, BytesSent
-from peer.rounds.object_server import WAITING_MOST, Answerer
+from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, ObjectData
+from peer.rounds.object_server import WAITING_MOST, ObjectServer
 
 PART_BYTES = FETCH_BYTES // 2
 
@@ -23,7 +23,7 @@ class Busy:
         self.loaded.append(digest)
         return digest[:1] * PART_BYTES
 
-    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+    def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
         self.waiting.append((to, make_frame))
 
     def send(self, to: str, frame: bytes) -> None:
@@ -41,7 +41,7 @@ class Busy:
             del make_frame  # as a stream does, before it writes
             if frame is not None:
                 message = decode(frame)
-                assert isinstance(message, BytesSent)
+                assert isinstance(message, ObjectData)
                 sent.append((to, message.payload[:1]))
         return sent
 
@@ -49,7 +49,7 @@ class Busy:
 def test_nothing_is_read_before_it_is_sent() -> None:
     """However often one asks who reads nothing."""
     busy = Busy()
-    answerer = Answerer(busy, busy)
+    answerer = ObjectServer(busy, busy)
     for _ in range(300):
         answerer.answer("mallory", (b"a", b"b"))
     assert busy.loaded == []
@@ -60,7 +60,7 @@ def test_nothing_is_read_before_it_is_sent() -> None:
 def test_what_was_sent_may_be_asked_for_again() -> None:
     """It may have been lost on its way; and what waits for one peer is sent to others all the same."""
     busy = Busy()
-    answerer = Answerer(busy, busy)
+    answerer = ObjectServer(busy, busy)
     for _ in range(2):
         answerer.answer("p1", (b"a",))
         answerer.answer("p2", (b"a",))
@@ -70,7 +70,7 @@ def test_what_was_sent_may_be_asked_for_again() -> None:
 def test_what_a_stream_gave_up_may_be_asked_for_again() -> None:
     """Whoever could not be reached is not forgotten for ever."""
     busy = Busy()
-    answerer = Answerer(busy, busy)
+    answerer = ObjectServer(busy, busy)
     answerer.answer("p1", (b"a",))
     busy.waiting.clear()
     answerer.answer("p1", (b"a",))
@@ -80,7 +80,7 @@ def test_what_a_stream_gave_up_may_be_asked_for_again() -> None:
 def test_every_question_has_its_share() -> None:
     """An object counts for the newest question in which it was asked for, and nothing is read in vain."""
     busy = Busy()
-    answerer = Answerer(busy, busy)
+    answerer = ObjectServer(busy, busy)
     answerer.answer("p1", (b"a", b"b", b"c", b"d"))
     assert [first for _, first in busy.send_all()] == [b"a", b"b"]
     assert busy.loaded == [b"a", b"b", b"c"]
@@ -92,7 +92,7 @@ def test_every_question_has_its_share() -> None:
 def test_what_waits_for_one_peer_is_bounded() -> None:
     """An honest one never has so many questions open; others get theirs."""
     busy = Busy()
-    answerer = Answerer(busy, busy)
+    answerer = ObjectServer(busy, busy)
     for number in range(5):
         answerer.answer("mallory", tuple((number * FETCH_MOST + n).to_bytes(32, "big") for n in range(FETCH_MOST)))
     answerer.answer("p1", (b"a",))
@@ -102,7 +102,7 @@ def test_what_waits_for_one_peer_is_bounded() -> None:
 def test_peers_for_which_nothing_waits_are_not_remembered() -> None:
     """Strangers come without number."""
     busy = Busy()
-    answerer = Answerer(busy, busy)
+    answerer = ObjectServer(busy, busy)
     for number in range(100):
         answerer.answer(f"stranger-{number}", (b"a",))
         busy.waiting.clear()

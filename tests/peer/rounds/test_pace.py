@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from peer.lifecycle.pace import Pace
-from peer.protocol.block import Block, Pledge
+from peer.protocol.block import Block, ContributionHeader
 from peer.protocol.electorate import order
-from peer.protocol.messages import HeadSent
-from peer.rounds.interface import Frozen, Progressed, Received, Tick
+from peer.protocol.messages import Heartbeat
+from peer.rounds.interface import Received, Submitted, Tick, TrainingProgress
 from peer.rounds.machine import step
-from peer.rounds.state import Head, Rules, State
+from peer.rounds.state import ChainHead, Rules, State
 from peer.rounds.timeouts import Deadlines, asks_at, steps_ready
 from peer.spec import RunSpec, from_mapping
 from peer.testing.faults import Crash, Fault, Partition, Stall
@@ -57,7 +57,7 @@ class PacedPeer(LogicalPeer):
         self.paced = world
         super().__init__(world, name)
 
-    def committed(self, block: Block, head: Head) -> None:
+    def committed(self, block: Block, head: ChainHead) -> None:
         self.agreed_at = self.world.now
         super().committed(block, head)
 
@@ -75,7 +75,7 @@ class PacedPeer(LogicalPeer):
         others = (peer for peer in state.electorate if peer != self.name)
         self.pace.heard({peer: self.paced.speeds.get(peer, 0.0) for peer in others})
         share = self.pace.share(state.head.round, self.steps, self.world.now - self.agreed_at)
-        self.driver.deliver(Progressed(self.world.now, share))
+        self.driver.deliver(TrainingProgress(self.world.now, share))
         if share >= 1 or self.asked:
             self._freeze(anchor)
         else:
@@ -85,7 +85,7 @@ class PacedPeer(LogicalPeer):
         """Asked by the driver."""
         self.asked = True
 
-    def _offer(self, anchor: bytes) -> Pledge:
+    def _offer(self, anchor: bytes) -> ContributionHeader:
         offered = super()._offer(anchor)
         made, self.unoffered = self.unoffered, 0
         return replace(offered, tokens=TOKENS * made, steps=made).signed(self.driver.state.rules.keys)
@@ -224,7 +224,7 @@ def test_one_that_lies_about_its_speed_shrinks_nobodys_part() -> None:
 
 
 def says(peer: str, steps: int, *, ready: bool = True) -> Received:
-    head = HeadSent(HEAD.anchor, HEAD.round, HEAD.weight, b"", ready, 64 * steps, steps, False, peer, 0)
+    head = Heartbeat(HEAD.anchor, HEAD.round, HEAD.weight, b"", ready, 64 * steps, steps, False, peer, 0)
     return Received(10.0, peer, head)
 
 
@@ -232,7 +232,7 @@ def waiting(min_steps: int, *others: tuple[str, int], mine: int = 10) -> State:
     """The first coordinator, ready after 5 s in a round that waits 10 s for the late ones and 60 s at most."""
     table = replace(rules(FIRST), gather_s=60.0, ack_s=8.0, exchange_s=120.0, min_steps=min_steps)
     state = state_of(FIRST, rules=table, deadlines=Deadlines(10.0, 2.0, 3.0, 3.0))
-    state, _ = step(state, Frozen(5.0, replace(pledge(FIRST), steps=mine)))
+    state, _ = step(state, Submitted(5.0, replace(pledge(FIRST), steps=mine)))
     for peer, steps in others:
         state, _ = step(state, says(peer, steps))
     return state

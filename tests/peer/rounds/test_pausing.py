@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from peer.protocol.block import NOT_AWAITED, Pledge
+from peer.protocol.block import NOT_AWAITED, ContributionHeader
 from peer.protocol.electorate import order
-from peer.protocol.messages import HeadSent, Prepare, Promise
-from peer.rounds.interface import Event, Frozen, Paused, Progressed, Received, Resumed, Send, Tick
+from peer.protocol.messages import Heartbeat, Prepare, Promise
+from peer.rounds.interface import Input, Paused, Received, Resumed, Send, Submitted, Tick, TrainingProgress
 from peer.rounds.machine import step
-from peer.rounds.state import Exchange, State
+from peer.rounds.state import MemberState, State
 from peer.rounds.timeouts import asks_at, measure
 from peer.testing.logical_swarm import LogicalSwarm
 from tests.peer.rounds.build import HEAD, place, pledge, state_of
@@ -20,18 +20,18 @@ FIRST, SECOND, THIRD = order(HEAD.anchor, HEAD.electorate)
 WAIT_S = 600.0
 
 
-def nothing(peer: str) -> Pledge:
+def nothing(peer: str) -> ContributionHeader:
     """What a peer gives that has made no step."""
-    return Pledge(peer, HEAD.anchor, b"", 0, 0, 0, False)
+    return ContributionHeader(peer, HEAD.anchor, b"", 0, 0, 0, False)
 
 
 def says(peer: str, at_s: float, *, tokens: int = 0, steps: int = 0, ready: bool = True) -> Received:
     """A HEAD; of a peer that sits out unless it made steps."""
-    head = HeadSent(HEAD.anchor, HEAD.round, HEAD.weight, b"", ready, tokens, steps, False, peer, 0)
+    head = Heartbeat(HEAD.anchor, HEAD.round, HEAD.weight, b"", ready, tokens, steps, False, peer, 0)
     return Received(at_s, peer, head)
 
 
-def after(state: State, *events: Event) -> tuple[State, list[object]]:
+def after(state: State, *events: Input) -> tuple[State, list[object]]:
     effects: list[object] = []
     for event in events:
         state, more = step(state, event)
@@ -39,8 +39,8 @@ def after(state: State, *events: Event) -> tuple[State, list[object]]:
     return state, effects
 
 
-def heads(effects: list[object]) -> list[HeadSent]:
-    return [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, HeadSent)]
+def heads(effects: list[object]) -> list[Heartbeat]:
+    return [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Heartbeat)]
 
 
 def test_it_says_that_it_is_ready_without_steps() -> None:
@@ -54,7 +54,7 @@ def test_it_says_that_it_is_ready_without_steps() -> None:
 
 def test_it_answers_at_once_with_what_it_has() -> None:
     """Its vote is kept; a peer in training past the half would be asked to freeze first."""
-    state, _ = after(state_of(SECOND), Progressed(0.5, 0.9), Paused(1.0, nothing(SECOND)))
+    state, _ = after(state_of(SECOND), TrainingProgress(0.5, 0.9), Paused(1.0, nothing(SECOND)))
     _, effects = after(state, Received(2.0, FIRST, Prepare(place(0))))
     promises = [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Promise)]
     assert [promise.pledge.root for promise in promises] == [b""]
@@ -91,7 +91,7 @@ def test_the_next_coordinators_do_not_take_over_from_those_who_train() -> None:
 
 def test_nobody_waits_for_one_that_sits_out() -> None:
     """The coordinator asks as soon as the others who train are ready."""
-    state, _ = after(state_of(FIRST), says(SECOND, 0.0), says(THIRD, 0.0), Frozen(9.0, pledge(FIRST)))
+    state, _ = after(state_of(FIRST), says(SECOND, 0.0), says(THIRD, 0.0), Submitted(9.0, pledge(FIRST)))
     assert state.lead is not None
 
 
@@ -106,10 +106,10 @@ def test_a_run_of_which_all_sit_out_stands_still() -> None:
 def test_who_sits_out_is_not_measured() -> None:
     """It was ready before anybody could be: that would stretch what is learned of all others."""
     ready = says(SECOND, 20.0, tokens=100, steps=10)
-    state, _ = after(state_of(FIRST), says(THIRD, 0.0), ready, Frozen(21.0, pledge(FIRST)))
+    state, _ = after(state_of(FIRST), says(THIRD, 0.0), ready, Submitted(21.0, pledge(FIRST)))
     assert dict(state.ready_at) == {SECOND: 20.0}
     assert state.lead is not None
-    exchange = Exchange(
+    exchange = MemberState(
         place=place(), members=tuple(pledge(peer) for peer in (FIRST, SECOND, THIRD)), reducers=(FIRST,) * 3,
         received={}, closes_at=0.0, repeat_at=0.0,
     )  # fmt: skip
@@ -121,7 +121,7 @@ def test_after_a_pause_without_steps_it_is_not_ready_any_more() -> None:
     """And may freeze what it makes then; the others wait for it as for anybody."""
     state, effects = after(state_of(SECOND), Paused(0.0, nothing(SECOND)), Resumed(5.0))
     assert [head.ready for head in heads(effects)] == [True, False]
-    state, effects = after(state, Frozen(9.0, pledge(SECOND)))
+    state, effects = after(state, Submitted(9.0, pledge(SECOND)))
     (head,) = heads(effects)
     assert (head.ready, head.steps > 0) == (True, True)
     assert state.pledge is not None
@@ -164,12 +164,12 @@ def test_with_nothing_given_no_ballot_follows_another() -> None:
 
 def test_a_ballot_of_somebody_who_just_trains_again_measures_nothing_of_the_pause() -> None:
     state, _ = after(state_of(FIRST), Paused(0.0, nothing(FIRST)), Tick(WAIT_S), Resumed(WAIT_S))
-    assert state.frozen_at == WAIT_S
+    assert state.submitted_at == WAIT_S
 
 
 def test_a_pause_after_the_freeze_changes_nothing() -> None:
     """The others heard that it is ready, with its steps."""
-    frozen, _ = after(state_of(SECOND), Frozen(1.0, pledge(SECOND)))
+    frozen, _ = after(state_of(SECOND), Submitted(1.0, pledge(SECOND)))
     state, effects = after(frozen, Paused(2.0, pledge(SECOND)), Resumed(3.0))
     assert (state.sits_out, state.pledge) == (False, frozen.pledge)
     assert heads(effects) == []

@@ -12,12 +12,22 @@ from peer.events import AlertRaised, PeerStateChanged, TransferProgressed
 from peer.protocol.block import Block
 from peer.protocol.electorate import digest_of
 from peer.protocol.frames import decode
-from peer.protocol.messages import BytesSent, ChainSent, Fetch, Get, HeadSent, Message, Prepare, Promise, Voted
+from peer.protocol.messages import (
+    Blocks,
+    GetBlocks,
+    GetObjects,
+    Heartbeat,
+    Message,
+    ObjectData,
+    Prepare,
+    Promise,
+    VoteCast,
+)
 from peer.rounds.block_sync import ASK_EVERY_S, DOUBT_S
-from peer.rounds.interface import Effect, Event, Frozen, Held, Received, Report, Send, Store, Tick
+from peer.rounds.interface import Effect, Input, ObjectStored, Received, Send, StoreObject, Submitted, Tell, Tick
 from peer.rounds.machine import begin, step
 from peer.rounds.state import State
-from peer.rounds.transition import Turn
+from peer.rounds.transition import Transition
 from peer.simulate.memory_network import LinkModel
 from peer.testing.memory_peer import LogicalPeer
 from peer.testing.memory_swarm import World
@@ -26,7 +36,7 @@ from tests.peer.rounds.build import HEAD, NAMES, PAYLOADS, block, owner, place, 
 BITS, OTHER_BITS = digest_of(b"bits"), digest_of(b"other bits")
 LATE_S = 400.0
 """Some fifty rounds."""
-FRAMES: dict[int, type[Message]] = {kind.code: kind for kind in (Fetch, BytesSent, ChainSent, Promise)}
+FRAMES: dict[int, type[Message]] = {kind.code: kind for kind in (GetObjects, ObjectData, Blocks, Promise)}
 
 
 def old_world(seed: int = 1, founders: int = 3, link: LinkModel | None = None) -> World:
@@ -200,12 +210,12 @@ def test_a_source_that_forges_is_left_for_an_honest_one() -> None:
 
     def forge(sender: str, receiver: str, frame: bytes) -> bool:
         nonlocal forged
-        if (sender, receiver) != ("p0", late.name) or frame[0] not in (ChainSent.code, BytesSent.code):
+        if (sender, receiver) != ("p0", late.name) or frame[0] not in (Blocks.code, ObjectData.code):
             return False
-        message, lie = decode(frame), BytesSent(b"", b"8 forged")
-        if isinstance(message, ChainSent):
+        message, lie = decode(frame), ObjectData(b"", b"8 forged")
+        if isinstance(message, Blocks):
             first, *rest = message.blocks
-            lie = ChainSent((replace(first, update=replace(first.update, weight=10**6)), *rest))  # type: ignore[assignment]
+            lie = Blocks((replace(first, update=replace(first.update, weight=10**6)), *rest))  # type: ignore[assignment]
         forged += 1
         world.scheduler.call_in(0.001, late.driver.deliver, Received(world.now, sender, lie))
         return True
@@ -233,9 +243,9 @@ def test_a_joiner_that_is_killed_goes_on_where_it_was() -> None:
     chains: list[int] = []
 
     def look(sender: str, receiver: str, message: Message) -> None:
-        if sender == late.name and isinstance(message, Fetch):
+        if sender == late.name and isinstance(message, GetObjects):
             asked.update(message.digests)
-        if receiver == late.name and isinstance(message, ChainSent) and message.blocks:
+        if receiver == late.name and isinstance(message, Blocks) and message.blocks:
             chains.append(message.blocks[0].update.round)
 
     spy(world, look)
@@ -272,7 +282,7 @@ def test_a_peer_that_slept_asks_for_every_part_once(seed: int) -> None:
     sleeper, asked = world.peers[0], list[bytes]()
 
     def on_frame(sender: str, receiver: str, message: Message) -> None:
-        if sender == sleeper.name and isinstance(message, Fetch):
+        if sender == sleeper.name and isinstance(message, GetObjects):
             asked.extend(message.digests)
 
     spy(world, on_frame)
@@ -284,8 +294,8 @@ def test_a_peer_that_slept_asks_for_every_part_once(seed: int) -> None:
 # ---- one rule at a time ----
 
 
-def head_of(round: int = 0, state: bytes = BITS, anchor: bytes = HEAD.anchor) -> HeadSent:
-    return HeadSent(anchor, round, 0, state, True, 1, 1, False)
+def head_of(round: int = 0, state: bytes = BITS, anchor: bytes = HEAD.anchor) -> Heartbeat:
+    return Heartbeat(anchor, round, 0, state, True, 1, 1, False)
 
 
 def joiner(**changes: object) -> State:
@@ -298,7 +308,7 @@ def sent(effects: tuple[Effect, ...], kind: type[Message]) -> list[tuple[tuple[s
 
 
 def alerts(effects: tuple[Effect, ...]) -> list[AlertRaised]:
-    return [e.event for e in effects if isinstance(e, Report) and isinstance(e.event, AlertRaised)]
+    return [e.event for e in effects if isinstance(e, Tell) and isinstance(e.event, AlertRaised)]
 
 
 def test_a_newcomer_answers_no_coordinator_until_it_is_in_step() -> None:
@@ -341,12 +351,12 @@ def test_one_voter_that_miscomputes_keeps_nobody_out() -> None:
 def test_a_newcomer_asks_the_voters_for_their_bits() -> None:
     """They answer with their HEAD, not only when their time to say it comes."""
     _, effects = step(joiner(), Tick(1.0))
-    assert {to for to, _ in sent(effects, Get)} == {("p0",), ("p1",), ("p2",)}
+    assert {to for to, _ in sent(effects, GetBlocks)} == {("p0",), ("p1",), ("p2",)}
     voter = replace(state_of("p0"), state_digest=BITS)
-    voter, effects = step(voter, Received(1.0, "x", Get((HEAD.anchor,))))
-    assert [to for to, message in sent(effects, HeadSent)] == [("x",)]
-    _, effects = step(voter, Received(1.1, "x", Get((HEAD.anchor,))))
-    assert not sent(effects, HeadSent)
+    voter, effects = step(voter, Received(1.0, "x", GetBlocks((HEAD.anchor,))))
+    assert [to for to, message in sent(effects, Heartbeat)] == [("x",)]
+    _, effects = step(voter, Received(1.1, "x", GetBlocks((HEAD.anchor,))))
+    assert not sent(effects, Heartbeat)
 
 
 def test_a_coordinator_asks_only_newcomers_with_the_same_bits() -> None:
@@ -354,7 +364,7 @@ def test_a_coordinator_asks_only_newcomers_with_the_same_bits() -> None:
     state = replace(state_of(owner()), state_digest=BITS)
     for peer, bits in (("x", BITS), ("y", b""), ("z", OTHER_BITS)):
         state, _ = step(state, Received(1.0, peer, head_of(state=bits)))
-    state, _ = step(state, Frozen(1.5, pledge(owner())))
+    state, _ = step(state, Submitted(1.5, pledge(owner())))
     state, effects = step(state, Tick(1.5 + state.rules.gather_s))
     ((to, _),) = sent(effects, Prepare)
     assert "x" in to
@@ -366,7 +376,7 @@ def behind(*, source: str = "p1", blocks: tuple[Block, ...] | None = None) -> tu
     state = joiner()
     for peer in ("p1", "p2"):
         state, _ = step(state, Received(1.0, peer, head_of(1, anchor=digest_of(b"later"))))
-    return step(state, Received(3.1, source, ChainSent(blocks or (block(),))))
+    return step(state, Received(3.1, source, Blocks(blocks or (block(),))))
 
 
 FORGED = {
@@ -386,19 +396,19 @@ def test_a_forged_block_is_refused_and_another_peer_is_asked(what: str) -> None:
     assert alert.code == "CHAIN"
     assert "p1" in alert.text
     assert "certificate" in alert.text
-    asked = [to for to, _ in sent(effects, Get)]
+    asked = [to for to, _ in sent(effects, GetBlocks)]
     assert asked[0] == ("p2",)
     assert ("p1",) not in asked
-    state, effects = step(state, Received(3.2, "p1", ChainSent((block(),))))
+    state, effects = step(state, Received(3.2, "p1", Blocks((block(),))))
     assert state.blocks == ()
-    state, effects = step(state, Received(3.3, "p2", ChainSent((block(),))))
+    state, effects = step(state, Received(3.3, "p2", Blocks((block(),))))
     assert len(state.blocks) == 1
-    assert next(to for to, _ in sent(effects, Fetch)) == ("p2",)
+    assert next(to for to, _ in sent(effects, GetObjects)) == ("p2",)
     now = 3.3
     while now < 3.1 + DOUBT_S:
         now += 0.5
         state, effects = step(state, Tick(now))
-        assert ("p1",) not in [to for to, _ in sent(effects, Fetch)]
+        assert ("p1",) not in [to for to, _ in sent(effects, GetObjects)]
     state, _ = step(state, Tick(now + 1.0))
     assert not state.doubted
 
@@ -413,23 +423,23 @@ def test_good_blocks_before_a_forged_one_are_taken() -> None:
 def test_forged_bytes_are_not_stored_and_another_source_is_asked() -> None:
     """They do not have the digest; the source that should have sent the right ones counts as silent."""
     state, effects = behind()
-    asked = [to for to, _ in sent(effects, Fetch)]
+    asked = [to for to, _ in sent(effects, GetObjects)]
     assert asked == [("p1",), ("p2",)]
-    state, effects = step(state, Received(3.2, "p1", BytesSent(b"", b"8 forged")))
-    assert not [e for e in effects if isinstance(e, Store)]
+    state, effects = step(state, Received(3.2, "p1", ObjectData(b"", b"8 forged")))
+    assert not [e for e in effects if isinstance(e, StoreObject)]
     until = state.wanted.asked[0].until
     assert until < 3.1 + 3.0
     for payload in PAYLOADS:
         if digest_of(payload) in state.wanted.asked[1].digests:
-            state, _ = step(state, Held(3.3, digest_of(payload), len(payload)))
+            state, _ = step(state, ObjectStored(3.3, digest_of(payload), len(payload)))
     state, effects = step(state, Tick(until))
-    assert ("p2",) in [to for to, _ in sent(effects, Fetch)]
+    assert ("p2",) in [to for to, _ in sent(effects, GetObjects)]
 
 
 def test_parts_are_asked_of_two_sources_each_for_something_else() -> None:
     """What one gives is not asked of the other."""
     _, effects = behind()
-    digests = [message.digests for _, message in sent(effects, Fetch)]  # type: ignore[attr-defined]
+    digests = [message.digests for _, message in sent(effects, GetObjects)]  # type: ignore[attr-defined]
     assert len(digests) == 2
     assert not set(digests[0]) & set(digests[1])
     assert {*digests[0], *digests[1]} == {digest_of(payload) for payload in PAYLOADS}
@@ -438,14 +448,14 @@ def test_parts_are_asked_of_two_sources_each_for_something_else() -> None:
 def test_what_is_under_way_is_not_asked_for_again() -> None:
     """Though something else is needed more urgently meanwhile: what comes of it then is taken."""
     first, *others = (digest_of(payload) for payload in PAYLOADS)
-    turn = Turn(state_of("p0"), 1.0)
+    turn = Transition(state_of("p0"), 1.0)
     for digests in ([first, *others], [first], [digest_of(b"an update")], [first, *others]):
         turn.fetch(digests, ("p1", "p2"), lanes=2)
-    asked = Counter(digest for _, message in sent(tuple(turn.effects), Fetch) for digest in message.digests)  # type: ignore[attr-defined]
+    asked = Counter(digest for _, message in sent(tuple(turn.effects), GetObjects) for digest in message.digests)  # type: ignore[attr-defined]
     assert asked == dict.fromkeys([first, *others, digest_of(b"an update")], 1)
     turn.fetch([first], ("p1", "p2"))
-    _, effects = step(turn.state, Received(1.2, "p2", BytesSent(b"", PAYLOADS[1])))
-    assert Store(others[0], PAYLOADS[1]) in effects
+    _, effects = step(turn.state, Received(1.2, "p2", ObjectData(b"", PAYLOADS[1])))
+    assert StoreObject(others[0], PAYLOADS[1]) in effects
 
 
 def test_a_vote_that_comes_after_the_blocks_has_nothing_asked_for_twice() -> None:
@@ -458,7 +468,7 @@ def test_a_vote_that_comes_after_the_blocks_has_nothing_asked_for_twice() -> Non
 
     def cut_off(sender: str, receiver: str, frame: bytes) -> bool:
         message = decode(frame)
-        if receiver == late.name and isinstance(message, Voted) and message.place.anchor == start.anchor:
+        if receiver == late.name and isinstance(message, VoteCast) and message.place.anchor == start.anchor:
             votes[sender] = message
         return late.name in (sender, receiver)
 
@@ -467,12 +477,12 @@ def test_a_vote_that_comes_after_the_blocks_has_nothing_asked_for_twice() -> Non
     blocks = others[0].disk.blocks_after(start.anchor)
     first, last = votes.items()
     state, asked = late.driver.state, Counter[bytes]()
-    found = [first, (others[0].name, ChainSent(blocks)), last]
+    found = [first, (others[0].name, Blocks(blocks)), last]
     events = [Received(world.now, sender, message) for sender, message in found]
-    held = [Held(world.now, part, 8) for block in blocks for part in dict.fromkeys(block.update.parts)]
+    held = [ObjectStored(world.now, part, 8) for block in blocks for part in dict.fromkeys(block.update.parts)]
     for event in (*events, *held):
         state, effects = step(state, event)
-        asked.update(digest for _, message in sent(effects, Fetch) for digest in message.digests)  # type: ignore[attr-defined]
+        asked.update(digest for _, message in sent(effects, GetObjects) for digest in message.digests)  # type: ignore[attr-defined]
     assert state.head.round == start.round + 3
     assert set(asked.values()) == {1}
 
@@ -482,14 +492,14 @@ def test_of_several_branches_apart_each_is_asked_in_its_turn() -> None:
     state, asked = state_of("p0", in_step=True), set[str]()
     said = {"p1": (20, 30), "x": (19, 25), "y": (18, 25), "p2": (5, 99)}
     for second in range(10):
-        events: list[Event] = [Tick(float(second))]
+        events: list[Input] = [Tick(float(second))]
         for name, (round, weight) in said.items() if second % 3 == 0 else ():
-            head = HeadSent(digest_of(name.encode()), round, weight, b"", True, 1, 1, False)
+            head = Heartbeat(digest_of(name.encode()), round, weight, b"", True, 1, 1, False)
             events.insert(0, Received(float(second), name, head))
         for event in events:
             state, effects = step(state, event)
             sent = [effect for effect in effects if isinstance(effect, Send)]
-            asked |= {effect.to[0] for effect in sent if isinstance(effect.message, Get)}
+            asked |= {effect.to[0] for effect in sent if isinstance(effect.message, GetBlocks)}
     assert asked == set(said)
 
 
@@ -503,7 +513,7 @@ def test_the_same_question_is_answered_once_in_a_while_unless_the_asker_got_on()
 
     def answered(now: float, anchor: bytes) -> bool:
         nonlocal state
-        state, effects = step(state, Received(now, "x", Get((anchor,))))
+        state, effects = step(state, Received(now, "x", GetBlocks((anchor,))))
         return bool(effects)
 
     assert answered(1.0, HEAD.anchor)
@@ -517,7 +527,7 @@ def test_the_same_question_is_answered_once_in_a_while_unless_the_asker_got_on()
 def test_a_peer_that_is_outvoted_about_its_bits_takes_part_no_more() -> None:
     """In step until then: two voters say the same other bits at its anchor. One alone would be no reason."""
     state = replace(state_of("p0"), head=replace(HEAD, round=1), in_step=True, state_digest=b"m" * 32)
-    other = HeadSent(HEAD.anchor, 1, 0, b"o" * 32, False, 0, 0, False)
+    other = Heartbeat(HEAD.anchor, 1, 0, b"o" * 32, False, 0, 0, False)
     state, effects = step(state, Received(1.0, "p1", other))
     assert state.in_step
     state, effects = step(state, Received(2.0, "p2", other))

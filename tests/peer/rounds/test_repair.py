@@ -10,11 +10,11 @@ import pytest
 from peer.protocol.block import VOID, Block
 from peer.protocol.electorate import digest_of
 from peer.protocol.frames import decode
-from peer.protocol.messages import MeanSent, Redo, Table, Want
+from peer.protocol.messages import GetMeans, MeanData, NormTable, Reassign
 from peer.protocol.norms import judgement_of
-from peer.rounds.interface import Event, Keep, Received, Reduce, Reduced, Send, SendMean, SendParts, Tick
+from peer.rounds.interface import BufferPart, Input, PartReduced, Received, ReducePart, Send, SendMean, SendParts, Tick
 from peer.rounds.reassignment import ORDERS_MOST
-from peer.rounds.state import Stage, State
+from peer.rounds.state import BallotPhase, State
 from peer.testing.memory_peer import Crashed, LogicalPeer
 from peer.testing.memory_swarm import World
 from tests.peer.rounds.ballot import (
@@ -48,7 +48,7 @@ def die_halfway(peer: LogicalPeer) -> None:
 
     def count(sender: str, receiver: str, frame: bytes) -> bool:
         nonlocal sent
-        if sender == peer.name and frame[0] == MeanSent.code:
+        if sender == peer.name and frame[0] == MeanData.code:
             sent += 1
             peer.fuse = 1 if sent == half else None
         return False
@@ -145,7 +145,7 @@ def test_a_part_that_nobody_can_give_is_void_and_stays_in_the_balance() -> None:
         hit: list[LogicalPeer] = []
 
         def drops(sender: str, receiver: str, frame: bytes) -> bool:
-            return frame[0] == MeanSent.code and getattr(decode(frame), "attempt", 0) == 1
+            return frame[0] == MeanData.code and getattr(decode(frame), "attempt", 0) == 1
 
         def look(peer: LogicalPeer, entered: str, round: int, hit: list[LogicalPeer] = hit) -> None:
             exchange = peer.driver.state.exchange
@@ -167,8 +167,8 @@ def test_a_part_that_nobody_can_give_is_void_and_stays_in_the_balance() -> None:
 # ---- the coordinator, step by step ----
 
 
-def orders_in(effects: list[object]) -> list[Redo]:
-    return [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Redo)]
+def orders_in(effects: list[object]) -> list[Reassign]:
+    return [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Reassign)]
 
 
 def closed(silent: str, now: float = 8.0) -> tuple[State, list[object]]:
@@ -187,9 +187,9 @@ def test_the_parts_of_a_reducer_without_norms_are_given_to_others_at_once() -> N
     assert [part for part, _ in redo.parts] == list(mine(state, OTHERS[1]))
     assert all(peer in (LEADER, OTHERS[0]) for _, peer in redo.parts)
     kinds = [type(item.message) for item in effects if isinstance(item, Send)]
-    assert kinds.index(Table) < kinds.index(Redo)
+    assert kinds.index(NormTable) < kinds.index(Reassign)
     assert state.lead is not None
-    assert state.lead.stage is Stage.REDUCING
+    assert state.lead.stage is BallotPhase.REDUCING
 
 
 def test_a_missing_mean_is_asked_for_and_then_reduced_again() -> None:
@@ -198,17 +198,17 @@ def test_a_missing_mean_is_asked_for_and_then_reduced_again() -> None:
     (own,), (one,), (other,) = (mine(state, name) for name in (LEADER, *OTHERS))
     norms = [norms_of(state, OTHERS[0], ((one, 7),)), norms_of(state, OTHERS[1], ((other, 7),))]
     state, _ = measuring(state, *[part_from(name, own) for name in OTHERS], *norms)
-    state, _ = run(state, Reduced(4.5, PLACE, own, 7, digest_of(PAYLOADS[own])), mean_of(state, one, 7))
+    state, _ = run(state, PartReduced(4.5, PLACE, own, 7, digest_of(PAYLOADS[own])), mean_of(state, one, 7))
     state = replace(state, held={digest_of(payload): len(payload) for payload in PAYLOADS})
     asked: list[tuple[str, object]] = []
     for tenth in range(50, 200):
         state, effects = run(state, Tick(tenth / 10))
         messages = [item.message for item in effects if isinstance(item, Send)]
-        asked += [(type(item).__name__, item.parts) for item in messages if isinstance(item, Want | Redo)]
-        if state.lead is None or state.lead.stage is Stage.PROPOSING:
+        asked += [(type(item).__name__, item.parts) for item in messages if isinstance(item, GetMeans | Reassign)]
+        if state.lead is None or state.lead.stage is BallotPhase.PROPOSING:
             break
     (want, wanted), (redo, again) = asked
-    assert (want, wanted, redo) == ("Want", (other,), "Redo")
+    assert (want, wanted, redo) == ("GetMeans", (other,), "Reassign")
     assert isinstance(again, tuple)
     assert again[0][0] == other
     assert again[0][1] in (LEADER, OTHERS[0])
@@ -222,7 +222,7 @@ def test_a_mean_that_comes_late_is_as_good_as_a_repaired_one() -> None:
     (redo,) = orders_in(effects)
     ((part, _),) = redo.parts
     (own,), (one,) = mine(state, LEADER), mine(state, OTHERS[0])
-    done = Reduced(8.1, PLACE, own, 7, digest_of(PAYLOADS[own]))
+    done = PartReduced(8.1, PLACE, own, 7, digest_of(PAYLOADS[own]))
     state, _ = run(state, done, mean_of(state, one, 7, now=8.1))
     state = replace(state, held={digest_of(payload): len(payload) for payload in PAYLOADS})
     state, _ = run(state, mean_of(state, part, 5, now=8.2))
@@ -269,7 +269,7 @@ def member(me: str) -> State:
 
 
 def redo_of(*parts: tuple[int, str], now: float = 5.0) -> Received:
-    return Received(now, LEADER, Redo(PLACE, parts))
+    return Received(now, LEADER, Reassign(PLACE, parts))
 
 
 def test_a_member_sends_a_part_again_once() -> None:
@@ -277,7 +277,7 @@ def test_a_member_sends_a_part_again_once() -> None:
     me, (part,) = OTHERS[0], mine(gathering(), OTHERS[1])
     state = member(me)
     for refused in (
-        Received(5.0, OTHERS[1], Redo(PLACE, ((part, LEADER),))),
+        Received(5.0, OTHERS[1], Reassign(PLACE, ((part, LEADER),))),
         redo_of((part, "stranger")),
         redo_of((part, OTHERS[1])),
         redo_of((65_535, LEADER)),
@@ -301,8 +301,8 @@ def repairing() -> tuple[State, int, list[object]]:
     return state, part, effects
 
 
-def reductions(effects: list[object]) -> list[Reduce]:
-    return [item for item in effects if isinstance(item, Reduce)]
+def reductions(effects: list[object]) -> list[ReducePart]:
+    return [item for item in effects if isinstance(item, ReducePart)]
 
 
 def test_what_is_here_is_averaged_when_the_dead_are_not_awaited_any_more() -> None:
@@ -310,7 +310,7 @@ def test_what_is_here_is_averaged_when_the_dead_are_not_awaited_any_more() -> No
     state, part, effects = repairing()
     assert [item.to for item in effects if isinstance(item, SendParts)] == [OTHERS[0]]
     state, effects = run(state, part_from(LEADER, part, attempt=1, now=5.1), Tick(5.5))
-    assert [item.sender for item in effects if isinstance(item, Keep)] == [LEADER]
+    assert [item.sender for item in effects if isinstance(item, BufferPart)] == [LEADER]
     assert reductions(effects) == []
     _, effects = run(state, Tick(6.0))
     (reduce,) = reductions(effects)
@@ -325,7 +325,7 @@ def test_a_repair_is_reduced_at_once_when_all_gave() -> None:
     state, effects = run(state, *(part_from(name, part, attempt=1, now=5.1) for name in (LEADER, OTHERS[1])))
     (reduce,) = reductions(effects)
     assert reduce.contributors == 7
-    _, effects = run(state, Reduced(5.2, PLACE, part, 7, digest_of(PAYLOADS[part]), attempt=1))
+    _, effects = run(state, PartReduced(5.2, PLACE, part, 7, digest_of(PAYLOADS[part]), attempt=1))
     (sent,) = (item for item in effects if isinstance(item, SendMean))
     assert (sent.mean.attempt, sorted(sent.to)) == (1, sorted((LEADER, OTHERS[1])))
 
@@ -333,7 +333,7 @@ def test_a_repair_is_reduced_at_once_when_all_gave() -> None:
 def test_a_part_that_overtakes_its_redo_counts() -> None:
     """Streams of different peers are not ordered among each other."""
     (part,) = mine(gathering(), OTHERS[1])
-    early: list[Event] = [part_from(name, part, attempt=1, now=4.9) for name in (LEADER, OTHERS[1])]
+    early: list[Input] = [part_from(name, part, attempt=1, now=4.9) for name in (LEADER, OTHERS[1])]
     state, effects = run(member(OTHERS[0]), *early)
     assert effects == []
     state, effects = run(state, redo_of((part, OTHERS[0])))

@@ -11,13 +11,13 @@ from peer.events import AlertRaised, PenaltyImposed
 from peer.protocol.block import Update
 from peer.protocol.electorate import digest_of
 from peer.protocol.frames import encode
-from peer.protocol.messages import MeanSent
+from peer.protocol.messages import MeanData
 from peer.rounds import proposal
 from peer.rounds.driver import Driver
 from peer.rounds.interface import Effect, SendMean
 from peer.rounds.misconduct_reports import REPORT_ROUNDS
 from peer.rounds.state import MISDECLARED
-from peer.rounds.transition import Turn
+from peer.rounds.transition import Transition
 from peer.testing.integer_sums import decoded, encoded
 from peer.testing.memory_swarm import World
 
@@ -46,7 +46,7 @@ def two_means(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return lie
 
 
-def another(driver: Driver, mean: MeanSent) -> MeanSent:
+def another(driver: Driver, mean: MeanData) -> MeanData:
     payload = driver._disk.load(mean.digest)
     assert payload is not None
     other = encoded(decoded(payload) + 16)
@@ -94,7 +94,7 @@ def test_a_coordinator_whose_update_is_not_what_is_computed_is_convicted(
     """Nobody votes for it, everybody reports it; the next ballot commits."""
     honest = proposal.make_update
 
-    def make(turn: Turn, *more: object) -> Update:
+    def make(turn: Transition, *more: object) -> Update:
         update = honest(turn, *more)  # type: ignore[arg-type]
         if turn.me != LIAR:
             return update

@@ -12,10 +12,21 @@ from peer.protocol import merkle
 from peer.protocol.block import VOID, Update
 from peer.protocol.electorate import digest_of
 from peer.protocol.frames import decode
-from peer.protocol.messages import MeanSent, PartSent, Show
+from peer.protocol.messages import MeanData, PartData, ShowInputs
 from peer.protocol.norms import row_for
-from peer.rounds.interface import Event, Keep, Received, Reduce, Reduced, Report, Send, SendKept, SendParts, Tick
-from peer.rounds.state import MISDECLARED, Stage, State
+from peer.rounds.interface import (
+    BufferPart,
+    Input,
+    PartReduced,
+    Received,
+    ReducePart,
+    Send,
+    SendInputs,
+    SendParts,
+    Tell,
+    Tick,
+)
+from peer.rounds.state import MISDECLARED, BallotPhase, State
 from peer.simulate.memory_network import LinkModel
 from peer.testing.integer_sums import IntegerSums, ModelKeys, decoded
 from peer.testing.memory_peer import LogicalPeer
@@ -46,7 +57,7 @@ def lies(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def lie(attempt: int) -> None:
         honest = IntegerSums.reduce
 
-        def reduce(sums: IntegerSums, effect: Reduce, done: Callable[[bytes], None]) -> None:
+        def reduce(sums: IntegerSums, effect: ReducePart, done: Callable[[bytes], None]) -> None:
             owner = sums.disk.owner
             assert isinstance(owner, LogicalPeer)
             if owner.name == LIAR and effect.attempt == attempt:
@@ -171,7 +182,7 @@ def test_a_false_accusation_changes_nothing(lies: Callable[[int], None]) -> None
 def passed_on(frame: bytes) -> bool:
     """Whether this is a part that somebody sends for another."""
     message = decode(frame)
-    return isinstance(message, PartSent) and message.giver != ""
+    return isinstance(message, PartData) and message.giver != ""
 
 
 def test_an_accuser_that_shows_nothing_costs_a_deadline(lies: Callable[[int], None]) -> None:
@@ -206,7 +217,7 @@ def test_audited_bytes_are_a_fraction_of_all() -> None:
 
     def count(sender: str, receiver: str, frame: bytes) -> bool:
         message = decode(frame)
-        if isinstance(message, PartSent):
+        if isinstance(message, PartData):
             sent[message.attempt] += 1
         return False
 
@@ -230,18 +241,18 @@ def audited() -> tuple[State, int, str]:
     norms = [norms_of(state, name, tuple((index, 7) for index in mine(state, name))) for name in OTHERS]
     state, _ = measuring(state, *own, *norms)
     assert state.lead is not None
-    assert state.lead.stage is Stage.REDUCING
+    assert state.lead.stage is BallotPhase.REDUCING
     return state, part, auditor
 
 
 def verdict_of(auditor: str, part: int, digest: bytes, contributors: int = 7, now: float = 4.4) -> Received:
-    plain = MeanSent(PLACE, 1, part, auditor, contributors, digest, b"")
+    plain = MeanData(PLACE, 1, part, auditor, contributors, digest, b"")
     return Received(now, auditor, plain.signed(ModelKeys(auditor)))
 
 
 def shows_in(effects: list[object]) -> list[tuple[tuple[str, ...], int]]:
     sent = [item for item in effects if isinstance(item, Send)]
-    return [(item.to, item.message.part) for item in sent if isinstance(item.message, Show)]
+    return [(item.to, item.message.part) for item in sent if isinstance(item.message, ShowInputs)]
 
 
 def disputed() -> tuple[State, int, str]:
@@ -254,7 +265,7 @@ def disputed() -> tuple[State, int, str]:
 
 def shown(auditor: str, part: int, giver: str, payload: bytes) -> Received:
     path = merkle.path(leaves_of(giver), part)
-    return Received(4.5, auditor, PartSent(PLACE, 1, part, path, payload, giver))
+    return Received(4.5, auditor, PartData(PLACE, 1, part, path, payload, giver))
 
 
 def test_the_coordinator_believes_neither_and_counts_itself() -> None:
@@ -262,8 +273,8 @@ def test_the_coordinator_believes_neither_and_counts_itself() -> None:
     state, part, auditor = disputed()
     forged = shown(auditor, part, NAMES[0], b"x" * PART_BYTES[part])
     state, effects = run(state, forged, *(shown(auditor, part, name, part_of(name, part)) for name in NAMES))
-    assert [item.sender for item in effects if isinstance(item, Keep)] == list(NAMES)
-    (reduce,) = (item for item in effects if isinstance(item, Reduce))
+    assert [item.sender for item in effects if isinstance(item, BufferPart)] == list(NAMES)
+    (reduce,) = (item for item in effects if isinstance(item, ReducePart))
     assert (reduce.part, reduce.contributors, reduce.attempt) == (part, 7, 1)
 
 
@@ -271,10 +282,10 @@ def test_a_proven_lie_is_replaced_by_what_was_counted() -> None:
     """Whatever the auditor said."""
     state, part, _ = disputed()
     liar = state.exchange.reducers[part] if state.exchange else ""
-    state, effects = run(state, Reduced(4.6, PLACE, part, 7, digest_of(b"true"), attempt=1))
+    state, effects = run(state, PartReduced(4.6, PLACE, part, 7, digest_of(b"true"), attempt=1))
     assert state.exchange is not None
     assert state.exchange.means[part].digest == digest_of(b"true")
-    (penalty,) = (item.event for item in effects if isinstance(item, Report) and isinstance(item.event, PenaltyImposed))
+    (penalty,) = (item.event for item in effects if isinstance(item, Tell) and isinstance(item.event, PenaltyImposed))
     assert (penalty.about, penalty.factor) == (liar, 0.0)
 
 
@@ -296,7 +307,7 @@ def test_a_mean_of_others_than_its_reducer_said_is_refused() -> None:
 def test_who_cannot_prove_what_it_says_is_not_believed_again() -> None:
     """Nor asked again in this round."""
     state, part, auditor = disputed()
-    state, _ = run(state, Reduced(4.6, PLACE, part, 7, digest_of(PAYLOADS[part]), attempt=1))
+    state, _ = run(state, PartReduced(4.6, PLACE, part, 7, digest_of(PAYLOADS[part]), attempt=1))
     assert state.lead is not None
     assert state.lead.disbelieved == {auditor}
     assert state.exchange is not None
@@ -315,9 +326,9 @@ def test_only_the_auditor_of_a_part_is_heard_about_it(spoil: str) -> None:
     state, _ = run(state, mean_of(state, part, 7))
     honest = verdict_of(auditor, part, digest_of(b"other"))
     message = honest.message
-    assert isinstance(message, MeanSent)
+    assert isinstance(message, MeanData)
     stranger = next(name for name in NAMES if name != auditor)
-    refused: dict[str, list[Event]] = {
+    refused: dict[str, list[Input]] = {
         "sender": [verdict_of(stranger, part, digest_of(b"other"))],
         "contributors": [verdict_of(auditor, part, digest_of(b"other"), contributors=3)],
         "part": [verdict_of(auditor, 65_535, digest_of(b"other"))],
@@ -342,18 +353,18 @@ def auditing() -> tuple[State, int, list[object]]:
 def test_an_auditor_says_what_it_counted_and_shows_it_once() -> None:
     """Its digest goes to the coordinator without bytes; the bytes only if the coordinator asks."""
     state, part, effects = auditing()
-    (reduce,) = (item for item in effects if isinstance(item, Reduce))
+    (reduce,) = (item for item in effects if isinstance(item, ReducePart))
     assert (reduce.part, reduce.contributors, reduce.attempt) == (part, 7, 1)
-    state, effects = run(state, Reduced(4.6, PLACE, part, 7, digest_of(b"true"), attempt=1))
+    state, effects = run(state, PartReduced(4.6, PLACE, part, 7, digest_of(b"true"), attempt=1))
     (verdict,) = (item for item in effects if isinstance(item, Send))
     assert verdict.to == (LEADER,)
-    assert isinstance(verdict.message, MeanSent)
+    assert isinstance(verdict.message, MeanData)
     assert (verdict.message.digest, verdict.message.payload) == (digest_of(b"true"), b"")
     stranger = next(name for name in OTHERS if name != state.rules.me)
-    assert run(state, Received(4.7, stranger, Show(PLACE, part)))[1] == []
-    assert run(state, Received(4.7, LEADER, Show(PLACE, part + 1)))[1] == []
-    _, effects = run(state, *[Received(4.7, LEADER, Show(PLACE, part))] * 3)
-    assert effects == [SendKept(LEADER, PLACE, part, NAMES)]
+    assert run(state, Received(4.7, stranger, ShowInputs(PLACE, part)))[1] == []
+    assert run(state, Received(4.7, LEADER, ShowInputs(PLACE, part + 1)))[1] == []
+    _, effects = run(state, *[Received(4.7, LEADER, ShowInputs(PLACE, part))] * 3)
+    assert effects == [SendInputs(LEADER, PLACE, part, NAMES)]
 
 
 def test_an_auditor_that_lacks_a_part_says_nothing() -> None:
@@ -363,4 +374,4 @@ def test_an_auditor_that_lacks_a_part_says_nothing() -> None:
     fresh = replace(state.exchange.again, received={part: 0}, started=frozenset())
     state = replace(state, exchange=replace(state.exchange, again=fresh))
     _, effects = run(state, *(part_from(name, part, attempt=1) for name in NAMES[:2]), Tick(9.0))
-    assert not any(isinstance(item, Reduce | SendParts) for item in effects)
+    assert not any(isinstance(item, ReducePart | SendParts) for item in effects)

@@ -11,8 +11,8 @@ from peer.protocol import validation
 from peer.protocol.block import Block, Update
 from peer.protocol.electorate import coordinator, instance_of
 from peer.protocol.encoding import pack
-from peer.protocol.messages import ChainSent, HeadSent, Nack, Prepare, Promise
-from peer.rounds.interface import Leaving, Received, Report, Send, Tick
+from peer.protocol.messages import Blocks, Heartbeat, Nack, Prepare, Promise
+from peer.rounds.interface import Leaving, Received, Send, Tell, Tick
 from peer.rounds.machine import step
 from peer.rounds.state import State
 from peer.simulate.model_keys import ModelKeys
@@ -118,7 +118,7 @@ def test_what_is_said_to_be_taken_over_is_not_taken_before_the_time() -> None:
 
     def queued(now: float) -> int:
         state = state_of("x", rules=replace(rules("x"), takeover_s=60.0))
-        state, _ = step(state, Received(now, "p0", ChainSent((early,))))
+        state, _ = step(state, Received(now, "p0", Blocks((early,))))
         return len(state.blocks)
 
     assert (queued(30.0), queued(56.0)) == (0, 1)
@@ -130,7 +130,7 @@ def test_a_peer_follows_a_takeover_only_when_it_is_stuck_itself() -> None:
     sender, message = _prepare(electorate)
     stuck = _stuck()
     assert _answers(stuck, sender, message)
-    assert not _answers(replace(stuck, frozen_at=95.0), sender, message), "it has not waited long enough"
+    assert not _answers(replace(stuck, submitted_at=95.0), sender, message), "it has not waited long enough"
     assert not _answers(replace(stuck, pledge=None), sender, message), "it is not ready"
     assert not _answers(replace(stuck, rules=replace(stuck.rules, takeover_s=0.0)), sender, message), "not in this run"
     assert not _answers(_hearing(stuck, "p2", "x"), sender, message), "it hears a majority"
@@ -165,7 +165,7 @@ def test_a_voter_left_alone_at_a_restart_trains_on() -> None:
     assert not state.in_step
     state, effects = step(state, Tick(32.0))
     assert state.in_step
-    assert any(isinstance(effect, Report) for effect in effects)
+    assert any(isinstance(effect, Tell) for effect in effects)
 
 
 def _stuck(accepted: tuple[int, bytes] | None = None) -> State:
@@ -190,7 +190,7 @@ def _prepare(electorate: tuple[str, ...]) -> tuple[str, Prepare]:
 
 
 def _hearing(state: State, *peers: str) -> State:
-    said = HeadSent(HEAD.anchor, 0, 0, b"", True, 1, 1, False, "", 99)
+    said = Heartbeat(HEAD.anchor, 0, 0, b"", True, 1, 1, False, "", 99)
     return replace(state, heard={peer: (said, 99.5) for peer in peers if peer != "p0"})
 
 
@@ -203,13 +203,13 @@ def test_those_who_took_over_return_to_the_chains_electorate_when_all_are_back()
     """It is the chain's own instance again, not a takeover by the same peers, and nobody is told of a loss."""
     state, _ = step(_stuck(), Received(100.0, *_prepare(("p0", "x"))))
     assert state.weak
-    said = HeadSent(HEAD.anchor, 0, 0, b"", True, 1, 1, False, "", 999)
-    state = replace(state, heard={peer: (said, 299.0) for peer in NAMES if peer != "p0"}, moved_at=100.0)
+    said = Heartbeat(HEAD.anchor, 0, 0, b"", True, 1, 1, False, "", 999)
+    state = replace(state, heard={peer: (said, 299.0) for peer in NAMES if peer != "p0"}, last_progress_at=100.0)
     state, effects = step(state, Tick(300.0))
     sent = {effect.message for effect in effects if isinstance(effect, Send)}
     (prepare,) = (message for message in sent if isinstance(message, Prepare))
     assert not state.weak
     assert prepare.place.instance == HEAD.instance
     assert prepare.electorate == ()
-    events = [effect.event for effect in effects if isinstance(effect, Report)]
+    events = [effect.event for effect in effects if isinstance(effect, Tell)]
     assert not any(isinstance(event, AlertRaised) for event in events)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.protocol.block import NEVER, NOT_AWAITED, Times, Update
-from peer.protocol.messages import HeadSent, MeanSent
+from peer.protocol.messages import Heartbeat, MeanData
 from peer.rounds.interface import Received
 from peer.rounds.machine import step
-from peer.rounds.state import Exchange, Lead, Rules, Stage
+from peer.rounds.state import BallotPhase, CoordinatorState, MemberState, Rules
 from peer.rounds.timeouts import (
     CONTROL_FLOOR_S,
     DATA_FLOOR_S,
@@ -221,7 +221,7 @@ def test_the_next_coordinator_waits_longer_than_any_wait_of_the_one_before() -> 
 def test_a_fast_coordinator_does_not_hurry_the_others() -> None:
     """It asks a while after somebody was first ready; but while most have nothing only after all that the spec
     gives, counted from its own freeze. So it does, too, while little is known."""
-    state = state_of("p0", rules=RULES, deadlines=Deadlines(10.0, 2.0, 3.0, 3.0), frozen_at=100.0)
+    state = state_of("p0", rules=RULES, deadlines=Deadlines(10.0, 2.0, 3.0, 3.0), submitted_at=100.0)
     assert asks_at(state) == 160.0
     assert asks_at(replace(state, ready_at={"p1": 95.0})) == 105.0
     assert asks_at(replace(state, ready_at={"p1": 130.0})) == 110.0
@@ -232,7 +232,7 @@ def test_who_still_trains_is_given_the_time_to_encode() -> None:
     """A learned wait for messages would always be too short for it; the silent get no such time."""
     state = state_of("p0", rules=RULES, deadlines=Deadlines(3.0, 2.0, 3.0, 3.0))
     assert answers_s(state, 0, 1.0, NAMES) == 2.0
-    training = HeadSent(HEAD.anchor, 0, 0, b"", False, 0, 0, False)
+    training = Heartbeat(HEAD.anchor, 0, 0, b"", False, 0, 0, False)
     state = replace(state, heard={"p1": (training, 0.0)})
     assert answers_s(state, 0, 1.0, NAMES) == 8.0
     assert answers_s(state, 0, 30.0, NAMES) == 2.0, "it has died meanwhile"
@@ -244,17 +244,17 @@ def test_who_still_trains_is_given_the_time_to_encode() -> None:
 
 def test_a_coordinator_measures_when_each_member_came() -> None:
     """p0 coordinates and reduces part 0; p1 was ready 1.5 s before it; p2 was not, and gives no part in time."""
-    bare = MeanSent(place(), 0, 1, "p1", 0b11, b"d" * 32, b"")
-    lead = Lead(
-        ballot=0, stage=Stage.REDUCING, asked=NAMES, until=0.0, repeat_at=0.0, began_at=13.0,
+    bare = MeanData(place(), 0, 1, "p1", 0b11, b"d" * 32, b"")
+    lead = CoordinatorState(
+        ballot=0, stage=BallotPhase.REDUCING, asked=NAMES, until=0.0, repeat_at=0.0, began_at=13.0,
         promised_at={"p0": 13.0, "p1": 13.25, "p2": 14.0}, expected=frozenset((0, 1, 2)),
     )  # fmt: skip
-    exchange = Exchange(
+    exchange = MemberState(
         place=place(), members=tuple(pledge(name) for name in NAMES), reducers=NAMES, received={0: 0b011},
         closes_at=0.0, repeat_at=0.0, began_at=15.0, part_at={"p1": 17.125}, tabled_at=20.0, means={1: bare},
         mean_at={"p1": 20.5},
     )  # fmt: skip
-    state = state_of("p0", rules=RULES, deadlines=CAPS, frozen_at=10.0, ready_at={"p1": 8.5})
+    state = state_of("p0", rules=RULES, deadlines=CAPS, submitted_at=10.0, ready_at={"p1": 8.5})
     waited, took = measure(state, lead, exchange)
     assert waited == (60_000, 8000, 120_000, 120_000)
     assert took == ((1500, 0, 0, 0), (0, 250, 2125, 500), (NEVER, NOT_AWAITED, NEVER, NEVER))
@@ -262,7 +262,7 @@ def test_a_coordinator_measures_when_each_member_came() -> None:
 
 def test_readiness_is_when_it_was_heard_first() -> None:
     """HEAD is repeated; that of another anchor or of a stranger says nothing."""
-    ready = HeadSent(HEAD.anchor, 0, 0, b"", True, 1, 1, False)
+    ready = Heartbeat(HEAD.anchor, 0, 0, b"", True, 1, 1, False)
     state = state_of("p0", rules=RULES)
     for now, peer, said in (
         (1.0, "p1", replace(ready, ready=False)),

@@ -9,21 +9,21 @@ import pytest
 
 from peer.protocol.block import VOID, Block, Update
 from peer.protocol.electorate import digest_of
-from peer.protocol.messages import BytesSent, Fetch, Message, Nack, Prepare, Promise, Propose, Voted
+from peer.protocol.messages import GetObjects, Message, Nack, ObjectData, Prepare, Promise, Propose, VoteCast
 from peer.protocol.validation import follows, valid, vote_valid
 from peer.rounds.interface import (
-    Commit,
+    CommitBlock,
     Effect,
-    Event,
-    Frozen,
-    Held,
-    Persist,
-    Progressed,
+    Input,
+    ObjectStored,
+    PersistAcceptor,
     Received,
-    RequestFreeze,
+    RequestSubmit,
     Send,
-    Store,
+    StoreObject,
+    Submitted,
     Tick,
+    TrainingProgress,
 )
 from peer.rounds.machine import step
 from peer.rounds.state import State
@@ -160,7 +160,7 @@ def proposed(item: Update, ballot: int = 0, now: float = 1.0) -> Received:
     return Received(now, owner(ballot), Propose(place(ballot), item, proposal_signature(item, ballot)))
 
 
-def run(state: State, *events: Event) -> tuple[State, list[Effect]]:
+def run(state: State, *events: Input) -> tuple[State, list[Effect]]:
     effects: list[Effect] = []
     for event in events:
         state, more = step(state, event)
@@ -180,7 +180,10 @@ def voter() -> str:
 def test_a_vote_is_on_disk_before_it_is_sent() -> None:
     """The update and the acceptor, then the vote."""
     state, effects = run(state_of(voter(), held=HELD), proposed(update()))
-    written, vote_sent = effects.index(Persist(state.acceptor, update())), effects.index(sent(effects, Voted)[0])
+    written, vote_sent = (
+        effects.index(PersistAcceptor(state.acceptor, update())),
+        effects.index(sent(effects, VoteCast)[0]),
+    )
     assert written < vote_sent
     assert state.acceptor.accepted == (0, update().digest)
 
@@ -189,9 +192,9 @@ def test_nobody_votes_for_what_it_does_not_hold() -> None:
     """The missing part is fetched; the vote follows when it is on disk."""
     *most, last = HELD
     state, effects = run(state_of(voter(), held={name: HELD[name] for name in most}), proposed(update()))
-    assert not sent(effects, Voted)
-    state, effects = run(state, Held(2.0, last, HELD[last]))
-    assert sent(effects, Voted)
+    assert not sent(effects, VoteCast)
+    state, effects = run(state, ObjectStored(2.0, last, HELD[last]))
+    assert sent(effects, VoteCast)
 
 
 def test_bytes_that_are_on_their_way_are_not_asked_for_at_once() -> None:
@@ -200,11 +203,11 @@ def test_bytes_that_are_on_their_way_are_not_asked_for_at_once() -> None:
     state, effects = run(
         state_of(voter(), held={name: HELD[name] for name in most}), proposed(update()), Tick(1.0 + ON_THEIR_WAY_S / 2)
     )
-    assert not sent(effects, Fetch)
+    assert not sent(effects, GetObjects)
     _, effects = run(state, Tick(1.1 + ON_THEIR_WAY_S))
-    assert [send.message for send in sent(effects, Fetch)] == [Fetch((last,))]
-    _, effects = run(state, Held(1.2, last, HELD[last]), Tick(1.1 + ON_THEIR_WAY_S))
-    assert not sent(effects, Fetch)
+    assert [send.message for send in sent(effects, GetObjects)] == [GetObjects((last,))]
+    _, effects = run(state, ObjectStored(1.2, last, HELD[last]), Tick(1.1 + ON_THEIR_WAY_S))
+    assert not sent(effects, GetObjects)
 
 
 def test_nobody_votes_for_bytes_of_the_wrong_size() -> None:
@@ -212,18 +215,18 @@ def test_nobody_votes_for_bytes_of_the_wrong_size() -> None:
     long = b"far too long for this part"
     poisoned = update(parts=(digest_of(long), *update().parts[1:]))
     state, effects = run(state_of(voter(), held=HELD), proposed(poisoned))
-    state, effects = run(state, Received(1.5, owner(), BytesSent(b"", long)))
-    assert not any(isinstance(effect, Store) for effect in effects)
-    state, effects = run(state, Held(2.0, digest_of(long), len(long)), Tick(3.0))
-    assert not sent(effects, Voted)
+    state, effects = run(state, Received(1.5, owner(), ObjectData(b"", long)))
+    assert not any(isinstance(effect, StoreObject) for effect in effects)
+    state, effects = run(state, ObjectStored(2.0, digest_of(long), len(long)), Tick(3.0))
+    assert not sent(effects, VoteCast)
 
 
 def test_one_vote_per_ballot() -> None:
     """A coordinator that proposes two updates in one ballot gets a vote for the first."""
     state, effects = run(state_of(voter(), held=HELD), proposed(update()), proposed(update(time=9)))
-    assert [send.message.vote.update for send in sent(effects, Voted)] == [update().digest]  # type: ignore[attr-defined]
+    assert [send.message.vote.update for send in sent(effects, VoteCast)] == [update().digest]  # type: ignore[attr-defined]
     state, effects = run(replace(state, proposals={}), proposed(update(time=9)))
-    assert not sent(effects, Voted)
+    assert not sent(effects, VoteCast)
 
 
 def test_a_lower_ballot_is_refused() -> None:
@@ -232,7 +235,7 @@ def test_a_lower_ballot_is_refused() -> None:
     lower = next(ballot for ballot in (1, 2, 3) if owner(ballot) != voter())
     _, effects = run(state, Received(2.0, owner(lower), Prepare(place(lower))), proposed(update(lower), lower))
     assert [send.message for send in sent(effects, Nack)] == [Nack(place(lower), 4)]
-    assert not sent(effects, Voted)
+    assert not sent(effects, VoteCast)
 
 
 def test_a_promise_tells_what_was_accepted() -> None:
@@ -242,7 +245,7 @@ def test_a_promise_tells_what_was_accepted() -> None:
     state, effects = run(state, Received(2.0, owner(later), Prepare(place(later))))
     (promise,) = sent(effects, Promise)
     assert promise.message.accepted == (0, update().digest)  # type: ignore[attr-defined]
-    assert effects.index(Persist(state.acceptor)) < effects.index(promise)
+    assert effects.index(PersistAcceptor(state.acceptor)) < effects.index(promise)
 
 
 def test_only_the_owner_of_a_ballot_is_answered() -> None:
@@ -259,9 +262,9 @@ def test_only_the_owner_of_a_ballot_is_answered() -> None:
 def test_a_question_that_waits_for_the_freeze_is_answered_with_it() -> None:
     """At once: until the coordinator asks again the list of members may be closed."""
     asked = Received(1.0, owner(), Prepare(place()))
-    state, effects = run(state_of(voter(), in_step=True), Progressed(0.5, 0.6), asked)
-    assert [type(effect) for effect in effects] == [RequestFreeze]
-    _, effects = run(state, Frozen(1.1, pledge(voter())))
+    state, effects = run(state_of(voter(), in_step=True), TrainingProgress(0.5, 0.6), asked)
+    assert [type(effect) for effect in effects] == [RequestSubmit]
+    _, effects = run(state, Submitted(1.1, pledge(voter())))
     (promise,) = [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Promise)]
     assert promise.pledge == pledge(voter())
 
@@ -276,19 +279,19 @@ def test_nobody_uses_the_ballots_up() -> None:
 
 def test_a_quorum_of_votes_commits_once_the_bytes_are_held() -> None:
     """Two of three, wherever they come from."""
-    votes = [Received(1.0, "p2", Voted(place(), vote(name, update()))) for name in NAMES[:2]]
+    votes = [Received(1.0, "p2", VoteCast(place(), vote(name, update()))) for name in NAMES[:2]]
     state, effects = run(state_of(voter(), held=HELD), proposed(update()), *votes)
-    (commit,) = [effect for effect in effects if isinstance(effect, Commit)]
+    (commit,) = [effect for effect in effects if isinstance(effect, CommitBlock)]
     assert commit.head == HEAD.after(update()) == state.head
     assert follows(state_of("p0"), HEAD, commit.block)
 
 
 def test_a_minority_of_votes_commits_nothing() -> None:
     """One vote twice is one vote; one's own does not come from outside the electorate either."""
-    once = Received(1.0, "p2", Voted(place(), vote("p2", update())))
+    once = Received(1.0, "p2", VoteCast(place(), vote("p2", update())))
     watcher = state_of("x", held=HELD)
     state, effects = run(watcher, proposed(update()), once, once)
-    assert not any(isinstance(effect, Commit) for effect in effects)
+    assert not any(isinstance(effect, CommitBlock) for effect in effects)
     assert state.head == HEAD
 
 
@@ -300,7 +303,7 @@ def leader_with_promises(**accepted: tuple[int, bytes]) -> tuple[State, list[Eff
     me = owner(3)
     state = state_of(me, held=HELD)
     state = replace(state, acceptor=replace(state.acceptor, promised=2))
-    state, _ = run(state, Frozen(0.0, pledge(me)), Tick(5.0))
+    state, _ = run(state, Submitted(0.0, pledge(me)), Tick(5.0))
     assert state.lead is not None
     assert state.lead.ballot == 3
     others = [name for name in NAMES if name != me]
@@ -342,9 +345,9 @@ def test_garbage_under_a_promised_digest_is_no_update() -> None:
     """Whoever reports an accepted update chooses the digest, and so the bytes behind it."""
     garbage = b"\xc1 not msgpack"
     state, _ = leader_with_promises(liar0=(2, digest_of(garbage)))
-    state, effects = run(state, Received(5.2, "p0", BytesSent(b"", garbage)))
+    state, effects = run(state, Received(5.2, "p0", ObjectData(b"", garbage)))
     assert state.proposals == {}
-    assert not any(isinstance(effect, Store) for effect in effects)
+    assert not any(isinstance(effect, StoreObject) for effect in effects)
 
 
 def test_a_coordinator_that_was_overtaken_steps_back() -> None:

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from peer.plan.model_shape import shape_of
-from peer.simulate.scenario import Setting
-from peer.simulate.scenario_options import Asked
+from peer.simulate.scenario import Scenario
+from peer.simulate.scenario_options import ScenarioOptions
 from peer.spec import RunSpec, load
 
 
@@ -18,13 +18,13 @@ def spec(**round: Any) -> RunSpec:
     return dataclasses.replace(found, round=table)
 
 
-def asked(peers: int = 4, rounds: int = 4, **options: Any) -> Asked:
+def asked(peers: int = 4, rounds: int = 4, **options: Any) -> ScenarioOptions:
     """Peers of one kind."""
     found: RunSpec = options.pop("spec", None) or spec()
     lines = {"upload_mbps": 10.0, "download_mbps": 50.0, "step_s": 0.5, "seed": 1} | options
-    return Asked(spec=found, shape=shape_of(found), peers=peers, rounds=rounds, **lines)
+    return ScenarioOptions(spec=found, shape=shape_of(found), peers=peers, rounds=rounds, **lines)
 
 
-def setting(peers: int = 4, rounds: int = 4, **options: Any) -> Setting:
+def setting(peers: int = 4, rounds: int = 4, **options: Any) -> Scenario:
     """The same as a setting."""
     return asked(peers, rounds, **options).setting()

@@ -9,7 +9,7 @@ import pytest
 
 from dht.errors import BadInput
 from peer.simulate.churn import changes_of, read_churn
-from peer.simulate.scenario import Change, Churn
+from peer.simulate.scenario import Churn, ChurnEvent
 from peer.simulate.scenario_options import read_attackers
 
 
@@ -33,7 +33,7 @@ def test_words_and_files_are_read(tmp_path: Path) -> None:
     recorded = tmp_path / "churn.jsonl"
     recorded.write_text('{"t": 9, "peer": 1, "do": "return"}\n{"t": 2.5, "peer": 1, "do": "crash"}\n')
     assert read_churn(str(recorded)).schedule == (
-        Change(at_s=2.5, peer=1, what="crash"), Change(at_s=9.0, peer=1, what="return"),
+        ChurnEvent(at_s=2.5, peer=1, what="crash"), ChurnEvent(at_s=9.0, peer=1, what="return"),
     )  # fmt: skip
 
 

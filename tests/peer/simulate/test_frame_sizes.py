@@ -28,7 +28,17 @@ def test_sizes_are_those_of_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Sizes, "of", of)
     Group(setting(peers=5, rounds=2)).run()
-    assert {"HeadSent", "Promise", "Start", "PartSent", "Norms", "Table", "MeanSent", "Propose", "Voted"} <= set(said)
+    assert {
+        "Heartbeat",
+        "Promise",
+        "Start",
+        "PartData",
+        "Norms",
+        "NormTable",
+        "MeanData",
+        "Propose",
+        "VoteCast",
+    } <= set(said)
     for kind, pairs in said.items():
         ours, real = (sum(pair[side] for pair in pairs) for side in (0, 1))
         assert ours == pytest.approx(real, rel=0.2), f"{kind}: {ours} said, {real} are sent"

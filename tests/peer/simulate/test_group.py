@@ -8,17 +8,17 @@ from itertools import pairwise
 
 import pytest
 
-from peer.events import Line, PeerStarted, RoundCommitted, RoundStarted, format_line, parse_line
+from peer.events import EventLine, PeerStarted, RoundCommitted, RoundStarted, format_line, parse_line
 from peer.plan.peers_file import declared_by
 from peer.simulate.group import Group
 from peer.simulate.run_summary import figures_of
-from peer.simulate.scenario import Change, Churn, Setting
+from peer.simulate.scenario import Churn, ChurnEvent, Scenario
 from tests.peer.simulate.scenarios import setting, spec
 
 
-def ran(of: Setting) -> tuple[Group, list[Line]]:
+def ran(of: Scenario) -> tuple[Group, list[EventLine]]:
     """A group after its rounds, with all its lines."""
-    lines: list[Line] = []
+    lines: list[EventLine] = []
     group = Group(of, sink=lines.append)
     group.run()
     return group, lines
@@ -143,7 +143,7 @@ def test_a_slow_peer_costs_what_the_pace_says(pace: str, penalties: bool) -> Non
 
 def test_a_crashed_peer_is_missed_for_two_rounds_and_comes_back() -> None:
     """ABSENT while it counts in the electorate; after its return it is a member again."""
-    churn = Churn(schedule=(Change(at_s=15.0, peer=2, what="crash"), Change(at_s=70.0, peer=2, what="return")))
+    churn = Churn(schedule=(ChurnEvent(at_s=15.0, peer=2, what="crash"), ChurnEvent(at_s=70.0, peer=2, what="return")))
     group, _ = ran(setting(rounds=9, churn=churn))
     codes = [dict(found.penalties).get("p002") for found in group.tally.rounds.values()]
     assert codes.count("ABSENT") >= 2
@@ -153,7 +153,7 @@ def test_a_crashed_peer_is_missed_for_two_rounds_and_comes_back() -> None:
 
 def test_a_newcomer_takes_part_and_one_who_leaves_does_not() -> None:
     """It has a snapshot first; whoever leaves says so, and is nobody's absentee."""
-    churn = Churn(schedule=(Change(at_s=12.0, peer=-1, what="join"), Change(at_s=26.0, peer=0, what="leave")))
+    churn = Churn(schedule=(ChurnEvent(at_s=12.0, peer=-1, what="join"), ChurnEvent(at_s=26.0, peer=0, what="leave")))
     group, _ = ran(setting(rounds=7, churn=churn))
     last = group.tally.rounds[7]
     assert "p004" in last.members

@@ -196,7 +196,7 @@ def test_a_small_frame_overtakes_parts_on_a_capped_line() -> None:
     connect(net, "b", frames)
     made: list[float] = []
     for _ in range(2):
-        alice.send_when_free("b", lambda: made.append(scheduler.now) or bytes(20_000))  # type: ignore[func-returns-value]
+        alice.send_bulk("b", lambda: made.append(scheduler.now) or bytes(20_000))  # type: ignore[func-returns-value]
     scheduler.call_at(0.5, alice.send, "b", bytes(100))
     scheduler.run_until(10)
     assert [len(frame) for _, _, frame in frames] == [100, 20_000, 20_000]

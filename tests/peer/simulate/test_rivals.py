@@ -9,11 +9,11 @@ import pytest
 
 from peer.simulate.rivals import Comparison, compare
 from peer.simulate.scale import wire_bytes
-from peer.simulate.scenario import Setting
+from peer.simulate.scenario import Scenario
 from tests.peer.simulate.scenarios import asked
 
 
-def compared(**options: object) -> tuple[Comparison, Setting]:
+def compared(**options: object) -> tuple[Comparison, Scenario]:
     """Of so many peers, with their setting."""
     wanted = asked(**options)  # type: ignore[arg-type]
     return compare(wanted), wanted.setting()

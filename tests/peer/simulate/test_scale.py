@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dht.errors import BadInput
-from peer.events import Line, RoundCommitted
+from peer.events import EventLine, RoundCommitted
 from peer.simulate import scale_estimate
 from peer.simulate.group import Group
 from peer.simulate.run_summary import figures_of
@@ -21,7 +21,7 @@ from peer.simulate.scale import Grid, gather, seated, wire_bytes
 from peer.simulate.scale_axes import check_sides, groups_along, sides_for
 from peer.simulate.scale_estimate import Estimate
 from peer.simulate.scale_part import FarPart
-from peer.simulate.scenario import Change, Churn
+from peer.simulate.scenario import Churn, ChurnEvent
 from peer.spec import load
 from tests.peer.simulate.scenarios import setting, spec
 
@@ -125,7 +125,7 @@ def test_the_same_seed_gives_the_same_grid() -> None:
 @pytest.mark.slow
 def test_a_lost_seat_costs_its_row_and_its_column_a_wait_and_nobody_the_round() -> None:
     """The others go on without it, and with whoever has its seat afterwards."""
-    churn = Churn(schedule=(Change(at_s=15.0, peer=5, what="crash"), Change(at_s=60.0, peer=5, what="return")))
+    churn = Churn(schedule=(ChurnEvent(at_s=15.0, peer=5, what="crash"), ChurnEvent(at_s=60.0, peer=5, what="return")))
     grid = Grid(setting(peers=16, rounds=7, churn=churn), (4, 4))
     grid.run()
     gave = [int((~np.isnan(trained)).sum()) for trained in grid.trained_s]
@@ -139,9 +139,9 @@ def test_a_lost_seat_costs_its_row_and_its_column_a_wait_and_nobody_the_round() 
 def test_newcomers_take_empty_seats() -> None:
     """The one that has been empty for the longest time; a seat that is taken is not returned to."""
     changes = (
-        Change(at_s=1.0, peer=3, what="leave"), Change(at_s=2.0, peer=1, what="crash"),
-        Change(at_s=3.0, peer=-1, what="join"), Change(at_s=4.0, peer=-1, what="join"),
-        Change(at_s=5.0, peer=-1, what="join"), Change(at_s=6.0, peer=1, what="return"),
+        ChurnEvent(at_s=1.0, peer=3, what="leave"), ChurnEvent(at_s=2.0, peer=1, what="crash"),
+        ChurnEvent(at_s=3.0, peer=-1, what="join"), ChurnEvent(at_s=4.0, peer=-1, what="join"),
+        ChurnEvent(at_s=5.0, peer=-1, what="join"), ChurnEvent(at_s=6.0, peer=1, what="return"),
     )  # fmt: skip
     found = seated(setting(peers=4, churn=Churn(schedule=changes)))
     assert [(change.what, change.peer) for change in found] == [
@@ -153,10 +153,10 @@ def test_newcomers_take_empty_seats() -> None:
 def test_newcomers_crash_and_leave_as_founders_do() -> None:
     """By their own numbers, those among them that found no seat; so churn does not die out."""
     changes = (
-        Change(at_s=0.5, peer=-1, what="join"), Change(at_s=1.0, peer=3, what="leave"),
-        Change(at_s=2.0, peer=-1, what="join"), Change(at_s=3.0, peer=4, what="crash"),
-        Change(at_s=4.0, peer=5, what="crash"), Change(at_s=5.0, peer=5, what="return"),
-        Change(at_s=6.0, peer=5, what="leave"), Change(at_s=7.0, peer=3, what="return"),
+        ChurnEvent(at_s=0.5, peer=-1, what="join"), ChurnEvent(at_s=1.0, peer=3, what="leave"),
+        ChurnEvent(at_s=2.0, peer=-1, what="join"), ChurnEvent(at_s=3.0, peer=4, what="crash"),
+        ChurnEvent(at_s=4.0, peer=5, what="crash"), ChurnEvent(at_s=5.0, peer=5, what="return"),
+        ChurnEvent(at_s=6.0, peer=5, what="leave"), ChurnEvent(at_s=7.0, peer=3, what="return"),
     )  # fmt: skip
     found = seated(setting(peers=4, churn=Churn(schedule=changes)))
     assert [(change.at_s, change.what, change.peer) for change in found] == [
@@ -285,8 +285,8 @@ def test_an_estimate_of_a_grid_in_which_nothing_is_decided_made_no_round() -> No
 @pytest.mark.usefixtures("few_samples")
 def test_an_estimate_tells_the_events_of_a_row_that_is_simulated() -> None:
     """Not of row 0, which is drawn: rows 2 and 3 lose somebody. It says whose they are."""
-    changes = tuple(Change(at_s=15.0, peer=seat, what="crash") for seat in (7, 8))
-    lines: list[Line] = []
+    changes = tuple(ChurnEvent(at_s=15.0, peer=seat, what="crash") for seat in (7, 8))
+    lines: list[EventLine] = []
     drawn = Estimate(setting(peers=25, rounds=6, churn=Churn(schedule=changes)), (5, 5), lines.append)
     drawn.run()
     assert {line.peer for line in lines} == {f"0.2.p{place:03d}" for place in range(5)}
@@ -302,7 +302,7 @@ def test_an_estimate_tells_the_events_of_a_row_that_is_simulated() -> None:
 def test_an_estimate_counts_the_penalties_of_attackers(attackers: tuple[str, ...]) -> None:
     """One of five rows has one, or each of them: as many in all as message by message, and those of a row are told."""
     of = setting(peers=25, rounds=4, attackers=attackers)
-    told: list[Line] = []
+    told: list[EventLine] = []
     exact, drawn = Grid(of, (5, 5)), Estimate(of, (5, 5), told.append)
     exact.run()
     drawn.run()
@@ -327,7 +327,9 @@ def test_an_estimate_simulates_a_row_for_each_kind_of_attack(monkeypatch: pytest
 def test_an_estimate_knows_who_is_gone() -> None:
     """A seat gives nothing from the round in which it is lost until somebody has it again when one begins."""
     back_s = 70.0
-    churn = Churn(schedule=(Change(at_s=55.0, peer=7, what="crash"), Change(at_s=back_s, peer=7, what="return")))
+    churn = Churn(
+        schedule=(ChurnEvent(at_s=55.0, peer=7, what="crash"), ChurnEvent(at_s=back_s, peer=7, what="return"))
+    )
     drawn = Estimate(setting(peers=25, rounds=9, churn=churn), (5, 5))
     drawn.run()
     gave = [not np.isnan(trained[7]) for trained in drawn.trained_s]

@@ -14,12 +14,12 @@ from dht.errors import BadInput
 from peer.codec.codec import Codec
 from peer.protocol.block import VOID, Block
 from peer.protocol.electorate import digest, digest_of
-from peer.rounds.state import Acceptor, Head
+from peer.rounds.state import Acceptor, ChainHead
 from peer.store import chain
-from peer.store.chain import ChainOnDisk, adopt
-from peer.store.contributions import Effort, write_contribution
+from peer.store.chain import ChainStore, start_chain_at
+from peer.store.contributions import WorkStats, write_contribution
 from peer.store.objects import load_object
-from peer.store.run_directory import Base
+from peer.store.run_directory import ChainBase
 from tests.peer.rounds.build import HEAD, PARTS, PAYLOADS, block, update
 
 CODEC = Codec("float32")
@@ -43,21 +43,21 @@ class Later(Executor):
             future.set_result(call())
 
 
-def open_chain(directory: Path, executor: Executor | None = None, **limits: int) -> ChainOnDisk:
-    return ChainOnDisk(directory, HEAD, PARTS, CODEC, executor or Later(), lambda call: call(), **limits)
+def open_chain(directory: Path, executor: Executor | None = None, **limits: int) -> ChainStore:
+    return ChainStore(directory, HEAD, PARTS, CODEC, executor or Later(), lambda call: call(), **limits)
 
 
-def next_block(head: Head, number: int) -> Block:
+def next_block(head: ChainHead, number: int) -> Block:
     return Block(update(time=number, parent=head.anchor, round=head.round + 1), block().votes)
 
 
-def commit(disk: ChainOnDisk, count: int) -> None:
+def commit(disk: ChainStore, count: int) -> None:
     for number in range(count):
         item = next_block(disk.head, number)
         disk.commit(item, disk.head.after(item.update), frozenset())
 
 
-def commit_void(disk: ChainOnDisk, number: int = 0) -> Block:
+def commit_void(disk: ChainStore, number: int = 0) -> Block:
     """A block without bytes; another `number` makes another one."""
     void = update(time=number, parent=disk.head.anchor, round=disk.head.round + 1, parts=(VOID, VOID, VOID))
     disk.commit(Block(void, block().votes), disk.head.after(void), frozenset())
@@ -209,7 +209,7 @@ def test_my_parts_come_with_their_paths(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     assert disk.my_part(HEAD.anchor, 0) is None
     balance = np.arange(5, dtype=np.float32)
-    write_contribution(tmp_path / "x", HEAD.anchor, balance, PARTS, CODEC, Effort(1, 1, ()))
+    write_contribution(tmp_path / "x", HEAD.anchor, balance, PARTS, CODEC, WorkStats(1, 1, ()))
     found = disk.my_part(HEAD.anchor, 1)
     assert found is not None
     assert found[1] == CODEC.encode(balance[2:4])
@@ -342,9 +342,9 @@ def crash_before(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def crash_everywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[Path], ChainOnDisk],
-    change: Callable[[ChainOnDisk], object],
-) -> list[ChainOnDisk]:  # fmt: skip
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[Path], ChainStore],
+    change: Callable[[ChainStore], object],
+) -> list[ChainStore]:  # fmt: skip
     """What is found after a crash before each rename and removal of `change`, and after the whole of it."""
     found = []
     for number in range(100):
@@ -366,10 +366,10 @@ def crash_everywhere(
     raise AssertionError("never done")
 
 
-def chain_of(rounds: int) -> Callable[[Path], ChainOnDisk]:
+def chain_of(rounds: int) -> Callable[[Path], ChainStore]:
     """A small chain beside two snapshots, so that its oldest blocks may go."""
 
-    def prepare(directory: Path) -> ChainOnDisk:
+    def prepare(directory: Path) -> ChainStore:
         disk = open_chain(directory, keep_rounds=2, quota_bytes=0)
         for number in range(rounds):
             commit_void(disk, number)
@@ -467,7 +467,7 @@ def test_a_chain_can_begin_at_a_snapshot(tmp_path: Path) -> None:
     commit(donor, 9)
     disk = open_chain(tmp_path)
     commit_void(disk, 5)
-    adopt(tmp_path, Base.after(donor.updates_up_to(donor.heads[6].anchor)))
+    start_chain_at(tmp_path, ChainBase.after(donor.updates_up_to(donor.heads[6].anchor)))
     disk = open_chain(tmp_path)
     assert disk.heads == [donor.heads[6]]
     assert list((tmp_path / "chain").glob("*.block")) == []
@@ -484,7 +484,7 @@ def test_a_damaged_base_is_named(tmp_path: Path, byte: int) -> None:
     """Every byte of it is bound by the anchor in HEAD."""
     donor = open_chain(tmp_path / "donor")
     commit(donor, 3)
-    adopt(tmp_path, Base.after(donor.updates_up_to(donor.head.anchor)))
+    start_chain_at(tmp_path, ChainBase.after(donor.updates_up_to(donor.head.anchor)))
     (path,) = (tmp_path / "chain").glob("*.base")
     content = bytearray(path.read_bytes())
     content[byte] ^= 1

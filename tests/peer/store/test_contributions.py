@@ -13,12 +13,12 @@ from peer.codec.codec import Codec
 from peer.protocol import merkle
 from peer.protocol.electorate import digest, digest_of
 from peer.protocol.layout import cut
-from peer.store.contributions import Contribution, Effort, keep_newest, write_contribution
+from peer.store.contributions import Contribution, WorkStats, prune_contributions, write_contribution
 
 PARTS = cut((100, 30, 7), 64)
 CODEC = Codec("float16")
 ANCHOR = digest("anchor")
-EFFORT = Effort(1000, 20, ((3, 0, 8), (5, 2, 4)))
+EFFORT = WorkStats(1000, 20, ((3, 0, 8), (5, 2, 4)))
 BALANCE = np.linspace(-1, 1, 137, dtype=np.float32)
 
 
@@ -72,7 +72,7 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     for second, anchor in enumerate(anchors):
         write(tmp_path, anchor)
         os.utime(tmp_path / f"{anchor.hex()}.pledge", (second, second))
-    keep_newest(tmp_path, 2, anchors[-1])
+    prune_contributions(tmp_path, 2, anchors[-1])
     assert names_of(tmp_path) == anchors[-2:]
 
 
@@ -83,7 +83,7 @@ def test_what_was_just_written_is_kept_whatever_the_clock_says(tmp_path: Path) -
         write(tmp_path, anchor)
         os.utime(tmp_path / f"{anchor.hex()}.pledge", (second, second))
     for rounds, kept in ((3, anchors[1:]), (1, anchors[3:])):
-        keep_newest(tmp_path, rounds, anchors[-1])
+        prune_contributions(tmp_path, rounds, anchors[-1])
         assert names_of(tmp_path) == kept
 
 
@@ -119,6 +119,6 @@ def test_what_a_crash_left_is_swept(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / f"{digest('crashed').hex()}.parts").write_bytes(b"whole")
     (tmp_path / f"{digest('crashed').hex()}.parts.new").write_bytes(b"half")
-    keep_newest(tmp_path, 3, ANCHOR)
+    prune_contributions(tmp_path, 3, ANCHOR)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{ANCHOR.hex()}.parts", f"{ANCHOR.hex()}.pledge"]
     find(tmp_path).check()

@@ -16,19 +16,19 @@ from peer.codec.codec import Codec
 from peer.protocol.block import VOID, Block
 from peer.protocol.electorate import digest_of
 from peer.store import snapshots
-from peer.store.chain import ChainOnDisk
-from peer.store.run_directory import Base
-from peer.store.snapshots import Manifest
-from peer.sync.blob_server import Donor
-from peer.sync.chain_status import Choice
-from peer.train.outer_state import Anchor
+from peer.store.chain import ChainStore
+from peer.store.run_directory import ChainBase
+from peer.store.snapshots import SnapshotManifest
+from peer.sync.blob_server import BlobServer
+from peer.sync.chain_status import SnapshotChoice
+from peer.train.outer_state import OuterState
 from tests.peer.rounds.build import HEAD, PARTS, block, update
 
 RUN = b"r" * 32
 ELEMENTS = 600_000
 """Of θ and of m: five chunks, of which the third holds the end of θ and the beginning of m."""
 CURSORS = {3: 7, 1: 20}
-OPEN: list[Donor] = []
+OPEN: list[BlobServer] = []
 """Donors of this test; whoever uses them closes them."""
 
 Answer = Callable[[str, bytes], Awaitable[bytes | None]]
@@ -46,9 +46,9 @@ class AtOnce(Executor):
         return future
 
 
-def chain_of(directory: Path, rounds: int, branch: int = 0) -> ChainOnDisk:
+def chain_of(directory: Path, rounds: int, branch: int = 0) -> ChainStore:
     """A chain without bytes; another `branch` has other anchors."""
-    disk = ChainOnDisk(directory, HEAD, PARTS, Codec("float32"), AtOnce(), lambda call: call(), quota_bytes=0)
+    disk = ChainStore(directory, HEAD, PARTS, Codec("float32"), AtOnce(), lambda call: call(), quota_bytes=0)
     for _ in range(disk.head.round, rounds):
         parent = disk.head
         void = update(
@@ -59,17 +59,17 @@ def chain_of(directory: Path, rounds: int, branch: int = 0) -> ChainOnDisk:
     return disk
 
 
-def anchor_at(round: int, seed: int = 0) -> Anchor:
+def anchor_at(round: int, seed: int = 0) -> OuterState:
     """Parameters and momentum that differ from element to element and round to round."""
     generator = torch.Generator().manual_seed(100 * round + seed)
     theta, momentum = (torch.rand(ELEMENTS, generator=generator) for _ in range(2))
-    return Anchor(theta, momentum, round, CURSORS)
+    return OuterState(theta, momentum, round, CURSORS)
 
 
-def write_snapshot(directory: Path, disk: ChainOnDisk, round: int, seed: int = 0) -> Manifest:
+def write_snapshot(directory: Path, disk: ChainStore, round: int, seed: int = 0) -> SnapshotManifest:
     """As the trainer would at this round of the chain; with another `seed` it has miscomputed."""
     anchor = anchor_at(round, seed)
-    base = Base.after(disk.updates_up_to(disk.heads[round - disk.base.head.round].anchor))
+    base = ChainBase.after(disk.updates_up_to(disk.heads[round - disk.base.head.round].anchor))
     path = snapshots.write(
         directory, anchor.theta.numpy(), anchor.momentum.numpy(), run=RUN, base=base, cursors=anchor.cursors,
         state=anchor.state_digest(),
@@ -82,16 +82,16 @@ class Network:
     """`Asker` on the donors of one process."""
 
     answers: dict[str, dict[str, Answer]] = field(default_factory=dict)
-    donors: dict[str, Donor] = field(default_factory=dict)
+    donors: dict[str, BlobServer] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
     """(who, for what), in order."""
 
-    def add(self, directory: Path, name: str, rounds: int, *taken: int, seed: int = 0) -> ChainOnDisk:
+    def add(self, directory: Path, name: str, rounds: int, *taken: int, seed: int = 0) -> ChainStore:
         """A donor whose chain has so many rounds, with snapshots of some of them."""
         disk = chain_of(directory / name, rounds)
         for round in taken:
             write_snapshot(directory / name, disk, round, seed)
-        donor = Donor(directory / name, AtOnce(), 10**10)
+        donor = BlobServer(directory / name, AtOnce(), 10**10)
         donor.disk = disk
         self.answers[name], self.donors[name] = {}, donor
         OPEN.append(donor)
@@ -118,22 +118,22 @@ class _Ear:
         self.answers[name] = answer
 
 
-def choice_of(manifest: Manifest, *donors: str) -> Choice:
+def choice_of(manifest: SnapshotManifest, *donors: str) -> SnapshotChoice:
     """As if the survey had found it with these donors."""
-    from peer.sync.blob_server import Offer
+    from peer.sync.blob_server import SnapshotOffer
 
-    offer = Offer(
+    offer = SnapshotOffer(
         round=manifest.round, anchor=manifest.anchor, manifest=digest_of(manifest.to_bytes()),
         vector_bytes=manifest.vector_bytes,
     )  # fmt: skip
-    return Choice(offer=offer, donors=donors)
+    return SnapshotChoice(offer=offer, donors=donors)
 
 
-def vectors_of(anchor: Anchor) -> bytes:
+def vectors_of(anchor: OuterState) -> bytes:
     """The bytes that a snapshot of this anchor holds."""
     return b"".join(vector.numpy().astype("<f4").tobytes() for vector in (anchor.theta, anchor.momentum))
 
 
-def same(found: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]], anchor: Anchor) -> bool:
+def same(found: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]], anchor: OuterState) -> bool:
     """Whether θ and m are those of the anchor, to the bit."""
     return found[0].tobytes() + found[1].tobytes() == vectors_of(anchor)

@@ -6,44 +6,44 @@ from pathlib import Path
 
 import pytest
 
-from peer.sync.blob_server import Offer, Standing
-from peer.sync.chain_status import Choice, choose, is_cut_off, is_shorter, survey
+from peer.sync.blob_server import ChainStatus, SnapshotOffer
+from peer.sync.chain_status import SnapshotChoice, choose_snapshot, is_cut_off, is_shorter, query_status
 from tests.peer.rounds.build import HEAD
 from tests.peer.sync.donors import Network
 
 
-def offer(round: int, content: bytes = b"m") -> Offer:
-    return Offer(round=round, anchor=b"a" * 32, manifest=content * 32, vector_bytes=800)
+def offer(round: int, content: bytes = b"m") -> SnapshotOffer:
+    return SnapshotOffer(round=round, anchor=b"a" * 32, manifest=content * 32, vector_bytes=800)
 
 
-def standing(*offers: Offer, round: int = 40, shared: int = -1) -> Standing:
-    return Standing(round=round, weight=3 * round, shared=shared, offers=offers)
+def standing(*offers: SnapshotOffer, round: int = 40, shared: int = -1) -> ChainStatus:
+    return ChainStatus(round=round, weight=3 * round, shared=shared, offers=offers)
 
 
 def test_the_newest_snapshot_on_which_two_agree() -> None:
     """One that a single peer offers may be anything; if only one peer answers there is no choice."""
     old, new = offer(16), offer(32)
-    assert choose({"a": standing(old, new), "b": standing(old, new), "c": standing(old)}) == Choice(
+    assert choose_snapshot({"a": standing(old, new), "b": standing(old, new), "c": standing(old)}) == SnapshotChoice(
         offer=new, donors=("a", "b")
     )
-    assert choose({"a": standing(old, new), "b": standing(old), "c": standing()}) == Choice(
+    assert choose_snapshot({"a": standing(old, new), "b": standing(old), "c": standing()}) == SnapshotChoice(
         offer=old, donors=("a", "b")
     )
-    assert choose({"a": standing(old, new)}) == Choice(offer=new, donors=("a",))
-    assert choose({"a": standing(old), "b": standing()}) is None
-    assert choose({}) is None
+    assert choose_snapshot({"a": standing(old, new)}) == SnapshotChoice(offer=new, donors=("a",))
+    assert choose_snapshot({"a": standing(old), "b": standing()}) is None
+    assert choose_snapshot({}) is None
 
 
 def test_those_that_disagree_need_a_majority() -> None:
     """Two against two decide nothing: an older one that all have is taken."""
     old, mine, theirs = offer(16), offer(32, b"x"), offer(32, b"y")
     two = {"a": standing(old, mine), "b": standing(old, mine), "c": standing(old, theirs), "d": standing(old, theirs)}
-    chosen = choose(two)
+    chosen = choose_snapshot(two)
     assert chosen is not None
     assert chosen.offer == old
-    chosen = choose({**two, "e": standing(old, theirs)})
-    assert chosen == Choice(offer=theirs, donors=("c", "d", "e"))
-    assert choose({**two, "e": standing(old, theirs)}, frozenset({theirs.manifest})) == Choice(
+    chosen = choose_snapshot({**two, "e": standing(old, theirs)})
+    assert chosen == SnapshotChoice(offer=theirs, donors=("c", "d", "e"))
+    assert choose_snapshot({**two, "e": standing(old, theirs)}, frozenset({theirs.manifest})) == SnapshotChoice(
         offer=old, donors=("a", "b", "c", "d", "e")
     )
 
@@ -59,7 +59,7 @@ def test_cut_off_is_who_shares_no_anchor_with_anybody_that_did_more() -> None:
 @pytest.mark.parametrize(("round_bytes", "shorter"), [(25, False), (26, True)])
 def test_a_snapshot_is_taken_where_it_is_less_than_all_updates(round_bytes: int, shorter: bool) -> None:
     """800 bytes and 8 updates, or 40 updates."""
-    choice = Choice(offer=offer(32), donors=("a",))
+    choice = SnapshotChoice(offer=offer(32), donors=("a",))
     assert is_shorter(choice, {"a": standing(round=40)}, 0, round_bytes) is shorter
 
 
@@ -79,11 +79,11 @@ async def test_donors_say_what_they_share_and_have(tmp_path: Path) -> None:
 
     network.answers |= {"mad": {"chain": nonsense}, "new": {"chain": nothing}}
     anchors = (old.heads[5].anchor, old.heads[3].anchor)
-    found = await survey(network, ["gone", *network.answers], anchors)
+    found = await query_status(network, ["gone", *network.answers], anchors)
     assert {peer: (item.round, item.shared) for peer, item in found.items()} == {
         "old": (6, 5), "young": (1, -1), "left": (3, 3),
     }  # fmt: skip
     assert [item.round for item in found["old"].offers] == [2, 4]
     assert found["old"].weight == old.head.weight
     assert found["left"].offers == found["young"].offers == ()
-    assert (await survey(network, ["young"], (HEAD.anchor,)))["young"].shared == 0
+    assert (await query_status(network, ["young"], (HEAD.anchor,)))["young"].shared == 0

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from peer.events import AlertRaised, Event, PeerStateChanged
-from peer.protocol.messages import HeadSent
+from peer.protocol.messages import Heartbeat
 from peer.store import snapshots
-from peer.store.chain import ChainOnDisk
+from peer.store.chain import ChainStore
 from peer.sync import snapshot_sync
-from peer.sync.snapshot_sync import Syncer
+from peer.sync.snapshot_sync import SnapshotSync
 from peer.testing.child_process import HANG_S
 from tests.peer.rounds.build import NAMES
 from tests.peer.sync.donors import ELEMENTS, OPEN, RUN, AtOnce, Network, anchor_at, chain_of, same, write_snapshot
@@ -48,12 +48,12 @@ class Node(Network):
 class Notices:
     """A board on which these stand."""
 
-    heads: dict[str, HeadSent | None] = field(default_factory=dict)
+    heads: dict[str, Heartbeat | None] = field(default_factory=dict)
     run: bytes = RUN
     identity: Any = field(default_factory=lambda: SimpleNamespace(peer_id="me"))
     looks: int = 0
 
-    async def read_others(self) -> dict[str, tuple[HeadSent | None, tuple[str, ...]]]:
+    async def read_others(self) -> dict[str, tuple[Heartbeat | None, tuple[str, ...]]]:
         self.looks += 1
         return {peer: (head, ()) for peer, head in self.heads.items()}
 
@@ -69,18 +69,24 @@ class Newcomer:
         self.disk = chain_of(self.directory, rounds, branch=7)
         self.syncer = self.make(round_bytes=MODEL_BYTES)
 
-    def make(self, round_bytes: int, keep_rounds: int = 3) -> Syncer:
-        return Syncer(
-            self.node, self.notices, self.directory, ELEMENTS, round_bytes, keep_rounds, AtOnce(),  # type: ignore[arg-type]
+    def make(self, round_bytes: int, keep_rounds: int = 3) -> SnapshotSync:
+        return SnapshotSync(
+            self.node,
+            self.notices,
+            self.directory,
+            ELEMENTS,
+            round_bytes,
+            keep_rounds,
+            AtOnce(),  # type: ignore[arg-type]
             self.told.append,
-        )  # fmt: skip
+        )
 
-    def add(self, name: str, rounds: int, *taken: int, seed: int = 0, branch: int = 0) -> ChainOnDisk:
+    def add(self, name: str, rounds: int, *taken: int, seed: int = 0, branch: int = 0) -> ChainStore:
         """Somebody of the run, on the board and with these snapshots."""
         chain_of(self.root / name, rounds, branch)
         disk = self.node.add(self.root, name, rounds, *taken, seed=seed)
         head = disk.head
-        self.notices.heads[name] = HeadSent(head.anchor, head.round, head.weight, b"", True, 0, 0, False)
+        self.notices.heads[name] = Heartbeat(head.anchor, head.round, head.weight, b"", True, 0, 0, False)
         return disk
 
 

@@ -15,9 +15,9 @@ import pytest
 from dht.errors import BadInput, DiskFull, Unreachable
 from peer.events import AlertRaised, Event, TransferProgressed
 from peer.store import snapshots
-from peer.store.snapshots import CHUNK_BYTES, Manifest
+from peer.store.snapshots import CHUNK_BYTES, SnapshotManifest
 from peer.sync import blob_download, blob_server
-from peer.sync.blob_download import Download, fetch_manifest
+from peer.sync.blob_download import BlobDownload, fetch_manifest
 from peer.sync.blob_server import BUSY, CHUNK, MANIFEST
 from peer.testing.child_process import HANG_S
 from tests.peer.sync.donors import (
@@ -53,7 +53,7 @@ def test_a_snapshot_is_read_as_it_was_written(tmp_path: Path) -> None:
     manifest = write_snapshot(tmp_path, disk, 11)
     path = snapshots.path_of(tmp_path, 11, disk.heads[11].anchor)
     assert snapshots.read_manifest(path) == manifest
-    assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+    assert SnapshotManifest.from_bytes(manifest.to_bytes()) == manifest
     assert same(snapshots.read_vectors(path, manifest), anchor_at(11))
     assert manifest.base.head == disk.heads[11]
     assert [update.round for update in manifest.base.before] == list(range(3, 12))
@@ -132,9 +132,9 @@ def test_a_manifest_is_checked_before_anything_is_allocated(tmp_path: Path, chan
     for index, value in changed.items():
         fields[index] = value
     with pytest.raises(ValueError, match=r"."):
-        Manifest.from_bytes(msgpack.packb(fields))
+        SnapshotManifest.from_bytes(msgpack.packb(fields))
     with pytest.raises(ValueError, match=r"."):
-        Manifest.from_bytes(packed + b"\x00")
+        SnapshotManifest.from_bytes(packed + b"\x00")
 
 
 def test_a_full_disk_leaves_nothing_of_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ class Taking:
     async def run(self) -> Path:
         """Take it."""
         await self.survey()
-        download = Download(
+        download = BlobDownload(
             self.directory, self.network, self.manifest, self.donors, AtOnce(), self.told.append
         )  # fmt: skip
         return await download.run()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peer.events import AlertRaised, parse_line
-from peer.telemetry.event_log import EventWriter
+from peer.telemetry.event_log import EventLog
 
 ALERT = AlertRaised(level="info", code="X", text="something")
 
@@ -16,7 +16,7 @@ ALERT = AlertRaised(level="info", code="X", text="something")
 def test_a_line_goes_to_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With numbers that go on after a restart."""
     for _ in range(2):
-        writer = EventWriter("run", "me", tmp_path)
+        writer = EventLog("run", "me", tmp_path)
         writer.emit(ALERT)
         writer.close()
     printed = capsys.readouterr().out
@@ -27,7 +27,7 @@ def test_a_line_goes_to_both(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_a_full_disk_stops_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Lines still go to stdout; nothing is raised, nor printed elsewhere."""
-    writer = EventWriter("run", "me", tmp_path)
+    writer = EventLog("run", "me", tmp_path)
     handler = writer._file.handlers[0]
     assert isinstance(handler, RotatingFileHandler)
     usual = handler.setStream(open("/dev/full", "a"))  # noqa: SIM115
@@ -43,7 +43,7 @@ def test_a_full_disk_stops_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_another_failure_is_raised(tmp_path: Path) -> None:
     """A file that went away under us is a bug."""
-    writer = EventWriter("run", "me", tmp_path)
+    writer = EventLog("run", "me", tmp_path)
     writer._file.handlers[0].stream.close()  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="closed file"):
         writer.emit(ALERT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from peer.events import AlertRaised, DistancesTold, Event, NetworkMeasured, RoundForecast
+from peer.events import AlertRaised, Event, NetworkMeasured, RoundForecast, RoundTripsReported
 from peer.lifecycle.pace import Pace
 from peer.protocol.block import Update
 from peer.settings import PeerSettings
@@ -121,7 +121,7 @@ def measured(**rtt_s: float | None) -> NetworkMeasured:
 
 def test_round_trips_that_were_measured_are_foretold_with() -> None:
     """Of all pairs: mine as I measured them, the others' as they say; of the rest it is assumed how far they are."""
-    others = DistancesTold(about="p1", rtt_s={"p2": 2.0})
+    others = RoundTripsReported(about="p1", rtt_s={"p2": 2.0})
     assumed_s, near_s = first_forecast_s(), first_forecast_s(measured(p1=0.002, p2=0.002))
     far_s = first_forecast_s(measured(p1=2.0, p2=2.0), others)
     assert near_s < assumed_s < far_s

@@ -10,7 +10,7 @@ import pytest
 
 from peer.events import Evaluated, PeerStateChanged
 from peer.telemetry.http import HOST
-from peer.telemetry.metrics_exporter import Publisher
+from peer.telemetry.metrics_exporter import MetricsExporter
 
 
 def free_port() -> int:
@@ -22,7 +22,7 @@ def free_port() -> int:
 @pytest.mark.outside
 def test_events_become_figures() -> None:
     port, warned = free_port(), list[tuple[str, str]]()
-    with Publisher(port, "me") as publisher:
+    with MetricsExporter(port, "me") as publisher:
         publisher.start(lambda code, text: warned.append((code, text)))
         publisher.note(Evaluated(round=3, loss=1.5, tokens=10))
         publisher.note(PeerStateChanged(state="TRAINING", why="x"))
@@ -39,7 +39,7 @@ def test_a_taken_port_is_told_and_the_peer_goes_on() -> None:
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
-        with Publisher(taken.getsockname()[1], "me") as publisher:
+        with MetricsExporter(taken.getsockname()[1], "me") as publisher:
             publisher.start(lambda code, text: warned.append((code, text)))
             publisher.note(Evaluated(round=3, loss=1.5, tokens=10))
     assert warned[0][0] == "METRICS"
@@ -49,7 +49,7 @@ def test_a_taken_port_is_told_and_the_peer_goes_on() -> None:
 def test_without_a_port_nothing_is_served() -> None:
     warned: list[str] = []
     before = threading.enumerate()
-    with Publisher(0, "me") as publisher:
+    with MetricsExporter(0, "me") as publisher:
         publisher.start(lambda code, text: warned.append(text))
         publisher.note(Evaluated(round=3, loss=1.5, tokens=10))
         assert threading.enumerate() == before

@@ -60,8 +60,8 @@ def test_large_frames_wait_behind_small_ones_and_are_made_when_their_turn_comes(
     pair.alice.throttle(bytes_per_s=10, seconds=60)
     made: list[float] = []
     pair.alice.send("bob", b"first 10 b")
-    pair.alice.send_when_free("bob", lambda: made.append(pair.scheduler.now) or b"large")  # type: ignore[func-returns-value]
-    pair.alice.send_when_free("bob", lambda: None)
+    pair.alice.send_bulk("bob", lambda: made.append(pair.scheduler.now) or b"large")  # type: ignore[func-returns-value]
+    pair.alice.send_bulk("bob", lambda: None)
     pair.alice.send("bob", b"small")
     pair.scheduler.run_until(10)
     assert [frame for _, frame in pair.at_bob] == [b"first 10 b", b"small", b"large"]
@@ -83,7 +83,7 @@ def test_corrupt_frames_differ_and_are_as_many_as_asked_for(pair: Pair) -> None:
     pair.alice.corrupt(2)
     frames = [bytes(100), bytes(200), bytes(300)]
     pair.alice.send("bob", frames[0])
-    pair.alice.send_when_free("bob", lambda: frames[1])
+    pair.alice.send_bulk("bob", lambda: frames[1])
     pair.alice.send("bob", frames[2])
     pair.scheduler.run_until(1)
     arrived = [frame for _, frame in pair.at_bob]
@@ -100,7 +100,7 @@ def test_a_cut_works_in_both_directions_for_its_time(pair: Pair) -> None:
     pair.alice.cut(["bob"], seconds=5)
     for streams, to in ((pair.alice, "bob"), (pair.bob, "alice"), (pair.alice, "carol")):
         streams.send(to, b"during")
-    pair.alice.send_when_free("bob", lambda: b"large")
+    pair.alice.send_bulk("bob", lambda: b"large")
     pair.scheduler.run_until(5)
     pair.alice.send("bob", b"after")
     pair.bob.send("alice", b"after")
@@ -128,7 +128,7 @@ def test_a_share_of_the_frames_arrives_twice(pair: Pair) -> None:
     """The second time later; large frames too."""
     pair.alice.duplicate(rate=1.0, late_s=4.0, seconds=5)
     pair.alice.send("bob", b"small")
-    pair.alice.send_when_free("bob", lambda: b"large")
+    pair.alice.send_bulk("bob", lambda: b"large")
     pair.scheduler.run_until(5)
     assert [frame for at, frame in pair.at_bob if at == 0.0] == [b"small", b"large"]
     assert sorted(frame for at, frame in pair.at_bob if 0.0 < at <= 4.0) == [b"large", b"small"]
@@ -142,7 +142,7 @@ def test_frames_overtake_each_other(pair: Pair) -> None:
     for frame in sent[:5]:
         pair.alice.send("bob", frame)
     for frame in sent[5:]:
-        pair.alice.send_when_free("bob", lambda frame=frame: frame)
+        pair.alice.send_bulk("bob", lambda frame=frame: frame)
     pair.scheduler.run_until(2)
     arrived = [frame for _, frame in pair.at_bob]
     assert arrived != sent

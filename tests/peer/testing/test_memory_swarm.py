@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dht.errors import BadInput
-from peer.protocol.messages import Voted
+from peer.protocol.messages import VoteCast
 from peer.testing.faults import PHASES, Corrupt, Crash, Fault, Partition, Slow, Stall
 from peer.testing.logical_swarm import LogicalSwarm
 from peer.testing.memory_peer import TRAIN_S
@@ -124,7 +124,7 @@ def test_the_only_peer_that_is_ahead_is_asked_also_when_it_gave_a_bad_block() ->
     run = LogicalSwarm(peers=2, seed=1)
     run.until_round(2, within_s=60)
     lagging = run.world.peers[0]
-    run.world.network.drops = lambda sender, to, frame: to == "p0" and frame[0] == Voted.code
+    run.world.network.drops = lambda sender, to, frame: to == "p0" and frame[0] == VoteCast.code
     state = lagging.driver.state
     lagging.driver.state = replace(state, doubted={"p1": float("inf")})
     run.until_round(4, within_s=60)

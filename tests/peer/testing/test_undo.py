@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peer.rounds import forks
-from peer.rounds.transition import Turn
+from peer.rounds.transition import Transition
 from peer.testing.integer_sums import PARTS
 from peer.testing.memory_peer import LogicalPeer
 from peer.testing.memory_swarm import World
@@ -66,8 +66,8 @@ def test_a_peer_that_goes_back_remembers_its_vote() -> None:
     """It voted there for what it undoes, and others may still count on that."""
     world, peer = at_round(4)
     head = peer.disk.heads[1]
-    turn = Turn(peer.driver.state, world.now)
-    forks.go_back(turn, head)
+    turn = Transition(peer.driver.state, world.now)
+    forks.rollback_to(turn, head)
     assert turn.state.acceptor == peer.disk.load_acceptors()[head.instance]
     assert turn.state.acceptor.accepted is not None
 

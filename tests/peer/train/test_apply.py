@@ -14,7 +14,7 @@ from peer.codec import codec
 from peer.codec.codec import Codec
 from peer.protocol.block import VOID
 from peer.protocol.electorate import digest
-from peer.protocol.settlement import Settlement, settle
+from peer.protocol.settlement import PartOutcome, part_outcomes
 from peer.spec import RunSpec
 from peer.train.outer import momentum_at
 from peer.train.trainer import Trainer
@@ -80,7 +80,7 @@ def by_whole_vectors(trainer: Trainer, decided: DecidedRound) -> tuple[Tensor, T
         vector.clone() for vector in (trainer.anchor.theta, trainer.anchor.momentum, trainer._balance.flat)
     )
     encoding, mine = Codec(spec.codec.wire), contribution(trainer, update.parent)
-    outcomes = settle(update, trainer.me, True)
+    outcomes = part_outcomes(update, trainer.me, True)
     momentum, own = momentum_at(spec, update.round - 1), trainer._interpolates
     progress = trainer._start - now
     start = now.clone()
@@ -95,9 +95,9 @@ def by_whole_vectors(trainer: Trainer, decided: DecidedRound) -> tuple[Tensor, T
             )
             velocity[where] = velocity[where] * momentum + mean
             theta[where] = theta[where] - (velocity[where] * momentum + mean) * spec.outer.learning_rate
-        if outcomes[part] is Settlement.COUNTED:
+        if outcomes[part] is PartOutcome.COUNTED:
             balance[where] = balance[where] - decoded(encoding, mine.payload(part), piece.size)
-        elif outcomes[part] is Settlement.MISSED:
+        elif outcomes[part] is PartOutcome.MISSED:
             balance[where] = balance[where] * spec.round.gamma
         if own is not None:
             progress[where] = (theta[where] - balance[where] - now[where]) * own

@@ -14,8 +14,8 @@ from dht.errors import MemoryFull
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec, load
-from peer.train.atomic import Before, WholeSteps, takes_memory
-from peer.train.backend import InnerLoop, MicroBatch
+from peer.train.atomic import AtomicSteps, Backup, takes_memory
+from peer.train.backend import MicroBatch, SingleDevice
 from peer.train.optimizers import Optimizers, make_optimizers, trained
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -49,7 +49,7 @@ class Peer:
         spec = spec_of(optimizer)
         self.model = build(spec).to(device)
         self.feed, self.micro = Feed(spec.model.context), MicroBatch(sequences)
-        self.loop = InnerLoop(self.model, spec, self.feed, device, micro=self.micro)
+        self.loop = SingleDevice(self.model, spec, self.feed, device, micro=self.micro)
 
     def bits(self) -> dict[str, Tensor]:
         state = {name: value.clone() for name, value in self.loop.optimizer_state().items()}
@@ -145,7 +145,7 @@ def test_copies_on_the_device_may_take_the_room_that_was_needed(
 ) -> None:
     """Then they lie in main memory, and the step is made from the same gradients; nothing is halved."""
     (mine, whole), (_, alone) = with_gradients(optimizer), with_gradients(optimizer)
-    steps = WholeSteps(whole, CPU)
+    steps = AtomicSteps(whole, CPU)
     steps._places = (CPU, CPU)
     fail(MUON if optimizer == "muon" else ADAMW, 7)
     assert steps.step(0.01)
@@ -162,22 +162,22 @@ def test_other_errors_are_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(optimizers, "step", fail)
     with pytest.raises(RuntimeError, match=r"^a bug$"):
-        WholeSteps(optimizers, CPU).step(0.01)
+        AtomicSteps(optimizers, CPU).step(0.01)
 
 
 def test_only_what_may_be_left_half_made_is_copied() -> None:
     """Of AdamW nothing once it has its moments; of a run with Muon its matrices alone."""
     model, optimizers = with_gradients("muon")
     muon, adamw = optimizers.members
-    assert len(Before(optimizers, CPU)._parameters) == len(trained(model))
+    assert len(Backup(optimizers, CPU)._parameters) == len(trained(model))
     optimizers.step(0.01)
     give_gradients(model)
     assert (takes_memory(muon), takes_memory(adamw)) == (True, False)
-    assert len(Before(optimizers, CPU)._parameters) == len(muon.param_groups[0]["params"])
+    assert len(Backup(optimizers, CPU)._parameters) == len(muon.param_groups[0]["params"])
     model, optimizers = with_gradients("adamw")
     optimizers.step(0.01)
     give_gradients(model)
-    assert Before(optimizers, CPU)._parameters == []
+    assert Backup(optimizers, CPU)._parameters == []
 
 
 @pytest.mark.cuda

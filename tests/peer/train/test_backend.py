@@ -16,7 +16,7 @@ from peer import spec as specs
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
-from peer.train.backend import InnerLoop, choose_device, uses_bfloat16
+from peer.train.backend import SingleDevice, choose_device, uses_bfloat16
 from peer.train.evaluation import held_out_loss
 from peer.train.learning_rate import learning_rate
 
@@ -52,7 +52,7 @@ def test_training_lowers_the_loss(spec: RunSpec, optimizer: str) -> None:
     spec = changed(spec, optimizer=optimizer)
     model = build(spec)
     feed = Repeating(spec.model.context)
-    loop = InnerLoop(model, spec, feed, CPU)
+    loop = SingleDevice(model, spec, feed, CPU)
     steps = [loop.step(2, step) for step in range(40)]
     assert steps[0].loss == pytest.approx(5.55, abs=0.2)
     assert steps[-1].loss < 3.5
@@ -62,7 +62,7 @@ def test_training_lowers_the_loss(spec: RunSpec, optimizer: str) -> None:
 def test_a_step_reports_tokens_and_rate(spec: RunSpec) -> None:
     """Tokens are labels of all micro-batches; the rate is the schedule's."""
     spec = changed(spec, accumulation=3, sequences=2)
-    step = InnerLoop(build(spec), spec, Repeating(spec.model.context), CPU).step(4, 7)
+    step = SingleDevice(build(spec), spec, Repeating(spec.model.context), CPU).step(4, 7)
     assert step.tokens == 3 * 2 * spec.model.context
     assert step.learning_rate == learning_rate(spec, 4, 7)
 
@@ -73,7 +73,7 @@ def test_accumulation_is_one_large_batch(spec: RunSpec) -> None:
     for accumulation, sequences in ((1, 8), (4, 2)):
         given = changed(spec, accumulation=accumulation, sequences=sequences)
         model = build(given)
-        loop = InnerLoop(
+        loop = SingleDevice(
             model, given, Repeating(spec.model.context), CPU, lambda m: torch.optim.SGD(m.parameters(), lr=0.1)
         )
         loop.step(0, 0)
@@ -86,7 +86,9 @@ def test_gradients_are_clipped(spec: RunSpec) -> None:
     spec = changed(spec, clip=0.01, learning_rate=1.0, warmup_steps=0)
     model = build(spec)
     before = FlatParameters(model).new()
-    loop = InnerLoop(model, spec, Repeating(spec.model.context), CPU, lambda m: torch.optim.SGD(m.parameters(), lr=1.0))
+    loop = SingleDevice(
+        model, spec, Repeating(spec.model.context), CPU, lambda m: torch.optim.SGD(m.parameters(), lr=1.0)
+    )
     loop.step(0, 0)
     assert (FlatParameters(model).new() - before).norm().item() == pytest.approx(0.01, rel=1e-3)
 
@@ -98,7 +100,7 @@ def test_bfloat16_is_used_where_asked_for(spec: RunSpec) -> None:
     for precision in ("float32", "bfloat16"):
         given = changed(spec, precision=precision)
         model = build(given)
-        losses.append(InnerLoop(model, given, Repeating(spec.model.context), CPU).step(0, 0).loss)
+        losses.append(SingleDevice(model, given, Repeating(spec.model.context), CPU).step(0, 0).loss)
         assert {value.dtype for value in model.parameters()} == {torch.float32}
     assert losses[0] == pytest.approx(losses[1], abs=0.01)
     assert losses[0] != losses[1]
@@ -127,12 +129,12 @@ def test_a_saved_and_reloaded_loop_continues_bit_for_bit(spec: RunSpec, optimize
     """Three steps, the optimizer through a safetensors file into a fresh loop, three more: as six in one go."""
     spec = changed(spec, optimizer=optimizer)
     model, feed = build(spec), Repeating(spec.model.context, 24)
-    loop = InnerLoop(model, spec, feed, CPU)
+    loop = SingleDevice(model, spec, feed, CPU)
     for step in range(3):
         loop.step(2, step)
     save_file(loop.optimizer_state(), tmp_path / "optimizer.safetensors")
     again, rest = copy.deepcopy(model), copy.copy(feed)
-    resumed = InnerLoop(again, spec, rest, CPU)
+    resumed = SingleDevice(again, spec, rest, CPU)
     resumed.load_optimizer_state(load_file(tmp_path / "optimizer.safetensors"))
     assert [loop.step(2, step) for step in range(3, 6)] == [resumed.step(2, step) for step in range(3, 6)]
     assert torch.equal(FlatParameters(model).new(), FlatParameters(again).new())
@@ -143,7 +145,7 @@ def test_a_saved_and_reloaded_loop_continues_bit_for_bit(spec: RunSpec, optimize
 def test_a_fresh_loop_has_a_state_too(spec: RunSpec, optimizer: str) -> None:
     """It replaces what another loop remembers, and copies nothing by reference."""
     spec = changed(spec, optimizer=optimizer)
-    fresh, used = (InnerLoop(build(spec), spec, Repeating(spec.model.context), CPU) for _ in range(2))
+    fresh, used = (SingleDevice(build(spec), spec, Repeating(spec.model.context), CPU) for _ in range(2))
     empty = fresh.optimizer_state()
     used.step(2, 0)
     before = {name: value.clone() for name, value in used.optimizer_state().items()}
@@ -158,7 +160,7 @@ def test_a_fresh_loop_has_a_state_too(spec: RunSpec, optimizer: str) -> None:
 def test_other_names_are_refused(spec: RunSpec, optimizer: str) -> None:
     """Any one name missing, or one too many, is an error, not a silent loss of momentum."""
     spec = changed(spec, optimizer=optimizer)
-    loop = InnerLoop(build(spec), spec, Repeating(spec.model.context), CPU)
+    loop = SingleDevice(build(spec), spec, Repeating(spec.model.context), CPU)
     loop.step(2, 0)
     state = loop.optimizer_state()
     for name in state:
@@ -179,7 +181,7 @@ def test_a_step_that_is_stopped_is_one_of_the_micro_batches_that_were_made(spec:
         wanted, feed = changed(spec, accumulation=accumulation, sequences=2), Repeating(spec.model.context)
         torch.manual_seed(0)
         models.append(build(wanted))
-        step = InnerLoop(models[-1], wanted, feed, CPU).step(2, 0, lambda: stops and feed.at >= 4)  # noqa: B023
+        step = SingleDevice(models[-1], wanted, feed, CPU).step(2, 0, lambda: stops and feed.at >= 4)  # noqa: B023
         assert step.tokens == 4 * spec.model.context
         losses.append(step.loss)
     assert losses[0] == pytest.approx(losses[1])
@@ -191,4 +193,4 @@ def test_a_step_has_at_least_one_micro_batch(spec: RunSpec) -> None:
     """Whatever is wished."""
     spec = changed(spec, accumulation=4, sequences=2)
     feed = Repeating(spec.model.context)
-    assert InnerLoop(build(spec), spec, feed, CPU).step(2, 0, lambda: True).tokens == 2 * spec.model.context
+    assert SingleDevice(build(spec), spec, feed, CPU).step(2, 0, lambda: True).tokens == 2 * spec.model.context

@@ -17,7 +17,7 @@ from peer.export.folder import export
 from peer.model.footprint import size_of
 from peer.protocol.electorate import digest
 from peer.spec import RunSpec
-from peer.train.outer_state import Anchor
+from peer.train.outer_state import OuterState
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 from tests.peer.export.run_on_disk import make_run, small_spec, write_corpus
@@ -159,7 +159,7 @@ def test_a_jump_leaves_what_is_on_offer_behind(make: Make) -> None:
     trainer = make("p0", fragments=2)
     train([trainer], FIRST)
     owed, mine = trainer._balance.flat.clone(), averaged(trainer, 0)
-    elsewhere = Anchor(torch.ones(trainer.parameters), torch.zeros(trainer.parameters), 3, {})
+    elsewhere = OuterState(torch.ones(trainer.parameters), torch.zeros(trainer.parameters), 3, {})
     assert trainer.jump(FIRST, elsewhere) > 0
     assert torch.equal(trainer._balance.flat[~mine], owed[~mine])
     assert trainer._balance.flat[mine].abs().max() < 0.01 * owed[mine].abs().max()

@@ -17,7 +17,7 @@ from peer import spec as specs
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.train.backend import next_token_logits
-from peer.train.gates import Gates
+from peer.train.gates import LayerGates
 
 CPU = torch.device("cpu")
 SMALL: dict[str, dict[str, Any]] = {
@@ -39,7 +39,7 @@ class Entered:
     def __init__(self, model: nn.Module) -> None:
         self.flat = FlatParameters(model)
         self.order: list[str] = []
-        self.gates = Gates(model, self.flat, CPU, self.enter)
+        self.gates = LayerGates(model, self.flat, CPU, self.enter)
 
     def enter(self, layers: Collection[int]) -> None:
         for layer in sorted(layers):

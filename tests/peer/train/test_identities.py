@@ -17,9 +17,9 @@ from peer import spec as specs
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
-from peer.train.backend import InnerLoop
+from peer.train.backend import SingleDevice
 from peer.train.outer import momentum_at, outer_step
-from peer.train.outer_state import Anchor
+from peer.train.outer_state import OuterState
 
 CPU = torch.device("cpu")
 RATE = 0.1
@@ -70,9 +70,10 @@ class Swarm:
         self.models = [build(spec) for _ in feeds]
         self.flats = [FlatParameters(model) for model in self.models]
         self.loops = [
-            InnerLoop(model, spec, Given(feed), CPU, optimizer) for model, feed in zip(self.models, feeds, strict=True)
+            SingleDevice(model, spec, Given(feed), CPU, optimizer)
+            for model, feed in zip(self.models, feeds, strict=True)
         ]
-        self.anchor = Anchor.initial(self.flats[0].new())
+        self.anchor = OuterState.initial(self.flats[0].new())
 
     def run_round(self, steps: int) -> Tensor:
         """One round of `steps` inner steps; returns the mean displacement θ_local − θ_anchor."""
@@ -107,7 +108,7 @@ def test_one_inner_sgd_step_is_large_batch_training() -> None:
         swarm.run_round(1)
     large = plain_spec(sequences=12)
     model = build(large)
-    loop = InnerLoop(model, large, Given([torch.cat(parts) for parts in zip(*feeds, strict=True)]), CPU, sgd)
+    loop = SingleDevice(model, large, Given([torch.cat(parts) for parts in zip(*feeds, strict=True)]), CPU, sgd)
     for step in range(rounds):
         loop.step(0, step)
     assert (swarm.anchor.theta - FlatParameters(model).new()).abs().max().item() < 1e-6
@@ -120,7 +121,7 @@ def test_one_peer_is_lookahead() -> None:
     batches = random_batches(steps * rounds, spec)
     swarm = Swarm(spec, [batches])
     model = build(spec)
-    flat, loop = FlatParameters(model), InnerLoop(model, spec, Given(batches), CPU)
+    flat, loop = FlatParameters(model), SingleDevice(model, spec, Given(batches), CPU)
     slow = flat.new()
     for round in range(rounds):
         swarm.run_round(steps)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peer.protocol.electorate import digest
-from peer.train.outer_state import Anchor
+from peer.train.outer_state import OuterState
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 
@@ -17,11 +17,11 @@ HERE = digest("here")
 THERE = digest("there")
 
 
-def elsewhere(trainer: Trainer, round: int) -> Anchor:
+def elsewhere(trainer: Trainer, round: int) -> OuterState:
     """Where others came without this peer."""
     generator = torch.Generator().manual_seed(round)
     theta, momentum = (torch.rand(trainer.parameters, generator=generator) for _ in range(2))
-    return Anchor(theta, momentum, round, {0: 5})
+    return OuterState(theta, momentum, round, {0: 5})
 
 
 def train(trainer: Trainer, steps: int = 2) -> None:

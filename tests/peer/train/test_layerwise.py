@@ -180,9 +180,9 @@ class Held:
     def __init__(self, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.released = threading.Event(), threading.Event()
         self.in_time = True
-        self._steps = move.step_tile
+        self._steps = move.outer_kernel
         self._last = trainer.anchor.theta[trainer.parts[-1].start :].data_ptr()
-        monkeypatch.setattr(move, "step_tile", self._step_tile)
+        monkeypatch.setattr(move, "outer_kernel", self._step_tile)
 
     def _step_tile(self, theta: Floats, *others: Any) -> None:
         if theta.ctypes.data == self._last:
@@ -301,7 +301,7 @@ def test_what_fails_beside_training_ends_it(make: Make, monkeypatch: pytest.Monk
     def fail(*args: Any) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(move, "step_tile", fail)
+    monkeypatch.setattr(move, "outer_kernel", fail)
     trainer.begin_apply(decided.update, decided.objects.__getitem__)
     for look in (trainer.train_step, lambda: trainer.checkpoint(FIRST), trainer.evaluate, trainer.finish_apply):
         with pytest.raises(MemoryError, match="no room"):

@@ -17,8 +17,8 @@ from torch import Tensor
 from peer import spec as specs
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.train.backend import InnerLoop
-from peer.train.offload import Residence
+from peer.train.backend import SingleDevice
+from peer.train.offload import Offload
 from tests.peer.train.conftest import Make
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -33,17 +33,17 @@ class Fixed:
         return torch.randint(0, 257, (sequences, 65), generator=torch.Generator().manual_seed(7))
 
 
-def loop_on(device: torch.device, optimizer: str, **config: int) -> tuple[InnerLoop, FlatParameters]:
+def loop_on(device: torch.device, optimizer: str, **config: int) -> tuple[SingleDevice, FlatParameters]:
     spec = specs.load("micro")
     spec = dataclasses.replace(
         spec, inner=dataclasses.replace(spec.inner, optimizer=optimizer),
         model=dataclasses.replace(spec.model, context=64, config=spec.model.config | config),
     )  # fmt: skip
     model = build(spec).to(device)
-    return InnerLoop(model, spec, Fixed(), device), FlatParameters(model)
+    return SingleDevice(model, spec, Fixed(), device), FlatParameters(model)
 
 
-def bits(loop: InnerLoop, flat: FlatParameters) -> dict[str, Tensor]:
+def bits(loop: SingleDevice, flat: FlatParameters) -> dict[str, Tensor]:
     return {"parameters": flat.new()} | {name: value.clone() for name, value in loop.optimizer_state().items()}
 
 
@@ -71,7 +71,7 @@ def goes_on_as_if_it_had_stayed(device: torch.device, optimizer: str) -> None:
     assert same(bits(*stays), bits(*leaves))
 
 
-def held(residence: Residence) -> list[Tensor]:
+def held(residence: Offload) -> list[Tensor]:
     """Its tensors as they lie now: while somebody has them, nothing else gets their memory."""
     return [tensor.data for tensor in residence._tensors()] + [state[key] for _, state, key in residence._states()]
 
@@ -164,7 +164,7 @@ def test_a_trainer_waits_for_an_update_that_is_applied_before_it_moves(
     residence = trainer._inner.residence
     monkeypatch.setattr(residence, "_tensors", lambda: order.append("moves") or iter(()))
     monkeypatch.setattr("peer.train.offload.return_memory", lambda device: None)
-    trainer.leave_device()
+    trainer.offload_model()
     assert residence.is_aside
-    assert trainer.take_device()
+    assert trainer.reload_model()
     assert order == ["layers", "moves", "layers", "moves"]

@@ -15,14 +15,14 @@ from peer.protocol.block import VOID, Update
 from peer.protocol.electorate import digest_of
 from peer.protocol.layout import Part as Piece
 from peer.spec import RunSpec
-from peer.train.outer_state import Anchor, advance
+from peer.train.outer_state import OuterState, advance
 from tests.peer.rounds.build import update
 
 Objects = dict[bytes, bytes]
 
 
-def make_anchor() -> Anchor:
-    return Anchor.initial(torch.arange(10, dtype=torch.float32))
+def make_anchor() -> OuterState:
+    return OuterState.initial(torch.arange(10, dtype=torch.float32))
 
 
 def test_the_first_anchor_has_no_momentum() -> None:
@@ -45,7 +45,7 @@ def test_parts_are_the_whole_in_pieces() -> None:
     assert pieces.round == 1
 
 
-def moving() -> Anchor:
+def moving() -> OuterState:
     """An anchor with momentum."""
     anchor = make_anchor()
     anchor.apply([(slice(0, 10), torch.linspace(-1, 1, 10))], learning_rate=0.7, momentum=0.9)
@@ -120,7 +120,7 @@ def test_cursors_advance_and_never_go_back() -> None:
 
 def test_the_digest_is_what_the_protocol_says() -> None:
     """BLAKE3-256 over little-endian θ, m and the sorted cursors."""
-    anchor = Anchor(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]), 5, {9: 1, 2: 7})
+    anchor = OuterState(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]), 5, {9: 1, 2: 7})
     bits = b"".join(bytes.fromhex(word) for word in ("0000803f", "00000040", "00004040", "00008040"))
     expected = blake3(bits + msgpack.packb([[2, 7], [9, 1]])).digest()
     assert anchor.state_digest() == expected

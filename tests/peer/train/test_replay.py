@@ -12,10 +12,10 @@ import pytest
 from dht.errors import BadInput, RunMismatch
 from peer.codec.codec import Codec
 from peer.events import RoundCommitted, read_events
-from peer.rounds.state import Head
+from peer.rounds.state import ChainHead
 from peer.store import snapshots
-from peer.store.chain import ChainOnDisk
-from peer.store.run_directory import block_path, first_head, read_base_at, read_genesis, undone_path
+from peer.store.chain import ChainStore
+from peer.store.run_directory import block_path, genesis_head, read_base_at, read_genesis, undone_path
 from peer.train.replay import restore_at
 from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, signed_genesis, small_spec, write_corpus
 
@@ -34,10 +34,10 @@ def directory(made: RunOnDisk, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def disk(made: RunOnDisk, directory: Path) -> Iterator[ChainOnDisk]:
+def disk(made: RunOnDisk, directory: Path) -> Iterator[ChainStore]:
     with ThreadPoolExecutor(max_workers=1) as executor:
-        yield ChainOnDisk(
-            directory, first_head(read_genesis(directory)), made.trainer.parts, Codec(made.spec.codec.wire), executor,
+        yield ChainStore(
+            directory, genesis_head(read_genesis(directory)), made.trainer.parts, Codec(made.spec.codec.wire), executor,
             lambda call: call(),
         )  # fmt: skip
 
@@ -47,19 +47,19 @@ def states(directory: Path) -> list[str]:
     return [line.event.state for line in read_events(directory) if isinstance(line.event, RoundCommitted)]
 
 
-def state_at(made: RunOnDisk, directory: Path, head: Head) -> str:
+def state_at(made: RunOnDisk, directory: Path, head: ChainHead) -> str:
     anchor = restore_at(directory, made.spec, head.anchor, head.round)
     assert anchor.round == head.round
     return anchor.state_digest().hex()
 
 
-def test_every_anchor_of_the_chain_is_found(made: RunOnDisk, directory: Path, disk: ChainOnDisk) -> None:
+def test_every_anchor_of_the_chain_is_found(made: RunOnDisk, directory: Path, disk: ChainStore) -> None:
     """By the outer steps from the first parameters on."""
     assert [state_at(made, directory, head) for head in disk.heads[1:]] == states(directory)
     assert restore_at(directory, made.spec, disk.heads[0].anchor, 0).round == 0
 
 
-def test_a_branch_that_was_left_is_found_beside_the_chain(made: RunOnDisk, directory: Path, disk: ChainOnDisk) -> None:
+def test_a_branch_that_was_left_is_found_beside_the_chain(made: RunOnDisk, directory: Path, disk: ChainStore) -> None:
     """The link may have gone on, or changed sides again, while the trainer was busy."""
     heads = list(disk.heads)
     disk.undo(heads[1])
@@ -70,7 +70,7 @@ def test_a_branch_that_was_left_is_found_beside_the_chain(made: RunOnDisk, direc
         restore_at(directory, made.spec, heads[-1].anchor, ROUNDS)
 
 
-def test_a_snapshot_on_the_way_saves_the_rest_of_it(made: RunOnDisk, directory: Path, disk: ChainOnDisk) -> None:
+def test_a_snapshot_on_the_way_saves_the_rest_of_it(made: RunOnDisk, directory: Path, disk: ChainStore) -> None:
     """The means of the rounds before it may be gone. A damaged one is passed by."""
     second = restore_at(directory, made.spec, disk.heads[2].anchor, 2)
     base = read_base_at(directory, disk.heads[0], disk.heads[2].anchor, 2, 9)
@@ -98,4 +98,4 @@ def test_a_machine_that_computes_other_initial_parameters_is_told(made: RunOnDis
     other = type(genesis)(run=genesis.run, founders=genesis.founders, state=bytes(32))
     (directory / "genesis").write_bytes(signed_genesis(other))
     with pytest.raises(RunMismatch, match="computed other initial parameters"):
-        restore_at(directory, made.spec, first_head(other).anchor, 0)
+        restore_at(directory, made.spec, genesis_head(other).anchor, 0)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.train import residual as balances
-from peer.train.residual import Balance
+from peer.train.residual import Residual
 
 SIZE = 6
 HALF = slice(0, 3), slice(3, 6)
@@ -24,11 +24,11 @@ operation = st.one_of(
 @given(st.lists(operation, max_size=12))
 def test_balance_equals_exact_bookkeeping(operations: list[tuple[object, ...]]) -> None:
     """Produced − counted + returned, discounted by halves: exact in float32 for small integers."""
-    balance, exact = Balance.empty(SIZE), [Fraction(0)] * SIZE
+    balance, exact = Residual.empty(SIZE), [Fraction(0)] * SIZE
     for name, *arguments in operations:
         if name == "produce":
             start = torch.tensor(arguments[0], dtype=torch.float32)
-            balance.take_progress(slice(None), start, torch.zeros(SIZE))
+            balance.add_progress(slice(None), start, torch.zeros(SIZE))
             exact = [have + value for have, value in zip(exact, arguments[0], strict=True)]
             continue
         part, values = arguments
@@ -46,10 +46,10 @@ def test_balance_equals_exact_bookkeeping(operations: list[tuple[object, ...]]) 
 
 def test_what_the_encoding_lost_is_offered_again() -> None:
     """Error feedback: over many rounds the counted sum follows the produced sum."""
-    balance, counted = Balance.empty(3), torch.zeros(3)
+    balance, counted = Residual.empty(3), torch.zeros(3)
     step = torch.tensor([0.3, -1.7, 1e-4])
     for _ in range(1000):
-        balance.take_progress(slice(None), step.clone(), torch.zeros(3))
+        balance.add_progress(slice(None), step.clone(), torch.zeros(3))
         decoded = balance.flat.round()
         balance.counted(slice(0, 3), decoded)
         counted += decoded
@@ -59,14 +59,14 @@ def test_what_the_encoding_lost_is_offered_again() -> None:
 
 def test_a_small_move_of_a_large_parameter_is_kept() -> None:
     """The difference is taken before it is added, so 2^-20 of a parameter of size 1 survives."""
-    balance = Balance(torch.full((1,), 2.0**-30))
-    balance.take_progress(slice(None), torch.ones(1), torch.ones(1) - 2.0**-20)
+    balance = Residual(torch.full((1,), 2.0**-30))
+    balance.add_progress(slice(None), torch.ones(1), torch.ones(1) - 2.0**-20)
     assert balance.flat.item() == 2.0**-20 + 2.0**-30
 
 
 def test_a_missed_part_reports_what_age_took() -> None:
     """A quarter of the norm at gamma 0.75; the other part is untouched."""
-    balance = Balance(torch.tensor([3.0, 4.0, 7.0]))
+    balance = Residual(torch.tensor([3.0, 4.0, 7.0]))
     assert balance.missed(slice(0, 2), 0.75) == pytest.approx(1.25)
     assert balance.flat.tolist() == [2.25, 3.0, 7.0]
 
@@ -74,9 +74,9 @@ def test_a_missed_part_reports_what_age_took() -> None:
 def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any chunk size gives the same bits."""
     start, now = torch.linspace(0, 1, 101), torch.linspace(1, 3, 101)
-    whole, chunked = Balance.empty(101), Balance.empty(101)
-    whole.take_progress(slice(None), start.clone(), now)
+    whole, chunked = Residual.empty(101), Residual.empty(101)
+    whole.add_progress(slice(None), start.clone(), now)
     monkeypatch.setattr(balances, "CHUNK", 7)
-    chunked.take_progress(slice(None), start, now)
+    chunked.add_progress(slice(None), start, now)
     assert torch.equal(whole.flat, chunked.flat)
     assert torch.equal(start, now), "what comes next is measured from here"

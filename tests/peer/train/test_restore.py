@@ -12,8 +12,8 @@ from dht.errors import BadInput
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.store import snapshots
-from peer.store.chain import adopt
-from peer.store.run_directory import first_head, read_base_at, read_genesis
+from peer.store.chain import start_chain_at
+from peer.store.run_directory import genesis_head, read_base_at, read_genesis
 from peer.train.checkpoint import Checkpoints
 from peer.train.restore import read_chain, restore_anchor
 from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
@@ -59,14 +59,14 @@ def test_with_a_checkpoint_nothing_older_is_read(run: RunOnDisk) -> None:
 
 def prune(run: RunOnDisk) -> None:
     """Have the chain begin at its head, and a snapshot there."""
-    genesis, anchor = first_head(read_genesis(run.directory)), run.trainer.anchor
+    genesis, anchor = genesis_head(read_genesis(run.directory)), run.trainer.anchor
     head = read_chain(run.directory, run.spec).head
     base = read_base_at(run.directory, genesis, head.anchor, head.round, 4)
     snapshots.write(
         run.directory, anchor.theta.numpy(), anchor.momentum.numpy(), run=run.spec.digest(), base=base,
         cursors=anchor.cursors, state=anchor.state_digest(),
     )  # fmt: skip
-    adopt(run.directory, base)
+    start_chain_at(run.directory, base)
 
 
 def test_a_pruned_chain_needs_a_snapshot(run: RunOnDisk) -> None:

@@ -10,10 +10,10 @@ import torch
 
 from dht.errors import DiskFull
 from peer.events import AlertRaised, CheckpointWritten, Event
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 from peer.train import saver
 from peer.train.checkpoint import Checkpoint
-from peer.train.saver import Keeper
+from peer.train.saver import CheckpointSaver
 from tests.peer.story import NoSnapshots
 
 WAIT_S = 60.0
@@ -48,15 +48,15 @@ def events() -> list[Event]:
 
 
 @pytest.fixture
-def keeper(shelf: SlowShelf, events: list[Event]) -> Keeper:
-    return Keeper(shelf, NoSnapshots(), Session(events.append))  # type: ignore[arg-type]
+def keeper(shelf: SlowShelf, events: list[Event]) -> CheckpointSaver:
+    return CheckpointSaver(shelf, NoSnapshots(), Reporter(events.append))  # type: ignore[arg-type]
 
 
 def checkpoint(moment: torch.Tensor) -> Checkpoint:
     return Checkpoint(state={"round": 3}, tensors={"optimizer": {"moment": moment}})
 
 
-def tell(keeper: Keeper, events: list[Event], count: int) -> None:
+def tell(keeper: CheckpointSaver, events: list[Event], count: int) -> None:
     """Until so many events are told."""
     give_up = threading.Event()
     for _ in range(int(WAIT_S / 0.01)):
@@ -68,7 +68,7 @@ def tell(keeper: Keeper, events: list[Event], count: int) -> None:
 
 
 def test_what_training_changes_meanwhile_is_not_in_the_checkpoint(
-    keeper: Keeper, shelf: SlowShelf, events: list[Event]
+    keeper: CheckpointSaver, shelf: SlowShelf, events: list[Event]
 ) -> None:
     """And nothing is told, and none is due, before it is on disk."""
     moment = torch.ones(4)
@@ -85,7 +85,7 @@ def test_what_training_changes_meanwhile_is_not_in_the_checkpoint(
 
 @pytest.mark.parametrize("asked", [{"wait": True}, {"last": True}])
 def test_who_waits_has_it_on_disk(
-    keeper: Keeper, shelf: SlowShelf, events: list[Event], asked: dict[str, bool]
+    keeper: CheckpointSaver, shelf: SlowShelf, events: list[Event], asked: dict[str, bool]
 ) -> None:
     shelf.goes.set()
     keeper.write(checkpoint(torch.ones(4)), **asked)
@@ -94,7 +94,7 @@ def test_who_waits_has_it_on_disk(
 
 
 def test_a_large_one_is_not_copied(
-    keeper: Keeper, shelf: SlowShelf, events: list[Event], monkeypatch: pytest.MonkeyPatch
+    keeper: CheckpointSaver, shelf: SlowShelf, events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There may be no room for it in memory: training waits."""
     monkeypatch.setattr(saver, "available_bytes", lambda: 3 * 16 - 1)
@@ -104,7 +104,7 @@ def test_a_large_one_is_not_copied(
 
 
 def test_a_full_disk_is_told_once_and_the_next_one_is_written(
-    keeper: Keeper, shelf: SlowShelf, events: list[Event]
+    keeper: CheckpointSaver, shelf: SlowShelf, events: list[Event]
 ) -> None:
     shelf.room = False
     shelf.goes.set()

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from dht.errors import BadInput
-from peer.rounds.state import Head
+from peer.rounds.state import ChainHead
 from peer.store import snapshots
 from peer.train import snapshot_writer
-from peer.train.outer_state import Anchor
+from peer.train.outer_state import OuterState
 from peer.train.restore import read_chain
-from peer.train.snapshot_writer import Snapshotter, become_snapshot, read_anchor
+from peer.train.snapshot_writer import SnapshotWriter, become_snapshot, read_anchor
 from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
 
 
@@ -35,13 +35,13 @@ def run(made: RunOnDisk, tmp_path: Path) -> RunOnDisk:
     return dataclasses.replace(made, directory=Path(shutil.copytree(made.directory, tmp_path / "peer")))
 
 
-def head_of(run: RunOnDisk) -> Head:
+def head_of(run: RunOnDisk) -> ChainHead:
     return read_chain(run.directory, run.spec).head
 
 
 def write(run: RunOnDisk, name: bytes) -> str:
     """Why it failed, if it did."""
-    writer, anchor = Snapshotter(run.directory, run.spec), run.trainer.anchor
+    writer, anchor = SnapshotWriter(run.directory, run.spec), run.trainer.anchor
     writer.start(anchor, name, anchor.state_digest())
     return writer.wait()
 
@@ -55,11 +55,11 @@ def test_a_snapshot_is_the_anchor(run: RunOnDisk) -> None:
     manifest = snapshots.read_manifest(snapshots.path_of(run.directory, ROUNDS, head.anchor))
     assert manifest.base.head == head
     assert manifest.run == run.spec.digest()
-    became = Anchor.initial(torch.zeros_like(anchor.theta))
+    became = OuterState.initial(torch.zeros_like(anchor.theta))
     become_snapshot(became, run.directory, ROUNDS, head.anchor)
     assert became.state_digest() == anchor.state_digest()
     with pytest.raises(BadInput, match="is of another model"):
-        become_snapshot(Anchor.initial(torch.zeros(7)), run.directory, ROUNDS, head.anchor)
+        become_snapshot(OuterState.initial(torch.zeros(7)), run.directory, ROUNDS, head.anchor)
 
 
 def test_one_is_due_every_so_many_rounds_as_far_as_the_disk_allows(
@@ -68,7 +68,7 @@ def test_one_is_due_every_so_many_rounds_as_far_as_the_disk_allows(
     """Writing takes a twentieth of the time at most; then only every second or fourth of those rounds has one."""
     now = [1000.0]
     monkeypatch.setattr(snapshot_writer.time, "monotonic", lambda: now[0])
-    writer, anchor = Snapshotter(run.directory, run.spec), run.trainer.anchor
+    writer, anchor = SnapshotWriter(run.directory, run.spec), run.trainer.anchor
     name, real = head_of(run).anchor, snapshots.write
 
     def slow(*args: object, **fields: object) -> Path:

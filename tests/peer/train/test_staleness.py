@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from peer.aggregation.integer_rows import row_of
+from peer.aggregation.integer_rows import integer_weights
 from peer.protocol.block import token_share
 from peer.protocol.electorate import digest
 from peer.train.checkpoint import Checkpoints, newest
@@ -47,7 +47,7 @@ def test_a_peer_that_stopped_for_three_rounds_is_stale_once(make: Make) -> None:
     assert [offer(steady, ANCHORS[3]), offer(stopped, ANCHORS[3])] == [0, 3]
     members = tuple(contribution(trainer, ANCHORS[3]).pledge(trainer.me) for trainer in (steady, stopped))
     alike = tuple(dataclasses.replace(member, tokens=100) for member in members)
-    assert row_of([token_share(member, 10**9, 8) for member in alike]) == (34_695, 30_840)
+    assert integer_weights([token_share(member, 10**9, 8) for member in alike]) == (34_695, 30_840)
     DecidedRound([steady, stopped], ANCHORS[3]).apply_to(steady, stopped)
     assert [offer(steady, ANCHORS[4]), offer(stopped, ANCHORS[4])] == [0, 0]
     assert steady.anchor.state_digest() == stopped.anchor.state_digest()

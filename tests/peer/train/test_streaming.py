@@ -18,7 +18,7 @@ from dht.errors import DiskFull
 from peer.protocol.electorate import digest
 from peer.train.learning_rate import learning_rate
 from peer.train.outer import outer_step
-from peer.train.residual import Balance, interpolate
+from peer.train.residual import Residual, interpolate
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 from tests.peer.train.fragments import Fragments
@@ -78,11 +78,11 @@ class Fragment:
     def __init__(self, value: float) -> None:
         self.theta, self.momentum = torch.tensor([value]), torch.zeros(1)
         self.start, self.local = self.theta.clone(), self.theta.clone()
-        self.balance = Balance.empty(1)
+        self.balance = Residual.empty(1)
         self.offered = torch.zeros(1)
 
     def take(self) -> None:
-        self.balance.take_progress(slice(None), self.start, self.local)
+        self.balance.add_progress(slice(None), self.start, self.local)
         self.offered = self.balance.flat.clone()
 
     def merge(self, mean: Tensor, momentum: float, share: float) -> None:
@@ -241,9 +241,9 @@ def test_progress_made_meanwhile_is_kept_whole(make: Make, left_out: frozenset[s
         train(trainer)
         trainer.freeze(ANCHORS[0])
     second = trainers[1]
-    offered, frozen_at = second._balance.flat.clone(), local(second)
+    offered, submitted_at = second._balance.flat.clone(), local(second)
     train(second, 3)
-    since = frozen_at - local(second)
+    since = submitted_at - local(second)
     assert since.any()
     decide(trainers, ANCHORS[0], left_out=left_out)
     owed = offered * GAMMA if left_out else torch.zeros_like(offered)
@@ -263,9 +263,9 @@ def test_what_is_given_up_for_its_age_is_what_was_offered(make: Make) -> None:
         first.freeze(anchor)
         if round == 1:
             second.freeze(anchor)
-            frozen_at, offered = local(second), second._balance.flat.clone()
+            submitted_at, offered = local(second), second._balance.flat.clone()
             train(second, 3)
-            since = frozen_at - local(second)
+            since = submitted_at - local(second)
             decided = DecidedRound(trainers, anchor, left_out=frozenset({"p1"}))
         else:
             decided = DecidedRound([first], anchor)
@@ -342,12 +342,12 @@ def test_steps_are_made_while_a_contribution_is_written(make: Make, monkeypatch:
     waits, streams = make("p0"), make("p0", **STREAMING)
     gate = Gate(monkeypatch, streams)
     train(streams)
-    streams.begin_freeze(ANCHORS[0])
+    streams.begin_submit(ANCHORS[0])
     train(streams, 3)
     assert streams.frozen
     assert not streams.is_frozen_on_disk
     gate.open.set()
-    streams.finish_freeze()
+    streams.finish_submit()
     mine = contribution(streams, ANCHORS[0])
     written, effort = [mine.payload(part) for part in range(len(streams.parts))], mine.effort
     for path in streams._folder.iterdir():
@@ -367,10 +367,10 @@ def test_without_room_nothing_is_offered_and_nothing_is_lost(make: Make, monkeyp
     gate.open.set()
     train(trainer)
     start = trainer.anchor.theta - local(trainer)
-    trainer.begin_freeze(ANCHORS[0])
+    trainer.begin_submit(ANCHORS[0])
     train(trainer, 3)
     with pytest.raises(DiskFull):
-        trainer.finish_freeze()
+        trainer.finish_submit()
     assert (trainer.frozen, trainer.has_progress, trainer.step_in_round) == (False, True, 5)
     gate.full = False
     produced = trainer.anchor.theta - local(trainer)
@@ -394,7 +394,7 @@ def test_an_update_waits_for_what_is_being_written(make: Make, monkeypatch: pyte
     gate.open.set()
     train(trainer)
     produced = trainer._start - local(trainer)
-    trainer.begin_freeze(ANCHORS[0])
+    trainer.begin_submit(ANCHORS[0])
     decided.apply_to(trainer)
     assert torch.equal(trainer._balance.flat, produced)
     assert trainer.turns.work(0).tokens == 2 * 2 * trainer.spec.model.context

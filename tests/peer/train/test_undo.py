@@ -18,8 +18,8 @@ from dht.errors import BadInput
 from peer import spec as specs
 from peer.protocol.electorate import digest
 from peer.train.checkpoint import Checkpoints, newest
-from peer.train.outer_state import Anchor, advance
-from peer.train.residual_ledger import Undone
+from peer.train.outer_state import OuterState, advance
+from peer.train.residual_ledger import RewindResult
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 
@@ -65,14 +65,16 @@ def agree(trainers: Sequence[Trainer], anchor: bytes) -> DecidedRound:
     return decided
 
 
-def after(anchor: Anchor, trainer: Trainer, rounds: Sequence[DecidedRound]) -> Anchor:
+def after(anchor: OuterState, trainer: Trainer, rounds: Sequence[DecidedRound]) -> OuterState:
     """Where these rounds lead from `anchor`, which moves."""
     for decided in rounds:
         advance(anchor, decided.update, trainer.spec, trainer.parts, decided.objects.__getitem__)
     return anchor
 
 
-def undo(trainer: Trainer, first: Anchor, kept: Sequence[DecidedRound], undone: Sequence[DecidedRound]) -> Undone:
+def undo(
+    trainer: Trainer, first: OuterState, kept: Sequence[DecidedRound], undone: Sequence[DecidedRound]
+) -> RewindResult:
     """Stand again where the kept rounds lead, by the same outer steps from the first anchor on."""
     return trainer.undo([decided.update for decided in reversed(undone)], after(first, trainer, kept))
 
@@ -89,7 +91,12 @@ def test_the_losers_end_with_the_bits_of_the_winners(make: Make, wire: str, opti
     won = agree([winner], common[-1].next_anchor)
     loser.train_step()
     undone = undo(loser, make("fresh", wire, optimizer).anchor, common, lost)
-    assert (loser.anchor.round, loser.frozen, loser.step_in_round, undone) == (1, False, 0, Undone(returned=2, lost=0))
+    assert (loser.anchor.round, loser.frozen, loser.step_in_round, undone) == (
+        1,
+        False,
+        0,
+        RewindResult(returned=2, lost=0),
+    )
     assert torch.equal(loser._flat.new(), loser.anchor.theta - loser._balance.flat)
     won.apply_to(loser)
     assert loser.anchor.momentum.any()
@@ -138,7 +145,7 @@ def test_work_that_is_not_on_disk_any_more_is_named(make: Make) -> None:
     rounds = [agree([trainer], FIRST)]
     rounds.append(agree([trainer], rounds[-1].next_anchor))
     (trainer._folder / f"{FIRST.hex()}.pledge").unlink()
-    assert undo(trainer, make("fresh").anchor, [], rounds) == Undone(returned=1, lost=1)
+    assert undo(trainer, make("fresh").anchor, [], rounds) == RewindResult(returned=1, lost=1)
 
 
 # ---- exact books: every number a multiple of a power of two, so that float32 adds and subtracts without rounding ----
@@ -246,7 +253,7 @@ class Pair:
         self.choose, self.numbers = random.Random(seed), np.random.default_rng(seed)
         self.meanwhile = random.Random(f"{seed} meanwhile")
         self.trainers = [on_grid(make(name, wire, fragments=fragments)) for name in ("p0", "p1")]
-        self.first = Anchor.initial(torch.zeros(self.trainers[0].parameters))
+        self.first = OuterState.initial(torch.zeros(self.trainers[0].parameters))
         self.books = [Books(trainer) for trainer in self.trainers]
         self.chain: list[DecidedRound] = []
         self.left: list[list[DecidedRound]] = []
@@ -285,9 +292,9 @@ class Pair:
         count = self.choose.randint(1, len(self.chain) - 1)
         undone, self.chain = self.chain[-count:], self.chain[:-count]
         for books in self.books:
-            first = Anchor.initial(self.first.theta.clone())
+            first = OuterState.initial(self.first.theta.clone())
             result = undo(books.trainer, first, self.chain, undone)
-            assert result == Undone(returned=sum(bool(books.counts(each).any()) for each in undone), lost=0)
+            assert result == RewindResult(returned=sum(bool(books.counts(each).any()) for each in undone), lost=0)
             for decided in reversed(undone):
                 books.undone(decided)
             books.check()
@@ -389,7 +396,7 @@ class Healing:
         made = [decided.next_anchor for decided in self.undone]
         if self.stands in made:
             zeros = torch.zeros(self.trainer.parameters)
-            undo(self.trainer, Anchor.initial(zeros), [], self.undone[: made.index(self.stands) + 1])
+            undo(self.trainer, OuterState.initial(zeros), [], self.undone[: made.index(self.stands) + 1])
             self.stands = FIRST
 
     def die_and_start_again(self) -> None:

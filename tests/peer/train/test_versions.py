@@ -13,7 +13,7 @@ from math import nan
 
 import pytest
 
-from peer.train.versions import Guard, StaleVersion
+from peer.train.versions import BufferVersions, StaleVersion
 
 SCHEDULES = 1_000
 VERSIONS = 3
@@ -29,7 +29,7 @@ class Race:
 
     def __init__(self, seed: int, read: Callable[[Race], Task]) -> None:
         self._random = random.Random(seed)
-        self.guard = Guard(len(SIZES))
+        self.guard = BufferVersions(len(SIZES))
         self.buffers = [[0.0] * size for size in SIZES]
         self.seen: list[tuple[int, float]] = []
         """What was read: the version that the reader believed in, and the number."""
@@ -228,7 +228,7 @@ def test_the_same_seed_is_the_same_schedule() -> None:
 
 def test_a_reader_sleeps_until_its_buffer_is_published() -> None:
     """The other buffers do not wake it for good."""
-    guard = Guard(2)
+    guard = BufferVersions(2)
     version = guard.begin()
     entered, read = threading.Event(), threading.Event()
 
@@ -251,7 +251,7 @@ def test_a_reader_sleeps_until_its_buffer_is_published() -> None:
 def test_what_readers_waited_is_counted_for_each_version() -> None:
     """By the clock that is given; who need not wait costs nothing."""
     times = iter([10.0, 13.0])
-    guard = Guard(1, clock=lambda: next(times))
+    guard = BufferVersions(1, clock=lambda: next(times))
     version = guard.begin()
     with pytest.raises(TimeoutError, match="buffer 0 is not at version 1"):
         guard.wait(0, version, 0)
@@ -264,7 +264,7 @@ def test_what_readers_waited_is_counted_for_each_version() -> None:
 
 def test_what_the_producer_failed_with_reaches_the_reader() -> None:
     """One that waits, and every later one."""
-    guard = Guard(1)
+    guard = BufferVersions(1)
     version = guard.begin()
     threading.Thread(target=guard.fail, args=[ZeroDivisionError("by zero")]).start()
     for _ in range(2):
@@ -275,7 +275,7 @@ def test_what_the_producer_failed_with_reaches_the_reader() -> None:
 
 
 def test_the_next_version_begins_when_nobody_reads_and_the_one_before_is_whole() -> None:
-    guard = Guard(2)
+    guard = BufferVersions(2)
     with guard.reading(), pytest.raises(AssertionError, match="somebody reads"):
         guard.begin()
     version = guard.begin()
@@ -288,7 +288,7 @@ def test_the_next_version_begins_when_nobody_reads_and_the_one_before_is_whole()
 
 def test_a_producer_that_is_too_late_is_refused() -> None:
     """What it copied is of a version that is gone."""
-    guard = Guard(1)
+    guard = BufferVersions(1)
     first = guard.begin()
     guard.publish(0, first)
     second = guard.begin()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dht.records import Head
+from dht.records import PeerRecord
 from peer.events import ReportReceived
-from peer.watch.announcement_log import ANCHORS_MOST, PEERS_MOST, Hearsay
+from peer.watch.announcement_log import ANCHORS_MOST, PEERS_MOST, AnnouncementLog
 
-HEAD = Head(
+HEAD = PeerRecord(
     run=b"r" * 32, anchor=b"a" * 32, round=7, weight=21, state=b"s" * 32, ready=True, stuck_s=0.0, tokens=1000,
     steps=50, bandwidth_bps=0, leaving=False, reach=0, name="Zoë", version="1",
 )  # fmt: skip
 
 
 def test_news_are_what_has_changed() -> None:
-    hearsay = Hearsay()
+    hearsay = AnnouncementLog()
     assert hearsay.news({"zoe": HEAD}) == [
         ReportReceived(about="zoe", round=7, ready=True, tokens=1000, steps=50, name="Zoë")
     ]
@@ -28,19 +28,19 @@ def test_news_are_what_has_changed() -> None:
 
 def test_how_training_goes_is_told_where_a_peer_says_it() -> None:
     said = replace(HEAD, loss=2.5, tokens_per_s=1e4, evaluated=2.25, evaluated_round=6, device_gb=24.0)
-    (report,) = Hearsay().news({"zoe": said})
+    (report,) = AnnouncementLog().news({"zoe": said})
     assert (report.loss, report.tokens_per_s, report.evaluated, report.evaluated_round) == (2.5, 1e4, 2.25, 6)
     assert report.device_gb == 24.0
 
 
 def test_before_the_first_round_nobody_is_ready_for_one() -> None:
     """A founder offers itself with round -1."""
-    (report,) = Hearsay().news({"zoe": replace(HEAD, anchor=b"", round=-1)})
+    (report,) = AnnouncementLog().news({"zoe": replace(HEAD, anchor=b"", round=-1)})
     assert (report.round, report.ready, report.name) == (0, False, "Zoë")
 
 
 def test_the_state_is_what_most_at_this_anchor_say() -> None:
-    hearsay = Hearsay()
+    hearsay = AnnouncementLog()
     hearsay.news(
         {
             "a": HEAD, "b": HEAD, "liar": replace(HEAD, state=b"x" * 32), "busy": replace(HEAD, state=b""),
@@ -54,7 +54,7 @@ def test_the_state_is_what_most_at_this_anchor_say() -> None:
 
 def test_what_a_peer_said_of_an_earlier_anchor_is_known_for_a_while() -> None:
     """A snapshot is found when those who wrote it have gone on."""
-    hearsay = Hearsay()
+    hearsay = AnnouncementLog()
     for number in range(ANCHORS_MOST + 1):
         hearsay.news({"zoe": replace(HEAD, anchor=bytes([number]) * 32, state=bytes([100 + number]) * 32)})
         hearsay.news({"zoe": replace(HEAD, anchor=bytes([number]) * 32, state=b"")})
@@ -65,7 +65,7 @@ def test_what_a_peer_said_of_an_earlier_anchor_is_known_for_a_while() -> None:
 
 
 def test_identities_without_number_fill_nothing_and_push_nobody_out() -> None:
-    hearsay = Hearsay()
+    hearsay = AnnouncementLog()
     hearsay.news({"zoe": HEAD})
     hearsay.news({"zoe": HEAD} | {f"p{n}": HEAD for n in range(PEERS_MOST + 50)})
     assert len(hearsay.heads) == PEERS_MOST
@@ -75,7 +75,7 @@ def test_identities_without_number_fill_nothing_and_push_nobody_out() -> None:
 def test_who_says_the_same_is_told_of_again_now_and_then() -> None:
     """A paused peer, or one of a run that stands still, is there as long as its record is."""
     now = [0.0]
-    hearsay = Hearsay(lambda: now[0])
+    hearsay = AnnouncementLog(lambda: now[0])
     told = []
     for now[0] in range(0, 65, 5):
         told.append((now[0], len(hearsay.news({"zoe": HEAD}))))

@@ -10,9 +10,9 @@ import pytest
 
 from dht.errors import BadInput
 from peer.events import AlertRaised, CheckpointWritten, Event
-from peer.rounds.state import Step
+from peer.rounds.state import ChainEntry
 from peer.store import snapshots
-from peer.store.chain import ChainOnDisk
+from peer.store.chain import ChainStore
 from peer.store.run_directory import read_chain_files
 from peer.watch.archive import Agreement, Archive, Retention
 from tests.peer.rounds.build import HEAD
@@ -45,15 +45,15 @@ class Keeping:
             folder, network, AGREED, HEAD, Retention(**retention), AtOnce(), self.told.append
         )  # fmt: skip
 
-    def look(self, steps: Sequence[Step], state: bytes = b"", peers: Sequence[str] = DONORS) -> bool:
+    def look(self, steps: Sequence[ChainEntry], state: bytes = b"", peers: Sequence[str] = DONORS) -> bool:
         return asyncio.run(self.archive.look(steps, peers, lambda anchor: state))
 
     def warnings(self) -> list[str]:
         return [event.text for event in self.told if isinstance(event, AlertRaised)]
 
 
-def steps_of(disk: ChainOnDisk) -> list[Step]:
-    return [Step(before, block) for before, block in zip(disk.heads, disk.blocks, strict=False)]
+def steps_of(disk: ChainStore) -> list[ChainEntry]:
+    return [ChainEntry(before, block) for before, block in zip(disk.heads, disk.blocks, strict=False)]
 
 
 def test_the_newest_snapshot_of_a_checked_round_is_kept_as_a_run_directory(network: Network, tmp_path: Path) -> None:

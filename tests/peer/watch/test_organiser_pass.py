@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dht.admission import admit, read_admission
+from dht.admission import issue_admission, read_admission
 from dht.errors import Unreachable
 from dht.identity import Identity
-from dht.records import Head
-from peer.watch.organiser_pass import GUEST, LASTS_S, Pass
+from dht.records import PeerRecord
+from peer.watch.organiser_pass import GUEST, LASTS_S, OrganiserPass
 
 ORGANISER, WATCHER, ALICE, BOB, EVE = (Identity.from_seed(letter * 32) for letter in (b"o", b"w", b"a", b"b", b"e"))
 RUN = b"r" * 32
@@ -36,17 +36,17 @@ class GuardedNode:
         return b""
 
 
-def head(admission: bytes | None) -> Head:
+def head(admission: bytes | None) -> PeerRecord:
     fields: dict[str, Any] = {"run": RUN, "anchor": b"", "round": 3, "weight": 0, "state": b"", "ready": True}
     fields |= {"stuck_s": 0.0, "tokens": 0, "steps": 0, "bandwidth_bps": 0, "leaving": False, "reach": 0}
-    return Head(**fields, name="x", version="0", admission=admission)
+    return PeerRecord(**fields, name="x", version="0", admission=admission)
 
 
 async def test_it_shows_an_admission_that_the_organiser_has_signed_for_it() -> None:
     """To every peer that asks, and to the organiser's node, whether that is there or not."""
     for is_there in (True, False):
         node = GuardedNode(is_organiser_there=is_there)
-        admitted = Pass(node, ORGANISER, RUN)  # type: ignore[arg-type]
+        admitted = OrganiserPass(node, ORGANISER, RUN)  # type: ignore[arg-type]
         await admitted.show()
         ((peer, name, request),) = node.asked
         assert (peer, name) == (ORGANISER.peer_id, GUEST)
@@ -57,9 +57,9 @@ async def test_it_shows_an_admission_that_the_organiser_has_signed_for_it() -> N
 
 def test_it_listens_to_members_alone() -> None:
     """Anybody can write on the board; what one shows is of no use to another, nor when it is over."""
-    alice, over = (admit(ORGANISER, RUN, ALICE.peer_id, time.time() + s).to_bytes() for s in (60, -60))
+    alice, over = (issue_admission(ORGANISER, RUN, ALICE.peer_id, time.time() + s).to_bytes() for s in (60, -60))
     said = {ALICE.peer_id: head(alice), BOB.peer_id: head(None), EVE.peer_id: head(alice)}
-    admitted = Pass(GuardedNode(), ORGANISER, RUN)  # type: ignore[arg-type]
+    admitted = OrganiserPass(GuardedNode(), ORGANISER, RUN)  # type: ignore[arg-type]
     assert admitted.let_in(said).keys() == {ALICE.peer_id}
-    late = Pass(GuardedNode(), ORGANISER, RUN)  # type: ignore[arg-type]
+    late = OrganiserPass(GuardedNode(), ORGANISER, RUN)  # type: ignore[arg-type]
     assert late.let_in({ALICE.peer_id: head(over)}) == {}

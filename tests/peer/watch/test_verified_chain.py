@@ -10,11 +10,11 @@ import pytest
 from peer.events import Event, PenaltyImposed, RoundCommitted
 from peer.protocol.block import WEIGHT_ONE, Block
 from peer.protocol.layout import cut
-from peer.rounds.state import Head, Step
-from peer.store.run_directory import Base
+from peer.rounds.state import ChainEntry, ChainHead
+from peer.store.run_directory import ChainBase
 from peer.testing.integer_sums import PARTS
 from peer.testing.memory_swarm import World
-from peer.watch.verified_chain import Taken, WatchedChain, told
+from peer.watch.verified_chain import Taken, WatchedChain, commit_events
 from tests.peer.rounds.build import HEAD, block, measured_by_all, pledge, rules, update
 
 ROUNDS = 6
@@ -39,7 +39,7 @@ def blocks_of(world: World, peer: int = 0) -> tuple[Block, ...]:
     return tuple(world.peers[peer].disk.blocks)
 
 
-def watch(world: World, head: Head | None = None) -> WatchedChain:
+def watch(world: World, head: ChainHead | None = None) -> WatchedChain:
     return WatchedChain(world.rules(""), head or world.genesis)
 
 
@@ -96,7 +96,7 @@ def test_what_no_quorum_signed_is_refused_and_what_came_before_is_kept(
 def test_it_can_begin_in_the_middle(made: World) -> None:
     """From the updates that led there, which a snapshot's manifest names; what follows is checked like anything."""
     blocks = blocks_of(made)
-    base = Base.after([item.update for item in blocks[1:4]])
+    base = ChainBase.after([item.update for item in blocks[1:4]])
     chain = watch(made, base.head)
     assert rounds_of(chain.take(blocks)) == [item.update.round for item in blocks[4:]]
     assert chain.head == made.peers[0].disk.head
@@ -134,7 +134,7 @@ def test_a_round_is_told_as_its_members_tell_it() -> None:
     members = (pledge("p0"), pledge("p1", root=b"", tokens=0, steps=0), pledge("p2"))
     item = block(update(members=members, contributors=(0b101,) * 3, measured=measured_by_all(members)))
     anchor = HEAD.after(item.update).anchor
-    first, *penalties = told(Step(HEAD, item), cut((2, 2, 1), 2), {anchor: b"\x01"}.__getitem__)
+    first, *penalties = commit_events(ChainEntry(HEAD, item), cut((2, 2, 1), 2), {anchor: b"\x01"}.__getitem__)
     assert isinstance(first, RoundCommitted)
     assert (first.round, first.digest, first.state) == (1, anchor.hex(), "01")
     assert first.group == ["p0", "p1", "p2"]
@@ -144,7 +144,7 @@ def test_a_round_is_told_as_its_members_tell_it() -> None:
     assert (first.bytes_sent, first.bytes_received, first.round_s, first.exposed_s) == (0, 0, 0.0, 0.0)
     assert [code_of(event) for event in penalties] == [("p1", "LATE", "")]
     assert [row["code"] for row in first.penalties] == ["LATE"]
-    assert WatchedChain(rules(""), HEAD).take([item]).steps == (Step(HEAD, item),)
+    assert WatchedChain(rules(""), HEAD).take([item]).steps == (ChainEntry(HEAD, item),)
 
 
 def code_of(event: Event) -> tuple[str, str, str]:
@@ -157,6 +157,6 @@ def test_a_layer_weighs_by_its_size(made: World) -> None:
     (step,) = watch(made).take(blocks_of(made)[:1]).steps
     rows = tuple(tuple(WEIGHT_ONE * (index == layer) for index in range(3)) for layer in range(PARTS))
     unlike = replace(step.block, update=replace(step.block.update, weights=rows))
-    event = next(told(replace(step, block=unlike), cut((1, 1, 2), 2), lambda anchor: b""))
+    event = next(commit_events(replace(step, block=unlike), cut((1, 1, 2), 2), lambda anchor: b""))
     assert isinstance(event, RoundCommitted)
     assert list(event.weights.values()) == [WEIGHT_ONE // 4, WEIGHT_ONE // 4, WEIGHT_ONE // 2]

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from dht.errors import Unreachable
-from dht.records import Head as HeadRecord
+from dht.records import PeerRecord as HeadRecord
 from dht.streams.base import MakeFrame, OnFrame
 from peer.events import AlertRaised, Event, PeerStateChanged, ReportReceived, RoundCommitted
 from peer.protocol.electorate import digest_of
 from peer.protocol.encoding import pack
 from peer.protocol.frames import decode, encode
-from peer.protocol.messages import ChainSent, Get, HeadSent
-from peer.rounds.state import Head
+from peer.protocol.messages import Blocks, GetBlocks, Heartbeat
+from peer.rounds.state import ChainHead
 from peer.simulate.memory_network import MemoryStreams
-from peer.store.run_directory import Base
-from peer.store.snapshots import Manifest
-from peer.sync.blob_server import MANIFEST, STANDING, Offer, Standing
+from peer.store.run_directory import ChainBase
+from peer.store.snapshots import SnapshotManifest
+from peer.sync.blob_server import CHAIN_STATUS, MANIFEST, ChainStatus, SnapshotOffer
 from peer.sync.run_discovery import LAYERS
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
 from peer.testing.memory_swarm import RUN, World
 from peer.watch import watcher as watchers
@@ -57,7 +57,7 @@ class Seat:
     met: set[str] = field(default_factory=set)
     layers: dict[str, bytes | None] = field(default_factory=dict)
     """What peers say of the layers, where that is not the truth."""
-    snapshot: Manifest | None = None
+    snapshot: SnapshotManifest | None = None
     swaps: Callable[[str, bytes], bytes] = lambda sender, frame: frame
     """What becomes of a frame to the watcher."""
     deaf: frozenset[str] = frozenset()
@@ -76,14 +76,14 @@ class Seat:
 
     def send(self, to: str, frame: bytes) -> None:
         message = decode(frame)
-        assert isinstance(message, Get), "a watcher says nothing else"
+        assert isinstance(message, GetBlocks), "a watcher says nothing else"
         assert to in self.met
         self.asked.append((to, "GET"))
         if to not in self.deaf:
             self.inner.send(to, frame)
         asyncio.get_running_loop().call_soon(self.pass_time)
 
-    def send_when_free(self, to: str, make_frame: MakeFrame) -> None:
+    def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
         raise AssertionError("a watcher has nothing large to send")
 
     def listen(self, on_frame: OnFrame) -> None:
@@ -102,13 +102,13 @@ class Seat:
         if name == LAYERS:
             return self.layers.get(peer_id, pack(SIZES))
         if self.snapshot is None:
-            return Standing(round=1, weight=1, shared=-1, offers=()).to_bytes() if name == STANDING else None
+            return ChainStatus(round=1, weight=1, shared=-1, offers=()).to_bytes() if name == CHAIN_STATUS else None
         packed = self.snapshot.to_bytes()
         if name == MANIFEST:
             return packed if request == digest_of(packed) else None
         item = self.snapshot
-        offer = Offer(round=item.round, anchor=item.anchor, manifest=digest_of(packed), vector_bytes=8)
-        return Standing(round=99, weight=999, shared=-1, offers=(offer,)).to_bytes()
+        offer = SnapshotOffer(round=item.round, anchor=item.anchor, manifest=digest_of(packed), vector_bytes=8)
+        return ChainStatus(round=99, weight=999, shared=-1, offers=(offer,)).to_bytes()
 
     async def read_heads(self) -> dict[str, HeadRecord]:
         if self.looks == 0:
@@ -118,7 +118,7 @@ class Seat:
         await asyncio.sleep(0)
         return {peer: self.record(peer, said) for peer, said in self.world.board.items()}
 
-    def record(self, peer: str, said: HeadSent) -> HeadRecord:
+    def record(self, peer: str, said: Heartbeat) -> HeadRecord:
         return HeadRecord(
             run=RUN, anchor=said.anchor, round=said.round + self.offset, weight=said.weight, state=said.state,
             ready=said.ready, stuck_s=0.0, tokens=said.tokens, steps=said.steps, bandwidth_bps=0, leaving=said.leaving,
@@ -157,7 +157,7 @@ def watch(world: World, **seat: Any) -> Watched:
             raise ValueError("another model")
         return world.rules("")
 
-    watcher = Watcher(place, place.read_heads, rules_of, RUN, world.genesis, Session(said.append), Random(1))
+    watcher = Watcher(place, place.read_heads, rules_of, RUN, world.genesis, Reporter(said.append), Random(1))
     return Watched(place, said, watcher)
 
 
@@ -217,9 +217,9 @@ async def test_a_forged_chain_is_refused_aloud_and_the_others_are_asked() -> Non
 
     def cut_votes(sender: str, frame: bytes) -> bytes:
         message = decode(frame)
-        if sender != "p0" or not isinstance(message, ChainSent):
+        if sender != "p0" or not isinstance(message, Blocks):
             return frame
-        return encode(ChainSent(tuple(replace(block, votes=block.votes[:1]) for block in message.blocks)))
+        return encode(Blocks(tuple(replace(block, votes=block.votes[:1]) for block in message.blocks)))
 
     watched = watch(at_round(3), swaps=cut_votes)
     await watched.follow(12)
@@ -249,11 +249,11 @@ async def test_without_the_layers_nothing_is_told_of_rounds_and_that_is_said() -
     assert watched.rounds()[:4] == [1, 2, 3, 4]
 
 
-def snapshot_of(world: World, round: int, run: bytes = RUN) -> Manifest:
+def snapshot_of(world: World, round: int, run: bytes = RUN) -> SnapshotManifest:
     """A snapshot of this round, as far as a watcher reads it."""
     updates = [block.update for block in world.peers[0].disk.blocks[:round]]
-    base = Base.after(updates[-3:])
-    return Manifest(run=run, base=base, cursors=(), state=b"s" * 32, elements=1, chunks=(b"c" * 32,))
+    base = ChainBase.after(updates[-3:])
+    return SnapshotManifest(run=run, base=base, cursors=(), state=b"s" * 32, elements=1, chunks=(b"c" * 32,))
 
 
 async def test_where_the_first_rounds_are_gone_it_begins_at_a_snapshot_and_says_so() -> None:
@@ -306,9 +306,9 @@ async def test_a_snapshot_of_another_run_is_no_beginning(monkeypatch: pytest.Mon
 async def test_garbage_and_unasked_frames_are_nothing() -> None:
     """Somebody who was not asked sends a chain; who was asked sends garbage before its answer."""
     world = at_round(3)
-    garbage = [b"", b"\xff", encode(Get((b"a" * 32,)))]
+    garbage = [b"", b"\xff", encode(GetBlocks((b"a" * 32,)))]
     watched = watch(world, swaps=lambda sender, frame: garbage.pop() if garbage else frame)
-    chain = encode(ChainSent(tuple(world.peers[0].disk.blocks)))
+    chain = encode(Blocks(tuple(world.peers[0].disk.blocks)))
     watched.watcher._on_frame("p0", chain)
     assert watched.said == []
     await watched.follow(4)
@@ -341,7 +341,7 @@ async def test_an_empty_board_is_said() -> None:
 
 
 def test_it_starts_at_the_head_it_was_given() -> None:
-    head: Head = at_round(1).genesis
+    head: ChainHead = at_round(1).genesis
     assert watch(at_round(1)).watcher.head == head
 
 
@@ -352,7 +352,7 @@ async def test_strangers_do_not_lead_away_from_what_is_verified() -> None:
     seat, fakes = watching.seat, ("p90", "p91")
     invented = replace(
         snapshot_of(world, 3),
-        base=Base.after([replace(world.peers[0].disk.blocks[4].update, round=105, elect=fakes, weight=10**6)]),
+        base=ChainBase.after([replace(world.peers[0].disk.blocks[4].update, round=105, elect=fakes, weight=10**6)]),
     )
     honest_heads, honest_send, honest_ask = seat.read_heads, seat.send, seat.ask
 
@@ -366,17 +366,17 @@ async def test_strangers_do_not_lead_away_from_what_is_verified() -> None:
         if to not in fakes:
             honest_send(to, frame)
             return
-        said = HeadSent(b"F" * 32, 106, 10**6, b"s" * 32, False, 0, 0, False, "x", 0)
+        said = Heartbeat(b"F" * 32, 106, 10**6, b"s" * 32, False, 0, 0, False, "x", 0)
         asyncio.get_running_loop().call_soon(watching.watcher._on_frame, to, encode(said))
 
     async def ask(peer: str, name: str, timeout_s: float, max_bytes: int = 0, request: bytes = b"") -> bytes | None:
-        if peer not in fakes or name not in (STANDING, MANIFEST):
+        if peer not in fakes or name not in (CHAIN_STATUS, MANIFEST):
             return await honest_ask(peer, name, timeout_s, max_bytes, request)
         packed = invented.to_bytes()
         if name == MANIFEST:
             return packed
-        offer = Offer(round=invented.round, anchor=invented.anchor, manifest=digest_of(packed), vector_bytes=8)
-        return Standing(round=106, weight=10**6, shared=-1, offers=(offer,)).to_bytes()
+        offer = SnapshotOffer(round=invented.round, anchor=invented.anchor, manifest=digest_of(packed), vector_bytes=8)
+        return ChainStatus(round=106, weight=10**6, shared=-1, offers=(offer,)).to_bytes()
 
     watching.watcher._read_heads = read_heads
     seat.send, seat.ask = send, ask

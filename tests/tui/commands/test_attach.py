@@ -18,15 +18,15 @@ import tui.commands.join
 from dht.errors import BadInvite, DirectoryBusy, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
-from peer.events import Line, PeerStarted, format_line
+from peer.events import EventLine, PeerStarted, format_line
 from peer.testing.child_process import HANG_S
-from tui.commands.attach import Look, attach, how_to_come_back, join_and_attach
-from tui.commands.join import Join
+from tui.commands.attach import DisplayOptions, attach, how_to_come_back, join_and_attach
+from tui.commands.join import JoinOptions
 from tui.commands.status import is_locked
 from tui.output.output import PlainOutput
 
 FAKE_PEER = Path(__file__).parents[1] / "fake_peer.py"
-LOOK = Look()
+LOOK = DisplayOptions()
 
 
 class Bench:
@@ -50,13 +50,13 @@ class Bench:
             self.argv = [module, *arguments]
             return [sys.executable, str(FAKE_PEER), behaviour, str(self.directory)]
 
-        def show(directory: Path, look: Look) -> str:
+        def show(directory: Path, look: DisplayOptions) -> str:
             self.shown.append(directory)
             return outcome()
 
         self._monkeypatch.setattr(tui.commands.join, "python_module", command)
         self._monkeypatch.setattr(tui.commands.attach, "show_peer", show)
-        return join_and_attach(Join(invite=self.invite, directory=self.directory), LOOK, self.output)
+        return join_and_attach(JoinOptions(invite=self.invite, directory=self.directory), LOOK, self.output)
 
     @property
     def text(self) -> str:
@@ -175,7 +175,7 @@ def test_an_interrupt_while_it_starts_stops_it(bench: Bench, monkeypatch: pytest
     """Nobody has seen a dashboard yet: Ctrl-C means what it meant."""
 
     class Impatient(PlainOutput):
-        def show(self, line: Line) -> None:
+        def show(self, line: EventLine) -> None:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(tui.commands.attach, "POLL_S", 0.01)
@@ -215,7 +215,9 @@ def test_an_interrupt_while_it_leaves_says_where_to_look(bench: Bench, monkeypat
 def test_what_was_written_before_is_not_read_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer of long standing has megabytes of events: its dashboard must not wait for them."""
     bench.directory.mkdir()
-    line = Line(seq=0, t=time.time() + 3600.0, run="fake", peer="id-old", event=PeerStarted(name="old", version="0"))
+    line = EventLine(
+        seq=0, t=time.time() + 3600.0, run="fake", peer="id-old", event=PeerStarted(name="old", version="0")
+    )
     (bench.directory / "events.jsonl").write_text((format_line(line) + "\n") * 20_000)
     monkeypatch.setattr(tui.commands.attach, "SLICE", 1)
     assert bench.run("stays") == 0
@@ -248,7 +250,7 @@ def test_a_peer_that_ended_while_it_was_shown(bench: Bench, monkeypatch: pytest.
     """It does not go on, however the dashboard was closed."""
     bench.run("stays")
 
-    def stop(directory: Path, look: Look) -> str:
+    def stop(directory: Path, look: DisplayOptions) -> str:
         bench.stop_peer()
         return "detach"
 
@@ -260,12 +262,12 @@ def test_the_peer_that_reported_last_needs_no_name(tmp_path: Path) -> None:
     """The commands find it by themselves."""
     mine = tmp_path / "data" / "homefires" / "runs" / "tiny-00000000"
     mine.mkdir(parents=True)
-    line = Line(seq=0, t=0.0, run="r", peer="p", event=PeerStarted(name="x", version="0"))
+    line = EventLine(seq=0, t=0.0, run="r", peer="p", event=PeerStarted(name="x", version="0"))
     (mine / "events.jsonl").write_text(format_line(line) + "\n")
     assert "homefires attach; stop with: homefires leave" in how_to_come_back(mine)
     assert "homefires leave --dir '/a b'" in how_to_come_back(Path("/a b"))
 
 
 def test_a_look_is_the_same_on_a_command_line() -> None:
-    assert Look(read_only=True, ascii_only=True, mono=True).options() == ["--read-only", "--ascii", "--mono"]
+    assert DisplayOptions(read_only=True, ascii_only=True, mono=True).options() == ["--read-only", "--ascii", "--mono"]
     assert LOOK.options() == []

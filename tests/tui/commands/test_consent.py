@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from dht.directory_lock import hold_directory
+from dht.directory_lock import lock_directory
 from dht.errors import BadInput, BadInvite, Unreachable
-from dht.fingerprint import words
+from dht.fingerprint import fingerprint_words
 from dht.identity import Identity
 from dht.invite import Invite, issue, parse
 from peer.spec import RunSpec, load
 from peer.watch.preview import facts
 from tui.commands.consent import FILE, consents, describe, is_agreed
-from tui.commands.join import Join
+from tui.commands.join import JoinOptions
 
 ORGANISER = Identity.from_seed(b"o" * 32)
 
@@ -39,8 +39,8 @@ def spec() -> RunSpec:
 
 
 @pytest.fixture
-def join(spec: RunSpec, tmp_path: Path) -> Join:
-    return Join(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
+def join(spec: RunSpec, tmp_path: Path) -> JoinOptions:
+    return JoinOptions(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
 
 
 def invite_of(organiser: Identity, spec: RunSpec) -> str:
@@ -64,7 +64,7 @@ class Node:
         return facts(read(invite), self._spec, power_w=None)
 
 
-def test_yes_is_remembered_and_nobody_is_asked_twice(join: Join, spec: RunSpec) -> None:
+def test_yes_is_remembered_and_nobody_is_asked_twice(join: JoinOptions, spec: RunSpec) -> None:
     node, screen = Node(spec), Terminal()
     assert consents(join, yes=False, stdin=Terminal("Yes\n"), screen=screen, introduce=node)
     assert screen.getvalue().startswith(
@@ -77,7 +77,7 @@ def test_yes_is_remembered_and_nobody_is_asked_twice(join: Join, spec: RunSpec) 
     assert stat.S_IMODE(join.place().stat().st_mode) == 0o700
 
 
-def test_peers_that_the_volunteer_names_are_asked_too(join: Join, spec: RunSpec) -> None:
+def test_peers_that_the_volunteer_names_are_asked_too(join: JoinOptions, spec: RunSpec) -> None:
     """He may have no other way in: every node of the invite may be gone."""
     node, screen = Node(spec), Terminal()
     named = dataclasses.replace(join, peers=("/ip4/203.0.113.5/tcp/1/p2p/x",))
@@ -87,7 +87,7 @@ def test_peers_that_the_volunteer_names_are_asked_too(join: Join, spec: RunSpec)
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "", "yesterday\n"])
-def test_anything_else_is_no_and_leaves_nothing(join: Join, spec: RunSpec, answer: str) -> None:
+def test_anything_else_is_no_and_leaves_nothing(join: JoinOptions, spec: RunSpec, answer: str) -> None:
     """Also the end of input."""
     screen = Terminal()
     assert not consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=Node(spec))
@@ -96,7 +96,9 @@ def test_anything_else_is_no_and_leaves_nothing(join: Join, spec: RunSpec, answe
 
 
 @pytest.mark.parametrize(("stdin", "screen"), [(io.StringIO, Terminal), (Terminal, io.StringIO)])
-def test_without_a_terminal_it_is_refused_in_one_line(join: Join, spec: RunSpec, stdin: Any, screen: Any) -> None:
+def test_without_a_terminal_it_is_refused_in_one_line(
+    join: JoinOptions, spec: RunSpec, stdin: Any, screen: Any
+) -> None:
     """A machine must not train because a script fell over a prompt."""
     node = Node(spec)
     with pytest.raises(BadInput, match="add --yes"):
@@ -105,7 +107,7 @@ def test_without_a_terminal_it_is_refused_in_one_line(join: Join, spec: RunSpec,
     assert not join.place().exists()
 
 
-def test_a_service_says_yes_beforehand(join: Join, spec: RunSpec) -> None:
+def test_a_service_says_yes_beforehand(join: JoinOptions, spec: RunSpec) -> None:
     """Nothing is fetched for it and nothing printed."""
     node, screen = Node(spec), io.StringIO()
     assert consents(join, yes=True, stdin=io.StringIO(), screen=screen, introduce=node)
@@ -113,7 +115,7 @@ def test_a_service_says_yes_beforehand(join: Join, spec: RunSpec) -> None:
     assert is_agreed(join.place(), read(join.invite))
 
 
-def test_another_run_or_another_organiser_is_asked_for_anew(join: Join, spec: RunSpec) -> None:
+def test_another_run_or_another_organiser_is_asked_for_anew(join: JoinOptions, spec: RunSpec) -> None:
     assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
     longer = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=1000))
     assert not is_agreed(join.place(), read(invite_of(ORGANISER, longer)))
@@ -126,7 +128,7 @@ def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(spec: RunSpec
     """As the peer itself has it; a newcomer does not get in with one."""
     address = f"/ip4/127.0.0.1/tcp/4001/p2p/{ORGANISER.peer_id}"
     over = issue(ORGANISER, run="tiny", spec_hash=spec.digest(), addrs=(address,), expires=time.time() - 60)
-    join = Join(invite=over, directory=tmp_path / "peer")
+    join = JoinOptions(invite=over, directory=tmp_path / "peer")
     with pytest.raises(BadInvite, match="expired"):
         consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
     (tmp_path / "peer").mkdir()
@@ -135,30 +137,39 @@ def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(spec: RunSpec
     assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO()), "and is not asked again"
 
 
-def test_what_fails_before_is_told_before(join: Join, spec: RunSpec) -> None:
+def test_what_fails_before_is_told_before(join: JoinOptions, spec: RunSpec) -> None:
     """A bad invite, nodes that do not answer; a folder that is in use is for `join` to tell."""
 
     def silent(invite: str, peers: Sequence[str]) -> Mapping[str, Any]:
         raise Unreachable("nobody answers")
 
     with pytest.raises(BadInvite):
-        consents(Join(invite="hf1:rubbish"), yes=True, stdin=Terminal(), screen=Terminal())
+        consents(JoinOptions(invite="hf1:rubbish"), yes=True, stdin=Terminal(), screen=Terminal())
     with pytest.raises(Unreachable):
         consents(join, yes=False, stdin=Terminal("y\n"), screen=Terminal(), introduce=silent)
-    with hold_directory(join.place()):
+    with lock_directory(join.place()):
         assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=silent)
 
 
-def test_the_screen_says_who_what_and_what_it_takes(join: Join, spec: RunSpec, tmp_path: Path) -> None:
+def test_the_screen_says_who_what_and_what_it_takes(join: JoinOptions, spec: RunSpec, tmp_path: Path) -> None:
     told = facts(read(join.invite), spec, power_w=285.0)
     lines = describe(told, tmp_path)
     assert len(lines) <= 30
     assert all(len(line) <= 79 for line in lines if str(tmp_path) not in line)
     text = " ".join(" ".join(lines).split())
     for part in (
-        words(ORGANISER.peer_id), "870 thousand parameters", "36 rounds", "Python standard library", "licence",
-        "no code", str(tmp_path), "homefires leave", "up to 285 W", "each way for the whole run", "your IP address",
-    ):  # fmt: skip
+        fingerprint_words(ORGANISER.peer_id),
+        "870 thousand parameters",
+        "36 rounds",
+        "Python standard library",
+        "licence",
+        "no code",
+        str(tmp_path),
+        "homefires leave",
+        "up to 285 W",
+        "each way for the whole run",
+        "your IP address",
+    ):
         assert part in text, part
     unsized = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="hub", path="org/set"))
     assert "org/set of huggingface.co" in " ".join(describe(facts(read(join.invite), unsized, None), tmp_path))

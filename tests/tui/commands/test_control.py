@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dht.directory_lock import hold_directory
+from dht.directory_lock import lock_directory
 from peer.control import store
-from peer.control.desired_state import Wish, Wished
+from peer.control.desired_state import Desired, Intent
 from tui.cli import main
 
 pytestmark = pytest.mark.outside
@@ -27,21 +27,21 @@ def directory(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("cmd", "wish", "said"),
     [
-        ("pause", Wish.PAUSE, "it starts paused, until: homefires resume"),
-        ("resume", Wish.TRAIN, "it trains when it starts"),
-        ("finish", Wish.FINISH, "then pauses"),
+        ("pause", Intent.PAUSE, "it starts paused, until: homefires resume"),
+        ("resume", Intent.TRAIN, "it trains when it starts"),
+        ("finish", Intent.FINISH, "then pauses"),
     ],
 )
-def test_a_wish_is_kept_for_the_next_start(directory: Path, cmd: str, wish: Wish, said: str, capsys: Said) -> None:
+def test_a_wish_is_kept_for_the_next_start(directory: Path, cmd: str, wish: Intent, said: str, capsys: Said) -> None:
     """In place of the one before, for its owner alone; the folder is free again."""
-    store.write_wish(directory, Wished(Wish.PAUSE, None))
+    store.write_wish(directory, Desired(Intent.PAUSE, None))
     assert main([cmd, "--dir", str(directory)]) == 0
     told = capsys.readouterr().out
     assert told.startswith(f"no peer runs in {directory}; ")
     assert said in told
-    assert store.read_wish(directory) == Wished(wish)
+    assert store.read_wish(directory) == Desired(wish)
     assert stat.S_IMODE((directory / store.WISH).stat().st_mode) == 0o600
-    with hold_directory(directory):
+    with lock_directory(directory):
         pass
 
 
@@ -63,12 +63,12 @@ def test_a_damaged_wish_is_replaced(directory: Path) -> None:
     """The peer would not start with it."""
     (directory / store.WISH).write_text("{")
     assert main(["pause", "--dir", str(directory)]) == 0
-    assert store.read_wish(directory).wish is Wish.PAUSE
+    assert store.read_wish(directory).wish is Intent.PAUSE
 
 
 def test_a_peer_that_just_starts_is_not_said_to_be_gone(directory: Path, capsys: Said) -> None:
     """It holds its folder and takes no commands yet: nothing is written behind its back."""
-    with hold_directory(directory):
+    with lock_directory(directory):
         assert main(["pause", "--dir", str(directory)]) == 3
     assert "takes no commands just now" in capsys.readouterr().err
     assert not (directory / store.WISH).exists()
@@ -78,17 +78,17 @@ def test_a_peer_that_has_started_since_we_looked_keeps_its_folder(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:
     monkeypatch.setattr("tui.commands.control.is_at_work", lambda directory: False)
-    with hold_directory(directory):
+    with lock_directory(directory):
         assert main(["pause", "--dir", str(directory)]) == 3
     assert "takes no commands just now" in capsys.readouterr().err
     assert not (directory / store.WISH).exists()
 
 
 def test_what_cannot_be_written_is_one_line_and_the_wish_before_stays(directory: Path, capsys: Said) -> None:
-    store.write_wish(directory, Wished(Wish.PAUSE))
+    store.write_wish(directory, Desired(Intent.PAUSE))
     (directory / f"{store.WISH}.new").mkdir()  # where the file would be written first
     assert main(["resume", "--dir", str(directory)]) == 2
     told = capsys.readouterr()
     assert (told.out, told.err.count("\n")) == ("", 1)
     assert f"{store.WISH}.new" in told.err
-    assert store.read_wish(directory).wish is Wish.PAUSE
+    assert store.read_wish(directory).wish is Intent.PAUSE

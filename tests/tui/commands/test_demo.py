@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput, BadSpec, PortInUse, RoundsFailed
-from peer.events import InviteIssued, Line, RoundStarted
+from peer.events import EventLine, InviteIssued, RoundStarted
 from peer.spec import parse
-from tui.commands.demo import Demo, run_demo
+from tui.commands.demo import DemoOptions, run_demo
 from tui.output.output import JsonOutput, NoOutput, PlainOutput
-from tui.swarm.reducer import fold
-from tui.swarm.snapshot import Swarm
+from tui.swarm.reducer import apply
+from tui.swarm.snapshot import SwarmState
 
 SPEC = """
 [run]
@@ -45,7 +45,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def play(demo: Demo) -> tuple[int, str]:
+def play(demo: DemoOptions) -> tuple[int, str]:
     """Exit code and plain output of a demo."""
     stream = io.StringIO()
     spec = demo.choose()
@@ -56,7 +56,7 @@ def play(demo: Demo) -> tuple[int, str]:
 @pytest.mark.outside
 def test_a_demo_that_keeps_its_promise(fake_children: Fake, spec_path: str, temporary: Path) -> None:
     fake_children("well")
-    code, text = play(Demo(peers=2, spec=spec_path))
+    code, text = play(DemoOptions(peers=2, spec=spec_path))
     assert code == 0
     assert text.count("round 2/3 · 2 peers") == 1
     assert "3 of 3 rounds committed by all 2 peers with equal bits (digest 000300030003, state aaaaaaaaaaaa)" in text
@@ -68,14 +68,14 @@ def test_a_demo_that_keeps_its_promise(fake_children: Fake, spec_path: str, temp
 def test_a_peer_with_other_bits_fails_the_demo(fake_children: Fake, spec_path: str) -> None:
     fake_children("differs")
     with pytest.raises(RoundsFailed, match=r"^round 2: peer-2 has digest f00df00df00d, others have 000200020002"):
-        play(Demo(peers=2, spec=spec_path))
+        play(DemoOptions(peers=2, spec=spec_path))
 
 
 @pytest.mark.outside
 def test_a_killed_peer_is_named_and_the_others_go_on(fake_children: Fake, spec_path: str, tmp_path: Path) -> None:
     fake_children("dies")
     folder = tmp_path / "kept"
-    demo = Demo(peers=3, spec=spec_path, directory=folder)
+    demo = DemoOptions(peers=3, spec=spec_path, directory=folder)
     stream = io.StringIO()
     with pytest.raises(RoundsFailed) as caught:
         run_demo(demo, PlainOutput(stream, rounds=3, terse=True), demo.choose())
@@ -98,7 +98,7 @@ def test_a_killed_peer_is_named_and_the_others_go_on(fake_children: Fake, spec_p
 def test_a_founder_that_cannot_start_ends_the_demo(fake_children: Fake, spec_path: str, temporary: Path) -> None:
     fake_children("refuses")
     with pytest.raises(RoundsFailed, match="peer-2"):
-        play(Demo(peers=2, spec=spec_path))
+        play(DemoOptions(peers=2, spec=spec_path))
     assert list(temporary.iterdir()) == []
 
 
@@ -108,7 +108,7 @@ def test_a_bootstrap_node_that_cannot_start_fails_with_its_own_error(
 ) -> None:
     fake_children("mute")
     with pytest.raises(PortInUse, match=r"tcp/4001 is taken"):
-        play(Demo(peers=2, spec=spec_path))
+        play(DemoOptions(peers=2, spec=spec_path))
     assert list(temporary.iterdir()) == []
 
 
@@ -122,7 +122,7 @@ def test_an_interrupt_ends_the_demo_and_leaves_nothing(
     class Impatient(NoOutput):
         interrupted = False
 
-        def show(self, line: Line) -> None:
+        def show(self, line: EventLine) -> None:
             if isinstance(line.event, RoundStarted) and not self.interrupted:
                 self.interrupted = True
                 os.kill(os.getpid(), signal.SIGINT)
@@ -132,7 +132,7 @@ def test_an_interrupt_ends_the_demo_and_leaves_nothing(
                 os.kill(os.getpid(), signal.SIGINT)
 
     fake_children(behaviour)
-    demo = Demo(peers=2, spec=spec_path)
+    demo = DemoOptions(peers=2, spec=spec_path)
     assert run_demo(demo, Impatient(), demo.choose()) == 130
     assert list(temporary.iterdir()) == []
 
@@ -141,7 +141,7 @@ def test_an_interrupt_ends_the_demo_and_leaves_nothing(
 def test_json_is_the_peers_events_and_nothing_else(fake_children: Fake, spec_path: str) -> None:
     fake_children("well")
     stdout, stderr = io.StringIO(), io.StringIO()
-    demo = Demo(peers=2, spec=spec_path)
+    demo = DemoOptions(peers=2, spec=spec_path)
     assert run_demo(demo, JsonOutput(stdout, stderr), demo.choose()) == 0
     rows = [json.loads(text) for text in stdout.getvalue().splitlines()]
     assert {row["peer"] for row in rows} == {"id-peer-1", "id-peer-2"}
@@ -150,7 +150,9 @@ def test_json_is_the_peers_events_and_nothing_else(fake_children: Fake, spec_pat
 
 
 def test_rounds_seed_and_settings_change_the_spec(spec_path: str) -> None:
-    demo = Demo(peers=5, spec=spec_path, rounds=7, seed=9, sets=("round.steps=50", "model.config.hidden_size=64"))
+    demo = DemoOptions(
+        peers=5, spec=spec_path, rounds=7, seed=9, sets=("round.steps=50", "model.config.hidden_size=64")
+    )
     spec = demo.choose()
     assert (spec.run.founders, spec.run.rounds, spec.run.seed, spec.round.steps) == (5, 7, 9, 50)
     assert spec.model.config == {"hidden_size": 64}
@@ -158,29 +160,31 @@ def test_rounds_seed_and_settings_change_the_spec(spec_path: str) -> None:
 
 def test_a_misspelt_setting_is_refused_with_the_closest_key(spec_path: str) -> None:
     with pytest.raises(BadSpec, match=r"unknown key 'round\.stps'; did you mean 'steps'\?"):
-        Demo(spec=spec_path, sets=("round.stps=50",)).choose()
+        DemoOptions(spec=spec_path, sets=("round.stps=50",)).choose()
 
 
 @pytest.mark.parametrize("text", ["steps=50", "round.steps", "round.steps=", ".=1", "round..steps=1"])
 def test_a_setting_without_table_key_or_value_is_refused(spec_path: str, text: str) -> None:
     with pytest.raises(BadInput, match=r"write table\.key=value"):
-        Demo(spec=spec_path, sets=(text,)).choose()
+        DemoOptions(spec=spec_path, sets=(text,)).choose()
 
 
 def test_a_run_without_end_needs_rounds(tmp_path: Path) -> None:
     path = tmp_path / "endless.toml"
     path.write_text(SPEC.replace("rounds = 3", ""))
     with pytest.raises(BadInput, match="--rounds"):
-        Demo(spec=str(path)).choose()
+        DemoOptions(spec=str(path)).choose()
 
 
 def test_a_folder_with_something_in_it_is_refused(fake_children: Fake, spec_path: str, tmp_path: Path) -> None:
     fake_children("well")
     with pytest.raises(BadInput, match="not an empty folder"):
-        play(Demo(peers=2, spec=spec_path, directory=tmp_path))
+        play(DemoOptions(peers=2, spec=spec_path, directory=tmp_path))
 
 
 def test_the_bootstrap_nodes_own_events_are_no_peers_events() -> None:
     """InviteIssued folds into the swarm without making its sender a peer."""
-    swarm = fold(Swarm(), Line(seq=0, t=0.0, run="r", peer="id-bootstrap", event=InviteIssued(invite="hf1:x")))
+    swarm = apply(
+        SwarmState(), EventLine(seq=0, t=0.0, run="r", peer="id-bootstrap", event=InviteIssued(invite="hf1:x"))
+    )
     assert (swarm.invite, swarm.reporting) == ("hf1:x", [])

@@ -16,10 +16,10 @@ import tui.commands.watch
 from dht.identity import Identity
 from dht.invite import issue
 from tui.cli import main
-from tui.commands.attach import Look
+from tui.commands.attach import DisplayOptions
 from tui.commands.consent import introduce
-from tui.commands.doctor_run import Doctor, run_doctor
-from tui.commands.watch import Watch, watch_in_dashboard, watch_in_lines
+from tui.commands.doctor_run import DoctorOptions, run_doctor
+from tui.commands.watch import WatchOptions, watch_in_dashboard, watch_in_lines
 from tui.output.output import NoOutput
 
 
@@ -31,7 +31,7 @@ def invite() -> str:
 
 
 def examine(invite: str) -> None:
-    run_doctor(Doctor(invite=invite), io.StringIO(), as_json=True, debug=False)
+    run_doctor(DoctorOptions(invite=invite), io.StringIO(), as_json=True, debug=False)
 
 
 def ask(invite: str) -> None:
@@ -39,11 +39,11 @@ def ask(invite: str) -> None:
 
 
 def watch(invite: str) -> None:
-    watch_in_lines(Watch(what=invite), NoOutput())
+    watch_in_lines(WatchOptions(what=invite), NoOutput())
 
 
 def look(invite: str) -> None:
-    watch_in_dashboard(Watch(what=invite), Look(), NoOutput())
+    watch_in_dashboard(WatchOptions(what=invite), DisplayOptions(), NoOutput())
 
 
 @pytest.mark.outside

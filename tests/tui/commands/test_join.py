@@ -16,10 +16,10 @@ from dht.invite import issue
 from peer.control.store import read_table
 from peer.spec import AdmissionTable, RunSpec, dump, load, parse
 from tui.cli import main
-from tui.commands.join import Join, run_audit, run_bootstrap, run_export, run_join
+from tui.commands.join import JoinOptions, run_audit, run_bootstrap, run_export, run_join
 from tui.output.output import NoOutput, PlainOutput
 from tui.processes.children import python_module
-from tui.processes.node_watcher import Keep, NodeOptions
+from tui.processes.node_watcher import NodeOptions, RetentionOptions
 
 Fake = Callable[[str], None]
 
@@ -40,7 +40,7 @@ def micro() -> RunSpec:
 def test_a_peer_is_followed_to_its_end(fake_children: Fake, invite: str, tmp_path: Path) -> None:
     fake_children("well")
     stream = io.StringIO()
-    assert run_join(Join(invite=invite, directory=tmp_path / "peer", name="alice"), PlainOutput(stream)) == 0
+    assert run_join(JoinOptions(invite=invite, directory=tmp_path / "peer", name="alice"), PlainOutput(stream)) == 0
     assert "data in " + str(tmp_path / "peer") in stream.getvalue()
     assert "alice: started" in stream.getvalue()
     assert "round 3" in stream.getvalue()
@@ -49,7 +49,7 @@ def test_a_peer_is_followed_to_its_end(fake_children: Fake, invite: str, tmp_pat
 @pytest.mark.outside
 def test_the_default_folder_is_that_of_the_run(fake_children: Fake, invite: str, tmp_path: Path) -> None:
     fake_children("well")
-    run_join(Join(invite=invite, name="alice"), NoOutput())
+    run_join(JoinOptions(invite=invite, name="alice"), NoOutput())
     assert (tmp_path / "data" / "homefires" / "runs" / "mine-abababab").is_dir()
 
 
@@ -62,7 +62,7 @@ def test_what_the_person_chose_reaches_the_peer(invite: str, tmp_path: Path, mon
         return [sys.executable, "-c", "pass"]
 
     monkeypatch.setattr(tui.commands.join, "python_module", command)
-    join = Join(
+    join = JoinOptions(
         invite=invite,
         directory=tmp_path,
         name="al",
@@ -85,7 +85,7 @@ def test_what_the_person_chose_reaches_the_peer(invite: str, tmp_path: Path, mon
 def test_a_peer_in_the_background_outlives_us_or_is_kept_running(invite: str, tmp_path: Path) -> None:
     """Whoever keeps it running is what outlives us then; the peer ends with that one."""
     log = tmp_path / "peer.log"
-    alone, kept = (Join(invite=invite, directory=tmp_path, keep_running=keep) for keep in (False, True))
+    alone, kept = (JoinOptions(invite=invite, directory=tmp_path, keep_running=keep) for keep in (False, True))
     assert alone.lasting_argv(tmp_path, log) == [*alone.argv(tmp_path), "--stay"]
     keeper = [sys.executable, "-m", "tui.processes.supervisor", str(log), "--"]
     assert kept.lasting_argv(tmp_path, log) == [*keeper, *kept.argv(tmp_path)]
@@ -106,7 +106,7 @@ def test_a_peer_that_is_kept_running_has_its_settings_in_its_folder(
 
 def test_a_bad_invite_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInvite):
-        run_join(Join(invite="hf1:rubbish", directory=tmp_path / "peer"), NoOutput())
+        run_join(JoinOptions(invite="hf1:rubbish", directory=tmp_path / "peer"), NoOutput())
     assert not (tmp_path / "peer").exists()
 
 
@@ -121,7 +121,7 @@ def test_the_childs_mistake_is_ours(fake_children: Fake, micro: RunSpec, tmp_pat
 def test_a_childs_crash_names_its_log(invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tui.commands.join, "python_module", lambda *_: python_module("no_such_module"))
     with pytest.raises(HomefiresError, match=r"exit code 1; its log is .*peer\.log"):
-        run_join(Join(invite=invite, directory=tmp_path), NoOutput())
+        run_join(JoinOptions(invite=invite, directory=tmp_path), NoOutput())
     assert "no_such_module" in (tmp_path / "peer.log").read_text()
 
 
@@ -136,10 +136,10 @@ def test_the_node_is_given_the_very_spec(fake_children: Fake, micro: RunSpec, tm
 def test_an_admission_run_keeps_checkpoints_by_the_key_in_its_folder(
     micro: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Keep] = []
+    seen: list[RetentionOptions] = []
     monkeypatch.setattr(tui.commands.join, "describe_model", lambda path: "")
     monkeypatch.setattr(tui.commands.join, "serve_and_keep", lambda argv, log, keep, output: seen.append(keep))
-    kept, invited = Keep(directory=tmp_path / "kept", last=3, every=0), AdmissionTable(policy="invited")
+    kept, invited = RetentionOptions(directory=tmp_path / "kept", last=3, every=0), AdmissionTable(policy="invited")
     for number, spec in enumerate((micro, dataclasses.replace(micro, admission=invited))):
         run_bootstrap(spec, NoOutput(), NodeOptions(), directory=tmp_path / str(number), keep=kept)
     assert seen == [kept, dataclasses.replace(kept, organiser=tmp_path / "1")]

@@ -1,19 +1,19 @@
 from __future__ import annotations
 
-from peer.events import Line, PeerStarted, RoundCommitted
+from peer.events import EventLine, PeerStarted, RoundCommitted
 from tui.commands.last_check import find_fault
-from tui.swarm.reducer import fold, fold_all
+from tui.swarm.reducer import apply, apply_all
 from tui.swarm.rounds import MAX_COMMITS
-from tui.swarm.snapshot import Swarm
+from tui.swarm.snapshot import SwarmState
 
 
-def swarm_of(**digests: dict[int, tuple[str, str]]) -> Swarm:
+def swarm_of(**digests: dict[int, tuple[str, str]]) -> SwarmState:
     """A swarm in which peer NAME committed ROUND with (digest, state)."""
-    swarm = Swarm()
+    swarm = SwarmState()
     for name, rounds in digests.items():
         events = [PeerStarted(name=name, version="0"), *(commit(round, *pair) for round, pair in rounds.items())]
         for event in events:
-            swarm = fold(swarm, Line(seq=0, t=0.0, run="r", peer=f"id-{name}", event=event))
+            swarm = apply(swarm, EventLine(seq=0, t=0.0, run="r", peer=f"id-{name}", event=event))
     return swarm
 
 
@@ -77,10 +77,10 @@ def test_a_demo_longer_than_what_is_remembered() -> None:
     rounds = MAX_COMMITS + 3
     committed = {round: (f"d{round}", f"s{round}") for round in range(1, rounds + 1)}
     lines = [
-        Line(seq=0, t=0.0, run="r", peer="id-a", event=event)
+        EventLine(seq=0, t=0.0, run="r", peer="id-a", event=event)
         for event in (PeerStarted(name="a", version="0"), *(commit(r, *pair) for r, pair in committed.items()))
     ]
-    swarm = fold_all(Swarm(), lines)
+    swarm = apply_all(SwarmState(), lines)
     assert find_fault(swarm, ["a"], rounds=rounds, ends={}) is None
     assert find_fault(swarm, ["a"], rounds=rounds + 1, ends={}) == (
         f"a did not commit round {rounds + 1} of {rounds + 1}, its last is {rounds}"

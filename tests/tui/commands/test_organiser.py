@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.admissions import Book
+from bootstrap.admissions import AdmissionBook
 from bootstrap.members import save_names
 from dht.errors import BadInput
-from dht.fingerprint import words
+from dht.fingerprint import fingerprint_words
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, MAX_ADDRESSES, issue, parse
-from dht.quarantine import Orders
+from dht.quarantine import QuarantineList
 from peer.testing.child_process import HANG_S
 from tui.cli import main
 from tui.commands.organiser import _newest
@@ -75,11 +75,11 @@ def test_members_are_listed_and_an_admission_is_not_renewed(folder: Path, capsys
     where, day = ["--dir", str(folder)], 86400.0
     assert main(["members", *where]) == 0
     assert "nobody was admitted to tiny" in capsys.readouterr().out
-    book = Book(folder, Identity.load_or_create(folder / "identity.key"), RUN)
+    book = AdmissionBook(folder, Identity.load_or_create(folder / "identity.key"), RUN)
     text = (folder / INVITE_FILE).read_text()
     other = Identity.from_seed(b"q" * 32).peer_id
     for peer, at_s in ((PEER, time.time()), (PEER, time.time() + 15 * day), (other, time.time() - 99 * day)):
-        assert book.answer(peer, text, Orders(), at_s).admission
+        assert book.answer(peer, text, QuarantineList(), at_s).admission
     save_names(folder, {PEER: "alice"})
     ends = time.strftime("%Y-%m-%d", time.gmtime(time.time() + 45 * day))
     for command, says in (
@@ -125,4 +125,4 @@ def test_the_key_of_a_folder_is_shown_with_its_words(folder: Path) -> None:
     command = [sys.executable, "-m", "tui", "identity", "--dir", str(folder)]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANG_S).stdout
     mine = Identity.load_or_create(folder / "identity.key").peer_id
-    assert told == f"{mine}\n{words(mine)}\n"
+    assert told == f"{mine}\n{fingerprint_words(mine)}\n"

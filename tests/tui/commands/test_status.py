@@ -10,14 +10,14 @@ import pytest
 
 from dht.errors import BadInput
 from peer.control import store
-from peer.control.desired_state import Wish, Wished
+from peer.control.desired_state import Desired, Intent
 from peer.control.server import Commands, ControlServer
 from peer.events import (
     AlertRaised,
     Evaluated,
     Event,
+    EventLine,
     InnerProgressed,
-    Line,
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
@@ -28,7 +28,7 @@ from peer.events import (
     TransferProgressed,
     format_line,
 )
-from peer.telemetry.reporter import Session
+from peer.telemetry.reporter import Reporter
 from tests.tui.fake_control import FakePeer, serving
 from tui.commands.status import describe_directory
 from tui.text.codes import HOLDS
@@ -46,7 +46,9 @@ STORY: tuple[Event, ...] = (
 
 def write(path: Path, *events: Event) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [format_line(Line(seq=n, t=1000.0 + n, run="tiny", peer="QmAlice", event=e)) for n, e in enumerate(events)]
+    lines = [
+        format_line(EventLine(seq=n, t=1000.0 + n, run="tiny", peer="QmAlice", event=e)) for n, e in enumerate(events)
+    ]
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
@@ -91,12 +93,12 @@ def test_a_peer_that_left_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wished", "said"),
     [
-        (Wished(Wish.PAUSE), "its owner paused it: it starts paused, until: homefires resume"),
-        (Wished(Wish.TRAIN, 1_800_007_200.0), f"snooze until {clock(1_800_007_200.0, 1_800_000_000.0)}"),
-        (Wished(Wish.TRAIN, 1_799_999_999.0), ""), (Wished(), ""),
+        (Desired(Intent.PAUSE), "its owner paused it: it starts paused, until: homefires resume"),
+        (Desired(Intent.TRAIN, 1_800_007_200.0), f"snooze until {clock(1_800_007_200.0, 1_800_000_000.0)}"),
+        (Desired(Intent.TRAIN, 1_799_999_999.0), ""), (Desired(), ""),
     ],
 )  # fmt: skip
-def test_a_peer_that_is_down_says_how_it_starts(tmp_path: Path, wished: Wished, said: str) -> None:
+def test_a_peer_that_is_down_says_how_it_starts(tmp_path: Path, wished: Desired, said: str) -> None:
     """What its owner said last, at work or down; a snooze that is over is none, and a damaged file says nothing."""
     write(tmp_path / "events.jsonl", *STORY, PeerStopped(why="asked to leave"))
     store.write_wish(tmp_path, wished)
@@ -193,7 +195,7 @@ def test_a_demos_folder_points_at_its_peers(tmp_path: Path) -> None:
 def test_a_peer_at_work_says_itself_what_it_does(tmp_path: Path) -> None:
     """Its file may lag behind, as on a full disk; whoever cannot be asked is told of from the file."""
     write(tmp_path / "events.jsonl", *STORY)
-    session = Session(lambda event: None, state="PAUSED", why="its owner paused it")
+    session = Reporter(lambda event: None, state="PAUSED", why="its owner paused it")
     (tmp_path / "run").mkdir()
     with (tmp_path / "run" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -18,20 +18,20 @@ import tui.commands.watch
 from dht.errors import BadInput, BadInvite, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
-from peer.events import Line, PeerStarted, PeerStateChanged, format_line
+from peer.events import EventLine, PeerStarted, PeerStateChanged, format_line
 from peer.testing.child_process import HANG_S
 from tui.cli import main
-from tui.commands.attach import Look
-from tui.commands.watch import DemoControl, DemoFeed, Watch, watch_in_dashboard, watch_in_lines
+from tui.commands.attach import DisplayOptions
+from tui.commands.watch import DemoControl, DemoSource, WatchOptions, watch_in_dashboard, watch_in_lines
 from tui.output.output import JsonOutput, NoOutput, PlainOutput
 from tui.output.viewer import VIEWER_CODES
-from tui.sources.child import ChildFeed
-from tui.sources.source import Source
+from tui.sources.child import ChildSource
+from tui.sources.source import EventSource
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "demo.jsonl"
 LINES = [
-    Line(seq=0, t=100.0, run="r", peer="p", event=PeerStarted(name="alice", version="0")),
-    Line(seq=1, t=101.0, run="r", peer="p", event=PeerStateChanged(state="TRAINING", why="towards round 1")),
+    EventLine(seq=0, t=100.0, run="r", peer="p", event=PeerStarted(name="alice", version="0")),
+    EventLine(seq=1, t=101.0, run="r", peer="p", event=PeerStateChanged(state="TRAINING", why="towards round 1")),
 ]
 PRINTING = "print(" + repr("\n".join([*map(format_line, LINES), "noise"])) + ", flush=True)"
 
@@ -57,7 +57,7 @@ def test_a_recording_as_json_is_itself(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text("\n".join(["rubbish", *map(format_line, LINES), '{"v":1']) + "\n")
     out = io.StringIO()
-    assert watch_in_lines(Watch(what=str(path)), JsonOutput(out, io.StringIO())) == 0
+    assert watch_in_lines(WatchOptions(what=str(path)), JsonOutput(out, io.StringIO())) == 0
     assert out.getvalue().splitlines() == [format_line(line) for line in LINES]
 
 
@@ -65,7 +65,7 @@ def test_a_folder_in_lines(tmp_path: Path) -> None:
     """Of a peer that has ended."""
     (tmp_path / "events.jsonl").write_text(format_line(LINES[0]) + "\n")
     out = io.StringIO()
-    assert watch_in_lines(Watch(what=str(tmp_path)), PlainOutput(out)) == 0
+    assert watch_in_lines(WatchOptions(what=str(tmp_path)), PlainOutput(out)) == 0
     assert out.getvalue() == "00:00  alice: started\n"
 
 
@@ -81,7 +81,7 @@ def at_work(directory: Path) -> Iterator[None]:
 @pytest.mark.outside
 def test_a_peer_at_work_without_a_socket_cannot_be_followed(tmp_path: Path) -> None:
     with at_work(tmp_path), pytest.raises(Unreachable):
-        watch_in_lines(Watch(what=str(tmp_path)), NoOutput())
+        watch_in_lines(WatchOptions(what=str(tmp_path)), NoOutput())
 
 
 @pytest.mark.parametrize("text", ["", "rubbish\n"])
@@ -90,19 +90,19 @@ def test_what_holds_no_events_is_a_mistake(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     for what in (path, tmp_path):
         with pytest.raises(BadInput, match="holds no events"):
-            watch_in_lines(Watch(what=str(what)), NoOutput())
+            watch_in_lines(WatchOptions(what=str(what)), NoOutput())
 
 
 def test_a_run_is_looked_for_only_with_a_good_invite() -> None:
     with pytest.raises(BadInvite):
-        watch_in_lines(Watch(what="hf1:rubbish"), NoOutput())
+        watch_in_lines(WatchOptions(what="hf1:rubbish"), NoOutput())
 
 
 @pytest.mark.outside
 def test_a_run_from_outside_in_lines(invite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tui.commands.watch, "python_module", lambda *_: [sys.executable, "-c", PRINTING])
     out = io.StringIO()
-    assert watch_in_lines(Watch(what=invite), PlainOutput(out)) == 0
+    assert watch_in_lines(WatchOptions(what=invite), PlainOutput(out)) == 0
     assert "00:01  alice: TRAINING: towards round 1" in out.getvalue()
     assert "1 lines of the watch's output are not events" in out.getvalue()
 
@@ -115,7 +115,7 @@ def test_an_organiser_watches_by_the_folder_of_the_node(tmp_path: Path, monkeypa
     text = issue(organiser, run="mine", spec_hash=b"\xab" * 32, addrs=(address,), expires=1.0)
     (tmp_path / "invite").write_text(text)
     with pytest.raises(BadInput, match="holds no events"):  # so far it might be the folder of a peer
-        watch_in_lines(Watch(what=str(tmp_path)), NoOutput())
+        watch_in_lines(WatchOptions(what=str(tmp_path)), NoOutput())
     (tmp_path / "bootstrap.log").touch()
     seen: list[tuple[str, ...]] = []
 
@@ -124,7 +124,7 @@ def test_an_organiser_watches_by_the_folder_of_the_node(tmp_path: Path, monkeypa
         return [sys.executable, "-c", PRINTING]
 
     monkeypatch.setattr(tui.commands.watch, "python_module", command)
-    assert watch_in_lines(Watch(what=str(tmp_path)), NoOutput()) == 0
+    assert watch_in_lines(WatchOptions(what=str(tmp_path)), NoOutput()) == 0
     assert seen == [("peer", "watch", str(tmp_path / "invite"), "--organiser", str(tmp_path))]
 
 
@@ -137,7 +137,7 @@ def test_a_run_that_cannot_be_found_is_an_error_without_a_dashboard(
     monkeypatch.setattr(tui.commands.watch, "python_module", lambda *_: [sys.executable, "-c", program])
     monkeypatch.setattr(tui.commands.watch, "_show", lambda *_: pytest.fail("nothing to show"))
     with pytest.raises(Unreachable, match=r"^nobody answered$"):
-        watch_in_dashboard(Watch(what=invite), Look(), NoOutput())
+        watch_in_dashboard(WatchOptions(what=invite), DisplayOptions(), NoOutput())
 
 
 @pytest.mark.outside
@@ -147,7 +147,7 @@ def test_the_log_that_an_error_names_is_there(invite: str, monkeypatch: pytest.M
     monkeypatch.setattr(tui.commands.watch, "python_module", lambda *_: [sys.executable, "-c", program])
     for _ in range(2):
         with pytest.raises(HomefiresError, match=r"its log is .*watch\.log") as caught:
-            watch_in_lines(Watch(what=invite), NoOutput())
+            watch_in_lines(WatchOptions(what=invite), NoOutput())
         assert Path(str(caught.value).rpartition(" is ")[2]).read_text() == "Traceback\n"
 
 
@@ -156,7 +156,7 @@ def test_a_line_that_cannot_be_read_is_no_moment_of_now(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text("\n".join([format_line(LINES[0]), "rubbish", format_line(LINES[1])]) + "\n")
     out = io.StringIO()
-    assert watch_in_lines(Watch(what=str(path)), PlainOutput(out)) == 0
+    assert watch_in_lines(WatchOptions(what=str(path)), PlainOutput(out)) == 0
     assert out.getvalue() == "00:00  alice: started\n00:01  alice: TRAINING: towards round 1\n"
 
 
@@ -173,7 +173,7 @@ def test_a_file_that_is_still_written_is_followed_in_lines_too(tmp_path: Path, m
     monkeypatch.setattr(tui.commands.watch.time, "sleep", write_on)
     out = io.StringIO()
     with pytest.raises(KeyboardInterrupt):
-        watch_in_lines(Watch(what=str(path), live=True), JsonOutput(out, io.StringIO()))
+        watch_in_lines(WatchOptions(what=str(path), live=True), JsonOutput(out, io.StringIO()))
     assert out.getvalue().splitlines() == [format_line(line) for line in LINES]
 
 
@@ -181,9 +181,9 @@ def test_a_folder_without_events_has_no_dashboard(tmp_path: Path, monkeypatch: p
     """But for a peer that is about to write the first one."""
     monkeypatch.setattr(tui.commands.watch, "_show", lambda *_: "ended")
     with pytest.raises(BadInput, match="holds no events"):
-        watch_in_dashboard(Watch(what=str(tmp_path)), Look(), NoOutput())
+        watch_in_dashboard(WatchOptions(what=str(tmp_path)), DisplayOptions(), NoOutput())
     with at_work(tmp_path):
-        assert watch_in_dashboard(Watch(what=str(tmp_path)), Look(), NoOutput()) == "ended"
+        assert watch_in_dashboard(WatchOptions(what=str(tmp_path)), DisplayOptions(), NoOutput()) == "ended"
 
 
 @pytest.mark.outside
@@ -191,9 +191,9 @@ def test_a_run_from_outside_in_a_dashboard(invite: str, monkeypatch: pytest.Monk
     """What the child has printed is known, its bad lines counted; it ends with the dashboard."""
     program = f"{PRINTING}\nimport signal; signal.pause()"
     monkeypatch.setattr(tui.commands.watch, "python_module", lambda *_: [sys.executable, "-c", program])
-    feeds: list[ChildFeed] = []
+    feeds: list[ChildSource] = []
 
-    def show(feed: ChildFeed, look: Look) -> str:
+    def show(feed: ChildSource, look: DisplayOptions) -> str:
         feeds.append(feed)
         deadline = time.monotonic() + HANG_S
         while (swarm := feed.advance(time.time())).skipped == 0:
@@ -203,7 +203,7 @@ def test_a_run_from_outside_in_a_dashboard(invite: str, monkeypatch: pytest.Monk
         return "ended"
 
     monkeypatch.setattr(tui.commands.watch, "_show", show)
-    assert watch_in_dashboard(Watch(what=invite), Look(), NoOutput()) == "ended"
+    assert watch_in_dashboard(WatchOptions(what=invite), DisplayOptions(), NoOutput()) == "ended"
     assert feeds[0].title == "run mine, watching"
     assert feeds[0].child.exit_code is not None
 
@@ -211,7 +211,7 @@ def test_a_run_from_outside_in_a_dashboard(invite: str, monkeypatch: pytest.Monk
 @pytest.mark.outside
 def test_a_watch_that_ends_is_shown_as_such(tmp_path: Path) -> None:
     """With how it ended."""
-    with closing(ChildFeed("x", [sys.executable, "-c", PRINTING], tmp_path / "watch.log")) as feed:
+    with closing(ChildSource("x", [sys.executable, "-c", PRINTING], tmp_path / "watch.log")) as feed:
         feed.wait_until_started()
         deadline = time.monotonic() + HANG_S
         while not feed.ended:
@@ -227,10 +227,10 @@ def test_a_demo_can_only_be_stopped_from_its_dashboard() -> None:
 
 
 def test_a_demo_whose_launcher_is_gone_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tui.sources.live import Live
+    from tui.sources.live import LiveSource
 
     (tmp_path / "events.jsonl").write_text(format_line(LINES[0]) + "\n")
-    feed: Source = DemoFeed(Live.of_file(tmp_path / "events.jsonl"))
+    feed: EventSource = DemoSource(LiveSource.of_file(tmp_path / "events.jsonl"))
     feed.open()
     assert feed.advance(200.0).peers["p"].label == "alice"
     assert (feed.ended, feed.title, feed.time(7.0)) == ("", "the demo", 7.0)

@@ -10,9 +10,9 @@ from textual.pilot import Pilot
 
 from peer.events import NetworkMeasured, TransferProgressed
 from tests.tui.dashboard.screen import press, settled
-from tui.dashboard.app import Dashboard, Outcome
-from tui.sources.source import Control, Playback
-from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Penalised, Point, RoundView, Span, Swarm
+from tui.dashboard.app import Dashboard, ExitReason
+from tui.sources.source import PeerCommands, Playback
+from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round, Span, SwarmState
 
 START = 1_800_000_000.0
 ROUND_S = 10.0
@@ -31,17 +31,17 @@ class Canned:
     """A source that always shows the same swarm; `swarm` can be replaced."""
 
     title = "canned"
-    control: Control | None = None
+    control: PeerCommands | None = None
     playback: Playback | None = None
     ended = ""
 
-    def __init__(self, swarm: Swarm, *, me: str = "") -> None:
+    def __init__(self, swarm: SwarmState, *, me: str = "") -> None:
         self.swarm, self.me = swarm, me
 
     def open(self) -> None:
         pass
 
-    def advance(self, now_s: float) -> Swarm:
+    def advance(self, now_s: float) -> SwarmState:
         return self.swarm
 
     def time(self, now_s: float) -> float:
@@ -51,7 +51,7 @@ class Canned:
         pass
 
 
-def dashboard(swarm: Swarm, *, me: str = "", ascii_only: bool = False, mono: bool = False) -> Dashboard:
+def dashboard(swarm: SwarmState, *, me: str = "", ascii_only: bool = False, mono: bool = False) -> Dashboard:
     """The application on a made-up swarm, with the clock stopped at its last moment."""
     now = swarm.last_t or START
     return Dashboard(Canned(swarm, me=me), clock=lambda: now, ascii_only=ascii_only, mono=mono)
@@ -61,11 +61,11 @@ def peer_id(number: int) -> str:
     return f"12D3KooWpeer{number:06}"
 
 
-def swarm_of(peers: int, rounds: int = 6, *, penalties: Sequence[Penalised] = ()) -> Swarm:
+def swarm_of(peers: int, rounds: int = 6, *, penalties: Sequence[PenaltyRecord] = ()) -> SwarmState:
     """`peers` peers that made `rounds` rounds of 10 s each, peer-2 late in round 3, and are half way in the next."""
     ids = [peer_id(number) for number in range(1, peers + 1)]
     end_t = START + rounds * ROUND_S + 5.0
-    return Swarm(
+    return SwarmState(
         run="canned", round=rounds, rounds=rounds + 4, started_t=START, last_t=end_t, tokens=rounds * peers * 1000,
         peers=MappingProxyType({peer: peer_view(number, rounds) for number, peer in enumerate(ids, start=1)}),
         history=tuple(round_view(number, ids) for number in range(1, rounds + 1)),
@@ -94,10 +94,10 @@ def spans_of(number: int, rounds: int) -> tuple[Span, ...]:
     return (*spans, Span(t=START + rounds * ROUND_S, phase="train", round=rounds + 1))
 
 
-def round_view(number: int, ids: Sequence[str], *, weights: Sequence[int] = (), given: Sequence[int] = ()) -> RoundView:
+def round_view(number: int, ids: Sequence[str], *, weights: Sequence[int] = (), given: Sequence[int] = ()) -> Round:
     """Round `number` by these peers: equal weights and 1000 tokens each, unless said."""
     weights, given = weights or [WEIGHT_ONE // len(ids)] * len(ids), given or [1000] * len(ids)
-    return RoundView(
+    return Round(
         round=number, t=START + number * ROUND_S, digest=f"{number:064x}", group=tuple(ids),
         weights=MappingProxyType(dict(zip(ids, weights, strict=True))),
         norms=MappingProxyType({peer: 8.0 + index for index, peer in enumerate(ids)}), tokens=sum(given),
@@ -117,20 +117,20 @@ def curve(rounds: int, first: float) -> tuple[Point, ...]:
 def penalty(
     code: str = "LATE", *, about: int = 2, told: int = 3, factor: float = 0.5, until: int = 4, layer: str = "",
     evidence: str = "12 of 24 parts came in time",
-) -> Penalised:  # fmt: skip
-    return Penalised(
-        t=START + told * ROUND_S, told_round=told, about=peer_id(about), code=code, layer=layer, evidence=evidence,
+) -> PenaltyRecord:  # fmt: skip
+    return PenaltyRecord(
+        t=START + told * ROUND_S, imposed_in=told, about=peer_id(about), code=code, layer=layer, evidence=evidence,
         factor=factor, until_round=until,
     )  # fmt: skip
 
 
-async def visit(pilot: Pilot[Outcome], *keys: str) -> None:
+async def visit(pilot: Pilot[ExitReason], *keys: str) -> None:
     """Press keys, each once the screen has taken in the one before."""
     await settled(pilot)
     await press(pilot, *keys)
 
 
-def with_network(swarm: Swarm, peer: str, network: NetworkMeasured, *transfers: TransferProgressed) -> Swarm:
+def with_network(swarm: SwarmState, peer: str, network: NetworkMeasured, *transfers: TransferProgressed) -> SwarmState:
     view = replace(
         swarm.peers[peer],
         network=network,

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from peer.events import Event, Line, PeerStarted, RoundForecast, parse_line
+from peer.events import Event, EventLine, PeerStarted, RoundForecast, parse_line
 from tests.tui.dashboard.canned import Canned
 from tests.tui.fake_control import FakePeer
 from tui.sources.source import Reply
-from tui.swarm.reducer import fold, fold_all
-from tui.swarm.snapshot import Swarm
+from tui.swarm.reducer import apply, apply_all
+from tui.swarm.snapshot import SwarmState
 
 LATE_ADVICE = "min_step_s is 2 s: with 1.4 s its part would be there in time"
 RECORDING = Path(__file__).parents[1] / "recordings" / "demo.jsonl"
@@ -49,7 +49,7 @@ class Attached(Canned):
         lines = recorded()[:count]
         me = next(line.peer for line in lines if isinstance(line.event, PeerStarted) and line.event.name == name)
         self._last = lines[-1]
-        super().__init__(fold_all(Swarm(), lines), me=me)
+        super().__init__(apply_all(SwarmState(), lines), me=me)
         self.now_s = self._last.t
         for event in events:
             self.tell(event)
@@ -59,14 +59,16 @@ class Attached(Canned):
 
     def tell(self, event: Event) -> None:
         """One more event of its own."""
-        self.swarm = fold(self.swarm, Line(seq=10_000, t=self.now_s, run=self._last.run, peer=self.me, event=event))
+        self.swarm = apply(
+            self.swarm, EventLine(seq=10_000, t=self.now_s, run=self._last.run, peer=self.me, event=event)
+        )
 
     def time(self, now_s: float) -> float:
         return self.now_s
 
 
 @cache
-def recorded() -> tuple[Line, ...]:
+def recorded() -> tuple[EventLine, ...]:
     """The recording's lines, by time."""
     lines = [parse_line(text) for text in RECORDING.read_text().splitlines()]
     return tuple(sorted((line for line in lines if line is not None), key=lambda line: line.t))

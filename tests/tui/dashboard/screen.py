@@ -8,18 +8,18 @@ from contextlib import asynccontextmanager
 from rich.segment import Segment
 from textual.pilot import Pilot
 
-from tui.dashboard.app import Dashboard, Outcome
+from tui.dashboard.app import Dashboard, ExitReason
 
 
 @asynccontextmanager
-async def opened(app: Dashboard, *, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Pilot[Outcome]]:
+async def opened(app: Dashboard, *, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Pilot[ExitReason]]:
     """The application after its source was read and drawn; notifications are shown."""
     async with app.run_test(size=size, notifications=True) as pilot:
         await settled(pilot)
         yield pilot
 
 
-async def settled(pilot: Pilot[Outcome]) -> None:
+async def settled(pilot: Pilot[ExitReason]) -> None:
     """Everything that was asked for is done and drawn."""
     await pilot.app.workers.wait_for_complete()
     await pilot.pause()
@@ -30,7 +30,7 @@ async def settled(pilot: Pilot[Outcome]) -> None:
         await pilot.pause()
 
 
-async def press(pilot: Pilot[Outcome], *keys: str) -> None:
+async def press(pilot: Pilot[ExitReason], *keys: str) -> None:
     """One key after the other, each until it is drawn."""
     for key in keys:
         await pilot.press(key)

@@ -14,9 +14,9 @@ from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import Dashboard
 from tui.dashboard.screen_list import SCREENS
 from tui.dashboard.words import shown_state
-from tui.sources.replay import Recording
+from tui.sources.replay import RecordingSource
 from tui.sources.source import Reply
-from tui.swarm.snapshot import Swarm
+from tui.swarm.snapshot import SwarmState
 from tui.text.pause_reasons import clock
 
 
@@ -25,7 +25,7 @@ def attached(source: Attached, *, read_only: bool = False) -> Dashboard:
 
 
 def recording() -> Dashboard:
-    return Dashboard(Recording(RECORDING), clock=lambda: 0.0)
+    return Dashboard(RecordingSource(RECORDING), clock=lambda: 0.0)
 
 
 @pytest.mark.slow
@@ -390,7 +390,7 @@ async def test_the_keys_of_a_recording_are_off_for_a_live_peer() -> None:
 
 
 async def test_a_source_that_cannot_be_opened_ends_the_dashboard_with_its_error(tmp_path: Path) -> None:
-    app = Dashboard(Recording(tmp_path / "missing.jsonl"), clock=lambda: 0.0)
+    app = Dashboard(RecordingSource(tmp_path / "missing.jsonl"), clock=lambda: 0.0)
     async with app.run_test() as pilot:
         while app.return_value is None:
             await pilot.pause()
@@ -404,7 +404,7 @@ async def test_a_source_that_breaks_later_ends_the_dashboard_with_its_error() ->
     app = Dashboard(source, clock=lambda: 0.0)
     async with opened(app):
 
-        def fail(now_s: float) -> Swarm:
+        def fail(now_s: float) -> SwarmState:
             raise BadInput("events.jsonl: Input/output error")
 
         source.advance = fail  # type: ignore[method-assign]
@@ -428,7 +428,7 @@ async def test_nothing_is_drawn_twice() -> None:
 
 @pytest.mark.slow
 async def test_a_swarm_of_nobody_is_drawn_on_every_screen() -> None:
-    app = Dashboard(Canned(Swarm()), clock=lambda: 0.0)
+    app = Dashboard(Canned(SwarmState()), clock=lambda: 0.0)
     async with opened(app) as pilot:
         await press(pilot, *"1234567", "2", "enter", "y")
         assert "no peer yet" in text_of(app)

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from tui.dashboard.glyphs import ASCII, UNICODE
 from tui.dashboard.view import View
-from tui.dashboard.widgets.chart import Chart, Series, decimate, draw, markers_of, nice_ticks, time_ticks, x_labels
-from tui.swarm.snapshot import Swarm
+from tui.dashboard.widgets.chart import Plot, Series, decimate, draw, markers_of, nice_ticks, time_ticks, x_labels
+from tui.swarm.snapshot import SwarmState
 
 
 def view_of(*, ascii_only: bool) -> View:
-    return View(swarm=Swarm(), now=0.0, glyphs=ASCII if ascii_only else UNICODE)
+    return View(swarm=SwarmState(), now=0.0, glyphs=ASCII if ascii_only else UNICODE)
 
 
-def chart_of(*series: Series, low: float = 0.0, high: float = 10.0) -> Chart:
-    return Chart(
+def chart_of(*series: Series, low: float = 0.0, high: float = 10.0) -> Plot:
+    return Plot(
         title="t",
         series=series,
         low=low,

@@ -11,7 +11,7 @@ from tests.tui.dashboard.canned import dashboard, peer_id, swarm_of, visit
 from tests.tui.dashboard.screen import text_of
 from tui.dashboard.screens.curves import LearningPanel, Medians
 from tui.dashboard.widgets.chart import SeriesChart
-from tui.swarm.snapshot import Swarm
+from tui.swarm.snapshot import SwarmState
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ async def test_without_a_peer_of_ones_own_it_is_the_selected_ones_curve() -> Non
 
 
 async def test_nothing_yet_is_said() -> None:
-    app = dashboard(Swarm())
+    app = dashboard(SwarmState())
     async with app.run_test(size=(120, 40)) as pilot:
         await visit(pilot, "4", "x", "right_square_bracket", "g")
         assert "nothing yet" in text_of(app)

@@ -13,10 +13,10 @@ from tests.tui.dashboard.canned import dashboard
 from tests.tui.dashboard.live import RECORDING, Attached
 from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tests.tui.fake_control import SETTINGS, WHEN
-from tui.dashboard.app import Dashboard, Outcome
-from tui.sources.replay import Recording
+from tui.dashboard.app import Dashboard, ExitReason
+from tui.sources.replay import RecordingSource
 from tui.sources.source import Reply
-from tui.swarm.snapshot import Swarm
+from tui.swarm.snapshot import SwarmState
 from tui.text.setting_info import GROUPS, KNOWN, grouped
 
 ORDER = [setting.name for _, setting, _ in grouped(SETTINGS)]
@@ -29,12 +29,12 @@ def shown(source: Attached, *, read_only: bool = False, ascii_only: bool = False
     )  # fmt: skip
 
 
-async def choose(pilot: Pilot[Outcome], name: str) -> None:
+async def choose(pilot: Pilot[ExitReason], name: str) -> None:
     """The cursor on this setting, from the first one on."""
     await press(pilot, "7", "g", *["down"] * ORDER.index(name))
 
 
-async def edit(pilot: Pilot[Outcome], name: str, text: str) -> None:
+async def edit(pilot: Pilot[ExitReason], name: str, text: str) -> None:
     """Choose it and type over what stands there; Enter is for the test to press."""
     await choose(pilot, name)
     await press(pilot, "enter")
@@ -251,7 +251,7 @@ async def test_read_only_edits_nothing_and_says_why() -> None:
 
 
 async def test_a_recording_shows_the_settings_that_were_told_and_edits_nothing() -> None:
-    app = Dashboard(Recording(RECORDING), clock=lambda: 0.0)
+    app = Dashboard(RecordingSource(RECORDING), clock=lambda: 0.0)
     async with opened(app) as pilot:
         await press(pilot, "7")
         assert "this is a recording" in text_of(app)
@@ -261,7 +261,7 @@ async def test_a_recording_shows_the_settings_that_were_told_and_edits_nothing()
 
 
 async def test_who_has_no_peer_reads_that_settings_are_private() -> None:
-    app = dashboard(Swarm())
+    app = dashboard(SwarmState())
     async with opened(app) as pilot:
         await press(pilot, "7", "enter", "down")
         assert "settings never leave the machine of a peer" in text_of(app)

@@ -9,14 +9,14 @@ from tests.tui.dashboard.canned import START, Canned, peer_id, swarm_of
 from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import Dashboard
 from tui.dashboard.screens.log import _appended
-from tui.swarm.snapshot import Entry, Swarm
+from tui.swarm.snapshot import LogEntry, SwarmState
 
 
-def entry(number: int, level: str = "info", code: str = "COMMITTED") -> Entry:
-    return Entry(t=START + number, level=level, peer=peer_id(1), code=code, text=f"happening {number} [b]")
+def entry(number: int, level: str = "info", code: str = "COMMITTED") -> LogEntry:
+    return LogEntry(t=START + number, level=level, peer=peer_id(1), code=code, text=f"happening {number} [b]")
 
 
-def swarm_with(*entries: Entry) -> Swarm:
+def swarm_with(*entries: LogEntry) -> SwarmState:
     return replace(swarm_of(2), entries=entries)
 
 

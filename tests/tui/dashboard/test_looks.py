@@ -9,7 +9,7 @@ from tests.tui.dashboard.live import RECORDING
 from tests.tui.dashboard.screen import lines_of, opened, press, text_of
 from tui.dashboard.app import Dashboard
 from tui.dashboard.glyphs import ASCII, UNICODE, draw_bar, draw_curve, draw_spark, to_ascii
-from tui.sources.replay import Recording
+from tui.sources.replay import RecordingSource
 
 KEYS = ("1", "2", "enter", "3", "4", "5", "6", "7", "question_mark", "escape", "ctrl+p")
 
@@ -22,7 +22,7 @@ def is_grey(segment: Segment) -> bool:
 
 @pytest.mark.slow
 async def test_mono_has_no_colour_on_any_screen() -> None:
-    app = Dashboard(Recording(RECORDING), clock=lambda: 0.0, mono=True)
+    app = Dashboard(RecordingSource(RECORDING), clock=lambda: 0.0, mono=True)
     async with opened(app) as pilot:
         for key in KEYS:
             await press(pilot, key)
@@ -31,20 +31,20 @@ async def test_mono_has_no_colour_on_any_screen() -> None:
 
 async def test_no_color_is_mono(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    app = Dashboard(Recording(RECORDING), clock=lambda: 0.0)
+    app = Dashboard(RecordingSource(RECORDING), clock=lambda: 0.0)
     async with opened(app):
         assert [segment for line in lines_of(app) for segment in line if not is_grey(segment)] == []
 
 
 async def test_the_usual_theme_has_colour() -> None:
-    app = Dashboard(Recording(RECORDING), clock=lambda: 0.0)
+    app = Dashboard(RecordingSource(RECORDING), clock=lambda: 0.0)
     async with opened(app):
         assert [segment for line in lines_of(app) for segment in line if not is_grey(segment)] != []
 
 
 @pytest.mark.slow
 async def test_ascii_has_nothing_else_on_any_screen() -> None:
-    app = Dashboard(Recording(RECORDING), clock=lambda: 0.0, ascii_only=True)
+    app = Dashboard(RecordingSource(RECORDING), clock=lambda: 0.0, ascii_only=True)
     async with opened(app) as pilot:
         for key in (*KEYS, "escape", "p"):
             await press(pilot, key)

@@ -7,7 +7,7 @@ import pytest
 from peer.events import NetworkMeasured, TransferProgressed
 from tests.tui.dashboard.canned import dashboard, peer_id, swarm_of, visit, with_network
 from tests.tui.dashboard.screen import text_of
-from tui.swarm.snapshot import Swarm
+from tui.swarm.snapshot import SwarmState
 
 ME = peer_id(1)
 
@@ -91,7 +91,7 @@ async def test_a_node_that_is_no_member_is_said_to_be_none(width: int) -> None:
 
 
 async def test_nobody_known_yet_is_said() -> None:
-    app = dashboard(Swarm())
+    app = dashboard(SwarmState())
     async with app.run_test(size=(80, 24)) as pilot:
         await visit(pilot, "5", "down")
         assert "nobody is known yet" in text_of(app)

@@ -10,7 +10,7 @@ from peer.events import PeerStateChanged
 from tests.tui.dashboard.live import LATE_ADVICE, Attached, foretelling
 from tests.tui.dashboard.screen import lines_of, opened, press, text_of
 from tui.dashboard.app import Dashboard
-from tui.swarm.snapshot import Swarm
+from tui.swarm.snapshot import SwarmState
 
 SIZES = [(40, 12), (60, 24), (80, 24), (120, 40), (200, 60)]
 
@@ -114,6 +114,6 @@ async def test_who_watches_sees_what_the_selected_peer_foretells() -> None:
     assert f"Round {source.swarm.peers[peer].round + 1} for peer-2 about 62 s" in text
 
 
-def reordered(swarm: Swarm, first: str) -> Swarm:
+def reordered(swarm: SwarmState, first: str) -> SwarmState:
     """With this peer first, which is then selected."""
     return replace(swarm, peers={first: swarm.peers[first], **swarm.peers})

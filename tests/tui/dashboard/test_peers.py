@@ -16,8 +16,8 @@ from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import Dashboard
 from tui.dashboard.screens.peers import COLUMNS, PeersPanel, matches, pages_of_columns
 from tui.dashboard.view import View
-from tui.dashboard.widgets.table import Table
-from tui.swarm.snapshot import PeerView, Swarm
+from tui.dashboard.widgets.table import RowTable
+from tui.swarm.snapshot import PeerView, SwarmState
 
 STATES = ("JOINING", "SYNCING", "TRAINING", "READY", "AVERAGING", "LATE", "PAUSED", "PENALISED", "GONE")
 
@@ -27,7 +27,7 @@ def names(app: Dashboard) -> list[str]:
     return [peer.label for peer in app.query_one(PeersPanel).listed]
 
 
-def with_peer(swarm: Swarm, number: int, **changes: object) -> Swarm:
+def with_peer(swarm: SwarmState, number: int, **changes: object) -> SwarmState:
     view: PeerView = replace(swarm.peers[peer_id(number)], **changes)  # type: ignore[arg-type]
     return replace(swarm, peers=MappingProxyType({**swarm.peers, view.peer: view}))
 
@@ -162,15 +162,15 @@ async def test_only_the_row_that_changed_is_drawn_again(monkeypatch: pytest.Monk
     source = Canned(swarm_of(50))
     app = Dashboard(source, clock=lambda: source.swarm.last_t or 0.0)
     drawn: list[Region] = []
-    original = Table.refresh
+    original = RowTable.refresh
 
-    def refresh(table: Table, *regions: Region, **options: bool) -> Table:
+    def refresh(table: RowTable, *regions: Region, **options: bool) -> RowTable:
         drawn.extend(regions)
         return original(table, *regions, **options)
 
     async with opened(app) as pilot:
         await press(pilot, "2")
-        monkeypatch.setattr(Table, "refresh", refresh)
+        monkeypatch.setattr(RowTable, "refresh", refresh)
         source.swarm = with_peer(source.swarm, 12, tokens_per_s=123.0)
         app.tick()
         await settled(pilot)
@@ -182,7 +182,7 @@ async def test_the_cursor_stays_on_its_peer_when_the_order_changes() -> None:
     app = dashboard(swarm_of(5))
     async with opened(app) as pilot:
         await press(pilot, "2", "down", "r")
-        table = app.query_one(Table)
+        table = app.query_one(RowTable)
         assert names(app)[table.cursor_row] == "peer-2"
 
 

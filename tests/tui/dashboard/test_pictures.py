@@ -14,9 +14,9 @@ from textual.widgets import Input
 from peer.events import DeviceMeasured, PeerStateChanged, PenaltyImposed
 from tests.tui.dashboard.live import LATE_ADVICE, RECORDING, Attached, foretelling, recorded
 from tests.tui.dashboard.screen import press, settled
-from tui.dashboard.app import Dashboard, Outcome
+from tui.dashboard.app import Dashboard, ExitReason
 from tui.dashboard.screen_list import SCREENS
-from tui.sources.replay import Recording
+from tui.sources.replay import RecordingSource
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +29,10 @@ Compare = Callable[..., bool]
 
 def picture(compare: Compare, screen: str, size: tuple[int, int], **looks: bool) -> bool:
     """Whether the screen looks as it did."""
-    recording = Recording(RECORDING)
+    recording = RecordingSource(RECORDING)
     app = Dashboard(recording, clock=lambda: 0.0, **looks)
 
-    async def go(pilot: Pilot[Outcome]) -> None:
+    async def go(pilot: Pilot[ExitReason]) -> None:
         await settled(pilot)
         recording.seek(moment())
         app.action_show(screen)
@@ -91,7 +91,7 @@ def test_what_holds_my_peer_up_looks_as_it_did(
     source = held_peer()
     app = Dashboard(source, clock=lambda: source.now_s, ascii_only=size == (80, 24), mono=size == (80, 24))
 
-    async def go(pilot: Pilot[Outcome]) -> None:
+    async def go(pilot: Pilot[ExitReason]) -> None:
         await settled(pilot)
         app.query_one("#limits-input", Input).cursor_blink = False
         await press(pilot, *keys)
@@ -115,7 +115,7 @@ def test_whether_i_will_be_in_time_looks_as_it_did(
 ) -> None:
     source = foretelling(late_s, LATE_ADVICE if late_s > 0 else "")
 
-    async def go(pilot: Pilot[Outcome]) -> None:
+    async def go(pilot: Pilot[ExitReason]) -> None:
         await settled(pilot)
         await press(pilot, key)
 

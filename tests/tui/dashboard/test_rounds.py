@@ -12,7 +12,7 @@ from tui.dashboard.appearance import MONO
 from tui.dashboard.screens.rounds import share_rows
 from tui.dashboard.widgets.penalties import Penalties
 from tui.dashboard.widgets.waterfall import Waterfall, in_order
-from tui.swarm.snapshot import PeerView, Swarm
+from tui.swarm.snapshot import PeerView, SwarmState
 
 SIZES = [(40, 12), (60, 24), (80, 24), (120, 40), (200, 60)]
 
@@ -128,7 +128,7 @@ async def test_with_more_peers_than_lines_the_chosen_one_and_me_are_in_sight() -
 
 
 async def test_nobody_known_yet_is_said() -> None:
-    app = dashboard(Swarm())
+    app = dashboard(SwarmState())
     async with app.run_test(size=(80, 24)) as pilot:
         await visit(pilot, "3", "left", "right", "down", "enter", "g", "G", "right_square_bracket")
         assert "nobody is known yet" in text_of(app)

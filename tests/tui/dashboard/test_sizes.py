@@ -9,7 +9,7 @@ import pytest
 from tests.tui.dashboard.live import RECORDING, Attached
 from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.app import Dashboard
-from tui.sources.replay import Recording
+from tui.sources.replay import RecordingSource
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ SIZES = [(1, 1), (2, 3), (8, 4), (20, 5), (40, 12), (59, 24), (60, 24), (80, 23)
 )
 async def test_every_screen_is_drawn_at_every_size(size: tuple[int, int], live: bool) -> None:
     source = Attached()
-    app = Dashboard(source if live else Recording(RECORDING), clock=lambda: source.now_s)
+    app = Dashboard(source if live else RecordingSource(RECORDING), clock=lambda: source.now_s)
     async with opened(app, size=size) as pilot:
         await pilot.press(*"1234567", "2", "enter", "question_mark", "escape", "ctrl+p", "escape", "p", "z")
         await press(pilot, "7", "down", "enter", "9", "enter", "escape")
@@ -48,7 +48,7 @@ async def test_a_storm_of_resizes_on_every_screen() -> None:
 
 @pytest.mark.parametrize(("size", "plots"), [((80, 23), False), ((80, 24), True)])
 async def test_a_low_terminal_loses_its_plots_first(size: tuple[int, int], plots: bool) -> None:
-    app = Dashboard(Recording(RECORDING), clock=lambda: 0.0)
+    app = Dashboard(RecordingSource(RECORDING), clock=lambda: 0.0)
     async with opened(app, size=size):
         lines = text_of(app).splitlines()
         held_out = next(number for number, line in enumerate(lines) if "held out" in line)

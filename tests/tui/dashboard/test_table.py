@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from textual.app import App, ComposeResult
 
-from tui.dashboard.widgets.lines import Pieces
-from tui.dashboard.widgets.table import Table
+from tui.dashboard.widgets.lines import StyledLine
+from tui.dashboard.widgets.table import RowTable
 
 ROWS, HEIGHT = 100, 10
 
@@ -20,23 +20,23 @@ class Bench(App[None]):
         self.told: list[object] = []
 
     def compose(self) -> ComposeResult:
-        yield Table()
+        yield RowTable()
 
     def on_mount(self) -> None:
-        self.query_one(Table).focus()
+        self.query_one(RowTable).focus()
         self.show(ROWS)
 
     def show(self, rows: int, cursor: int | None = None) -> None:
-        self.query_one(Table).show(rows, self.row, cursor)
+        self.query_one(RowTable).show(rows, self.row, cursor)
 
-    def row(self, number: int) -> Pieces:
+    def row(self, number: int) -> StyledLine:
         self.asked.append(number)
         return [(f"row {number}", "bold")]
 
-    def on_table_moved(self, message: Table.Moved) -> None:
+    def on_row_table_moved(self, message: RowTable.Moved) -> None:
         self.told.append(message)
 
-    def on_table_entered(self, message: Table.Entered) -> None:
+    def on_row_table_entered(self, message: RowTable.Entered) -> None:
         self.told.append(message)
 
 
@@ -49,8 +49,8 @@ async def test_keys_move_the_cursor(keys: str, row: int) -> None:
     async with app.run_test(size=(20, HEIGHT)) as pilot:
         await pilot.press(*keys.split())
         await pilot.pause()
-        assert app.query_one(Table).cursor_row == row
-        assert app.told[-1] == Table.Moved(row)
+        assert app.query_one(RowTable).cursor_row == row
+        assert app.told[-1] == RowTable.Moved(row)
 
 
 async def test_enter_tells_the_row() -> None:
@@ -58,7 +58,7 @@ async def test_enter_tells_the_row() -> None:
     async with app.run_test(size=(20, HEIGHT)) as pilot:
         await pilot.press("down", "enter")
         await pilot.pause()
-        assert app.told[-1] == Table.Entered(1)
+        assert app.told[-1] == RowTable.Entered(1)
 
 
 async def test_only_rows_in_sight_are_asked_for() -> None:
@@ -75,13 +75,13 @@ async def test_only_rows_in_sight_are_asked_for() -> None:
 async def test_mouse_and_wheel() -> None:
     app = Bench()
     async with app.run_test(size=(20, HEIGHT)) as pilot:
-        await pilot.click(Table, offset=(2, 4))
+        await pilot.click(RowTable, offset=(2, 4))
         await pilot.pause()
-        assert app.query_one(Table).cursor_row == 4
-        app.query_one(Table).on_mouse_scroll_down()
-        assert app.query_one(Table).cursor_row == 7
-        app.query_one(Table).on_mouse_scroll_up()
-        assert app.query_one(Table).cursor_row == 4
+        assert app.query_one(RowTable).cursor_row == 4
+        app.query_one(RowTable).on_mouse_scroll_down()
+        assert app.query_one(RowTable).cursor_row == 7
+        app.query_one(RowTable).on_mouse_scroll_up()
+        assert app.query_one(RowTable).cursor_row == 4
 
 
 async def test_fewer_rows_keep_the_cursor_inside_and_none_need_no_cursor() -> None:
@@ -89,15 +89,15 @@ async def test_fewer_rows_keep_the_cursor_inside_and_none_need_no_cursor() -> No
     async with app.run_test(size=(20, HEIGHT)) as pilot:
         await pilot.press("G")
         app.show(5)
-        assert app.query_one(Table).cursor_row == 4
+        assert app.query_one(RowTable).cursor_row == 4
         app.show(0)
         await pilot.press("down", "up", "enter", "G")
         await pilot.pause()
-        assert app.query_one(Table).cursor_row == 0
+        assert app.query_one(RowTable).cursor_row == 0
 
 
 async def test_rows_are_drawn_as_they_are_and_cut_at_the_edge() -> None:
     app = Bench()
     async with app.run_test(size=(4, HEIGHT)) as pilot:
         await pilot.pause()
-        assert app.query_one(Table).render_line(3).text == "row "
+        assert app.query_one(RowTable).render_line(3).text == "row "

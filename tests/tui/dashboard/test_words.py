@@ -11,19 +11,19 @@ from tests.tui.dashboard.canned import ROUND_S, START, dashboard, peer_id, penal
 from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.view import View
 from tui.dashboard.words import shown_state, shown_why, sort_peers, state_of
-from tui.swarm.snapshot import PeerView, Penalised, Swarm
+from tui.swarm.snapshot import PeerView, PenaltyRecord, SwarmState
 
 HEARD_T = START + 60.0
 
 
-def swarm_with(*penalties: Penalised, rounds: int = 6, **changes: object) -> Swarm:
+def swarm_with(*penalties: PenaltyRecord, rounds: int = 6, **changes: object) -> SwarmState:
     """Three peers; peer-2 is changed."""
     swarm = swarm_of(3, rounds, penalties=penalties)
     changed = replace(swarm.peers[peer_id(2)], **changes)  # type: ignore[arg-type]
     return replace(swarm, peers=MappingProxyType({**swarm.peers, peer_id(2): changed}))
 
 
-def shown(swarm: Swarm, now: float = HEARD_T) -> tuple[str, str]:
+def shown(swarm: SwarmState, now: float = HEARD_T) -> tuple[str, str]:
     view = View(swarm=swarm, now=now)
     peer = swarm.peers[peer_id(2)]
     return shown_state(peer, view), shown_why(peer, view)

@@ -8,9 +8,9 @@ from peer.events import (
     AlertRaised,
     Evaluated,
     Event,
+    EventLine,
     InnerProgressed,
     InviteIssued,
-    Line,
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
@@ -62,7 +62,7 @@ def progressed(loss: float) -> InnerProgressed:
 
 def play(output: PlainOutput, *events: tuple[float, str, Event]) -> None:
     for t, peer, event in events:
-        output.show(Line(seq=0, t=1000.0 + t, run="tiny", peer=peer, event=event))
+        output.show(EventLine(seq=0, t=1000.0 + t, run="tiny", peer=peer, event=event))
 
 
 @pytest.fixture

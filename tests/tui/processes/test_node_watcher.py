@@ -10,10 +10,10 @@ import pytest
 
 import tui.processes.node_watcher
 from dht.errors import BadInput, HomefiresError
-from peer.events import CheckpointWritten, InviteIssued, Line, PeerStopped, RoundCommitted, format_line
+from peer.events import CheckpointWritten, EventLine, InviteIssued, PeerStopped, RoundCommitted, format_line
 from tui.commands.options import Parser, add_keep, keep
 from tui.output.output import JsonOutput
-from tui.processes.node_watcher import Keep, serve_and_keep
+from tui.processes.node_watcher import RetentionOptions, serve_and_keep
 from tui.processes.supervisor import Backoff
 
 SAY = "import sys, time; say = lambda text: print(text, flush=True);"
@@ -28,7 +28,7 @@ sys.exit(int(sys.argv[4]))
 
 
 def line(event: object) -> str:
-    return format_line(Line(seq=0, t=1.0, run="r", peer="", event=event))  # type: ignore[arg-type]
+    return format_line(EventLine(seq=0, t=1.0, run="r", peer="", event=event))  # type: ignore[arg-type]
 
 
 def node(until: Path, code: int = 0) -> list[str]:
@@ -74,7 +74,7 @@ def watchers(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_a_watcher_follows_the_invite_and_is_started_again(watchers: list[list[str]], tmp_path: Path) -> None:
     """Its checkpoints are told, its rounds are not. It ends with the node."""
     stream, aside = Screen(tmp_path / "done"), io.StringIO()
-    kept = Keep(directory=tmp_path / "keep", last=2, every=64)
+    kept = RetentionOptions(directory=tmp_path / "keep", last=2, every=64)
     output, backoff = JsonOutput(stream, aside), Backoff(first_s=0.01)
     assert serve_and_keep(node(tmp_path / "done"), tmp_path / "log", kept, output, backoff=backoff) == 0
     assert watchers[0] == watchers[1] == [
@@ -87,7 +87,7 @@ def test_a_watcher_follows_the_invite_and_is_started_again(watchers: list[list[s
 
 def test_the_watcher_of_an_admission_run_is_let_in_by_the_organisers_key(tmp_path: Path) -> None:
     """Nobody reads the token of the invite from a command line."""
-    kept = Keep(directory=tmp_path / "keep", last=2, every=64, organiser=tmp_path / "b")
+    kept = RetentionOptions(directory=tmp_path / "keep", last=2, every=64, organiser=tmp_path / "b")
     assert kept.argv("hf1:x")[3:7] == ["watch", str(tmp_path / "b" / "invite"), "--organiser", str(tmp_path / "b")]
 
 
@@ -96,7 +96,7 @@ def test_several_invites_have_one_watcher(watchers: list[list[str]], tmp_path: P
     """`--invites 5` prints five: two watchers would write into one folder."""
     told = "\n".join(line(InviteIssued(invite=f"hf1:{number}")) for number in range(3))
     argv = [sys.executable, "-c", NODE, str(tmp_path / "done"), told, line(PeerStopped(why="asked to stop")), "0"]
-    kept = Keep(directory=tmp_path / "keep", last=2, every=0)
+    kept = RetentionOptions(directory=tmp_path / "keep", last=2, every=0)
     output = JsonOutput(Screen(tmp_path / "done"), io.StringIO())
     assert serve_and_keep(argv, tmp_path / "log", kept, output, backoff=Backoff(first_s=0.01)) == 0
     assert [words[2] for words in watchers] == ["hf1:0", "hf1:0"], "the first one crashed and was started again"
@@ -104,7 +104,7 @@ def test_several_invites_have_one_watcher(watchers: list[list[str]], tmp_path: P
 
 @pytest.mark.outside
 def test_what_the_node_fails_with_is_raised(watchers: list[list[str]], tmp_path: Path) -> None:
-    kept = Keep(directory=tmp_path / "keep", last=2, every=0)
+    kept = RetentionOptions(directory=tmp_path / "keep", last=2, every=0)
     argv, output = node(tmp_path / "done", code=4), JsonOutput(Screen(tmp_path / "done"), io.StringIO())
     with pytest.raises(HomefiresError, match="asked to stop"):
         serve_and_keep(argv, tmp_path / "log", kept, output, backoff=Backoff(first_s=0.01))
@@ -112,7 +112,7 @@ def test_what_the_node_fails_with_is_raised(watchers: list[list[str]], tmp_path:
 
 def test_a_folder_that_cannot_be_is_told_before_anybody_is_invited(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    kept, stream = Keep(directory=tmp_path / "file" / "keep", last=2, every=0), io.StringIO()
+    kept, stream = RetentionOptions(directory=tmp_path / "file" / "keep", last=2, every=0), io.StringIO()
     with pytest.raises(NotADirectoryError):
         serve_and_keep(node(tmp_path / "done"), tmp_path / "log", kept, JsonOutput(stream, io.StringIO()))
     assert stream.getvalue() == ""
@@ -123,6 +123,6 @@ def test_what_is_kept_is_chosen_on_the_command_line() -> None:
     add_keep(parser)
     assert keep(parser.parse_args([])) is None
     chosen = parser.parse_args(["--keep", "k", "--keep-every", "64"])
-    assert keep(chosen) == Keep(directory=Path("k"), last=3, every=64)
+    assert keep(chosen) == RetentionOptions(directory=Path("k"), last=3, every=64)
     with pytest.raises(BadInput, match="keep at least the last one"):
         keep(parser.parse_args(["--keep", "k", "--keep-last", "0"]))

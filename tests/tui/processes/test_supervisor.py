@@ -13,7 +13,7 @@ import pytest
 
 from dht.errors import BadInput, HomefiresError, RunMismatch
 from tui.output.output import NoOutput, PlainOutput
-from tui.processes.supervisor import Backoff, keep_following, main
+from tui.processes.supervisor import Backoff, main, supervise
 from tui.processes.systemd import FINAL
 
 CRASHES = """
@@ -72,7 +72,7 @@ def test_a_crash_no_answer_and_a_full_disk_are(code: int) -> None:
 def test_it_goes_on_until_the_peer_ends_by_itself(tmp_path: Path) -> None:
     runs, stream = tmp_path / "runs", io.StringIO()
     argv = crashing(runs, "1", "kill", "3", "0")
-    assert keep_following("peer", argv, tmp_path / "log", PlainOutput(stream), backoff=quickly()) == 0
+    assert supervise("peer", argv, tmp_path / "log", PlainOutput(stream), backoff=quickly()) == 0
     assert runs.read_text() == "xxxx"
     assert "peer: killed by SIGKILL; it is started again in 0 s" in stream.getvalue()
 
@@ -81,7 +81,7 @@ def test_it_goes_on_until_the_peer_ends_by_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("code", "kind"), [("2", HomefiresError), ("5", HomefiresError)])
 def test_a_persons_mistake_ends_it(tmp_path: Path, code: str, kind: type[HomefiresError]) -> None:
     with pytest.raises(kind, match="ended unexpectedly with exit code"):
-        keep_following("peer", crashing(tmp_path / "runs", code), tmp_path / "log", NoOutput(), backoff=quickly())
+        supervise("peer", crashing(tmp_path / "runs", code), tmp_path / "log", NoOutput(), backoff=quickly())
     assert (tmp_path / "runs").read_text() == "x"
     assert {BadInput.exit_code, RunMismatch.exit_code} <= set(FINAL)
 
@@ -90,7 +90,7 @@ def test_a_persons_mistake_ends_it(tmp_path: Path, code: str, kind: type[Homefir
 def test_who_crashes_again_and_again_is_given_up(tmp_path: Path) -> None:
     backoff = Backoff(first_s=0.001, longest_s=0.001, most=2)
     with pytest.raises(HomefiresError, match="exit code 1"):
-        keep_following("peer", crashing(tmp_path / "runs", "1"), tmp_path / "log", NoOutput(), backoff=backoff)
+        supervise("peer", crashing(tmp_path / "runs", "1"), tmp_path / "log", NoOutput(), backoff=backoff)
     assert (tmp_path / "runs").read_text() == "xxx"
 
 
@@ -102,7 +102,7 @@ def test_a_signal_while_it_waits_ends_it_at_once(tmp_path: Path) -> None:
     stop.start()
     argv = crashing(tmp_path / "runs", "1")
     backoff = Backoff(first_s=3600.0, longest_s=3600.0)
-    assert keep_following("peer", argv, tmp_path / "log", PlainOutput(screen), backoff=backoff) == 130
+    assert supervise("peer", argv, tmp_path / "log", PlainOutput(screen), backoff=backoff) == 130
     stop.join(10)
     assert (tmp_path / "runs").read_text() == "x"
 

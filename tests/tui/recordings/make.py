@@ -30,9 +30,9 @@ from typing import TextIO
 from peer.spec import dump
 from peer.testing.fault_channel import Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
 from peer.testing.faults import Crash, Fault, Odd, Slow, Stall
-from tui.commands.demo import Demo, Merged, Story, open_directory
+from tui.commands.demo import DemoOptions, DemoRun, Merged, open_directory
 from tui.output.plain import PlainOutput
-from tui.processes.children import Child, Children, Ended, Interrupted, Said
+from tui.processes.children import ChildExited, ChildProcess, EventPrinted, InterruptReceived, ProcessGroup
 
 RECORDING = Path(__file__).with_name("demo.jsonl")
 DIRECTORY = Path("/tmp/homefires-demo")
@@ -54,7 +54,7 @@ PEERS = tuple(STEP_S)
 LOOK_S = 0.2
 """What struck is looked after this often."""
 
-DEMO = Demo(
+DEMO = DemoOptions(
     peers=4,
     spec="micro",
     rounds=20,
@@ -70,7 +70,7 @@ DEMO = Demo(
 )
 
 
-class Unlucky(Children):
+class Unlucky(ProcessGroup):
     """Starts the demo's peers with the fault kit, and sees to what strikes: who stands still goes on, who died is
     started again."""
 
@@ -82,8 +82,8 @@ class Unlucky(Children):
         self._argv: dict[str, Sequence[str]] = {}
         threading.Thread(target=self._hear, args=(open_struck(directory),), daemon=True).start()
 
-    def start(self, name: str, argv: Sequence[str], log: Path) -> Child:
-        """As `Children` does; a peer is a faulty one, with its orders."""
+    def start(self, name: str, argv: Sequence[str], log: Path) -> ChildProcess:
+        """As `ProcessGroup` does; a peer is a faulty one, with its orders."""
         if name in PEERS and name not in self._argv:
             argv = ["peer.testing.faulty_peer" if word == "peer" else word for word in argv if word != "join"]
             argv += ["--set", f"settings.min_step_s={STEP_S[name]}"]
@@ -92,8 +92,8 @@ class Unlucky(Children):
             self._order(name, MISHAPS)
         return super().start(name, argv, log)
 
-    def next(self, timeout_s: float) -> Said | Ended | Interrupted | None:
-        """As `Children` does, but for the end of a peer that comes back."""
+    def next(self, timeout_s: float) -> EventPrinted | ChildExited | InterruptReceived | None:
+        """As `ProcessGroup` does, but for the end of a peer that comes back."""
         while not self._strikes.empty():
             self._on_strike(self._strikes.get())
         now = time.monotonic()
@@ -102,7 +102,7 @@ class Unlucky(Children):
         for call in due:
             call()
         happened = super().next(min(timeout_s, LOOK_S))
-        if isinstance(happened, Ended) and self._comes_back(happened.child):
+        if isinstance(happened, ChildExited) and self._comes_back(happened.child):
             return None
         return happened
 
@@ -110,7 +110,7 @@ class Unlucky(Children):
         """End the thread that hears of strikes."""
         end_struck(self._directory)
 
-    def _comes_back(self, child: Child) -> bool:
+    def _comes_back(self, child: ChildProcess) -> bool:
         """Whether a crash has killed it; then it is started again in time."""
         if child.exit_code != -signal.SIGKILL or self.interrupts:
             return False
@@ -152,7 +152,7 @@ def main() -> int:
     with open_directory(DIRECTORY) as directory:
         (directory / "spec.toml").write_text(dump(spec))
         with Unlucky(directory) as children, closing(children), Merged(directory / "events.jsonl") as merged:
-            story = Story(children, PlainOutput(sys.stdout, rounds=spec.run.rounds), merged, spec, directory)
+            story = DemoRun(children, PlainOutput(sys.stdout, rounds=spec.run.rounds), merged, spec, directory)
             story.start_bootstrap()
             story.run_peers(DEMO.peers)
     if children.interrupts or story.fault or story.ends:

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from peer.events import Evaluated, Event, Line, PeerStarted, PhaseEntered, RoundCommitted, RoundStarted, format_line
+from peer.events import (
+    Evaluated,
+    Event,
+    EventLine,
+    PeerStarted,
+    PhaseEntered,
+    RoundCommitted,
+    RoundStarted,
+    format_line,
+)
 from peer.testing.child_process import HANG_S
 from tui.cli import main
 from tui.report.report import default_target, write_report
@@ -94,10 +103,10 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def write_run(path: Path, peers: int, rounds: int, name: str = "") -> Path:
     """Event lines of peers that make rounds of 10 s together, without a fault; peer 1 may have a name of its own."""
     ids = [f"id-{number}" for number in range(1, peers + 1)]
-    lines: list[Line] = []
+    lines: list[EventLine] = []
 
     def add(t: float, peer: str, event: Event) -> None:
-        lines.append(Line(seq=len(lines), t=1e9 + t, run="cafe", peer=peer, event=event))
+        lines.append(EventLine(seq=len(lines), t=1e9 + t, run="cafe", peer=peer, event=event))
 
     for number, peer in enumerate(ids, 1):
         called = name if number == 1 and name else f"peer {number}"

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from peer.events import (
-    DistancesTold,
     Event,
-    Line,
+    EventLine,
     NetworkMeasured,
     PeerStarted,
     PeerStopped,
     ReportReceived,
     RoundCommitted,
+    RoundTripsReported,
     format_line,
 )
 from peer.plan.model_shape import memory_of, shape_of, stage_bytes
@@ -26,7 +26,7 @@ from peer.settings import LEAST_MBPS
 from peer.spec import load
 from tui.cli import main
 from tui.simulation import place as placing
-from tui.simulation.place import Place, Searching, find
+from tui.simulation.place import PlaceOptions, Searching, find
 
 Said = pytest.CaptureFixture[str]
 REGIONS = """
@@ -113,7 +113,7 @@ def test_without_a_number_a_model_is_cut_as_little_as_memory_allows(capsys: Said
 
 def folder_of(directory: Path, *events: Event) -> Path:
     """Of peer `a`, which has told these."""
-    lines = [Line(seq=n, t=100.0 + n, run="tiny", peer="a", event=event) for n, event in enumerate(events)]
+    lines = [EventLine(seq=n, t=100.0 + n, run="tiny", peer="a", event=event) for n, event in enumerate(events)]
     (directory / "events.jsonl").write_text("".join(f"{format_line(line)}\n" for line in lines))
     return directory
 
@@ -157,7 +157,7 @@ def test_the_lines_of_a_run_are_those_that_its_members_pledged(tmp_path: Path) -
     folder = folder_of(
         tmp_path, PeerStarted(name="mine", version="0"), heard("b", 512.0), heard("c", 1e-9), commit
     )  # fmt: skip
-    found = find(Place(spec=load("tiny"), peers=str(folder), machine=Machine(name="any")))
+    found = find(PlaceOptions(spec=load("tiny"), peers=str(folder), machine=Machine(name="any")))
     assert [machine.upload_mbps for machine in found.swarm.machines] == [20.0, 0.0, LEAST_MBPS]
     assert found.swarm.machines[2].step_s == MOST_STEP_S
 
@@ -226,9 +226,9 @@ def test_the_distances_of_others_are_those_that_both_ends_tell(tmp_path: Path) -
     folder = folder_of(
         tmp_path, PeerStarted(name="mine", version="0"), heard("b", 512.0), heard("c", 512.0),
         NetworkMeasured(addresses=[], reach="", bytes_sent=0, bytes_received=0, peers=near),
-        DistancesTold(about="b", rtt_s={"a": 0.3, "c": 0.02}), DistancesTold(about="relay", rtt_s={"c": 9.0}),
+        RoundTripsReported(about="b", rtt_s={"a": 0.3, "c": 0.02}), RoundTripsReported(about="relay", rtt_s={"c": 9.0}),
     )  # fmt: skip
-    found = find(Place(spec=load("tiny"), peers=str(folder), machine=Machine(name="any")))
+    found = find(PlaceOptions(spec=load("tiny"), peers=str(folder), machine=Machine(name="any")))
     delay_s = found.swarm.network.delay_s
     assert [delay_s[0, 1], delay_s[1, 2], delay_s[0, 2]] == pytest.approx([0.1, 0.01, HOME_DELAY_S])
     assert len(found.swarm) == 3

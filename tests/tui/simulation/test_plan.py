@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.events import DeviceMeasured, DeviceTold, Line, PeerStarted, ReportReceived, format_line
+from peer.events import DeviceMeasured, DeviceReported, EventLine, PeerStarted, ReportReceived, format_line
 from peer.spec import dump, load
 from tui.cli import main
 
@@ -136,9 +136,9 @@ def test_the_peers_of_a_run_are_planned_with(tmp_path: Path, capsys: pytest.Capt
         ReportReceived(
             about="b", round=1, ready=False, tokens=1, steps=1, name="ben", tokens_per_s=512.0, device_gb=24.0
         ),
-        DeviceMeasured(vram_bytes=8 * 10**9), DeviceTold(about="c", device_gb=12.0),
+        DeviceMeasured(vram_bytes=8 * 10**9), DeviceReported(about="c", device_gb=12.0),
     ]  # fmt: skip
-    lines = [Line(seq=n, t=100.0 + n, run="tiny", peer="a", event=event) for n, event in enumerate(events)]
+    lines = [EventLine(seq=n, t=100.0 + n, run="tiny", peer="a", event=event) for n, event in enumerate(events)]
     (tmp_path / "events.jsonl").write_text("".join(f"{format_line(line)}\n" for line in lines))
     assert main(["plan", "tiny", "--peers", str(tmp_path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

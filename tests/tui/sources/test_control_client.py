@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import tui.sources.control_client
-from dht.directory_lock import hold_directory
+from dht.directory_lock import lock_directory
 from dht.errors import BadInput, Unreachable
 from peer.control.desired_state import PAUSED_WHY
-from peer.events import Line, PeerStarted, format_line
+from peer.events import EventLine, PeerStarted, format_line
 from tui.cli import main
 from tui.commands.control import command
-from tui.sources.control_client import PeerControl
+from tui.sources.control_client import ControlClient
 from tui.text.pause_reasons import RESUME
 
 WAIT_S = 10.0
@@ -32,7 +32,7 @@ Answers = Callable[[bytes], None]
 @pytest.fixture
 def peer(tmp_path: Path) -> Iterator[tuple[Answers, list[dict[str, Any]]]]:
     """answer(raw): what a socket in `tmp_path` says to every request; and the requests that came."""
-    with hold_directory(tmp_path):
+    with lock_directory(tmp_path):
         yield from answering(tmp_path)
 
 
@@ -90,8 +90,8 @@ def test_a_refusal_is_a_mistake(peer: tuple[Answers, list[dict[str, Any]]], tmp_
     answer, _ = peer
     answer(b'{"id": 1, "ok": false, "error": "not now"}\n')
     with pytest.raises(BadInput, match="not now"):
-        PeerControl(tmp_path).require("pause")
-    assert PeerControl(tmp_path).request("pause").error == "not now"
+        ControlClient(tmp_path).require("pause")
+    assert ControlClient(tmp_path).request("pause").error == "not now"
 
 
 @pytest.mark.outside
@@ -100,10 +100,10 @@ def test_what_is_no_peer_is_told_so(peer: tuple[Answers, list[dict[str, Any]]], 
     """One line, whatever listens there."""
     answer, _ = peer
     answer(raw)
-    assert not (reply := PeerControl(tmp_path).request("status")).ok
+    assert not (reply := ControlClient(tmp_path).request("status")).ok
     assert "\n" not in reply.error
     with pytest.raises(Unreachable):
-        PeerControl(tmp_path).require("status")
+        ControlClient(tmp_path).require("status")
 
 
 @pytest.mark.outside
@@ -112,7 +112,7 @@ def test_a_peer_that_does_not_answer_is_not_waited_for_long(tmp_path: Path) -> N
     with closing(socket.socket(socket.AF_UNIX)) as deaf:
         deaf.bind(str(tmp_path / "run" / "control"))
         deaf.listen()
-        reply = PeerControl(tmp_path, timeout_s=0.1).request("status")
+        reply = ControlClient(tmp_path, timeout_s=0.1).request("status")
     assert reply.error == f"the peer in {tmp_path} did not answer in 0 s"
 
 
@@ -123,7 +123,7 @@ def test_a_system_that_gives_no_socket_is_told_so(tmp_path: Path, monkeypatch: p
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(tui.sources.control_client.socket, "socket", none)
-    reply = PeerControl(tmp_path).request("status")
+    reply = ControlClient(tmp_path).request("status")
     assert (reply.ok, reply.error) == (False, f"the peer in {tmp_path} cannot be asked: Too many open files")
 
 
@@ -140,10 +140,10 @@ def test_no_peer_is_one_line_and_exit_code_3(tmp_path: Path, capsys: pytest.Capt
 def test_events_are_followed_to_the_peers_end(peer: tuple[Answers, list[dict[str, Any]]], tmp_path: Path) -> None:
     """What is no event is skipped, and the answer is none."""
     answer, asked = peer
-    lines = [Line(seq=n, t=1.0, run="r", peer="p", event=PeerStarted(name="x", version="0")) for n in range(3)]
+    lines = [EventLine(seq=n, t=1.0, run="r", peer="p", event=PeerStarted(name="x", version="0")) for n in range(3)]
     texts = [format_line(line) for line in lines]
     answer("\n".join(['{"id":1,"ok":true}', *texts[:2], "rubbish", texts[2], ""]).encode())
-    assert list(filter(None, PeerControl(tmp_path).events(7))) == lines
+    assert list(filter(None, ControlClient(tmp_path).events(7))) == lines
     assert asked[-1]["from"] == 7
 
 
@@ -153,7 +153,7 @@ def test_a_peer_that_lets_nobody_follow_says_why(peer: tuple[Answers, list[dict[
     answer, _ = peer
     answer(b'{"id":1,"ok":false,"error":"this peer has 16 connections already; close one"}\n')
     with pytest.raises(BadInput, match="16 connections already"):
-        list(PeerControl(tmp_path).events())
+        list(ControlClient(tmp_path).events())
 
 
 def test_the_pause_that_an_owner_asked_for_is_told_from_others_by_its_reason() -> None:
@@ -168,5 +168,5 @@ def test_a_peer_that_hangs_is_told_so_however_often_it_is_asked(tmp_path: Path) 
     with closing(socket.socket(socket.AF_UNIX)) as deaf:
         deaf.bind(str(tmp_path / "run" / "control"))
         deaf.listen(1)
-        replies = [PeerControl(tmp_path, timeout_s=0.02).request("status") for _ in range(5)]
+        replies = [ControlClient(tmp_path, timeout_s=0.02).request("status") for _ in range(5)]
     assert {reply.error for reply in replies} == {f"the peer in {tmp_path} did not answer in 0 s"}

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from peer.events import MAX_LINE_BYTES, Event, Line, PeerStarted, PeerStateChanged, PeerStopped, format_line
-from peer.telemetry.event_log import EventWriter
+from peer.events import MAX_LINE_BYTES, Event, EventLine, PeerStarted, PeerStateChanged, PeerStopped, format_line
+from peer.telemetry.event_log import EventLog
 from tui.sources import live
-from tui.sources.live import Live
+from tui.sources.live import LiveSource
 from tui.sources.tail import Tail
-from tui.swarm.snapshot import Swarm
+from tui.swarm.snapshot import SwarmState
 
 
 def text(n: int, *, peer: str = "A", event: Event | None = None) -> str:
     event = event or PeerStateChanged(state="PAUSED", why=f"number {n}")
-    return format_line(Line(seq=n, t=1000.0 + n, run="r", peer=peer, event=event)) + "\n"
+    return format_line(EventLine(seq=n, t=1000.0 + n, run="r", peer=peer, event=event)) + "\n"
 
 
 def append(path: Path, *texts: str) -> None:
@@ -29,7 +29,7 @@ def append(path: Path, *texts: str) -> None:
         file.write("".join(texts))
 
 
-_open: list[Tail | Live] = []
+_open: list[Tail | LiveSource] = []
 
 
 @pytest.fixture(autouse=True)
@@ -45,13 +45,13 @@ def tail_of(path: Path) -> Tail:
     return tail
 
 
-def live_of(directory: Path, *, starting_s: float = 0.0) -> Live:
-    _open.append(source := Live(directory, starting_s=starting_s))
+def live_of(directory: Path, *, starting_s: float = 0.0) -> LiveSource:
+    _open.append(source := LiveSource(directory, starting_s=starting_s))
     return source
 
 
-def file_of(path: Path) -> Live:
-    _open.append(source := Live.of_file(path))
+def file_of(path: Path) -> LiveSource:
+    _open.append(source := LiveSource.of_file(path))
     return source
 
 
@@ -135,7 +135,7 @@ def test_a_rotation_loses_and_repeats_nothing(path: Path, rotations: int) -> Non
 def test_the_writer_of_a_peer_is_followed_as_it_rotates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peer.telemetry.event_log.FILE_BYTES", 2000)
     monkeypatch.setattr("builtins.print", lambda *_, **__: None)
-    writer, tail, seen = EventWriter("r", "A", tmp_path), tail_of(tmp_path / "events.jsonl"), []
+    writer, tail, seen = EventLog("r", "A", tmp_path), tail_of(tmp_path / "events.jsonl"), []
     for n in range(200):
         writer.emit(PeerStateChanged(state="PAUSED", why=f"number {n}"))
         if n % 17 == 0:
@@ -195,7 +195,7 @@ def test_a_peer_that_works_is_shown_as_it_writes(home: Path) -> None:
 def test_a_directory_of_which_nothing_is_known_yet_is_waited_for(tmp_path: Path) -> None:
     source = live_of(tmp_path / "later")
     source.open()
-    assert source.advance(0.0) == Swarm()
+    assert source.advance(0.0) == SwarmState()
     assert source.ended == ""
 
 

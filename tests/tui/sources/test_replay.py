@@ -6,22 +6,22 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from peer.events import Line, PeerStarted, PeerStateChanged, RoundCommitted, format_line
+from peer.events import EventLine, PeerStarted, PeerStateChanged, RoundCommitted, format_line
 from tests.tui.many_lines import make_lines
 from tui.sources import replay
-from tui.sources.replay import Recording
-from tui.swarm.reducer import fold_all
-from tui.swarm.snapshot import Swarm
+from tui.sources.replay import RecordingSource
+from tui.swarm.reducer import apply_all
+from tui.swarm.snapshot import SwarmState
 
 DEMO = Path(__file__).parents[1] / "recordings" / "demo.jsonl"
 COUNT = 40
 EVERY_S = 2.0
 
 
-def write(path: Path, count: int = COUNT) -> list[Line]:
+def write(path: Path, count: int = COUNT) -> list[EventLine]:
     """A line every two seconds; the last two are swapped in the file."""
     lines = [
-        Line(
+        EventLine(
             seq=n, t=1000.0 + EVERY_S * n, run="r", peer="A", event=PeerStateChanged(state="PAUSED", why=f"number {n}")
         )
         for n in range(count)
@@ -32,20 +32,20 @@ def write(path: Path, count: int = COUNT) -> list[Line]:
 
 
 @pytest.fixture
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingSource:
     monkeypatch.setattr(replay, "EVERY", 7)
     write(tmp_path / "events.jsonl")
-    source = Recording(tmp_path / "events.jsonl")
+    source = RecordingSource(tmp_path / "events.jsonl")
     source.open()
     return source
 
 
-def why(source: Recording, now_s: float = 0.0) -> str:
+def why(source: RecordingSource, now_s: float = 0.0) -> str:
     swarm = source.advance(now_s)
     return swarm.peers["A"].why if swarm.peers else ""
 
 
-def test_a_recording_opens_at_its_end_with_its_lines_by_time(opened: Recording) -> None:
+def test_a_recording_opens_at_its_end_with_its_lines_by_time(opened: RecordingSource) -> None:
     assert (opened.position, opened.count, opened.playing) == (COUNT, COUNT, False)
     assert why(opened) == f"number {COUNT - 1}"
     assert opened.time(0.0) == 1000.0 + EVERY_S * (COUNT - 1)
@@ -55,24 +55,24 @@ def test_a_recording_opens_at_its_end_with_its_lines_by_time(opened: Recording) 
 
 
 @pytest.mark.parametrize("position", [0, 1, 6, 7, 8, 20, 39, 40])
-def test_a_jump_leads_to_the_same_snapshot_as_reading_from_the_start(opened: Recording, position: int) -> None:
+def test_a_jump_leads_to_the_same_snapshot_as_reading_from_the_start(opened: RecordingSource, position: int) -> None:
     lines = opened._lines[:position]
     for start in (0, 13, COUNT):
         opened.seek(start)
         opened.seek(position)
-        assert opened.advance(0.0) == fold_all(Swarm(), lines)
+        assert opened.advance(0.0) == apply_all(SwarmState(), lines)
         assert opened.position == position
         assert bool(opened.ended) == (position == COUNT)
 
 
-def test_a_jump_beyond_an_end_stops_there(opened: Recording) -> None:
+def test_a_jump_beyond_an_end_stops_there(opened: RecordingSource) -> None:
     opened.seek(-5)
     assert (opened.position, opened.time(0.0)) == (0, 1000.0)
     opened.seek(10**6)
     assert opened.position == COUNT
 
 
-def test_playing_takes_as_long_as_the_swarm_took(opened: Recording) -> None:
+def test_playing_takes_as_long_as_the_swarm_took(opened: RecordingSource) -> None:
     """The clock of whoever shows it begins anywhere."""
     opened.toggle()
     assert opened.playing
@@ -87,7 +87,7 @@ def test_playing_takes_as_long_as_the_swarm_took(opened: Recording) -> None:
     assert opened.ended
 
 
-def test_a_pause_stops_the_clock(opened: Recording) -> None:
+def test_a_pause_stops_the_clock(opened: RecordingSource) -> None:
     opened.toggle()
     why(opened, 0.0)
     why(opened, 4.0)
@@ -99,7 +99,7 @@ def test_a_pause_stops_the_clock(opened: Recording) -> None:
     assert why(opened, 602.0) == "number 3"
 
 
-def test_a_step_pauses_and_goes_by_events(opened: Recording) -> None:
+def test_a_step_pauses_and_goes_by_events(opened: RecordingSource) -> None:
     opened.toggle()
     why(opened, 0.0)
     opened.step(3)
@@ -109,7 +109,7 @@ def test_a_step_pauses_and_goes_by_events(opened: Recording) -> None:
     assert why(opened, 60.0) == "number 1"
 
 
-def test_the_speed_goes_from_a_quarter_to_64(opened: Recording) -> None:
+def test_the_speed_goes_from_a_quarter_to_64(opened: RecordingSource) -> None:
     speeds = [opened.speed]
     for _ in range(8):
         opened.faster()
@@ -126,7 +126,7 @@ def test_the_speed_goes_from_a_quarter_to_64(opened: Recording) -> None:
 
 
 def test_one_advance_takes_in_a_bounded_number_and_the_playhead_waits(
-    opened: Recording, monkeypatch: pytest.MonkeyPatch
+    opened: RecordingSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay, "SLICE", 5)
     opened.toggle()
@@ -137,7 +137,7 @@ def test_one_advance_takes_in_a_bounded_number_and_the_playhead_waits(
     assert opened.position == 7
 
 
-def test_a_clock_that_is_set_back_plays_on(opened: Recording) -> None:
+def test_a_clock_that_is_set_back_plays_on(opened: RecordingSource) -> None:
     opened.toggle()
     why(opened, 100.0)
     assert why(opened, 50.0) == "number 0"
@@ -148,7 +148,7 @@ def test_lines_that_cannot_be_read_are_counted_from_the_start(tmp_path: Path) ->
     write(tmp_path / "a.jsonl")
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write('rubbish\n{"v":1,"seq":9,')
-    source = Recording(tmp_path / "a.jsonl")
+    source = RecordingSource(tmp_path / "a.jsonl")
     source.open()
     source.seek(0)
     assert source.advance(0.0).skipped == 2
@@ -159,7 +159,7 @@ def test_a_run_directory_and_a_folder_of_them_are_recordings_too(tmp_path: Path)
     write(tmp_path / "peer-1" / "events.jsonl", 3)
     write(tmp_path / "peer-2" / "events.jsonl", 5)
     for path, count in ((tmp_path / "peer-1", COUNT + 3), (tmp_path, COUNT + 8)):
-        source = Recording(path)
+        source = RecordingSource(path)
         source.open()
         assert source.count == count
 
@@ -180,13 +180,13 @@ def test_what_cannot_be_shown_is_one_line(tmp_path: Path, name: str, words: str)
     (tmp_path / "image.png").write_bytes(bytes(range(256)) * 40)
     os.symlink("loop", tmp_path / "loop")
     with pytest.raises(BadInput, match=words) as caught:
-        Recording(tmp_path / name).open()
+        RecordingSource(tmp_path / name).open()
     assert str(caught.value).startswith(str(tmp_path / name))
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_the_shipped_recording_opens_whole() -> None:
-    source = Recording(DEMO)
+    source = RecordingSource(DEMO)
     source.open()
     swarm = source.advance(0.0)
     assert swarm.skipped == 0
@@ -201,7 +201,7 @@ def test_a_large_recording_keeps_what_all_members_say_alike_once(tmp_path: Path)
     """Of a round with 64 members, 64 lines name them all."""
     path = tmp_path / "large.jsonl"
     path.write_text("\n".join(make_lines(6000)))
-    source = Recording(path)
+    source = RecordingSource(path)
     source.open()
     commits = [line.event for line in source._lines if isinstance(line.event, RoundCommitted)]
     assert len(commits) > 60

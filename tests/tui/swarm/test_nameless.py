@@ -7,34 +7,34 @@ from dataclasses import replace
 
 import pytest
 
-from peer.events import AlertRaised, Line, PeerStateChanged, RoundCommitted
+from peer.events import AlertRaised, EventLine, PeerStateChanged, RoundCommitted
 from tests.tui.watched import CAME_LATE, ROUND_S, lines_of, round_told, watched
 from tui.output.plain import PlainOutput
-from tui.swarm.reducer import fold_all
-from tui.swarm.snapshot import Swarm
+from tui.swarm.reducer import apply_all
+from tui.swarm.snapshot import SwarmState
 
 
 @pytest.fixture
-def swarm() -> Swarm:
-    return fold_all(Swarm(), watched(5))
+def swarm() -> SwarmState:
+    return apply_all(SwarmState(), watched(5))
 
 
-def test_rounds_and_penalties_count_and_the_watcher_is_no_peer(swarm: Swarm) -> None:
+def test_rounds_and_penalties_count_and_the_watcher_is_no_peer(swarm: SwarmState) -> None:
     assert sorted(swarm.peers) == ["p0", "p1", "p2"]
     assert (swarm.round, swarm.rounds, [view.round for view in swarm.history]) == (5, 40, [1, 2, 3, 4, 5])
-    assert [(each.about, each.code, each.told_round) for each in swarm.penalty_log] == [("p1", "LATE", 1)]
+    assert [(each.about, each.code, each.imposed_in) for each in swarm.penalty_log] == [("p1", "LATE", 1)]
     assert (swarm.peers["p1"].late, swarm.peers["p1"].accepted) == (1, 4)
     assert swarm.history[-1].weights["p0"] > 0
     assert swarm.behind("p0") == 0
     assert {"STARTED", "SYNCING", "COMMITTED", "LATE"} <= {entry.code for entry in swarm.entries}
 
 
-def test_what_a_round_cost_is_not_known_to_a_watcher(swarm: Swarm) -> None:
+def test_what_a_round_cost_is_not_known_to_a_watcher(swarm: SwarmState) -> None:
     assert [(view.reporters, view.bytes_sent, view.exposed_s) for view in swarm.history] == [(0, 0, 0.0)] * 5
     assert (swarm.bytes_sent, swarm.reporting) == (0, [])
 
 
-def test_rounds_last_as_long_as_they_come_apart_and_catching_up_has_no_speed(swarm: Swarm) -> None:
+def test_rounds_last_as_long_as_they_come_apart_and_catching_up_has_no_speed(swarm: SwarmState) -> None:
     assert [view.round_s for view in swarm.history] == [0.0, 0.0, 0.0, ROUND_S, ROUND_S]
     tokens = swarm.history[-1].tokens
     assert [(point.round, point.value) for point in swarm.speeds] == [(4, tokens / ROUND_S), (5, tokens / ROUND_S)]
@@ -45,15 +45,15 @@ def test_a_fork_that_a_watcher_tells_undoes_rounds() -> None:
     assert isinstance(first, RoundCommitted)
     fork = AlertRaised(level="info", code="FORK", text="the peers went on apart")
     other = replace(first, digest="other", penalties=[])
-    swarm = fold_all(Swarm(), [*watched(4), *lines_of([(200.0, fork), (200.0, other)])])
+    swarm = apply_all(SwarmState(), [*watched(4), *lines_of([(200.0, fork), (200.0, other)])])
     assert (swarm.round, [view.digest for view in swarm.history]) == (1, ["other"])
     assert swarm.penalty_log == ()
 
 
-def test_a_peer_that_tells_the_same_rounds_adds_what_they_cost(swarm: Swarm) -> None:
+def test_a_peer_that_tells_the_same_rounds_adds_what_they_cost(swarm: SwarmState) -> None:
     event = next(line.event for line in reversed(watched(5)) if isinstance(line.event, RoundCommitted))
     own = replace(event, bytes_sent=70, exposed_s=2.0)
-    both = fold_all(swarm, [Line(seq=0, t=1200.0, run="tiny", peer="p0", event=own)])
+    both = apply_all(swarm, [EventLine(seq=0, t=1200.0, run="tiny", peer="p0", event=own)])
     assert (both.history[-1].reporters, both.history[-1].bytes_sent, both.history[-1].exposed_s) == (1, 70, 2.0)
 
 

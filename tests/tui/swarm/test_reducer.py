@@ -15,9 +15,9 @@ from peer.events import (
     AlertRaised,
     Evaluated,
     Event,
+    EventLine,
     InnerProgressed,
     InviteIssued,
-    Line,
     NetworkMeasured,
     PeerStarted,
     PeerStateChanged,
@@ -35,8 +35,8 @@ from peer.events import (
 from tests.tui.many_lines import make_lines
 from tui.swarm.builder import MAX_ENTRIES, MAX_PEERS, MAX_PENALTIES, MAX_ROUNDS, PeerDraft
 from tui.swarm.peer_names import NAME_CELLS, short_name
-from tui.swarm.reducer import fold, fold_all
-from tui.swarm.snapshot import PeerView, Swarm, to_json
+from tui.swarm.reducer import apply, apply_all
+from tui.swarm.snapshot import PeerView, SwarmState, to_json
 from tui.swarm.timeline import MAX_SPANS, PEER_POINTS, SWARM_POINTS
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "demo.jsonl"
@@ -44,12 +44,12 @@ WORK = 10.0
 """Reading and folding a line may cost so many times what `json.loads` of it costs. Measured: 3.4."""
 
 
-def line(event: Event, *, peer: str = "A", t: float = 100.0) -> Line:
-    return Line(seq=0, t=t, run="tiny", peer=peer, event=event)
+def line(event: Event, *, peer: str = "A", t: float = 100.0) -> EventLine:
+    return EventLine(seq=0, t=t, run="tiny", peer=peer, event=event)
 
 
-def folded(*lines: Line | None) -> Swarm:
-    return fold_all(Swarm(), lines)
+def folded(*lines: EventLine | None) -> SwarmState:
+    return apply_all(SwarmState(), lines)
 
 
 def penalty(about: str, code: str, until_round: int, *, factor: float = 0.0, layer: str = "") -> PenaltyImposed:
@@ -73,7 +73,7 @@ def progressed(round: int, *, loss: float | None = 2.5, tokens: int = 64) -> Inn
     )
 
 
-def counts(swarm: Swarm, peer: str) -> tuple[int, int, int, int]:
+def counts(swarm: SwarmState, peer: str) -> tuple[int, int, int, int]:
     view = swarm.peers[peer]
     return view.accepted, view.late, view.rejected, view.missed
 
@@ -93,11 +93,11 @@ def test_settings_are_the_newest_and_the_log_says_what_changed() -> None:
 
 def test_many_lines_at_once_are_the_same_as_one_by_one() -> None:
     lines = [read_line(text) for text in RECORDING.read_bytes().splitlines()[:400]]
-    swarm = Swarm()
+    swarm = SwarmState()
     for each in lines:
         assert each is not None
-        swarm = fold(swarm, each)
-    assert swarm == fold_all(Swarm(), lines)
+        swarm = apply(swarm, each)
+    assert swarm == apply_all(SwarmState(), lines)
 
 
 def test_a_draft_has_the_fields_of_what_it_freezes_to() -> None:
@@ -145,7 +145,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 def test_whatever_a_line_holds_nothing_is_raised_and_every_line_counts(texts: list[bytes]) -> None:
     """What comes of it can be written as JSON: numbers are finite, and text is text."""
     lines = [read_line(text) for text in texts]
-    swarm = fold_all(Swarm(), lines)
+    swarm = apply_all(SwarmState(), lines)
     assert swarm.skipped == lines.count(None)
     told = json.dumps(to_json(swarm), allow_nan=False)
     assert json.loads(told)["skipped"] == swarm.skipped
@@ -166,13 +166,13 @@ def test_the_work_per_line_stays_a_few_times_that_of_reading_json() -> None:
         return best_s
 
     reading_s = cost(lambda: [json.loads(text) for text in texts])
-    folding_s = cost(lambda: fold_all(Swarm(), map(read_line, texts)))
+    folding_s = cost(lambda: apply_all(SwarmState(), map(read_line, texts)))
     assert folding_s / reading_s < WORK
 
 
 @pytest.mark.slow
 def test_what_is_kept_is_bounded_however_long_a_run_lasts() -> None:
-    lines: list[Line] = []
+    lines: list[EventLine] = []
     for round in range(1, 2500):
         t = 100.0 * round
         late = penalty("A", "LATE", round + 1, factor=0.5)
@@ -182,7 +182,7 @@ def test_what_is_kept_is_bounded_however_long_a_run_lasts() -> None:
         lines += [line(committed(round, late), t=t + 4), line(Evaluated(round=round, loss=2.0, tokens=1), t=t + 5)]
         hearsay = ReportReceived(about=f"stranger-{round}", round=round, ready=False, tokens=0, steps=0)
         lines += [line(hearsay, t=t + 6)]
-    swarm = fold_all(Swarm(), lines)
+    swarm = apply_all(SwarmState(), lines)
     alice = swarm.peers["A"]
     assert (len(swarm.history), len(swarm.penalty_log), len(swarm.entries)) == (MAX_ROUNDS, MAX_PENALTIES, MAX_ENTRIES)
     assert len(swarm.peers) == MAX_PEERS
@@ -244,7 +244,7 @@ def test_who_was_expected_and_did_not_answer_missed_the_round() -> None:
     assert counts(swarm, "C") == (0, 0, 0, 1)
     assert (swarm.peers["C"].state, swarm.peers["C"].why) == ("GONE", "did not answer in round 1")
     assert swarm.peers["C"].spans[-1].phase == "failed"
-    back = fold(swarm, line(progressed(1), peer="C", t=110))
+    back = apply(swarm, line(progressed(1), peer="C", t=110))
     assert back.peers["C"].state == "TRAINING"
 
 
@@ -335,7 +335,7 @@ def test_each_penalty_is_in_the_log_once_with_the_round_that_told_it() -> None:
     late = penalty("B", "LATE", 5, factor=0.5)
     told = [line(event, peer=peer) for peer in "AB" for event in (committed(4, late), late)]
     swarm = folded(*told, line(committed(5)))
-    assert [(each.about, each.code, each.told_round, each.until_round) for each in swarm.penalty_log] == [
+    assert [(each.about, each.code, each.imposed_in, each.until_round) for each in swarm.penalty_log] == [
         ("B", "LATE", 4, 5)
     ]
     assert swarm.lasting == ()
@@ -347,7 +347,7 @@ def test_each_penalty_is_in_the_log_once_with_the_round_that_told_it() -> None:
 def test_a_penalty_lasts_until_the_swarm_has_reached_its_round() -> None:
     lie = penalty("B", "MISDECLARED", 9, layer="model.norm")
     swarm = folded(line(committed(4)), line(lie))
-    assert [each.told_round for each in swarm.lasting] == [5]
+    assert [each.imposed_in for each in swarm.lasting] == [5]
     assert folded(line(committed(4)), line(lie), line(committed(9))).lasting == ()
 
 
@@ -392,7 +392,7 @@ def test_a_late_peer_is_late_in_its_lane_whoever_tells_it_first() -> None:
 
 
 def test_a_peer_known_by_hearsay_has_a_lane_and_a_speed() -> None:
-    def heard(t: float, *, round: int = 0, ready: bool = False, leaving: bool = False) -> Line:
+    def heard(t: float, *, round: int = 0, ready: bool = False, leaving: bool = False) -> EventLine:
         tokens = 1000 if ready else 0
         event = ReportReceived(about="B", round=round, ready=ready, tokens=tokens, steps=9, name="bob", leaving=leaving)
         return line(event, t=t)
@@ -404,9 +404,9 @@ def test_a_peer_known_by_hearsay_has_a_lane_and_a_speed() -> None:
     ]  # fmt: skip
     assert (bob.name, bob.tokens_per_s, bob.tokens, bob.seen_t, bob.accepted) == ("bob", 100.0, 1000, 26, 1)
     assert swarm.behind("B") == 0
-    assert fold(swarm, heard(30, round=1, leaving=True)).peers["B"].state == "GONE"
-    assert fold(swarm, line(committed(2), t=40)).behind("B") == 0
-    assert fold(fold(swarm, line(committed(2), t=40)), heard(41, round=0)).behind("B") == 2
+    assert apply(swarm, heard(30, round=1, leaving=True)).peers["B"].state == "GONE"
+    assert apply(swarm, line(committed(2), t=40)).behind("B") == 0
+    assert apply(apply(swarm, line(committed(2), t=40)), heard(41, round=0)).behind("B") == 2
 
 
 def test_what_the_board_says_of_a_peer_is_taken_too() -> None:
@@ -500,25 +500,27 @@ def test_a_forecast_is_of_the_round_in_training() -> None:
     assert to_json(swarm)["peers"][0]["forecast"]["expected_s"] == 60.0
     paused = PeerStateChanged(state="PAUSED", why="its owner paused it")
     for event in (committed(2), paused, PeerStarted(name="a", version="0"), PeerStopped(why="left")):
-        assert fold(swarm, line(event)).peers["A"].expected is None
+        assert apply(swarm, line(event)).peers["A"].expected is None
 
 
 def test_random_order_of_the_lines_of_different_peers_leads_to_the_same_counts() -> None:
     """Each peer's own lines are in order; how they are merged does not matter."""
-    by_peer: dict[str, list[Line]] = {}
+    by_peer: dict[str, list[EventLine]] = {}
     for text in RECORDING.read_bytes().splitlines():
         parsed = read_line(text)
         assert parsed is not None
         by_peer.setdefault(parsed.peer, []).append(parsed)
-    expected = fold_all(Swarm(), sorted((each for lines in by_peer.values() for each in lines), key=lambda one: one.t))
+    expected = apply_all(
+        SwarmState(), sorted((each for lines in by_peer.values() for each in lines), key=lambda one: one.t)
+    )
     rng = random.Random(1)
     queues = {peer: list(lines) for peer, lines in by_peer.items()}
-    merged: list[Line] = []
+    merged: list[EventLine] = []
     while queues:
         peer = rng.choice(sorted(queues))
         merged.append(queues[peer].pop(0))
         queues = {key: left for key, left in queues.items() if left}
-    swarm = fold_all(Swarm(), merged)
+    swarm = apply_all(SwarmState(), merged)
     assert (swarm.round, swarm.tokens, swarm.losses) == (expected.round, expected.tokens, expected.losses)
     for peer in by_peer:
         assert counts(swarm, peer) == counts(expected, peer)

@@ -8,8 +8,8 @@ from typing import Any
 from peer.events import (
     Evaluated,
     Event,
+    EventLine,
     InnerProgressed,
-    Line,
     PeerStarted,
     PeerStateChanged,
     PenaltyImposed,
@@ -18,16 +18,16 @@ from peer.events import (
     RoundAborted,
     RoundCommitted,
 )
-from tui.swarm.reducer import fold_all
-from tui.swarm.snapshot import Swarm
+from tui.swarm.reducer import apply_all
+from tui.swarm.snapshot import SwarmState
 
 
-def line(event: Event, *, peer: str = "A", t: float = 100.0) -> Line:
-    return Line(seq=0, t=t, run="tiny", peer=peer, event=event)
+def line(event: Event, *, peer: str = "A", t: float = 100.0) -> EventLine:
+    return EventLine(seq=0, t=t, run="tiny", peer=peer, event=event)
 
 
-def folded(*lines: Line, after: Swarm | None = None) -> Swarm:
-    return fold_all(after or Swarm(), lines)
+def folded(*lines: EventLine, after: SwarmState | None = None) -> SwarmState:
+    return apply_all(after or SwarmState(), lines)
 
 
 def late(about: str, until_round: int, evidence: str = "had nothing ready") -> PenaltyImposed:
@@ -45,11 +45,11 @@ def committed(round: int, *penalties: PenaltyImposed, digest: str = "", **values
     return RoundCommitted(round=round, digest=digest or f"d{round}", penalties=rows, **(fields | values))
 
 
-def state(state: str, *, peer: str = "A", t: float = 100.0) -> Line:
+def state(state: str, *, peer: str = "A", t: float = 100.0) -> EventLine:
     return line(PeerStateChanged(state=state, why=""), peer=peer, t=t)
 
 
-def heard(round: int, *, about: str = "C", t: float = 100.0, **values: Any) -> Line:
+def heard(round: int, *, about: str = "C", t: float = 100.0, **values: Any) -> EventLine:
     fields: dict[str, Any] = {"ready": False, "tokens": 0, "steps": 0}
     return line(ReportReceived(about=about, round=round, **(fields | values)), t=t)
 
@@ -72,14 +72,14 @@ def test_a_penalty_that_the_other_branch_imposes_too_is_told_anew() -> None:
     same = late("B", 9, "3 of 8 parts came in time")
     swarm = folded(line(committed(1)), line(committed(2, same), t=110), line(same, t=110))
     swarm = folded(line(committed(2, same, digest="other"), t=150), line(same, t=150), after=swarm)
-    assert [(each.t, each.told_round) for each in swarm.penalty_log] == [(150, 2)]
+    assert [(each.t, each.imposed_in) for each in swarm.penalty_log] == [(150, 2)]
     assert swarm.penalties == (same,)
 
 
 # ---- a pause is no fault ----
 
 
-def paused_round(by: str = "A") -> list[Line]:
+def paused_round(by: str = "A") -> list[EventLine]:
     """B pauses and gives nothing to round 2; it is a member that weighs nothing."""
     row = late("B", 3)
     weightless = {"group": ["A", "B"], "weights": {"A": 65_536, "B": 0}}

@@ -7,8 +7,8 @@ from peer.events import (
     AlertRaised,
     Evaluated,
     Event,
+    EventLine,
     InnerProgressed,
-    Line,
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
@@ -18,18 +18,18 @@ from peer.events import (
     RoundStarted,
     TransferProgressed,
 )
-from tui.swarm.reducer import MAX_ALERTS, fold
-from tui.swarm.snapshot import Commit, Swarm, to_json
+from tui.swarm.reducer import MAX_ALERTS, apply
+from tui.swarm.snapshot import CommittedAnchor, SwarmState, to_json
 
 
-def line(event: Event, *, peer: str = "QmAlice", t: float = 100.0) -> Line:
-    return Line(seq=0, t=t, run="tiny", peer=peer, event=event)
+def line(event: Event, *, peer: str = "QmAlice", t: float = 100.0) -> EventLine:
+    return EventLine(seq=0, t=t, run="tiny", peer=peer, event=event)
 
 
-def folded(*lines: Line) -> Swarm:
-    swarm = Swarm()
+def folded(*lines: EventLine) -> SwarmState:
+    swarm = SwarmState()
     for each in lines:
-        swarm = fold(swarm, each)
+        swarm = apply(swarm, each)
     return swarm
 
 
@@ -70,8 +70,8 @@ def test_the_tokens_of_a_round_count_once_however_many_peers_report_it() -> None
 def test_commits_are_kept_per_peer() -> None:
     swarm = folded(line(committed(1)), line(committed(2)), line(committed(1), peer="QmBob"))
     assert swarm.peers["QmAlice"].commits == (
-        Commit(round=1, digest="d1", state="s1"),
-        Commit(round=2, digest="d2", state="s2"),
+        CommittedAnchor(round=1, digest="d1", state="s1"),
+        CommittedAnchor(round=2, digest="d2", state="s2"),
     )
     assert [commit.round for commit in swarm.peers["QmBob"].commits] == [1]
 
@@ -121,7 +121,7 @@ def test_what_a_peer_receives_is_shown_while_it_catches_up() -> None:
     swarm = folded(line(PeerStateChanged(state="SYNCING", why="")), line(transfer))
     assert swarm.peers["QmAlice"].transfer == transfer
     assert json.loads(json.dumps(to_json(swarm)))["peers"][0]["transfer"]["bytes_done"] == 7
-    assert fold(swarm, line(PeerStateChanged(state="READY", why=""))).peers["QmAlice"].transfer is None
+    assert apply(swarm, line(PeerStateChanged(state="READY", why=""))).peers["QmAlice"].transfer is None
 
 
 def test_seconds_run_from_the_first_line_to_the_last() -> None:
@@ -131,7 +131,7 @@ def test_seconds_run_from_the_first_line_to_the_last() -> None:
 
 def test_folding_leaves_the_old_snapshot_alone() -> None:
     before = folded(line(committed(1)))
-    fold(before, line(committed(2)))
+    apply(before, line(committed(2)))
     assert before.round == 1
     assert len(before.peers["QmAlice"].commits) == 1
 
@@ -148,7 +148,7 @@ def test_of_two_branches_the_one_that_was_committed_later_counts() -> None:
     swarm = folded(*before, line(committed(2, digest="other", tokens=25)))
     assert [(commit.round, commit.digest) for commit in swarm.peers["QmAlice"].commits] == [(1, "d1"), (2, "other")]
     assert swarm.round == 2
-    swarm = fold(swarm, line(committed(3, digest="other, too", tokens=30)))
+    swarm = apply(swarm, line(committed(3, digest="other, too", tokens=30)))
     assert (swarm.round, swarm.tokens) == (3, 10 + 25 + 30)
 
 
@@ -170,6 +170,6 @@ def test_penalties_are_kept_while_they_last_and_told_once() -> None:
     told = folded(line(committed(1)), line(late(2)), line(committed(1), peer="QmBob"), line(late(2), peer="QmBob"))
     assert told.penalties == (late(2),)
     assert json.loads(json.dumps(to_json(told)))["penalties"][0]["evidence"] == "12 of 24 parts came in time"
-    later = fold(fold(told, line(committed(2))), line(late(3, about="QmAlice")))
+    later = apply(apply(told, line(committed(2))), line(late(3, about="QmAlice")))
     assert later.penalties == (late(3, about="QmAlice"),)
-    assert fold(later, line(late(2), peer="QmBob")).penalties == later.penalties
+    assert apply(later, line(late(2), peer="QmBob")).penalties == later.penalties

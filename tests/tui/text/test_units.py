@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from peer.events import Line, PeerStateChanged, TransferProgressed
+from peer.events import EventLine, PeerStateChanged, TransferProgressed
 from tui.output.plain import PlainOutput
 
 
@@ -22,9 +22,9 @@ def test_a_bar_every_few_seconds_and_once_at_the_end() -> None:
     events += [(second, came(100 + 20 * second)) for second in range(1, 15)]
     events += [(15.0, came(400)), (15.0, came(400, "")), (16.0, came(400, ""))]
     syncing = PeerStateChanged(state="SYNCING", why="taking the snapshot of round 16 (400 MB) from 2 peers")
-    output.show(Line(seq=0, t=1000.0, run="r", peer="A", event=syncing))
+    output.show(EventLine(seq=0, t=1000.0, run="r", peer="A", event=syncing))
     for seq, (t, event) in enumerate(events, 1):
-        output.show(Line(seq=seq, t=1000.0 + t, run="r", peer="A", event=event))
+        output.show(EventLine(seq=seq, t=1000.0 + t, run="r", peer="A", event=event))
     assert stream.getvalue() == (
         "00:00  A: SYNCING: taking the snapshot of round 16 (400 MB) from 2 peers\n"
         "00:00  A: snapshot [######------------------] 25% · 100.0 MB of 400.0 MB · from 2 donors\n"

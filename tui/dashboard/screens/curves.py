@@ -13,11 +13,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Grid
 
 from tui.dashboard.glyphs import draw_spark
-from tui.dashboard.view import Block, Lines, Panel, View
-from tui.dashboard.widgets.chart import Chart, Series, SeriesChart, decimate, nice_ticks, time_ticks
+from tui.dashboard.view import Lines, Panel, TextBlock, View
+from tui.dashboard.widgets.chart import Plot, Series, SeriesChart, decimate, nice_ticks, time_ticks
 from tui.dashboard.words import clip, format_count
 from tui.output.plain import format_elapsed
-from tui.swarm.snapshot import PeerView, Point, RoundView, Swarm
+from tui.swarm.snapshot import PeerView, Point, Round, SwarmState
 
 CHARTS = ("loss", "norm", "tokens", "rate")
 """In the order in which they get room."""
@@ -78,8 +78,8 @@ class LearningPanel(Panel):
         self._medians = Medians()
 
     def compose(self) -> ComposeResult:
-        yield Block(id="learning-head")
-        yield Block(id="learning-words")
+        yield TextBlock(id="learning-head")
+        yield TextBlock(id="learning-words")
         with Grid():
             for name in CHARTS:
                 yield SeriesChart(id=f"chart-{name}")
@@ -87,8 +87,8 @@ class LearningPanel(Panel):
     def show(self, view: View) -> None:
         self._view = view
         fitting = self._fitting(view)
-        self.query_one("#learning-head", Block).draw(self._heading(view, len(fitting)))
-        words = self.query_one("#learning-words", Block)
+        self.query_one("#learning-head", TextBlock).draw(self._heading(view, len(fitting)))
+        words = self.query_one("#learning-words", TextBlock)
         words.display, self.query_one(Grid).display = not fitting, bool(fitting)
         if not fitting:
             words.draw(self._in_words(view))
@@ -153,12 +153,12 @@ class LearningPanel(Panel):
         low, high = min(xs, default=0.0), max(xs, default=1.0)
         return high - (high - low) / 2**self.zoom, high
 
-    def _x(self, point: Point, swarm: Swarm) -> float:
+    def _x(self, point: Point, swarm: SwarmState) -> float:
         if self.axis == "tokens":
             return float(point.tokens)
         return float(point.round) if self.axis == "rounds" else point.t - (swarm.started_t or 0.0)
 
-    def _chart(self, name: str, view: View, low: float, high: float, columns: int) -> Chart:
+    def _chart(self, name: str, view: View, low: float, high: float, columns: int) -> Plot:
         made = []
         for curve_name, points, marker, ink, marked in self._curves(name, view):
             thinned = decimate([(self._x(point, view.swarm), point.value) for point in points], low, high, columns)
@@ -167,7 +167,7 @@ class LearningPanel(Panel):
             )
         label = {"tokens": format_count, "rounds": _whole, "time": format_elapsed}[self.axis]
         ticks = time_ticks if self.axis == "time" else nice_ticks
-        return Chart(
+        return Plot(
             title=TITLES[name], series=tuple(made), low=low, high=high, x_label=label, y_label=_LABELS[name],
             x_ticks=ticks,
         )  # fmt: skip
@@ -221,7 +221,7 @@ class Medians:
     def __init__(self) -> None:
         self._known: dict[str, float] = {}
 
-    def points(self, swarm: Swarm) -> list[Point]:
+    def points(self, swarm: SwarmState) -> list[Point]:
         """One point per remembered round that was measured."""
         tokens = {point.round: point.tokens for point in (*swarm.training, *swarm.speeds)}
         measured = [told for told in swarm.history if told.norms and told.round in tokens]
@@ -231,7 +231,7 @@ class Medians:
             for told in measured
         ]
 
-    def _median(self, told: RoundView) -> float:
+    def _median(self, told: Round) -> float:
         known = self._known.get(told.digest)
         return statistics.median(told.norms.values()) if known is None else known
 

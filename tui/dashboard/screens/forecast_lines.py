@@ -9,8 +9,8 @@ from rich.text import Text
 
 from peer.events import RoundForecast
 from tui.dashboard.view import View
-from tui.dashboard.widgets.facts import Sheet
-from tui.dashboard.widgets.lines import Pieces, cut
+from tui.dashboard.widgets.facts import FactSheet
+from tui.dashboard.widgets.lines import StyledLine, cut
 from tui.output.plain import format_seconds
 from tui.swarm.snapshot import PeerView
 from tui.text.forecast_phrases import before_words, length_brief, length_words, margin_brief, margin_words
@@ -31,18 +31,21 @@ def draw_outlook(view: View, width: int, *, roomy: bool) -> list[Text]:
         return [_line([(f"{view.glyphs.alert} round {forecast.round}: {words}", style)], width, view)]
     dot = f" {view.glyphs.dot} "
     whose = f" for {peer.label}" if view.mine is None else ""
-    head: Pieces = [(f"Round {forecast.round}{whose}", view.ink.strong), (f" {length_words(forecast)}", view.ink.text)]
+    head: StyledLine = [
+        (f"Round {forecast.round}{whose}", view.ink.strong),
+        (f" {length_words(forecast)}", view.ink.text),
+    ]
     if (so_far := _so_far(view, forecast)) is not None:
         over = so_far > forecast.high_s
         head.append((f"{dot}{format_seconds(so_far)} so far", view.ink.warn if over else view.ink.muted))
-    margin: Pieces = [("  ", ""), (words, style), (f"{dot}{before_words(forecast)}", view.ink.muted)]
+    margin: StyledLine = [("  ", ""), (words, style), (f"{dot}{before_words(forecast)}", view.ink.muted)]
     lines = [_line(head, width, view), _line(margin, width, view)]
     for text in textwrap.wrap(forecast.advice, max(20, width - 2))[:MOST_ADVICE]:
         lines.append(_line([("  ", ""), (text, view.ink.warn)], width, view))
     return lines
 
 
-def add_outlook(sheet: Sheet, view: View, mine: PeerView) -> None:
+def add_outlook(sheet: FactSheet, view: View, mine: PeerView) -> None:
     """The same on the first screen; on the smallest page only what needs a look."""
     forecast = mine.expected
     if forecast is None or (view.mini and not forecast.advice):
@@ -66,5 +69,5 @@ def _style(forecast: RoundForecast, view: View) -> str:
     return view.ink.warn if forecast.advice or forecast.late_s > 0 else view.ink.good
 
 
-def _line(pieces: Pieces, width: int, view: View) -> Text:
+def _line(pieces: StyledLine, width: int, view: View) -> Text:
     return Text.assemble(*cut(pieces, width, view.glyphs.ellipsis))

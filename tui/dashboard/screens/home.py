@@ -9,8 +9,8 @@ from peer.events import DeviceMeasured
 from tui.dashboard.glyphs import draw_bar
 from tui.dashboard.screens.forecast_lines import add_outlook
 from tui.dashboard.screens.swarm_page import add_peers, add_rounds, add_swarm
-from tui.dashboard.view import Block, Panel, View
-from tui.dashboard.widgets.facts import TALL, Sheet, add_holds, add_penalty, has_holds
+from tui.dashboard.view import Panel, TextBlock, View
+from tui.dashboard.widgets.facts import TALL, FactSheet, add_holds, add_penalty, has_holds
 from tui.dashboard.words import MISSING, format_count, format_percent, level_style
 from tui.output.plain import format_elapsed
 from tui.swarm.snapshot import PeerView
@@ -35,15 +35,15 @@ class HomePanel(Panel):
     TITLE = "Home"
 
     def compose(self) -> ComposeResult:
-        yield Block(id="home-left")
-        yield Block(id="home-right")
+        yield TextBlock(id="home-left")
+        yield TextBlock(id="home-right")
 
     def show(self, view: View) -> None:
         wide = view.width >= TWO_COLUMNS
         width = view.width - (3 if view.mini else 5)
         dense = view.height < TALL
-        left = Sheet(view, (width - 4) // 2 if wide else width, dense=dense)
-        right = Sheet(view, left.width, dense=dense)
+        left = FactSheet(view, (width - 4) // 2 if wide else width, dense=dense)
+        right = FactSheet(view, left.width, dense=dense)
         if view.mine is None:
             add_swarm(left, view)
             add_peers(right, view)
@@ -62,11 +62,11 @@ class HomePanel(Panel):
             add_alerts(right if wide else left, view)
         if view.height >= TALL:
             add_rounds(right, view)
-        self.query_one("#home-left", Block).draw(left.text)
-        self.query_one("#home-right", Block).draw(right.text)
+        self.query_one("#home-left", TextBlock).draw(left.text)
+        self.query_one("#home-right", TextBlock).draw(right.text)
 
 
-def _add_holds(sheet: Sheet, view: View) -> None:
+def _add_holds(sheet: FactSheet, view: View) -> None:
     """What keeps my peer from training, or from training all the time."""
     if view.status is None or not has_holds(view):
         return
@@ -74,7 +74,7 @@ def _add_holds(sheet: Sheet, view: View) -> None:
     add_holds(sheet, view, most=1 if view.mini else 4)
 
 
-def _add_round(sheet: Sheet, view: View, mine: PeerView) -> None:
+def _add_round(sheet: FactSheet, view: View, mine: PeerView) -> None:
     """round 6  ━━━━━━━━━━─────── 21 of 40, and below it train → wait → average → apply"""
     sheet.heading("Round")
     steps = f" {mine.step} of {mine.steps}" if mine.steps else ""
@@ -95,7 +95,7 @@ def _add_round(sheet: Sheet, view: View, mine: PeerView) -> None:
     add_outlook(sheet, view, mine)
 
 
-def _add_work(sheet: Sheet, view: View, mine: PeerView) -> None:
+def _add_work(sheet: FactSheet, view: View, mine: PeerView) -> None:
     sheet.heading("Learning")
     loss = f"{mine.loss:.3f}" if mine.loss is not None else MISSING
     held_out = [f"held out {loss:.3f} at round {round}" for round, loss in view.swarm.losses[-1:]]
@@ -105,7 +105,7 @@ def _add_work(sheet: Sheet, view: View, mine: PeerView) -> None:
     sheet.trend("speed", speed, mine.speeds)
 
 
-def _add_machine(sheet: Sheet, view: View, mine: PeerView) -> None:
+def _add_machine(sheet: FactSheet, view: View, mine: PeerView) -> None:
     sheet.heading("This machine", mine.device)
     for label, facts in device_facts(mine.device_figures):
         sheet.row(label, *facts)
@@ -139,7 +139,7 @@ def traffic_facts(peer: PeerView, view: View) -> list[str]:
     return [f"{glyphs.up} {format_bytes(sent)}", f"{glyphs.down} {format_bytes(received)}", reach]
 
 
-def _add_credit(sheet: Sheet, view: View, mine: PeerView) -> None:
+def _add_credit(sheet: FactSheet, view: View, mine: PeerView) -> None:
     sheet.heading("You")
     share = f"{format_percent(mine.weight)} of the last round" if mine.weight is not None else "not in a round yet"
     part = f"{format_percent(mine.tokens / view.swarm.tokens)} of the swarm's" if view.swarm.tokens else ""
@@ -151,7 +151,7 @@ def _add_credit(sheet: Sheet, view: View, mine: PeerView) -> None:
     sheet.row("rounds", f"{mine.accepted} {'ok' if view.mini else 'accepted'}", late, rejected, missed)
 
 
-def add_penalties(sheet: Sheet, view: View) -> None:
+def add_penalties(sheet: FactSheet, view: View) -> None:
     """Those that last now: those of my peer, or of all where there is none."""
     lasting = [penalty for penalty in view.swarm.lasting if view.mine is None or penalty.about == view.me]
     sheet.heading("Penalties" if view.mine is None else "Penalties against you")
@@ -163,7 +163,7 @@ def add_penalties(sheet: Sheet, view: View) -> None:
         sheet.row("", (f"and {len(lasting) - 4} more (key 3)", view.ink.muted))
 
 
-def add_alerts(sheet: Sheet, view: View) -> None:
+def add_alerts(sheet: FactSheet, view: View) -> None:
     """The last three warnings and errors; penalties have their own place."""
     alerts = [entry for entry in view.swarm.entries if entry.level != "info" and entry.code not in ADVICE][-3:]
     sheet.heading("Alerts", "a shows all" if alerts else "")

@@ -18,13 +18,13 @@ from textual.widgets import Input
 
 from tui.dashboard.screens.readings import measured_against
 from tui.dashboard.screens.setting_rows import Row, hold_of, rows_of, shown_peer, why_fixed
-from tui.dashboard.view import Block, Panel, View
-from tui.dashboard.widgets.facts import Sheet, add_holds
-from tui.dashboard.widgets.lines import Pieces, fit
-from tui.dashboard.widgets.table import Table
+from tui.dashboard.view import Panel, TextBlock, View
+from tui.dashboard.widgets.facts import FactSheet, add_holds
+from tui.dashboard.widgets.lines import StyledLine, fit
+from tui.dashboard.widgets.table import RowTable
 from tui.sources.source import Reply
 from tui.text.pause_reasons import hold_words
-from tui.text.setting_info import Setting, in_words, to_text, to_value
+from tui.text.setting_info import SettingInfo, in_words, to_text, to_value
 
 SIGN, NAME = 2, 18
 """Cells of the columns that are always there."""
@@ -64,18 +64,18 @@ class LimitsPanel(Panel):
         """What the peer said of the text that stands there."""
 
     def compose(self) -> ComposeResult:
-        yield Block(id="limits-line")
+        yield TextBlock(id="limits-line")
         with Container(id="limits-list"):
-            yield Table(id="limits-table")
+            yield RowTable(id="limits-table")
             yield Input(id="limits-input", compact=True)
-        yield Block(id="limits-about")
+        yield TextBlock(id="limits-about")
 
     def on_mount(self) -> None:
         self._input.display = False
 
     @property
-    def _table(self) -> Table:
-        return self.query_one(Table)
+    def _table(self) -> RowTable:
+        return self.query_one(RowTable)
 
     @property
     def _input(self) -> Input:
@@ -88,21 +88,21 @@ class LimitsPanel(Panel):
         self._view = view
         self._rows = rows_of(view)
         self._table.show(len(self._rows), self._row, None)
-        self.query_one("#limits-line", Block).draw(self._head(view).text)
-        about = self.query_one("#limits-about", Block)
+        self.query_one("#limits-line", TextBlock).draw(self._head(view).text)
+        about = self.query_one("#limits-about", TextBlock)
         about.styles.height = _about_lines(view)  # always as many: the table stays where it is
         about.draw(self._about(view))
         self.call_after_refresh(self._place_input)
 
     # The person edits
 
-    def on_table_moved(self) -> None:
+    def on_row_table_moved(self) -> None:
         """Whoever clicks on another line gives up the one that is edited."""
         if self._edited is not None and self._edited.setting != (self._selected or self._edited).setting:
             self._close()
         self._again()
 
-    def on_table_entered(self, message: Table.Entered) -> None:
+    def on_row_table_entered(self, message: RowTable.Entered) -> None:
         if self._view is None:
             return
         if refusal := why_fixed(self._view):
@@ -173,7 +173,7 @@ class LimitsPanel(Panel):
     def _selected(self) -> Row | None:
         return self._rows[self._table.cursor_row] if self._rows else None
 
-    def _row(self, number: int) -> Pieces:
+    def _row(self, number: int) -> StyledLine:
         """▲ when  schedule  mon-fri 22:00-07:00  outside its hours; trains again at 22:00"""
         view, row = self._view, self._rows[number]
         assert view is not None
@@ -183,7 +183,7 @@ class LimitsPanel(Panel):
         value = in_words(setting, row.value)
         left, width = _left_of_value(view.width), self._table.size.width
         room = _value_cells(view.width)
-        pieces: Pieces = [
+        pieces: StyledLine = [
             (sign, ink.warn), (group, ink.strong), (fit(setting.name, NAME - 1, view.glyphs.ellipsis) + " ", ink.text),
             (fit(value, room, view.glyphs.ellipsis), ink.strong if row.value else ink.muted),
         ]  # fmt: skip
@@ -194,7 +194,7 @@ class LimitsPanel(Panel):
             pieces.append(("  " + fit(note, rest, view.glyphs.ellipsis), ink.warn if hold else ink.muted))
         return pieces
 
-    def _head(self, view: View) -> Sheet:
+    def _head(self, view: View) -> FactSheet:
         """Whose settings these are, whether they can be changed, and what holds the peer up."""
         sheet, peer = _sheet(view), shown_peer(view)
         if peer is None:
@@ -241,7 +241,7 @@ class LimitsPanel(Panel):
         return said
 
 
-def _measured(setting: Setting, view: View) -> str:
+def _measured(setting: SettingInfo, view: View) -> str:
     peer = shown_peer(view)
     return measured_against(setting.name, peer) if peer is not None else ""
 
@@ -266,5 +266,5 @@ def _page_width(view: View) -> int:
     return max(1, view.width - (3 if view.mini else 5))
 
 
-def _sheet(view: View) -> Sheet:
-    return Sheet(view, _page_width(view))
+def _sheet(view: View) -> FactSheet:
+    return FactSheet(view, _page_width(view))

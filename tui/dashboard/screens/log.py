@@ -11,10 +11,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, RichLog
 
-from tui.dashboard.view import Block, Panel, View
+from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.words import level_style
 from tui.output.plain import format_elapsed
-from tui.swarm.snapshot import Entry
+from tui.swarm.snapshot import LogEntry
 from tui.text.codes import pages_of
 
 LEVELS = {"all": ("info", "warning", "error"), "alerts": ("warning", "error"), "errors": ("error",)}
@@ -52,12 +52,12 @@ class LogPanel(Panel):
         super().__init__(id=id)
         self._view: View | None = None
         self._level, self._kind = "all", ""
-        self._written: list[Entry] = []
+        self._written: list[LogEntry] = []
         self._written_for: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
-        yield Block(id="log-line")
-        yield Block(id="log-about")
+        yield TextBlock(id="log-line")
+        yield TextBlock(id="log-about")
         yield Input(id="log-search", placeholder="only lines with this text", compact=True)
         yield RichLog(id="log-lines", max_lines=MAX_LINES, markup=False, highlight=False)
 
@@ -69,8 +69,8 @@ class LogPanel(Panel):
         self._view = view
         wanted = self._wanted(view.swarm.entries)
         self._write(wanted[-MAX_LINES:], view)
-        self.query_one("#log-line", Block).draw(self._line(view, len(wanted)))
-        about = self.query_one("#log-about", Block)
+        self.query_one("#log-line", TextBlock).draw(self._line(view, len(wanted)))
+        about = self.query_one("#log-about", TextBlock)
         about.draw(_about(self._kind, view))
         about.display = bool(about.text)
 
@@ -137,7 +137,7 @@ class LogPanel(Panel):
         if self._view is not None:
             self.show(self._view)
 
-    def _wanted(self, entries: Sequence[Entry]) -> list[Entry]:
+    def _wanted(self, entries: Sequence[LogEntry]) -> list[LogEntry]:
         levels, word = LEVELS[self._level], self.query_one(Input).value.lower()
         return [
             entry
@@ -147,7 +147,7 @@ class LogPanel(Panel):
             and word in f"{entry.code} {entry.text} {self._who(entry)}".lower()
         ]
 
-    def _write(self, wanted: list[Entry], view: View) -> None:
+    def _write(self, wanted: list[LogEntry], view: View) -> None:
         """Only what is new, unless something else is wanted than before."""
         log = self.query_one(RichLog)
         asked = (self._level, self._kind, self.query_one(Input).value, view.width, view.ink)
@@ -159,7 +159,7 @@ class LogPanel(Panel):
             log.write(self._format(entry, view), width=max(40, view.width), scroll_end=log.auto_scroll)
         self._written, self._written_for = wanted, asked
 
-    def _format(self, entry: Entry, view: View) -> Text:
+    def _format(self, entry: LogEntry, view: View) -> Text:
         """Columns, and a text that is wrapped beside them."""
         ink = view.ink
         time = format_elapsed(entry.t - (view.swarm.started_t or entry.t))
@@ -180,7 +180,7 @@ class LogPanel(Panel):
         indent = "\n" + " " * sum(len(text) for text, _ in head)
         return Text.assemble(*head, (indent.join(texts), text_style))
 
-    def _who(self, entry: Entry) -> str:
+    def _who(self, entry: LogEntry) -> str:
         return self._view.swarm.label(entry.peer) if self._view is not None and entry.peer else ""
 
     def _line(self, view: View, shown: int) -> Text:
@@ -202,7 +202,7 @@ def _about(kind: str, view: View) -> Text:
     return Text("\n").join([Text(said, style=view.ink.text), *(Text(line, style=view.ink.muted) for line in wrapped)])
 
 
-def _appended(before: list[Entry], after: list[Entry]) -> list[Entry] | None:
+def _appended(before: list[LogEntry], after: list[LogEntry]) -> list[LogEntry] | None:
     """What `after` has beyond `before`, of which the oldest may have been dropped; None if it is another list."""
     if not before:
         return after

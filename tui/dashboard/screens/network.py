@@ -11,9 +11,9 @@ from textual.binding import Binding, BindingType
 from peer.events import NetworkMeasured, TransferProgressed
 from tui.dashboard.glyphs import draw_bar, draw_spark
 from tui.dashboard.view import Panel, PeerOpened, View
-from tui.dashboard.widgets.lines import Pieces, Rows, cut, fit
+from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
 from tui.dashboard.widgets.waterfall import natural
-from tui.swarm.snapshot import PeerView, RoundView
+from tui.swarm.snapshot import PeerView, Round
 from tui.text.units import count, format_bytes, format_line, format_transfer
 
 REACH = {
@@ -57,12 +57,12 @@ class NetworkPanel(Panel):
         self._top = 0
 
     def compose(self) -> ComposeResult:
-        yield Rows()
+        yield LineView()
 
     def show(self, view: View) -> None:
         self._view = view
         if self.content_size.width and self.content_size.height:
-            self.query_one(Rows).draw(self._compose_lines(view))
+            self.query_one(LineView).draw(self._compose_lines(view))
 
     def action_select(self, by: int) -> None:
         """Select another row of the table."""
@@ -84,7 +84,7 @@ class NetworkPanel(Panel):
         if self._view is not None:
             self.show(self._view)
 
-    def _compose_lines(self, view: View) -> list[Pieces]:
+    def _compose_lines(self, view: View) -> list[StyledLine]:
         width, height = self.content_size.width, self.content_size.height
         owner = owner_of(view)
         facts = [*_verdict(owner, view), *_traffic(owner, view, width), *_transfers(view)]
@@ -95,7 +95,7 @@ class NetworkPanel(Panel):
         table = self._table(owner, view, width, height - len(facts))
         return [cut(pieces, width, view.glyphs.ellipsis) for pieces in (*facts, *table)]
 
-    def _table(self, owner: PeerView | None, view: View, width: int, height: int) -> list[Pieces]:
+    def _table(self, owner: PeerView | None, view: View, width: int, height: int) -> list[StyledLine]:
         rows = _rows_of(owner, view)
         if owner is None or height < 2:
             return []
@@ -117,12 +117,12 @@ def owner_of(view: View) -> PeerView | None:
     return next((peer for peer in known if peer.network is not None), known[0] if known else None)
 
 
-def _verdict(owner: PeerView | None, view: View) -> list[Pieces]:
+def _verdict(owner: PeerView | None, view: View) -> list[StyledLine]:
     ink = view.ink
     network = owner.network if owner else None
     if owner is None:
         return [[("nobody is known yet", ink.muted)]]
-    lines: list[Pieces] = [] if view.me == owner.peer else [_fact("Peer", owner.label, view)]
+    lines: list[StyledLine] = [] if view.me == owner.peer else [_fact("Peer", owner.label, view)]
     if network is None:
         return [*lines, _fact("Reached", "not known: no figures about the network were written down here", view)]
     word, _, rest = REACH.get(network.reach, f"{network.reach}:").partition(":")
@@ -132,10 +132,10 @@ def _verdict(owner: PeerView | None, view: View) -> list[Pieces]:
     return [*lines, *(_fact("" if number else "Addresses", text, view) for number, text in enumerate(addresses[:4]))]
 
 
-def _traffic(owner: PeerView | None, view: View, width: int) -> list[Pieces]:
+def _traffic(owner: PeerView | None, view: View, width: int) -> list[StyledLine]:
     """What went through since the start, per round, and what lies on the disk."""
     glyphs, network = view.glyphs, owner.network if owner else None
-    lines: list[Pieces] = []
+    lines: list[StyledLine] = []
     if network is not None:
         sent, received = format_bytes(network.bytes_sent), format_bytes(network.bytes_received)
         lines.append(_fact("Traffic", f"{glyphs.up} {sent}  {glyphs.down} {received} since it started", view))
@@ -149,7 +149,7 @@ def _traffic(owner: PeerView | None, view: View, width: int) -> list[Pieces]:
     return lines
 
 
-def _rates(owner: PeerView | None, view: View, width: int) -> list[Pieces]:
+def _rates(owner: PeerView | None, view: View, width: int) -> list[StyledLine]:
     """Bytes per second between the last measurements."""
     if owner is None or not owner.ups or not owner.downs:
         return []
@@ -157,7 +157,7 @@ def _rates(owner: PeerView | None, view: View, width: int) -> list[Pieces]:
     return _pair("Per second", up, down, [f"{format_bytes(round(curve[-1]))}/s" for curve in (up, down)], view, width)
 
 
-def _per_round(history: Sequence[RoundView], view: View, width: int) -> list[Pieces]:
+def _per_round(history: Sequence[Round], view: View, width: int) -> list[StyledLine]:
     """Bytes of all peers that reported, in each committed round that any peer reported."""
     history = [told for told in history if told.reporters]
     if not history:
@@ -173,7 +173,7 @@ def _per_round(history: Sequence[RoundView], view: View, width: int) -> list[Pie
 
 def _pair(
     label: str, up: Sequence[float], down: Sequence[float], words: Sequence[str], view: View, width: int
-) -> list[Pieces]:
+) -> list[StyledLine]:
     """What went up and what came down: the newest in words, all as heights."""
     room = min(60, max(0, width - LABEL_CELLS - 28))
     return [
@@ -187,14 +187,14 @@ def _pair(
     ]  # fmt: skip
 
 
-def _disk(network: NetworkMeasured, view: View) -> Pieces:
+def _disk(network: NetworkMeasured, view: View) -> StyledLine:
     share = network.disk_bytes / network.disk_quota_bytes
     style = view.ink.bad if share >= 1 else view.ink.warn if share >= 0.9 else view.ink.good
     told = f"{format_bytes(network.disk_bytes)} of {format_bytes(network.disk_quota_bytes)}"
     return [*_label("Disk", view), *_bar(share, style, view), (f" {told}, {100 * share:.0f} %", view.ink.text)]
 
 
-def _transfers(view: View) -> list[Pieces]:
+def _transfers(view: View) -> list[StyledLine]:
     """What is on its way: the volunteer's own first."""
     peers = sorted(view.swarm.peers.values(), key=lambda peer: peer.peer != view.me)
     running = [
@@ -207,7 +207,7 @@ def _transfers(view: View) -> list[Pieces]:
     return [*lines, _fact("", f"and {len(running) - 6} more", view)] if len(running) > 6 else lines
 
 
-def _transfer(peer: PeerView, transfer: TransferProgressed, view: View, *, first: bool) -> Pieces:
+def _transfer(peer: PeerView, transfer: TransferProgressed, view: View, *, first: bool) -> StyledLine:
     share = transfer.bytes_done / transfer.bytes_total
     whose = "" if peer.peer == view.me else f"{peer.label}: "
     source = f" from {transfer.source}" if transfer.source else ""
@@ -241,7 +241,7 @@ def _columns(width: int) -> tuple[int, int]:
     return name, width - name - 47 if width >= WITH_ADDRESS else 0
 
 
-def _heading(rows: int, top: int, shown: int, width: int, view: View) -> Pieces:
+def _heading(rows: int, top: int, shown: int, width: int, view: View) -> StyledLine:
     name, address = _columns(width)
     which = f"{rows}" if shown == rows else f"{top + 1}-{top + shown} of {rows}"
     title = fit(f"  Peers {view.glyphs.dot} {which}", name + 9, view.glyphs.ellipsis)
@@ -260,7 +260,7 @@ _PATHS: Mapping[object, tuple[str, str]] = {
 }  # fmt: skip
 
 
-def _row(row: Mapping[str, Any], view: View, width: int, *, at: bool) -> Pieces:
+def _row(row: Mapping[str, Any], view: View, width: int, *, at: bool) -> StyledLine:
     ink, glyphs = view.ink, view.glyphs
     name_cells, address_cells = _columns(width)
     is_peer = row["peer"] in view.swarm.peers
@@ -269,7 +269,7 @@ def _row(row: Mapping[str, Any], view: View, width: int, *, at: bool) -> Pieces:
     path, path_style = _PATHS.get(row.get("relayed"), _PATHS[None])
     rtt_s = row.get("rtt_s")
     rtt = f"{1000 * rtt_s:.0f} ms" if isinstance(rtt_s, int | float) else "N/A"
-    pieces: Pieces = [
+    pieces: StyledLine = [
         (name, f"{ink.text} reverse" if at else ink.text if is_peer else ink.muted),
         (f" {path:<9}", str(getattr(ink, path_style))),
     ]  # fmt: skip
@@ -281,15 +281,15 @@ def _row(row: Mapping[str, Any], view: View, width: int, *, at: bool) -> Pieces:
     return [*pieces, (f"{sent:>11}{received:>12}{rtt:>9}", ink.text)]
 
 
-def _label(text: str, view: View) -> Pieces:
+def _label(text: str, view: View) -> StyledLine:
     cells = 10 if view.mini else LABEL_CELLS
     return [(text.ljust(cells)[:cells], view.ink.muted)]
 
 
-def _fact(label: str, text: str, view: View) -> Pieces:
+def _fact(label: str, text: str, view: View) -> StyledLine:
     return [*_label(label, view), (text, view.ink.text)]
 
 
-def _bar(share: float, style: str, view: View) -> Pieces:
+def _bar(share: float, style: str, view: View) -> StyledLine:
     done, rest = draw_bar(share, 10 if view.mini else BAR_CELLS, view.glyphs)
     return [(done, style), (rest, view.ink.track)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.app import ComposeResult
 
 from tui.dashboard.screens.home import device_facts, traffic_facts
-from tui.dashboard.view import Block, Panel, View
-from tui.dashboard.widgets.facts import Sheet
+from tui.dashboard.view import Panel, TextBlock, View
+from tui.dashboard.widgets.facts import FactSheet
 from tui.dashboard.widgets.penalties import cost_words, layer_words, told_in
 from tui.dashboard.words import (
     MISSING,
@@ -18,7 +18,7 @@ from tui.dashboard.words import (
     shown_why,
     state_of,
 )
-from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Penalised, Point, RoundView
+from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round
 from tui.text.codes import ADVICE
 from tui.text.units import format_line, format_transfer
 
@@ -33,19 +33,19 @@ class PeerPanel(Panel):
     KEYS = (("esc", "back"), ("y", "copy the id of this peer"))
 
     def compose(self) -> ComposeResult:
-        yield Block(id="peer-page")
+        yield TextBlock(id="peer-page")
 
     def show(self, view: View) -> None:
-        sheet = Sheet(view, view.width - (3 if view.mini else 5))
+        sheet = FactSheet(view, view.width - (3 if view.mini else 5))
         peer = view.swarm.peers.get(view.selected)
         if peer is None:
             sheet.line(("no such peer at this moment", view.ink.muted))
         else:
             draw_peer(sheet, view, peer)
-        self.query_one(Block).draw(sheet.text)
+        self.query_one(TextBlock).draw(sheet.text)
 
 
-def draw_peer(sheet: Sheet, view: View, peer: PeerView) -> None:
+def draw_peer(sheet: FactSheet, view: View, peer: PeerView) -> None:
     """The page, the penalties last: there may be many."""
     sheet.line((f"{view.glyphs.mark} {peer.label}", view.ink.mine if peer.peer == view.me else view.ink.strong),
                (f"  {peer.peer}", view.ink.muted))  # fmt: skip
@@ -58,7 +58,7 @@ def draw_peer(sheet: Sheet, view: View, peer: PeerView) -> None:
     _add_penalties(sheet, view, peer)
 
 
-def _add_rounds(sheet: Sheet, view: View, peer: PeerView) -> None:
+def _add_rounds(sheet: FactSheet, view: View, peer: PeerView) -> None:
     behind = view.swarm.behind(peer.peer)
     where = (f"{behind} behind", view.ink.warn) if behind else ("up to date", view.ink.muted)
     sheet.row("round", f"{peer.round}", f"step {peer.step} of {peer.steps}" if peer.steps else "", where)
@@ -70,7 +70,7 @@ def _add_rounds(sheet: Sheet, view: View, peer: PeerView) -> None:
     sheet.trend("weight", format_percent(peer.weight), shares, f"of round {history[-1].round}" if history else "")
 
 
-def _add_work(sheet: Sheet, view: View, peer: PeerView) -> None:
+def _add_work(sheet: FactSheet, view: View, peer: PeerView) -> None:
     norm = f"{peer.norm:.3g}" if peer.norm is not None else MISSING
     group = sorted(view.swarm.history[-1].norms.values()) if view.swarm.history else []
     usual = f"the group's median is {group[len(group) // 2]:.3g}" if group else ""
@@ -83,7 +83,7 @@ def _add_work(sheet: Sheet, view: View, peer: PeerView) -> None:
     sheet.row("given", f"{format_count(peer.tokens)} tokens in committed rounds", rate)
 
 
-def _add_machine(sheet: Sheet, view: View, peer: PeerView) -> None:
+def _add_machine(sheet: FactSheet, view: View, peer: PeerView) -> None:
     uptime = f"up {format_uptime((peer.seen_t or view.now) - peer.started_t)}" if peer.started_t is not None else ""
     version = f"homefires {peer.version}" if peer.version else ""
     if peer.device or version:
@@ -100,7 +100,7 @@ def _add_machine(sheet: Sheet, view: View, peer: PeerView) -> None:
         sheet.row("receiving", f"{peer.transfer.what} {format_transfer(peer.transfer)}")
 
 
-def _add_penalties(sheet: Sheet, view: View, peer: PeerView) -> None:
+def _add_penalties(sheet: FactSheet, view: View, peer: PeerView) -> None:
     mine = [penalty for penalty in view.swarm.penalty_log if penalty.about == peer.peer]
     sheet.heading("Penalties", f"{len(mine)}, the newest first" if mine else "")
     if not mine:
@@ -111,12 +111,12 @@ def _add_penalties(sheet: Sheet, view: View, peer: PeerView) -> None:
         explained.add(penalty.code)
 
 
-def _add_penalty(sheet: Sheet, view: View, penalty: Penalised, *, explain: bool) -> None:
+def _add_penalty(sheet: FactSheet, view: View, penalty: PenaltyRecord, *, explain: bool) -> None:
     """LATE  round 12: counts 50 % until round 13, 1 round left; evidence; what its weight was because of it."""
     ink, lasts = view.ink, penalty.until_round > view.swarm.round
     sheet.line(
         (f"{penalty.code:<{sheet.gutter - 1}} ", ink.warn if lasts else ink.muted),
-        (f"round {penalty.told_round} ", ink.strong),
+        (f"round {penalty.imposed_in} ", ink.strong),
         f"counts {100 * penalty.factor:.0f} % ",
         (rounds_left(penalty.until_round, view), ink.text if lasts else ink.muted),
     )
@@ -127,6 +127,6 @@ def _add_penalty(sheet: Sheet, view: View, penalty: Penalised, *, explain: bool)
         sheet.prose("", ADVICE[penalty.code].short, ink.muted)
 
 
-def share_in(done: RoundView, peer: str) -> float:
+def share_in(done: Round, peer: str) -> float:
     """The weight of a member in a committed round, 0 to 1."""
     return done.weights.get(peer, 0) / WEIGHT_ONE

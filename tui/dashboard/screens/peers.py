@@ -17,17 +17,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
-from tui.dashboard.view import Block, Panel, PeerOpened, PeerSelected, View
+from tui.dashboard.view import Panel, PeerOpened, PeerSelected, TextBlock, View
 from tui.dashboard.widgets.chosen import Chosen
-from tui.dashboard.widgets.lines import Pieces, fit
-from tui.dashboard.widgets.table import Table
+from tui.dashboard.widgets.lines import StyledLine, fit
+from tui.dashboard.widgets.table import RowTable
 from tui.dashboard.words import (
+    active_penalties_of,
     format_ago,
     format_count,
     format_percent,
     format_rtt,
     format_uptime,
-    lasting_of,
     shown_state,
     state_of,
 )
@@ -50,7 +50,7 @@ class Column:
 
 
 def _penalty(peer: PeerView, view: View) -> Text | str:
-    lasting = lasting_of(peer.peer, view)
+    lasting = active_penalties_of(peer.peer, view)
     if not lasting:
         return ""
     worst = min(lasting, key=lambda penalty: (penalty.factor, -penalty.until_round))
@@ -139,7 +139,7 @@ COLUMNS = (
            cell=lambda peer, view: format_ago(_seen(peer, view)),
            order=lambda peer, view: -1.0 if _seen(peer, view) is None else _seen(peer, view) or 0.0),
     Column(name="penalty", width=12, least_width=80, cell=_penalty,
-           order=lambda peer, view: min((each.factor for each in lasting_of(peer.peer, view)), default=2.0)),
+           order=lambda peer, view: min((each.factor for each in active_penalties_of(peer.peer, view)), default=2.0)),
     Column(name="device", width=8, least_width=120, cell=lambda peer, view: peer.device,
            order=lambda peer, view: peer.device),
     Column(name="Mbit/s", width=7, least_width=120, right=True, cell=_rate,
@@ -202,15 +202,15 @@ class PeersPanel(Panel):
         """Which of the pages of columns is shown."""
 
     def compose(self) -> ComposeResult:
-        yield Block(id="peers-line")
+        yield TextBlock(id="peers-line")
         yield Input(id="peers-filter", placeholder="name, state, penalty or id; !word hides", compact=True)
-        yield Table()
+        yield RowTable()
 
     def on_mount(self) -> None:
         self.query_one(Input).display = False
 
     def take_focus(self) -> None:
-        self.query_one(Table).focus(scroll_visible=False)
+        self.query_one(RowTable).focus(scroll_visible=False)
 
     def show(self, view: View) -> None:
         self._view = view
@@ -219,8 +219,8 @@ class PeersPanel(Panel):
         self.columns = pages[self._page % len(pages)]
         self.listed = self._arrange(view)
         at = next((row for row, peer in enumerate(self.listed) if peer.peer == self._chosen.peer), None)
-        self.query_one(Table).show(len(self.listed), self._row, at)
-        self.query_one("#peers-line", Block).draw(self._line(view, len(self.listed)))
+        self.query_one(RowTable).show(len(self.listed), self._row, at)
+        self.query_one("#peers-line", TextBlock).draw(self._line(view, len(self.listed)))
 
     def action_filter(self) -> None:
         """Type what to look for."""
@@ -261,11 +261,11 @@ class PeersPanel(Panel):
             self.query_one(Input).display = False
         self.take_focus()
 
-    def on_table_moved(self, message: Table.Moved) -> None:
+    def on_row_table_moved(self, message: RowTable.Moved) -> None:
         self._chosen.choose(self.listed[message.row].peer)
         self.post_message(PeerSelected(self._chosen.peer))
 
-    def on_table_entered(self, message: Table.Entered) -> None:
+    def on_row_table_entered(self, message: RowTable.Entered) -> None:
         self.post_message(PeerOpened(self.listed[message.row].peer))
 
     def _again(self) -> None:
@@ -281,7 +281,7 @@ class PeersPanel(Panel):
         peers.sort(key=lambda peer: column.order(peer, view), reverse=self._reversed)
         return sorted(peers, key=lambda peer: peer.peer != view.me)
 
-    def _row(self, row: int) -> Pieces:
+    def _row(self, row: int) -> StyledLine:
         assert self._view is not None
         return [_cell(column, self.listed[row], self._view) for column in self.columns]
 
@@ -328,6 +328,6 @@ def matches(peer: PeerView, wanted: str, view: View) -> bool:
     word = wanted.removeprefix("!").strip().lower()
     if not word:
         return True
-    codes = " ".join(penalty.code for penalty in lasting_of(peer.peer, view))
+    codes = " ".join(penalty.code for penalty in active_penalties_of(peer.peer, view))
     held = word in f"{peer.label} {peer.state} {shown_state(peer, view)} {codes} {peer.peer} {peer.device}".lower()
     return held != wanted.startswith("!")

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from tui.dashboard.screens.forecast_lines import draw_outlook
-from tui.dashboard.view import Block, Panel, View
+from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.penalties import Penalties
 from tui.dashboard.widgets.waterfall import AROUND_LANES, Waterfall
 
@@ -43,7 +43,7 @@ class RoundsPanel(Panel, can_focus=False):
         self._view: View | None = None
 
     def compose(self) -> ComposeResult:
-        yield Block(id="outlook")
+        yield TextBlock(id="outlook")
         yield Waterfall()
         yield Penalties()
 
@@ -70,7 +70,7 @@ class RoundsPanel(Panel, can_focus=False):
         """Lines that it takes, with the empty one below it."""
         lines = draw_outlook(view, self.content_size.width, roomy=self.content_size.height >= SMALL)
         below = 1 if lines and not view.short else 0
-        outlook = self.query_one("#outlook", Block)
+        outlook = self.query_one("#outlook", TextBlock)
         outlook.draw(Text("\n").join(lines))
         outlook.display = bool(lines)
         outlook.styles.height, outlook.styles.margin = len(lines), (0, 0, below, 0)

@@ -9,7 +9,7 @@ from typing import Any
 from tui.dashboard.view import View
 from tui.swarm.snapshot import PeerView
 from tui.text.pause_reasons import Hold
-from tui.text.setting_info import Setting, grouped
+from tui.text.setting_info import SettingInfo, grouped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Row:
     group: str
     first: bool
     """Of its group."""
-    setting: Setting
+    setting: SettingInfo
     value: Any
 
 
@@ -55,6 +55,6 @@ def rows_of(view: View) -> list[Row]:
     return rows
 
 
-def hold_of(setting: Setting, view: View) -> Hold | None:
+def hold_of(setting: SettingInfo, view: View) -> Hold | None:
     """What this setting holds up now."""
     return view.status.hold(setting.hold) if setting.hold and view.status is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tui.dashboard.glyphs import draw_bar
 from tui.dashboard.view import View
-from tui.dashboard.widgets.facts import Sheet
+from tui.dashboard.widgets.facts import FactSheet
 from tui.dashboard.widgets.lines import fit
 from tui.dashboard.words import MISSING, format_count, format_percent, format_round, sort_peers, state_of
 from tui.swarm.snapshot import WEIGHT_ONE
@@ -17,7 +17,7 @@ STATE_CELLS, OTHER_CELLS = 12, 43
 """Of a peer's row: its state, and all but its name, as in `99 behind`."""
 
 
-def add_swarm(sheet: Sheet, view: View) -> None:
+def add_swarm(sheet: FactSheet, view: View) -> None:
     """How far the run is, how well it learns, what it takes."""
     swarm, ink, glyphs = view.swarm, view.ink, view.glyphs
     sheet.heading("Run")
@@ -45,7 +45,7 @@ def add_swarm(sheet: Sheet, view: View) -> None:
     sheet.row("traffic", f"{glyphs.up} {format_bytes(swarm.bytes_sent)}", f"{glyphs.down} {format_bytes(received)}")
 
 
-def add_peers(sheet: Sheet, view: View) -> None:
+def add_peers(sheet: FactSheet, view: View) -> None:
     """One line per peer, those that need a look first."""
     swarm = view.swarm
     sheet.heading("Peers", f"{len(swarm.peers)}")
@@ -64,7 +64,7 @@ def add_peers(sheet: Sheet, view: View) -> None:
         sheet.line((f"and {len(swarm.peers) - len(shown)} more (key 2)", view.ink.muted))
 
 
-def add_rounds(sheet: Sheet, view: View) -> None:
+def add_rounds(sheet: FactSheet, view: View) -> None:
     """The last rounds, the newest first: what each took, and what mine was in it."""
     if view.mine is None:
         sheet.heading("Last rounds", "peers, tokens, time, held-out loss")

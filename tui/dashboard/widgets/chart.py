@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from tui.dashboard.glyphs import BRAILLE
 from tui.dashboard.view import View
-from tui.dashboard.widgets.lines import Pieces, Rows
+from tui.dashboard.widgets.lines import LineView, StyledLine
 
 MIN_COLUMNS, MIN_ROWS = 24, 4
 """Cells below which there is no room for axes: only the line with the newest values is drawn."""
@@ -41,7 +41,7 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chart:
+class Plot:
     """All that is drawn of one chart; the first series is drawn last, on top of the others."""
 
     title: str
@@ -122,7 +122,7 @@ def markers_of(series: Series) -> Coordinates:
 class Frame:
     """The cells of a plot, each of `across` × `down` dots, and what lies where in them."""
 
-    chart: Chart
+    chart: Plot
     columns: int
     rows: int
     across: int
@@ -142,7 +142,7 @@ class Frame:
         return x // self.across, y // self.down
 
 
-def draw(chart: Chart, columns: int, rows: int, view: View) -> list[Pieces]:
+def draw(chart: Plot, columns: int, rows: int, view: View) -> list[StyledLine]:
     """`rows` lines of `columns` cells: the curves in Braille dots (full stops on an ASCII terminal), labels around."""
     across, down = (1, 1) if view.glyphs.ascii else (2, 4)
     frame = Frame(chart=chart, columns=columns - LABEL_CELLS, rows=rows - 1, across=across, down=down)
@@ -171,11 +171,11 @@ _AXES = ((("│", " "), ("┤", "╌")), (("|", " "), ("+", " ")))
 
 def _row(
     row: int, cells: Mapping[tuple[int, int], tuple[str, str]], tick: float | None, frame: Frame, view: View
-) -> Pieces:
+) -> StyledLine:
     """A line of the plot: label, axis, and the curves over a faint line where the label belongs."""
     label = "" if tick is None else frame.chart.y_label(tick)
     axis, faint = _AXES[view.glyphs.ascii][tick is not None]
-    pieces: Pieces = [(f"{label[: LABEL_CELLS - 2]:>{LABEL_CELLS - 2}} ", view.ink.muted), (axis, view.ink.track)]
+    pieces: StyledLine = [(f"{label[: LABEL_CELLS - 2]:>{LABEL_CELLS - 2}} ", view.ink.muted), (axis, view.ink.track)]
     for column in range(frame.columns):
         text, style = cells.get((column, row), (faint, view.ink.track))
         if style == pieces[-1][1] and column:
@@ -185,7 +185,7 @@ def _row(
     return pieces
 
 
-def x_labels(chart: Chart, width: int) -> str:
+def x_labels(chart: Plot, width: int) -> str:
     """`width` cells with the labels of the horizontal axis, each begun where it belongs."""
     row = [" "] * width
     free = 0
@@ -212,16 +212,16 @@ def _line(dots: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
             yield x + round((next_x - x) * step / steps), y + round((next_y - y) * step / steps)
 
 
-class SeriesChart(Rows):
+class SeriesChart(LineView):
     """One chart below a line that names its curves with their newest values. Drawn only when it changed."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._make: Callable[[int], Chart] | None = None
+        self._make: Callable[[int], Plot] | None = None
         self._view: View | None = None
         self._drawn: tuple[object, ...] = ()
 
-    def show(self, make: Callable[[int], Chart], view: View) -> None:
+    def show(self, make: Callable[[int], Plot], view: View) -> None:
         """Draw the chart that `make` gives for so many columns, unless it is the one that is drawn."""
         self._make, self._view = make, view
         width, rows = self.size.width, self.size.height - 1
@@ -240,9 +240,9 @@ class SeriesChart(Rows):
             self.show(self._make, self._view)
 
 
-def _names(chart: Chart, view: View, width: int) -> Pieces:
+def _names(chart: Plot, view: View, width: int) -> StyledLine:
     """loss, nats per token  o held-out 2.350  x training 2.611; without the unit where there is no room for it."""
-    values: Pieces = []
+    values: StyledLine = []
     for series in chart.series:
         if series.points:
             newest = chart.y_label(series.points[-1][1])

@@ -14,7 +14,7 @@ from tui.dashboard.glyphs import draw_curve, draw_spark
 from tui.dashboard.view import View
 from tui.dashboard.widgets.penalties import layer_words
 from tui.dashboard.words import rounds_left
-from tui.swarm.snapshot import Penalised, Point
+from tui.swarm.snapshot import PenaltyRecord, Point
 from tui.text.pause_reasons import duty_words, hold_words, next_words
 
 GUTTER, NARROW_GUTTER = 12, 10
@@ -27,7 +27,7 @@ Piece = Text | str | tuple[str, str]
 """A fact: text as it is, or (text, style)."""
 
 
-class Sheet:
+class FactSheet:
     """Collects lines of at most `width` cells. A dense page has no headings: the labels have to do."""
 
     def __init__(self, view: View, width: int, *, dense: bool = False) -> None:
@@ -134,7 +134,7 @@ def has_holds(view: View) -> bool:
     return view.status is not None and (view.status.duty < 1 or bool(view.status.holds))
 
 
-def add_holds(sheet: Sheet, view: View, *, most: int) -> None:
+def add_holds(sheet: FactSheet, view: View, *, most: int) -> None:
     """What keeps my peer from training, or from training all the time, and when it trains again."""
     status, ink = view.status, view.ink
     if status is None or not has_holds(view):
@@ -151,7 +151,7 @@ def add_holds(sheet: Sheet, view: View, *, most: int) -> None:
         sheet.prose("", text, ink.text)
 
 
-def add_penalty(sheet: Sheet, view: View, penalty: Penalised, *, named: bool) -> None:
+def add_penalty(sheet: FactSheet, view: View, penalty: PenaltyRecord, *, named: bool) -> None:
     """LATE peer-3 counts 50 % until round 13, 1 round left; below it the evidence."""
     ink = view.ink
     code = (f"{penalty.code:<{sheet.gutter - 1}} ", ink.warn)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tui.swarm.snapshot import RoundView, Span
+from tui.swarm.snapshot import Round, Span
 
 WORDS = {
     "idle": "waits", "train": "trains", "freeze": "prepares its update", "group": "waits for the group",
@@ -140,7 +140,7 @@ def showing(spans: Sequence[Span], axis: Axis, column: int, now: float) -> Stay 
     return max(inside or touching, key=lambda stay: _claim(stay.span.phase, _share(stay, axis, column)), default=None)
 
 
-def ticks(rounds: Sequence[RoundView], axis: Axis, mark: str) -> str:
+def ticks(rounds: Sequence[Round], axis: Axis, mark: str) -> str:
     """A row that says at its column where each round was committed: `mark` and the number, as many as have room."""
     row = [" "] * axis.columns
     free = 0
@@ -155,7 +155,7 @@ def ticks(rounds: Sequence[RoundView], axis: Axis, mark: str) -> str:
     return "".join(row)
 
 
-def _first_from(rounds: Sequence[RoundView], t: float) -> int:
+def _first_from(rounds: Sequence[Round], t: float) -> int:
     """How many rounds were committed before `t`. Rounds are by number, and so by time."""
     return bisect_left(rounds, t, key=lambda view: view.t)
 

@@ -11,21 +11,21 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-Pieces = list[tuple[str, str]]
+StyledLine = list[tuple[str, str]]
 """(text, Rich style), one after the other on one line."""
 
 
-class Rows(Widget):
+class LineView(Widget):
     """Shows lines from its top. A line that is longer than the widget is wide is cut."""
 
-    DEFAULT_CSS = "Rows { width: 1fr; height: 1fr; }"
+    DEFAULT_CSS = "LineView { width: 1fr; height: 1fr; }"
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
-        self._lines: list[Pieces] = []
+        self._lines: list[StyledLine] = []
         self._base: Style | None = None
 
-    def draw(self, lines: Sequence[Pieces]) -> None:
+    def draw(self, lines: Sequence[StyledLine]) -> None:
         """Show these lines, none of which is changed afterwards."""
         before, self._lines = self._lines, list(lines)
         width = self.size.width
@@ -63,10 +63,10 @@ def fit(text: str, width: int, ellipsis: str = "…") -> str:
     return set_cell_size(text, max(0, width - cell_len(ellipsis))) + ellipsis[:width]
 
 
-def cut(pieces: Pieces, width: int, ellipsis: str) -> Pieces:
+def cut(pieces: StyledLine, width: int, ellipsis: str) -> StyledLine:
     """The pieces, at most `width` cells of them, with an ellipsis where they were cut."""
     left = width
-    kept: Pieces = []
+    kept: StyledLine = []
     for text, style in pieces:
         if cell_len(text) > left:
             return [*kept, (fit(text, left, ellipsis), style)]

@@ -13,8 +13,8 @@ from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
 
 from tui.dashboard.view import PeerSelected, View
-from tui.dashboard.widgets.lines import Pieces, Rows, cut, fit
-from tui.swarm.snapshot import WEIGHT_ONE, Penalised, RoundView, Swarm
+from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
+from tui.swarm.snapshot import WEIGHT_ONE, PenaltyRecord, Round, SwarmState
 from tui.text.codes import advice_of
 
 UNCUT = 100
@@ -35,7 +35,7 @@ def factor_words(code: str, factor: float) -> str:
     return f"clipped to {share}" if code == "CLIPPED" else f"counts {share}"
 
 
-def until_words(penalty: Penalised, round: int) -> str:
+def until_words(penalty: PenaltyRecord, round: int) -> str:
     """until round 14, 3 more; or over since round 14."""
     left = penalty.until_round - round
     if left <= 0:
@@ -43,7 +43,7 @@ def until_words(penalty: Penalised, round: int) -> str:
     return f"until round {penalty.until_round}, {left} more"
 
 
-def cost_words(penalty: Penalised, told: RoundView | None) -> str:
+def cost_words(penalty: PenaltyRecord, told: Round | None) -> str:
     """What it weighed in the round against its share of the tokens; empty if the round is not remembered.
 
     Where not every member's tokens are known, an equal share stands in for that of the tokens.
@@ -64,19 +64,19 @@ def layer_words(layer: str) -> str:
     return f"layer {layer}" if layer.isdigit() else layer or "whole model"
 
 
-def narrowed(penalties: Sequence[Penalised], category: str) -> list[Penalised]:
+def narrowed(penalties: Sequence[PenaltyRecord], category: str) -> list[PenaltyRecord]:
     """Those of a category, the newest first."""
     return [
         penalty for penalty in reversed(penalties) if category == "all" or advice_of(penalty.code).category == category
     ]
 
 
-def told_in(swarm: Swarm, penalty: Penalised) -> RoundView | None:
+def told_in(swarm: SwarmState, penalty: PenaltyRecord) -> Round | None:
     """The committed round that a penalty belongs to, while it is remembered."""
-    return next((view for view in reversed(swarm.history) if view.round == penalty.told_round), None)
+    return next((view for view in reversed(swarm.history) if view.round == penalty.imposed_in), None)
 
 
-class Penalties(Rows, can_focus=True):
+class Penalties(LineView, can_focus=True):
     """The list, newest first, with the selected one explained on Enter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -95,7 +95,7 @@ class Penalties(Rows, can_focus=True):
         super().__init__(id="penalties")
         self.category = "all"
         self.explained = False
-        self._chosen: Penalised | None = None
+        self._chosen: PenaltyRecord | None = None
         """None: the newest, whichever that is."""
         self._top = 0
         self._view: View | None = None
@@ -115,7 +115,7 @@ class Penalties(Rows, can_focus=True):
             self.draw(self._compose_lines(view))
 
     @property
-    def chosen(self) -> Penalised | None:
+    def chosen(self) -> PenaltyRecord | None:
         """The penalty that is selected, None if there is none in this category."""
         listed = self._listed()
         return self._chosen if self._chosen in listed else next(iter(listed), None)
@@ -163,14 +163,14 @@ class Penalties(Rows, can_focus=True):
     def on_resize(self) -> None:
         self._redraw()
 
-    def _listed(self) -> list[Penalised]:
+    def _listed(self) -> list[PenaltyRecord]:
         return narrowed(self._view.swarm.penalty_log, self.category) if self._view else []
 
     def _redraw(self) -> None:
         if self._view is not None:
             self.show(self._view)
 
-    def _compose_lines(self, view: View) -> list[Pieces]:
+    def _compose_lines(self, view: View) -> list[StyledLine]:
         listed, width = self._listed(), self.size.width
         heading = _heading(view, listed, self.category, width, focused=self.has_focus)
         if not listed:
@@ -197,7 +197,7 @@ def _lines_each(width: int) -> int:
     return 1 if width >= ONE_LINE else 2
 
 
-def _heading(view: View, listed: list[Penalised], category: str, width: int, *, focused: bool) -> Pieces:
+def _heading(view: View, listed: list[PenaltyRecord], category: str, width: int, *, focused: bool) -> StyledLine:
     ink, dot = view.ink, view.glyphs.dot
     lasting = sum(penalty.until_round > view.swarm.round for penalty in listed)
     title = f"Penalties {dot} {lasting} now {dot} {len(listed) - lasting} over {dot} {category}"
@@ -206,18 +206,18 @@ def _heading(view: View, listed: list[Penalised], category: str, width: int, *, 
     return [(title, ink.strong if focused else ink.text), (f" {rule} ", ink.track), (hint, ink.muted)]
 
 
-def _row(view: View, penalty: Penalised, width: int, *, at: bool) -> list[Pieces]:
+def _row(view: View, penalty: PenaltyRecord, width: int, *, at: bool) -> list[StyledLine]:
     """The lines of one penalty: one if there is room for everything, else two."""
     ink, glyphs, swarm = view.ink, view.glyphs, view.swarm
     lasts = penalty.until_round > swarm.round
     colour = (ink.bad if penalty.factor <= 0 else ink.warn) if lasts else ink.muted
     sign = glyphs.mark if at else glyphs.alert if lasts else " "
-    told = f"{penalty.told_round:<4} " if width < 60 else f"round {penalty.told_round:<4} "
+    told = f"{penalty.imposed_in:<4} " if width < 60 else f"round {penalty.imposed_in:<4} "
     name = fit(swarm.label(penalty.about), 8 if width < 60 else 10 if width < UNCUT else 14, glyphs.ellipsis)
     who = ink.mine if penalty.about == view.me else ink.text
     factor, until = factor_words(penalty.code, penalty.factor), until_words(penalty, swarm.round)
     layer, cost = layer_words(penalty.layer), cost_words(penalty, told_in(swarm, penalty))
-    head: Pieces = [
+    head: StyledLine = [
         (f"{sign} ", ink.strong if at else colour), (told, ink.muted), (name, _reversed(who, at)),
         (f" {penalty.code:<12}", colour),
     ]  # fmt: skip
@@ -239,9 +239,9 @@ def _row(view: View, penalty: Penalised, width: int, *, at: bool) -> list[Pieces
     return [cut(line, width, glyphs.ellipsis) for line in lines]
 
 
-def _joined(view: View, indent: str, *facts: tuple[str, str]) -> Pieces:
+def _joined(view: View, indent: str, *facts: tuple[str, str]) -> StyledLine:
     """Facts with a dot between them."""
-    pieces: Pieces = [(indent, "")]
+    pieces: StyledLine = [(indent, "")]
     for number, fact in enumerate(facts):
         pieces += [(f" {view.glyphs.dot} ", view.ink.muted)] if number else []
         pieces.append(fact)
@@ -252,7 +252,7 @@ def _reversed(style: str, at: bool) -> str:
     return f"{style} reverse" if at and "reverse" not in style else style
 
 
-def _explanation(view: View, penalty: Penalised, width: int) -> list[Pieces]:
+def _explanation(view: View, penalty: PenaltyRecord, width: int) -> list[StyledLine]:
     """What happened, what it means and what to do, wrapped."""
     advice, ink = advice_of(penalty.code), view.ink
     cost = cost_words(penalty, told_in(view.swarm, penalty))
@@ -264,7 +264,7 @@ def _explanation(view: View, penalty: Penalised, width: int) -> list[Pieces]:
         ("to do ", advice.remedy, ink.text),
     ]
     indent = "      " if width >= 60 else "  "
-    lines: list[Pieces] = []
+    lines: list[StyledLine] = []
     for label, text, style in rows:
         for number, part in enumerate(_wrapped(text, max(10, width - len(indent) - len(label)))):
             lines.append([(indent + (label if number == 0 else " " * len(label)), ink.muted), (part, style)])

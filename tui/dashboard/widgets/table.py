@@ -11,12 +11,12 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from tui.dashboard.widgets.lines import Pieces, Rows
+from tui.dashboard.widgets.lines import LineView, StyledLine
 
 WHEEL_ROWS = 3
 
 
-class Table(Rows, can_focus=True):
+class RowTable(LineView, can_focus=True):
     """`show` says how many rows there are and gives each one that comes in sight."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"table--cursor"}
@@ -47,9 +47,9 @@ class Table(Rows, can_focus=True):
         self.row_count = 0
         self.cursor_row = 0
         self._top = 0
-        self._row: Callable[[int], Pieces] | None = None
+        self._row: Callable[[int], StyledLine] | None = None
 
-    def show(self, row_count: int, row: Callable[[int], Pieces], cursor_row: int | None) -> None:
+    def show(self, row_count: int, row: Callable[[int], StyledLine], cursor_row: int | None) -> None:
         """Draw `row_count` rows with the cursor on one of them, or where it was if None."""
         self.row_count, self._row = row_count, row
         self._put_cursor(self.cursor_row if cursor_row is None else cursor_row)

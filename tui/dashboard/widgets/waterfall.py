@@ -13,7 +13,7 @@ from tui.dashboard.view import PeerOpened, PeerSelected, View
 from tui.dashboard.widgets import lanes
 from tui.dashboard.widgets.chosen import Chosen
 from tui.dashboard.widgets.lanes import Axis
-from tui.dashboard.widgets.lines import Pieces, Rows, cut, fit
+from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
 from tui.dashboard.widgets.penalties import factor_words
 from tui.dashboard.words import phase_style, shown_state, state_style
 from tui.output.plain import format_elapsed, format_seconds
@@ -32,7 +32,7 @@ MIN_STATE_COLUMNS = 96
 """Cells from which on the state stands in words behind each lane."""
 
 
-class Waterfall(Rows, can_focus=True):
+class Waterfall(LineView, can_focus=True):
     """A lane per peer on one time axis, with a cursor over it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -168,7 +168,7 @@ class Waterfall(Rows, can_focus=True):
     def _chosen_of(self, order: Sequence[PeerView]) -> PeerView:
         return next((peer for peer in order if peer.peer == self._chosen.peer), order[0])
 
-    def _compose_lines(self, view: View) -> list[Pieces]:
+    def _compose_lines(self, view: View) -> list[StyledLine]:
         order, axis, height = self._order(view), self.axis, self.size.height
         if self._held is not None:
             self._cursor = min(self._cursor, axis.columns - 1)
@@ -195,7 +195,7 @@ class Waterfall(Rows, can_focus=True):
         self._top = min(max(self._top, index - room + 1, pinned), index, len(order) - room)
         return [*order[:pinned], *order[self._top : self._top + room]]
 
-    def _tick_row(self, view: View, axis: Axis) -> Pieces:
+    def _tick_row(self, view: View, axis: Axis) -> StyledLine:
         row = lanes.ticks(view.swarm.history, axis, "|" if view.glyphs.ascii else "│")
         pieces = [("round".ljust(self._name_width)[: self._name_width] + " ", view.ink.muted)]
         if self._held is None:
@@ -204,7 +204,7 @@ class Waterfall(Rows, can_focus=True):
         head, tail = row[:cursor], row[cursor + 1 :]
         return [*pieces, (head, view.ink.muted), (view.glyphs.down, view.ink.strong), (tail, view.ink.muted)]
 
-    def _lane(self, view: View, peer: PeerView, axis: Axis, *, at: bool) -> Pieces:
+    def _lane(self, view: View, peer: PeerView, axis: Axis, *, at: bool) -> StyledLine:
         ink = view.ink
         mine = peer.peer == view.me
         mark = f"{view.glyphs.mark} " if mine else "  "
@@ -223,20 +223,20 @@ class Waterfall(Rows, can_focus=True):
             pieces.append((f" {view.glyphs.state(state)} {state:<10}", state_style(state, ink)))
         return pieces
 
-    def _told(self, view: View, peer: PeerView, axis: Axis) -> Pieces:
+    def _told(self, view: View, peer: PeerView, axis: Axis) -> StyledLine:
         """What the chosen peer did where the cursor is."""
         held = self._held is not None
         column = self._cursor if held else min(axis.column_of(view.now), axis.columns - 1)
         stay = lanes.showing(peer.spans, axis, column, view.now)
         t = axis.bounds(column)[0] if held else view.now
-        head: Pieces = [(f"{_since_start(view, t)}  ", view.ink.muted), (peer.label, view.ink.strong)]
+        head: StyledLine = [(f"{_since_start(view, t)}  ", view.ink.muted), (peer.label, view.ink.strong)]
         if stay is None:
             return cut([*head, (" was not heard of", view.ink.muted)], self.size.width, view.glyphs.ellipsis)
         words = lanes.WORDS.get(stay.span.phase, stay.span.phase)
         what = f" {words} {view.glyphs.dot} round {stay.span.round} {view.glyphs.dot} {format_seconds(stay.seconds)}"
         pieces = [*head, (what, phase_style(stay.span.phase, view.ink) if stay.span.phase != "idle" else view.ink.text)]
         for penalty in view.swarm.penalty_log:
-            if penalty.about == peer.peer and penalty.told_round == stay.span.round:
+            if penalty.about == peer.peer and penalty.imposed_in == stay.span.round:
                 told = f"{penalty.code}, {penalty.evidence}, {factor_words(penalty.code, penalty.factor)}"
                 pieces.append((f" {view.glyphs.dot} {told}", view.ink.warn))
         return cut(pieces, self.size.width, view.glyphs.ellipsis)
@@ -258,7 +258,7 @@ def _usual_step(view: View) -> float:
     return lanes.choose_step(usual_s) if usual_s else 1.0
 
 
-def _heading(view: View, axis: Axis, width: int, *, following: bool) -> Pieces:
+def _heading(view: View, axis: Axis, width: int, *, following: bool) -> StyledLine:
     dot = f" {view.glyphs.dot} "
     scale = f"{format_seconds(axis.step_s)} a column"
     where = "following" if following else f"held, {format_seconds(max(0.0, view.now - axis.end_t))} ago; G follows"
@@ -268,9 +268,9 @@ def _heading(view: View, axis: Axis, width: int, *, following: bool) -> Pieces:
     return [(title, view.ink.strong), (f" {rule} ", view.ink.track), (hint, view.ink.muted)]
 
 
-def _legend(view: View, width: int) -> Pieces:
+def _legend(view: View, width: int) -> StyledLine:
     """As many of the signs with their words as have room."""
-    pieces: Pieces = []
+    pieces: StyledLine = []
     left = width
     for phase, word in LEGEND:
         left -= len(word) + 4

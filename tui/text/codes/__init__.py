@@ -6,33 +6,33 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from dht.errors import BadInput
-from tui.text.codes.advice import Advice
+from tui.text.codes.advice import CodePage
 from tui.text.codes.alerts import ALERTS
 from tui.text.codes.exits import EXITS
 from tui.text.codes.holds import HOLDS
-from tui.text.codes.penalties import PENALTIES
+from tui.text.codes.penalties import PENALTY_PAGES
 from tui.text.codes.states import LOG, STATES
 
-ADVICE = PENALTIES
+ADVICE = PENALTY_PAGES
 """What a contribution counted less for."""
 
-KINDS: Mapping[str, Mapping[str, Advice]] = {
-    "penalty": PENALTIES, "alert": ALERTS, "reason to pause": HOLDS, "state": STATES, "line of the log": LOG,
+KINDS: Mapping[str, Mapping[str, CodePage]] = {
+    "penalty": PENALTY_PAGES, "alert": ALERTS, "reason to pause": HOLDS, "state": STATES, "line of the log": LOG,
     "exit code": EXITS,
 }  # fmt: skip
 """A code can be of several kinds."""
 
-UNKNOWN = Advice(
+UNKNOWN = CodePage(
     category="errors", short="", meaning="This client does not know the code; a newer one may.", remedy="Update."
 )
 
 
-def advice_of(code: str) -> Advice:
+def advice_of(code: str) -> CodePage:
     """What a penalty means; an unknown one is an error that a newer client explains."""
     return ADVICE.get(code, UNKNOWN)
 
 
-def pages_of(code: str) -> Iterator[tuple[str, Advice]]:
+def pages_of(code: str) -> Iterator[tuple[str, CodePage]]:
     """(kind, page) of each meaning of a code."""
     return ((kind, pages[code]) for kind, pages in KINDS.items() if code in pages)
 
@@ -61,5 +61,5 @@ def list_all() -> list[str]:
     return [*lines[1:], "", "more about one of them: homefires explain CODE"]
 
 
-def _by_number_or_name(item: tuple[str, Advice]) -> tuple[int, str]:
+def _by_number_or_name(item: tuple[str, CodePage]) -> tuple[int, str]:
     return (int(item[0]), "") if item[0].isdigit() else (0, item[0])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Advice:
+class CodePage:
     """What a code means, and what a volunteer can do about it."""
 
     short: str
