@@ -20,8 +20,7 @@ from bootstrap.report import Reporter
 from bootstrap.server import serve
 from dht.admission import LASTS_S
 from dht.errors import BadInput, HomefiresError
-from dht.fingerprint import fingerprint_words
-from dht.identity import Identity
+from dht.identity import Identity, fingerprint_words
 from dht.process import die_with_parent, parent_gone
 from dht.reach.addresses import check_announce, check_dial, check_listen
 

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dht.atomic_files import write_atomic
-from dht.errors import BadInput, RunMismatch
+from dht.errors import BadInput, RunMismatch, Unreachable
 from dht.identity import Identity
-from dht.records import Genesis, Malformed, PeerRecord, Record, sign_record, unpack, unpack_body, verify_record
+from dht.node import Node
+from dht.records import (
+    GENESIS,
+    MAX_RECORD_BYTES,
+    Genesis,
+    Malformed,
+    PeerRecord,
+    Record,
+    sign_record,
+    unpack,
+    unpack_body,
+    verify_record,
+)
 from dht.records import pack as pack_record
-from dht.topics import GENESIS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,3 +107,27 @@ class GenesisFile:
         genesis = unpack_body(record)
         is_mine = record.author == self._identity.peer_id and verify_record(record, self._run)
         return genesis if is_mine and isinstance(genesis, Genesis) and genesis.run == self._run else None
+
+
+ASK_S = 5.0
+ASK_MOST = 8
+"""Peers at a time."""
+
+
+async def restore(node: Node, file: GenesisFile, heads: Mapping[str, PeerRecord]) -> bool:
+    """Whether a peer that trains in this run already gave back what this organiser has signed."""
+    training = [peer for peer, head in heads.items() if head.round >= 0]
+    asked = random.sample(training, min(ASK_MOST, len(training)))
+    answers = await asyncio.gather(*(_ask_genesis(node, peer) for peer in asked))
+    for answer in answers:
+        with suppress(Malformed):
+            if answer is not None and file.restore(answer):
+                return True
+    return False
+
+
+async def _ask_genesis(node: Node, peer: str) -> Record | None:
+    with suppress(Unreachable, Malformed):
+        served = await node.ask(peer, "genesis", ASK_S, MAX_RECORD_BYTES)
+        return None if served is None else unpack(served)
+    return None

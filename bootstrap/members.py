@@ -1,19 +1,26 @@
 """Who is a member of a run that asks for an admission, and whose admission the organiser does not renew.
 
-An admission that is not renewed ends by itself; a quarantine (`bootstrap.quarantine_orders`) is for peers that must go
+An admission that is not renewed ends by itself; a quarantine (`bootstrap.organiser`) is for peers that must go
 at once.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from dht.atomic_files import file_stamp, write_atomic
-from dht.errors import BadInput
-from dht.identity import public_key_of
-from dht.quarantine import MAX_REASON
+import msgpack
+
+from dht.admission import FOR_EVER, LASTS_S, MAX_REASON, RENEWED_FROM, Admission, QuarantineList, issue_admission
+from dht.atomic_files import file_stamp, raising_disk_full, write_atomic
+from dht.errors import BadInput, BadInvite
+from dht.identity import Identity, public_key_of
+from dht.invite import parse
 
 ENDED_FILE = "ended"
 NAMES_FILE = "names"
@@ -82,3 +89,120 @@ def _load(path: Path, remedy: str) -> dict[str, str]:
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         raise BadInput(f"{path} is damaged; {remedy}")
     return found
+
+
+BOOK_FILE = "admitted"
+ADMITTED_MOST = 4096
+"""Members at a time. An invite that may be shown by many admits no more keys than that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An admission, or why there is none."""
+
+    admission: Admission | None = None
+    why: str = ""
+    is_new: bool = False
+    """Whether the peer was not known before."""
+
+    def to_bytes(self) -> bytes:
+        """msgpack of the admission's bytes, empty for none, and of the reason."""
+        shown = b"" if self.admission is None else self.admission.to_bytes()
+        packed: bytes = msgpack.packb([shown, self.why])
+        return packed
+
+
+class AdmissionBook:
+    """Which peer was admitted for which token, and until when. A line is on disk before anybody hears of it."""
+
+    def __init__(self, directory: Path, organiser: Identity, run: bytes, lasts_s: float = LASTS_S) -> None:
+        assert lasts_s > 0
+        self._path, self._organiser, self._run, self._lasts_s = directory / BOOK_FILE, organiser, run, lasts_s
+        self._ended = NonRenewals(directory)
+        self._used: dict[str, str] = {}
+        """Single-use tokens, in hex, and by whom."""
+        self._until: dict[str, float] = {}
+        """By peer, when its newest admission ends."""
+        for row in read_book(directory):
+            self._note(row)
+
+    def members(self, now_s: float) -> frozenset[str]:
+        """Everybody whose admission has not ended."""
+        return frozenset(peer for peer, until in self._until.items() if until == FOR_EVER or until > now_s)
+
+    def answer(self, peer: str, text: str, orders: QuarantineList, now_s: float) -> Answer:
+        """Admit the peer that shows this invite; who was admitted before needs none, and gets the next in time.
+
+        Raises DiskFull, BadInput for a damaged file.
+        """
+        if peer in orders.quarantined:
+            return Answer(why=f"the organiser keeps this peer out: {orders.quarantined[peer]}")
+        if (reason := self._ended.look().get(peer)) is not None:
+            return Answer(why=f"the organiser lets it take part no longer: {reason}")
+        is_new = peer not in self._until
+        if is_new and (why := self._why_not(peer, text, now_s)):
+            return Answer(why=why)
+        if not is_new and self._is_due(peer, now_s):
+            self._write(peer, "", once=False, now_s=now_s)
+        return Answer(admission=issue_admission(self._organiser, self._run, peer, self._until[peer]), is_new=is_new)
+
+    def _is_due(self, peer: str, now_s: float) -> bool:
+        """Whether there is to be a next one: else whoever asks every second would fill the book."""
+        until = self._until[peer]
+        return until != FOR_EVER and until - now_s < RENEWED_FROM * self._lasts_s
+
+    def _why_not(self, peer: str, text: str, now_s: float) -> str:
+        """Empty, and written down, if the invite admits this newcomer."""
+        try:
+            invite = parse(text, now_s)
+        except BadInvite as error:
+            return str(error)
+        if invite.organiser != self._organiser.peer_id or invite.spec_hash != self._run:
+            return "this invite is of another run or organiser; ask this run's organiser for one"
+        if invite.token is None:
+            return "this invite admits nobody; ask the organiser for one with a token"
+        if self._used.get(invite.token.hex(), peer) != peer:
+            return "this invite was for one peer, and another has used it; ask the organiser for a new one"
+        if len(self.members(now_s)) >= ADMITTED_MOST:
+            return f"the run has {ADMITTED_MOST} members, and has room for no more"
+        self._write(peer, invite.token.hex(), once=invite.once, now_s=now_s)
+        return ""
+
+    def _write(self, peer: str, token: str, *, once: bool, now_s: float) -> None:
+        until = round(now_s + self._lasts_s, 3)
+        row = {"peer": peer, "token": token, "once": once, "at": round(now_s), "until": until}
+        # Nobody else on this machine can read it: the token of an invite for many admits whoever knows it.
+        with raising_disk_full(self._path.parent), open(self._path, "ab", opener=_private) as file:
+            # The line before may have been cut off by a crash.
+            file.write(b"\n" + json.dumps(row).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._note(row)
+
+    def _note(self, row: dict[str, Any]) -> None:
+        self._until[row["peer"]] = row["until"]
+        if row["once"]:
+            self._used[row["token"]] = row["peer"]
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
+
+
+def read_book(directory: Path) -> list[dict[str, Any]]:
+    """The lines of a folder's book, the oldest first. The last may be cut off: nobody heard of that admission."""
+    path = directory / BOOK_FILE
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        match row:
+            case {"peer": str(peer), "token": str(), "once": bool()} if public_key_of(peer) is not None:
+                until = row.get("until", FOR_EVER)  # without one it is of an earlier version
+                if isinstance(until, int | float) and math.isfinite(until):
+                    rows.append(row | {"until": float(until)})
+    return rows

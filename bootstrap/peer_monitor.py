@@ -15,17 +15,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from bootstrap.admissions import AdmissionBook
-from bootstrap.members import load_names, save_names
-from bootstrap.quarantine_orders import OrdersFile
+from bootstrap.members import AdmissionBook, load_names, save_names
+from bootstrap.organiser import OrdersFile
 from bootstrap.status_page import Health
 from dht.access import AccessList
 from dht.errors import BadInput, DiskFull, Unreachable
 from dht.node import Node
 from dht.reach.addresses import can_be_dialled, peer_id_in
 from dht.reach.peer_store import PeerStore
-from dht.records import Malformed, PeerRecord, unpack_body
-from dht.topics import HEAD
+from dht.records import HEAD, Malformed, PeerRecord, unpack_body
 
 PEERS_FILE = "peers.json"
 """In the organiser's folder: whom its node met, and where."""

@@ -6,36 +6,33 @@ Once the run has begun the peers need it no more; whoever joins later still find
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
-from bootstrap import ports
-from bootstrap.admissions import AdmissionBook
 from bootstrap.config import BootstrapConfig
-from bootstrap.founding import FounderPool, GenesisFile, look
-from bootstrap.genesis_recovery import restore
+from bootstrap.founding import FounderPool, GenesisFile, look, restore
 from bootstrap.invite_issuer import InviteIssuer
+from bootstrap.members import AdmissionBook
+from bootstrap.organiser import OrdersFile
 from bootstrap.peer_monitor import PeerMonitor, is_relayed
-from bootstrap.quarantine_orders import OrdersFile
 from bootstrap.report import Reporter
 from bootstrap.status_page import Health
-from dht.access import AccessList
-from dht.bounded_log import bounding
-from dht.directory_lock import lock_directory
+from dht.access import AccessList, RejectCode
+from dht.atomic_files import write_atomic
 from dht.errors import BadInput, DiskFull, PortInUse, Unreachable
-from dht.fingerprint import fingerprint_words
-from dht.identity import Identity
+from dht.identity import Identity, fingerprint_words
 from dht.node import NetworkConfig, Node, open_node
+from dht.process import bounding, lock_directory
 from dht.reach.addresses import are_loopback
 from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import serve_dial_back
-from dht.records import Genesis, Malformed, pack
-from dht.rejections import RejectCode
+from dht.records import GENESIS, GENESIS_TTL_S, Genesis, Malformed, pack
 from dht.streams.outbound import StreamLimits
-from dht.topics import GENESIS, GENESIS_TTL_S
 from peer.telemetry.http import serving
 
 LOOK_S = 1.0
@@ -80,7 +77,7 @@ async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) 
 @asynccontextmanager
 async def _open(config: BootstrapConfig, report: Reporter) -> AsyncIterator[Node]:
     """The node, at the ports of its earlier life, which its invites name. Raises the errors of `open_node`."""
-    listen = ports.restore_ports(config.directory, config.listen)
+    listen = restore_ports(config.directory, config.listen)
     async with AsyncExitStack() as stack:
         try:
             node = await stack.enter_async_context(open_node(_network(config, listen)))
@@ -95,7 +92,7 @@ async def _open(config: BootstrapConfig, report: Reporter) -> AsyncIterator[Node
             log.warning("%s", text)  # of a service nobody sees the events
             report("AlertRaised", level="error", code="ADDRESS", text=text)
             node = await stack.enter_async_context(open_node(_network(config, config.listen)))
-        ports.save_ports(config.directory, config.listen, await node.addresses())
+        save_ports(config.directory, config.listen, await node.addresses())
         yield node
 
 
@@ -264,3 +261,53 @@ def _version() -> str:
         return version("homefires")
     except PackageNotFoundError:
         return "0"
+
+
+PORTS_FILE = "ports"
+"""In the organiser's folder: for each address to listen on that leaves its port open, the port of the first time."""
+
+_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where a node that listens on all interfaces is sure to listen, too."""
+
+
+def restore_ports(directory: Path, listen: Sequence[str]) -> tuple[str, ...]:
+    """The addresses to listen on, with the ports that this folder keeps in the place of 0. Raises BadInput."""
+    kept = _load(directory)
+    return tuple(_with_port(address, kept[address]) if address in kept else address for address in listen)
+
+
+def save_ports(directory: Path, listen: Sequence[str], addresses: Sequence[str]) -> None:
+    """Keep the ports that the system has picked, as the node's `addresses` tell them; those kept before stay.
+
+    Raises DiskFull, BadInput.
+    """
+    kept = _load(directory)
+    picked = {address: port for address in listen if (port := _picked(address, addresses))}
+    if not picked.keys() <= kept.keys():
+        write_atomic(directory / PORTS_FILE, json.dumps(picked | kept, indent=1).encode())
+
+
+def _picked(listen: str, addresses: Sequence[str]) -> int | None:
+    """The port that stands for 0 in this address to listen on; None if it names one, or nothing tells."""
+    _, family, host, transport, port, *_ = listen.split("/")
+    start = f"/{family}/{_LOOPBACK_OF.get(host, host)}/{transport}/"
+    found = [address for address in addresses if address.startswith(start)]
+    return int(found[0].split("/")[4]) if port == "0" and found else None
+
+
+def _with_port(address: str, port: int) -> str:
+    _, family, host, transport, _, *rest = address.split("/")
+    return "/".join(("", family, host, transport, str(port), *rest))
+
+
+def _load(directory: Path) -> dict[str, int]:
+    path = directory / PORTS_FILE
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(port, int) and 0 < port < 1 << 16 for port in found.values()):
+        raise BadInput(f"{path} is damaged; write the port that your invites name with --listen, and remove the file")
+    return found

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from dht.access import RejectionLog
 from dht.record_validator import bound_storage, make_validator
-from dht.records import Malformed, Record, is_current, pack, unpack
-from dht.rejections import RejectionLog
-from dht.topics import MAX_TTL_S, dht_key
+from dht.records import MAX_TTL_S, Malformed, Record, dht_key, is_current, pack, unpack
 
 TIMEOUT_S = 15.0
 

@@ -27,8 +27,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from dht.atomic_files import write_exclusive
 from dht.errors import BadInput, HomefiresError
-from dht.fingerprint import fingerprint_words
-from dht.identity import Identity
+from dht.identity import Identity, fingerprint_words
 
 KEY_FILE = "identity.key"
 PREFIX = b"hfkey1:"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dht.access import RejectCode, RejectionLog
 from dht.board import Board
 from dht.clock import ASK_MOST, TIME, Clock, pack_time, require_right_clock
 from dht.daemon import Daemon, DaemonConfig, open_daemon
@@ -20,13 +21,11 @@ from dht.reach.addresses import CIRCUIT, check_announce, check_dial, check_liste
 from dht.reach.dialer import dial_any, keep_dialling, others_of
 from dht.reach.peer_store import PeerStore
 from dht.reach.relay import Relay, Serves, nobody, reserve
-from dht.rejections import RejectCode, RejectionLog
 from dht.streams.base import MAX_FRAME_BYTES, Streams
 from dht.streams.outbound import AllowPeer, Libp2pStreams, StreamLimits
 from dht.streams.rpc import Answer, Handler, Rpc
 from dht.streams.shaper import Shaper
-from dht.streams.traffic import TrafficCounter
-from dht.streams.uplink_estimator import FASTEST_BPS
+from dht.streams.traffic import FASTEST_BPS, TrafficCounter
 
 log = logging.getLogger(__name__)
 

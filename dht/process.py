@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import fcntl
 import os
+import shutil
 import signal
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from dht.atomic_files import raising_disk_full
+from dht.errors import DirectoryBusy, DiskFull
 
 _PR_SET_PDEATHSIG = 1
 ORPHANED = 128 + signal.SIGKILL
@@ -44,3 +55,84 @@ async def parent_gone(parent_pid: int | None = None, poll_s: float = 1.0) -> Non
     parent = os.getppid() if parent_pid is None else parent_pid
     while os.getppid() == parent:  # noqa: ASYNC110 (the kernel tells nobody else)
         await asyncio.sleep(poll_s)
+
+
+TRIES = 5
+BETWEEN_TRIES_S = 0.05
+
+
+@contextmanager
+def lock_directory(directory: Path) -> Iterator[None]:
+    """Hold `directory`/run/lock; the kernel frees it however this process ends. Raises DirectoryBusy.
+
+    Makes the directory and its folder `run` (0700) if they do not exist.
+    """
+    folder = directory / "run"
+    for path in (directory, folder):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with open(handle, "r+") as file:
+        if not _take(file):
+            holder = file.read(20).strip() or "unknown"
+            raise DirectoryBusy(f"{directory} is in use by process {holder}; stop it or name another folder")
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _take(file: TextIO) -> bool:
+    """Whether the lock is ours now. Whoever asks if it is held takes it for an instant: that one is waited for."""
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(BETWEEN_TRIES_S)
+        else:
+            return True
+    return False
+
+
+MOST_BYTES = 8 << 20
+"""Of the file, and once more of the copy."""
+EVERY_S = 30.0
+END_S = 5.0
+
+
+def bound(path: Path, most_bytes: int = MOST_BYTES) -> bool:
+    """Make a file that has grown beyond this many bytes empty, and keep what it held as `NAME.1`; whether it had.
+
+    Lines that come between copying and emptying are lost. On a full disk so is the copy, which makes room.
+    """
+    if not path.is_file() or path.stat().st_size <= most_bytes:
+        return False
+    copy = path.with_name(f"{path.name}.1")
+    scratch = path.with_name(f"{path.name}.1.new")
+    try:
+        with raising_disk_full(path.parent):
+            shutil.copyfile(path, scratch)
+            scratch.chmod(path.stat().st_mode & 0o777)
+            scratch.replace(copy)
+    except DiskFull:
+        scratch.unlink(missing_ok=True)
+    os.truncate(path, 0)
+    return True
+
+
+@contextmanager
+def bounding(path: Path, most_bytes: int = MOST_BYTES, every_s: float = EVERY_S) -> Iterator[None]:
+    """Look at the file now and every so often, from another thread, until the block ends."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        bound(path, most_bytes)
+        while not ended.wait(every_s):
+            bound(path, most_bytes)
+
+    thread = threading.Thread(target=watch, name="log", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(END_S)

@@ -13,10 +13,9 @@ from typing import Any
 
 import msgpack
 
+from dht.access import RejectCode, RejectionLog
 from dht.identity import public_key_of
-from dht.records import CLOCK_SKEW_S, MAX_RECORD_BYTES, Malformed, Record, is_valid, unpack
-from dht.rejections import RejectCode, RejectionLog
-from dht.topics import MAX_TTL_S, TOPICS, dht_key
+from dht.records import CLOCK_SKEW_S, MAX_RECORD_BYTES, MAX_TTL_S, TOPICS, Malformed, Record, dht_key, is_valid, unpack
 
 MAX_VALUE_BYTES = MAX_RECORD_BYTES + 3
 """A record as msgpack bytes."""

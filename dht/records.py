@@ -16,7 +16,6 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 
 from dht.identity import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify
 from dht.reach.addresses import circuit
-from dht.topics import GENESIS, HEAD, MAX_TTL_S, VERSION
 
 MAX_RECORD_BYTES = 1024
 MAX_FOUNDERS = 16
@@ -37,7 +36,7 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A signed statement. `expires` is Unix time in seconds, `kind` a topic of `dht.topics`."""
+    """A signed statement. `expires` is Unix time in seconds, `kind` a topic of `dht.records`."""
 
     author: str
     kind: str
@@ -264,3 +263,24 @@ def _unpack_msgpack(data: bytes) -> Any:
 def _signed_part(body: bytes, expires: float) -> bytes:
     packed: bytes = msgpack.packb([body, float(expires)])
     return packed
+
+
+VERSION = 1
+"""Version of every record's layout; part of the key, so that clients of another layout never meet."""
+
+HEAD = "head"
+"""What a peer says of itself: its anchor, its readiness, its figures."""
+GENESIS = "genesis"
+"""The founders of the run and the hash of its initial state, signed by the organiser."""
+TOPICS = frozenset({HEAD, GENESIS})
+
+HEAD_TTL_S = 60.0
+GENESIS_TTL_S = 600.0
+MAX_TTL_S = 600.0
+"""Nothing on the board lives longer; whoever means it says it again."""
+
+
+def dht_key(topic: str, run: bytes) -> str:
+    """The DHT key of `topic` in the run with hash `run`."""
+    assert topic in TOPICS, topic
+    return f"homefires/{VERSION}/{run.hex()}/{topic}"

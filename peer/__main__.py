@@ -27,12 +27,10 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from dht.bounded_log import bounding
-from dht.directory_lock import lock_directory
 from dht.errors import BadInput, DiskFull, HomefiresError
 from dht.identity import Identity
 from dht.invite import parse_for, read_text, save_in
-from dht.process import die_with_parent
+from dht.process import bounding, die_with_parent, lock_directory
 from dht.reach.peer_store import PeerStore
 from peer.control import store
 from peer.control.desired_state import DesiredState
@@ -40,9 +38,8 @@ from peer.control.live_settings import LiveSettings
 from peer.control.server import Commands, ControlServer
 from peer.events import Event, NetworkMeasured, PeerStopped
 from peer.host.measurements import measuring, one_at_a_time
-from peer.host.priority import stand_back
-from peer.limits.enforcer import Enforcer, enforcing
-from peer.limits.sensors import Machine
+from peer.host.processes import stand_back
+from peer.limits.enforcer import Enforcer, Machine, enforcing
 from peer.limits.traffic import MonthlyTraffic, keeping
 from peer.link.channel import Fields, LinkLost
 from peer.link.handle import LeaveRequested, LinkProcess
@@ -50,7 +47,7 @@ from peer.session import join
 from peer.settings import PeerSettings, settings_from
 from peer.spec import load
 from peer.telemetry.event_log import EventLog, print_event
-from peer.telemetry.metrics_exporter import MetricsExporter
+from peer.telemetry.metrics import MetricsExporter
 from peer.telemetry.reporter import Reporter
 
 log = logging.getLogger(__name__)
@@ -124,7 +121,7 @@ def _watch(args: argparse.Namespace) -> int:
 
 def _audit(directory: Path, *, as_json: bool) -> int:
     from peer.audit.auditor import audit
-    from peer.audit.fault import BadLink
+    from peer.audit.run_files import BadLink
 
     said_at = time.monotonic()
 

@@ -19,7 +19,7 @@ from peer.telemetry.reporter import Reporter
 if TYPE_CHECKING:
     from peer.autotune.cache import Tuned
     from peer.train.checkpoint import Checkpoints
-    from peer.train.snapshot_writer import SnapshotWriter
+    from peer.train.saver import SnapshotWriter
     from peer.train.trainer import Trainer
 
 
@@ -39,7 +39,7 @@ def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session:
 
     def look() -> None:
         from peer.doctor.check import Status
-        from peer.doctor.glance import quiet
+        from peer.doctor.verdict import quiet
 
         try:
             checks = quiet(spec, directory, settings)
@@ -66,10 +66,9 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Rep
     device = choose_device(settings.device)
     if device.type == "cpu":
         return None
-    from peer.autotune.cache import recall
+    from peer.autotune.cache import Unwanted, find_fit, recall, run_python
     from peer.autotune.trial import basis_of
-    from peer.autotune.trial_runner import Unwanted, find_fit, run_python
-    from peer.train.out_of_memory import free_bytes
+    from peer.train.atomic import free_bytes
 
     basis = basis_of(spec, settings.device, device)
     if session.wishes.pausing:
@@ -120,8 +119,8 @@ def make_trainer(
     """Model, optimizer and data of this peer. Raises BadInput, BadSpec, MemoryFull."""
     import torch
 
+    from peer.train.atomic import telling_full_memory
     from peer.train.backend import choose_device
-    from peer.train.out_of_memory import telling_full_memory
     from peer.train.trainer import Trainer
 
     if settings.threads:
@@ -133,15 +132,15 @@ def make_trainer(
 
 def make_snapshotter(directory: Path, spec: RunSpec) -> SnapshotWriter:
     """Who writes snapshots of the anchor for newcomers."""
-    from peer.train.snapshot_writer import SnapshotWriter
+    from peer.train.saver import SnapshotWriter
 
     return SnapshotWriter(directory, spec)
 
 
 def restore(trainer: Trainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:
     """Be what the newest intact checkpoint says; returns the anchor it was taken at, empty without one."""
+    from peer.train.atomic import telling_full_memory
     from peer.train.checkpoint import Checkpoints, newest
-    from peer.train.out_of_memory import telling_full_memory
 
     checkpoints = Checkpoints(directory / "checkpoints")
 

@@ -21,13 +21,12 @@ from peer.protocol import merkle
 from peer.protocol.block import WEIGHT_ONE, ContributionHeader, Update
 from peer.protocol.electorate import digest_of
 from peer.protocol.encoding import pack
-from peer.protocol.frames import decode, encode
-from peer.protocol.messages import MeanData, Message, PartData, Promise, Propose, Start, VoteCast
+from peer.protocol.messages import MeanData, Message, PartData, Promise, Propose, Start, VoteCast, decode, encode
 from peer.rounds.driver import ChainPort, ReductionPort
 from peer.rounds.state import PartNorms
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution, WorkStats
-from peer.train.outer_state import LoadObject
+from peer.train.outer import LoadObject
 from peer.train.trainer import Trainer
 from tests.training_swarm import CPU, Hands, Role
 

@@ -30,9 +30,8 @@ from peer.testing.faults import (
     Slow,
     Stall,
 )  # fmt: skip
-from peer.testing.logical_swarm import LogicalSwarm
 from peer.testing.memory_peer import APPLY_S, TRAIN_S
-from peer.testing.memory_swarm import World
+from peer.testing.memory_swarm import LogicalSwarm, World
 
 KINDS = ("crash", "restart", "stall", "loss", "duplicate", "reorder", "slow", "corrupt", "partition", "cut")
 PEERS = range(2, 8)

@@ -19,7 +19,7 @@ from peer.protocol.messages import BallotId
 from peer.rounds.interface import BufferPart, ReducePart
 from peer.rounds.state import ChainHead, MemberState, PartNorms, Rules
 from peer.store.contributions import Contribution
-from peer.testing.integer_sums import ModelKeys
+from peer.testing.memory_peer import ModelKeys
 from peer.train.trainer import Trainer
 
 

@@ -17,8 +17,7 @@ from statistics import median
 from peer.events import EventLine, RoundCommitted
 from peer.plan.model_shape import shape_of
 from peer.simulate.group import Group
-from peer.simulate.scenario import Scenario
-from peer.simulate.scenario_options import ScenarioOptions
+from peer.simulate.scenario import Scenario, ScenarioOptions
 from peer.spec import RunSpec
 from peer.testing.faults import Crash, Odd
 from peer.testing.process_swarm import RealSwarm

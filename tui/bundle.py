@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from dht.errors import BadInput
 from peer.events import event_files
-from tui.data_root import ERROR_LOG, data_root
+from tui.folders import ERROR_LOG, data_root
 from tui.redact import Private, Redactor
 
 EVENT_BYTES = 8 << 20

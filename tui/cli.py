@@ -16,8 +16,8 @@ from typing import NoReturn
 
 from dht.errors import BadInput, DiskFull, HomefiresError
 from tui.commands import (
+    artifacts,
     bootstrap,
-    bundle,
     credit,
     doctor,
     explain,
@@ -80,7 +80,7 @@ def build_parser() -> Parser:
     add_debug(parser, default=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in (
-        swarm, bootstrap, folder, limits, doctor, explain, credit, bundle, service, identity, organiser, plan,
+        swarm, bootstrap, folder, limits, doctor, explain, credit, artifacts, service, identity, organiser, plan,
         place,
     ):  # fmt: skip
         group.add_to(commands)
@@ -128,7 +128,7 @@ def _fail(message: str, exit_code: int, *, debug: bool) -> int:
 
 def _describe_bug(error: Exception) -> str:
     """One line for an error that is ours, after its traceback went to a log."""
-    from tui.data_root import ERROR_LOG, data_root
+    from tui.folders import ERROR_LOG, data_root
 
     what = f"{type(error).__name__}: {error}".splitlines()[0]
     log = data_root() / ERROR_LOG

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dht.errors import Unreachable
-from dht.streams.rate_limit import RateLimit
+from dht.streams.rpc import RateLimit
 
 PROBE, PROBE_BACK = "probe", "probe-back"
 SIZES_BYTES = (64 << 10, 512 << 10, 4 << 20)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from dht.errors import Unreachable
 from dht.reach.addresses import CIRCUIT, is_global, tcp_target
-from dht.streams.rate_limit import RateLimit
+from dht.streams.rpc import RateLimit
 
 KNOCK = "knock"
 GREETING = b"\x13/multistream/1.0.0\n"

@@ -23,8 +23,7 @@ from dht.streams.frames import HEADER_BYTES, SLOWEST_BYTES_PER_S, OversizeError,
 from dht.streams.inbound import InboundStreams
 from dht.streams.shaper import Shaper
 from dht.streams.token_bucket import CHUNK_BYTES, Lane
-from dht.streams.traffic import TrafficCounter
-from dht.streams.uplink_estimator import UplinkEstimator
+from dht.streams.traffic import TrafficCounter, UplinkEstimator
 
 Spawn = Callable[..., asyncio.Task[None]]
 AllowPeer = Callable[[str], Awaitable[bool]]

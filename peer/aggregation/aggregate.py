@@ -15,12 +15,11 @@ from math import inf
 from peer.aggregation import history_update
 from peer.aggregation import weights as weighing
 from peer.aggregation.aggregation_rules import AggregationRules
-from peer.aggregation.agreement import agreements
 from peer.aggregation.evidence import Contributor, LayerNorms
 from peer.aggregation.findings import Finding, LayerFinding, findings_of
-from peer.aggregation.outliers import ScreenedLayer, screen
+from peer.aggregation.outliers import ScreenedLayer, screen, swarm_history
 from peer.aggregation.peer_history import MAX_ROOTS, PeerHistory
-from peer.aggregation.z_test import swarm_history
+from peer.aggregation.weights import agreements
 
 __all__ = ["AggregationResult", "Finding", "judge"]
 

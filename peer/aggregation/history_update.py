@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from peer.aggregation import z_test
+from peer.aggregation import outliers
 from peer.aggregation.aggregation_rules import AggregationRules
 from peer.aggregation.evidence import Contributor
 from peer.aggregation.findings import NONFINITE, STALE, WHOLE_MODEL, LayerFinding
@@ -68,10 +68,10 @@ def _stat_after(standards: AggregationRules, member: int, own: NormStats, screen
     if size is None:
         return own
     if member in screened.standing:
-        return z_test.accepted(z_test.drifted(history, screened.drift), size, standards.alpha).rounded()
+        return outliers.accepted(outliers.drifted(history, screened.drift), size, standards.alpha).rounded()
     faults = [fault for fault in screened.faults if fault.member == member]
     if any(fault.code == NONFINITE or fault.outlier for fault in faults):
-        return z_test.refused(history, size, standards).rounded()
+        return outliers.refused(history, size, standards).rounded()
     return own
 
 

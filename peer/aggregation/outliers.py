@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 
-from peer.aggregation import z_test
 from peer.aggregation.aggregation_rules import AggregationRules
 from peer.aggregation.evidence import LARGEST, SMALLEST, Contributor, LayerNorms
 from peer.aggregation.findings import ANOMALY, NONFINITE, LayerFinding
-from peer.aggregation.peer_history import NormStats
-from peer.aggregation.z_test import ENOUGH, lower_median
+from peer.aggregation.peer_history import NOTHING, NormStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +72,7 @@ def screen(
     blank = tuple(member for member in sorted(counted) if sizes[member] is None)
     screened = ScreenedLayer(
         layer=layer, sizes=sizes, roots_of_steps=roots, histories=histories, swarm=swarm, unmeasured=blank,
-        drift=z_test.drift(sizes, own, standards),
+        drift=drift(sizes, own, standards),
     )  # fmt: skip
     return _without_riders(standards, index, _without_outliers(standards, index, screened, suspects))
 
@@ -99,8 +97,8 @@ def _without_outliers(
             text = f"norm {screened.layer.norms[member]:.4g}, inner product {screened.layer.dots[member] or 0.0:.4g}"
             faults.append(LayerFinding(member, NONFINITE, index, float("inf"), 0.0, text))
             continue
-        history = z_test.drifted(screened.histories[member], screened.drift)
-        z = z_test.z_of(history, size, standards)
+        history = drifted(screened.histories[member], screened.drift)
+        z = z_of(history, size, standards)
         threshold = standards.threshold / (2 if member in suspects else 1)
         if z > threshold:
             text = f"norm {size:.4g} where {history.mean:.4g} is usual (z {z:.4g})"
@@ -122,3 +120,101 @@ def _without_riders(standards: AggregationRules, index: int, screened: ScreenedL
             riders.append(LayerFinding(member, ANOMALY, index, least / size if size else float("inf"), 0.0, text))
     left = screened.without({fault.member for fault in riders})
     return replace(left, faults=screened.faults + tuple(riders))
+
+
+ENOUGH = 3
+"""Of fewer nobody can say which is the odd one."""
+
+
+def z_of(stat: NormStats, value: float, standards: AggregationRules) -> float:
+    """Deviations of a finite value above the mean; 0 before the warm-up is over, and where there is no deviation."""
+    if stat.count < standards.warmup_rounds:
+        return 0.0
+    usual = deviation(stat, standards)
+    return (value - stat.mean) / usual if usual > 0 else 0.0
+
+
+def deviation(stat: NormStats, standards: AggregationRules) -> float:
+    """The standard deviation, or its floor."""
+    return max(sqrt(stat.variance), standards.deviation_floor * stat.mean)
+
+
+def accepted(stat: NormStats, value: float, alpha: float) -> NormStats:
+    """The statistics with one more value."""
+    if stat.count == 0:
+        return NormStats(value, 0.0, 1, 0)
+    step = value - stat.mean
+    mean = stat.mean + alpha * step
+    variance = (1 - alpha) * (stat.variance + alpha * step * (value - mean))
+    return NormStats(mean, variance, stat.count + 1, 0)
+
+
+def refused(stat: NormStats, value: float, standards: AggregationRules) -> NormStats:
+    """The statistics after an anomaly: one more refusal, or a history that begins with this value.
+
+    The value with which it begins counts nothing in its own round. It must be finite: NaN begins nothing.
+    """
+    if stat.rejected >= standards.rejections and isfinite(value):
+        return NormStats(value, 0.0, 1, 0)
+    return replace(stat, rejected=stat.rejected + 1)
+
+
+def ceiling(stat: NormStats, standards: AggregationRules) -> float | None:
+    """Largest norm that counts in full by this history; None if it decides nothing yet.
+
+    `clip` means. A history that has just seen norms rise has a mean that lags and a large deviation; what z accepts by
+    it is not clipped.
+    """
+    if stat.count < standards.warmup_rounds or stat.mean <= 0:
+        return None
+    return max(standards.clip * stat.mean, stat.mean + standards.threshold * deviation(stat, standards))
+
+
+FASTEST = 2.0
+"""Beyond this factor in one round even what happens to all is not usual: all may explode."""
+FASTEST_AT_FIRST = 1024.0
+"""The same while no history decides anything: a run may begin with rounds of a single step."""
+
+
+def drift(sizes: Sequence[float | None], histories: Sequence[NormStats], standards: AggregationRules) -> float:
+    """How far the norms of a group have moved from what is usual for each of them: the lower median of v / m.
+
+    Warm-ups and decays of the learning rate, and rounds of more inner steps, change norms for all alike. What all do
+    is nobody's anomaly, and a history that lags behind it would accuse the honest while norms rise, and let twice the
+    norm pass while they fall.
+    """
+    moved = [
+        (size / stat.mean, stat.count)
+        for size, stat in zip(sizes, histories, strict=True)
+        if size is not None and isfinite(size) and size > 0 and stat.mean > 0
+    ]
+    if len(moved) < ENOUGH:
+        return 1.0
+    factor = lower_median([ratio for ratio, _ in moved])
+    early = all(count < standards.warmup_rounds for _, count in moved)
+    most = FASTEST_AT_FIRST if early else FASTEST
+    return min(max(factor, 1 / most), most)
+
+
+def drifted(stat: NormStats, factor: float) -> NormStats:
+    """The statistics as they would be if every value had been `factor` times as large."""
+    return replace(stat, mean=stat.mean * factor, variance=stat.variance * factor * factor)
+
+
+def swarm_history(stats: Iterable[NormStats], standards: AggregationRules) -> NormStats:
+    """What is usual for the layer: lower medians over the histories that decide, or over all while none does."""
+    begun = [stat for stat in stats if stat.count]
+    ripe = [stat for stat in begun if stat.count >= standards.warmup_rounds] or begun
+    if not ripe:
+        return NOTHING
+    return NormStats(
+        lower_median([stat.mean for stat in ripe]),
+        lower_median([stat.variance for stat in ripe]),
+        int(lower_median([stat.count for stat in ripe])),
+        0,
+    )
+
+
+def lower_median(values: Sequence[float]) -> float:
+    """The middle value, the lower of two."""
+    return sorted(values)[(len(values) - 1) // 2]

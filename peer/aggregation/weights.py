@@ -8,17 +8,17 @@ The exponential is `decimal`'s, which is correctly rounded and so the same on ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from math import sqrt
+from math import isfinite, sqrt
 
-from peer.aggregation import z_test
+from peer.aggregation import outliers
 from peer.aggregation.aggregation_rules import AggregationRules
-from peer.aggregation.findings import CLIPPED, LayerFinding
+from peer.aggregation.evidence import LayerNorms
+from peer.aggregation.findings import ANOMALY, CLIPPED, WHOLE_MODEL, LayerFinding
 from peer.aggregation.integer_rows import WEIGHT_ONE, integer_weights
-from peer.aggregation.outliers import ScreenedLayer
-from peer.aggregation.z_test import lower_median
+from peer.aggregation.outliers import ENOUGH, ScreenedLayer, lower_median
 
 _EXACTLY = Context(prec=25, traps=[])
 _EXP_ONE = 1 << 32
@@ -64,7 +64,7 @@ def _limit(standards: AggregationRules, screened: ScreenedLayer) -> float | None
     """Largest norm per √(inner step) of one contribution that counts in full."""
     if screened.usual is not None:
         return standards.clip * screened.usual
-    return z_test.ceiling(screened.swarm, standards)
+    return outliers.ceiling(screened.swarm, standards)
 
 
 def _clip(size: float | None, limit: float | None) -> float:
@@ -156,7 +156,7 @@ def scale(standards: AggregationRules, screened: ScreenedLayer, weighed: LayerWe
 
     The norm is bounded from the members' norms by the triangle inequality, so no peer must see the whole mean.
     """
-    limit = z_test.ceiling(screened.swarm, standards)
+    limit = outliers.ceiling(screened.swarm, standards)
     members = [member for member, weight in enumerate(weighed.weights) if weight]
     if limit is None or not members:
         return WEIGHT_ONE
@@ -172,3 +172,52 @@ def _norm(screened: ScreenedLayer, member: int) -> float:
     """What was measured, else what is usual."""
     norm = screened.layer.norms[member]
     return norm if norm is not None else screened.swarm.mean * screened.roots_of_steps[member]
+
+
+LEAST = 0.2
+"""Share of the usual cosine below which a contribution is refused."""
+FULL = 0.5
+"""Share of the usual cosine from which on it counts in full: the spread of honest peers costs them nothing."""
+
+
+def agreements(counted: Iterable[int], layers: Sequence[LayerNorms]) -> tuple[dict[int, int], tuple[LayerFinding, ...]]:
+    """Factors over 65,536 of the members in `counted`, and who is refused.
+
+    No factors while nothing usual can be told: without a last mean, with fewer than three members that can be compared,
+    or where the median cosine is not positive.
+    """
+    cosines = {member: cosine for member in counted if (cosine := _cosine(member, layers)) is not None}
+    if len(cosines) < ENOUGH or lower_median(list(cosines.values())) <= 0:
+        return {}, ()
+    usual = lower_median([cosine for cosine in cosines.values() if cosine > 0])
+    factors = {member: _factor(cosine / usual) for member, cosine in cosines.items()}
+    faults = tuple(
+        LayerFinding(
+            member, ANOMALY, WHOLE_MODEL, float("inf"), 0.0,
+            f"cosine {cosine:.3f} with the last mean where {usual:.3f} is usual",
+        )
+        for member, cosine in cosines.items() if factors[member] == 0
+    )  # fmt: skip
+    return factors, faults
+
+
+def _factor(share_of_usual: float) -> int:
+    if share_of_usual <= 0 or share_of_usual < LEAST:
+        return 0
+    return int(WEIGHT_ONE * min(1.0, share_of_usual / FULL))
+
+
+def _cosine(member: int, layers: Sequence[LayerNorms]) -> float | None:
+    """Over all layers of which a norm, an inner product and a last mean are known; None if that is nothing."""
+    inner, square, direction_square = 0.0, 0.0, 0.0
+    for layer in layers:
+        norm, dot, direction = layer.norms[member], layer.dots[member], layer.heading
+        if norm is None or dot is None or direction is None or not isfinite(norm) or not isfinite(dot):
+            continue
+        inner += dot
+        square += norm * norm
+        direction_square += direction * direction
+    reach = sqrt(square) * sqrt(direction_square)
+    if not isfinite(inner) or not 0 < reach < float("inf"):
+        return None
+    return min(1.0, max(-1.0, inner / reach))

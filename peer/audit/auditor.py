@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peer.audit.fault import BadLink, blaming, require
-from peer.audit.outer_states import States
-from peer.audit.run_files import RunFiles, SignatureChecker, signed_for_its_parent
+import torch
+
+from peer.audit.run_files import BadLink, RunFiles, SignatureChecker, blaming, require, signed_for_its_parent
 from peer.codec.run_rules import rules_of
+from peer.events import RoundCommitted, read_events
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.protocol.block import VOID, Block, Update
 from peer.protocol.electorate import next_anchor
-from peer.protocol.layout import cut
+from peer.protocol.layout import Part, cut
 from peer.protocol.validation import check_block, part_bytes
 from peer.rounds.machine import begin
 from peer.rounds.state import ChainHead
+from peer.spec import RunSpec
 from peer.store import snapshots
 from peer.store.run_directory import base_path, block_files, block_path, undone_path
-from peer.train.outer_state import OuterState
+from peer.store.snapshots import SnapshotManifest
+from peer.train.checkpoint import newest
+from peer.train.outer import OuterState, advance
 
 Say = Callable[[int, int], None]
 """Told which round was checked, and which is the last."""
@@ -218,3 +223,62 @@ class _Audit:
             require(not fault, fault)
         after = before.after(block.update)
         self._heads[after.anchor] = after
+
+
+log = logging.getLogger(__name__)
+
+
+class States:
+    """The anchor, outer step after outer step. Not known where this machine computes other initial parameters."""
+
+    def __init__(
+        self, directory: Path, spec: RunSpec, layout: tuple[Part, ...], anchor: OuterState, known: bool
+    ) -> None:
+        self._directory, self._spec, self._layout = directory, spec, layout
+        self._anchor = anchor
+        self.known = known
+        self._said = _said(directory, spec)
+
+    @property
+    def digest(self) -> bytes:
+        return self._anchor.state_digest() if self.known else b""
+
+    def step(self, update: Update, load: Callable[[bytes], bytes]) -> None:
+        """Make the outer step of `update`."""
+        advance(self._anchor, update, self._spec, self._layout, load)
+
+    def become(self, manifest: SnapshotManifest) -> None:
+        """Go on from a snapshot that was checked."""
+        path = snapshots.path_of(self._directory, manifest.round, manifest.anchor)
+        theta, momentum = (torch.from_numpy(vector) for vector in snapshots.read_vectors(path, manifest))
+        self._anchor.become(theta, momentum, manifest.round, manifest.cursors)
+        self.known = True
+
+    def compare(self, head: ChainHead, state: bytes) -> None:
+        """What this peer reported of an anchor, or had as a checkpoint. Raises BadLink if that was another state."""
+        for path, said in self._said.get(head.anchor.hex(), ()):
+            if said != state.hex():
+                why = f"it says state {said[:12]}, where the files make {state.hex()[:12]}: one of the two miscomputed"
+                raise BadLink(head.round, path, why)
+
+
+Said = dict[str, list[tuple[Path, str]]]
+"""Files and the state that they name, by anchor, all in hex."""
+
+
+def _said(directory: Path, spec: RunSpec) -> Said:
+    """What this peer reported when it committed, and what its newest intact checkpoint holds."""
+    said: Said = {}
+    for line in read_events(directory):
+        if isinstance(line.event, RoundCommitted):
+            said[line.event.digest] = [(directory / "events.jsonl", line.event.state)]
+    found = newest(directory / "checkpoints", spec.digest().hex(), None, _log_unused, files="anchor")
+    if found is not None:
+        anchor = OuterState(**found.tensors["anchor"], round=found.state["round"], cursors=dict(found.state["cursors"]))
+        checkpoint = (directory / "checkpoints", anchor.state_digest().hex())
+        said.setdefault(found.anchor.hex(), []).append(checkpoint)
+    return said
+
+
+def _log_unused(path: Path, why: str) -> None:
+    log.warning("not comparing checkpoint %s: %s", path, why)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from dht.errors import BadInput
+import msgpack
+
+from dht.errors import BadChain, BadInput
 from dht.identity import verify
 from dht.records import Genesis, unpack_body, verify_record
 from dht.records import pack as pack_record
 from dht.records import unpack as unpack_record
 from peer import spec as specs
-from peer.audit.fault import BadLink, blaming, require
 from peer.credit.tally import Tally
 from peer.protocol.block import Block, Update
 from peer.protocol.electorate import digest_of
@@ -209,3 +211,28 @@ def signed_for_its_parent(update: Update, run: bytes) -> bool:
     return all(
         pledge.anchor == update.parent and pledge.genuine(SignatureChecker(run)) for pledge in update.members
     )  # fmt: skip
+
+
+class BadLink(BadChain):
+    """A file that is not what the peers agreed on; `round` is the first one that cannot be trusted."""
+
+    def __init__(self, round: int, path: Path, why: str) -> None:
+        super().__init__(f"round {round}: {path}: {why}")
+        self.round, self.path, self.why = round, path, why
+
+
+@contextmanager
+def blaming(round: int, path: Path) -> Iterator[None]:
+    """Raises BadLink for bytes that do not parse, or whatever else the ValueError says, and for a file that is gone."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise BadLink(round, path, "it is gone") from error
+    except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
+        raise BadLink(round, path, str(error) or type(error).__name__) from error
+
+
+def require(condition: bool, why: str) -> None:
+    """Raises ValueError, for `blaming` to turn into a fault."""
+    if not condition:
+        raise ValueError(why)

@@ -1,7 +1,7 @@
 """`python -m peer.autotune SPEC.toml --device D`: train a few steps on noise, and print what is fastest and has room.
 
 A process of its own, since it may run out of memory, and gives back all that it took. Started by
-`peer.autotune.trial_runner`.
+`peer.autotune.cache`.
 """
 
 from __future__ import annotations

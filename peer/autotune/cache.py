@@ -8,11 +8,20 @@ bits of a step may differ between devices, as they do anyway. What peers agree o
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dht.atomic_files import write_atomic
+from dht.errors import DiskFull, HomefiresError, MemoryFull
+from dht.process import parent_env
+from peer.spec import RunSpec
 
 FILE = "fit.json"
 VERSION = 1
@@ -105,3 +114,70 @@ def room_for(fit: Tuned, free_bytes: int) -> int:
     while sequences > 1 and fit.fixed_bytes + sequences * fit.sequence_bytes > SPARE * free_bytes:
         sequences = (sequences + 1) // 2
     return sequences
+
+
+CHILD_S = 300.0
+"""A few steps of the largest micro-batches, and loading torch."""
+
+POLL_S = 0.25
+"""How often is looked whether the device is wanted for something else."""
+
+Start = Callable[[list[str]], "tuple[int, str, str]"]
+"""Runs `python` with these words to its end: exit code, stdout, stderr."""
+
+
+class Unwanted(Exception):
+    """A dry run was ended before its end: the device is wanted for something else."""
+
+
+def run_python(words: list[str], unwanted: Callable[[], bool] = lambda: False) -> tuple[int, str, str]:
+    """To its end, or killed after CHILD_S, which is a failure like others. A negative code is a signal's, as of the
+    kernel that needs the memory.
+
+    Raises Unwanted, and the child is gone with all that it took, once `unwanted` says so.
+    """
+    ends_at = time.monotonic() + CHILD_S
+    with subprocess.Popen(
+        [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        errors="replace", env=os.environ | {"PYTHONSAFEPATH": "1"} | parent_env(),
+    ) as child:  # fmt: skip
+        try:
+            while time.monotonic() < ends_at:
+                with suppress(subprocess.TimeoutExpired):
+                    out, err = child.communicate(timeout=POLL_S)
+                    return child.returncode, out, err
+                if unwanted():
+                    raise Unwanted
+            return HomefiresError.exit_code, "", f"it did not end within {CHILD_S:.0f} s"
+        finally:
+            child.kill()
+
+
+def find_fit(spec: RunSpec, directory: Path, basis: TuneKey, start: Start = run_python, free_bytes: int = 0) -> Tuned:
+    """What is remembered in `directory` for the same device and versions, or what a dry run of its spec.toml finds.
+
+    Raises MemoryFull if not even one sequence has room, HomefiresError if nothing could be tried; what `start` raises.
+    """
+    known = recall(directory, basis, free_bytes)
+    if known is not None:
+        return known
+    fit = try_out(spec, directory / "spec.toml", basis.device, start)
+    with suppress(DiskFull):  # then the next start tries again
+        remember(directory, fit)
+    return fit
+
+
+def try_out(spec: RunSpec, path: Path, device: str, start: Start = run_python) -> Tuned:
+    """A dry run; one that is killed is tried again with half the micro-batch."""
+    most = spec.inner.sequences * spec.inner.accumulation
+    while True:
+        code, out, err = start(["-m", "peer.autotune", str(path), "--device", device, "--most", str(most)])
+        fit = from_json(out) if code == 0 else None
+        if fit is not None:
+            return fit
+        why = (err.strip().splitlines() or [f"exit code {code}"])[-1].removeprefix("homefires: ")
+        if code == MemoryFull.exit_code or (code < 0 and most == 1):
+            raise MemoryFull(why)
+        if code >= 0:
+            raise HomefiresError(f"a dry run on {device} failed: {why}")
+        most = (min(most, spec.inner.sequences) + 1) // 2

@@ -15,9 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dht.directory_lock import lock_directory
 from dht.errors import BadInput, HomefiresError
-from dht.process import die_with_parent
+from dht.process import die_with_parent, lock_directory
 from peer.control import store
 from peer.control.desired_state import Desired, Intent
 from peer.control.live_settings import LiveSettings

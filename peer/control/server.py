@@ -36,7 +36,7 @@ from typing import Any, Self
 from dht.errors import BadInput, DiskFull
 from peer.control.desired_state import Intent
 from peer.events import Event, InnerProgressed, PeerStarted, RoundCommitted, RoundStarted
-from peer.telemetry.event_tail import EventTail
+from peer.telemetry.event_log import EventTail
 from peer.telemetry.reporter import Reporter
 
 VERSION = 1

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from peer.audit.fault import blaming, require
-from peer.audit.run_files import RunFiles, SignatureChecker
+from peer.audit.run_files import RunFiles, SignatureChecker, blaming, require
 from peer.codec.run_rules import rules_of
 from peer.credit.tally import Counting, Credit, Tally, read_tally, total
 from peer.events import PeerStarted, ReportReceived, read_events

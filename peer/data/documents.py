@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +73,22 @@ def _pieces(name: str, text: str) -> Iterator[Document]:
         end = line_end + 1 if 0 < line_end < start + 2 * PIECE_CHARACTERS else start + PIECE_CHARACTERS
         yield Document(f"{name}#{number}", text[start:end])
         start, number = end, number + 1
+
+
+LEFT_OUT = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
+"""Folders that are not read: tests are long and odd, the others are not the standard library."""
+
+
+def standard_library(root: Path | None = None) -> Iterator[Document]:
+    """Every Python file of the standard library, sorted by its path, which is its name."""
+    root = root or Path(sysconfig.get_path("stdlib"))
+    for name in sorted(_python_files(root)):
+        yield Document(name, (root / name).read_text(encoding="utf-8", errors="replace"))
+
+
+def _python_files(root: Path) -> Iterator[str]:
+    # Nine of ten files below a usual root lie in folders that are left out: those are never looked into.
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        where = Path(folder).relative_to(root)
+        yield from ((where / name).as_posix() for name in files if name.endswith(".py"))

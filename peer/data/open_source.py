@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from dht.errors import BadSpec
-from peer.data.documents import read_files
+from peer.data.documents import read_files, standard_library
 from peer.data.hub import HubSource
 from peer.data.source import MemorySource, Source
-from peer.data.standard_library import standard_library
 from peer.data.tokenizer import load_tokenizer
 from peer.spec import RunSpec
 

@@ -6,8 +6,11 @@ The node has a key of its own that is thrown away, so that a doctor beside a run
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
+import statistics
+import struct
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -16,17 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from dht.errors import BadInput, HomefiresError, PortInUse, Unreachable
+from dht.errors import BadInput, ClockOff, HomefiresError, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.node import NetworkConfig, Node, open_node
 from dht.reach.addresses import are_loopback, listened_on, peer_id_in, tcp_target
 from dht.reach.bandwidth_probe import Bandwidth, measure_bandwidth, serve_probes
 from dht.reach.dial_back import DialBack, port_of, request_dial_back
-from dht.records import Malformed, unpack_body
+from dht.records import HEAD, Malformed, unpack_body
 from dht.records import PeerRecord as HeadRecord
-from dht.topics import HEAD
 from peer.doctor.check import Check, count, failed, one_line, passed, unknown, warned
-from peer.doctor.clock_check import check_clock, measure_skew_s
 from peer.doctor.credentials import KnownRun
 from peer.link.network_stats import DIRECT, RELAYED, reach_of
 from peer.settings import LEAST_MBPS
@@ -298,3 +299,59 @@ async def _examine_others(met: NetworkFindings, run: KnownRun, tell: Callable[[C
             met.spec = met.spec or await met.node.ask(peer, "spec", ASK_TIMEOUT_S, MAX_SPEC_BYTES) or b""
     await measure_line(met)
     tell(check_line(met.speeds))
+
+
+TIME = "time"
+"""Under this name every node gives its Unix time."""
+ASK_S = 3.0
+MOST_SKEW_S = 3.0
+"""Records of a peer whose clock differs by more are refused (hivemind's `MAX_DHT_TIME_DISCREPANCY_SECONDS`)."""
+SKEW_S = 1.0
+
+_TIME = struct.Struct(">d")
+
+
+class Asking(Protocol):
+    """Who is asked; `dht.node.Node` is one."""
+
+    async def ask(
+        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = ..., request: bytes = ...
+    ) -> bytes | None: ...
+
+
+async def measure_skew_s(node: Asking, peers: Sequence[str], clock: Callable[[], float] = time.time) -> float | None:
+    """By how many seconds this machine's clock is ahead of the others', the median; None if none told.
+
+    The one place where the doctor looks at clocks; `check_clock` says what it means.
+    """
+    told = [await _ahead_s(node, peer, clock) for peer in peers]
+    known = [ahead_s for ahead_s in told if ahead_s is not None]
+    return statistics.median(known) if known else None
+
+
+async def _ahead_s(node: Asking, peer: str, clock: Callable[[], float]) -> float | None:
+    """Unsure by half a round trip. An older node has no answer."""
+    before = clock()
+    try:
+        answer = await node.ask(peer, TIME, ASK_S, _TIME.size)
+    except Unreachable:
+        return None
+    after = clock()
+    if answer is None or len(answer) != _TIME.size:
+        return None
+    ahead_s = (before + after) / 2 - float(_TIME.unpack(answer)[0])
+    return ahead_s if math.isfinite(ahead_s) else None
+
+
+def check_clock(skew_s: float | None) -> Check:
+    """Records carry times, so clocks must agree within seconds."""
+    if skew_s is None:
+        return unknown("clock", "no node told its time")
+    way = "ahead of" if skew_s > 0 else "behind"
+    found = f"this clock is {abs(skew_s):.1f} s {way} the others'"
+    fix = "set the clock: sudo timedatectl set-ntp true"
+    if abs(skew_s) > MOST_SKEW_S:
+        return failed("clock", f"{found}; more than {MOST_SKEW_S:.0f} s is refused", fix, ClockOff, skew_s=skew_s)
+    if abs(skew_s) > SKEW_S:
+        return warned("clock", found, fix, skew_s=skew_s)
+    return passed("clock", f"within {max(0.1, abs(skew_s)):.1f} s of the others'", skew_s=skew_s)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from dht.errors import BadInput
+from peer.doctor.check import Check
+from peer.doctor.host import check_descriptors, check_disk, check_memory, free_disk_bytes, held_disk_bytes
+from peer.doctor.needs import needs_of
+from peer.host.measurements import Tree, available_bytes
 from peer.plan.coefficients import shipped
 from peer.plan.explain import seconds
 from peer.plan.model_shape import shape_of
-from peer.plan.peer_set import MAX_MEMBERS, Machine, uniform_peers
-from peer.plan.pessimistic_peers import worst_of
+from peer.plan.peer_set import MAX_MEMBERS, Machine, uniform_peers, worst_of
 from peer.plan.round_cost import RoundCost, predict, step_tokens
-from peer.settings import LEAST_MBPS, MOST_MBPS
+from peer.settings import LEAST_MBPS, MOST_MBPS, PeerSettings
 from peer.spec import RunSpec
 
 DAY_S = 86400.0
@@ -134,3 +140,17 @@ def _short(number: float) -> str:
         if number >= limit:
             return f"{number / limit:.3g}{unit}"
     return f"{number:.0f}"
+
+
+def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]:
+    """File descriptors, memory, disk. Raises BadSpec for a model that cannot be counted, BadInput for a device that is
+    not there."""
+    from peer.train.backend import choose_device  # torch, which a peer has loaded by now
+
+    needs = needs_of(spec, settings.chain_bytes)
+    on_cpu = choose_device(settings.device).type == "cpu"
+    mine = Tree(os.getpid()).figures(time.monotonic())["memory_bytes"] or 0
+    return [
+        check_descriptors(), check_memory(needs, available_bytes(), on_cpu=on_cpu, held_bytes=mine),
+        check_disk(needs, directory, free_disk_bytes(directory), held_disk_bytes(directory)),
+    ]  # fmt: skip

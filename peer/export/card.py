@@ -11,7 +11,7 @@ from huggingface_hub import ModelCardData
 from peer.events import Evaluated
 from peer.protocol.block import Update
 from peer.spec import RunSpec
-from peer.train.restore import Chain
+from peer.train.replay import Chain
 
 
 @dataclass(frozen=True, kw_only=True)

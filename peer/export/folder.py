@@ -20,8 +20,8 @@ from peer.export.card import CardFacts, model_card
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec, dump, load
-from peer.train.outer_state import OuterState
-from peer.train.restore import Chain, read_chain, restore_anchor
+from peer.train.outer import OuterState
+from peer.train.replay import Chain, read_chain, restore_anchor
 
 SPARE_BYTES = 64 << 20
 """Room for everything but the weights; the largest tokenizers take about half of it."""

@@ -12,14 +12,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from dht.access import AccessList
-from dht.admission import MAX_ADMISSION_BYTES
+from dht.access import AccessList, RejectCode
+from dht.admission import (
+    MAX_ADMISSION_BYTES,
+    MAX_ORDERS_BYTES,
+    QuarantineList,
+    load_quarantine,
+    read_quarantine,
+    save_quarantine,
+)
 from dht.errors import DiskFull, Unreachable
 from dht.node import Node
-from dht.quarantine import MAX_ORDERS_BYTES, QuarantineList, load_quarantine, read_quarantine, save_quarantine
 from dht.reach.dial_back import KNOCK
 from dht.records import Malformed, PeerRecord
-from dht.rejections import RejectCode
 from peer.events import AlertRaised
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dht.access import AccessList
+from dht.access import AccessList, RejectCode
+from dht.admission import QuarantineList
 from dht.clock import ClockWatch
 from dht.clock_watch import watch_clock
 from dht.errors import HomefiresError
@@ -31,23 +32,20 @@ from dht.identity import Identity, verify
 from dht.invite import Invite, parse_for, read_text
 from dht.node import NetworkConfig, Node, open_node
 from dht.process import die_with_parent
-from dht.quarantine import QuarantineList
 from dht.reach.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
 from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import serve_dial_back
 from dht.records import MAX_ADDRESS_CHARS, MAX_ADDRESSES
-from dht.rejections import RejectCode
 from peer import spec as specs
 from peer.codec.codec import Codec
 from peer.codec.run_rules import rules_of
 from peer.control.live_settings import LiveSettings
 from peer.events import AlertRaised
-from peer.link.announcements import Announcer
 from peer.link.channel import LinkEnd, LinkLost
+from peer.link.discovery import Announcer
 from peer.link.gatekeeper import ADMISSION, Gatekeeper, quarantine_alerts
 from peer.link.own_admission import Membership, find_admission
-from peer.link.participation import Participation
-from peer.link.resume import resume_from, unless_left
+from peer.link.participation import Participation, resume_from, unless_left
 from peer.protocol.encoding import pack
 from peer.protocol.layout import Part, cut
 from peer.rounds.state import ChainHead, Rules

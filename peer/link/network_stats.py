@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
+
+import msgpack
 
 from dht.errors import Unreachable
 from dht.reach.addresses import CIRCUIT, are_loopback, is_global
 from dht.reach.dial_back import Knocking, port_of, request_dial_back
 from dht.streams.traffic import PeerTraffic, TrafficCounter
 from peer.events import NetworkMeasured, RoundTripsReported
-from peer.link.round_trips import ANSWER_BYTES, DISTANCES, RoundTrips, unpack
 
 EVERY_S = 10.0
 AT_LEAST_EVERY_S = 60.0
@@ -193,3 +194,62 @@ def reach_of(addresses: Iterable[str], relays: Iterable[str] = ()) -> str:
 def _is_outside(address: str) -> bool:
     _, kind, host, *_ = address.split("/")
     return kind.startswith("dns") or is_global(host)
+
+
+DISTANCES = "distances"
+ANSWER_BYTES = 8192
+WEIGHT = 0.3
+"""Of the newest round trip in the exponential mean."""
+LONGEST_S = 60.0
+
+
+class RoundTrips:
+    """Round trips from here, in seconds."""
+
+    def __init__(self) -> None:
+        self._round_trips_s: dict[str, float] = {}
+
+    def measured(self, peer: str, round_trip_s: float) -> None:
+        """Once more."""
+        before = self._round_trips_s.get(peer, round_trip_s)
+        self._round_trips_s[peer] = before + WEIGHT * (round_trip_s - before)
+
+    def missed(self, peer: str) -> None:
+        """It did not answer: what was known of it may be true no more."""
+        self._round_trips_s.pop(peer, None)
+
+    def keep(self, peers: Collection[str]) -> None:
+        """Forget all others."""
+        self._round_trips_s = {peer: trip_s for peer, trip_s in self._round_trips_s.items() if peer in peers}
+
+    def of(self, peer: str) -> float | None:
+        """None if it has not answered."""
+        trip_s = self._round_trips_s.get(peer)
+        return None if trip_s is None else round(trip_s, 4)
+
+    def told(self, of: Callable[[str], bool]) -> bytes:
+        """What others are told: microseconds by peer id, of PEERS_MOST of these at most."""
+        rows = [(peer, trip_s) for peer, trip_s in self._round_trips_s.items() if of(peer)]
+        return pack(dict(rows[:PEERS_MOST]))
+
+
+def pack(round_trips_s: Mapping[str, float]) -> bytes:
+    """What a peer answers."""
+    packed: bytes = msgpack.packb({peer: round(1e6 * trip_s) for peer, trip_s in round_trips_s.items()})
+    return packed
+
+
+def unpack(answer: bytes) -> dict[str, float]:
+    """Round trips in seconds by peer id. Raises ValueError for anything else."""
+    try:
+        told = msgpack.unpackb(answer, max_map_len=PEERS_MOST, max_str_len=64)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ValueError(f"no distances: {error}") from error
+    if not isinstance(told, dict) or not all(_is_sound(peer, trip) for peer, trip in told.items()):
+        raise ValueError("no distances: peers and microseconds were expected")
+    return {peer: trip / 1e6 for peer, trip in told.items()}
+
+
+def _is_sound(peer: object, trip: object) -> bool:
+    is_time = isinstance(trip, int) and not isinstance(trip, bool) and 0 <= trip <= 1e6 * LONGEST_S
+    return isinstance(peer, str) and bool(peer) and is_time

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgpack
 
+from dht.access import RejectCode
 from dht.admission import FOR_EVER, MAX_ADMISSION_BYTES, Admission, read_admission
 from dht.atomic_files import write_atomic
 from dht.errors import DiskFull, HomefiresError, NotAdmitted, Unreachable
@@ -21,7 +22,6 @@ from dht.invite import Invite
 from dht.node import Node
 from dht.reach.addresses import peer_id_in
 from dht.records import Malformed
-from dht.rejections import RejectCode
 from peer.link.channel import LinkEnd
 
 log = logging.getLogger(__name__)

@@ -7,15 +7,17 @@ on the true cost, and nobody is twice in the population.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations, islice
+from math import factorial
 
 import numpy as np
 
-from peer.placement.communication_cost import CommunicationCost, OnProgress
-from peer.placement.gains import Gain, improved
+from dht.errors import BadInput
+from peer.placement.communication_cost import BY_SUBSETS, CommunicationCost, OnProgress
 from peer.placement.layouts import block, by_regions, canonical, labels_of, layouts_of, random_layouts, striped
-from peer.placement.local_search import climbed
-from peer.placement.matching import BY_SUBSETS
+from peer.placement.local_search import Gain, climbed, improved
 from peer.placement.paths import EXACT
 from peer.placement.stage_workload import Indices, PlacementProblem, Vector
 
@@ -211,3 +213,56 @@ def _balance(problem: PlacementProblem, labels: Indices, fixed: Indices, rng: np
     if leaving:
         rooms = np.repeat(np.arange(len(sizes)), np.maximum(-surplus, 0))
         labels[np.concatenate(leaving)] = rng.permutation(rooms)
+
+
+MOST = 2_000_000
+"""Partitions; some minutes."""
+AT_ONCE = 512
+
+
+def partitions(problem: PlacementProblem) -> int:
+    """How many there are: N! / (M!^K · K! · spares!)."""
+    size, groups, devices = problem.pipelines, problem.stages, len(problem)
+    alike: int = factorial(size) ** groups * factorial(groups) * factorial(devices - problem.placed)
+    return factorial(devices) // alike
+
+
+def best_of_all(problem: PlacementProblem) -> tuple[Indices, float]:
+    """The cheapest layout and its cost. Raises BadInput if there are more than two million partitions."""
+    best, least = np.arange(len(problem)), np.inf
+    for layouts, costs in scored(problem):
+        if costs.min() < least:
+            best, least = layouts[costs.argmin()], float(costs.min())
+    return best, least
+
+
+def scored(problem: PlacementProblem) -> Iterator[tuple[Indices, Vector]]:
+    """All layouts and their costs, some hundreds at a time. Raises BadInput as `best_of_all` does."""
+    count = partitions(problem)
+    if count > MOST:
+        raise BadInput(f"{len(problem)} devices have {count} partitions; at most {MOST} are looked at one by one")
+    scorer = CommunicationCost(problem)
+    everything = _layouts(problem)
+    while chunk := list(islice(everything, AT_ONCE)):
+        layouts = np.array(chunk)
+        yield layouts, scorer.score(layouts).cost_s
+
+
+def _layouts(problem: PlacementProblem) -> Iterator[list[int]]:
+    spares = len(problem) - problem.placed
+    for left_out in combinations(range(len(problem)), spares):
+        rest = [device for device in range(len(problem)) if device not in left_out]
+        for groups in _groupings(rest, problem.pipelines):
+            yield [*groups, *left_out]
+
+
+def _groupings(devices: list[int], size: int) -> Iterator[list[int]]:
+    """All ways to cut `devices` into groups of one size; the first device that is left begins the next group."""
+    if not devices:
+        yield []
+        return
+    first, *others = devices
+    for rest in combinations(others, size - 1):
+        left = [device for device in others if device not in rest]
+        for groups in _groupings(left, size):
+            yield [first, *rest, *groups]

@@ -16,8 +16,7 @@ from math import factorial
 
 import numpy as np
 
-from peer.placement.communication_cost import CommunicationCost, pace_s
-from peer.placement.matching import best_matching
+from peer.placement.communication_cost import CommunicationCost, best_matching, pace_s
 from peer.placement.pairwise_network import Matrix
 from peer.placement.paths import path_lengths, shortest_path
 from peer.placement.stage_workload import Indices, PlacementProblem, Vector

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from peer.placement.communication_cost import CommunicationCost, OnProgress
-from peer.placement.exhaustive import partitions, scored
-from peer.placement.layout_search import Effort, evolve, usual
+from peer.placement.layout_search import Effort, evolve, partitions, scored, usual
 from peer.placement.pairwise_network import Matrix, Network
 from peer.placement.pipelines import LEAST, PipelineLayout, best_of, composed, perturbed
 from peer.placement.stage_workload import Indices, PlacementProblem, StageWorkload, problem_of

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from dht.errors import BadInput
-from peer.placement.pairwise_network import Matrix, Network
-from peer.placement.regions import Indices, Regions, regions_of
+from peer.placement.pairwise_network import Indices, Matrix, Network, Regions, regions_of
+from peer.placement.place import Placement, in_order
+from peer.placement.stage_workload import StageWorkload, problem_of
+from peer.plan.coefficients import UNMEASURED, shipped
 from peer.protocol.block import MAX_MEMBERS as MAX_MEMBERS  # the screen takes the limits of a group from here
 from peer.protocol.block import MAX_PARTS as MAX_PARTS
 from peer.settings import LEAST_MBPS, MOST_MBPS
@@ -29,7 +31,7 @@ LEAST_FLOPS, MOST_FLOPS = 1e6, 1e21
 """FLOP/s of a peer: what is slower or faster is a mistake in the unit."""
 LEAST_STEP_S, MOST_STEP_S = 1e-6, 1e6
 FASTEST_BPS = 100_000_000
-"""Peers do not tell faster lines apart (`dht.streams.uplink_estimator`)."""
+"""Peers do not tell faster lines apart (`dht.streams.traffic`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,3 +238,42 @@ def _who(some: Sequence[Machine], of: Sequence[Machine]) -> str:
     if len(some) == len(of):
         return "every peer" if len(of) > 1 else some[0].name
     return ", ".join(machine.name for machine in some[:3]) + (" and others" if len(some) > 3 else "")
+
+
+UPLOAD_MBPS, DOWNLOAD_MBPS, DELAY_S = 10.0, 50.0, 0.1
+"""Of a home behind a slow line, and far from the others. An assumption, as the fast one is that it stands beside."""
+
+
+def worst_of(swarm: PeerSet) -> PeerSet | None:
+    """The same peers with slow lines and far apart wherever that was only assumed; None if nothing was."""
+    capped = all(machine.upload_mbps and machine.download_mbps for machine in swarm.machines)
+    if len(swarm) == 1 or swarm.cores or swarm.knows_lines or (capped and not swarm.assumes_delay):
+        return None
+    machines = tuple(
+        replace(
+            machine,
+            upload_mbps=machine.upload_mbps or UPLOAD_MBPS,
+            download_mbps=machine.download_mbps or DOWNLOAD_MBPS,
+        )
+        for machine in swarm.machines
+    )
+    delay_s = swarm.network.delay_s
+    if swarm.assumes_delay:
+        delay_s = np.where(delay_s == HOME_DELAY_S, DELAY_S, delay_s)
+    network = replace(swarm.network, delay_s=delay_s, bandwidth_bps=rates_between(machines))
+    return replace(swarm, machines=machines, network=network)
+
+
+def step_between_s(
+    swarm: PeerSet, work: StageWorkload, speeds: Sequence[float], found: Placement
+) -> tuple[float, float]:  # fmt: skip
+    """The bounds that hold nine tenths of the steps of a layout, as far as that can be said: no pipeline was measured
+    here. The upper one reaches to what these stages, paired for that, take behind slow lines if some are assumed."""
+    low_s, high_s = shipped().interval(found.cost_s, UNMEASURED)
+    worst = worst_of(swarm)
+    if worst is None:
+        return low_s, high_s
+    network = worst.network.both_ways()
+    problem = problem_of(network, work, speeds=speeds, pipelines=len(found.pipelines))
+    slow_s = in_order(problem, network, np.array(found.stages)).cost_s
+    return low_s, max(high_s, shipped().interval(slow_s, UNMEASURED)[1])

@@ -8,8 +8,7 @@ from functools import cached_property
 from peer.plan.coefficients import Coefficients
 from peer.plan.device_memory import device_bytes
 from peer.plan.model_shape import ModelShape
-from peer.plan.peer_set import PeerSet
-from peer.plan.pessimistic_peers import worst_of
+from peer.plan.peer_set import PeerSet, worst_of
 from peer.plan.replicas import (
     Pipelines,
     Replicas,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Self
 
 from peer.aggregation.peer_history import PeerHistory
@@ -425,3 +426,23 @@ def _weights(value: Any, members: int) -> tuple[int, ...]:
     if len(weights) != members:
         raise ValueError(f"expected {members} weights")
     return weights
+
+
+class PartOutcome(Enum):
+    """What happens to one part of the balance when an update is applied."""
+
+    COUNTED = "counted"
+    """My bytes are in the mean, or were judged: they leave the balance; the encoding residue stays."""
+    MISSED = "missed"
+    """I had frozen for this anchor, but the part is void or without me: the balance ages."""
+    UNTOUCHED = "untouched"
+    """I had not frozen for this anchor: nothing was offered, nothing changes."""
+
+
+def part_outcomes(update: Update, me: str, frozen: bool) -> tuple[PartOutcome, ...]:
+    """One settlement per part for peer `me`, who had `frozen` a contribution for the update's parent or not."""
+    if not frozen:
+        return (PartOutcome.UNTOUCHED,) * len(update.parts)
+    return tuple(
+        PartOutcome.COUNTED if update.contributed(me, part) else PartOutcome.MISSED for part in range(len(update.parts))
+    )

@@ -19,7 +19,7 @@ from peer.protocol.block import (
 )  # fmt: skip
 from peer.protocol.electorate import quorum
 from peer.protocol.messages import BallotId, MeanData, Nack, PartData, Prepare, Promise, Propose, VoteCast
-from peer.rounds import equivocation, misconduct_reports, takeover, timeouts
+from peer.rounds import misconduct, takeover, timeouts
 from peer.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
 from peer.rounds.state import Acceptor, ChainEntry, ChainHead, Dispute, Proposal, State
 from peer.rounds.transition import Transition
@@ -36,9 +36,7 @@ def on_submitted(turn: Transition, pledge: ContributionHeader) -> None:
     if pledge.anchor != turn.state.head.anchor or turn.state.pledge is not None:
         return
     leaving = pledge.leaving or turn.state.leaving
-    signed = replace(pledge, peer=turn.me, leaving=leaving, reports=misconduct_reports.fresh(turn)).signed(
-        turn.rules.keys
-    )
+    signed = replace(pledge, peer=turn.me, leaving=leaving, reports=misconduct.fresh(turn)).signed(turn.rules.keys)
     unanswered = turn.state.unanswered
     turn.set(pledge=signed, submitted_at=turn.now, freeze_asked_at=None, unanswered=None)
     turn.moved()
@@ -135,15 +133,15 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
     if not 0 <= ahead <= MAX_SKIPPED or sender != turn.owner(place.ballot):
         return
     digest = update.digest
-    if place.ballot in turn.state.dead_ballots or not equivocation.signed(turn, place, digest, message.signature):
+    if place.ballot in turn.state.dead_ballots or not misconduct.signed(turn, place, digest, message.signature):
         return
-    if equivocation.look_for_another(turn, place, digest, message.signature):
+    if misconduct.look_for_another(turn, place, digest, message.signature):
         return
     known = turn.state.proposals.get(digest)
     # What is known from another instance, or from its digest alone, was not held against the rules of this one.
     if (known is None or known.ballot < 0) and not _follows_from_what_is_signed(turn, sender, update):
         return
-    misconduct_reports.look_at_proposed(turn, update)
+    misconduct.look_at_proposed(turn, update)
     proposal = Proposal(place.ballot, update, message.signature)
     if known is None or known.ballot != place.ballot:
         turn.moved()
@@ -159,7 +157,7 @@ def _follows_from_what_is_signed(turn: Transition, coordinator: str, update: Upd
         return False
     fault = validation.fault_of_tables(turn.state.head, update, turn.rules)
     if fault:
-        misconduct_reports.catch(turn, coordinator, -1, f"it proposed an update that cannot be: {fault}")
+        misconduct.catch(turn, coordinator, -1, f"it proposed an update that cannot be: {fault}")
     return not fault
 
 
@@ -229,7 +227,7 @@ def on_vote(turn: Transition, message: VoteCast) -> None:
         or not validation.vote_valid(state, vote)
     ):
         return
-    if equivocation.look_for_another(turn, message.place, vote.update, vote.proposal_signature):
+    if misconduct.look_for_another(turn, message.place, vote.update, vote.proposal_signature):
         return
     votes = _without_oldest(state, vote.voter)
     turn.set(votes={**votes, key: {**votes.get(key, {}), vote.voter: vote}})

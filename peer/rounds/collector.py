@@ -7,8 +7,8 @@ from dataclasses import replace
 from peer.protocol import norms as judging
 from peer.protocol.block import givers, token_share
 from peer.protocol.electorate import quorum
-from peer.protocol.messages import GetMeans, Norms, NormTable, Reassign
-from peer.rounds import part_exchange, reassignment, spot_audits, timeouts
+from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, Reassign, ShowInputs
+from peer.rounds import part_exchange, reassignment, timeouts
 from peer.rounds.proposal import abort, make_update, propose
 from peer.rounds.state import BallotPhase, CoordinatorState, MemberState
 from peer.rounds.transition import Transition
@@ -77,7 +77,7 @@ def poll_means(turn: Transition, lead: CoordinatorState) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.place.ballot != lead.ballot:
         return
-    spot_audits.look(turn, lead, exchange)
+    look(turn, lead, exchange)
     lead, exchange = turn.state.lead or lead, turn.state.exchange or exchange
     held, means = turn.state.held, exchange.means
     missing = {part for part in lead.expected if part not in means or means[part].digest not in held}
@@ -85,7 +85,7 @@ def poll_means(turn: Transition, lead: CoordinatorState) -> None:
         return
     if lead.expected and len(missing) == len(lead.expected):
         abort(turn, "no mean of any part arrived")
-    elif not spot_audits.awaited(turn, lead, exchange):
+    elif not awaited(turn, lead, exchange):
         update = make_update(turn, lead, exchange)
         if any(update.contributors):
             propose(turn, turn.state.lead or lead, update)
@@ -129,3 +129,74 @@ def _repair(turn: Transition, exchange: MemberState, orphans: set[int], suspects
         turn.send((pledge.peer for pledge in exchange.members), Reassign(exchange.place, tuple(orders)))
         late = ", ".join(sorted(suspects))
         turn.alert("warning", "REPAIR", f"{len(orders)} of {len(exchange.reducers)} parts are reduced again for {late}")
+
+
+def on_verdict(turn: Transition, sender: str, verdict: MeanData) -> None:
+    """What an auditor says a part comes to; about the contributors that the reducer signed, and once."""
+    lead, exchange = turn.state.lead, turn.state.exchange
+    if lead is None or exchange is None or lead.stage is not BallotPhase.REDUCING or verdict.place != exchange.place:
+        return
+    part = verdict.part
+    if part in lead.verdicts or not exchange.again.auditors.get(part) == verdict.reducer == sender:
+        return
+    if verdict.contributors == exchange.listed.get(part) and verdict.genuine(turn.rules.keys):
+        turn.set(lead=replace(lead, verdicts={**lead.verdicts, part: verdict}))
+
+
+def look(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> None:
+    """Have what auditors say proved, and put means right that are wrong."""
+    for part in _disputed(lead, exchange):
+        mean, own = exchange.means[part], exchange.again.means.get(part)
+        if own is not None and own.digest == mean.digest:
+            _disbelieve(turn, part)
+        elif own is not None:
+            reassignment.misdeclared(turn, mean, own)
+            turn.set(exchange=replace(exchange, means={**exchange.means, part: own}))
+        elif part not in lead.disputes:
+            until = turn.now + timeouts.at(turn.state, lead.ballot).exchange_s / 2
+            turn.set(lead=replace(lead, disputes={**lead.disputes, part: until}))
+            reassignment.compute(turn, part, mean.contributors)
+            turn.send((lead.verdicts[part].reducer,), ShowInputs(exchange.place, part))
+        elif turn.now >= lead.disputes[part]:
+            _disbelieve(turn, part)
+        if turn.state.lead is not None and turn.state.exchange is not None:
+            lead, exchange = turn.state.lead, turn.state.exchange
+
+
+def awaited(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> bool:
+    """Every mean is here: whether an auditor may still change one of them."""
+    if _disputed(lead, exchange):
+        return True
+    ignored = lead.disbelieved | set(exchange.reducers) - set(lead.norms)
+    means, auditors = exchange.means, exchange.again.auditors
+    silent = [
+        part
+        for part, auditor in auditors.items()
+        if part in means and not means[part].attempt and part not in lead.verdicts and auditor not in ignored
+    ]
+    if not silent:
+        return False
+    if lead.verdicts_until is None:
+        until = turn.now + timeouts.at(turn.state, lead.ballot).ack_s
+        turn.set(lead=replace(lead, verdicts_until=until))
+        return True
+    return turn.now < lead.verdicts_until
+
+
+def _disputed(lead: CoordinatorState, exchange: MemberState) -> list[int]:
+    """Parts of which a mean is here that is not what its auditor says."""
+    return [
+        part
+        for part, verdict in lead.verdicts.items()
+        if part in exchange.means and not exchange.means[part].attempt and part not in lead.repaired
+        and exchange.means[part].digest != verdict.digest and verdict.reducer not in lead.disbelieved
+    ]  # fmt: skip
+
+
+def _disbelieve(turn: Transition, part: int) -> None:
+    """It could not prove what it said: for the rest of this round its word counts no more."""
+    lead = turn.state.lead
+    assert lead is not None
+    auditor = lead.verdicts[part].reducer
+    turn.set(lead=replace(lead, disbelieved=lead.disbelieved | {auditor}))
+    turn.alert("warning", "AUDIT", f"{auditor} doubts the mean of part {part} and cannot prove it")

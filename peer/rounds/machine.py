@@ -4,7 +4,7 @@ Read this file first. It says who handles what; the roles are in the files besid
 
     coordinator.py   the coordinator of a ballot: ask, choose, start
     collector.py       the same between START and PROPOSE: norms, means, repair
-    spot_audits.py       the same where a part is audited: who is right is computed
+    collector.py       the same where a part is audited: who is right is computed
     proposal.py      how its ballot ends
     ../protocol/norms.py      what pledges and measurements come to: weights, and findings
     member.py     a member: send parts, reduce parts, send means
@@ -13,8 +13,8 @@ Read this file first. It says who handles what; the roles are in the files besid
     ../protocol/validation.py     whether a block may follow: what a voter, an auditor and a watcher ask alike
     block_sync.py      a peer that is behind, or ahead: GET, CHAIN, FETCH
     misconduct.py     norms that are not those of the bytes
-    misconduct_reports.py      what I have caught others at
-    equivocation.py       what convicts a coordinator that proposes two updates
+    misconduct.py      what I have caught others at
+    misconduct.py       what convicts a coordinator that proposes two updates
     takeover.py     peers that have lost the majority go on without it
     forks.py        and change over when others did more
     readiness.py      a peer that is not in step yet: compare bits, tell how far it is
@@ -29,17 +29,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from peer.protocol.accusations import EquivocationProof, MeanConflict, NormDispute
 from peer.protocol.block import ContributionHeader, Update
 from peer.protocol.messages import (
     Blocks,
+    EquivocationProof,
     GetBlocks,
     GetMeans,
     GetObjects,
     Heartbeat,
+    MeanConflict,
     MeanData,
     Message,
     Nack,
+    NormDispute,
     Norms,
     NormTable,
     ObjectData,
@@ -53,20 +55,7 @@ from peer.protocol.messages import (
     VoteCast,
 )  # fmt: skip
 from peer.rounds import acceptor as decide
-from peer.rounds import (  # fmt: skip
-    block_sync,
-    collector,
-    coordinator,
-    equivocation,
-    forks,
-    member,
-    misconduct,
-    misconduct_reports,
-    readiness,
-    reassignment,
-    spot_audits,
-    timeouts,
-)
+from peer.rounds import block_sync, collector, coordinator, forks, member, misconduct, readiness, reassignment, timeouts
 from peer.rounds.block_sync import seen_again
 from peer.rounds.interface import (
     Applied,
@@ -218,7 +207,7 @@ def _receive(turn: Transition, sender: str, message: Message) -> None:
         case ObjectData():
             block_sync.on_bytes(turn, message)
         case MeanConflict():
-            misconduct_reports.on_conflict(turn, sender, message)
+            misconduct.on_conflict(turn, sender, message)
         case NormDispute():
             misconduct.on_objection(turn, sender, message)
         case PartData(attempt=misconduct.DISPUTE):
@@ -251,7 +240,7 @@ def _receive_in_instance(turn: Transition, sender: str, message: Message) -> Non
         case NormTable():
             member.on_table(turn, sender, message)
         case MeanData() if message.attempt and not message.payload:
-            spot_audits.on_verdict(turn, sender, message)
+            collector.on_verdict(turn, sender, message)
             coordinator.look(turn)
         case MeanData():
             member.on_mean(turn, sender, message)
@@ -268,6 +257,6 @@ def _receive_in_instance(turn: Transition, sender: str, message: Message) -> Non
         case VoteCast():
             decide.on_vote(turn, message)
         case EquivocationProof():
-            equivocation.on_proof(turn, message)
+            misconduct.on_proof(turn, message)
         case _:
             raise AssertionError(f"no such message: {message}")

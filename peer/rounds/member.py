@@ -8,7 +8,7 @@ from peer.protocol import norms
 from peer.protocol.block import ContributionHeader, givers
 from peer.protocol.electorate import digest_of
 from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, PartData, Start
-from peer.rounds import misconduct, misconduct_reports, part_exchange, reassignment, timeouts
+from peer.rounds import misconduct, part_exchange, reassignment, timeouts
 from peer.rounds.interface import BufferPart, MeasurePart, PartMeasured, PartReduced, SendMean, SendParts, StoreObject
 from peer.rounds.state import MemberState, ReassignmentState
 from peer.rounds.transition import Transition
@@ -271,9 +271,7 @@ def _refuse_mean(turn: Transition, mean: MeanData) -> None:
     """An honest reducer leaves out what is not finite; without this one the part is reduced again."""
     if mean.reducer not in turn.state.seen_lying:
         layer = turn.fragment.parts[mean.part].layer
-        misconduct_reports.catch(
-            turn, mean.reducer, layer, f"its mean of part {mean.part} has numbers that are not finite"
-        )
+        misconduct.catch(turn, mean.reducer, layer, f"its mean of part {mean.part} has numbers that are not finite")
 
 
 def _agrees(exchange: MemberState, mean: MeanData) -> bool:

@@ -11,14 +11,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from peer.protocol.accusations import NormDispute
-from peer.protocol.block import NormRow, SignedNorms
-from peer.protocol.messages import PartData
+from peer.events import PenaltyImposed
+from peer.protocol.block import MAX_EVIDENCE, MAX_REPORTS, VOID, NormRow, SignedNorms, Update
+from peer.protocol.block import Report as Reported
+from peer.protocol.electorate import coordinator
+from peer.protocol.encoding import pack
+from peer.protocol.messages import BallotId, EquivocationProof, MeanConflict, MeanData, NormDispute, PartData
 from peer.protocol.norms import float_of
-from peer.rounds.interface import MeasurePart, PartMeasured, SendParts
-from peer.rounds.misconduct_reports import catch, exchange_at
+from peer.rounds.interface import MeasurePart, PartMeasured, SendParts, Tell
 from peer.rounds.part_exchange import giver_of
-from peer.rounds.state import Dispute, MemberState, PartNorms
+from peer.rounds.state import MISDECLARED, Dispute, MemberState, Misconduct, PartNorms
 from peer.rounds.transition import Transition
 
 DISPUTE = 2
@@ -171,3 +173,134 @@ def _sum(figures: Mapping[int, PartNorms], parts: Iterable[int]) -> PartNorms:
 def _claims(row: NormRow, index: int, giver: str, found: PartNorms) -> str:
     said, right = math.sqrt(abs(float_of(row.squares[index]))), math.sqrt(abs(found.square))
     return f"it says that the norm of {giver[-8:]} is {said:.4g}, its bytes come to {right:.4g}"
+
+
+REPORT_ROUNDS = 4
+"""For so many rounds a peer repeats what it has caught another at: not all pledges come in time."""
+
+
+def catch(turn: Transition, peer: str, layer: int, evidence: str) -> None:
+    """Remember that a peer lied, and say so once a round."""
+    state = turn.state
+    round = state.head.round
+    if peer in state.seen_lying and state.seen_lying[peer].round == round:
+        return
+    evidence = evidence[:MAX_EVIDENCE]
+    turn.set(seen_lying={**state.seen_lying, peer: Misconduct(round, evidence)})
+    turn.do(
+        Tell(
+            PenaltyImposed(
+                about=peer, code=MISDECLARED, layer="" if layer < 0 else str(layer), evidence=evidence, factor=0.0,
+                until_round=round + 2,
+            )
+        )
+    )  # fmt: skip
+    turn.alert("error", MISDECLARED, f"{peer} lied in round {round}: {evidence}")
+
+
+def fresh(turn: Transition) -> tuple[Reported, ...]:
+    """What my pledge for this anchor reports."""
+    oldest = turn.state.head.round - REPORT_ROUNDS
+    found = sorted(turn.state.seen_lying.items(), key=lambda item: -item[1].round)
+    return tuple(sorted((peer, seen.evidence) for peer, seen in found[:MAX_REPORTS] if seen.round >= oldest))
+
+
+def exchange_at(turn: Transition, place: BallotId) -> MemberState | None:
+    """The exchange that a message is about: the one that goes on, or the last one that was committed."""
+    for exchange in (turn.state.exchange, turn.state.past):
+        if exchange is not None and exchange.place == place:
+            return exchange
+    return None
+
+
+# ---- two means of one part ----
+
+
+def look_at_proposed(turn: Transition, update: Update) -> None:
+    """Show everybody the means that I got which are not those that are proposed, unless they were reduced again."""
+    exchange = turn.state.exchange
+    if exchange is None or exchange.place.ballot != update.ballot or len(update.parts) != len(exchange.reducers):
+        return
+    others = [pledge.peer for pledge in exchange.members if pledge.peer != turn.me]
+    told = set(exchange.told)
+    for part, mean in exchange.means.items():
+        odd = update.parts[part] not in (VOID, mean.digest) and not mean.attempt and part not in exchange.again.redo
+        if odd and mean.reducer not in told and mean.reducer != turn.me:
+            told.add(mean.reducer)
+            turn.send(others, MeanConflict(exchange.place, mean))
+    turn.set(exchange=replace(exchange, told=frozenset(told)))
+
+
+def on_conflict(turn: Transition, sender: str, message: MeanConflict) -> None:
+    """Compare a mean that another got with the one that I got of the same reducer; both are signed."""
+    theirs = message.mean
+    exchange = exchange_at(turn, message.place)
+    if exchange is None or theirs.place != message.place or theirs.part not in exchange.means:
+        return
+    mine = exchange.means[theirs.part]
+    alike = (mine.reducer, mine.attempt, mine.basis) == (theirs.reducer, theirs.attempt, theirs.basis)
+    if not alike or mine.digest == theirs.digest:
+        return
+    if theirs.reducer in exchange.told_of or not theirs.genuine(turn.rules.keys):
+        return
+    _note(turn, exchange, theirs.reducer)
+    layer = turn.rules.fragment(exchange.round).parts[mine.part].layer
+    catch(turn, mine.reducer, layer, f"two means of part {mine.part}: {_short(mine)} and {_short(theirs)}")
+    turn.send((sender,), MeanConflict(message.place, mine))
+
+
+def _note(turn: Transition, exchange: MemberState, peer: str) -> None:
+    """A peer is convicted once by one exchange."""
+    noted = replace(exchange, told_of=exchange.told_of | {peer})
+    if turn.state.exchange is exchange:
+        turn.set(exchange=noted)
+    else:
+        turn.set(past=noted)
+
+
+def _short(mean: MeanData) -> str:
+    return mean.digest.hex()[:12]
+
+
+def signed(turn: Transition, place: BallotId, update: bytes, signature: bytes) -> bool:
+    """Whether the coordinator of this ballot signed that it proposes `update`."""
+    leader = coordinator(place.anchor, turn.state.electorate, place.ballot)
+    return turn.rules.keys.verify(leader, "propose", pack((place.packed(), update)), signature)
+
+
+def look_for_another(turn: Transition, place: BallotId, update: bytes, signature: bytes) -> bool:
+    """Compare a signed proposal of a ballot with what I know of that ballot; True if they convict its author."""
+    rival = _known(turn, place.ballot, update)
+    if rival is None:
+        return False
+    others = (peer for peer in turn.state.electorate if peer != turn.me)
+    convict(turn, place)
+    turn.send(others, EquivocationProof(place, (update, signature), rival))
+    return True
+
+
+def on_proof(turn: Transition, proof: EquivocationProof) -> None:
+    """Believe two signatures, whoever sends them."""
+    (first, _), (second, _) = proof.first, proof.second
+    dead = proof.place.ballot in turn.state.dead_ballots
+    if not dead and first != second and all(signed(turn, proof.place, *one) for one in (proof.first, proof.second)):
+        convict(turn, proof.place)
+
+
+def convict(turn: Transition, place: BallotId) -> None:
+    """This ballot decides nothing, and its coordinator is left out from now on."""
+    state, guilty = turn.state, turn.owner(place.ballot)
+    lead = None if state.lead is not None and state.lead.ballot == place.ballot else state.lead
+    turn.set(dead_ballots=state.dead_ballots | {place.ballot}, banned=state.banned | {guilty}, lead=lead)
+    what = f"{guilty} proposed two updates for round {state.head.round + 1}"
+    turn.alert("error", "EQUIVOCATION", f"{what}: it is left out")
+
+
+def _known(turn: Transition, ballot: int, update: bytes) -> tuple[bytes, bytes] | None:
+    for digest, proposal in turn.state.proposals.items():
+        if proposal.ballot == ballot and digest != update:
+            return digest, proposal.signature
+    for (other, digest), votes in turn.state.votes.items():
+        if other == ballot and digest != update:
+            return digest, next(iter(votes.values())).proposal_signature
+    return None

@@ -2,7 +2,7 @@
 
 A part whose reducer died or stalls is reduced again by the peer that the coordinator names in REDO. A few
 parts, drawn by lot, are reduced again in any case, from the same bytes, by the peer next in order: it tells
-the coordinator what they come to, who compares (`spot_audits.py`).
+the coordinator what they come to, who compares (`collector.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from peer.protocol.block import givers
 from peer.protocol.electorate import digest
 from peer.protocol.messages import BallotId, MeanData, PartData, Reassign, ShowInputs
-from peer.rounds import misconduct_reports, part_exchange, takeover, timeouts
+from peer.rounds import misconduct, part_exchange, takeover, timeouts
 from peer.rounds.interface import BufferPart, PartReduced, SendInputs, SendMean, SendParts
 from peer.rounds.state import MemberState
 from peer.rounds.transition import Transition
@@ -212,7 +212,7 @@ def compare(turn: Transition, part: int) -> None:
 def misdeclared(turn: Transition, mean: MeanData, own: MeanData) -> None:
     """A reducer signed a mean that its contributors' bytes do not give."""
     evidence = f"its mean of part {mean.part} is {mean.digest.hex()[:12]}, counted again it is {own.digest.hex()[:12]}"
-    misconduct_reports.catch(turn, mean.reducer, turn.fragment.parts[mean.part].layer, evidence)
+    misconduct.catch(turn, mean.reducer, turn.fragment.parts[mean.part].layer, evidence)
 
 
 def on_show(turn: Transition, sender: str, message: ShowInputs) -> None:

@@ -16,8 +16,8 @@ from peer.aggregation.peer_history import PeerHistory
 from peer.protocol.block import Block, ContributionHeader, NormRow, Penalty, SignedNorms, Update, Vote
 from peer.protocol.electorate import Keys, instance_of, next_anchor
 from peer.protocol.layout import Fragment, Part, divide
-from peer.protocol.memo import Shared
 from peer.protocol.messages import BallotId, Heartbeat, MeanData, PartData, Prepare, Promise
+from peer.protocol.rules import Shared
 from peer.rounds.timeouts import Deadlines
 
 MISDECLARED = "MISDECLARED"

@@ -11,21 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from peer.codec.run_rules import rules_of
 from peer.events import Event, EventLine
-from peer.placement.regions import Regions
+from peer.placement.pairwise_network import Regions
 from peer.protocol.electorate import genesis_anchor
-from peer.protocol.memo import Shared
 from peer.protocol.messages import Heartbeat
+from peer.protocol.rules import Shared
 from peer.rounds.state import ChainHead, Rules
-from peer.simulate.arithmetic import TOKEN_BYTES, is_finite
-from peer.simulate.churn import changes_of
+from peer.simulate.arithmetic import TOKEN_BYTES, ModelKeys, is_finite
 from peer.simulate.dice import Dice
-from peer.simulate.frame_sizes import Sizes
 from peer.simulate.memory_network import Scheduler
-from peer.simulate.model_keys import ModelKeys
 from peer.simulate.run_summary import Tally
-from peer.simulate.scenario import ChurnEvent, PeerProfile, Scenario
-from peer.simulate.simulated_trainer import SimulatedPeer
-from peer.simulate.virtual_network import VirtualNetwork
+from peer.simulate.scenario import ChurnEvent, PeerProfile, Scenario, changes_of
+from peer.simulate.simulated_peer import SimulatedPeer
+from peer.simulate.virtual_network import Sizes, VirtualNetwork
 
 EPOCH = 1_600_000_000.0
 """Unix time when every simulation begins."""

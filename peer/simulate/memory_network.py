@@ -15,10 +15,9 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from dht.records import Record, is_current
+from dht.records import MAX_TTL_S, Record, is_current
 from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame
 from dht.streams.token_bucket import CHUNK_BYTES, CHUNK_S, SMALLEST_CHUNK_BYTES, Lane, WeightedTurns
-from dht.topics import MAX_TTL_S
 
 DropsFrame = Callable[[str, str, bytes], bool]
 """Called with (sender, receiver, frame) when a frame is sent; True loses it."""

@@ -13,7 +13,7 @@ import numpy as np
 from peer.placement.communication_cost import CommunicationCost
 from peer.placement.layout_search import Effort, evolve
 from peer.placement.layouts import block, random_layouts, striped
-from peer.placement.regions import preset
+from peer.placement.pairwise_network import preset
 from peer.placement.stage_workload import PAPER, problem_of
 from peer.plan import papers
 

@@ -28,8 +28,7 @@ from peer.simulate.gossip import (
     rounds_ends_s,
 )
 from peer.simulate.scale import lines_of, wire_bytes
-from peer.simulate.scenario import Scenario
-from peer.simulate.scenario_options import ScenarioOptions
+from peer.simulate.scenario import Scenario, ScenarioOptions
 from peer.simulate.simulation import simulate
 
 MOST_STEPS = 20_000

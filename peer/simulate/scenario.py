@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import heapq
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
-from peer.placement.pairwise_network import Matrix
-from peer.placement.regions import Indices, Regions
+from dht.errors import BadInput
+from peer.placement.pairwise_network import Indices, Matrix, Regions, preset
+from peer.plan.model_shape import ModelShape
+from peer.plan.peer_set import HOME_FLOPS, Machine, PeerSpecs
 from peer.protocol.layout import Part, cut
+from peer.simulate.dice import Dice
 from peer.spec import RunSpec
 
 ATTACKS = ("times_100", "nan", "zeros", "replay")
@@ -112,3 +120,189 @@ class Scenario:
     def with_machines(self, machines: tuple[PeerProfile, ...]) -> Scenario:
         """The same run on others."""
         return replace(self, machines=machines)
+
+
+FREEZE_S, APPLY_S, REDUCE_S = 4e-9, 6e-9, 2e-9
+"""Per parameter: to encode what is given, to take the outer step, to add one part to a mean. One core;
+assumptions, where nothing is declared."""
+MOST_DIGITS = 5
+"""Of a number of attackers."""
+LEAST_S = 0.02
+"""Files and messages between trainer and link take as much in any case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioOptions:
+    """The options of a simulation."""
+
+    spec: RunSpec
+    shape: ModelShape
+    declared: PeerSpecs | None = None
+    """Machines that are declared one by one; else `peers` of one kind."""
+    peers: int = 4
+    step_s: float = 0.0
+    """0: what a home GPU of the planner takes."""
+    spread: float = 0.0
+    upload_mbps: float = 0.0
+    download_mbps: float = 0.0
+    rounds: int = 20
+    preset: str = ""
+    churn: Churn = dataclasses.field(default_factory=Churn)
+    attackers: tuple[str, ...] = ()
+    """One attack for each attacker."""
+    skew_s: float = 0.0
+    """Largest error of a clock, either way."""
+    seed: int = 0
+
+    def setting(self) -> Scenario:
+        """Raises BadInput for what cannot be."""
+        peers = len(self.declared.machines) if self.declared else self.peers
+        if len(self.attackers) > peers:
+            raise BadInput(f"--attackers names {len(self.attackers)}, and there are {peers} peers")
+        machines = self._machines()
+        regions, places = self._regions(len(machines))
+        return Scenario(
+            spec=self.spec, layer_sizes=self.shape.layers, machines=machines, rounds=self.rounds, seed=self.seed,
+            regions=regions, places=places, churn=self.churn,
+        )  # fmt: skip
+
+    def _machines(self) -> tuple[PeerProfile, ...]:
+        declared: Sequence[Machine] = self.declared.machines if self.declared else [self._home()] * self.peers
+        dice = Dice(self.seed, "machines")
+        machines = [self._simulated(machine, dice) for machine in declared]
+        for number, attack in enumerate(self.attackers):
+            # The last ones, so that who is first of the honest stays who it is.
+            machines[-1 - number] = dataclasses.replace(machines[-1 - number], attack=attack)
+        return tuple(machines)
+
+    def _home(self) -> Machine:
+        return Machine(
+            name="home", step_s=self.step_s, upload_mbps=self.upload_mbps, download_mbps=self.download_mbps
+        )  # fmt: skip
+
+    def _simulated(self, machine: Machine, dice: Dice) -> PeerProfile:
+        parameters = self.shape.parameters / self.spec.round.fragments
+        inner = self.spec.inner
+        tokens = inner.accumulation * inner.sequences * self.spec.model.context
+        flops = machine.flops or HOME_FLOPS
+        return PeerProfile(
+            step_s=machine.step_s or self.shape.flops_per_token(self.spec.model.context) * tokens / flops,
+            spread=self.spread, freeze_s=LEAST_S + FREEZE_S * parameters, apply_s=LEAST_S + APPLY_S * parameters,
+            reduce_s=REDUCE_S * min(parameters, self.spec.codec.part_elements),
+            upload_bps=1e6 * machine.upload_mbps, download_bps=1e6 * machine.download_mbps,
+            skew_s=dice.uniform(-self.skew_s, self.skew_s),
+        )  # fmt: skip
+
+    def _regions(self, peers: int) -> tuple[Regions | None, tuple[int, ...]]:
+        """What lies between peers, and the place of each."""
+        if self.preset:
+            regions = preset(self.preset)
+            return regions, tuple(regions.spread(peers).tolist())
+        if self.declared is None:
+            return None, ()
+        regions, places = self.declared.regions()
+        return regions, tuple(places.tolist())
+
+
+def read_attackers(text: str) -> tuple[str, ...]:
+    """`times_100=2,nan=1`: so many peers of each kind. Raises BadInput."""
+    found: list[str] = []
+    for word in text.split(","):
+        name, _, count = word.strip().partition("=")
+        if name not in ATTACKS:
+            raise BadInput(f"--attackers {text}: {name!r} is no attack; there are {', '.join(ATTACKS)}")
+        if count and not (count.isdecimal() and len(count) <= MOST_DIGITS):
+            raise BadInput(f"--attackers {text}: {count!r} is no number of peers")
+        found += [name] * int(count or 1)
+    return tuple(found)
+
+
+HOUR_S = 3600.0
+WHAT = ("crash", "return", "leave", "join")
+
+
+def changes_of(churn: Churn, founders: int, seed: int, until_s: float) -> tuple[ChurnEvent, ...]:
+    """Everything that happens before `until_s`, in order. Each peer has dice of its own."""
+    if churn.schedule:
+        return churn.schedule
+    found: list[tuple[float, int, str]] = []
+    joins = _joins(churn, founders, Dice(seed, "joins"), until_s)
+    found += [(at, -1, "join") for at in joins]
+    lives = [(0.0, peer) for peer in range(founders)]
+    lives += [(at, founders + number) for number, at in enumerate(joins)]
+    for began_s, peer in lives:
+        found += _life(churn, peer, began_s, Dice(seed, "churn", peer), until_s)
+    heapq.heapify(found)
+    return tuple(ChurnEvent(at_s=at, peer=peer, what=what) for at, peer, what in sorted(found))
+
+
+def _joins(churn: Churn, founders: int, dice: Dice, until_s: float) -> list[float]:
+    found: list[float] = []
+    at = 0.0
+    while churn.joins:
+        at += dice.exponential(HOUR_S / (churn.joins * founders))
+        if at >= until_s:
+            break
+        found.append(at)
+    return found
+
+
+def _life(churn: Churn, peer: int, at: float, dice: Dice, until_s: float) -> list[tuple[float, int, str]]:
+    """Crashes and returns of one peer, until it leaves or stays away."""
+    found: list[tuple[float, int, str]] = []
+    rate = churn.crashes + churn.leaves
+    while rate:
+        at += dice.exponential(HOUR_S / rate)
+        if at >= until_s:
+            break
+        if dice.random() * rate >= churn.crashes:
+            return [*found, (at, peer, "leave")]
+        found.append((at, peer, "crash"))
+        if not churn.back_s:
+            break
+        at += dice.exponential(churn.back_s)
+        found.append((at, peer, "return"))
+    return found
+
+
+def read_churn(text: str) -> Churn:
+    """`crash=0.1,leave=0.05,join=0.1,back=600` (per hour, and seconds), or a file of recorded changes.
+
+    A line of the file is `{"t": 12.5, "peer": 3, "do": "crash"}`. Raises BadInput.
+    """
+    path = Path(text)
+    if "=" not in text:
+        return Churn(schedule=_recorded(path))
+    names = {"crash": "crashes", "leave": "leaves", "join": "joins", "back": "back_s"}
+    values: dict[str, float] = {}
+    for word in text.split(","):
+        name, _, number = word.strip().partition("=")
+        if name not in names:
+            raise BadInput(f"--churn {text}: {name!r} is no rate; write crash=, leave=, join= (per hour) or back= (s)")
+        try:
+            values[names[name]] = float(number)
+        except ValueError as error:
+            raise BadInput(f"--churn {text}: {number!r} is no number") from error
+        if not 0 <= values[names[name]] < float("inf"):
+            raise BadInput(f"--churn {text}: {name} is {number}; it must be 0 or more")
+    return Churn(**values)  # type: ignore[arg-type]  # all but the schedule are numbers
+
+
+def _recorded(path: Path) -> tuple[ChurnEvent, ...]:
+    try:
+        rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    except OSError as error:
+        raise BadInput(f"--churn {path}: {error.strerror}; give rates as crash=0.1 or a file of changes") from error
+    except (ValueError, UnicodeDecodeError) as error:
+        raise BadInput(f"--churn {path}: not JSON lines: {error}") from error
+    found = []
+    for number, row in enumerate(rows, 1):
+        try:
+            change = ChurnEvent(at_s=float(row["t"]), peer=int(row.get("peer", -1)), what=str(row["do"]))
+        except (KeyError, TypeError, ValueError) as error:
+            text = 'write {"t": 12.5, "peer": 3, "do": "crash"}'
+            raise BadInput(f"--churn {path}: line {number} is no change; {text}") from error
+        if change.what not in WHAT or change.at_s < 0:
+            raise BadInput(f"--churn {path}: line {number} says {change.what!r} at {change.at_s:g}; use {WHAT}")
+        found.append(change)
+    return tuple(sorted(found, key=lambda change: change.at_s))

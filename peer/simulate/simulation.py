@@ -10,11 +10,8 @@ from peer.events import EventLine
 from peer.protocol.block import MAX_MEMBERS
 from peer.simulate.group import Group
 from peer.simulate.run_summary import Summary, figures_of
-from peer.simulate.scale import Grid, Spread, alone
-from peer.simulate.scale_axes import check_sides, sides_for
-from peer.simulate.scale_estimate import Estimate
-from peer.simulate.scenario import Scenario
-from peer.simulate.scenario_options import ScenarioOptions
+from peer.simulate.scale import Estimate, Grid, Spread, alone, check_sides, sides_for
+from peer.simulate.scenario import Scenario, ScenarioOptions
 
 MOST_EXACT = 1024
 """Peers of which every message is simulated; of more a few groups are, and the others are drawn from them."""

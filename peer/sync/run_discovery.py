@@ -12,18 +12,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from dht.access import RejectCode
 from dht.atomic_files import raising_damaged, write_atomic
 from dht.errors import HomefiresError, RunMismatch, Unreachable
-from dht.fingerprint import fingerprint_words
+from dht.identity import fingerprint_words
 from dht.invite import Invite
 from dht.node import Node
 from dht.reach.addresses import peer_id_in
 from dht.records import MAX_RECORD_BYTES, Genesis, Malformed, Record, unpack, unpack_body, verify_record
 from dht.records import pack as pack_record
-from dht.rejections import RejectCode
 from peer import spec as specs
-from peer.link.announcements import Announcer
 from peer.link.channel import LinkEnd, LinkLost
+from peer.link.discovery import Announcer
 from peer.protocol.messages import Heartbeat
 from peer.store.run_directory import read_genesis, require_same_start
 

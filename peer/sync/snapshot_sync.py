@@ -17,7 +17,7 @@ from pathlib import Path
 from dht.errors import BadInput, Unreachable
 from dht.node import Node
 from peer.events import AlertRaised, Event, PeerStateChanged
-from peer.link.announcements import Announcer
+from peer.link.discovery import Announcer
 from peer.protocol.messages import Heartbeat
 from peer.store.chain import ChainStore, start_chain_at
 from peer.store.snapshots import SnapshotManifest

@@ -7,7 +7,7 @@ from typing import Any
 
 from peer.events import AlertRaised, Event, NetworkMeasured, RoundForecast, RoundTripsReported
 from peer.lifecycle.pace import Pace
-from peer.placement.measured_distances import Distances
+from peer.placement.pairwise_network import Distances
 from peer.plan.model_shape import known_shape
 from peer.plan.peer_set import HOME_DELAY_S, Machine, claimed_mbps
 from peer.plan.round_forecast import Forecast, RoundForecaster, fact_of, in_words, remedy

@@ -6,15 +6,20 @@ An event costs a few assignments; the text is made by the thread that is asked f
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from dht.errors import BadInput, PortInUse
+from peer.events import Event
 from peer.telemetry.http import Page
 
 PREFIX = "homefires_"
@@ -199,3 +204,42 @@ _MORE: dict[str, Callable[[Metrics, Mapping[str, Any]], None]] = {
 def _family(figure: Figure, labels: list[str]) -> CounterMetricFamily | GaugeMetricFamily:
     kind = CounterMetricFamily if figure.counts else GaugeMetricFamily
     return kind(f"{PREFIX}{figure.name}", figure.help, labels=labels)
+
+
+PATH = "/metrics"
+
+
+class MetricsExporter:
+    """Publishes the events of the peer `me` as metrics at this port; with port 0 it does nothing."""
+
+    def __init__(self, port: int, me: str) -> None:
+        self._port, self._me = port, me
+        self._metrics: Metrics | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def start(self, warn: Callable[[str, str], None]) -> None:
+        """Serve from now on. A port that cannot be had is told, and costs nothing but the metrics."""
+        if not self._port:
+            return
+        from peer.telemetry.http import serving
+
+        metrics = Metrics(self._me, time.time())
+        try:
+            self._open.enter_context(serving(self._port, {PATH: metrics.page}))
+        except (PortInUse, BadInput) as error:
+            warn("METRICS", f"there are no metrics: {error}")
+            return
+        self._metrics = metrics
+
+    def note(self, event: Event) -> None:
+        """Take in an event."""
+        if self._metrics is not None:
+            self._metrics.note(type(event).__name__, vars(event))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from peer.control.desired_state import DesiredState
 from peer.control.live_settings import LiveSettings
 from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged, SettingsChanged
-from peer.lifecycle.exposed_time import ExposedTime
+from peer.lifecycle.state import ExposedTime
 from peer.protocol.block import Update
 
 if TYPE_CHECKING:
-    from peer.train.residual_ledger import RewindResult
+    from peer.train.residual import RewindResult
     from peer.train.trainer import Trainer
 
 PROGRESS_S = 1.0

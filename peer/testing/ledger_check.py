@@ -19,9 +19,8 @@ from torch import Tensor
 from peer.codec.codec import Codec
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.protocol.block import Block, Update
+from peer.protocol.block import Block, PartOutcome, Update, part_outcomes
 from peer.protocol.layout import cut
-from peer.protocol.settlement import PartOutcome, part_outcomes
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution
 from peer.store.run_directory import genesis_head, read_blocks, read_genesis, read_undone

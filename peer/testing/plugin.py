@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 import pytest
 
 if TYPE_CHECKING:
-    from peer.testing.logical_swarm import LogicalSwarm
+    from peer.testing.memory_swarm import LogicalSwarm
     from peer.testing.process_swarm import RealSwarm
     from peer.testing.swarm_contract import Swarm
 
@@ -58,7 +58,7 @@ def swarm(tmp_path: Path) -> Iterator[StartSwarm]:
 
             started.append(RealSwarm(directory=tmp_path / f"swarm-{len(started)}", peers=peers, **options))
         else:
-            from peer.testing.logical_swarm import LogicalSwarm
+            from peer.testing.memory_swarm import LogicalSwarm
 
             started.append(LogicalSwarm(peers=peers, seed=seed, **options))
         ends.callback(started[-1].close)

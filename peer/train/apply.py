@@ -17,13 +17,11 @@ from torch import Tensor
 from peer.codec.blockwise import Floats
 from peer.codec.codec import TILE, Codec, tiles
 from peer.model.flat import FlatParameters, Values
-from peer.protocol.block import VOID, Update
+from peer.protocol.block import VOID, PartOutcome, Update
 from peer.protocol.layout import Part
-from peer.protocol.settlement import PartOutcome
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution
-from peer.train.outer import momentum_at, outer_kernel
-from peer.train.outer_state import OuterState
+from peer.train.outer import OuterState, momentum_at, outer_kernel
 from peer.train.residual import Residual, interpolate
 
 Means = Mapping[bytes, bytes]

@@ -15,11 +15,9 @@ from torch.optim import Optimizer
 from dht.errors import BadInput, MemoryFull
 from peer.autotune.cache import Tuned
 from peer.spec import RunSpec
-from peer.train.atomic import AtomicSteps
-from peer.train.learning_rate import learning_rate
+from peer.train.atomic import AtomicSteps, is_out_of_memory
 from peer.train.offload import Offload
-from peer.train.optimizers import Optimizers, make_optimizers, trained
-from peer.train.out_of_memory import is_out_of_memory
+from peer.train.optimizers import Optimizers, learning_rate, make_optimizers, trained
 
 # B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
 

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dht.errors import MemoryFull
+from peer.train.atomic import is_out_of_memory
 from peer.train.backend import next_token_logits
 from peer.train.offload import return_memory
-from peer.train.out_of_memory import is_out_of_memory
 
 # B = sequences, T = context + 1 tokens, V = vocabulary
 

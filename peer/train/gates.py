@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from peer.model.flat import FlatParameters
 from peer.train.backend import next_token_logits
-from peer.train.random_state import generator_states, set_generator_states
+from peer.train.checkpoint import generator_states, set_generator_states
 
 PROBE_TOKENS = 3
 

@@ -21,8 +21,7 @@ from peer.autotune.cache import Tuned, room_for
 from peer.codec.codec import Codec
 from peer.data.open_source import held_out, open_source
 from peer.data.sampler import ShardSampler
-from peer.lifecycle.fragments import FragmentSchedule
-from peer.lifecycle.staleness import Staleness
+from peer.lifecycle.fragments import FragmentSchedule, Staleness
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.protocol.block import VOID, Update
@@ -30,16 +29,14 @@ from peer.protocol.layout import cut
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution, WorkStats, is_written, prune_contributions, write_contribution
 from peer.train.apply import LayerUpdate, Means
+from peer.train.atomic import is_out_of_memory
 from peer.train.backend import InnerStep, MicroBatch, SingleDevice, use_attention
-from peer.train.checkpoint import VERSION, Checkpoint
+from peer.train.checkpoint import VERSION, Checkpoint, generator_states, set_generator_states
 from peer.train.evaluation import SEQUENCES, Stopped, held_out_loss
 from peer.train.layerwise import Layerwise
 from peer.train.offload import return_memory
-from peer.train.out_of_memory import is_out_of_memory
-from peer.train.outer_state import LoadObject, OuterState, advance
-from peer.train.random_state import generator_states, set_generator_states
-from peer.train.residual import Residual, start_from
-from peer.train.residual_ledger import ResidualLedger, RewindResult
+from peer.train.outer import LoadObject, OuterState, advance
+from peer.train.residual import Residual, ResidualLedger, RewindResult, start_from
 
 
 @dataclass(frozen=True, kw_only=True)

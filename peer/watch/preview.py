@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import BadInput
-from dht.fingerprint import fingerprint_words
-from dht.identity import Identity
+from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, parse
 from dht.node import NetworkConfig, open_node
 from dht.reach.addresses import are_loopback

@@ -14,23 +14,26 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dht.errors import BadInput, HomefiresError, NotAdmitted
-from dht.fingerprint import fingerprint_words
-from dht.identity import Identity
+from dht.access import AccessList
+from dht.admission import issue_admission
+from dht.errors import BadInput, HomefiresError, NotAdmitted, Unreachable
+from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, parse
 from dht.node import NetworkConfig, Node, open_node
 from dht.reach.addresses import are_loopback
-from dht.records import Genesis, PeerRecord, Record, pack, unpack_body
+from dht.records import Genesis, Malformed, PeerRecord, Record, pack, unpack_body
 from peer import spec as specs
 from peer.audit.run_files import SignatureChecker
 from peer.codec.run_rules import rules_of
 from peer.events import Event, EventLine, PeerStarted, PeerStopped, format_line
-from peer.link.announcements import Announcer
+from peer.link.discovery import Announcer
+from peer.link.gatekeeper import ADMISSION
 from peer.protocol.block import MAX_PARTS
 from peer.protocol.layout import cut
 from peer.rounds.state import Rules
@@ -38,10 +41,8 @@ from peer.spec import RunSpec
 from peer.store.run_directory import genesis_head
 from peer.sync.run_discovery import find_spec, said_genesis
 from peer.telemetry.reporter import Reporter
-from peer.watch.announcement_log import AnnouncementLog
 from peer.watch.archive import Agreement, Archive, Retention
-from peer.watch.organiser_pass import OrganiserPass
-from peer.watch.watcher import LOOK_S, Watcher
+from peer.watch.watcher import LOOK_S, AnnouncementLog, Watcher
 
 SECOND_SIGNAL_CODE = 130
 
@@ -215,3 +216,41 @@ async def _until_asked(told: Coroutine[Any, Any, None]) -> tuple[str, int]:
         print(f"homefires: {error}", file=sys.stderr)
         return str(error), error.exit_code
     return "the run is finished", 0
+
+
+GUEST = "guest"
+"""Under this name the organiser's node takes an admission that is in no book of its own."""
+LASTS_S = 86400.0
+SHOW_S = 60.0
+"""The organiser's node forgets it when it restarts."""
+ASK_S = 5.0
+
+
+class OrganiserPass:
+    """The admission of a watcher, signed anew whenever somebody asks for it; and whom else the organiser has let in."""
+
+    def __init__(self, node: Node, organiser: Identity, run: bytes) -> None:
+        self._node, self._organiser, self._run = node, organiser, run
+        self._roster = AccessList(run, organiser.peer_id, asks_admission=True)
+        node.serve(ADMISSION, self._signed)
+
+    def _signed(self) -> bytes:
+        return issue_admission(self._organiser, self._run, self._node.peer_id, time.time() + LASTS_S).to_bytes()
+
+    async def keep(self) -> None:
+        """Show it to the organiser's node again and again."""
+        while True:
+            await self.show()
+            await asyncio.sleep(SHOW_S)
+
+    async def show(self) -> None:
+        """Show it once; if the organiser's node is away, peers behind routers are not met."""
+        with suppress(Unreachable):
+            await self._node.ask(self._organiser.peer_id, GUEST, ASK_S, request=self._signed())
+
+    def let_in(self, heads: Mapping[str, PeerRecord]) -> dict[str, PeerRecord]:
+        """Of what is said on the board, where anybody can write, what members of the run say."""
+        for peer, head in heads.items():
+            with suppress(Malformed):
+                self._roster.learn(peer, head.admission or b"")
+        return {peer: head for peer, head in heads.items() if self._roster.why_not(peer) is None}

@@ -21,8 +21,8 @@ from peer.spec import RunSpec
 from peer.store.objects import load_object
 from peer.train.backend import SingleDevice
 from peer.train.evaluation import held_out_loss
-from peer.train.outer_state import OuterState, advance
-from peer.train.restore import read_chain
+from peer.train.outer import OuterState, advance
+from peer.train.replay import read_chain
 from tests.benchmarks.variants import CPU, Together
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from peer.events import PenaltyImposed
 from peer.spec import RunSpec
-from peer.train.learning_rate import steps_before
+from peer.train.optimizers import steps_before
 from tests.adversaries import ATTACKS
 from tests.benchmarks import attacks_report, jobs
 from tests.benchmarks.attacks_report import ALONE

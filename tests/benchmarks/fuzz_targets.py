@@ -18,19 +18,16 @@ import msgpack
 from hypothesis import strategies as st
 
 from dht import invite
-from dht.admission import issue_admission, read_admission
+from dht.admission import issue_admission, read_admission, read_quarantine, sign_quarantine
 from dht.errors import BadInvite
 from dht.identity import Identity
-from dht.quarantine import read_quarantine, sign_quarantine
 from dht.record_validator import rejection_of
-from dht.records import Malformed, PeerRecord, Record, pack, sign_record, unpack
-from dht.topics import HEAD, MAX_TTL_S
+from dht.records import HEAD, MAX_TTL_S, Malformed, PeerRecord, Record, pack, sign_record, unpack
 from peer.control.server import MAX_LINE_BYTES, Commands, ControlServer
 from peer.events import EventLine, format_line, parse_line
 from peer.link.link import RunKeys
 from peer.protocol.block import Vote
-from peer.protocol.frames import decode, encode
-from peer.protocol.messages import VoteCast
+from peer.protocol.messages import VoteCast, decode, encode
 from peer.telemetry.reporter import Reporter
 from tests.peer.protocol.test_messages import MESSAGES
 

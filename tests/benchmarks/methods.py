@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from peer.spec import RunSpec
-from peer.train.learning_rate import steps_before
+from peer.train.optimizers import steps_before
 from tests.benchmarks import jobs, methods_report
 from tests.benchmarks.asynchronous import train_delayed
 from tests.benchmarks.paced import fastest_steps, train_paced

@@ -26,7 +26,7 @@ from peer.protocol.norms import row_for
 from peer.rounds.interface import BufferPart, ReducePart
 from peer.spec import RunSpec
 from peer.testing.child_process import HANG_S
-from peer.train.learning_rate import learning_rate
+from peer.train.optimizers import learning_rate
 from peer.train.trainer import Trainer
 from tests.benchmarks import quality, quality_report
 from tests.benchmarks.__main__ import main

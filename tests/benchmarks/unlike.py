@@ -12,9 +12,8 @@ from itertools import count
 from pathlib import Path
 
 from peer.data.data_shards import is_held_out, shard_of, shards_of
-from peer.data.documents import PIECE_CHARACTERS, read_files
+from peer.data.documents import PIECE_CHARACTERS, read_files, standard_library
 from peer.data.source import Document
-from peer.data.standard_library import standard_library
 from peer.spec import RunSpec
 
 

@@ -28,7 +28,7 @@ from peer.protocol.electorate import digest_of, genesis_anchor
 from peer.spec import RunSpec
 from peer.train.backend import SingleDevice
 from peer.train.evaluation import held_out_loss
-from peer.train.learning_rate import steps_before
+from peer.train.optimizers import steps_before
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound
 

@@ -11,18 +11,16 @@ from typing import Any
 import pytest
 
 from bootstrap import organiser as command
-from bootstrap.admissions import BOOK_FILE, AdmissionBook, read_book
 from bootstrap.invites import SINGLE_MOST, InviteTerms, issue_all, parse_duration_s
-from bootstrap.members import ENDED_FILE, end, renew
+from bootstrap.members import BOOK_FILE, ENDED_FILE, AdmissionBook, end, read_book, renew
+from bootstrap.organiser import ORDERS_FILE, OrdersFile, lift, quarantine
 from bootstrap.peer_monitor import is_relayed
-from bootstrap.quarantine_orders import ORDERS_FILE, OrdersFile, lift, quarantine
 from bootstrap.report import Reporter
 from dht.access import AccessList
-from dht.admission import FOR_EVER, LASTS_S, issue_admission, read_admission
+from dht.admission import FOR_EVER, LASTS_S, QuarantineList, issue_admission, read_admission, sign_quarantine
 from dht.errors import BadInput
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, issue, parse
-from dht.quarantine import QuarantineList, sign_quarantine
 
 ORGANISER, ALICE, BOB = (Identity.from_seed(letter * 32) for letter in (b"o", b"a", b"b"))
 RUN, NOW_S = b"r" * 32, 1_800_000_000.0
@@ -98,7 +96,7 @@ def test_a_line_that_was_cut_off_is_forgotten_and_spoils_no_other(book: Admissio
 
 
 def test_the_book_has_an_end(book: AdmissionBook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bootstrap.admissions.ADMITTED_MOST", 1)
+    monkeypatch.setattr("bootstrap.members.ADMITTED_MOST", 1)
     book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
     assert "no more" in book.answer(BOB.peer_id, invite(), NOBODY, NOW_S).why
     assert book.answer(BOB.peer_id, invite(), NOBODY, NOW_S + LASTS_S).admission, "the other's admission has ended"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.ports import PORTS_FILE, restore_ports, save_ports
+from bootstrap.server import PORTS_FILE, restore_ports, save_ports
 from dht.errors import BadInput
 
 LISTEN = ("/ip4/0.0.0.0/tcp/0", "/ip6/::/udp/0/quic-v1", "/ip4/192.168.1.5/tcp/4001")

@@ -23,18 +23,28 @@ import psutil
 import pytest
 
 from bootstrap.members import load_names
+from bootstrap.organiser import quarantine
 from bootstrap.peer_monitor import PEERS_FILE
-from bootstrap.quarantine_orders import quarantine
 from dht import invite
 from dht.admission import issue_admission, read_admission
 from dht.errors import BadInput, DirectoryBusy, PortInUse
-from dht.fingerprint import fingerprint_words
-from dht.identity import Identity
+from dht.identity import Identity, fingerprint_words
 from dht.invite import INVITE_FILE
 from dht.node import NetworkConfig, Node, open_node
 from dht.reach.addresses import LOOPBACK, tcp_target
-from dht.records import Genesis, PeerRecord, Record, pack, sign_record, unpack, unpack_body, verify_record
-from dht.topics import GENESIS, HEAD, HEAD_TTL_S
+from dht.records import (
+    GENESIS,
+    HEAD,
+    HEAD_TTL_S,
+    Genesis,
+    PeerRecord,
+    Record,
+    pack,
+    sign_record,
+    unpack,
+    unpack_body,
+    verify_record,
+)
 from peer.events import AlertRaised, Event, InviteIssued, PeerStarted, PeerStopped, parse_line
 from peer.testing.child_process import HANG_S, ORPHAN_S, wait_for_ends
 

@@ -9,21 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.access import AccessList
-from dht.admission import FOR_EVER, MAX_ADMISSION_BYTES, issue_admission, read_admission
-from dht.errors import BadInput
-from dht.identity import Identity
-from dht.quarantine import (
+from dht.access import AccessList, RejectCode
+from dht.admission import (
+    FOR_EVER,
+    MAX_ADMISSION_BYTES,
     MAX_QUARANTINED,
     MAX_REASON,
     QuarantineList,
+    issue_admission,
     load_quarantine,
+    read_admission,
     read_quarantine,
     save_quarantine,
     sign_quarantine,
 )
+from dht.errors import BadInput
+from dht.identity import Identity
 from dht.records import Malformed
-from dht.rejections import RejectCode
 
 ORGANISER, ALICE, MALLORY = (Identity.from_seed(letter * 32) for letter in (b"o", b"a", b"m"))
 RUN, NOW_S = b"r" * 32, 1_800_000_000.0

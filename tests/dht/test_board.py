@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from dht.identity import Identity
-from dht.records import PeerRecord, Record, sign_record
-from dht.topics import GENESIS, HEAD
+from dht.records import GENESIS, HEAD, PeerRecord, Record, sign_record
 from peer.simulate.memory_network import MemoryBoard
 
 RUN = b"r" * 32
@@ -99,8 +98,7 @@ async def test_other_nodes_refuse_what_a_dishonest_node_stores(real_world: Any) 
     alice, honest, _ = await real_world.add_peer()
     dht = real_world.nodes[mallory.peer_id].board._dht
     dht.protocol.record_validator = None
-    from dht.records import pack
-    from dht.topics import dht_key
+    from dht.records import dht_key, pack
 
     real = head(alice)
     assert await honest.publish(HEAD, real, 60.0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dht.bounded_log import bound, bounding
+from dht.process import bound, bounding
 
 
 def test_a_small_log_stays(tmp_path: Path) -> None:

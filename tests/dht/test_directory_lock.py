@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dht.directory_lock import lock_directory
 from dht.errors import DirectoryBusy
+from dht.process import lock_directory
 from peer.testing.child_process import HANG_S
 
 
@@ -26,8 +26,8 @@ def test_a_second_holder_is_told_who_is_first(tmp_path: Path) -> None:
 @pytest.mark.outside
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib, dht.directory_lock\n"
-        "with dht.directory_lock.lock_directory(pathlib.Path(sys.argv[1])):\n"
+        "import sys, pathlib, dht.process\n"
+        "with dht.process.lock_directory(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True)\n"
         "    sys.stdin.read()\n"
     )

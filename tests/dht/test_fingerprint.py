@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.fingerprint import _LISTS, WORDS, fingerprint_words
-from dht.identity import Identity, peer_id_of
+from dht.identity import _LISTS, WORDS, Identity, fingerprint_words, peer_id_of
 
 ORGANISER = Identity.from_seed(b"o" * 32).peer_id
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from dht.fingerprint import fingerprint_words
-from dht.identity import Identity
+from dht.identity import Identity, fingerprint_words
 from dht.key_files import PREFIX, export_key, import_key, main, seal
 
 SECRET = "correct horse"

@@ -18,7 +18,7 @@ from dht.errors import BadAddress, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.node import NetworkConfig, Node, open_node
 from dht.reach.addresses import LOOPBACK, check_dial
-from dht.topics import HEAD
+from dht.records import HEAD
 from peer.testing.child_process import BUSY, HANG_S
 
 pytestmark = pytest.mark.swarm

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from dht import record_validator
+from dht.access import RejectCode
 from dht.record_validator import MAX_SUBKEY_BYTES, MAX_VALUE_BYTES, bound_storage, rejection_of
-from dht.records import MAX_RECORD_BYTES
-from dht.rejections import RejectCode
-from dht.topics import HEAD
+from dht.records import HEAD, MAX_RECORD_BYTES
 
 RUN = b"r" * 32
 NOW_S = 1_800_000_000.0

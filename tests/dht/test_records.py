@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from dht.identity import Identity
 from dht.records import (
+    GENESIS,
+    GENESIS_TTL_S,
+    HEAD,
+    HEAD_TTL_S,
     MAX_FOUNDERS,
     MAX_RECORD_BYTES,
+    MAX_TTL_S,
+    TOPICS,
     Genesis,
     Malformed,
     PeerRecord,
     Record,
+    dht_key,
     is_current,
     pack,
     sign_record,
@@ -24,7 +31,6 @@ from dht.records import (
     unpack_body,
     verify_record,
 )
-from dht.topics import GENESIS, GENESIS_TTL_S, HEAD, HEAD_TTL_S, MAX_TTL_S, TOPICS, dht_key
 
 ALICE = Identity.from_seed(b"a" * 32)
 MALLORY = Identity.from_seed(b"m" * 32)

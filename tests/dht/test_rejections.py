@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from dht.rejections import SAY_AGAIN_S, SAY_MOST, RejectCode, RejectionLog
+from dht.access import SAY_AGAIN_S, SAY_MOST, RejectCode, RejectionLog
 
 
 def test_the_same_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

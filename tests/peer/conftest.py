@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from peer import chain_follower
+from peer import session as chain_follower
 from peer import session as sessions
-from peer.lifecycle import exposed_time
+from peer.lifecycle import state
 from peer.session import Peer
 from peer.telemetry import reporter
 from peer.telemetry.reporter import Reporter
@@ -24,7 +24,7 @@ def story(monkeypatch: pytest.MonkeyPatch) -> Story:
     monkeypatch.setattr(reporter, "time", clock)
     monkeypatch.setattr(chain_follower, "time", clock)
     monkeypatch.setattr(saver, "ThreadPoolExecutor", lambda **named: AtOnce())
-    monkeypatch.setattr(exposed_time, "time", clock)
+    monkeypatch.setattr(state, "time", clock)
     link.load_object = lambda digest: b""  # type: ignore[attr-defined]
     trainer = Trainer(clock=clock)
     session = Reporter(events.append)

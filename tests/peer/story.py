@@ -25,7 +25,7 @@ from peer.settings import PeerSettings
 from peer.spec import RunSpec, from_mapping
 from peer.telemetry.reporter import Reporter
 from peer.train.checkpoint import Checkpoint
-from peer.train.residual_ledger import RewindResult
+from peer.train.residual import RewindResult
 from tests.peer.rounds.build import HEAD, NAMES, PARTS, block, update
 
 STEPS = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from peer.events import PeerStateChanged
-from peer.replay_progress import Replaying
+from peer.session import Replaying
 
 
 def test_a_long_chain_is_told_once_a_second() -> None:

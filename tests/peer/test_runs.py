@@ -8,7 +8,7 @@ import pytest
 
 from peer import spec as specs
 from peer.model.footprint import describe, size_of
-from peer.train.learning_rate import steps_before
+from peer.train.optimizers import steps_before
 
 PARAMETERS = {
     "micro": (90_000, 130_000),

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from dht.errors import HomefiresError, MemoryFull
-from peer.autotune import trial, trial_runner
+from peer.autotune import cache, trial
 from peer.autotune.cache import Tuned, TuneKey, remember
 from peer.control.desired_state import Intent
-from peer.doctor.glance import quiet
 from peer.doctor.needs import needs_of
+from peer.doctor.verdict import quiet
 from peer.events import AlertRaised, Event
 from peer.limits.policy import Decision, Hold
 from peer.settings import PeerSettings
@@ -26,7 +26,7 @@ from peer.spec import RunSpec, load
 from peer.startup import fit_for, look_around, say_smaller
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
-from peer.train import out_of_memory
+from peer.train import atomic
 
 FIT = Tuned(
     basis=TuneKey(run="ab", device="auto", name="a GPU", torch="2", homefires="0"),
@@ -89,14 +89,14 @@ def test_a_processor_trains_with_the_specs_own_micro_batch(spec: RunSpec, said: 
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peer.train.backend.choose_device", lambda wanted: torch.device("cuda"))
     monkeypatch.setattr(trial, "basis_of", lambda *about: FIT.basis)
-    monkeypatch.setattr(out_of_memory, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(atomic, "free_bytes", lambda device: 0)
 
 
 @pytest.mark.usefixtures("a_gpu")
 def test_a_gpu_is_fitted_and_told(
     spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial_runner, "find_fit", lambda *about, **named: FIT)
+    monkeypatch.setattr(cache, "find_fit", lambda *about, **named: FIT)
     assert fit_for(spec, PeerSettings(), tmp_path, Reporter(said.append)) == FIT
     whole = spec.inner.sequences * spec.inner.accumulation
     (alert,) = alerts(said)
@@ -113,7 +113,7 @@ def test_a_paused_peer_tries_nothing_out_on_a_gpu(
     def find(*about: object) -> Tuned:
         raise AssertionError("a dry run takes all of the GPU")
 
-    monkeypatch.setattr(trial_runner, "find_fit", find)
+    monkeypatch.setattr(cache, "find_fit", find)
     session = Reporter(said.append)
     session.wishes.wish(Intent.PAUSE)
     assert fit_for(spec, PeerSettings(), tmp_path, session) is None
@@ -134,7 +134,7 @@ def test_a_dry_run_gives_way_to_a_game_that_starts_meanwhile(
     program.write_text(f"#!/bin/sh\necho $$ > {begun}\nexec sleep {HANG_S:.0f}\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    monkeypatch.setattr(out_of_memory, "free_bytes", lambda device: 5000)
+    monkeypatch.setattr(atomic, "free_bytes", lambda device: 5000)
     if known is not None:
         remember(tmp_path, known)
     session = Reporter(said.append)
@@ -166,7 +166,7 @@ def test_a_dry_run_that_fails_keeps_nobody_from_training(
     def fail(*about: object, **named: object) -> Tuned:
         raise error
 
-    monkeypatch.setattr(trial_runner, "find_fit", fail)
+    monkeypatch.setattr(cache, "find_fit", fail)
     fit = fit_for(spec, PeerSettings(), tmp_path, Reporter(said.append))
     assert (fit.sequences if fit else None) == sequences
     (alert,) = alerts(said)

@@ -12,8 +12,7 @@ import msgpack
 import pytest
 
 from dht.errors import NotAdmitted
-from dht.fingerprint import fingerprint_words
-from dht.identity import Identity
+from dht.identity import Identity, fingerprint_words
 from dht.invite import issue, parse
 from peer.events import AlertRaised, EventLine, PeerStopped
 from peer.testing.child_process import HANG_S

@@ -20,7 +20,7 @@ from peer.spec import dump, load
 from tui import bundle
 from tui.bundle import tail, write_bundle
 from tui.cli import main
-from tui.data_root import ERROR_LOG, data_root
+from tui.folders import ERROR_LOG, data_root
 
 ADDRESSES = ("198.51.100.23", "2001:db8:77::5", "00:1b:44:11:3a:b7")
 HOST, LOGIN = "warhorse", "mallory"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dht.directory_lock import lock_directory
 from dht.errors import BadInput, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
+from dht.process import lock_directory
 from peer.control import store
 from peer.control.desired_state import Intent
 from tests.tui.fake_control import FakePeer, serving

@@ -21,7 +21,7 @@ from tui.commands.options import (
 
 if TYPE_CHECKING:
     from peer.spec import RunSpec
-    from tui.processes.node_watcher import NodeOptions
+    from tui.processes.supervisor import NodeOptions
 
 STRAY = ("announce", "also", "admission", "invites", "members_for", "expires", "health_port", "keep")
 """What `add_node` adds, as the names of its answers: empty where nobody asked for it."""
@@ -58,7 +58,7 @@ def add_node(parser: Parser, when: str = "") -> None:
 
 def node_options(options: argparse.Namespace) -> NodeOptions:
     """What `add_node` was answered."""
-    from tui.processes.node_watcher import NodeOptions
+    from tui.processes.supervisor import NodeOptions
 
     return NodeOptions(
         listen=options.listen, announce=options.announce, also=options.also, invites=options.invites,

@@ -18,7 +18,7 @@ from tui.processes.children import environment, failure_said, python_module
 from tui.processes.systemd import UserUnits, unit_name
 from tui.sources.control_client import ControlClient, name_of, note_of
 from tui.sources.source import Reply
-from tui.text.pause_reasons import clock
+from tui.text.phrases import clock
 
 KEEP_S = 60.0
 """A small file is written, on a machine that may be busy."""

@@ -11,7 +11,7 @@ import errno
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -19,7 +19,6 @@ from typing import Self
 from dht.errors import BadInput, DiskFull, RoundsFailed, Unreachable
 from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
 from peer.spec import RunSpec, dump
-from tui.commands.last_check import find_fault
 from tui.commands.spec_choice import choose_spec
 from tui.output.output import Output
 from tui.processes.children import (
@@ -33,7 +32,8 @@ from tui.processes.children import (
     python_module,
 )
 from tui.swarm.reducer import apply
-from tui.swarm.snapshot import SwarmState
+from tui.swarm.rounds import MAX_COMMITS
+from tui.swarm.snapshot import PeerView, SwarmState
 from tui.text.units import format_bytes
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -249,3 +249,47 @@ def open_directory(chosen: Path | None) -> Iterator[Path]:
 def usable_cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def find_fault(swarm: SwarmState, expected: Sequence[str], rounds: int, ends: Mapping[str, str]) -> str | None:
+    """One sentence on the first thing that is wrong, or None.
+
+    `expected` are the names of the peers that were started, `rounds` how many rounds each had to commit,
+    `ends` says in words how a peer ended that did not end well.
+    """
+    by_name = {view.name: view for view in swarm.reporting}
+    for name in expected:
+        if name not in by_name:
+            return f"{name} never reported anything" + _because(ends.get(name, ""))
+    views = [by_name[name] for name in expected]
+    return _differing_round(views) or _missing_round(views, rounds, ends)
+
+
+def _differing_round(views: list[PeerView]) -> str | None:
+    first = views[0]
+    agreed = {commit.round: commit for commit in first.commits}
+    for view in views:
+        for commit in view.commits:
+            expected = agreed.setdefault(commit.round, commit)
+            for what in ("digest", "state"):
+                mine, theirs = getattr(commit, what), getattr(expected, what)
+                if mine != theirs:
+                    return f"round {commit.round}: {view.label} has {what} {mine[:12]}, others have {theirs[:12]}"
+    return None
+
+
+def _missing_round(views: list[PeerView], rounds: int, ends: Mapping[str, str]) -> str | None:
+    for view in views:
+        committed = {commit.round for commit in view.commits}
+        # Of a longer demo the oldest commits are no longer known.
+        looked_at = range(max(1, rounds + 1 - MAX_COMMITS), rounds + 1)
+        missing = next((round for round in looked_at if round not in committed), None)
+        if missing is not None:
+            last = max(committed, default=0)
+            why = _because(ends.get(view.name, view.why))
+            return f"{view.label} did not commit round {missing} of {rounds}, its last is {last}{why}"
+    return None
+
+
+def _because(why: str) -> str:
+    return f": {why}" if why else ""

@@ -18,7 +18,7 @@ from dht.errors import BadInvite, HomefiresError
 from dht.invite import as_temporary_file
 from dht.invite import parse as parse_invite
 from peer.events import printable
-from tui.data_root import default_directory
+from tui.folders import default_directory
 from tui.processes.children import environment, failure_said, python_module
 from tui.terminal import columns
 from tui.text.units import format_bytes
@@ -87,7 +87,7 @@ def run_doctor(asked: DoctorOptions, stream: TextIO, *, as_json: bool, debug: bo
 def list_devices() -> str:
     """A line per device: what `--device` calls it, its name, its memory. A child, since it loads torch."""
     told = subprocess.run(
-        python_module("peer.doctor.kernel", "list"), env=environment(), capture_output=True,
+        python_module("peer.doctor.software", "list"), env=environment(), capture_output=True,
         text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     if told.returncode != 0:

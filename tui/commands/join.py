@@ -21,11 +21,10 @@ from dht.invite import INVITE_FILE, parse_for
 from dht.invite import parse as parse_invite
 from dht.invite import save_in as keep_invite
 from peer.spec import RunSpec, dump, load
-from tui.data_root import default_directory, namesakes
+from tui.folders import default_directory, namesakes
 from tui.output.output import Output
 from tui.processes.children import INTERRUPTED, ProcessGroup, environment, error_of, failure_said, python_module
-from tui.processes.node_watcher import LOG_FILE, NodeOptions, RetentionOptions, serve_and_keep
-from tui.processes.supervisor import follow_child, supervise
+from tui.processes.supervisor import LOG_FILE, NodeOptions, RetentionOptions, follow_child, serve_and_keep, supervise
 
 GONE_S = 20.0
 """A child that has closed its output ends within this time."""

@@ -12,7 +12,7 @@ from dht.errors import BadInput, HomefiresError
 
 if TYPE_CHECKING:
     from tui.commands.attach import DisplayOptions
-    from tui.processes.node_watcher import RetentionOptions
+    from tui.processes.supervisor import RetentionOptions
 
 UI_CHOICES = ("auto", "tui", "plain", "json", "none")
 LINES_UI_CHOICES = ("auto", "plain", "json", "none")
@@ -135,7 +135,7 @@ def add_keep(parser: Parser) -> None:
 
 def keep(options: argparse.Namespace) -> RetentionOptions | None:
     """What `add_keep` was answered. Raises BadInput."""
-    from tui.processes.node_watcher import RetentionOptions
+    from tui.processes.supervisor import RetentionOptions
 
     if options.keep is None:
         return None

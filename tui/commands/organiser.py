@@ -82,7 +82,7 @@ def _add_folder(parser: Parser) -> None:
 
 def _tell(options: argparse.Namespace, *words: str) -> int:
     from tui.commands.join import run_organiser
-    from tui.data_root import data_root
+    from tui.folders import data_root
 
     directory = options.dir or _newest(data_root() / "bootstrap")
     print(run_organiser(directory, words, debug=options.debug))

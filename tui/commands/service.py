@@ -120,7 +120,7 @@ def _install_node(options: argparse.Namespace) -> int:
 def _node(options: argparse.Namespace, spec: RunSpec, directory: Path) -> Service:
     """The service. Nobody reads what it prints: invites for one peer each are printed later, when somebody asks."""
     from tui.processes.children import python_module
-    from tui.processes.node_watcher import LOG_FILE
+    from tui.processes.supervisor import LOG_FILE
     from tui.processes.systemd import Service
 
     words = dataclasses.replace(node_options(options), invites=0).words()

@@ -15,11 +15,11 @@ from typing import Any
 
 from dht.errors import BadInput, BadSpec
 from peer.events import printable
+from peer.settings import KNOWN, SettingInfo, grouped, in_words, to_value
 from tui.commands.control import is_kept, not_running, order
 from tui.commands.status import is_locked
 from tui.sources.control_client import ControlClient, name_of, note_of
-from tui.text.pause_reasons import PeerStatus, duty_words, hold_words, next_words, read_status
-from tui.text.setting_info import KNOWN, SettingInfo, grouped, in_words, to_value
+from tui.text.phrases import PeerStatus, duty_words, hold_words, next_words, read_status
 
 NAME, VALUE = 20, 26
 """Cells of the columns of the table."""

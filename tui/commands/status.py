@@ -17,7 +17,7 @@ from tui.sources.source import Reply
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import PeerView, PenaltyRecord, SwarmState, to_json
 from tui.text.forecast_phrases import before_words, length_words, margin_words
-from tui.text.pause_reasons import PeerStatus, clock, duty_words, hold_words, next_words, read_status
+from tui.text.phrases import PeerStatus, clock, duty_words, hold_words, next_words, read_status
 from tui.text.units import format_transfer
 
 

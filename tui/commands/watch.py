@@ -18,10 +18,10 @@ from peer.events import EventLine, event_files, read_events, read_lines
 from tui.commands.attach import POLL_S, SLICE, DisplayOptions
 from tui.commands.join import follow
 from tui.commands.status import is_locked
-from tui.data_root import data_root
+from tui.folders import data_root
 from tui.output.output import Output
 from tui.processes.children import error_of, python_module
-from tui.processes.node_watcher import LOG_FILE, organiser_words
+from tui.processes.supervisor import LOG_FILE, organiser_words
 from tui.sources.control_client import ControlClient
 from tui.sources.source import EventSource, Reply
 from tui.sources.tail import Tail

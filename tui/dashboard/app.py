@@ -27,16 +27,19 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
 from dht.errors import HomefiresError
-from tui.dashboard.appearance import COLOUR, MONO, MONO_THEME, THEME
-from tui.dashboard.dialogs import LEAVE, QUIT, PromptScreen
-from tui.dashboard.glyphs import ASCII, UNICODE, AsciiFilter
+from tui.dashboard.appearance import ASCII, COLOUR, MONO, MONO_THEME, THEME, UNICODE, AsciiFilter
+from tui.dashboard.dialogs import LEAVE, QUIT, Help, PromptScreen
 from tui.dashboard.header import draw_header, draw_keys, draw_playback, draw_tabs
-from tui.dashboard.help import Help
 from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS, is_paused_by_owner, keys_that_matter
 from tui.dashboard.poller import StatusPoller, done_words
-from tui.dashboard.screen_list import DETAIL, PANELS, SCREENS
+from tui.dashboard.screens.curves import LearningPanel
+from tui.dashboard.screens.home import HomePanel
 from tui.dashboard.screens.limits import LimitsPanel, SettingGiven
 from tui.dashboard.screens.log import LogPanel
+from tui.dashboard.screens.network import NetworkPanel
+from tui.dashboard.screens.peer import PeerPanel
+from tui.dashboard.screens.peers import PeersPanel
+from tui.dashboard.screens.rounds import RoundsPanel
 from tui.dashboard.view import Panel, PeerOpened, PeerSelected, TextBlock, View
 from tui.sources.source import EventSource, PeerCommands, Playback, Reply
 from tui.swarm.snapshot import SwarmState
@@ -423,3 +426,20 @@ def run_dashboard(
     if app.return_code:
         raise RuntimeError("the dashboard ended with an error")
     return outcome or "detach"
+
+
+SCREENS: dict[str, type[Panel]] = {
+    "home": HomePanel,
+    "peers": PeersPanel,
+    "rounds": RoundsPanel,
+    "learning": LearningPanel,
+    "network": NetworkPanel,
+    "log": LogPanel,
+    "limits": LimitsPanel,
+}
+"""By id; the first one is shown at the start, and the n-th is on key n."""
+
+DETAIL = "peer"
+"""The screen of one peer, which Enter opens."""
+
+PANELS: dict[str, type[Panel]] = SCREENS | {DETAIL: PeerPanel}

@@ -6,8 +6,14 @@ does not say too. (M. Okabe, K. Ito: Color Universal Design, 2008.)
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual.color import Color
+from textual.filter import LineFilter
 from textual.theme import Theme
 
 
@@ -53,3 +59,155 @@ MONO_THEME = Theme(
     warning="#ffffff", error="#ffffff", foreground="#dddddd", background="#101010", surface="#161616",
     panel="#202020", dark=True,
 )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glyphs:
+    """One set of characters; each is one cell wide, but for `ellipsis`."""
+
+    phases: Mapping[str, str]
+    """By the phase of a `Span`: what a lane of the Rounds screen is made of."""
+    states: Mapping[str, str]
+    """By the state of a peer."""
+    sparks: str
+    """From empty to full: the heights of a sparkline."""
+    full: str
+    """The done part of a bar."""
+    rest: str
+    """The open part of a bar."""
+    dot: str
+    """Between two facts on one line."""
+    up: str
+    down: str
+    arrow: str
+    mark: str
+    """Before the volunteer's own peer."""
+    alert: str
+    done: str
+    ellipsis: str
+    ascii: bool = False
+
+    def phase(self, phase: str) -> str:
+        """The character of a phase; a phase of a newer peer is shown as idle."""
+        return self.phases.get(phase, self.phases["idle"])
+
+    def state(self, state: str) -> str:
+        """The character of a state."""
+        return self.states.get(state, "?")
+
+
+UNICODE = Glyphs(
+    phases={
+        "idle": "·", "train": "▒", "freeze": "▓", "group": "▓", "send": "↑", "judge": "Σ", "reduce": "Σ",
+        "commit": "Σ", "apply": "Σ", "late": "!", "failed": "✗", "paused": "‖", "sync": "↓", "gone": "-",
+    },
+    states={
+        "JOINING": "◌", "SYNCING": "↓", "TRAINING": "▒", "READY": "●", "AVERAGING": "Σ", "LATE": "!",
+        "PAUSED": "‖", "PENALISED": "▼", "GONE": "✗",
+    },
+    sparks=" ▁▂▃▄▅▆▇█",
+    full="━", rest="─", dot="·", up="↑", down="↓", arrow="→", mark="▸", alert="▲", done="✓", ellipsis="…",
+)  # fmt: skip
+
+ASCII = Glyphs(
+    phases={
+        "idle": ".", "train": "#", "freeze": "=", "group": "=", "send": "^", "judge": "+", "reduce": "+",
+        "commit": "+", "apply": "+", "late": "!", "failed": "x", "paused": "|", "sync": "v", "gone": "-",
+    },
+    states={
+        "JOINING": "o", "SYNCING": "v", "TRAINING": "#", "READY": "*", "AVERAGING": "+", "LATE": "!",
+        "PAUSED": "|", "PENALISED": "V", "GONE": "x",
+    },
+    sparks=" .:-=+*%#",
+    full="=", rest="-", dot="-", up="^", down="v", arrow=">", mark=">", alert="!", done="*", ellipsis="...",
+    ascii=True,
+)  # fmt: skip
+
+
+def draw_spark(values: Sequence[float], width: int, glyphs: Glyphs) -> str:
+    """All values in at most `width` cells as one line of heights, the least value lowest but visible."""
+    shown = _resample(values, width)
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    levels = len(glyphs.sparks) - 2
+    scale = levels / (high - low) if high > low else 0.0
+    return "".join(glyphs.sparks[1 + round((value - low) * scale)] for value in shown)
+
+
+def draw_curve(values: Sequence[float], width: int, rows: int, glyphs: Glyphs) -> list[str]:
+    """A line through all values, evenly spaced, in `rows` lines of `width` cells; the greatest value is at the top."""
+    if width < 1 or len(values) < 2:
+        return []
+    across, up = (1, 1) if glyphs.ascii else (2, 4)
+    heights = _interpolate(values, across * width, up * rows)
+    cells = [[0] * width for _ in range(rows)]
+    for column, (height, before) in enumerate(zip(heights, [heights[0], *heights], strict=False)):
+        for level in range(min(height, before + 1), max(height, before - 1) + 1):
+            row, dot = divmod(up * rows - 1 - level, up)
+            cells[row][column // across] |= 1 if glyphs.ascii else BRAILLE[dot][column % across]
+    first = ord("*") - 1 if glyphs.ascii else 0x2800
+    return ["".join(chr(first + dots) if dots else " " for dots in line) for line in cells]
+
+
+BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+"""The bits of the dots of a Braille character, by row and column."""
+
+
+def _interpolate(values: Sequence[float], columns: int, levels: int) -> list[int]:
+    """A level from 0 on for each column, on the straight lines between the values."""
+    known = _resample(values, columns)
+    low, high = min(known), max(known)
+    scale = (levels - 1) / (high - low) if high > low else 0.0
+    heights = []
+    for column in range(columns):
+        place = column * (len(known) - 1) / max(1, columns - 1)
+        left = min(int(place), len(known) - 2)
+        value = known[left] + (place - left) * (known[left + 1] - known[left])
+        heights.append(round((value - low) * scale))
+    return heights
+
+
+def _resample(values: Sequence[float], width: int) -> list[float]:
+    """Means of neighbours, so that there are at most `width`."""
+    if width <= 0 or len(values) <= width:
+        return list(values) if width > 0 else []
+    edges = [len(values) * index // width for index in range(width + 1)]
+    return [sum(values[low:high]) / (high - low) for low, high in itertools.pairwise(edges)]
+
+
+def draw_bar(share: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
+    """A bar of `width` cells as its done and its open part."""
+    done = max(0, min(width, int(width * share)))
+    return glyphs.full * done, glyphs.rest * (width - done)
+
+
+class AsciiFilter(LineFilter):
+    """What reaches an ASCII terminal: whatever is drawn, by us or by a widget, names or evidence, has only ASCII."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The same cells with the nearest ASCII character in each."""
+        return [
+            segment if segment.control or segment.text.isascii() else Segment(to_ascii(segment.text), segment.style)
+            for segment in segments
+        ]
+
+
+_NEAREST = {
+    **{ord(char): "-" for char in "─━╌╍═–—−⎯▁▔"},
+    **{ord(char): "|" for char in "│┃║▏▎▍▌▐▕‖"},
+    **{ord(char): "+" for char in "┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝┏┓┗┛Σ"},
+    **{ord(char): "#" for char in "█▇▆▅▄▃▂▀▓▒"},
+    **{ord(char): ":" for char in "░"},
+    **{ord(char): "." for char in "·…"},
+    **{ord(char): "*" for char in "•●◌✓"},
+    ord("→"): ">", ord("▸"): ">", ord("←"): "<", ord("↑"): "^", ord("↓"): "v", ord("▼"): "V", ord("▲"): "^",
+    ord("×"): "x", ord("✗"): "x", ord("σ"): "s", ord("θ"): "t", ord("’"): "'", ord("‘"): "'", ord("°"): "o",
+    ord("“"): '"', ord("”"): '"', ord("≈"): "~", ord("\N{NO-BREAK SPACE}"): " ",
+}  # fmt: skip
+
+
+def to_ascii(text: str) -> str:
+    """`text` in as many cells, with only ASCII."""
+    near = text.translate(_NEAREST)
+    return near if near.isascii() else "".join(char if char.isascii() else "?" * cell_len(char) for char in near)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
 from textual.events import Key
 from textual.screen import ModalScreen
 
-from tui.dashboard.view import TextBlock
+from tui.dashboard.keys import EVERYWHERE, PEER_KEYS, RECORDING_KEYS
+from tui.dashboard.view import Lines, Panel, TextBlock, View
+from tui.dashboard.words import phase_style, state_style
+from tui.text.codes import ADVICE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,3 +74,80 @@ class PromptScreen(ModalScreen[str | None]):
             if event.character == choice.key:
                 event.stop()
                 self.dismiss(choice.answer)
+
+
+STATES_A_LINE = 4
+
+
+class Help(ModalScreen[None]):
+    """Closed by Esc, ?, q or Enter."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,question_mark,q,enter", "dismiss(None)", "close", show=False),
+    ]
+
+    def __init__(self, view: View, panel: type[Panel]) -> None:
+        super().__init__()
+        self._view, self._panel = view, panel
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="box page"):
+            yield TextBlock()
+
+    def on_mount(self) -> None:
+        self.query_one(TextBlock).draw(draw_help(self._view, self._panel))
+
+
+def draw_help(view: View, panel: type[Panel]) -> Text:
+    """Keys of this screen, of all screens, of the peer or the recording; then the signs."""
+    lines = Lines()
+    if panel.KEYS:
+        _keys(lines, panel.TITLE, panel.KEYS, view)
+    _keys(lines, "Everywhere", EVERYWHERE, view)
+    if view.playback is not None:
+        _keys(lines, "Recording", RECORDING_KEYS, view)
+    else:
+        _keys(lines, "Your peer", PEER_KEYS, view)
+        if view.refusal:
+            lines.line((f"  now off: {view.refusal}", view.ink.warn))
+    _states(lines, view)
+    _phases(lines, view)
+    _codes(lines, view)
+    return lines.text
+
+
+def _keys(lines: Lines, title: str, keys: Sequence[tuple[str, str]], view: View) -> None:
+    if lines.text:
+        lines.line()
+    lines.line((title, view.ink.strong))
+    for key, meaning in keys:
+        lines.line((f"  {key:<12}", view.ink.good), (meaning, view.ink.text))
+
+
+def _states(lines: Lines, view: View) -> None:
+    lines.line()
+    lines.line(("What a peer does", view.ink.strong))
+    states = [(f"{glyph} {state:<13}", state_style(state, view.ink)) for state, glyph in view.glyphs.states.items()]
+    for first in range(0, len(states), STATES_A_LINE):
+        lines.line("  ", *states[first : first + STATES_A_LINE])
+
+
+def _phases(lines: Lines, view: View) -> None:
+    """One line per sign, with every phase that it stands for."""
+    lines.line()
+    lines.line(("Lanes of the rounds", view.ink.strong))
+    by_glyph: dict[str, list[str]] = {}
+    for phase, glyph in view.glyphs.phases.items():
+        by_glyph.setdefault(glyph, []).append(phase)
+    signs = [
+        (f"{glyph} {', '.join(phases):<31}", phase_style(phases[0], view.ink)) for glyph, phases in by_glyph.items()
+    ]
+    for first in range(0, len(signs), 2):
+        lines.line("  ", *signs[first : first + 2])
+
+
+def _codes(lines: Lines, view: View) -> None:
+    lines.line()
+    lines.line(("Penalties: a contribution counts less", view.ink.strong))
+    for code, advice in sorted(ADVICE.items()):
+        lines.line((f"  {code:<12} ", view.ink.warn), (advice.short, view.ink.text))

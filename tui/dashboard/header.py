@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from tui.dashboard.glyphs import draw_bar
+from tui.dashboard.appearance import draw_bar
 from tui.dashboard.view import View
 from tui.dashboard.words import clip, format_left, round_of, shown_state, state_of, state_style
 from tui.output.plain import format_elapsed

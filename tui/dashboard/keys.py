@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual.binding import Binding, BindingType
 
 from tui.dashboard.view import View
-from tui.text.pause_reasons import OWNERS, RESUME
+from tui.text.phrases import OWNERS, RESUME
 
 BINDINGS: list[BindingType] = [
     *(Binding(str(number), f"show('{name}')", f"screen {number}", show=False) for number, name in enumerate(

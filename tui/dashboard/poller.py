@@ -7,7 +7,7 @@ from typing import Any
 
 from tui.sources.control_client import note_of
 from tui.sources.source import Reply
-from tui.text.pause_reasons import PeerStatus, clock, next_snooze_h, read_status
+from tui.text.phrases import PeerStatus, clock, next_snooze_h, read_status
 
 ASK_EVERY_S = 2.0
 """Its status is asked for this often."""

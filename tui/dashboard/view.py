@@ -15,11 +15,10 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
-from tui.dashboard.appearance import COLOUR, Palette
-from tui.dashboard.glyphs import UNICODE, Glyphs
+from tui.dashboard.appearance import COLOUR, UNICODE, Glyphs, Palette
 from tui.sources.source import Playback
 from tui.swarm.snapshot import PeerView, SwarmState
-from tui.text.pause_reasons import PeerStatus
+from tui.text.phrases import PeerStatus
 
 
 @dataclass(frozen=True, kw_only=True)

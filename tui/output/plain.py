@@ -23,10 +23,10 @@ from peer.events import (
     TransferProgressed,
     printable,
 )
+from peer.settings import changes
 from tui.swarm.reducer import apply
 from tui.swarm.snapshot import PeerView, SwarmState
-from tui.text.pause_reasons import with_end
-from tui.text.setting_info import changes
+from tui.text.phrases import with_end
 from tui.text.units import Bar, count, format_bytes, format_transfer
 
 HEARTBEAT_S = 60.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dht.errors import BadInput
 from peer.events import event_files, read_events
-from peer.placement.measured_distances import Distances
+from peer.placement.pairwise_network import Distances
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import (
     MAX_MEMBERS,

@@ -93,8 +93,7 @@ def _measured(plan: PlanOptions, shape: ModelShape) -> tuple[Coefficients, Machi
     folder = plan.measured.parent if plan.measured.name.startswith("events.jsonl") else plan.measured
     if not folder.is_dir():
         return read(plan.measured), plan.machine
-    from peer.plan.calibration import rescale
-    from peer.plan.measured_run import read_run, step_for
+    from peer.plan.calibration import read_run, rescale, step_for
 
     sample = read_run(folder)
     about = f"shipped ones, scaled to {sample.timed.rounds} rounds of {plan.measured}; {shipped().measured}"

@@ -14,10 +14,8 @@ from peer.plan.explain import seconds
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import PeerSpecs
 from peer.plan.peers_file import read_declared
-from peer.simulate.churn import read_churn
 from peer.simulate.rivals import compare
-from peer.simulate.scenario import Churn
-from peer.simulate.scenario_options import ScenarioOptions, read_attackers
+from peer.simulate.scenario import Churn, ScenarioOptions, read_attackers, read_churn
 from peer.simulate.simulation import Outcome, simulate
 from tui.commands.spec_choice import choose_spec
 from tui.simulation.comparing import describe as compared

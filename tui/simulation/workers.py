@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from peer.simulate.scale import Chosen, Spread, shares
-from peer.simulate.scale_part import FarPart, serve
+from peer.simulate.scale import Chosen, FarPart, Spread, serve, shares
 from peer.simulate.scenario import ChurnEvent, Scenario
 
 MOST = 8

@@ -6,6 +6,7 @@ what the line says of the peer that told it. What it says of the swarm as a whol
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable
 from types import MappingProxyType
 from typing import Any
@@ -35,13 +36,11 @@ from peer.events import (
     SettingsChanged,
     TransferProgressed,
 )
+from peer.settings import changes
 from tui.swarm.builder import PeerDraft, SnapshotBuilder
-from tui.swarm.peer_names import short_name
-from tui.swarm.reported import reduce_reported
-from tui.swarm.rounds import commit, impose, is_excused, note_abort, note_evaluation
+from tui.swarm.rounds import commit, impose, is_excused, note_abort, note_evaluation, note_reported_loss
 from tui.swarm.snapshot import SwarmState
-from tui.swarm.timeline import LONG_S, add_span, is_exchanging
-from tui.text.setting_info import changes
+from tui.swarm.timeline import LONG_S, add_span, is_exchanging, training_began
 
 MAX_ALERTS = 16
 """Alerts of one peer that are kept, the newest last."""
@@ -264,6 +263,31 @@ def _take_stop(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: PeerSto
     draft.note(t, "error" if event.exit_code else "info", peer.peer, "STOPPED", f"stopped: {event.why}")
 
 
+NAME_CELLS = 32
+"""A longer name is cut."""
+
+
+def short_name(name: str) -> str:
+    """A name of at most `NAME_CELLS` columns, cut with an ellipsis; marks that pile up without width are cut, too."""
+    if len(name) <= NAME_CELLS and name.isascii():
+        return name
+    if len(name) <= 2 * NAME_CELLS and sum(map(_cells, name)) <= NAME_CELLS:
+        return name
+    kept, cells = "", 0
+    for char in name[: 2 * NAME_CELLS]:
+        cells += _cells(char)
+        if cells >= NAME_CELLS:
+            break
+        kept += char
+    return f"{kept}…"
+
+
+def _cells(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
 _TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerDraft, float, Any], None]] = {
     PeerStarted: _take_started,
     SettingsChanged: _take_settings,
@@ -291,3 +315,45 @@ def _return(peer: PeerDraft) -> None:
     """Others took it for gone, and it trains."""
     if peer.state == "GONE":
         peer.state, peer.why = "TRAINING", ""
+
+
+def reduce_reported(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: ReportReceived) -> None:
+    """What another peer says of itself; nothing but a sign of life if its own lines are read."""
+    peer.seen_t = t if peer.seen_t is None else max(peer.seen_t, t)
+    if event.evaluated is not None:
+        note_reported_loss(draft, t, peer, event.evaluated_round, event.evaluated)
+    if peer.reports:
+        return
+    peer.started_t = t if peer.started_t is None else peer.started_t
+    peer.name = short_name(event.name) or peer.name
+    phase, peer.state = _stage(event)
+    peer.why = "sits this round out" if event.ready and not event.steps else ""
+    peer.round, peer.step = event.round, event.steps
+    add_span(peer.spans, t, phase, event.round + 1)
+    if event.ready and event.tokens:
+        peer.tokens_now = event.tokens
+    speed = event.tokens_per_s or _estimate_speed(peer, t, event)
+    if speed:
+        peer.tokens_per_s = speed
+        draft.plot(peer.speeds, t, event.round, speed)
+    peer.device_gb = event.device_gb or peer.device_gb
+    if event.loss is not None:
+        peer.loss = event.loss
+        draft.plot(peer.losses, t, event.round, event.loss)
+
+
+def _stage(event: ReportReceived) -> tuple[str, str]:
+    """Phase and state of a peer that is known by hearsay."""
+    if event.leaving:
+        return "gone", "GONE"
+    if event.ready and not event.steps and event.round >= 0:
+        return "paused", "PAUSED"
+    return ("group", "READY") if event.ready else ("train", "TRAINING")
+
+
+def _estimate_speed(peer: PeerDraft, t: float, event: ReportReceived) -> float:
+    """Tokens per second since it was first heard to train in this round; 0 if that is not known."""
+    began_t = training_began(peer.spans, event.round + 1)
+    if not event.ready or began_t is None or t - began_t < LONG_S:
+        return 0.0
+    return event.tokens / (t - began_t)

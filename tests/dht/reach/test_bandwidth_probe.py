@@ -19,7 +19,7 @@ from dht.reach.bandwidth_probe import (
     measure_bandwidth,
     serve_probes,
 )
-from dht.streams.rate_limit import RateLimit
+from dht.streams.rpc import RateLimit
 from peer.testing.child_process import HANG_S
 
 Answer = Callable[[str, bytes], Awaitable[bytes | None]]

@@ -12,7 +12,7 @@ import pytest
 from dht.identity import Identity, id_bytes_of
 from dht.node import Node, open_node
 from dht.reach.addresses import CIRCUIT, circuit
-from dht.reach.circuit import (
+from dht.reach.relay import (
     CONNECT,
     HOP,
     MALFORMED_MESSAGE,
@@ -22,10 +22,11 @@ from dht.reach.circuit import (
     RESERVE,
     RESOURCE_LIMIT_EXCEEDED,
     Hop,
+    RelayLimits,
     read_message,
+    reserve,
     write_message,
 )
-from dht.reach.relay import RelayLimits, reserve
 from peer.testing.child_process import HANG_S
 from tests.dht.test_node import config
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dht.streams.uplink_estimator import BUFFERED_BYTES, FASTEST_BPS, PAUSE_S, REMEMBERED_BYTES, UplinkEstimator
+from dht.streams.traffic import BUFFERED_BYTES, FASTEST_BPS, PAUSE_S, REMEMBERED_BYTES, UplinkEstimator
 
 PIECE_BYTES = 2**16
 

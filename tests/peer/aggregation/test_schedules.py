@@ -15,8 +15,8 @@ from peer.aggregation.peer_history import PeerHistory
 from peer.codec.run_rules import rules_of
 from peer.protocol.layout import Part
 from peer.spec import AggregationTable, RunSpec
-from peer.testing.integer_sums import ModelKeys
-from peer.train.learning_rate import learning_rate
+from peer.testing.memory_peer import ModelKeys
+from peer.train.optimizers import learning_rate
 from tests.peer.aggregation.build import claims, norms
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.outliers import accepted, ceiling, lower_median, refused, swarm_history, z_of
 from peer.aggregation.peer_history import NOTHING, NormStats
-from peer.aggregation.z_test import accepted, ceiling, lower_median, refused, swarm_history, z_of
 
 BARE = AggregationRules(alpha=0.2, warmup_rounds=5, deviation_floor=0.0)
 """The golden values are without the variance floor."""

@@ -21,7 +21,7 @@ from dht.errors import BadInput
 from dht.identity import Identity, verify
 from peer.audit import auditor, run_files
 from peer.audit.auditor import audit
-from peer.audit.fault import BadLink
+from peer.audit.run_files import BadLink
 from peer.codec.codec import Codec
 from peer.events import RoundCommitted, read_events
 from peer.model.build import build

@@ -17,9 +17,9 @@ from peer.autotune.trial import fit
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec, load
+from peer.train.atomic import is_out_of_memory
 from peer.train.backend import MicroBatch, SingleDevice
 from peer.train.evaluation import held_out_loss
-from peer.train.out_of_memory import is_out_of_memory
 from peer.train.trainer import Trainer
 
 CPU = torch.device("cpu")

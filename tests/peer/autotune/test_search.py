@@ -10,10 +10,21 @@ import psutil
 import pytest
 
 from dht.errors import DiskFull, HomefiresError, MemoryFull
-from peer.autotune import trial_runner
-from peer.autotune.cache import Tuned, TuneKey, from_json, recall, remember, room_for
+from peer.autotune import cache
+from peer.autotune.cache import (
+    POLL_S,
+    Tuned,
+    TuneKey,
+    Unwanted,
+    find_fit,
+    from_json,
+    recall,
+    remember,
+    room_for,
+    run_python,
+    try_out,
+)
 from peer.autotune.search import Trial, find
-from peer.autotune.trial_runner import POLL_S, Unwanted, find_fit, run_python, try_out
 from peer.limits.enforcer import LOOK_S
 from peer.spec import RunSpec, load
 
@@ -165,7 +176,7 @@ def test_a_dry_run_that_hangs_is_a_failure_and_not_tried_again(
     spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not memory that it lacks, and each try would take minutes in which the peer does not join."""
-    monkeypatch.setattr(trial_runner, "CHILD_S", 0.2)
+    monkeypatch.setattr(cache, "CHILD_S", 0.2)
     started: list[list[str]] = []
 
     def hang(words: list[str]) -> tuple[int, str, str]:

@@ -34,8 +34,7 @@ from peer.events import (
 )
 from peer.limits.policy import Decision, Hold
 from peer.settings import PeerSettings, settings_from
-from peer.telemetry.event_log import EventLog
-from peer.telemetry.event_tail import EventTail
+from peer.telemetry.event_log import EventLog, EventTail
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import BUSY, HANG_S
 from tui.sources.control_client import ControlClient

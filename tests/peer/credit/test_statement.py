@@ -14,7 +14,7 @@ import pytest
 
 from dht.errors import BadInput
 from peer.__main__ import main
-from peer.audit.fault import BadLink
+from peer.audit.run_files import BadLink
 from peer.codec.codec import Codec
 from peer.credit import statement as crediting
 from peer.credit.statement import credit

@@ -10,9 +10,9 @@ import pytest
 from dht.errors import BadSpec
 from peer import spec as specs
 from peer.data.data_shards import is_held_out, shard_of
+from peer.data.documents import standard_library
 from peer.data.open_source import open_source
 from peer.data.source import Document, MemorySource, permutation, spread
-from peer.data.standard_library import standard_library
 from peer.data.tokenizer import ByteTokenizer
 from peer.spec import RunSpec
 

@@ -20,7 +20,7 @@ from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import DialBack, serve_dial_back, speaks_libp2p
 from peer.doctor.check import Check, Status
 from peer.doctor.network import Dialled, check_bootstrap, check_reach, examine_network
-from peer.link.announcements import Announcer
+from peer.link.discovery import Announcer
 from peer.protocol.messages import Heartbeat
 from peer.spec import dump, load
 from peer.watch.preview import facts, fetch

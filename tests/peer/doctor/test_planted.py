@@ -17,19 +17,18 @@ from pathlib import Path
 
 import pytest
 
-from dht.directory_lock import lock_directory
 from dht.errors import BadInput, BadInvite, ClockOff, DirectoryBusy, DiskFull, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import issue, parse
+from dht.process import lock_directory
 from dht.reach.addresses import LOOPBACK
 from dht.reach.bandwidth_probe import Bandwidth
 from peer.control.server import Commands, ControlServer
 from peer.doctor.check import Check, Status
-from peer.doctor.clock_check import MOST_SKEW_S, check_clock, measure_skew_s
 from peer.doctor.credentials import check_identity, check_invite
 from peer.doctor.host import check_device_memory, check_disk, check_memory, check_shared_memory, free_disk_bytes
 from peer.doctor.needs import RunNeeds, needs_of
-from peer.doctor.network import check_line, examine_network
+from peer.doctor.network import MOST_SKEW_S, check_clock, check_line, examine_network, measure_skew_s
 from peer.doctor.software import ChildResult, check_device, check_libraries
 from peer.spec import load
 from peer.telemetry.reporter import Reporter

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 
 from dht.identity import Identity
-from dht.records import Genesis, sign_record
+from dht.records import GENESIS, Genesis, sign_record
 from dht.records import pack as pack_record
-from dht.topics import GENESIS
 from peer import spec as specs
 from peer.codec.codec import Codec
 from peer.codec.run_rules import rules_of
@@ -31,7 +30,7 @@ from peer.rounds.state import ChainHead, MemberState, PartNorms
 from peer.spec import RunSpec
 from peer.store.chain import ChainStore
 from peer.store.run_directory import genesis_head
-from peer.testing.integer_sums import ModelKeys
+from peer.testing.memory_peer import ModelKeys
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.outside
 
 STORY = """
 import os, threading
-from peer.host.priority import stand_back
+from peer.host.processes import stand_back
 from peer.settings import PeerSettings
 go, told = threading.Event(), {}
 def answer():
@@ -40,7 +40,7 @@ LINKS = """
 import os, sys
 from pathlib import Path
 from peer.link.handle import LinkProcess
-from peer.host.priority import stand_back
+from peer.host.processes import stand_back
 from peer.settings import PeerSettings
 LinkProcess.module = "waits_for_ever"
 before = os.getpriority(os.PRIO_PROCESS, 0)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from peer.lifecycle import exposed_time
-from peer.lifecycle.exposed_time import ExposedTime
+from peer.lifecycle import state
+from peer.lifecycle.state import ExposedTime
 from tests.peer.story import Clock
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(exposed_time, "time", clock)
+    monkeypatch.setattr(state, "time", clock)
     return clock
 
 

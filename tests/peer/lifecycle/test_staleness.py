@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.lifecycle.staleness import Staleness
+from peer.lifecycle.fragments import Staleness
 
 
 def test_what_is_offered_in_the_round_it_was_made_in_is_fresh() -> None:

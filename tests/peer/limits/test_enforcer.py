@@ -9,9 +9,8 @@ import pytest
 
 from peer.events import AlertRaised, Event
 from peer.limits import enforcer as enforcings
-from peer.limits.enforcer import Enforcer, enforcing
+from peer.limits.enforcer import Enforcer, Machine, enforcing
 from peer.limits.policy import Readings
-from peer.limits.sensors import Machine
 from peer.settings import PeerSettings
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S

@@ -9,7 +9,7 @@ import pytest
 
 from peer.control.desired_state import Intent
 from peer.events import AlertRaised, InnerProgressed, PeerStateChanged
-from peer.limits import throttle
+from peer.limits import enforcer
 from peer.limits.policy import LINGER_S
 from tests.peer.limits.machines import FREE, Home
 from tests.peer.rounds.build import HEAD
@@ -27,8 +27,8 @@ def home(story: Story, monkeypatch: pytest.MonkeyPatch) -> Home:
     """A peer at home: steps of sixteen micro-batches of half a second."""
     story.clock.now = story.peer.agreed_at = story.peer.round_began_at = BEGINS_AT
     home = Home(story)
-    monkeypatch.setattr(throttle, "PIECE_S", 0.25)
-    monkeypatch.setattr(throttle.Throttle.__init__, "__defaults__", (home.pass_time,))
+    monkeypatch.setattr(enforcer, "PIECE_S", 0.25)
+    monkeypatch.setattr(enforcer.Throttle.__init__, "__defaults__", (home.pass_time,))
     return home
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from peer.host.idle import Idleness
 from peer.host.measurements import Gpu, Tree
-from peer.limits.sensors import Machine, Spared, folder_bytes, is_on_battery, running
+from peer.limits.enforcer import Machine, Spared, folder_bytes, is_on_battery, running
 from peer.settings import PeerSettings
 
 T = 1_800_000_000.0

@@ -10,9 +10,8 @@ import pytest
 
 from dht.identity import Identity
 from dht.reach.addresses import circuit
-from dht.records import Genesis, sign_record
-from dht.topics import HEAD
-from peer.link.announcements import Announcer, TrainingFigures
+from dht.records import HEAD, Genesis, sign_record
+from peer.link.discovery import Announcer, TrainingFigures
 from peer.protocol.messages import Heartbeat
 from peer.simulate.memory_network import MemoryBoard
 
@@ -23,7 +22,7 @@ LEARNING = TrainingFigures(loss=2.5, tokens_per_s=1000.0, evaluated=2.25, evalua
 
 @pytest.fixture
 def board(monkeypatch: pytest.MonkeyPatch) -> MemoryBoard:
-    monkeypatch.setattr("peer.link.announcements.time.time", lambda: NOW_S)
+    monkeypatch.setattr("peer.link.discovery.time.time", lambda: NOW_S)
     return MemoryBoard(RUN, lambda: NOW_S)
 
 

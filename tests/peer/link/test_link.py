@@ -18,8 +18,8 @@ from dht.invite import Invite, issue
 from dht.node import NetworkConfig, Node, open_node
 from dht.reach.addresses import LOOPBACK
 from peer import spec as specs
-from peer.link.announcements import Announcer
 from peer.link.channel import LinkEnd
+from peer.link.discovery import Announcer
 from peer.link.link import Story, _join
 from peer.link.link import story as real_story
 from peer.settings import PeerSettings

@@ -15,8 +15,17 @@ from dht.reach.dial_back import KNOCK
 from dht.streams.traffic import TrafficCounter
 from peer.events import EventLine, NetworkMeasured, RoundTripsReported, format_line, parse_line
 from peer.link import network_stats
-from peer.link.network_stats import DISTANCES_EVERY_S, KNOCK_AGAIN_S, NetworkStats, reach_of
-from peer.link.round_trips import DISTANCES, PEERS_MOST, RoundTrips, pack, unpack
+from peer.link.network_stats import (
+    DISTANCES,
+    DISTANCES_EVERY_S,
+    KNOCK_AGAIN_S,
+    PEERS_MOST,
+    NetworkStats,
+    RoundTrips,
+    pack,
+    reach_of,
+    unpack,
+)
 
 HERE = "/ip4/127.0.0.1/tcp/4001/p2p/me"
 CIRCUIT = "/ip4/198.51.100.7/tcp/1/p2p/relay/p2p-circuit"

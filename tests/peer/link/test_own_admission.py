@@ -10,11 +10,11 @@ from typing import Any
 import msgpack
 import pytest
 
+from dht.access import RejectionLog
 from dht.admission import FOR_EVER, LASTS_S, Admission, issue_admission
 from dht.errors import HomefiresError, NotAdmitted, Unreachable
 from dht.identity import Identity
 from dht.invite import issue, parse
-from dht.rejections import RejectionLog
 from peer.link.own_admission import FILE, Membership
 
 ORGANISER, ALICE = (Identity.from_seed(letter * 32) for letter in (b"o", b"a"))

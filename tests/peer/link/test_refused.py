@@ -13,19 +13,16 @@ from typing import Any
 
 import pytest
 
-from dht.access import AccessList
-from dht.admission import issue_admission
+from dht.access import AccessList, RejectCode
+from dht.admission import issue_admission, sign_quarantine
 from dht.errors import BadInvite, ClockOff, NotAdmitted, RunMismatch, Unreachable
 from dht.identity import Identity
 from dht.invite import Invite, issue, parse
 from dht.node import NetworkConfig, Node, open_node
-from dht.quarantine import sign_quarantine
 from dht.reach.addresses import LOOPBACK
-from dht.records import Genesis, PeerRecord, pack, sign_record
-from dht.rejections import RejectCode
-from dht.topics import GENESIS, HEAD, dht_key
+from dht.records import GENESIS, HEAD, Genesis, PeerRecord, dht_key, pack, sign_record
 from peer import spec as specs
-from peer.link.announcements import Announcer
+from peer.link.discovery import Announcer
 from peer.link.gatekeeper import ADMISSION, ASKED_AT_ONCE, OPEN, ORDERS, Gatekeeper
 from peer.link.own_admission import ADMIT, find_admission
 from peer.sync.run_discovery import find_genesis, find_spec, said_genesis
@@ -139,8 +136,8 @@ async def test_an_expired_token(place: Place, tmp_path: Path, caplog: pytest.Log
     with pytest.raises(BadInvite, match="expired"):
         place.invite(token=b"t", expires=time.time() - 1)
 
-    from bootstrap.admissions import AdmissionBook
-    from dht.quarantine import QuarantineList
+    from bootstrap.members import AdmissionBook
+    from dht.admission import QuarantineList
 
     book = AdmissionBook(tmp_path, place.organiser, RUN)
 
@@ -413,7 +410,7 @@ async def test_who_was_admitted_needs_the_organiser_never_again(place: Place, tm
 
 def test_every_code_has_its_own_word() -> None:
     assert len({str(code) for code in RejectCode}) == len(RejectCode)
-    assert logging.getLogger("dht.rejections").propagate
+    assert logging.getLogger("dht.access").propagate
 
 
 async def test_who_only_watches_an_invited_run_is_told_where_to_look(tmp_path: Path) -> None:

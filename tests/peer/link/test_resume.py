@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from peer.link.channel import LinkLost
-from peer.link.resume import resume_from, unless_left
+from peer.link.participation import resume_from, unless_left
 from peer.store.chain import ChainStore, start_chain_at
 from peer.store.run_directory import ChainBase
 from tests.peer.rounds.build import HEAD

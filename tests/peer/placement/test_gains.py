@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from peer.placement.gains import Gain, _Swaps, improved
 from peer.placement.layouts import block, random_layouts
-from peer.placement.regions import preset
+from peer.placement.local_search import Gain, _Swaps, improved
+from peer.placement.pairwise_network import preset
 from peer.placement.stage_workload import PAPER, Indices, PlacementProblem, StageWorkload, problem_of
 from tests.peer.placement.networks import random_network
 

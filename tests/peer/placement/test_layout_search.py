@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from dht.errors import BadInput
 from peer.placement.communication_cost import CommunicationCost
-from peer.placement.exhaustive import best_of_all, partitions
-from peer.placement.layout_search import Effort, evolve
+from peer.placement.layout_search import Effort, best_of_all, evolve, partitions
 from peer.placement.layouts import block, by_regions, labels_of, striped
-from peer.placement.regions import preset
+from peer.placement.pairwise_network import preset
 from peer.placement.stage_workload import PAPER, StageWorkload, problem_of
 from tests.peer.placement import oracle
 from tests.peer.placement.networks import KINDS, random_network

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from peer.placement import matching
-from peer.placement.matching import best_matching, bottlenecks
+from peer.placement import communication_cost
+from peer.placement.communication_cost import best_matching, bottlenecks
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -34,7 +34,7 @@ def test_both_ways_agree(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large groups are matched one by one, small ones many at a time."""
     ranks = np.random.default_rng(size).integers(0, 40, (size, size, 50)).astype(np.uint16)
     at_once = bottlenecks(ranks)
-    monkeypatch.setattr(matching, "BY_SUBSETS", 1)
+    monkeypatch.setattr(communication_cost, "BY_SUBSETS", 1)
     assert (bottlenecks(ranks) == at_once).all()
 
 

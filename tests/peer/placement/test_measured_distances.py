@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.placement.measured_distances import MOST_RTT_S, Distances
+from peer.placement.pairwise_network import MOST_RTT_S, Distances
 
 
 def test_a_delay_is_half_of_a_round_trip_and_the_mean_of_what_both_ends_tell() -> None:

@@ -15,9 +15,8 @@ from dht.errors import BadInput
 from peer.placement.communication_cost import CommunicationCost
 from peer.placement.layout_search import Effort
 from peer.placement.layouts import block, random_layouts, striped
-from peer.placement.pairwise_network import Network
+from peer.placement.pairwise_network import Network, preset
 from peer.placement.place import Placement, place, placement_of
-from peer.placement.regions import preset
 from peer.placement.stage_workload import PAPER, StageWorkload, problem_of
 from tests.peer.placement.networks import KINDS, random_network
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dht.errors import BadInput
-from peer.placement.regions import preset, presets
+from peer.placement.pairwise_network import preset, presets
 
 DTFM = ("case1_datacenter", "case2_spot", "case3_two_sites", "case4_us_regional", "case5_worldwide", "homogeneous")
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from dht.errors import BadInput
 from peer.placement.layout_search import Effort
-from peer.placement.pairwise_network import Network
+from peer.placement.pairwise_network import Network, preset
 from peer.placement.place import Placement, place
-from peer.placement.regions import preset
 from peer.placement.replanning import Replanned, replan
 from peer.placement.stage_workload import PAPER, StageWorkload
 from tests.peer.placement.networks import KINDS, random_network

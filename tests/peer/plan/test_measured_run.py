@@ -9,7 +9,7 @@ import pytest
 
 from dht.errors import BadInput
 from peer.events import EventLine, NetworkMeasured, PeerStarted, format_line
-from peer.plan.measured_run import read_run, step_for
+from peer.plan.calibration import read_run, step_for
 from peer.plan.model_shape import shape_of
 from peer.spec import RunSpec, dump
 from tests.peer.plan.plans import spec

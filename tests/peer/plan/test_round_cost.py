@@ -12,9 +12,8 @@ from peer.codec.codec import Codec
 from peer.plan.coefficients import Coefficients, shipped
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import FASTEST_BPS, Machine, swarm_of
-from peer.plan.round_cost import layerwise_s, predict
+from peer.plan.round_cost import gather_s, layerwise_s, predict
 from peer.plan.round_traffic import BURST_S, delays_of, line_s, runs_of, traffic_of
-from peer.plan.waiting_time import gather_s
 from tests.peer.plan.plans import FREE, peers, spec
 
 DELAYS = 9
@@ -174,7 +173,7 @@ def test_who_sends_slowly_reduces_less() -> None:
 
 
 def test_what_peers_can_tell_apart_is_what_the_plan_knows() -> None:
-    from dht.streams import uplink_estimator
+    from dht.streams import traffic as uplink_estimator
 
     assert FASTEST_BPS == uplink_estimator.FASTEST_BPS
 

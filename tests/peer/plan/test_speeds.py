@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from peer.placement import place as placement
 from peer.placement.layout_search import Effort
-from peer.placement.pairwise_network import Network
+from peer.placement.pairwise_network import Network, preset
 from peer.placement.place import place
-from peer.placement.regions import preset
 from peer.placement.stage_workload import StageWorkload
 from tests.peer.placement import oracle
 from tests.peer.placement.networks import KINDS, random_network

@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
-from peer.protocol.block import VOID, WEIGHT_ONE, SignedNorms, Update
+from peer.protocol.block import VOID, WEIGHT_ONE, PartOutcome, SignedNorms, Update, part_outcomes
 from peer.protocol.electorate import digest_of
 from peer.protocol.messages import Propose
 from peer.protocol.norms import bits_of
-from peer.protocol.settlement import PartOutcome, part_outcomes
 from peer.protocol.validation import check_update
 from peer.rounds.interface import Input, ObjectStored, PartReduced, Received, ReducePart, Tick
 from peer.rounds.part_exchange import reduce
 from peer.rounds.state import BallotPhase, ChainHead, State
 from peer.rounds.transition import Transition
-from peer.testing.integer_sums import Ledger, encoded
+from peer.testing.memory_peer import Ledger, encoded
 from tests.peer.rounds.ballot import (
     FIGURES,
     LEADER,

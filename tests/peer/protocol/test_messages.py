@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
-from peer.protocol.accusations import MeanConflict, NormDispute
 from peer.protocol.block import (
     ALL_MEMBERS,
     FLOAT_BITS,
@@ -26,7 +25,6 @@ from peer.protocol.block import (
     Update,
 )
 from peer.protocol.electorate import digest_of
-from peer.protocol.frames import decode, encode
 from peer.protocol.messages import (
     FETCH_MOST,
     Blocks,
@@ -34,9 +32,11 @@ from peer.protocol.messages import (
     GetMeans,
     GetObjects,
     Heartbeat,
+    MeanConflict,
     MeanData,
     Message,
     Nack,
+    NormDispute,
     Norms,
     NormTable,
     ObjectData,
@@ -48,6 +48,8 @@ from peer.protocol.messages import (
     ShowInputs,
     Start,
     VoteCast,
+    decode,
+    encode,
 )
 from tests.peer.rounds.build import (
     HEAD,

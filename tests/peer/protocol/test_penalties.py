@@ -14,8 +14,8 @@ from peer.protocol.electorate import coordinator
 from peer.protocol.validation import check_update, valid
 from peer.rounds.state import ChainHead
 from peer.testing.faults import Slow, Stall
-from peer.testing.integer_sums import ModelKeys
-from peer.testing.logical_swarm import LogicalSwarm
+from peer.testing.memory_peer import ModelKeys
+from peer.testing.memory_swarm import LogicalSwarm
 from tests.peer.rounds.build import HEAD, NAMES, pledge, rules, state_of, update
 
 EVERYBODY = (0b111, 0b111, 0b111)

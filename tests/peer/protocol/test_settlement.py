@@ -7,9 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.protocol.block import VOID, WEIGHT_ONE, ContributionHeader, discount
+from peer.protocol.block import VOID, WEIGHT_ONE, ContributionHeader, PartOutcome, discount, part_outcomes
 from peer.protocol.norms import judgement_of
-from peer.protocol.settlement import PartOutcome, part_outcomes
 from tests.peer.rounds.build import HEAD, pledge, rules, update
 
 TOKENS_CAP = 10**6

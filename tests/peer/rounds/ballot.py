@@ -13,7 +13,7 @@ from peer.protocol.messages import MeanData, Norms, NormTable, PartData, Promise
 from peer.rounds.interface import Input, MeasurePart, PartMeasured, Received, Submitted, Tick
 from peer.rounds.machine import step
 from peer.rounds.state import BallotPhase, PartNorms, State
-from peer.testing.integer_sums import ModelKeys
+from peer.testing.memory_peer import ModelKeys
 from tests.peer.rounds.build import NAMES, PAYLOADS, leaves_of, measurements, owner, part_of, place, pledge, state_of
 
 LEADER = owner(0)

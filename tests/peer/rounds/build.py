@@ -14,7 +14,7 @@ from peer.protocol.layout import Part
 from peer.protocol.messages import BallotId
 from peer.rounds.machine import begin
 from peer.rounds.state import ChainHead, Rules, State
-from peer.testing.integer_sums import ModelKeys
+from peer.testing.memory_peer import ModelKeys
 
 NAMES = ("p0", "p1", "p2")
 PART_BYTES = (8, 8, 4)

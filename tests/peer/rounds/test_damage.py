@@ -10,16 +10,14 @@ from typing import Any
 import pytest
 
 from peer.protocol import validation
-from peer.protocol.block import ContributionHeader, Update
+from peer.protocol.block import ContributionHeader, PartOutcome, Update
 from peer.protocol.electorate import quorum
-from peer.protocol.settlement import PartOutcome
 from peer.rounds import acceptor as decide
 from peer.rounds import coordinator, forks
 from peer.rounds.interface import PersistAcceptor
 from peer.rounds.transition import Transition
-from peer.testing import integer_sums
-from peer.testing.integer_sums import IntegerDisk, IntegerSums, Ledger
-from peer.testing.memory_peer import LogicalPeer
+from peer.testing import memory_peer
+from peer.testing.memory_peer import IntegerDisk, IntegerSums, Ledger, LogicalPeer
 from tests.model_swarm import TAKEOVER_S, run_schedule
 from tests.peer.rounds.test_schedules import run_until_bytes_are_lost
 
@@ -170,8 +168,8 @@ def own_bytes_are_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def _settle_as(patch: pytest.MonkeyPatch, wrong: dict[PartOutcome, PartOutcome]) -> None:
-    honest = integer_sums.part_outcomes
-    patch.setattr(integer_sums, "part_outcomes", lambda *args: tuple(wrong.get(what, what) for what in honest(*args)))
+    honest = memory_peer.part_outcomes
+    patch.setattr(memory_peer, "part_outcomes", lambda *args: tuple(wrong.get(what, what) for what in honest(*args)))
 
 
 def carry_counted_twice(patch: pytest.MonkeyPatch) -> None:

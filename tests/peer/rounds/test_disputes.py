@@ -10,9 +10,8 @@ import pytest
 
 from peer.events import AlertRaised, PenaltyImposed
 from peer.protocol import norms
-from peer.protocol.accusations import NormDispute
 from peer.protocol.block import NormRow, Penalty, SignedNorms
-from peer.protocol.messages import BallotId, Message, NormTable
+from peer.protocol.messages import BallotId, Message, NormDispute, NormTable
 from peer.protocol.norms import bits_of
 from peer.rounds import misconduct
 from peer.rounds.driver import Driver

@@ -13,7 +13,6 @@ from peer.events import AlertRaised
 from peer.events import Event as Reported
 from peer.protocol.block import Block
 from peer.protocol.electorate import digest_of
-from peer.protocol.frames import decode, encode
 from peer.protocol.messages import (
     FETCH_BYTES,
     BallotId,
@@ -27,6 +26,8 @@ from peer.protocol.messages import (
     PartData,
     Prepare,
     Promise,
+    decode,
+    encode,
 )
 from peer.rounds import driver as drivers
 from peer.rounds.driver import Driver

@@ -14,9 +14,8 @@ from peer.rounds.machine import begin
 from peer.rounds.part_exchange import direction
 from peer.rounds.state import ChainEntry
 from peer.rounds.transition import Transition
-from peer.testing.integer_sums import PARTS, Ledger, averaged, decoded
-from peer.testing.logical_swarm import LogicalSwarm
-from peer.testing.memory_swarm import World
+from peer.testing.memory_peer import PARTS, Ledger, averaged, decoded
+from peer.testing.memory_swarm import LogicalSwarm, World
 from tests import chaos
 from tests.model_swarm import TAKEOVER_S, run_schedule
 from tests.peer.rounds.build import HEAD, block, rules, state_of, update

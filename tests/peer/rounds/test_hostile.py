@@ -17,7 +17,7 @@ from peer.rounds.block_sync import MAX_HEARD
 from peer.rounds.interface import Received, Send, Submitted, Tick
 from peer.rounds.machine import step
 from peer.rounds.state import State
-from peer.testing.integer_sums import ModelKeys
+from peer.testing.memory_peer import ModelKeys
 from tests.peer.rounds.build import HEAD, NAMES, pledge, state_of, update, vote
 from tests.peer.rounds.hostile import ME, Hostile, check_bounds
 

@@ -8,7 +8,7 @@ from peer.codec.codec import Codec
 from peer.codec.run_rules import rules_of
 from peer.protocol.layout import cut
 from peer.spec import from_mapping
-from peer.testing.integer_sums import ModelKeys
+from peer.testing.memory_peer import ModelKeys
 from tests.peer.rounds.build import PART_BYTES, rules
 
 

@@ -22,7 +22,7 @@ from peer.rounds.interface import (
     Tick,
 )
 from peer.rounds.state import PartNorms, State
-from peer.testing.integer_sums import ModelKeys
+from peer.testing.memory_peer import ModelKeys
 from tests.peer.rounds.ballot import (
     FIGURES,
     LEADER,

@@ -24,9 +24,8 @@ from peer.rounds.state import ChainHead, Rules, State
 from peer.rounds.timeouts import Deadlines, asks_at, steps_ready
 from peer.spec import RunSpec, from_mapping
 from peer.testing.faults import Crash, Fault, Partition, Stall
-from peer.testing.logical_swarm import LogicalSwarm
 from peer.testing.memory_peer import LogicalPeer
-from peer.testing.memory_swarm import World
+from peer.testing.memory_swarm import LogicalSwarm, World
 from tests.peer.rounds.build import HEAD, pledge, rules, state_of
 
 STEPS, TOKENS = 20, 64

@@ -13,7 +13,7 @@ from peer.rounds.interface import Input, Paused, Received, Resumed, Send, Submit
 from peer.rounds.machine import step
 from peer.rounds.state import MemberState, State
 from peer.rounds.timeouts import asks_at, measure
-from peer.testing.logical_swarm import LogicalSwarm
+from peer.testing.memory_swarm import LogicalSwarm
 from tests.peer.rounds.build import HEAD, place, pledge, state_of
 
 FIRST, SECOND, THIRD = order(HEAD.anchor, HEAD.electorate)

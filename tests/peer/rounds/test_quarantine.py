@@ -6,7 +6,7 @@ import pytest
 
 from peer.rounds.interface import Quarantined
 from peer.testing.faults import Crash
-from peer.testing.logical_swarm import LogicalSwarm
+from peer.testing.memory_swarm import LogicalSwarm
 
 KEPT_OUT = 0
 

@@ -11,8 +11,7 @@ from peer.events import AlertRaised, PenaltyImposed
 from peer.protocol import merkle
 from peer.protocol.block import VOID, Update
 from peer.protocol.electorate import digest_of
-from peer.protocol.frames import decode
-from peer.protocol.messages import MeanData, PartData, ShowInputs
+from peer.protocol.messages import MeanData, PartData, ShowInputs, decode
 from peer.protocol.norms import row_for
 from peer.rounds.interface import (
     BufferPart,
@@ -28,8 +27,7 @@ from peer.rounds.interface import (
 )
 from peer.rounds.state import MISDECLARED, BallotPhase, State
 from peer.simulate.memory_network import LinkModel
-from peer.testing.integer_sums import IntegerSums, ModelKeys, decoded
-from peer.testing.memory_peer import LogicalPeer
+from peer.testing.memory_peer import IntegerSums, LogicalPeer, ModelKeys, decoded
 from peer.testing.memory_swarm import World
 from tests.model_swarm import CALM_S, FAULT_S, FaultyWorld, random_faults
 from tests.peer.rounds.ballot import (

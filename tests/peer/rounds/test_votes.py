@@ -28,7 +28,7 @@ from peer.rounds.interface import (
 from peer.rounds.machine import step
 from peer.rounds.state import State
 from peer.rounds.transition import ON_THEIR_WAY_S
-from peer.testing.integer_sums import ModelKeys
+from peer.testing.memory_peer import ModelKeys
 from tests.peer.rounds.build import (
     HEAD,
     NAMES,

@@ -6,8 +6,7 @@ import dataclasses
 from typing import Any
 
 from peer.plan.model_shape import shape_of
-from peer.simulate.scenario import Scenario
-from peer.simulate.scenario_options import ScenarioOptions
+from peer.simulate.scenario import Scenario, ScenarioOptions
 from peer.spec import RunSpec, load
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from peer.simulate.churn import changes_of, read_churn
-from peer.simulate.scenario import Churn, ChurnEvent
-from peer.simulate.scenario_options import read_attackers
+from peer.simulate.scenario import Churn, ChurnEvent, changes_of, read_attackers, read_churn
 
 
 def test_rates_are_kept() -> None:

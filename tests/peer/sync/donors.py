@@ -21,7 +21,7 @@ from peer.store.run_directory import ChainBase
 from peer.store.snapshots import SnapshotManifest
 from peer.sync.blob_server import BlobServer
 from peer.sync.chain_status import SnapshotChoice
-from peer.train.outer_state import OuterState
+from peer.train.outer import OuterState
 from tests.peer.rounds.build import HEAD, PARTS, block, update
 
 RUN = b"r" * 32

@@ -10,7 +10,7 @@ import pytest
 
 from peer.events import Evaluated, PeerStateChanged
 from peer.telemetry.http import HOST
-from peer.telemetry.metrics_exporter import MetricsExporter
+from peer.telemetry.metrics import MetricsExporter
 
 
 def free_port() -> int:

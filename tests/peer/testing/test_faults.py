@@ -6,7 +6,7 @@ import pytest
 
 from dht.errors import BadInput
 from peer.testing.faults import PHASES, Corrupt, Crash, Cut, Fault, Loss, Odd, Partition, Slow, Stall
-from peer.testing.logical_swarm import LogicalSwarm
+from peer.testing.memory_swarm import LogicalSwarm
 
 
 def test_every_phase_is_one_that_peers_report() -> None:

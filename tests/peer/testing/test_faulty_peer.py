@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from peer.testing.faults import Crash
-from peer.testing.logical_swarm import LogicalSwarm
+from peer.testing.memory_swarm import LogicalSwarm
 
 SEEDS = 15
 

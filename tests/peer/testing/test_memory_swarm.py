@@ -10,8 +10,8 @@ import pytest
 from dht.errors import BadInput
 from peer.protocol.messages import VoteCast
 from peer.testing.faults import PHASES, Corrupt, Crash, Fault, Partition, Slow, Stall
-from peer.testing.logical_swarm import LogicalSwarm
 from peer.testing.memory_peer import TRAIN_S
+from peer.testing.memory_swarm import LogicalSwarm
 
 VICTIM, ROUND = 1, 1
 FAULTS: dict[str, Callable[[str], Fault]] = {

@@ -14,8 +14,8 @@ from peer.spec import load
 from peer.store.contributions import Contribution
 from peer.testing.faults import Odd
 from peer.testing.faulty_peer import let_be_odd
-from peer.testing.integer_sums import PARTS, decoded
-from peer.testing.logical_swarm import LogicalSwarm
+from peer.testing.memory_peer import PARTS, decoded
+from peer.testing.memory_swarm import LogicalSwarm
 from peer.train.trainer import Trainer
 
 ANCHOR = b"a" * 32

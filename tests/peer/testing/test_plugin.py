@@ -94,6 +94,6 @@ def test_the_plugin_costs_others_nothing() -> None:
 
 def test_a_logical_swarm_loads_neither_torch_nor_hivemind() -> None:
     """It starts in less than a second."""
-    code = "import sys, peer.testing.logical_swarm; print(*sys.modules)"
+    code = "import sys, peer.testing.memory_swarm; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANG_S)
     assert set(run.stdout.split()) & {"torch", "hivemind", "transformers", "datasets", "pytest"} == set()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from peer.rounds import forks
 from peer.rounds.transition import Transition
-from peer.testing.integer_sums import PARTS
-from peer.testing.memory_peer import LogicalPeer
+from peer.testing.memory_peer import PARTS, LogicalPeer
 from peer.testing.memory_swarm import World
 
 

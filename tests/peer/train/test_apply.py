@@ -12,9 +12,8 @@ from torch import Tensor
 
 from peer.codec import codec
 from peer.codec.codec import Codec
-from peer.protocol.block import VOID
+from peer.protocol.block import VOID, PartOutcome, part_outcomes
 from peer.protocol.electorate import digest
-from peer.protocol.settlement import PartOutcome, part_outcomes
 from peer.spec import RunSpec
 from peer.train.outer import momentum_at
 from peer.train.trainer import Trainer

@@ -18,7 +18,7 @@ from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
 from peer.train.backend import SingleDevice, choose_device, uses_bfloat16
 from peer.train.evaluation import held_out_loss
-from peer.train.learning_rate import learning_rate
+from peer.train.optimizers import learning_rate
 
 CPU = torch.device("cpu")
 

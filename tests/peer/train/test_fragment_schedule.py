@@ -17,7 +17,7 @@ from peer.export.folder import export
 from peer.model.footprint import size_of
 from peer.protocol.electorate import digest
 from peer.spec import RunSpec
-from peer.train.outer_state import OuterState
+from peer.train.outer import OuterState
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 from tests.peer.export.run_on_disk import make_run, small_spec, write_corpus

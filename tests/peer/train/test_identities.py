@@ -18,8 +18,7 @@ from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
 from peer.train.backend import SingleDevice
-from peer.train.outer import momentum_at, outer_step
-from peer.train.outer_state import OuterState
+from peer.train.outer import OuterState, momentum_at, outer_step
 
 CPU = torch.device("cpu")
 RATE = 0.1
@@ -177,7 +176,7 @@ FORBIDDEN_NAMES = {"lerp", "addcmul", "addcdiv", "addmm", "addmv", "addr", "badd
 FORBIDDEN_KEYWORDS = {"alpha", "value"}
 ANCHOR_MODULES = (
     "peer.train.outer",
-    "peer.train.outer_state",
+    "peer.train.outer",
     "peer.train.residual",
     "peer.codec.codec",
     "peer.link.reduction",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peer.protocol.electorate import digest
-from peer.train.outer_state import OuterState
+from peer.train.outer import OuterState
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 

@@ -6,7 +6,7 @@ import pytest
 
 from peer import spec as specs
 from peer.spec import RunSpec
-from peer.train.learning_rate import learning_rate, steps_before
+from peer.train.optimizers import learning_rate, steps_before
 
 
 def make_spec(rounds: int = 10, sync: int = 2, ramp: int = 3, warmup: int = 5, **inner: object) -> RunSpec:

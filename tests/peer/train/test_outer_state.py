@@ -15,7 +15,7 @@ from peer.protocol.block import VOID, Update
 from peer.protocol.electorate import digest_of
 from peer.protocol.layout import Part as Piece
 from peer.spec import RunSpec
-from peer.train.outer_state import OuterState, advance
+from peer.train.outer import OuterState, advance
 from tests.peer.rounds.build import update
 
 Objects = dict[bytes, bytes]

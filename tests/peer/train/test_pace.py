@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from peer import spec as specs
 from peer.lifecycle.pace import KNOWN, LEAST, MEASURED_S, MOST, MOST_MEASURED, OUTLIER, Pace, Speed, reference, steps_at
 from peer.spec import RunSpec
-from peer.train.learning_rate import learning_rate
+from peer.train.optimizers import learning_rate
 from tests.peer.train.conftest import Make
 
 SPEEDS = st.integers(1, 10**12)

@@ -15,7 +15,7 @@ from peer.store import snapshots
 from peer.store.chain import start_chain_at
 from peer.store.run_directory import genesis_head, read_base_at, read_genesis
 from peer.train.checkpoint import Checkpoints
-from peer.train.restore import read_chain, restore_anchor
+from peer.train.replay import read_chain, restore_anchor
 from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
 
 

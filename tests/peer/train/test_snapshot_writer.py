@@ -12,10 +12,10 @@ import torch
 from dht.errors import BadInput
 from peer.rounds.state import ChainHead
 from peer.store import snapshots
-from peer.train import snapshot_writer
-from peer.train.outer_state import OuterState
-from peer.train.restore import read_chain
-from peer.train.snapshot_writer import SnapshotWriter, become_snapshot, read_anchor
+from peer.train import saver
+from peer.train.outer import OuterState
+from peer.train.replay import read_chain
+from peer.train.saver import SnapshotWriter, become_snapshot, read_anchor
 from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
 
 
@@ -67,7 +67,7 @@ def test_one_is_due_every_so_many_rounds_as_far_as_the_disk_allows(
 ) -> None:
     """Writing takes a twentieth of the time at most; then only every second or fourth of those rounds has one."""
     now = [1000.0]
-    monkeypatch.setattr(snapshot_writer.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(saver.time, "monotonic", lambda: now[0])
     writer, anchor = SnapshotWriter(run.directory, run.spec), run.trainer.anchor
     name, real = head_of(run).anchor, snapshots.write
 

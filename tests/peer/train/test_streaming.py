@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dht.errors import DiskFull
 from peer.protocol.electorate import digest
-from peer.train.learning_rate import learning_rate
+from peer.train.optimizers import learning_rate
 from peer.train.outer import outer_step
 from peer.train.residual import Residual, interpolate
 from peer.train.trainer import Trainer

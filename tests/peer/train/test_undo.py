@@ -18,8 +18,8 @@ from dht.errors import BadInput
 from peer import spec as specs
 from peer.protocol.electorate import digest
 from peer.train.checkpoint import Checkpoints, newest
-from peer.train.outer_state import OuterState, advance
-from peer.train.residual_ledger import RewindResult
+from peer.train.outer import OuterState, advance
+from peer.train.residual import RewindResult
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dht.records import PeerRecord
 from peer.events import ReportReceived
-from peer.watch.announcement_log import ANCHORS_MOST, PEERS_MOST, AnnouncementLog
+from peer.watch.watcher import ANCHORS_MOST, PEERS_MOST, AnnouncementLog
 
 HEAD = PeerRecord(
     run=b"r" * 32, anchor=b"a" * 32, round=7, weight=21, state=b"s" * 32, ready=True, stuck_s=0.0, tokens=1000,

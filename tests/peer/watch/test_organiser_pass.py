@@ -10,7 +10,7 @@ from dht.admission import issue_admission, read_admission
 from dht.errors import Unreachable
 from dht.identity import Identity
 from dht.records import PeerRecord
-from peer.watch.organiser_pass import GUEST, LASTS_S, OrganiserPass
+from peer.watch.watch_session import GUEST, LASTS_S, OrganiserPass
 
 ORGANISER, WATCHER, ALICE, BOB, EVE = (Identity.from_seed(letter * 32) for letter in (b"o", b"w", b"a", b"b", b"e"))
 RUN = b"r" * 32

@@ -12,7 +12,7 @@ from peer.protocol.block import WEIGHT_ONE, Block
 from peer.protocol.layout import cut
 from peer.rounds.state import ChainEntry, ChainHead
 from peer.store.run_directory import ChainBase
-from peer.testing.integer_sums import PARTS
+from peer.testing.memory_peer import PARTS
 from peer.testing.memory_swarm import World
 from peer.watch.verified_chain import Taken, WatchedChain, commit_events
 from tests.peer.rounds.build import HEAD, block, measured_by_all, pledge, rules, update

@@ -17,8 +17,7 @@ from dht.streams.base import MakeFrame, OnFrame
 from peer.events import AlertRaised, Event, PeerStateChanged, ReportReceived, RoundCommitted
 from peer.protocol.electorate import digest_of
 from peer.protocol.encoding import pack
-from peer.protocol.frames import decode, encode
-from peer.protocol.messages import Blocks, GetBlocks, Heartbeat
+from peer.protocol.messages import Blocks, GetBlocks, Heartbeat, decode, encode
 from peer.rounds.state import ChainHead
 from peer.simulate.memory_network import MemoryStreams
 from peer.store.run_directory import ChainBase

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from dht.directory_lock import lock_directory
 from dht.errors import BadInput, BadInvite, Unreachable
-from dht.fingerprint import fingerprint_words
-from dht.identity import Identity
+from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, issue, parse
+from dht.process import lock_directory
 from peer.spec import RunSpec, load
 from peer.watch.preview import facts
 from tui.commands.consent import FILE, consents, describe, is_agreed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dht.directory_lock import lock_directory
+from dht.process import lock_directory
 from peer.control import store
 from peer.control.desired_state import Desired, Intent
 from tui.cli import main

@@ -19,7 +19,7 @@ from tui.cli import main
 from tui.commands.join import JoinOptions, run_audit, run_bootstrap, run_export, run_join
 from tui.output.output import NoOutput, PlainOutput
 from tui.processes.children import python_module
-from tui.processes.node_watcher import NodeOptions, RetentionOptions
+from tui.processes.supervisor import NodeOptions, RetentionOptions
 
 Fake = Callable[[str], None]
 

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.admissions import AdmissionBook
-from bootstrap.members import save_names
+from bootstrap.members import AdmissionBook, save_names
+from dht.admission import QuarantineList
 from dht.errors import BadInput
-from dht.fingerprint import fingerprint_words
-from dht.identity import Identity
+from dht.identity import Identity, fingerprint_words
 from dht.invite import INVITE_FILE, MAX_ADDRESSES, issue, parse
-from dht.quarantine import QuarantineList
 from peer.testing.child_process import HANG_S
 from tui.cli import main
 from tui.commands.organiser import _newest

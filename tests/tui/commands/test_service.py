@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import dht.errors
 import tui.processes.systemd
 from dht.errors import BadInput, DirectoryBusy, HomefiresError, RunMismatch, Unreachable
-from dht.fingerprint import fingerprint_words as fingerprint
 from dht.identity import Identity
+from dht.identity import fingerprint_words as fingerprint
 from dht.invite import issue
 from peer.control import store
 from peer.spec import load

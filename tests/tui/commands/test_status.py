@@ -32,7 +32,7 @@ from peer.telemetry.reporter import Reporter
 from tests.tui.fake_control import FakePeer, serving
 from tui.commands.status import describe_directory
 from tui.text.codes import HOLDS
-from tui.text.pause_reasons import clock
+from tui.text.phrases import clock
 
 STORY: tuple[Event, ...] = (
     PeerStarted(name="alice", version="0.1.0"),

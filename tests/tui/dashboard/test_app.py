@@ -11,13 +11,12 @@ from peer.events import PeerStateChanged
 from tests.tui.dashboard.canned import Canned, dashboard, peer_id, swarm_of
 from tests.tui.dashboard.live import RECORDING, Attached
 from tests.tui.dashboard.screen import opened, press, settled, text_of
-from tui.dashboard.app import Dashboard
-from tui.dashboard.screen_list import SCREENS
+from tui.dashboard.app import SCREENS, Dashboard
 from tui.dashboard.words import shown_state
 from tui.sources.replay import RecordingSource
 from tui.sources.source import Reply
 from tui.swarm.snapshot import SwarmState
-from tui.text.pause_reasons import clock
+from tui.text.phrases import clock
 
 
 def attached(source: Attached, *, read_only: bool = False) -> Dashboard:

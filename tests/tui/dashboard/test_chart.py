@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.dashboard.glyphs import ASCII, UNICODE
+from tui.dashboard.appearance import ASCII, UNICODE
 from tui.dashboard.view import View
 from tui.dashboard.widgets.chart import Plot, Series, decimate, draw, markers_of, nice_ticks, time_ticks, x_labels
 from tui.swarm.snapshot import SwarmState

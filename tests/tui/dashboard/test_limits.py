@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from peer.events import DeviceMeasured, NetworkMeasured, PeerStarted, PeerStateChanged, SettingsChanged
+from peer.settings import GROUPS, KNOWN, grouped
 from tests.tui.dashboard.canned import dashboard
 from tests.tui.dashboard.live import RECORDING, Attached
 from tests.tui.dashboard.screen import opened, press, settled, text_of
@@ -17,7 +18,6 @@ from tui.dashboard.app import Dashboard, ExitReason
 from tui.sources.replay import RecordingSource
 from tui.sources.source import Reply
 from tui.swarm.snapshot import SwarmState
-from tui.text.setting_info import GROUPS, KNOWN, grouped
 
 ORDER = [setting.name for _, setting, _ in grouped(SETTINGS)]
 SIZES = [(40, 12), (59, 20), (80, 24), (120, 40), (200, 60)]

@@ -8,7 +8,7 @@ from rich.segment import Segment
 from tests.tui.dashboard.live import RECORDING
 from tests.tui.dashboard.screen import lines_of, opened, press, text_of
 from tui.dashboard.app import Dashboard
-from tui.dashboard.glyphs import ASCII, UNICODE, draw_bar, draw_curve, draw_spark, to_ascii
+from tui.dashboard.appearance import ASCII, UNICODE, draw_bar, draw_curve, draw_spark, to_ascii
 from tui.sources.replay import RecordingSource
 
 KEYS = ("1", "2", "enter", "3", "4", "5", "6", "7", "question_mark", "escape", "ctrl+p")

@@ -14,8 +14,7 @@ from textual.widgets import Input
 from peer.events import DeviceMeasured, PeerStateChanged, PenaltyImposed
 from tests.tui.dashboard.live import LATE_ADVICE, RECORDING, Attached, foretelling, recorded
 from tests.tui.dashboard.screen import press, settled
-from tui.dashboard.app import Dashboard, ExitReason
-from tui.dashboard.screen_list import SCREENS
+from tui.dashboard.app import SCREENS, Dashboard, ExitReason
 from tui.sources.replay import RecordingSource
 
 pytestmark = pytest.mark.slow

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import tui.processes.node_watcher
+import tui.processes.supervisor
 from dht.errors import BadInput, HomefiresError
 from peer.events import CheckpointWritten, EventLine, InviteIssued, PeerStopped, RoundCommitted, format_line
 from tui.commands.options import Parser, add_keep, keep
 from tui.output.output import JsonOutput
-from tui.processes.node_watcher import RetentionOptions, serve_and_keep
-from tui.processes.supervisor import Backoff
+from tui.processes.supervisor import Backoff, RetentionOptions, serve_and_keep
 
 SAY = "import sys, time; say = lambda text: print(text, flush=True);"
 NODE = """
@@ -66,7 +65,7 @@ def watchers(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         code = "sys.exit(1)" if len(asked) == 1 else f"{says}; time.sleep(60)"
         return [sys.executable, "-c", f"{SAY} {code}"]
 
-    monkeypatch.setattr(tui.processes.node_watcher, "python_module", command)
+    monkeypatch.setattr(tui.processes.supervisor, "python_module", command)
     return asked
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 import tui.sources.control_client
-from dht.directory_lock import lock_directory
 from dht.errors import BadInput, Unreachable
+from dht.process import lock_directory
 from peer.control.desired_state import PAUSED_WHY
 from peer.events import EventLine, PeerStarted, format_line
 from tui.cli import main
 from tui.commands.control import command
 from tui.sources.control_client import ControlClient
-from tui.text.pause_reasons import RESUME
+from tui.text.phrases import RESUME
 
 WAIT_S = 10.0
 OK = {"id": 1, "ok": True, "name": "alice", "round": 4, "state": "TRAINING"}

@@ -12,12 +12,12 @@ import pytest
 
 import dht.errors
 from dht.errors import HomefiresError
+from peer.settings import KNOWN
 from tests.tui.fake_control import SETTINGS
 from tui.cli import main
 from tui.dashboard.header import STATES as COUNTED
 from tui.processes.children import INTERRUPTED
 from tui.text.codes import ADVICE, ALERTS, EXITS, HOLDS, KINDS, LOG, STATES, explain, list_all, pages_of
-from tui.text.setting_info import KNOWN
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("bootstrap", "dht", "peer", "tui")

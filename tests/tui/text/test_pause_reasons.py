@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.text.pause_reasons import (
+from tui.text.phrases import (
     Hold,
     PeerStatus,
     clock,

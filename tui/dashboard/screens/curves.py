@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid
 
-from tui.dashboard.glyphs import draw_spark
+from tui.dashboard.appearance import draw_spark
 from tui.dashboard.view import Lines, Panel, TextBlock, View
 from tui.dashboard.widgets.chart import Plot, Series, SeriesChart, decimate, nice_ticks, time_ticks
 from tui.dashboard.words import clip, format_count

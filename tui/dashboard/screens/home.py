@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from rich.text import Text
 from textual.app import ComposeResult
 
-from peer.events import DeviceMeasured
-from tui.dashboard.glyphs import draw_bar
-from tui.dashboard.screens.forecast_lines import add_outlook
-from tui.dashboard.screens.swarm_page import add_peers, add_rounds, add_swarm
+from peer.events import DeviceMeasured, RoundForecast
+from tui.dashboard.appearance import draw_bar
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import TALL, FactSheet, add_holds, add_penalty, has_holds
-from tui.dashboard.words import MISSING, format_count, format_percent, level_style
-from tui.output.plain import format_elapsed
-from tui.swarm.snapshot import PeerView
+from tui.dashboard.widgets.lines import StyledLine, cut, fit
+from tui.dashboard.words import MISSING, format_count, format_percent, format_round, level_style, sort_peers, state_of
+from tui.output.plain import format_elapsed, format_seconds
+from tui.swarm.snapshot import WEIGHT_ONE, PeerView
 from tui.text.codes import ADVICE
-from tui.text.units import format_bytes, format_transfer
+from tui.text.forecast_phrases import before_words, length_brief, length_words, margin_brief, margin_words
+from tui.text.units import count, format_bytes, format_transfer
 
 STAGES = (
     ("train", frozenset({""})),
@@ -181,3 +183,141 @@ def _figure(value: float | None, unit: str) -> str:
 
 def _bytes(count: int | None) -> str:
     return MISSING if count is None else format_bytes(count)
+
+
+MOST_PEERS, MOST_ROUNDS = 12, 8
+"""Rows of the first screen; the Peers and the Rounds screen have all of them."""
+
+STATE_CELLS, OTHER_CELLS = 12, 43
+"""Of a peer's row: its state, and all but its name, as in `99 behind`."""
+
+
+def add_swarm(sheet: FactSheet, view: View) -> None:
+    """How far the run is, how well it learns, what it takes."""
+    swarm, ink, glyphs = view.swarm, view.ink, view.glyphs
+    sheet.heading("Run")
+    if swarm.rounds:
+        full, rest = draw_bar(swarm.round / swarm.rounds, min(40, sheet.room - 10), glyphs)
+        sheet.line((f"{'rounds':<{sheet.gutter}}", ink.muted), (full, ink.good), (rest, ink.track),
+                   (f" {swarm.round} of {swarm.rounds}", ink.text))  # fmt: skip
+    last = swarm.history[-1] if swarm.history else None
+    if last is not None:
+        void = (count(last.void, "void part"), ink.warn) if last.void else ""
+        tokens = f"{format_count(last.tokens)} tokens"
+        sheet.row("last", format_round(last.round_s), count(len(last.group), "peer"), tokens, void)
+        sheet.row("anchor", last.digest[:12], f"{last.aborted} tries aborted" if last.aborted else "")
+    sheet.heading("Learning")
+    held_out = f"{swarm.losses[-1][1]:.3f}" if swarm.losses else MISSING
+    sheet.row(
+        "held out", (held_out, ink.strong), f"nats per token at round {swarm.losses[-1][0]}" if swarm.losses else ""
+    )
+    sheet.curve(swarm.evaluations)
+    sheet.trend("training", f"{swarm.training[-1].value:.3f}" if swarm.training else MISSING, swarm.training)
+    speed = f"{format_count(swarm.speeds[-1].value)} tokens/s" if swarm.speeds else MISSING
+    sheet.trend("speed", speed, swarm.speeds)
+    sheet.row("tokens", f"{format_count(swarm.tokens)} in all rounds")
+    received = sum(peer.bytes_received for peer in swarm.reporting)
+    sheet.row("traffic", f"{glyphs.up} {format_bytes(swarm.bytes_sent)}", f"{glyphs.down} {format_bytes(received)}")
+
+
+def add_peers(sheet: FactSheet, view: View) -> None:
+    """One line per peer, those that need a look first."""
+    swarm = view.swarm
+    sheet.heading("Peers", f"{len(swarm.peers)}")
+    shown = sort_peers(swarm.peers.values(), view)[:MOST_PEERS]
+    name = min(15, max(8, sheet.width - OTHER_CELLS))
+    for peer in shown:
+        behind, state = swarm.behind(peer.peer), state_of(peer, view)
+        sheet.line(
+            state, " " * max(1, STATE_CELLS - state.cell_len),
+            (fit(peer.label, name, view.glyphs.ellipsis), view.ink.text),
+            (f"{format_percent(peer.weight):>8}", view.ink.text),
+            (f"{format_count(peer.tokens_per_s):>6} tok/s", view.ink.muted),
+            (f"  {behind} behind" if behind else "", view.ink.warn),
+        )  # fmt: skip
+    if len(swarm.peers) > len(shown):
+        sheet.line((f"and {len(swarm.peers) - len(shown)} more (key 2)", view.ink.muted))
+
+
+def add_rounds(sheet: FactSheet, view: View) -> None:
+    """The last rounds, the newest first: what each took, and what mine was in it."""
+    if view.mine is None:
+        sheet.heading("Last rounds", "peers, tokens, time, held-out loss")
+    else:
+        sheet.heading("What your last rounds counted for", "weight, tokens, time")
+    losses = dict(view.swarm.losses)
+    for done in list(reversed(view.swarm.history))[:MOST_ROUNDS]:
+        number = (f"round {done.round:<{sheet.gutter - 6}}", view.ink.muted)
+        if view.mine is None:
+            loss = f"{losses[done.round]:>9.3f}" if done.round in losses else " " * 9
+            sheet.line(number, f"{count(len(done.group), 'peer'):<9}", f"{format_count(done.tokens):>6} tokens",
+                       f"{format_round(done.round_s):>10}", (loss, view.ink.strong))  # fmt: skip
+            continue
+        if view.me not in done.weights:
+            sheet.line(number, ("not in the group", view.ink.warn))
+            continue
+        mine = [penalty for penalty in done.penalties if penalty.about == view.me]
+        codes = ", ".join(f"{penalty.code} counts {100 * penalty.factor:.0f} %" for penalty in mine)
+        share = (f"{format_percent(done.weights[view.me] / WEIGHT_ONE):>7}", view.ink.strong)
+        tokens = f"{format_count(done.given.get(view.me, 0)):>8} tokens"
+        sheet.line(number, share, tokens, f"{format_round(done.round_s):>10}", (f"  {codes}", view.ink.warn))
+    if not view.swarm.history:
+        sheet.nothing("rounds", "none is committed yet")
+
+
+MOST_ADVICE = 2
+"""Lines of what helps."""
+
+
+def draw_outlook(view: View, width: int, *, roomy: bool) -> list[Text]:
+    """Above the lanes, of my peer or without one of mine of the selected one: a line on the round, one on the margin,
+    and what helps. Where there is no room only what is late, or nearly so, has a line."""
+    peer = view.mine or view.swarm.peers.get(view.selected)
+    forecast = peer.expected if peer is not None else None
+    if peer is None or forecast is None or not (roomy or forecast.advice):
+        return []
+    words, style = margin_words(forecast), _style(forecast, view)
+    if not roomy:
+        return [_line([(f"{view.glyphs.alert} round {forecast.round}: {words}", style)], width, view)]
+    dot = f" {view.glyphs.dot} "
+    whose = f" for {peer.label}" if view.mine is None else ""
+    head: StyledLine = [
+        (f"Round {forecast.round}{whose}", view.ink.strong),
+        (f" {length_words(forecast)}", view.ink.text),
+    ]
+    if (so_far := _so_far(view, forecast)) is not None:
+        over = so_far > forecast.high_s
+        head.append((f"{dot}{format_seconds(so_far)} so far", view.ink.warn if over else view.ink.muted))
+    margin: StyledLine = [("  ", ""), (words, style), (f"{dot}{before_words(forecast)}", view.ink.muted)]
+    lines = [_line(head, width, view), _line(margin, width, view)]
+    for text in textwrap.wrap(forecast.advice, max(20, width - 2))[:MOST_ADVICE]:
+        lines.append(_line([("  ", ""), (text, view.ink.warn)], width, view))
+    return lines
+
+
+def add_outlook(sheet: FactSheet, view: View, mine: PeerView) -> None:
+    """The same on the first screen; on the smallest page only what needs a look."""
+    forecast = mine.expected
+    if forecast is None or (view.mini and not forecast.advice):
+        return
+    sheet.row("forecast", (margin_brief(forecast), _style(forecast, view)), length_brief(forecast))
+    if forecast.advice and not view.mini:
+        sheet.prose("", forecast.advice, view.ink.warn)
+
+
+def _so_far(view: View, forecast: RoundForecast) -> float | None:
+    """Whole seconds since the round before was committed; None if that was not told."""
+    last = view.swarm.history[-1] if view.swarm.history else None
+    if last is None or last.round != forecast.round - 1:
+        return None
+    return max(0.0, float(int(view.now - last.t)))
+
+
+def _style(forecast: RoundForecast, view: View) -> str:
+    if forecast.late_s is None:
+        return view.ink.muted
+    return view.ink.warn if forecast.advice or forecast.late_s > 0 else view.ink.good
+
+
+def _line(pieces: StyledLine, width: int, view: View) -> Text:
+    return Text.assemble(*cut(pieces, width, view.glyphs.ellipsis))

@@ -6,6 +6,7 @@ The peer checks what is typed and refuses it in words: nothing is judged here. T
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,15 +17,15 @@ from textual.containers import Container
 from textual.message import Message
 from textual.widgets import Input
 
-from tui.dashboard.screens.readings import measured_against
-from tui.dashboard.screens.setting_rows import Row, hold_of, rows_of, shown_peer, why_fixed
+from peer.settings import SettingInfo, grouped, in_words, to_text, to_value
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import FactSheet, add_holds
 from tui.dashboard.widgets.lines import StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
 from tui.sources.source import Reply
-from tui.text.pause_reasons import hold_words
-from tui.text.setting_info import SettingInfo, in_words, to_text, to_value
+from tui.swarm.snapshot import PeerView
+from tui.text.phrases import Hold, hold_words
+from tui.text.units import format_bytes
 
 SIGN, NAME = 2, 18
 """Cells of the columns that are always there."""
@@ -268,3 +269,77 @@ def _page_width(view: View) -> int:
 
 def _sheet(view: View) -> FactSheet:
     return FactSheet(view, _page_width(view))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table."""
+
+    group: str
+    first: bool
+    """Of its group."""
+    setting: SettingInfo
+    value: Any
+
+
+def why_fixed(view: View) -> str:
+    """Why nothing can be changed from here; empty if it can."""
+    if view.refusal:
+        return view.refusal
+    if "set" not in view.takes:
+        return "these are several peers; change one with: homefires set KEY=VALUE --dir DIR/peer-1"
+    return "" if view.mine is not None else "the peer has not started yet"
+
+
+def shown_peer(view: View) -> PeerView | None:
+    """Mine, or the one that is looked at; None if it told nothing itself."""
+    peer = view.mine or view.swarm.peers.get(view.selected)
+    return peer if peer is not None and peer.reports else None
+
+
+def _settings(view: View) -> Mapping[str, Any]:
+    """As my peer answers, or as the peer that is looked at has told."""
+    peer = shown_peer(view)
+    if peer is None:
+        return {}
+    return (view.status.settings if view.mine is peer and view.status else None) or peer.settings
+
+
+def rows_of(view: View) -> list[Row]:
+    """The lines of the table."""
+    rows: list[Row] = []
+    for group, setting, value in grouped(_settings(view)):
+        first = not rows or rows[-1].group != group
+        rows.append(Row(group=group, first=first, setting=setting, value=value))
+    return rows
+
+
+def hold_of(setting: SettingInfo, view: View) -> Hold | None:
+    """What this setting holds up now."""
+    return view.status.hold(setting.hold) if setting.hold and view.status is not None else None
+
+
+def measured_against(name: str, peer: PeerView) -> str:
+    """`83 °C now` beside `max_temperature_c`; empty if nothing is measured of what the setting is about."""
+    figures, network = peer.device_figures, peer.network
+    if name == "chain_mb" and network is not None:
+        return _share(network.disk_bytes, network.disk_quota_bytes)
+    if name in ("upload_mbps", "download_mbps"):
+        points = peer.ups if name == "upload_mbps" else peer.downs
+        return f"{points[-1].value * 8 / 1e6:.1f} Mbit/s now" if points else ""
+    if figures is None:
+        return ""
+    if name == "max_temperature_c" and figures.temperature_c is not None:
+        return f"{figures.temperature_c:.0f} °C now"
+    if name == "max_power_w" and figures.power_w is not None:
+        return f"{figures.power_w:.0f} W now"
+    if name == "memory_gb" and figures.memory_bytes is not None:
+        return f"{format_bytes(figures.memory_bytes)} now"
+    return ""
+
+
+def _share(used: int, quota: int) -> str:
+    """1.0 GB of 4.0 GB, 25.0 %"""
+    if not used or not quota:
+        return f"{format_bytes(used)} now" if used else ""
+    return f"{format_bytes(used)} of {format_bytes(quota)}, {100 * used / quota:.1f} %"

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from peer.events import NetworkMeasured, TransferProgressed
-from tui.dashboard.glyphs import draw_bar, draw_spark
+from tui.dashboard.appearance import draw_bar, draw_spark
 from tui.dashboard.view import Panel, PeerOpened, View
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
 from tui.dashboard.widgets.waterfall import natural

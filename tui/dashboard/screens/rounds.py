@@ -8,7 +8,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from tui.dashboard.screens.forecast_lines import draw_outlook
+from tui.dashboard.screens.home import draw_outlook
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.penalties import Penalties
 from tui.dashboard.widgets.waterfall import AROUND_LANES, Waterfall

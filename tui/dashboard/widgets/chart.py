@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from rich.cells import cell_len
 
-from tui.dashboard.glyphs import BRAILLE
+from tui.dashboard.appearance import BRAILLE
 from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import LineView, StyledLine
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from tui.dashboard.glyphs import draw_curve, draw_spark
+from tui.dashboard.appearance import draw_curve, draw_spark
 from tui.dashboard.view import View
 from tui.dashboard.widgets.penalties import layer_words
 from tui.dashboard.words import rounds_left
 from tui.swarm.snapshot import PenaltyRecord, Point
-from tui.text.pause_reasons import duty_words, hold_words, next_words
+from tui.text.phrases import duty_words, hold_words, next_words
 
 GUTTER, NARROW_GUTTER = 12, 10
 """Cells of the labels, on a wide and on a narrow page."""
