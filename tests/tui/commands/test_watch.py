@@ -21,7 +21,7 @@ from dht.invite import issue
 from peer.events import EventLine, PeerStarted, PeerStateChanged, format_line
 from peer.testing.child_process import HANG_S
 from tui.cli import main
-from tui.commands.attach import DisplayOptions
+from tui.commands.options import DisplayOptions
 from tui.commands.watch import DemoControl, DemoSource, WatchOptions, watch_in_dashboard, watch_in_lines
 from tui.output.output import JsonOutput, NoOutput, PlainOutput
 from tui.output.viewer import VIEWER_CODES
