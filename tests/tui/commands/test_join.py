@@ -108,3 +108,15 @@ def test_a_childs_crash_names_its_log(invite: str, tmp_path: Path, monkeypatch: 
     with pytest.raises(HomefiresError, match=r"exit code 1; its log is .*peer\.log"):
         run_join(JoinOptions(invite=invite, directory=tmp_path), NoOutput())
     assert "no_such_module" in (tmp_path / "peer.log").read_text()
+
+
+def program(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
+    """Every child is this Python program; returns the command lines."""
+    seen: list[str] = []
+
+    def command(module: str, *arguments: str) -> list[str]:
+        seen.extend([module, *arguments])
+        return [sys.executable, "-c", text]
+
+    monkeypatch.setattr(tui.commands.join, "python_module", command)
+    return seen
