@@ -34,7 +34,7 @@ from tui.processes.children import (
     python_module,
 )
 from tui.swarm.reducer import apply
-from tui.swarm.rounds import MAX_COMMITS
+from tui.swarm.round_ledger import MAX_COMMITS
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.terminal import choose_ui
 from tui.text.units import format_bytes

@@ -29,8 +29,8 @@ def add_plan(parser: Parser) -> None:
 def _plan(options: argparse.Namespace) -> int:
     from peer.events import printable
     from tui.simulation.machines import machine_of
-    from tui.simulation.plan import PlanOptions, answer, to_json, write
     from tui.simulation.plan_page import describe
+    from tui.simulation.planner import PlanOptions, answer, to_json, write
 
     plan = PlanOptions(
         spec=choose_spec(options.spec, sets=options.sets), peers=options.peers, machine=machine_of(options),

@@ -27,6 +27,7 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
 from dht.errors import HomefiresError
+from peer.control.client import Reply
 from tui.dashboard.appearance import ASCII, COLOUR, MONO, MONO_THEME, THEME, UNICODE, AsciiFilter
 from tui.dashboard.dialogs import LEAVE, QUIT, Help, PromptScreen
 from tui.dashboard.header import draw_header, draw_keys, draw_playback, draw_tabs
@@ -41,7 +42,7 @@ from tui.dashboard.screens.peer import PeerPanel
 from tui.dashboard.screens.peers import PeersPanel
 from tui.dashboard.screens.rounds import RoundsPanel
 from tui.dashboard.view import Panel, PeerOpened, PeerSelected, TextBlock, View
-from tui.sources.source import EventSource, PeerCommands, Playback, Reply
+from tui.sources.source import EventSource, PeerCommands, Playback
 from tui.swarm.snapshot import SwarmState
 
 ExitReason = Literal["detach", "leave", "ended"]

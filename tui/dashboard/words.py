@@ -8,9 +8,8 @@ from rich.text import Text
 
 from tui.dashboard.appearance import Palette
 from tui.dashboard.view import View
-from tui.output.plain import format_elapsed
 from tui.swarm.snapshot import PeerView, PenaltyRecord
-from tui.text.units import count
+from tui.text.units import count, format_elapsed
 
 SILENT_S = 60.0
 """Who is known by hearsay only, and was not heard of for longer than this and two rounds, is gone."""

@@ -1,4 +1,4 @@
-"""How far a transfer is, in words and as a bar."""
+"""Bytes, times and counts in words; how far a transfer is, in words and as a bar."""
 
 from __future__ import annotations
 
@@ -69,3 +69,17 @@ def format_bytes(count: int) -> str:
 def count(number: int, noun: str) -> str:
     """1 peer, 2 peers."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def format_elapsed(seconds: float) -> str:
+    """mm:ss, and h:mm:ss from one hour on."""
+    minutes, rest_s = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest_s:02}" if hours else f"{minutes:02}:{rest_s:02}"
+
+
+def format_seconds(seconds: float) -> str:
+    """0.05 s, 3.2 s, 42 s, 12:05."""
+    if seconds < 10:
+        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s" if seconds % 1 else f"{seconds:.0f} s"
+    return f"{seconds:.0f} s" if seconds < 120 else format_elapsed(seconds)

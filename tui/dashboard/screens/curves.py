@@ -16,8 +16,8 @@ from tui.dashboard.appearance import draw_spark
 from tui.dashboard.view import Lines, Panel, TextBlock, View
 from tui.dashboard.widgets.chart import Plot, Series, SeriesChart, decimate, nice_ticks, time_ticks
 from tui.dashboard.words import clip, format_count
-from tui.output.plain import format_elapsed
 from tui.swarm.snapshot import PeerView, Point, Round, SwarmState
+from tui.text.units import format_elapsed
 
 CHARTS = ("loss", "norm", "tokens", "rate")
 """In the order in which they get room."""

@@ -17,14 +17,14 @@ from textual.containers import Container
 from textual.message import Message
 from textual.widgets import Input
 
+from peer.control.client import Reply
 from peer.settings import SettingInfo, grouped, in_words, to_text, to_value
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import FactSheet, add_holds
 from tui.dashboard.widgets.lines import StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
-from tui.sources.source import Reply
 from tui.swarm.snapshot import PeerView
-from tui.text.phrases import Hold, hold_words
+from tui.text.phrases import PauseReason, hold_words
 from tui.text.units import format_bytes
 
 SIGN, NAME = 2, 18
@@ -314,7 +314,7 @@ def rows_of(view: View) -> list[Row]:
     return rows
 
 
-def hold_of(setting: SettingInfo, view: View) -> Hold | None:
+def hold_of(setting: SettingInfo, view: View) -> PauseReason | None:
     """What this setting holds up now."""
     return view.status.hold(setting.hold) if setting.hold and view.status is not None else None
 

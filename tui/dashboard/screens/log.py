@@ -13,9 +13,9 @@ from textual.widgets import Input, RichLog
 
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.words import level_style
-from tui.output.plain import format_elapsed
 from tui.swarm.snapshot import LogEntry
 from tui.text.codes import pages_for
+from tui.text.units import format_elapsed
 
 LEVELS = {"all": ("info", "warning", "error"), "alerts": ("warning", "error"), "errors": ("error",)}
 """What each filter by level lets through."""

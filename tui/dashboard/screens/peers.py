@@ -18,8 +18,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from tui.dashboard.view import Panel, PeerOpened, PeerSelected, TextBlock, View
-from tui.dashboard.widgets.chosen import Chosen
-from tui.dashboard.widgets.lines import StyledLine, fit
+from tui.dashboard.widgets.lines import Chosen, StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
 from tui.dashboard.words import (
     active_penalties_of,

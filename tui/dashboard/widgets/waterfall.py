@@ -11,13 +11,12 @@ from textual.binding import Binding, BindingType
 
 from tui.dashboard.view import PeerOpened, PeerSelected, View
 from tui.dashboard.widgets import lanes
-from tui.dashboard.widgets.chosen import Chosen
 from tui.dashboard.widgets.lanes import Axis
-from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
+from tui.dashboard.widgets.lines import Chosen, LineView, StyledLine, cut, fit
 from tui.dashboard.widgets.penalties import factor_words
 from tui.dashboard.words import phase_style, shown_state, state_style
-from tui.output.plain import format_elapsed, format_seconds
 from tui.swarm.snapshot import PeerView
+from tui.text.units import format_elapsed, format_seconds
 
 LEGEND = (
     ("late", "late"), ("failed", "failed"), ("train", "train"), ("prepare", "gather"), ("exchange", "send"),
