@@ -33,7 +33,7 @@ from peer.limits.policy import Hold, until_of, why_of
 from peer.link.channel import LinkLost
 from peer.link.handle import LeaveRequested, LinkProcess
 from peer.protocol.block import Block, Update
-from peer.protocol.electorate import next_anchor
+from peer.protocol.head import next_anchor
 from peer.rounds.timeouts import ready_after_others_s
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, parse

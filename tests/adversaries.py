@@ -19,8 +19,7 @@ from dht.streams.base import MakeFrame, OnFrame, Streams
 from peer.link.link import RunKeys
 from peer.protocol import merkle
 from peer.protocol.block import WEIGHT_ONE, ContributionHeader, Update
-from peer.protocol.electorate import digest_of
-from peer.protocol.encoding import pack
+from peer.protocol.encoding import digest_of, pack
 from peer.protocol.messages import MeanData, Message, PartData, Promise, Propose, Start, VoteCast, decode, encode
 from peer.rounds.driver import ChainPort, ReductionPort
 from peer.rounds.state import PartNorms

@@ -14,10 +14,11 @@ from peer.codec.run_rules import rules_of
 from peer.link.reduction import ReductionWorker
 from peer.protocol import norms
 from peer.protocol.block import VOID, ContributionHeader, SignedNorms, Update
-from peer.protocol.electorate import next_anchor
+from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.messages import BallotId
+from peer.protocol.rules import Rules
 from peer.rounds.interface import BufferPart, ReducePart
-from peer.rounds.state import ChainHead, MemberState, PartNorms, Rules
+from peer.rounds.state import MemberState, PartNorms
 from peer.store.contributions import Contribution
 from peer.testing.memory_peer import ModelKeys
 from peer.train.trainer import Trainer

@@ -28,11 +28,10 @@ from peer.events import Event as Reported
 from peer.link.link import RunKeys
 from peer.link.reduction import ReductionWorker
 from peer.protocol.block import Block, ContributionHeader
-from peer.protocol.electorate import genesis_anchor
+from peer.protocol.head import ChainHead, genesis_anchor
 from peer.rounds.driver import ChainPort, Driver, ReductionPort
 from peer.rounds.interface import Applied, Submitted, Tick, TrainingProgress
 from peer.rounds.machine import TICK_S, begin
-from peer.rounds.state import ChainHead
 from peer.simulate.memory_network import MemoryNetwork, Scheduler
 from peer.spec import RunSpec
 from peer.store.chain import ChainStore

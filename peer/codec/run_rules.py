@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from peer.aggregation.aggregation_rules import AggregationRules
 from peer.codec.codec import Codec
 from peer.data.data_shards import DATA_SHARDS
-from peer.protocol.electorate import Keys
+from peer.protocol.encoding import Keys
 from peer.protocol.layout import Part
-from peer.rounds.state import Rules
+from peer.protocol.rules import Rules
 from peer.spec import RunSpec
 
 

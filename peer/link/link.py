@@ -47,8 +47,9 @@ from peer.link.gatekeeper import ADMISSION, Gatekeeper, quarantine_alerts
 from peer.link.own_admission import Membership, find_admission
 from peer.link.participation import Participation, resume_from, unless_left
 from peer.protocol.encoding import pack
+from peer.protocol.head import ChainHead
 from peer.protocol.layout import Part, cut
-from peer.rounds.state import ChainHead, Rules
+from peer.protocol.rules import Rules
 from peer.settings import PeerSettings
 from peer.spec import AdmissionTable, RunSpec
 from peer.store.chain import ChainStore
@@ -191,7 +192,7 @@ async def _follow_chain(
 
 @dataclasses.dataclass(frozen=True)
 class RunKeys:
-    """`peer.protocol.electorate.Keys` with this machine's identity."""
+    """`peer.protocol.encoding.Keys` with this machine's identity."""
 
     identity: Identity
     run: bytes

@@ -22,9 +22,9 @@ from peer.protocol.block import (  # fmt: skip
     Vote,
     peers,
 )
-from peer.protocol.electorate import Keys
 from peer.protocol.encoding import (
     DIGEST_BYTES,
+    Keys,
     blobs,
     boolean,
     integer,

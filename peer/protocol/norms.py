@@ -16,9 +16,11 @@ from peer.aggregation.aggregate import AggregationResult, judge
 from peer.aggregation.evidence import Contributor, LayerNorms
 from peer.aggregation.peer_history import MAX_ROOTS, NOTHING, PeerHistory
 from peer.protocol.block import WEIGHT_ONE, ContributionHeader, NormRow, SignedNorms, givers, token_share
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
+from peer.protocol.head import ChainHead
 from peer.protocol.layout import Fragment, Part, assign, shares_of
-from peer.rounds.state import ChainHead, MemberState, PartNorms, Rules
+from peer.protocol.rules import Rules
+from peer.rounds.state import MemberState, PartNorms
 
 REPORTERS = 2
 """Nobody is convicted on the word of one."""

@@ -19,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from peer.aggregation.aggregate import Finding
 from peer.protocol import norms
 from peer.protocol.block import MAX_EVIDENCE, VOID, WEIGHT_ONE, ContributionHeader, Penalty, Update, discount
-from peer.rounds.state import MISDECLARED, ChainHead, Rules
+from peer.protocol.head import MISDECLARED, ChainHead
+from peer.protocol.rules import Rules
 
 ABSENT, LATE, STALE, CLIPPED = "ABSENT", "LATE", "STALE", "CLIPPED"
 WHOLE_MODEL = -1

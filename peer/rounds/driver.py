@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from dht.streams.base import Streams
 from peer.events import Event as Reported
 from peer.protocol.block import Block
+from peer.protocol.head import ChainHead
 from peer.protocol.messages import (
     FETCH_BYTES,
     FETCH_MOST,
@@ -55,7 +56,7 @@ from peer.rounds.interface import (
     Tell,
 )
 from peer.rounds.machine import step
-from peer.rounds.state import Acceptor, ChainHead, PartNorms, State
+from peer.rounds.state import Acceptor, PartNorms, State
 
 Done = Callable[[], None]
 

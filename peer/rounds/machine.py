@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from peer.protocol.block import ContributionHeader, Update
+from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import (
     Blocks,
     EquivocationProof,
@@ -54,6 +55,7 @@ from peer.protocol.messages import (
     Start,
     VoteCast,
 )  # fmt: skip
+from peer.protocol.rules import Rules
 from peer.rounds import acceptor as decide
 from peer.rounds import block_sync, collector, coordinator, forks, member, misconduct, readiness, reassignment, timeouts
 from peer.rounds.block_sync import seen_again
@@ -74,7 +76,7 @@ from peer.rounds.interface import (
     Tick,
     TrainingProgress,
 )
-from peer.rounds.state import Acceptor, ChainEntry, ChainHead, Rules, State
+from peer.rounds.state import Acceptor, State
 from peer.rounds.transition import Transition
 
 TICK_S = 0.5

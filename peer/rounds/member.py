@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from peer.protocol import norms
 from peer.protocol.block import ContributionHeader, givers
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, PartData, Start
 from peer.rounds import misconduct, part_exchange, reassignment, timeouts
 from peer.rounds.interface import BufferPart, MeasurePart, PartMeasured, PartReduced, SendMean, SendParts, StoreObject

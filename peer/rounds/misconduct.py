@@ -16,11 +16,12 @@ from peer.protocol.block import MAX_EVIDENCE, MAX_REPORTS, VOID, NormRow, Signed
 from peer.protocol.block import Report as Reported
 from peer.protocol.electorate import coordinator
 from peer.protocol.encoding import pack
+from peer.protocol.head import MISDECLARED
 from peer.protocol.messages import BallotId, EquivocationProof, MeanConflict, MeanData, NormDispute, PartData
 from peer.protocol.norms import float_of
 from peer.rounds.interface import MeasurePart, PartMeasured, SendParts, Tell
 from peer.rounds.part_exchange import giver_of
-from peer.rounds.state import MISDECLARED, Dispute, MemberState, Misconduct, PartNorms
+from peer.rounds.state import Dispute, MemberState, Misconduct, PartNorms
 from peer.rounds.transition import Transition
 
 DISPUTE = 2

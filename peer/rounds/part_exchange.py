@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peer.protocol import merkle
 from peer.protocol.block import MAX_SKIPPED, VOID
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.messages import MeanData, PartData
 from peer.rounds.interface import ReducePart
 from peer.rounds.state import MemberState

@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.events import PeerStateChanged, TransferProgressed
+from peer.protocol.head import ChainHead
+from peer.protocol.rules import Rules
 from peer.rounds import block_sync
 from peer.rounds.interface import Tell
-from peer.rounds.state import ChainHead, Rules, SyncProgress
+from peer.rounds.state import SyncProgress
 from peer.rounds.transition import Transition
 
 SAY_EVERY_S = 1.0

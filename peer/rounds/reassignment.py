@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from peer.protocol.block import givers
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 from peer.protocol.messages import BallotId, MeanData, PartData, Reassign, ShowInputs
 from peer.rounds import misconduct, part_exchange, takeover, timeouts
 from peer.rounds.interface import BufferPart, PartReduced, SendInputs, SendMean, SendParts

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from peer.codec.run_rules import rules_of
 from peer.events import Event, EventLine
 from peer.placement.pairwise_network import Regions
-from peer.protocol.electorate import genesis_anchor
+from peer.protocol.head import ChainHead, genesis_anchor
 from peer.protocol.messages import Heartbeat
-from peer.protocol.rules import Shared
-from peer.rounds.state import ChainHead, Rules
+from peer.protocol.rules import Rules, Shared
 from peer.simulate.arithmetic import TOKEN_BYTES, ModelKeys, is_finite
 from peer.simulate.dice import Dice
 from peer.simulate.memory_network import Scheduler

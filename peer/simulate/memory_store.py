@@ -12,8 +12,9 @@ from typing import Protocol, Self
 
 from peer.protocol import merkle
 from peer.protocol.block import Block, ContributionHeader, Update
-from peer.protocol.electorate import digest_of
-from peer.rounds.state import Acceptor, ChainEntry, ChainHead
+from peer.protocol.encoding import digest_of
+from peer.protocol.head import ChainEntry, ChainHead
+from peer.rounds.state import Acceptor
 
 
 class Owner(Protocol):

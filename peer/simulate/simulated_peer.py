@@ -32,13 +32,15 @@ from peer.lifecycle.pace import Pace
 from peer.plan.peer_set import FASTEST_BPS
 from peer.protocol import merkle
 from peer.protocol.block import Block, ContributionHeader, PartOutcome, Update, part_outcomes
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
+from peer.protocol.head import ChainHead
 from peer.protocol.messages import Heartbeat
+from peer.protocol.rules import Rules
 from peer.rounds.block_sync import HEAD_EVERY_S, NEWS_EVERY_S
 from peer.rounds.driver import Driver, Framing
 from peer.rounds.interface import Applied, Leaving, Received, Submitted, Tick, TrainingProgress
 from peer.rounds.machine import TICK_S, begin
-from peer.rounds.state import ChainHead, Rules, State
+from peer.rounds.state import State
 from peer.rounds.timeouts import ready_after_others_s
 from peer.rounds.transition import Transition
 from peer.simulate.arithmetic import NormArithmetic, NormStore, part_of

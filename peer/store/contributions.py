@@ -20,7 +20,7 @@ from peer.codec.blockwise import Floats
 from peer.codec.codec import Codec
 from peer.protocol import merkle
 from peer.protocol.block import ContributionHeader, Ranges
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.layout import Part
 
 

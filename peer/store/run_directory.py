@@ -21,9 +21,8 @@ from dht.errors import BadInput, RunMismatch
 from dht.records import Genesis, unpack_body
 from dht.records import unpack as unpack_record
 from peer.protocol.block import Block, Update
-from peer.protocol.electorate import genesis_anchor, next_anchor
 from peer.protocol.encoding import pack
-from peer.rounds.state import ChainHead
+from peer.protocol.head import ChainHead, genesis_anchor, next_anchor
 
 READ_TRIES = 3
 

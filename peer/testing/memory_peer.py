@@ -16,11 +16,12 @@ from dht.streams.base import MakeFrame, OnFrame, Streams
 from peer.events import Event as Reported
 from peer.protocol import merkle
 from peer.protocol.block import VOID, Block, ContributionHeader, PartOutcome, Update, part_outcomes
-from peer.protocol.electorate import digest_of, next_anchor
+from peer.protocol.encoding import digest_of
+from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.layout import Part, divide
 from peer.rounds.driver import Driver
 from peer.rounds.interface import BufferPart, ReducePart, TrainingProgress
-from peer.rounds.state import ChainHead, PartNorms
+from peer.rounds.state import PartNorms
 from peer.simulate.arithmetic import ModelKeys as ModelKeys  # tests sign with what this model signs with
 from peer.simulate.memory_network import MemoryNetwork
 from peer.simulate.memory_store import MemoryDisk

@@ -10,9 +10,9 @@ from dht.errors import BadInput
 from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
 from peer.events import AlertRaised
 from peer.protocol.block import VOID, Block
-from peer.protocol.electorate import genesis_anchor, next_anchor
+from peer.protocol.head import ChainHead, genesis_anchor, next_anchor
 from peer.protocol.messages import Heartbeat
-from peer.rounds.state import ChainHead, Rules
+from peer.protocol.rules import Rules
 from peer.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
 from peer.testing.faults import Corrupt, Crash, Cut, Duplicate, Fault, Loss, Odd, Partition, Reorder, Slow, Stall
 from peer.testing.memory_peer import (

@@ -11,7 +11,7 @@ from peer.data.sampler import ShardSampler
 from peer.data.source import Source
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.spec import RunSpec
 from peer.train.backend import SingleDevice
 from peer.train.delayed import DelayedNesterov

@@ -26,7 +26,8 @@ from peer.codec.codec import Codec
 from peer.events import RoundCommitted, read_events
 from peer.model.build import build
 from peer.protocol.block import WEIGHT_ONE, Block, Update
-from peer.rounds.state import Acceptor, ChainHead
+from peer.protocol.head import ChainHead
+from peer.rounds.state import Acceptor
 from peer.store import snapshots
 from peer.store.chain import ChainStore
 from peer.store.run_directory import (

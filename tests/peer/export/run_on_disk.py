@@ -24,9 +24,10 @@ from peer.protocol import norms, penalties
 from peer.protocol.block import Block, SignedNorms, Update, Vote
 from peer.protocol.electorate import coordinator, instance_of
 from peer.protocol.encoding import pack
+from peer.protocol.head import ChainHead
 from peer.protocol.layout import Part
 from peer.protocol.messages import BallotId
-from peer.rounds.state import ChainHead, MemberState, PartNorms
+from peer.rounds.state import MemberState, PartNorms
 from peer.spec import RunSpec
 from peer.store.chain import ChainStore
 from peer.store.run_directory import genesis_head

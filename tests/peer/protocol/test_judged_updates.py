@@ -10,13 +10,13 @@ import pytest
 
 from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
 from peer.protocol.block import VOID, WEIGHT_ONE, PartOutcome, SignedNorms, Update, part_outcomes
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
+from peer.protocol.head import ChainHead
 from peer.protocol.messages import Propose
 from peer.protocol.norms import bits_of
-from peer.protocol.validation import check_update
 from peer.rounds.interface import Input, ObjectStored, PartReduced, Received, ReducePart, Tick
 from peer.rounds.part_exchange import reduce
-from peer.rounds.state import BallotPhase, ChainHead, State
+from peer.rounds.state import BallotPhase, State
 from peer.rounds.transition import Transition
 from peer.testing.memory_peer import Ledger, encoded
 from tests.peer.rounds.ballot import (
@@ -40,6 +40,7 @@ from tests.peer.rounds.build import (
     PARTS,
     PAYLOADS,
     block,
+    fault_of,
     measured_by_all,
     pledge,
     proposal_signature,
@@ -79,7 +80,7 @@ def voter(judge: AggregationRules = EDIT, head: ChainHead = HEAD) -> State:
 
 
 def fault(item: Update, judge: AggregationRules = EDIT) -> str:
-    return check_update(voter(judge), item)
+    return fault_of(voter(judge), item)
 
 
 # ---- what voters compute again ----
@@ -186,7 +187,7 @@ def test_records_go_on_from_those_before() -> None:
     """The next head has them; an update that starts from none is refused there."""
     after = HEAD.after(judged())
     assert after.records == judged().records
-    assert check_update(voter(EDIT, replace(HEAD, records=after.records)), judged()) in (WEIGHTS, RECORDS)
+    assert fault_of(voter(EDIT, replace(HEAD, records=after.records)), judged()) in (WEIGHTS, RECORDS)
 
 
 def test_nobody_votes_for_a_tampered_update() -> None:
@@ -257,7 +258,7 @@ def proposed(state: State) -> Update:
     assert state.lead is not None
     assert state.lead.stage is BallotPhase.PROPOSING
     (proposal,) = state.proposals.values()
-    assert check_update(replace(state, lead=None), proposal.update) == ""
+    assert fault_of(replace(state, lead=None), proposal.update) == ""
     return proposal.update
 
 

@@ -24,7 +24,7 @@ from peer.protocol.block import (
     SignedNorms,
     Update,
 )
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.messages import (
     FETCH_MOST,
     Blocks,

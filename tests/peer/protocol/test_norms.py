@@ -28,10 +28,12 @@ from peer.protocol.block import (
     Update,
     givers,
 )
+from peer.protocol.head import MISDECLARED, ChainHead
 from peer.protocol.layout import Part
 from peer.protocol.messages import BallotId
 from peer.protocol.norms import bits_of, caught, fault_of_measurements, float_of, judgement_of, shard_owners
-from peer.rounds.state import MISDECLARED, ChainHead, MemberState, PartNorms, Rules
+from peer.protocol.rules import Rules
+from peer.rounds.state import MemberState, PartNorms
 from peer.testing.memory_peer import ModelKeys
 from tests.peer.rounds.build import HEAD, NAMES, measured_by_all, place, pledge, rules, update
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from peer.protocol import merkle
 from peer.protocol.block import SignedNorms
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.messages import MeanData, Norms, NormTable, PartData, Promise
 from peer.rounds.interface import Input, MeasurePart, PartMeasured, Received, Submitted, Tick
 from peer.rounds.machine import step

@@ -8,12 +8,15 @@ from typing import Any
 from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
 from peer.protocol import merkle, norms, penalties
 from peer.protocol.block import Block, ContributionHeader, NormRow, SignedNorms, Update, Vote, givers
-from peer.protocol.electorate import coordinator, digest_of, genesis_anchor
-from peer.protocol.encoding import pack
+from peer.protocol.electorate import coordinator
+from peer.protocol.encoding import digest_of, pack
+from peer.protocol.head import ChainHead, genesis_anchor
 from peer.protocol.layout import Part
 from peer.protocol.messages import BallotId
+from peer.protocol.rules import Rules
+from peer.protocol.validation import check_update
 from peer.rounds.machine import begin
-from peer.rounds.state import ChainHead, Rules, State
+from peer.rounds.state import State
 from peer.testing.memory_peer import ModelKeys
 
 NAMES = ("p0", "p1", "p2")
@@ -34,6 +37,11 @@ def rules(me: str, judge: AggregationRules = MEAN_ONLY) -> Rules:
 
 def state_of(me: str, **changes: Any) -> State:
     return replace(begin(rules(me), HEAD, 0.0), **changes)
+
+
+def fault_of(state: State, item: Update) -> str:
+    """Why a voter in this state refuses an update."""
+    return check_update(state.rules, state.head, state.electorate, item)
 
 
 def place(ballot: int = 0) -> BallotId:

@@ -12,8 +12,8 @@ from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
 from peer.protocol import merkle, norms, penalties
 from peer.protocol.block import MAX_BALLOT, VOID, Block, ContributionHeader, NormRow, SignedNorms, Update, Vote
-from peer.protocol.electorate import coordinator, digest_of
-from peer.protocol.encoding import pack
+from peer.protocol.electorate import coordinator
+from peer.protocol.encoding import digest_of, pack
 from peer.protocol.messages import (
     BallotId,
     Blocks,

@@ -11,13 +11,15 @@ import pytest
 from peer.events import AlertRaised, PenaltyImposed
 from peer.protocol import norms
 from peer.protocol.block import NormRow, Penalty, SignedNorms
+from peer.protocol.head import MISDECLARED
 from peer.protocol.messages import BallotId, Message, NormDispute, NormTable
 from peer.protocol.norms import bits_of
+from peer.protocol.rules import Rules
 from peer.rounds import misconduct
 from peer.rounds.driver import Driver
 from peer.rounds.interface import PartMeasured, Received
 from peer.rounds.misconduct import agrees
-from peer.rounds.state import MISDECLARED, MemberState, PartNorms, Rules
+from peer.rounds.state import MemberState, PartNorms
 from peer.testing.memory_swarm import World
 
 LIAR = "p1"

@@ -6,7 +6,7 @@ import pytest
 
 from peer.events import AlertRaised
 from peer.protocol.block import Update
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.messages import EquivocationProof, Prepare, Propose, VoteCast
 from peer.rounds.interface import CommitBlock, Effect, ObjectStored, Received, Send, Tell
 from peer.rounds.machine import step

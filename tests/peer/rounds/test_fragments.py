@@ -8,17 +8,16 @@ import pytest
 
 from peer.aggregation.aggregation_rules import AggregationRules
 from peer.protocol.block import VOID
+from peer.protocol.head import ChainEntry
 from peer.protocol.norms import bits_of
-from peer.protocol.validation import check_update
 from peer.rounds.machine import begin
 from peer.rounds.part_exchange import direction
-from peer.rounds.state import ChainEntry
 from peer.rounds.transition import Transition
 from peer.testing.memory_peer import PARTS, Ledger, averaged, decoded
 from peer.testing.memory_swarm import LogicalSwarm, World
 from tests import chaos
 from tests.model_swarm import TAKEOVER_S, run_schedule
-from tests.peer.rounds.build import HEAD, block, rules, state_of, update
+from tests.peer.rounds.build import HEAD, block, fault_of, rules, state_of, update
 
 EDIT = AggregationRules(reducer="edit", warmup_rounds=2)
 ROUNDS = 9
@@ -106,11 +105,11 @@ def test_who_came_later_has_no_last_mean_of_most_fragments() -> None:
 def test_an_update_of_other_parts_is_refused() -> None:
     """All parts of the model where one fragment is due, or those of another fragment."""
     two = replace(state_of("p0"), rules=replace(rules("p0"), fragments=2))
-    assert check_update(two, update()) == "its parts are not those of the model"
+    assert fault_of(two, update()) == "its parts are not those of the model"
     second = replace(two, head=replace(HEAD, round=1))
     assert len(two.rules.fragment(0).parts) != len(second.rules.fragment(1).parts)
     one = update(parts=update().parts[:1], contributors=(0b111,), round=1)
-    assert check_update(two, one) == "its parts are not those of the model"
+    assert fault_of(two, one) == "its parts are not those of the model"
 
 
 # ---- faults ----

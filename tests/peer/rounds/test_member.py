@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from peer.protocol.block import NormRow, SignedNorms
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, PartData
 from peer.protocol.norms import bits_of
 from peer.rounds.interface import (

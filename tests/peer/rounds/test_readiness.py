@@ -10,7 +10,7 @@ import pytest
 
 from peer.events import AlertRaised, PeerStateChanged, TransferProgressed
 from peer.protocol.block import Block
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.messages import (
     Blocks,
     GetBlocks,

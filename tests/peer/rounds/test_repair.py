@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from peer.protocol.block import VOID, Block
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.messages import GetMeans, MeanData, NormTable, Reassign, decode
 from peer.protocol.norms import judgement_of
 from peer.rounds.interface import BufferPart, Input, PartReduced, Received, ReducePart, Send, SendMean, SendParts, Tick

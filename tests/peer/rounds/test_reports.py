@@ -9,13 +9,13 @@ import pytest
 
 from peer.events import AlertRaised, PenaltyImposed
 from peer.protocol.block import Update
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
+from peer.protocol.head import MISDECLARED
 from peer.protocol.messages import MeanData, encode
 from peer.rounds import proposal
 from peer.rounds.driver import Driver
 from peer.rounds.interface import Effect, SendMean
 from peer.rounds.misconduct import REPORT_ROUNDS
-from peer.rounds.state import MISDECLARED
 from peer.rounds.transition import Transition
 from peer.testing.memory_peer import decoded, encoded
 from peer.testing.memory_swarm import World

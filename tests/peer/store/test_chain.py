@@ -13,8 +13,9 @@ import pytest
 from dht.errors import BadInput
 from peer.codec.codec import Codec
 from peer.protocol.block import VOID, Block
-from peer.protocol.electorate import digest, digest_of
-from peer.rounds.state import Acceptor, ChainHead
+from peer.protocol.encoding import digest, digest_of
+from peer.protocol.head import ChainHead
+from peer.rounds.state import Acceptor
 from peer.store import chain
 from peer.store.chain import ChainStore, start_chain_at
 from peer.store.contributions import WorkStats, write_contribution

@@ -11,7 +11,7 @@ import pytest
 from dht.errors import BadInput
 from peer.codec.codec import Codec
 from peer.protocol import merkle
-from peer.protocol.electorate import digest, digest_of
+from peer.protocol.encoding import digest, digest_of
 from peer.protocol.layout import cut
 from peer.store.contributions import Contribution, WorkStats, prune_contributions, write_contribution
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from peer import spec as specs
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 from peer.spec import RunSpec
 from peer.train.checkpoint import Checkpoint, Checkpoints, newest
 from peer.train.trainer import Trainer

@@ -16,7 +16,7 @@ import torch
 
 from dht.errors import BadInput
 from peer import spec as specs
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 from peer.train.checkpoint import Checkpoints, newest
 from peer.train.outer import OuterState, advance
 from peer.train.residual import RewindResult

@@ -15,10 +15,9 @@ from dht.errors import Unreachable
 from dht.records import PeerRecord as HeadRecord
 from dht.streams.base import MakeFrame, OnFrame
 from peer.events import AlertRaised, Event, PeerStateChanged, ReportReceived, RoundCommitted
-from peer.protocol.electorate import digest_of
-from peer.protocol.encoding import pack
+from peer.protocol.encoding import digest_of, pack
+from peer.protocol.head import ChainHead
 from peer.protocol.messages import Blocks, GetBlocks, Heartbeat, decode, encode
-from peer.rounds.state import ChainHead
 from peer.simulate.memory_network import MemoryStreams
 from peer.store.run_directory import ChainBase
 from peer.store.snapshots import SnapshotManifest
