@@ -24,49 +24,41 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bootstrap.admitting import Book
-from dht.admission import admit
+from bootstrap.members import AdmissionBook
+from dht.admission import QuarantineList, issue_admission, save_quarantine, sign_quarantine
 from dht.clock import TIME, pack_time
-from dht.fingerprint import words
-from dht.identity import Identity
+from dht.identity import Identity, fingerprint_words
 from dht.invite import issue, parse
-from dht.keyfile import unseal
-from dht.keys import GENESIS, HEAD, dht_key
-from dht.knocking import GREETING, KNOCK
-from dht.orders import Orders, order, save_orders
-from dht.probing import PROBE, PROBE_BACK
-from dht.records import Genesis, sign_record, unpack, unpack_body, verify_record
-from dht.records import Head as HeadRecord
+from dht.key_files import unseal
+from dht.reach.bandwidth_probe import PROBE, PROBE_BACK
+from dht.reach.dial_back import GREETING, KNOCK
+from dht.reach.peer_store import PeerStore
+from dht.records import GENESIS, HEAD, Genesis, dht_key, sign_record, unpack, unpack_body, verify_record
+from dht.records import PeerRecord as HeadRecord
 from dht.records import pack as pack_record
-from dht.remembered import Remembered
-from peer.averaging.admitting import ADMIT
-from peer.averaging.blocks import Base, first_head
-from peer.averaging.chain import ChainOnDisk
-from peer.averaging.codec import FORMATS, Codec
-from peer.averaging.contribution import Contribution, Effort, write_contribution
-from peer.averaging.distances import DISTANCES, Distances
-from peer.averaging.donating import CHUNK, MANIFEST, STANDING, Offer, Standing, ask_chunk, ask_standing
-from peer.averaging.guarding import ADMISSION, ORDERS
-from peer.averaging.link import RunKeys
-from peer.averaging.meeting import LAYERS
-from peer.averaging.reducing import Reducer
-from peer.averaging.snapshots import Manifest
-from peer.averaging.snapshots import write as write_snapshot
-from peer.control import Commands, ControlServer
-from peer.data.batches import Batches
+from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
+from peer.autotune.cache import Tuned, TuneKey
+from peer.codec.codec import FORMATS, Codec
+from peer.control.desired_state import Desired, DesiredState, Intent
+from peer.control.live_settings import LiveSettings
+from peer.control.server import Commands, ControlServer
+from peer.control.store import write as write_settings
+from peer.control.store import write_wish
+from peer.credit.tally import Counting, Tally
+from peer.data.sampler import ShardSampler
 from peer.data.source import Document, MemorySource
 from peer.data.tokenizer import load_tokenizer
 from peer.events import (
     AlertRaised,
     CheckpointWritten,
     DeviceMeasured,
-    DeviceTold,
-    DistancesTold,
+    DeviceReported,
     Evaluated,
     Event,
+    EventLine,
     InnerProgressed,
     InviteIssued,
-    Line,
     NetworkMeasured,
     PeerStarted,
     PeerStateChanged,
@@ -78,68 +70,86 @@ from peer.events import (
     RoundCommitted,
     RoundForecast,
     RoundStarted,
+    RoundTripsReported,
     SettingsChanged,
     TransferProgressed,
     format_line,
     parse_line,
 )
-from peer.fit.fitted import Basis, Fit
-from peer.judge.records import NOTHING, Record, Stat
-from peer.judge.standards import Standards
-from peer.limits.chosen import Chosen
-from peer.limits.store import write as write_settings
-from peer.limits.store import write_wish
+from peer.link.gatekeeper import ADMISSION, ORDERS
+from peer.link.link import RunKeys
+from peer.link.network_stats import DISTANCES, RoundTrips
+from peer.link.own_admission import ADMIT
+from peer.link.reduction import ReductionWorker
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.rounds.accusations import Conflict, Objection, Proof
-from peer.rounds.effects import Keep, Reduce
-from peer.rounds.frames import decode, encode
-from peer.rounds.layout import Part, assign, cut, divide, shares_of
-from peer.rounds.merkle import path as merkle_path
-from peer.rounds.merkle import root as merkle_root
-from peer.rounds.messages import (
-    BytesSent,
-    ChainSent,
-    Fetch,
-    Get,
-    HeadSent,
-    MeanSent,
+from peer.protocol.block import (
+    VOID,
+    Block,
+    ContributionHeader,
+    NormRow,
+    SignedNorms,
+    Update,
+    Vote,
+    discount,
+    part_outcomes,
+)
+from peer.protocol.electorate import instance_of
+from peer.protocol.electorate import order as ballots
+from peer.protocol.encoding import digest, digest_of, pack
+from peer.protocol.head import genesis_anchor, next_anchor
+from peer.protocol.layout import Part, assign, cut, divide, shares_of
+from peer.protocol.merkle import path as merkle_path
+from peer.protocol.merkle import root as merkle_root
+from peer.protocol.messages import (
+    BallotId,
+    Blocks,
+    EquivocationProof,
+    GetBlocks,
+    GetMeans,
+    GetObjects,
+    Heartbeat,
+    MeanConflict,
+    MeanData,
     Message,
     Nack,
+    NormDispute,
     Norms,
-    PartSent,
-    Place,
+    NormTable,
+    ObjectData,
+    PartData,
     Prepare,
     Promise,
     Propose,
-    Redo,
-    Show,
+    Reassign,
+    ShowInputs,
     Start,
-    Table,
-    Voted,
-    Want,
+    VoteCast,
+    decode,
+    encode,
 )
-from peer.rounds.names import digest, digest_of, genesis_anchor, instance_of, next_anchor
-from peer.rounds.names import order as ballots
-from peer.rounds.packing import pack
-from peer.rounds.settlement import settle
+from peer.rounds.interface import BufferPart, ReducePart
 from peer.rounds.state import Acceptor
-from peer.rounds.update import VOID, Block, Measurements, Pledge, Row, Update, Vote, discount
 from peer.settings import PeerSettings
 from peer.spec import SHIPPED, RunSpec, dump, load
-from peer.tally import Counting, Tally
-from peer.telling import Session
-from peer.train.anchor import Anchor, advance
-from peer.train.balance import Balance
+from peer.store.chain import ChainStore
+from peer.store.contributions import Contribution, WorkStats, write_contribution
+from peer.store.run_directory import ChainBase, genesis_head
+from peer.store.snapshots import SnapshotManifest
+from peer.store.snapshots import write as write_snapshot
+from peer.sync.blob_server import CHAIN_STATUS, CHUNK, MANIFEST, ChainStatus, SnapshotOffer, ask_chain_status, ask_chunk
+from peer.sync.run_discovery import LAYERS
+from peer.telemetry.reporter import Reporter
+from peer.train.apply import LayerUpdate
 from peer.train.checkpoint import Checkpoint, Checkpoints
-from peer.train.move import Move
+from peer.train.outer import OuterState, advance
+from peer.train.residual import Residual
 from peer.train.trainer import Trainer
-from peer.watch.admitted import GUEST
-from peer.wishes import Wish, Wished, Wishes
-from tests.peer.averaging.donors import AtOnce
+from peer.watch.watch_session import GUEST
 from tests.peer.rounds.build import measured_by_all
 from tests.peer.rounds.build import pledge as model_pledge
 from tests.peer.rounds.build import update as model_update
+from tests.peer.sync.donors import AtOnce
 
 FOLDER = Path(__file__).parent / "golden"
 VALUES, EVENTS, TRANSCRIPT = FOLDER / "golden.json", FOLDER / "events.jsonl", FOLDER / "control.jsonl"
@@ -153,8 +163,8 @@ KEYS = tuple(RunKeys(peer, RUN) for peer in PEERS)
 NAMES = tuple(peer.peer_id for peer in PEERS)
 ADDRESS = f"/ip4/203.0.113.5/tcp/31337/p2p/{ORGANISER.peer_id}"
 GENESIS_BODY = Genesis(run=RUN, founders=NAMES, state=digest("state"))
-START = first_head(GENESIS_BODY)
-PLACE = Place(START.anchor, START.instance, 2)
+START = genesis_head(GENESIS_BODY)
+PLACE = BallotId(START.anchor, START.instance, 2)
 PARTS = cut((10, 7, 3), 6)
 PAYLOADS = tuple(bytes([number]) * 8 for number in range(len(PARTS)))
 SEALED = (
@@ -206,7 +216,7 @@ def specs(folder: Path) -> Any:
 def first_anchors(folder: Path) -> Any:
     """From PCG64's raw draws."""
     flats = {name: FlatParameters(build(load(name))) for name in ("micro", "tiny")}
-    return {name: [flat.size, Anchor.initial(flat.new()).state_digest().hex()] for name, flat in flats.items()}
+    return {name: [flat.size, OuterState.initial(flat.new()).state_digest().hex()] for name, flat in flats.items()}
 
 
 def layouts(folder: Path) -> Any:
@@ -235,7 +245,7 @@ def batches(folder: Path) -> Any:
     spec = small_spec("corpus")
     documents = [Document(f"{number}.txt", f"{number} {'lorem ipsum ' * 40}") for number in range(60)]
     source = MemorySource(documents, load_tokenizer("bytes"), spec)
-    mine = Batches(source, spec, NAMES[0], NAMES, {3: 2, 17: 40})
+    mine = ShardSampler(source, spec, NAMES[0], NAMES, {3: 2, 17: 40})
     found = {"first": told(octets_of(mine.next(8)))}
     mine.mark()
     return found | {
@@ -283,8 +293,8 @@ class Site:
 
     keys: RunKeys
     folder: Path
-    anchor: Anchor
-    balance: Balance
+    anchor: OuterState
+    balance: Residual
     start: Tensor
     flat: FlatParameters
 
@@ -296,9 +306,9 @@ class Site:
         """As inner steps would."""
         self.flat.copy_from(self.flat.new() - torch.from_numpy(drawn(seed, self.flat.size)) / 64)
 
-    def freeze(self, anchor: bytes, parts: tuple[Part, ...], codec: Codec, effort: Effort) -> Contribution:
+    def freeze(self, anchor: bytes, parts: tuple[Part, ...], codec: Codec, effort: WorkStats) -> Contribution:
         for where, values in self.flat.each():
-            self.balance.take_progress(where, self.start[where], values)
+            self.balance.add_progress(where, self.start[where], values)
         write_contribution(self.folder, anchor, self.balance.flat.numpy(), parts, codec, effort)
         return Contribution(self.folder, anchor, parts, codec)
 
@@ -328,8 +338,8 @@ def site_of(keys: RunKeys, folder: Path) -> Site:
     flat.copy_from(theta)
     where = folder / keys.identity.peer_id
     where.mkdir()
-    anchor = Anchor(theta, momentum / 64, FIRST_ROUND, {5: 7})
-    return Site(keys, where, anchor, Balance.empty(flat.size), theta.clone(), flat)
+    anchor = OuterState(theta, momentum / 64, FIRST_ROUND, {5: 7})
+    return Site(keys, where, anchor, Residual.empty(flat.size), theta.clone(), flat)
 
 
 def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = None) -> Any:
@@ -350,7 +360,7 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
         offers = []
         for index, site in enumerate(sites):
             site.learn(100 * turn + index)
-            effort = Effort(1000 + index, 10 * index, ((index, turn, turn + 2),), turn)
+            effort = WorkStats(1000 + index, 10 * index, ((index, turn, turn + 2),), turn)
             offers.append(site.freeze(name, pieces, codec, effort))
             if own is not None:
                 site.learn(100 * turn + index + 50)
@@ -372,14 +382,28 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
             contributors=tuple(contributors), weights=((30_000, 20_000, 15_536),), penalties=(), weight=3 * round,
             ballot=0, coordinator=NAMES[0],
         )  # fmt: skip
-        at_once = Anchor(*(vector.clone() for vector in (sites[0].anchor.theta, sites[0].anchor.momentum)), round, {})
+        at_once = OuterState(
+            *(vector.clone() for vector in (sites[0].anchor.theta, sites[0].anchor.momentum)), round, {}
+        )
         at_once.cursors |= sites[0].anchor.cursors
         advance(at_once, update, spec, parts, means.payloads.__getitem__)
         for site, mine in zip(sites, offers, strict=True):
-            go_on(site, Move(
-                spec=spec, update=update, means=means.payloads, mine=mine, outcomes=settle(update, site.me, True),
-                parts=pieces, anchor=site.anchor, balance=site.balance, start=site.start, flat=site.flat, own=own,
-            ))  # fmt: skip
+            go_on(
+                site,
+                LayerUpdate(
+                    spec=spec,
+                    update=update,
+                    means=means.payloads,
+                    mine=mine,
+                    outcomes=part_outcomes(update, site.me, True),
+                    parts=pieces,
+                    anchor=site.anchor,
+                    balance=site.balance,
+                    start=site.start,
+                    flat=site.flat,
+                    own=own,
+                ),
+            )
             assert site.anchor.state_digest() == at_once.state_digest()
         found.append([update.digest.hex(), at_once.state_digest().hex()])
         name = next_anchor(name, update.digest)
@@ -393,14 +417,14 @@ def mean_of(
     part: int, contributors: int, offers: Sequence[Contribution], codec: Codec, means: Means, last: bytes
 ) -> bytes:
     """As a reducer makes it, from the encoded bytes; drawn towards the last mean, if there is one."""
-    reducer, done = Reducer(codec, means, AtOnce(), lambda call: call()), []
+    reducer, done = ReductionWorker(codec, means, AtOnce(), lambda call: call()), []
     here = [index for index in range(len(offers)) if contributors >> index & 1]
     for index in here:
-        reducer.keep(Keep(PLACE, NAMES[index], part, offers[index].payload(part), offers[index].path(part)))
+        reducer.keep(BufferPart(PLACE, NAMES[index], part, offers[index].payload(part), offers[index].path(part)))
     weights = (30_000, 20_000, 15_536)
     missing = sum(weights) - sum(weights[index] for index in here)
     reducer.reduce(
-        Reduce(
+        ReducePart(
             PLACE, part, contributors, tuple(NAMES[index] for index in here), tuple(weights[index] for index in here),
             missing=missing, scale=60_000 if last else 65_536, pull=3_000 if last else 0, direction=last,
         ),
@@ -410,7 +434,7 @@ def mean_of(
     return named
 
 
-def go_on(site: Site, move: Move) -> None:
+def go_on(site: Site, move: LayerUpdate) -> None:
     for number in range(len(site.flat.layers)):
         move.apply_layer(number)
     site.anchor.arrive([item for member in move.update.members for item in member.ranges])
@@ -423,7 +447,7 @@ def identities(folder: Path) -> Any:
     """Peer ids, their words, key files, and a signature."""
     ORGANISER.save(folder / "identity.key")
     return {
-        "ids": NAMES, "words": words(ORGANISER.peer_id), "files": told_files(folder),
+        "ids": NAMES, "words": fingerprint_words(ORGANISER.peer_id), "files": told_files(folder),
         "signature": ORGANISER.sign(RUN, "kind", b"payload").hex(),
     }  # fmt: skip
 
@@ -444,7 +468,7 @@ def board_records(folder: Path) -> Any:
     """What lies on the board, and under which keys."""
     full = head_record(
         addrs=(ADDRESS,), loss=2.5, tokens_per_s=1234.5, evaluated=2.25, evaluated_round=6, device_gb=24.0,
-        admission=admit(ORGANISER, RUN, NAMES[0], NOW).to_bytes(), orders=3, relays=(b"k" * 32,),
+        admission=issue_admission(ORGANISER, RUN, NAMES[0], NOW).to_bytes(), orders=3, relays=(b"k" * 32,),
     )  # fmt: skip
     bodies = {"plain": (HEAD, head_record()), "full": (HEAD, full), "genesis": (GENESIS, GENESIS_BODY)}
     found = {}
@@ -470,19 +494,21 @@ def invites(folder: Path) -> Any:
 
 def organisers_word(folder: Path) -> Any:
     """Admissions, and who is in quarantine."""
-    save_orders(folder / "orders", order(ORGANISER, RUN, 4, {NAMES[1]: "it läuft heiß", NAMES[0]: "spam"}))
+    save_quarantine(
+        folder / "orders", sign_quarantine(ORGANISER, RUN, 4, {NAMES[1]: "it läuft heiß", NAMES[0]: "spam"})
+    )
     return {
-        "for ever": admit(ORGANISER, RUN, NAMES[0]).to_bytes().hex(),
-        "until": admit(ORGANISER, RUN, NAMES[0], NOW).to_bytes().hex(),
+        "for ever": issue_admission(ORGANISER, RUN, NAMES[0]).to_bytes().hex(),
+        "until": issue_admission(ORGANISER, RUN, NAMES[0], NOW).to_bytes().hex(),
         "orders": (folder / "orders").read_bytes().hex(),
-        "nobody": order(ORGANISER, RUN, 5, {}).to_bytes().hex(),
+        "nobody": sign_quarantine(ORGANISER, RUN, 5, {}).to_bytes().hex(),
     }
 
 
 def doors(folder: Path) -> Any:
     """What the organiser's node answers to whoever shows an invite, and what it writes down."""
     text = issue(ORGANISER, run="micro", spec_hash=RUN, addrs=(ADDRESS,), token=b"t" * 16, once=True)
-    book, nobody = Book(folder, ORGANISER, RUN), Orders()
+    book, nobody = AdmissionBook(folder, ORGANISER, RUN), QuarantineList()
     shown = ((NAMES[0], text), (NAMES[1], text), (NAMES[0], text), (NAMES[2], ""))
     return [book.answer(peer, shows, nobody, NOW).to_bytes().hex() for peer, shows in shown] + [told_files(folder)]
 
@@ -490,30 +516,43 @@ def doors(folder: Path) -> Any:
 # ---- what is decided ----
 
 
-def pledge(index: int, **changes: Any) -> Pledge:
+def pledge(index: int, **changes: Any) -> ContributionHeader:
     leaves = [digest(NAMES[index], part) for part in range(len(PARTS))]
-    plain = Pledge(NAMES[index], START.anchor, merkle_root(leaves), 1000 + index, 40, 10**7, False, ((index, 0, 5),), 1)
+    plain = ContributionHeader(
+        NAMES[index], START.anchor, merkle_root(leaves), 1000 + index, 40, 10**7, False, ((index, 0, 5),), 1
+    )
     return dataclasses.replace(plain, **changes).signed(KEYS[index])
 
 
 MEMBERS = (
     pledge(0), pledge(1, root=b"", ranges=(), leaving=True), pledge(2, reports=((NAMES[1], "es log"),)),
 )  # fmt: skip
-MEASURED = Measurements(
-    NAMES[0], ((0, 0b101), (1, 0b001)), (Row(0, (1 << 30, 0, 7), (5, 0, 1 << 31), 9), Row(1, (3, 0, 0)))
+MEASURED = SignedNorms(
+    NAMES[0], ((0, 0b101), (1, 0b001)), (NormRow(0, (1 << 30, 0, 7), (5, 0, 1 << 31), 9), NormRow(1, (3, 0, 0)))
 ).signed(KEYS[0], START.anchor, 2, MEMBERS)
-MEAN = MeanSent(
+MEAN = MeanData(
     PLACE, 1, 2, NAMES[0], 0b101, digest_of(PAYLOADS[2]), b"", PAYLOADS[2], digest("basis")
 ).signed(KEYS[0])  # fmt: skip
 UPDATE = Update(
-    parent=START.anchor, round=1, time=int(NOW), members=MEMBERS, elect=(NAMES[0], NAMES[2]),
+    parent=START.anchor,
+    round=1,
+    time=int(NOW),
+    members=MEMBERS,
+    elect=(NAMES[0], NAMES[2]),
     parts=tuple(VOID if number == 3 else digest_of(payload) for number, payload in enumerate(PAYLOADS)),
-    contributors=(0b101, 0b001, 0b100, 0b101, 0b101)[: len(PARTS)], weights=((65_536, 0, 0), (1, 0, 65_535), (0, 0, 0)),
-    penalties=((NAMES[1], "MISDECLARED", 0, 9, -1, "zwei sahen es"), (NAMES[2], "LATE", 65_000, 2, 1, "")), weight=3,
-    ballot=2, coordinator=NAMES[0], waited=(1000, 2000, 3000, 4000),
-    took=((1, 2, 3, 4), (5, (1 << 32) - 1, (1 << 32) - 2, 0), (9, 9, 9, 9)), scales=(65_536, 1, 0), pulls=(0, 0, 4096),
-    measured=(MEASURED,), records=(Record(NAMES[0], 1, (Stat(1.5, 0.25, 4, 1), NOTHING, NOTHING), b"8 bytes."),),
-)  # fmt: skip
+    contributors=(0b101, 0b001, 0b100, 0b101, 0b101)[: len(PARTS)],
+    weights=((65_536, 0, 0), (1, 0, 65_535), (0, 0, 0)),
+    penalties=((NAMES[1], "MISDECLARED", 0, 9, -1, "zwei sahen es"), (NAMES[2], "LATE", 65_000, 2, 1, "")),
+    weight=3,
+    ballot=2,
+    coordinator=NAMES[0],
+    waited=(1000, 2000, 3000, 4000),
+    took=((1, 2, 3, 4), (5, (1 << 32) - 1, (1 << 32) - 2, 0), (9, 9, 9, 9)),
+    scales=(65_536, 1, 0),
+    pulls=(0, 0, 4096),
+    measured=(MEASURED,),
+    records=(PeerHistory(NAMES[0], 1, (NormStats(1.5, 0.25, 4, 1), NOTHING, NOTHING), b"8 bytes."),),
+)
 PROPOSED = KEYS[0].sign("propose", pack((PLACE.packed(), UPDATE.digest)))
 
 
@@ -551,23 +590,41 @@ def judged(folder: Path) -> Any:
     measured = measured_by_all(members, **rows, direction=1 << 30)
     found = {}
     for reducer in ("mean", "edit", "centered-clip", "agreement"):
-        made = model_update(members=members, measured=measured, judge=Standards(reducer=reducer, warmup_rounds=1))
+        made = model_update(
+            members=members, measured=measured, judge=AggregationRules(reducer=reducer, warmup_rounds=1)
+        )
         found[reducer] = [str((made.weights, made.scales, made.pulls)), str(made.penalties), made.digest.hex()]
     return found
 
 
 ONE_MORE = dataclasses.replace(UPDATE, time=0)
 MESSAGES: tuple[Message, ...] = (
-    Prepare(PLACE), Prepare(PLACE, NAMES[:2]), Promise(PLACE, MEMBERS[0]),
-    Promise(PLACE, MEMBERS[1], (1, UPDATE.digest), (0, digest("other"))), Nack(PLACE, 7), Start(PLACE, MEMBERS),
-    PartSent(PLACE, 0, 2, (digest("l"), digest("r")), b"payload"), PartSent(PLACE, 2, 1, (), b"payload", NAMES[2]),
-    Norms(PLACE, MEASURED), Table(PLACE, (MEASURED,)), MEAN, Want(PLACE, (0, 2)), Redo(PLACE, ((0, NAMES[1]),)),
-    Show(PLACE, 2), Propose(PLACE, UPDATE, PROPOSED), Voted(PLACE, vote(0)), Fetch((digest("a"), digest("b"))),
-    BytesSent(b"", b"payload"), Get((START.anchor, digest("b"))), ChainSent((BLOCK,)), ChainSent(()),
-    HeadSent(START.anchor, 3, 9, digest("s"), True, 100, 10, False, "älice", 4),
-    Proof(PLACE, (UPDATE.digest, PROPOSED), (ONE_MORE.digest, b"s" * 64)),
-    Conflict(PLACE, dataclasses.replace(MEAN, payload=b"")), Objection(PLACE, MEASURED, 1),
-)  # fmt: skip
+    Prepare(PLACE),
+    Prepare(PLACE, NAMES[:2]),
+    Promise(PLACE, MEMBERS[0]),
+    Promise(PLACE, MEMBERS[1], (1, UPDATE.digest), (0, digest("other"))),
+    Nack(PLACE, 7),
+    Start(PLACE, MEMBERS),
+    PartData(PLACE, 0, 2, (digest("l"), digest("r")), b"payload"),
+    PartData(PLACE, 2, 1, (), b"payload", NAMES[2]),
+    Norms(PLACE, MEASURED),
+    NormTable(PLACE, (MEASURED,)),
+    MEAN,
+    GetMeans(PLACE, (0, 2)),
+    Reassign(PLACE, ((0, NAMES[1]),)),
+    ShowInputs(PLACE, 2),
+    Propose(PLACE, UPDATE, PROPOSED),
+    VoteCast(PLACE, vote(0)),
+    GetObjects((digest("a"), digest("b"))),
+    ObjectData(b"", b"payload"),
+    GetBlocks((START.anchor, digest("b"))),
+    Blocks((BLOCK,)),
+    Blocks(()),
+    Heartbeat(START.anchor, 3, 9, digest("s"), True, 100, 10, False, "älice", 4),
+    EquivocationProof(PLACE, (UPDATE.digest, PROPOSED), (ONE_MORE.digest, b"s" * 64)),
+    MeanConflict(PLACE, dataclasses.replace(MEAN, payload=b"")),
+    NormDispute(PLACE, MEASURED, 1),
+)
 
 
 def frames(folder: Path) -> Any:
@@ -583,15 +640,19 @@ def frames(folder: Path) -> Any:
 
 def chains(folder: Path) -> Any:
     """Blocks, the pointer, the base, the tally, objects and the voter's memory, after enough rounds for all of it."""
-    disk = ChainOnDisk(
+    disk = ChainStore(
         folder, START, PARTS, Codec("float32"), AtOnce(), lambda call: call(), keep_rounds=3, quota_bytes=0
     )
     for turn in range(6):
         write_one_snapshot(folder, disk)
         follows = dataclasses.replace(
-            UPDATE, parent=disk.head.anchor, round=disk.head.round + 1, time=turn,
-            parts=(VOID, digest_of(PAYLOADS[turn % 3]), *UPDATE.parts[2:]), weight=disk.head.weight + 2,
-        )  # fmt: skip
+            UPDATE,
+            parent=disk.head.anchor,
+            round=disk.head.round + 1,
+            time=turn,
+            parts=(VOID, digest_of(PAYLOADS[turn % 3]), *UPDATE.parts[2:]),
+            weight=disk.head.weight + 2,
+        )
         for payload in PAYLOADS:
             disk.save_object(digest_of(payload), payload)
         disk.commit(Block(follows, BLOCK.votes), disk.head.after(follows), frozenset())
@@ -602,24 +663,24 @@ def chains(folder: Path) -> Any:
     return told_files(folder)
 
 
-def write_one_snapshot(folder: Path, disk: ChainOnDisk) -> None:
+def write_one_snapshot(folder: Path, disk: ChainStore) -> None:
     if disk.head.round in (2, 4, 5):
         theta, momentum = drawn(disk.head.round, 5), drawn(disk.head.round + 10, 5)
-        anchor = Anchor(torch.from_numpy(theta), torch.from_numpy(momentum), disk.head.round, {3: 7, 1: 20})
-        base = Base.after(disk.updates_up_to(disk.head.anchor))
+        anchor = OuterState(torch.from_numpy(theta), torch.from_numpy(momentum), disk.head.round, {3: 7, 1: 20})
+        base = ChainBase.after(disk.updates_up_to(disk.head.anchor))
         state = anchor.state_digest()
         write_snapshot(folder, theta, momentum, run=RUN, base=base, cursors={3: 7, 1: 20}, state=state)
 
 
 def bases(folder: Path) -> Any:
     """A base, a tally, and the manifest of a snapshot of several chunks."""
-    base = Base.after((UPDATE,))
+    base = ChainBase.after((UPDATE,))
     counting = Counting(parts=(PARTS,), tokens_cap=2000)
     chunks = tuple(digest(number) for number in range(3))
-    manifest = Manifest(
+    manifest = SnapshotManifest(
         run=RUN, base=base, cursors=((1, 20), (3, 7)), state=digest("state"), elements=300_000, chunks=chunks
     )
-    assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+    assert SnapshotManifest.from_bytes(manifest.to_bytes()) == manifest
     return {
         "base": told(base.to_bytes()), "manifest": [told(manifest.to_bytes()), manifest.name],
         "tally": told(Tally.after(START).plus(counting.of(UPDATE), base.head).to_bytes()),
@@ -628,30 +689,44 @@ def bases(folder: Path) -> Any:
 
 def questions(folder: Path) -> Any:
     """What peers ask each other besides the round, mostly newcomers, under which names, and answers."""
-    distances = Distances()
+    distances = RoundTrips()
     for peer, seconds in zip(NAMES, (0.01, 0.25, 0.5), strict=True):
         distances.measured(peer, seconds)
-    offer = Offer(round=16, anchor=START.anchor, manifest=digest("manifest"), vector_bytes=2_400_000)
+    offer = SnapshotOffer(round=16, anchor=START.anchor, manifest=digest("manifest"), vector_bytes=2_400_000)
     return {
-        "ask standing": told(ask_standing((START.anchor, digest("b")))), "ask chunk": told(ask_chunk(digest("m"), 300)),
-        "standing": told(Standing(round=20, weight=60, shared=-1, offers=(offer,)).to_bytes()),
-        "distances": told(distances.told(lambda peer: True)), "time": told(pack_time(NOW)), "greeting": told(GREETING),
+        "ask standing": told(ask_chain_status((START.anchor, digest("b")))),
+        "ask chunk": told(ask_chunk(digest("m"), 300)),
+        "standing": told(ChainStatus(round=20, weight=60, shared=-1, offers=(offer,)).to_bytes()),
+        "distances": told(distances.told(lambda peer: True)),
+        "time": told(pack_time(NOW)),
+        "greeting": told(GREETING),
         "names": [
-            STANDING, MANIFEST, CHUNK, DISTANCES, LAYERS,
-            ADMIT, ADMISSION, ORDERS, GUEST, KNOCK, PROBE, PROBE_BACK, TIME,
+            CHAIN_STATUS,
+            MANIFEST,
+            CHUNK,
+            DISTANCES,
+            LAYERS,
+            ADMIT,
+            ADMISSION,
+            ORDERS,
+            GUEST,
+            KNOCK,
+            PROBE,
+            PROBE_BACK,
+            TIME,
         ],
-    }  # fmt: skip
+    }
 
 
 def own_files(folder: Path) -> Any:
     """What a peer keeps for its next start besides the chain."""
-    Remembered(folder / "peers.json").note(ORGANISER.peer_id, (ADDRESS,))
-    write_wish(folder, Wished(Wish.FINISH, NOW))
+    PeerStore(folder / "peers.json").note(ORGANISER.peer_id, (ADDRESS,))
+    write_wish(folder, Desired(Intent.FINISH, NOW))
     write_settings(
         folder, PeerSettings(name="älice", min_step_s=0.5, listen=("/ip4/127.0.0.1/tcp/0",), upload_mbps=2.5)
     )
-    basis = Basis(run=RUN.hex(), device="cuda", name="a card", torch="2.0", homefires="0.1.0")
-    (folder / "fit.json").write_text(Fit(basis=basis, sequences=4, step_s=0.5, tokens_per_s=1e3).to_json())
+    basis = TuneKey(run=RUN.hex(), device="cuda", name="a card", torch="2.0", homefires="0.1.0")
+    (folder / "fit.json").write_text(Tuned(basis=basis, sequences=4, step_s=0.5, tokens_per_s=1e3).to_json())
     return {name: (folder / name).read_text() for name in told_files(folder)}
 
 
@@ -731,8 +806,8 @@ REPORTED: tuple[Event, ...] = (
         addresses=[ADDRESS], reach="direct", bytes_sent=1, bytes_received=2, peers=[CONNECTION], disk_bytes=3,
         disk_quota_bytes=4, upload_bps=5,
     ),
-    DistancesTold(about=NAMES[1], rtt_s={NAMES[0]: 0.0125}),
-    DeviceTold(about=NAMES[1], device_gb=24.0),
+    RoundTripsReported(about=NAMES[1], rtt_s={NAMES[0]: 0.0125}),
+    DeviceReported(about=NAMES[1], device_gb=24.0),
     DeviceMeasured(
         cpu_percent=12.5, memory_bytes=1, gpu_percent=99.0, vram_used_bytes=2, vram_bytes=3, temperature_c=60.0,
         power_w=100.0, power_limit_w=200.0, fan_percent=30.0, throttled="heat",
@@ -746,9 +821,9 @@ REPORTED: tuple[Event, ...] = (
 )  # fmt: skip
 
 
-def lines() -> list[Line]:
+def lines() -> list[EventLine]:
     return [
-        Line(seq=number, t=NOW + number / 7, run="micro", peer=NAMES[0], event=event)
+        EventLine(seq=number, t=NOW + number / 7, run="micro", peer=NAMES[0], event=event)
         for number, event in enumerate(REPORTED)
     ]
 
@@ -758,9 +833,9 @@ def asked(folder: Path) -> Iterable[bytes]:
     directory = folder / "p"
     (directory / "run").mkdir(mode=0o700, parents=True)
     numbers = iter(range(100))
-    session = Session(
-        lambda event: commands.note(next(numbers), event), chosen=Chosen(directory=directory),
-        wishes=Wishes(clock=lambda: NOW),
+    session = Reporter(
+        lambda event: commands.note(next(numbers), event), chosen=LiveSettings(directory=directory),
+        wishes=DesiredState(clock=lambda: NOW),
     )  # fmt: skip
     commands = Commands(session, "micro", NAMES[0], "alice", lambda: setattr(session, "stopping", True))
     for event in (REPORTED[0], REPORTED[4], REPORTED[3]):
