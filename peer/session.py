@@ -25,7 +25,7 @@ from peer.events import (
     PhaseEntered,
     RoundStarted,
 )  # fmt: skip
-from peer.host.measurements import device_gb
+from peer.host.gpu import device_gb
 from peer.lifecycle.pace import Pace
 from peer.lifecycle.state import ExposedTime
 from peer.limits.enforcer import Throttle

@@ -13,7 +13,7 @@ import torch
 
 from dht.errors import BadInput, DiskFull, HomefiresError
 from peer.events import CheckpointWritten
-from peer.host.measurements import available_bytes
+from peer.host.processes import available_bytes
 from peer.spec import RunSpec
 from peer.store import snapshots
 from peer.store.run_directory import genesis_head, read_base_at, read_genesis
