@@ -38,7 +38,6 @@ from dht.records import PeerRecord as HeadRecord
 from dht.records import pack as pack_record
 from peer.aggregation.aggregation_rules import AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
-from peer.autotune.cache import Tuned, TuneKey
 from peer.codec.codec import FORMATS, Codec
 from peer.control.desired_state import Desired, DesiredState, Intent
 from peer.control.live_settings import LiveSettings
@@ -145,6 +144,7 @@ from peer.train.checkpoint import Checkpoint, Checkpoints
 from peer.train.outer import OuterState, advance
 from peer.train.residual import Residual
 from peer.train.trainer import Trainer
+from peer.train.tuned import Tuned, TuneKey
 from peer.watch.watch_session import GUEST
 from tests.peer.rounds.build import measured_by_all
 from tests.peer.rounds.build import pledge as model_pledge
