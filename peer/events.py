@@ -19,6 +19,9 @@ from types import NoneType, UnionType
 from typing import Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
 VERSION = 1
+RENAMED_TYPES = {"DistancesTold": "RoundTripsReported", "DeviceTold": "DeviceReported"}
+RENAMED_PHASES = {"freeze": "submit", "group": "prepare", "send": "exchange", "judge": "weigh"}
+"""Words of older clients and recordings, by which the same is said today: read, never written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +95,7 @@ class RoundStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseEntered(Event):
-    """The round moved on: freeze, group, send, judge, reduce, commit, apply. `RoundStarted` says that it trains.
+    """The round moved on: submit, prepare, exchange, weigh, reduce, commit, apply. `RoundStarted` says that it trains.
 
     `deadline` is Unix time or None; `coordinator` is the peer that leads this ballot.
     """
@@ -386,6 +389,7 @@ def _read_row(row: Any) -> EventLine | None:
     if not isinstance(row, dict) or "type" not in row or "v" not in row:
         raise ValueError(f"not an event: {str(row)[:80]!r}")
     kind = row["type"]
+    kind = RENAMED_TYPES.get(kind, kind) if type(kind) is str else kind
     if row["v"] != VERSION or type(kind) is not str or kind not in Event.registry:
         return None
     values = {name: read(row[name]) for name, read in _readers_of(kind) if name in row}
@@ -437,6 +441,12 @@ def _readers_of(kind: str) -> tuple[tuple[str, Reader], ...]:
     hints = get_type_hints(Event.registry[kind])
     names = [each.name for each in dataclasses.fields(Event.registry[kind])]
     return tuple((name, _SPECIAL.get(name) or reader_of(hints[name])) for name in names)
+
+
+def _read_phase(value: Any) -> str:
+    """A phase in today's word."""
+    phase = read_text(value)
+    return RENAMED_PHASES.get(phase, phase)
 
 
 def _read_penalty(value: Any) -> dict[str, Any]:
@@ -604,6 +614,7 @@ _SPECIAL: dict[str, Reader] = {
     "until": partial(read_optional, read_time),
     "deadline": partial(read_optional, read_time),
     "exit_code": read_integer,
+    "phase": _read_phase,
     "penalties": remembering(partial(read_list, _read_penalty)),
     "peers": partial(read_list, _read_connection),
 }

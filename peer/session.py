@@ -730,7 +730,7 @@ class Peer(Standing):
 
     def _begin_freeze(self, announce: Callable[[], None] = lambda: None) -> None:
         self._finish_apply()
-        self.session.emit(PhaseEntered(round=self.trainer.anchor.round, phase="freeze"))
+        self.session.emit(PhaseEntered(round=self.trainer.anchor.round, phase="submit"))
         self.trainer.begin_submit(self.anchor, announce)
         self.giving = True
 

@@ -69,7 +69,7 @@ def judge(spec: RunSpec, found: Measured) -> Verdict:
     except BadInput as error:
         return Verdict(sentence=f"unknown: {error}")
     sync_s = cost.agreement.total if lines_known else None
-    margin = 1 - max(cost.agreement.send, cost.agreement.reduce) / spec.round.exchange_s if lines_known else None
+    margin = 1 - max(cost.agreement.exchange, cost.agreement.reduce) / spec.round.exchange_s if lines_known else None
     whole = lines_known and found.step_s is not None
     tokens = cost.steps[0] * step_tokens(spec) * DAY_S / cost.round_s if whole else None
     rounds = {"round_s": cost.round_s, "round_low_s": cost.low_s, "round_high_s": cost.high_s} if whole else {}

@@ -157,13 +157,13 @@ def _rate(lines: Sequence[EventLine], begin_t: float, end_t: float) -> float:
 def _phases(
     peers: Sequence[Sequence[EventLine]], commits: Sequence[Mapping[int, EventLine]], numbers: Sequence[int]
 ) -> dict[str, float]:
-    """Of each phase the median over rounds of the mean over peers; of the freeze that of the last peer to be ready."""
+    """Of each phase the median over rounds of the mean over peers; of `submit` that of the last peer to be ready."""
     rows: list[dict[str, float]] = []
     for at in numbers:
         each = [_durations(lines, at - 1, done[at].t) for lines, done in zip(peers, commits, strict=True)]
         if all(each):
             row = {phase: fmean(one[phase] for one in each) for phase in PHASES}
-            rows.append(row | {"freeze": min(one["freeze"] for one in each)})
+            rows.append(row | {"submit": min(one["submit"] for one in each)})
     return {phase: median(row[phase] for row in rows) for phase in PHASES} if rows else {}
 
 
@@ -216,7 +216,7 @@ def _fit_beside(samples: Sequence[MeasuredRun], found: Coefficients) -> float:
     shares = []
     for sample in filter(_streams, samples):
         agreed = _agreement(sample, found)
-        unit_s = stolen_s(one, sample.swarm, agreed.freeze + agreed.talking)
+        unit_s = stolen_s(one, sample.swarm, agreed.submit + agreed.talking)
         step_s = step_seconds(sample.shape, sample.spec, sample.swarm.machines[0], found, sample.swarm)
         if unit_s:
             shares.append((sample.timed.step_s - step_s) * sample.spec.round.steps / unit_s)

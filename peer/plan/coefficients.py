@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import BadInput
+from peer.events import RENAMED_PHASES
 
 Z90 = 1.645
 """Deviations of a normal distribution on either side of its mean that hold nine tenths of it."""
@@ -25,10 +26,10 @@ UNMEASURED = 0.35
 STEPS = ("step", "block", "flop", "update")
 """The terms of an inner step."""
 PHASES: Mapping[str, tuple[str, ...]] = {
-    "freeze": ("fixed", "parameter"),
-    "group": ("fixed", "member"),
-    "send": ("fixed", "parameter", "wire"),
-    "judge": ("fixed", "member"),
+    "submit": ("fixed", "parameter"),
+    "prepare": ("fixed", "member"),
+    "exchange": ("fixed", "parameter", "wire"),
+    "weigh": ("fixed", "member"),
     "reduce": ("fixed", "parameter", "wire"),
     "commit": ("fixed", "member"),
     "apply": ("fixed", "parameter"),
@@ -101,6 +102,7 @@ def read(path: Path) -> Coefficients:
 
 def parse(table: Mapping[str, Any], source: str) -> Coefficients:
     """From nested dictionaries. Raises BadInput for one that lacks something."""
+    table = {RENAMED_PHASES.get(key, key): value for key, value in table.items()}
     try:
         steps = {term: float(table["steps"][term]) for term in STEPS}
         phases = {phase: {term: float(table[phase][term]) for term in terms} for phase, terms in PHASES.items()}

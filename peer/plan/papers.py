@@ -1,7 +1,7 @@
 """What papers printed, beside what our formulas give for the same settings.
 
 Figures are copied from the papers; where something that a simulator needs is not printed, the value taken is said to be
-ours. `homefires simulate --papers` prints the tables.
+ours. `python -m tests.benchmarks papers` prints the tables.
 """
 
 from __future__ import annotations

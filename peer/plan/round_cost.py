@@ -3,15 +3,15 @@
 Where a formula is a paper's it says which; the rest is ours: it follows `peer/rounds/README.md` §5 step by step.
 
     train    every peer makes its part: H steps, its share of them, or what fits into the time
-    freeze   the last one that is ready encodes what it learned and writes it; one delay until the coordinator knows
-    group    PREPARE, PROMISE, START: three delays
-    send     parts over the slowest line, one delay; measured as they come
-    judge    NORMS and TABLE: two delays
+    submit   the last one that is ready encodes what it learned and writes it; one delay until the coordinator knows
+    prepare  PREPARE, PROMISE, START: three delays
+    exchange parts over the slowest line, one delay; measured as they come
+    weigh    NORMS and TABLE: two delays
     reduce   means over the slowest line, one delay
     commit   PROPOSE and votes: two delays
     apply    the outer step, the balance, the digest
 
-`none` waits from freeze to apply. `layerwise` applies beside the next step. `streaming` makes inner steps meanwhile.
+`none` waits from submit to apply. `layerwise` applies beside the next step. `streaming` makes inner steps meanwhile.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ UNLIKELY_S = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseTimes:
-    """Seconds from the freeze of the last peer to the next anchor, by phase."""
+    """Seconds from the submission of the last peer to the next anchor, by phase."""
 
-    freeze: float
-    group: float
-    send: float
-    judge: float
+    submit: float
+    prepare: float
+    exchange: float
+    weigh: float
     reduce: float
     commit: float
     apply: float
@@ -51,11 +51,11 @@ class PhaseTimes:
     @property
     def talking(self) -> float:
         """All but what keeps the trainer's own thread."""
-        return self.group + self.send + self.judge + self.reduce + self.commit
+        return self.prepare + self.exchange + self.weigh + self.reduce + self.commit
 
     @property
     def total(self) -> float:
-        return self.freeze + self.talking + self.apply
+        return self.submit + self.talking + self.apply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,14 +170,14 @@ def agreement_of(
 
     if members == 1:
         return PhaseTimes(
-            freeze=0, group=seconds("group"), send=0, judge=seconds("judge"), reduce=0, commit=seconds("commit"),
-            apply=seconds("apply", crowd * shape.parameters),
+            submit=0, prepare=seconds("prepare"), exchange=0, weigh=seconds("weigh"), reduce=0,
+            commit=seconds("commit"), apply=seconds("apply", crowd * shape.parameters),
         )  # fmt: skip
     return PhaseTimes(
-        freeze=seconds("freeze", averaged) + delays.leader_s * (members - 1) / members,
-        group=seconds("group") + 3 * delays.leader_s,
-        send=seconds("send", averaged, line_s(traffic.send_wire_s, capped)) + delays.longest_s,
-        judge=seconds("judge") + 2 * delays.leader_s,
+        submit=seconds("submit", averaged) + delays.leader_s * (members - 1) / members,
+        prepare=seconds("prepare") + 3 * delays.leader_s,
+        exchange=seconds("exchange", averaged, line_s(traffic.send_wire_s, capped)) + delays.longest_s,
+        weigh=seconds("weigh") + 2 * delays.leader_s,
         reduce=seconds("reduce", averaged, line_s(traffic.means_wire_s, capped)) + delays.longest_s,
         commit=seconds("commit") + delays.leader_s + delays.longest_s,
         apply=seconds("apply", crowd * shape.parameters),
@@ -201,7 +201,7 @@ def _waiting(
     apply_s = phases.apply
     if spec.round.overlap == "layerwise":
         apply_s = layerwise_s(apply_s, fmean(step_s))
-    agreed_s = phases.freeze + phases.talking + apply_s
+    agreed_s = phases.submit + phases.talking + apply_s
     round_s = max(trained_s + agreed_s, float(spec.round.min_round_s))
     exposed = tuple(round_s - min(made, trained_s) for made in made_s)
     return _cost(spec, swarm, given, phases, traffic, round_s, trained_s, exposed, steps, step_s, trained_s - first_s)
@@ -226,12 +226,12 @@ def _streaming(
     spec: RunSpec, swarm: PeerSet, given: Coefficients, phases: PhaseTimes, parts: Sequence[float],
     step_s: Sequence[float], traffic: Traffic,
 ) -> RoundCost:  # fmt: skip
-    """Inner steps go on from freeze to apply, `round.delay` of them at most (arXiv:2501.18512, its tau).
+    """Inner steps go on from submit to apply, `round.delay` of them at most (arXiv:2501.18512, its tau).
 
     A period is the larger of what the steps take and what the agreement takes. The new anchor is heard between two
     steps, so half a step passes in the mean. At pace "time" the time for a part counts from the agreement on.
     """
-    table, agreed_s = spec.round, phases.freeze + phases.talking
+    table, agreed_s = spec.round, phases.submit + phases.talking
     stolen = stolen_s(given, swarm, agreed_s)
     step_s = [each + stolen / max(1.0, steps) for each, steps in zip(step_s, parts, strict=True)]
     held_s = [max(0.0, agreed_s - table.delay * each) for each in step_s]

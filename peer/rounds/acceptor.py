@@ -90,7 +90,7 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
         turn.do(PersistAcceptor(acceptor))
         turn.set(acceptor=acceptor, lead=None, exchange=None, early=_still_early(turn.state, ballot))
         turn.moved()
-        turn.phase("group", ballot)
+        turn.phase("prepare", ballot)
     turn.send((sender,), Promise(message.place, turn.my_pledge(), acceptor.accepted, _accepted_elsewhere(turn.state)))
 
 

@@ -118,7 +118,7 @@ def _begin(turn: Transition, ballot: int) -> None:
     turn.do(PersistAcceptor(acceptor))
     turn.set(acceptor=acceptor, lead=lead, exchange=None, early=())
     turn.moved()
-    turn.phase("group", ballot, lead.until)
+    turn.phase("prepare", ballot, lead.until)
     turn.send(asked, Prepare(turn.place(ballot), acceptor.electorate))
 
 

@@ -58,7 +58,7 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
     )
     turn.set(exchange=exchange)
     turn.moved()
-    turn.phase("send", place.ballot, closes_at)
+    turn.phase("exchange", place.ballot, closes_at)
     _send_parts(turn, exchange)
     replay_early(turn)
     _close_if_complete(turn)
@@ -169,7 +169,7 @@ def _close_if_complete(turn: Transition) -> None:
 def _close(turn: Transition, exchange: MemberState) -> None:
     """No more parts: what is not here now is not in the mean."""
     turn.set(exchange=replace(exchange, closed=True, repeat_at=turn.now + REPEAT_S))
-    turn.phase("judge", exchange.place.ballot)
+    turn.phase("weigh", exchange.place.ballot)
     _send_norms(turn, exchange)
 
 

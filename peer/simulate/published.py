@@ -1,4 +1,4 @@
-"""What papers printed beside what our own code gives for their settings: `homefires simulate --papers`."""
+"""What papers printed beside what our own code gives for their settings: `python -m tests.benchmarks papers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds beside two ways to train without them: `homefires simulate --compare`.
+"""Rounds beside two ways to train without them: `python -m tests.benchmarks rivals`.
 
 How fast: rounds as they are simulated, and formulas for rounds, for an all-reduce after every step, and for one-peer
 exponential gossip (`gossip.py`), on the same machines and lines. How far: delayed Nesterov, where nobody waits
@@ -94,10 +94,10 @@ def compare(asked: ScenarioOptions) -> Comparison:
     setting = asked.setting()
     peers = len(setting.machines)
     if not 2 <= peers <= MAX_MEMBERS:
-        raise BadInput(f"--compare is for one group, and there are {peers} peers; take 2 to {MAX_MEMBERS}")
+        raise BadInput(f"this is for one group, and there are {peers} peers; take 2 to {MAX_MEMBERS}")
     spec = setting.spec
     if spec.round.pace == "time":
-        raise BadInput("--compare: round.pace is 'time', so that no formula knows the steps of a round; use 'steps'")
+        raise BadInput("round.pace is 'time', so that no formula knows the steps of a round; use 'steps'")
     return Comparison(
         peers=peers, steps=spec.round.steps, model_bytes=wire_bytes(setting), wire=spec.codec.wire,
         speeds=(_simulated(asked, setting), *_formulas(setting)), period=period(peers), left=_left(peers, setting.seed),
@@ -111,7 +111,7 @@ def compare(asked: ScenarioOptions) -> Comparison:
 def _simulated(asked: ScenarioOptions, setting: Scenario) -> Speed:
     figures = simulate(asked).figures
     if not figures.rounds:
-        raise BadInput("--compare: no round was made in the time that rounds have; make steps or transfers shorter")
+        raise BadInput("no round was made in the time that rounds have; make steps or transfers shorter")
     steps, tokens = setting.spec.round.steps, len(setting.machines) * setting.step_tokens
     return Speed(
         way=f"rounds of {steps} steps, simulated", sent_bytes=figures.bytes_sent / steps,

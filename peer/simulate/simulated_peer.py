@@ -260,7 +260,7 @@ class SwarmPeer(ABC):
         state = self.driver.state
         if state.head.anchor != anchor or state.pledge is not None:
             return
-        self.entered("freeze", state.head.round)
+        self.entered("submit", state.head.round)
         self._end_training()
         pledge = self.disk.pledge(anchor) or self._offer(anchor)
         self.driver.deliver(Submitted(self.world.now, pledge))
@@ -557,7 +557,7 @@ class SimulatedPeer(SwarmPeer):
         self._count_steps(state.head.round)
         if self.world.spec.round.overlap == "streaming":
             self.steps_ahead_since = self.world.now
-        self.report(PhaseEntered(round=state.head.round, phase="freeze"))
+        self.report(PhaseEntered(round=state.head.round, phase="submit"))
         self.later(self.machine.freeze_s, self._freeze, anchor)
 
     def _count_steps(self, round: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dht.errors import BadInput
 
-PHASES = ("train", "freeze", "group", "send", "judge", "reduce", "commit", "apply")
+PHASES = ("train", "submit", "prepare", "exchange", "weigh", "reduce", "commit", "apply")
 """In the order of a round. "train" begins with `RoundStarted`, the others with `PhaseEntered`."""
 
 
@@ -147,14 +147,14 @@ class Odd(_PeerStrike):
     The peer itself knows nothing of it, as with memory that is not to be trusted.
     """
 
-    phase: str = "freeze"
+    phase: str = "submit"
     factor: float
     layer: str = ""
 
     def __post_init__(self) -> None:
         """Raises BadInput also for a phase in which nothing is frozen."""
         super().__post_init__()
-        if self.phase != "freeze":
+        if self.phase != "submit":
             raise BadInput(f"{self}: what a peer gives is fixed at the freeze; leave the phase out")
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from peer.autotune.cache import Tuned
     from peer.train.trainer import Trainer
 
-TRAINER_PHASES = ("freeze", "apply")
+TRAINER_PHASES = ("submit", "apply")
 """Those that the trainer reports; "train" begins with `RoundStarted`. The rest is the link's."""
 
 

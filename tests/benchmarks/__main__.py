@@ -10,6 +10,7 @@ from types import FrameType
 from tests.benchmarks import (
     allreduce,
     attacks,
+    beside,
     chaos,
     churn,
     dashboard,
@@ -31,7 +32,7 @@ from tests.benchmarks import (
 
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
-    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, fuzz, gpu,
+    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz, gpu,
 )  # fmt: skip
 
 

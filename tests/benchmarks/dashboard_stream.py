@@ -25,7 +25,7 @@ from peer.events import (
 
 STEPS = 12
 """Events that each peer tells of a round."""
-PHASES = ("freeze", "group", "send", "reduce", "commit", "apply")
+PHASES = ("submit", "prepare", "exchange", "reduce", "commit", "apply")
 WEIGHT_ONE = 65_536
 
 

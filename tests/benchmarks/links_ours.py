@@ -119,7 +119,7 @@ def exchanging_s(told: Sequence[EventLine], rounds: int) -> float:
     """Seconds from a peer's freeze to its commit, over its first so many rounds."""
     frozen: dict[int, float] = {}
     for line in told:
-        if isinstance(line.event, PhaseEntered) and line.event.phase == "freeze":
+        if isinstance(line.event, PhaseEntered) and line.event.phase == "submit":
             frozen.setdefault(line.event.round, line.t)
     commits = commits_of(told)
     return sum(commits[number].t - frozen[number - 1] for number in range(1, rounds + 1) if number - 1 in frozen)

@@ -119,7 +119,7 @@ def test_what_the_time_of_our_own_peers_went_to() -> None:
     for round in range(2):
         t = 100.0 + 5 * round
         told += [stepped(t + second) for second in (1, 2, 3, 4)]
-        told += [line(t + 3, PhaseEntered(round=round, phase="freeze")), committed(t + 5, round + 1)]
+        told += [line(t + 3, PhaseEntered(round=round, phase="submit")), committed(t + 5, round + 1)]
     plan = dataclasses.replace(Plan.read(quick=True), step_s=1.0, slower=(1.0, 1.0), warm_rounds=1)
     began, ends = times_of([told, told], 2)
     assert (began, ends) == (100.0, [105.0, 110.0])

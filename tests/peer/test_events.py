@@ -10,6 +10,7 @@ from peer.events import (
     MAX_LINE_BYTES,
     MAX_TEXT,
     DeviceMeasured,
+    DeviceReported,
     Evaluated,
     Event,
     EventLine,
@@ -18,8 +19,10 @@ from peer.events import (
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
+    PhaseEntered,
     ReportReceived,
     RoundCommitted,
+    RoundTripsReported,
     event_files,
     format_line,
     parse_line,
@@ -57,6 +60,28 @@ def written(event: Event, **changes: Any) -> str:
 def test_what_is_written_is_read(event: Event) -> None:
     line = EventLine(seq=1, t=1000.0, run="tiny", peer="A", event=event)
     assert parse_line(format_line(line)) == line
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("freeze", "submit"), ("group", "prepare"), ("send", "exchange"), ("judge", "weigh")]
+)
+def test_phases_of_older_clients_are_read_in_todays_words(old: str, new: str) -> None:
+    line = parse_line(written(PhaseEntered(round=3, phase="train"), phase=old))
+    assert line is not None
+    assert line.event == PhaseEntered(round=3, phase=new)
+
+
+@pytest.mark.parametrize(
+    ("old", "event"),
+    [
+        ("DistancesTold", RoundTripsReported(about="B", rtt_s={"C": 0.25})),
+        ("DeviceTold", DeviceReported(about="B", device_gb=8.0)),
+    ],
+)
+def test_types_of_older_clients_are_read_in_todays_words(old: str, event: Event) -> None:
+    line = parse_line(written(event, type=old))
+    assert line is not None
+    assert line.event == event
 
 
 @pytest.mark.parametrize(

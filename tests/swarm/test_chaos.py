@@ -122,7 +122,7 @@ def strike(run: RealSwarm, fault: Victim) -> Strike:
 def assert_survivors_commit(run: RealSwarm, one: Strike, survivors: set[int]) -> None:
     """All others commit the round by its deadlines, with equal bits."""
     made, limit_s = one.fault.round + 1, longest_s(run.spec.round)
-    if one.fault.phase in ("train", "freeze"):
+    if one.fault.phase in ("train", "submit"):
         limit_s += run.spec.round.max_train_s
     run.until_round(made, by=survivors)
     ends_s = [commit.at_s for peer in survivors for commit in run.committed(peer) if commit.round == made]

@@ -33,26 +33,26 @@ def test_every_fault_of_the_network(swarm: StartSwarm) -> None:
 
     # Nothing leaves it for a while: the others wait for its parts.
     round, victim = next_round(run)
-    began_s, ends_s = strike(run, Slow(peer=victim, phase="freeze", round=round, seconds=HELD_S, bytes_per_s=0))
+    began_s, ends_s = strike(run, Slow(peer=victim, phase="submit", round=round, seconds=HELD_S, bytes_per_s=0))
     assert min(ends_s.values()) - began_s >= HELD_S
 
     # The others are cut off from it: it learns of their commit when the cut is over.
     round, victim = next_round(run)
     others = tuple({0, 1, 2} - {victim})
-    began_s, ends_s = strike(run, Partition(peers=others, phase="send", round=round, seconds=CUT_S))
+    began_s, ends_s = strike(run, Partition(peers=others, phase="exchange", round=round, seconds=CUT_S))
     assert ends_s[victim] - began_s >= CUT_S - PRINTED_S
     assert ends_s[victim] > max(ends_s[peer] for peer in others)
 
     # Frames to and from it are lost, come twice and in another order; and it cannot reach one of the others at all.
     round, victim = next_round(run)
-    when: Any = {"peer": victim, "phase": "group", "round": round, "seconds": NOISY_S}
+    when: Any = {"peer": victim, "phase": "prepare", "round": round, "seconds": NOISY_S}
     strike(run, Loss(**when, rate=0.2), Duplicate(**when, rate=0.5, late_s=0.5), Reorder(**when, late_s=0.2))
     round, victim = next_round(run)
-    strike(run, Cut(peer=victim, phase="freeze", round=round, other=(victim + 1) % 3, seconds=NOISY_S))
+    strike(run, Cut(peer=victim, phase="submit", round=round, other=(victim + 1) % 3, seconds=NOISY_S))
 
     # What it sends is damaged: nobody takes it, and what it should have averaged is averaged by others.
     round, victim = next_round(run)
-    strike(run, Corrupt(peer=victim, phase="send", round=round, frames=CORRUPT_FRAMES))
+    strike(run, Corrupt(peer=victim, phase="exchange", round=round, frames=CORRUPT_FRAMES))
     commit = commit_of(run, (victim + 1) % 3, round + 1)
     assert (run.id_of(victim), "LATE") in [(penalty["about"], penalty["code"]) for penalty in commit.penalties]
     assert commit.void == 0

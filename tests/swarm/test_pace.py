@@ -42,7 +42,7 @@ def apart_s(run: RealSwarm) -> list[float]:
     submitted_at: dict[int, list[float]] = defaultdict(list)
     for peer in range(run.size):
         for line in run.lines(peer):
-            if isinstance(line.event, PhaseEntered) and line.event.phase == "freeze":
+            if isinstance(line.event, PhaseEntered) and line.event.phase == "submit":
                 submitted_at[line.event.round].append(line.t)
     return [max(submitted_at[round]) - min(submitted_at[round]) for round in ROUNDS]
 

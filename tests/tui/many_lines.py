@@ -28,7 +28,7 @@ from peer.events import (
 BEGAN_T = 1_700_000_000.0
 ROUND_S = 70.0
 PROGRESS_EVERY_S = 3.0
-PHASES = ("freeze", "group", "send", "judge", "reduce", "commit", "apply")
+PHASES = ("submit", "prepare", "exchange", "weigh", "reduce", "commit", "apply")
 
 
 def make_lines(count: int, *, peers: int = 200, group: int = 64, seed: int = 1) -> list[str]:

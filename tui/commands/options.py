@@ -78,7 +78,7 @@ def add_spec_options(parser: Parser, name: str) -> None:
     add_sets(parser)
 
 
-def add_sets(parser: Parser) -> None:
+def add_sets(parser: argparse.ArgumentParser) -> None:
     """`--set`, repeatable."""
     sets = "change one value of the spec, as in --set round.steps=50; repeatable"
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="sets", help=sets)

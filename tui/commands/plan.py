@@ -6,7 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from dht.errors import BadInput
 from tui.commands.options import Commands, add_command, add_machine, add_sets, add_spec_options
 
 
@@ -52,6 +51,20 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _add_simulate(commands: Commands) -> None:
     parser = add_command(commands, "simulate", _simulate, "simulate a run on peers that one does not have")
+    add_scenario(parser)
+    text = "sides of a grid of groups, as in 8x8x8 (default: as needed)"
+    parser.add_argument("--grid", default="", metavar="SIDES", help=text)
+    text = "draw what most groups do from what a few did, instead of simulating every message"
+    parser.add_argument("--aggregate", action="store_true", help=text)
+    text = "of a grid, message by message (default: one per core); the outcome is the same"
+    parser.add_argument("--processes", type=int, default=0, metavar="N", help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    text = "write the event lines of all peers there; of a grid those of one row"
+    parser.add_argument("--events", type=Path, metavar="FILE", help=text)
+
+
+def add_scenario(parser: argparse.ArgumentParser) -> None:
+    """Which run, on which peers: what every simulation asks."""
     parser.add_argument("spec", nargs="?", default="tiny", metavar="SPEC", help="a TOML file or a name (default tiny)")
     add_sets(parser)
     text = "how many, or a TOML file of [[peer]] tables (default 4)"
@@ -72,31 +85,10 @@ def _add_simulate(commands: Commands) -> None:
     text = "largest error of a clock in seconds (default 0)"
     parser.add_argument("--skew", type=float, default=0.0, metavar="S", help=text)
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="the same seed gives the same run")
-    text = "sides of a grid of groups, as in 8x8x8 (default: as needed)"
-    parser.add_argument("--grid", default="", metavar="SIDES", help=text)
-    text = "draw what most groups do from what a few did, instead of simulating every message"
-    parser.add_argument("--aggregate", action="store_true", help=text)
-    text = "of a grid, message by message (default: one per core); the outcome is the same"
-    parser.add_argument("--processes", type=int, default=0, metavar="N", help=text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    what = parser.add_mutually_exclusive_group()
-    text = "print the figures of papers beside ours, and nothing else; some seconds"
-    what.add_argument("--papers", action="store_true", help=text)
-    text = "put gossip and delayed Nesterov beside rounds: how fast, and how far, of 2 to 64 peers"
-    what.add_argument("--compare", action="store_true", help=text)
-    text = "write the event lines of all peers there; of a grid those of one row"
-    parser.add_argument("--events", type=Path, metavar="FILE", help=text)
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    if options.papers:
-        from peer.simulate.published import lines
-
-        if options.json:
-            raise BadInput("--json does not go with --papers, which prints tables")
-        print(*lines(), sep="\n")
-        return 0
-    from tui.simulation.simulate import SimulateOptions, run_compare, run_simulate
+    from tui.simulation.simulate import SimulateOptions, run_simulate
 
     asked = SimulateOptions(
         spec=options.spec, sets=tuple(options.sets), peers=options.peers, rounds=options.rounds,
@@ -105,4 +97,4 @@ def _simulate(options: argparse.Namespace) -> int:
         seed=options.seed, grid=options.grid, aggregate=options.aggregate, processes=options.processes,
         as_json=options.json, events=options.events,
     )  # fmt: skip
-    return run_compare(asked, sys.stdout) if options.compare else run_simulate(asked, sys.stdout)
+    return run_simulate(asked, sys.stdout)

@@ -98,7 +98,7 @@ class Glyphs:
 
 UNICODE = Glyphs(
     phases={
-        "idle": "·", "train": "▒", "freeze": "▓", "group": "▓", "send": "↑", "judge": "Σ", "reduce": "Σ",
+        "idle": "·", "train": "▒", "submit": "▓", "prepare": "▓", "exchange": "↑", "weigh": "Σ", "reduce": "Σ",
         "commit": "Σ", "apply": "Σ", "late": "!", "failed": "✗", "paused": "‖", "sync": "↓", "gone": "-",
     },
     states={
@@ -111,7 +111,7 @@ UNICODE = Glyphs(
 
 ASCII = Glyphs(
     phases={
-        "idle": ".", "train": "#", "freeze": "=", "group": "=", "send": "^", "judge": "+", "reduce": "+",
+        "idle": ".", "train": "#", "submit": "=", "prepare": "=", "exchange": "^", "weigh": "+", "reduce": "+",
         "commit": "+", "apply": "+", "late": "!", "failed": "x", "paused": "|", "sync": "v", "gone": "-",
     },
     states={

@@ -31,7 +31,7 @@ URGENCY = {"LATE": 3, "PENALISED": 3, "GONE": 2, "SYNCING": 1, "JOINING": 1, "PA
 """How much a state asks for a look; what is not named is in order."""
 
 _PHASE_INK = {
-    "idle": "track", "train": "good", "freeze": "busy", "group": "busy", "send": "busy", "judge": "busy",
+    "idle": "track", "train": "good", "submit": "busy", "prepare": "busy", "exchange": "busy", "weigh": "busy",
     "reduce": "busy", "commit": "busy", "apply": "busy", "late": "warn", "failed": "bad", "paused": "muted",
     "sync": "busy", "gone": "bad",
 }  # fmt: skip

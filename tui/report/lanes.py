@@ -46,7 +46,7 @@ PAUSED = Kind(name="paused", colour=PINK, height=0.25, hatch="||||")
 GONE = Kind(name="gone", colour=RED, height=0.08)
 KINDS = {
     "train": TRAIN, "sync": SYNC, "late": LATE, "failed": LATE, "paused": PAUSED, "gone": GONE,
-    **dict.fromkeys(("freeze", "group", "send", "judge", "reduce", "commit", "apply"), AVERAGE),
+    **dict.fromkeys(("submit", "prepare", "exchange", "weigh", "reduce", "commit", "apply"), AVERAGE),
 }  # fmt: skip
 """By phase. A peer that is idle leaves its lane empty."""
 

@@ -114,7 +114,7 @@ def chosen_spec(question: PlanningProblem, best: RankedStrategy) -> RunSpec:
         delay = min(spec.round.delay, MOST * spec.round.steps)
         spec = replace(spec, round=replace(spec.round, delay=delay))
     return with_deadlines(
-        spec, exchange_s=max(cost.agreement.send, cost.agreement.reduce),
+        spec, exchange_s=max(cost.agreement.exchange, cost.agreement.reduce),
         ready_spread_s=cost.waits_s,
     )  # fmt: skip
 

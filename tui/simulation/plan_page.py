@@ -89,7 +89,7 @@ def _interval(cost: RoundCost) -> str:
 def _phases(cost: RoundCost) -> str:
     talk = cost.agreement
     return (
-        f"train {seconds(cost.train_s)}, freeze {seconds(talk.freeze)}, send {seconds(talk.send)}, means "
+        f"train {seconds(cost.train_s)}, freeze {seconds(talk.submit)}, send {seconds(talk.exchange)}, means "
         f"{seconds(talk.reduce)}, apply {seconds(talk.apply)}"
     )
 
@@ -105,7 +105,7 @@ def _caveats(found: Answer) -> list[str]:
     if found.plan.spec.round.pace == "time":
         lines.append("rounds stay by time (round.pace): how long they take is the organiser's choice, and not compared")
     lines += _about_cuts(found)
-    delay = min(MOST * chosen.steps, (cost.agreement.freeze + cost.agreement.talking) / min(cost.step_s))
+    delay = min(MOST * chosen.steps, (cost.agreement.submit + cost.agreement.talking) / min(cost.step_s))
     if chosen.overlap == "streaming" and delay > LATE * chosen.steps:
         lines.append(
             f"the average comes {delay:.0f} steps late, of {chosen.steps}: half a per cent of quality is assumed for "

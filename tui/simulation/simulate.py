@@ -14,11 +14,9 @@ from peer.plan.explain import seconds
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import PeerSpecs
 from peer.plan.peers_file import read_declared
-from peer.simulate.rivals import compare
 from peer.simulate.scenario import Churn, ScenarioOptions, read_attackers, read_churn
 from peer.simulate.simulation import Outcome, simulate
 from tui.commands.spec_choice import choose_spec
-from tui.simulation.comparing import describe as compared
 from tui.simulation.workers import MOST, cores, rarely_collected, spread_over
 from tui.text.units import count, format_bytes
 
@@ -55,7 +53,7 @@ class SimulateOptions:
 
 def run_simulate(asked: SimulateOptions, out: TextIO) -> int:
     """Simulate, write events and print what came of it. Raises BadInput."""
-    wanted = _asked(asked)
+    wanted = scenario_options(asked)
     with ExitStack() as stack:
         file = stack.enter_context(_open(asked)) if asked.events else None
 
@@ -69,17 +67,6 @@ def run_simulate(asked: SimulateOptions, out: TextIO) -> int:
             far=spread_over(asked.processes or cores()),
         )  # fmt: skip
     out.write(json.dumps(outcome.plain()) + "\n" if asked.as_json else describe(outcome, asked.events))
-    return 0
-
-
-def run_compare(asked: SimulateOptions, out: TextIO) -> int:
-    """The same on rounds beside other ways to train. Raises BadInput."""
-    options = (("--grid", asked.grid), ("--aggregate", asked.aggregate), ("--events", asked.events))
-    for option, value in options:
-        if value:
-            raise BadInput(f"{option} does not go with --compare, which is for one group and writes a table alone")
-    found = compare(_asked(asked))
-    out.write(json.dumps(found.plain()) + "\n" if asked.as_json else compared(found))
     return 0
 
 
@@ -102,7 +89,8 @@ def _is_same(path: Path, other: Path) -> bool:
         return False
 
 
-def _asked(asked: SimulateOptions) -> ScenarioOptions:
+def scenario_options(asked: SimulateOptions) -> ScenarioOptions:
+    """What the simulator takes. Raises BadInput."""
     _check(asked)
     spec = choose_spec(asked.spec, sets=asked.sets)
     peers, declared = _peers(asked.peers)

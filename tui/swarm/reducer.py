@@ -348,7 +348,7 @@ def _stage(event: ReportReceived) -> tuple[str, str]:
         return "gone", "GONE"
     if event.ready and not event.steps and event.round >= 0:
         return "paused", "PAUSED"
-    return ("group", "READY") if event.ready else ("train", "TRAINING")
+    return ("prepare", "READY") if event.ready else ("train", "TRAINING")
 
 
 def _estimate_speed(peer: PeerDraft, t: float, event: ReportReceived) -> float:

@@ -223,7 +223,7 @@ def _count_for_peer(
         peer.round = max(peer.round, event.round)  # until it says otherwise
         if live and event.weights.get(peer.peer):
             peer.seen_t = max(peer.seen_t or t, t)
-        if peer.spans and peer.spans[-1].phase == "group":
+        if peer.spans and peer.spans[-1].phase == "prepare":
             add_span(peer.spans, t, "idle", event.round + 1)
 
 

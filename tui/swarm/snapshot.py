@@ -43,7 +43,7 @@ class Point:
 class Span:
     """What a peer did from `t` until the `t` of its next span, for the round that leads to anchor `round`.
 
-    Phases: idle, train, freeze, group, send, judge, reduce, commit, apply, late, failed, paused, sync, gone.
+    Phases: idle, train, submit, prepare, exchange, weigh, reduce, commit, apply, late, failed, paused, sync, gone.
     """
 
     t: float

@@ -14,7 +14,7 @@ MAX_SPANS = 512
 LONG_S = 1.0
 """Over a shorter time no speed is computed."""
 
-_EXCHANGE = frozenset({"freeze", "group", "send", "judge", "reduce", "commit", "apply"})
+_EXCHANGE = frozenset({"submit", "prepare", "exchange", "weigh", "reduce", "commit", "apply"})
 _STANDING = frozenset({"gone", "paused", "sync"})
 
 
@@ -64,7 +64,7 @@ def mark_tardy(spans: list[Span], t: float, phase: str, round: int) -> None:
     was decided without it. One that was paused, catching up or gone is shown as that.
     """
     of_round = [index for index, span in enumerate(spans) if span.round == round]
-    sending = [index for index in of_round if spans[index].phase == "send"]
+    sending = [index for index in of_round if spans[index].phase == "exchange"]
     if not sending and (not spans or (spans[-1].round <= round and spans[-1].phase not in _STANDING)):
         add_span(spans, t, phase, round)
         return

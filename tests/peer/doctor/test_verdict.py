@@ -32,7 +32,7 @@ def test_the_planner_is_the_judge(spec: RunSpec) -> None:
     assert verdict.sync_s == cost.agreement.total
     per_step = spec.inner.sequences * spec.inner.accumulation * spec.model.context
     assert verdict.tokens_per_day == pytest.approx(cost.steps[0] * per_step * 86400 / cost.round_s)
-    assert verdict.margin == 1 - max(cost.agreement.send, cost.agreement.reduce) / spec.round.exchange_s
+    assert verdict.margin == 1 - max(cost.agreement.exchange, cost.agreement.reduce) / spec.round.exchange_s
     assert "sync takes about" in verdict.sentence
     assert f"(nine in ten: {seconds(cost.low_s)} to {seconds(cost.high_s)})" in verdict.sentence
     assert "tokens a day" in verdict.sentence

@@ -120,7 +120,7 @@ def test_one_run_scales_what_many_gave() -> None:
     slower = dict(one.timed.phases) | {"apply": 3 * one.timed.phases["apply"]}
     found = rescale(TRUE, dataclasses.replace(one, timed=dataclasses.replace(one.timed, phases=slower)), "mine")
     assert found.phases["apply"]["parameter"] == pytest.approx(3 * TRUE.phases["apply"]["parameter"])
-    assert found.phases["send"]["fixed"] == pytest.approx(TRUE.phases["send"]["fixed"], rel=1e-6)
+    assert found.phases["exchange"]["fixed"] == pytest.approx(TRUE.phases["exchange"]["fixed"], rel=1e-6)
 
 
 def test_a_run_of_one_peer_scales_no_exchange() -> None:
@@ -128,7 +128,7 @@ def test_a_run_of_one_peer_scales_no_exchange() -> None:
     one = sample(TRUE, 1, 4, 8, "int4", 8.0)
     longer = dataclasses.replace(one.timed, phases={phase: 1.0 for phase in PHASES})
     found = rescale(TRUE, dataclasses.replace(one, timed=longer), "mine")
-    assert found.phases["send"] == TRUE.phases["send"]
+    assert found.phases["exchange"] == TRUE.phases["exchange"]
     assert found.phases["apply"]["parameter"] > TRUE.phases["apply"]["parameter"]
 
 
@@ -142,6 +142,9 @@ def test_coefficients_survive_their_file(tmp_path: Path) -> None:
         read(tmp_path / "nowhere.toml")
     path.write_text("\n".join(line for line in dump(TRUE).splitlines() if not line.startswith(("crowding", "beside"))))
     assert read(path) == dataclasses.replace(TRUE, crowding=0.0, beside=0.0), "of an earlier fit"
+    older = dump(TRUE).replace("[submit]", "[freeze]").replace("[weigh]", "[judge]")
+    path.write_text(older)
+    assert read(path) == TRUE, "with the phases' former names"
     path.write_text(dump(TRUE).replace("sharing = 0.25", 'sharing = "much"'))
     with pytest.raises(BadInput, match="is missing or no number"):
         read(path)
@@ -197,7 +200,7 @@ def test_phases_steps_and_exposure_are_read_from_the_lines() -> None:
     streams = spec(round={"overlap": "streaming"})
     streamed = time_rounds([rounds(streams), rounds(streams, 0.01)], streams, 1, 4)
     assert (streamed.tokens_per_s, streamed.step_s) == (pytest.approx(timed.tokens_per_s), pytest.approx(0.5))
-    assert timed.phases["freeze"] == pytest.approx(0.1)
+    assert timed.phases["submit"] == pytest.approx(0.1)
     assert timed.phases["reduce"] == pytest.approx(0.5)
     assert timed.phases["apply"] == pytest.approx(0.2)
     assert (timed.rounds, timed.up_bytes) == (3, 700)
@@ -205,7 +208,7 @@ def test_phases_steps_and_exposure_are_read_from_the_lines() -> None:
 
 def test_a_round_whose_ballot_failed_tells_nothing_about_phases() -> None:
     run = spec()
-    assert time_rounds([rounds(run, twice="group")], run, 1, 4).phases == {}
+    assert time_rounds([rounds(run, twice="prepare")], run, 1, 4).phases == {}
 
 
 @pytest.mark.parametrize(("first", "last"), [(1, 7), (3, 3)])

@@ -41,7 +41,7 @@ def test_a_peer_alone_sends_nothing() -> None:
     assert cost.round_s == pytest.approx(10)
     assert (cost.traffic.up_bytes, cost.exposed) == (0, pytest.approx(0))
     phases = predict(shape_of(spec()), spec(), peers(1), shipped()).agreement
-    assert (phases.freeze, phases.send, phases.reduce) == (0, 0, 0)
+    assert (phases.submit, phases.exchange, phases.reduce) == (0, 0, 0)
     assert phases.apply > 0
 
 

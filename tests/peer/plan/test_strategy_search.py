@@ -210,12 +210,12 @@ def test_what_was_chosen_is_a_spec_that_bootstrap_takes() -> None:
         asked = question(run, peers(4, upload=1.0))
         best = search(asked).best
         planned = with_deadlines(
-            with_strategy(run, best.strategy), exchange_s=best.cost.agreement.send,
+            with_strategy(run, best.strategy), exchange_s=best.cost.agreement.exchange,
             ready_spread_s=best.cost.waits_s,
         )  # fmt: skip
         assert parse(dump(planned)) == planned
         assert strategy_of(planned) == best.strategy
-        assert planned.round.exchange_s >= 3 * best.cost.agreement.send
+        assert planned.round.exchange_s >= 3 * best.cost.agreement.exchange
         assert planned.round.keep_rounds > planned.round.fragments
 
 

@@ -153,7 +153,7 @@ def test_a_throttled_peer_is_late_for_all_to_see_and_holds_no_round(bytes_per_s:
     head = next(head for head in run.world.peers[0].disk.heads if head.round == 2)
     leader = coordinator(head.anchor, head.electorate, 0)
     assert leader != "p1", "another seed: a ballot of its own would fail, and it would be absent from the next one"
-    run.inject(Slow(peer=1, phase="send", round=2, seconds=30.0, bytes_per_s=bytes_per_s))
+    run.inject(Slow(peer=1, phase="exchange", round=2, seconds=30.0, bytes_per_s=bytes_per_s))
     run.until_round(9, within_s=150)
     run.assert_agreement()
     for peer in range(4):

@@ -18,7 +18,7 @@ ROUND = 6
 GOODBYE_S = 0.2
 """What `peer.link.link` gives its last words."""
 SEED = 0
-PHASES = ("train", "freeze", "group", "send", "judge", "reduce", "commit")
+PHASES = ("train", "submit", "prepare", "exchange", "weigh", "reduce", "commit")
 
 
 def leave(world: World, peer: LogicalPeer, goodbye_s: float) -> None:
@@ -68,6 +68,6 @@ def test_nobody_waits_for_a_leaver_in_the_rounds_after(phase: str) -> None:
 
 def test_a_leaver_that_stays_for_the_exchange_is_in_the_mean() -> None:
     """What it froze and sent counts."""
-    world, _ = story(0, 4, "send")
+    world, _ = story(0, 4, "exchange")
     update = world.peers[1].disk.blocks[ROUND].update
     assert all(update.contributed("p0", part) for part in range(len(update.parts)))

@@ -271,8 +271,8 @@ def test_what_one_peer_says_counts_no_more_than_a_round_may_hold() -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        Crash(peer=1, phase="send", round=1, back_after_s=5.0),
-        Stall(peer=0, phase="group", round=1, seconds=7.0),
+        Crash(peer=1, phase="exchange", round=1, back_after_s=5.0),
+        Stall(peer=0, phase="prepare", round=1, seconds=7.0),
         Partition(peers=(1,), phase="train", round=1, seconds=10.0),
     ],
     ids=("crash", "stall", "partition"),

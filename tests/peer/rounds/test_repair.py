@@ -90,7 +90,7 @@ def committed(world: World, hit: list[LogicalPeer]) -> tuple[Block, float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("strike", [die, stall])
 @pytest.mark.parametrize(("phase", "peers", "victims"), [
-    ("judge", 3, 1), ("judge", 4, 1), ("judge", 5, 2), ("reduce", 3, 1), ("reduce", 4, 1), ("reduce", 5, 2),
+    ("weigh", 3, 1), ("weigh", 4, 1), ("weigh", 5, 2), ("reduce", 3, 1), ("reduce", 4, 1), ("reduce", 5, 2),
 ])  # fmt: skip
 def test_a_round_survives_its_reducers(strike: Strike, phase: str, peers: int, victims: int) -> None:
     """Before and after NORMS: the ballot they were in commits every part, within its deadlines."""
@@ -128,7 +128,7 @@ def test_what_a_dead_reducer_had_sent_is_used(peers: int) -> None:
 def test_the_work_of_the_living_is_in_every_repaired_part() -> None:
     """And that of the dead where it had arrived."""
     for seed in SEEDS:
-        world, hit = struck(seed, 4, "judge", die)
+        world, hit = struck(seed, 4, "weigh", die)
         update = committed(world, hit)[0].update
         for peer in world.peers:
             parts = [part for part in range(len(update.parts)) if update.contributed(peer.name, part)]
@@ -148,7 +148,7 @@ def test_a_part_that_nobody_can_give_is_void_and_stays_in_the_balance() -> None:
 
         def look(peer: LogicalPeer, entered: str, round: int, hit: list[LogicalPeer] = hit) -> None:
             exchange = peer.driver.state.exchange
-            if (entered, round, len(hit)) != ("judge", ROUND, 0) or exchange is None:
+            if (entered, round, len(hit)) != ("weigh", ROUND, 0) or exchange is None:
                 return
             if peer.driver.state.lead is None and exchange.received:
                 hit.append(peer)

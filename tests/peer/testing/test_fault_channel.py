@@ -31,9 +31,9 @@ IDS = ("alice", "bob", "carol")
 KINDS: tuple[Fault, ...] = (
     Crash(peer=1, phase="commit", round=3, back_after_s=2.5),
     Stall(peer=1, phase="train", round=3, seconds=1.5),
-    Slow(peer=1, phase="send", round=3, seconds=2.0, bytes_per_s=1e4),
-    Corrupt(peer=1, phase="send", round=3, frames=7),
-    Partition(peers=(0, 1), phase="send", round=3, seconds=9.0),
+    Slow(peer=1, phase="exchange", round=3, seconds=2.0, bytes_per_s=1e4),
+    Corrupt(peer=1, phase="exchange", round=3, frames=7),
+    Partition(peers=(0, 1), phase="exchange", round=3, seconds=9.0),
     Odd(peer=1, round=3, factor=8.0, layer="model.norm"),
 )
 PLAYER = """
@@ -43,7 +43,7 @@ from peer.testing.fault_channel import Striker
 code = "import signal; print('up', flush=True); signal.pause()"
 subprocess.Popen([sys.executable, "-c", code, sys.argv[1]], stdout=subprocess.PIPE).stdout.readline()
 print("entering", flush=True)
-Striker(Path(sys.argv[1]), by_link=True).enter("send", 3)
+Striker(Path(sys.argv[1]), by_link=True).enter("exchange", 3)
 print("went on", flush=True)
 """
 
@@ -61,7 +61,7 @@ def write_orders(directory: Path, *faults: Fault) -> None:
 
 
 def play(directory: Path) -> list[str]:
-    """A peer with a child of its own that enters "send" of round 3."""
+    """A peer with a child of its own that enters "exchange" of round 3."""
     return [sys.executable, "-c", PLAYER, str(directory / "peer-1")]
 
 
@@ -75,18 +75,18 @@ def test_a_fault_of_the_network_is_told_and_handed_over_once(tmp_path: Path, str
     """In its phase and round only."""
     write_orders(tmp_path, *KINDS[2:])
     striker = Striker(tmp_path / "peer-1", by_link=True)
-    assert striker.enter("send", 2) == []
-    assert striker.enter("judge", 3) == []
-    assert striker.enter("send", 3) == list(KINDS[2:5])
+    assert striker.enter("exchange", 2) == []
+    assert striker.enter("weigh", 3) == []
+    assert striker.enter("exchange", 3) == list(KINDS[2:5])
     assert [parse_strike(struck.readline()).number for _ in KINDS[2:5]] == [0, 1, 2]
-    assert striker.enter("send", 3) == []
-    assert striker.enter("freeze", 3) == [KINDS[5]]
+    assert striker.enter("exchange", 3) == []
+    assert striker.enter("submit", 3) == [KINDS[5]]
 
 
 @pytest.mark.outside
 def test_a_crash_takes_the_whole_group(tmp_path: Path, struck: TextIO) -> None:
     """The process and what it started are killed, after it said so."""
-    write_orders(tmp_path, Crash(peer=1, phase="send", round=3))
+    write_orders(tmp_path, Crash(peer=1, phase="exchange", round=3))
     with subprocess.Popen(play(tmp_path), stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         told = parse_strike(struck.readline())
         out, _ = process.communicate(timeout=HANG_S)
@@ -99,7 +99,7 @@ def test_a_crash_takes_the_whole_group(tmp_path: Path, struck: TextIO) -> None:
 @pytest.mark.outside
 def test_a_stall_stops_the_whole_group_until_it_is_woken(tmp_path: Path, struck: TextIO) -> None:
     """Every process of it; afterwards it goes on where it stood."""
-    write_orders(tmp_path, Stall(peer=1, phase="send", round=3, seconds=1))
+    write_orders(tmp_path, Stall(peer=1, phase="exchange", round=3, seconds=1))
     inbox: queue.SimpleQueue[Printed] = queue.SimpleQueue()
     child = Child(play(tmp_path), tmp_path / "log", {}, inbox.put)
     assert inbox.get(timeout=HANG_S).text == "entering"

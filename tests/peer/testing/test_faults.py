@@ -21,14 +21,14 @@ def test_every_phase_is_one_that_peers_report() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Crash(peer=0, phase="sending", round=1), "no such phase; choose one of train, freeze"),
-        (lambda: Crash(peer=0, phase="send", round=1, back_after_s=-1), "negative back_after_s"),
-        (lambda: Stall(peer=-1, phase="send", round=1, seconds=1), "negative peer"),
-        (lambda: Slow(peer=0, phase="send", round=-1, seconds=1, bytes_per_s=1), "negative round"),
-        (lambda: Loss(peer=0, phase="send", round=1, seconds=1, rate=1.5), "a rate above 1; it is a share"),
-        (lambda: Cut(peer=2, other=2, phase="send", round=1, seconds=1), "cuts a peer off from itself"),
-        (lambda: Partition(peers=(), phase="send", round=1, seconds=1), "about nobody"),
-        (lambda: Odd(peer=0, phase="send", round=1, factor=2), "fixed at the freeze; leave the phase out"),
+        (lambda: Crash(peer=0, phase="sending", round=1), "no such phase; choose one of train, submit"),
+        (lambda: Crash(peer=0, phase="exchange", round=1, back_after_s=-1), "negative back_after_s"),
+        (lambda: Stall(peer=-1, phase="exchange", round=1, seconds=1), "negative peer"),
+        (lambda: Slow(peer=0, phase="exchange", round=-1, seconds=1, bytes_per_s=1), "negative round"),
+        (lambda: Loss(peer=0, phase="exchange", round=1, seconds=1, rate=1.5), "a rate above 1; it is a share"),
+        (lambda: Cut(peer=2, other=2, phase="exchange", round=1, seconds=1), "cuts a peer off from itself"),
+        (lambda: Partition(peers=(), phase="exchange", round=1, seconds=1), "about nobody"),
+        (lambda: Odd(peer=0, phase="exchange", round=1, factor=2), "fixed at the freeze; leave the phase out"),
         (lambda: Odd(peer=0, round=1, factor=-2), "negative factor"),
         (lambda: LogicalSwarm(peers=0, seed=1), "at least 1"),
     ],
@@ -43,9 +43,9 @@ def test_an_impossible_fault_is_refused(make: object, says: str) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        Corrupt(peer=3, phase="send", round=1, frames=1),
-        Partition(peers=(0, 3), phase="send", round=1, seconds=1),
-        Cut(peer=0, other=3, phase="send", round=1, seconds=1),
+        Corrupt(peer=3, phase="exchange", round=1, frames=1),
+        Partition(peers=(0, 3), phase="exchange", round=1, seconds=1),
+        Cut(peer=0, other=3, phase="exchange", round=1, seconds=1),
     ],
 )
 def test_a_fault_of_a_peer_that_does_not_exist_is_refused(fault: Fault) -> None:

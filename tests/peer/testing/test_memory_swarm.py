@@ -112,7 +112,7 @@ def test_a_divided_swarm_commits_on_the_side_of_the_majority_alone() -> None:
 def test_corrupt_frames_arrive_and_are_refused() -> None:
     """As many as asked for, and somebody notices some of them at once."""
     run = LogicalSwarm(peers=4, seed=1)
-    run.inject(Corrupt(peer=2, phase="send", round=1, frames=12))
+    run.inject(Corrupt(peer=2, phase="exchange", round=1, frames=12))
     run.until_round(5, within_s=90)
     assert run.world.peers[2].streams.frames_corrupted == 12
     assert sum(peer.driver.bad_frames for peer in run.world.peers) > 0
@@ -133,7 +133,9 @@ def test_the_only_peer_that_is_ahead_is_asked_also_when_it_gave_a_bad_block() ->
 
 def history(seed: int) -> list[object]:
     run = LogicalSwarm(peers=4, seed=seed)
-    run.inject(Crash(peer=2, phase="commit", round=1, back_after_s=3), Corrupt(peer=1, phase="send", round=2, frames=5))
+    run.inject(
+        Crash(peer=2, phase="commit", round=1, back_after_s=3), Corrupt(peer=1, phase="exchange", round=2, frames=5)
+    )
     run.until_round(3, within_s=60)
     run.join()
     run.until_round(6, within_s=60)
@@ -151,7 +153,7 @@ def test_faults_may_be_injected_while_it_runs() -> None:
     """And each strikes once, in the first ballot that gets there."""
     run = LogicalSwarm(peers=3, seed=1)
     run.until_round(2, within_s=60)
-    late = Crash(peer=0, phase="group", round=3, back_after_s=1)
+    late = Crash(peer=0, phase="prepare", round=3, back_after_s=1)
     run.inject(late)
     assert (run.struck, run.waiting) == ((), (late,))
     run.until_round(6, within_s=90)
@@ -161,8 +163,8 @@ def test_faults_may_be_injected_while_it_runs() -> None:
 def test_a_crash_strikes_after_what_strikes_together_with_it() -> None:
     """Otherwise the dead would miss their other faults."""
     run = LogicalSwarm(peers=3, seed=1)
-    crash = Crash(peer=0, phase="send", round=1, back_after_s=1)
-    corrupt = Corrupt(peer=0, phase="send", round=1, frames=4)
+    crash = Crash(peer=0, phase="exchange", round=1, back_after_s=1)
+    corrupt = Corrupt(peer=0, phase="exchange", round=1, frames=4)
     run.inject(crash, corrupt)
     run.until_round(3, within_s=60)
     assert run.struck == (corrupt, crash)
@@ -173,7 +175,7 @@ def test_a_crash_strikes_after_what_strikes_together_with_it() -> None:
 def test_a_round_that_does_not_come_says_who_is_where() -> None:
     """Two of three are dead, so nobody commits any more."""
     run = LogicalSwarm(peers=3, seed=1)
-    run.inject(Crash(peer=0, phase="send", round=1), Crash(peer=1, phase="send", round=1))
+    run.inject(Crash(peer=0, phase="exchange", round=1), Crash(peer=1, phase="exchange", round=1))
     with pytest.raises(AssertionError, match=r"not everybody is at round 3 after 50 s: peer 0 died at 1, .* 2 is at 1"):
         run.until_round(3, within_s=50)
 

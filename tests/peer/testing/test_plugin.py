@@ -41,7 +41,7 @@ def test_a_fault_that_never_strikes_fails_the_test(pytester: pytest.Pytester) ->
 
         def test_too_short(swarm):
             run = swarm(peers=2)
-            run.inject(Stall(peer=1, phase="send", round=7, seconds=1))
+            run.inject(Stall(peer=1, phase="exchange", round=7, seconds=1))
             run.until_round(1, within_s=60)
         """,
     )
@@ -59,7 +59,7 @@ def test_one_test_may_start_several_swarms(pytester: pytest.Pytester) -> None:
         def test_two(swarm):
             first, second = swarm(peers=2, seed=1), swarm(peers=3, seed=1)
             for run in first, second:
-                run.inject(Crash(peer=0, phase="send", round=0, back_after_s=1))
+                run.inject(Crash(peer=0, phase="exchange", round=0, back_after_s=1))
             second.until_round(2, within_s=60)
         """,
     )

@@ -18,10 +18,10 @@ START = 1_800_000_000.0
 ROUND_S = 10.0
 PHASES = (
     ("train", 0.0),
-    ("freeze", 6.0),
-    ("group", 6.5),
-    ("send", 7.0),
-    ("judge", 8.5),
+    ("submit", 6.0),
+    ("prepare", 6.5),
+    ("exchange", 7.0),
+    ("weigh", 8.5),
     ("reduce", 9.0),
     ("commit", 9.5),
 )

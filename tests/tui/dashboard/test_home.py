@@ -67,7 +67,7 @@ async def test_a_volunteer_reads_what_the_peer_does_and_until_when() -> None:
 async def test_the_end_of_the_phase_is_counted_down_to(after_s: float, told: str) -> None:
     """Where the state itself has no end; what is over is not counted."""
     now = Attached().now_s
-    entered = PhaseEntered(round=3, phase="send", deadline=now + after_s)
+    entered = PhaseEntered(round=3, phase="exchange", deadline=now + after_s)
     app = shown(Attached(events=[PeerStateChanged(state="AVERAGING", why="sending"), entered]))
     async with opened(app):
         second = text_of(app).splitlines()[1]

@@ -19,8 +19,8 @@ def spans(*pairs: tuple[float, str]) -> list[Span]:
 
 
 def test_each_column_shows_the_phase_that_fills_it_until_now() -> None:
-    painted = lanes.paint(spans((2, "train"), (5, "send"), (6, "reduce")), AXIS, now=8.0)
-    assert painted == ["", "", "train", "train", "train", "send", "reduce", "reduce", "", ""]
+    painted = lanes.paint(spans((2, "train"), (5, "exchange"), (6, "reduce")), AXIS, now=8.0)
+    assert painted == ["", "", "train", "train", "train", "exchange", "reduce", "reduce", "", ""]
 
 
 @pytest.mark.parametrize("phase", ["late", "failed"])

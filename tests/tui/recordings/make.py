@@ -40,10 +40,10 @@ DIRECTORY = Path("/tmp/homefires-demo")
 
 ODD_LAYER = "model.layers.2"
 MISHAPS: tuple[Fault, ...] = (
-    Slow(peer=1, phase="send", round=6, seconds=8.0, bytes_per_s=6000.0),
+    Slow(peer=1, phase="exchange", round=6, seconds=8.0, bytes_per_s=6000.0),
     Crash(peer=2, phase="train", round=8, back_after_s=6.0),
     Odd(peer=3, round=11, factor=8.0, layer=ODD_LAYER),
-    Stall(peer=1, phase="group", round=13, seconds=22.0),
+    Stall(peer=1, phase="prepare", round=13, seconds=22.0),
     Odd(peer=3, round=17, factor=6.0),
 )
 """`peer` counts from 0: peer-1 is 0."""

@@ -114,7 +114,7 @@ def write_run(path: Path, peers: int, rounds: int, name: str = "") -> Path:
     for round in range(rounds):
         for peer in ids:
             add(10 * round + 1, peer, RoundStarted(round=round, steps=5))
-            add(10 * round + 8, peer, PhaseEntered(round=round, phase="send"))
+            add(10 * round + 8, peer, PhaseEntered(round=round, phase="exchange"))
             add(
                 10 * round + 9,
                 peer,

@@ -176,7 +176,7 @@ def test_what_is_kept_is_bounded_however_long_a_run_lasts() -> None:
         t = 100.0 * round
         late = penalty("A", "LATE", round + 1, factor=0.5)
         lines += [line(RoundStarted(round=round - 1, steps=9), t=t), line(progressed(round - 1), t=t + 1)]
-        lines += [line(PhaseEntered(round=round - 1, phase="send"), t=t + 2)]
+        lines += [line(PhaseEntered(round=round - 1, phase="exchange"), t=t + 2)]
         lines += [line(RoundAborted(round=round - 1, ballot=0, why="no quorum"), t=t + 3)]
         lines += [line(committed(round, late), t=t + 4), line(Evaluated(round=round, loss=2.0, tokens=1), t=t + 5)]
         hearsay = ReportReceived(about=f"stranger-{round}", round=round, ready=False, tokens=0, steps=0)
@@ -280,7 +280,7 @@ def test_what_is_trained_while_a_round_is_agreed_counts_for_the_next() -> None:
     begun = [
         line(RoundStarted(round=0, steps=9)),
         line(progressed(0, tokens=500)),
-        line(PhaseEntered(round=0, phase="freeze")),
+        line(PhaseEntered(round=0, phase="submit")),
         line(progressed(1, tokens=40)),
     ]
     ahead = folded(*begun).peers["A"]
@@ -361,10 +361,10 @@ def test_the_lane_of_a_peer_tells_what_it_did_in_each_round() -> None:
         PeerStateChanged(state="TRAINING", why=""),
         RoundStarted(round=1, steps=9),
         progressed(1),
-        *(PhaseEntered(round=1, phase=phase) for phase in ("freeze", "group", "send")),
+        *(PhaseEntered(round=1, phase=phase) for phase in ("submit", "prepare", "exchange")),
         PeerStateChanged(state="AVERAGING", why=""),
         RoundAborted(round=1, ballot=0, why="no quorum"),
-        *(PhaseEntered(round=1, phase=phase) for phase in ("send", "judge", "reduce", "commit", "apply")),
+        *(PhaseEntered(round=1, phase=phase) for phase in ("exchange", "weigh", "reduce", "commit", "apply")),
         committed(2),
         PeerStateChanged(state="PAUSED", why="asked to"),
         PeerStopped(why="asked to leave"),
@@ -372,8 +372,9 @@ def test_the_lane_of_a_peer_tells_what_it_did_in_each_round() -> None:
     swarm = folded(*(line(event, t=float(t)) for t, event in enumerate(steps)))
     told = [(span.phase, span.round) for span in swarm.peers["A"].spans]
     assert told == [
-        ("idle", 1), ("sync", 1), ("train", 2), ("freeze", 2), ("group", 2), ("send", 2), ("failed", 2), ("send", 2),
-        ("judge", 2), ("reduce", 2), ("commit", 2), ("apply", 2), ("idle", 3), ("paused", 3), ("gone", 3),
+        ("idle", 1), ("sync", 1), ("train", 2), ("submit", 2), ("prepare", 2), ("exchange", 2), ("failed", 2),
+        ("exchange", 2), ("weigh", 2), ("reduce", 2), ("commit", 2), ("apply", 2), ("idle", 3),
+        ("paused", 3), ("gone", 3),
     ]  # fmt: skip
 
 
@@ -381,7 +382,7 @@ def test_a_late_peer_is_late_in_its_lane_whoever_tells_it_first() -> None:
     late = penalty("B", "LATE", 2, factor=0.5)
     mine = [
         line(RoundStarted(round=0, steps=9), peer="B", t=1),
-        line(PhaseEntered(round=0, phase="send"), peer="B", t=5),
+        line(PhaseEntered(round=0, phase="exchange"), peer="B", t=5),
     ]
     after = [line(committed(1, late), peer="B", t=9), line(RoundStarted(round=1, steps=9), peer="B", t=9.5)]
     by_a = line(committed(1, late), t=9.2)
@@ -399,7 +400,7 @@ def test_a_peer_known_by_hearsay_has_a_lane_and_a_speed() -> None:
     swarm = folded(heard(10), heard(20, ready=True), line(committed(1), t=25), heard(26, round=1))
     bob = swarm.peers["B"]
     assert [(span.t, span.phase, span.round) for span in bob.spans] == [
-        (10, "train", 1), (20, "group", 1), (25, "idle", 2), (26, "train", 2),
+        (10, "train", 1), (20, "prepare", 1), (25, "idle", 2), (26, "train", 2),
     ]  # fmt: skip
     assert (bob.name, bob.tokens_per_s, bob.tokens, bob.seen_t, bob.accepted) == ("bob", 100.0, 1000, 26, 1)
     assert swarm.behind("B") == 0

@@ -88,13 +88,13 @@ def paused_round(by: str = "A") -> list[EventLine]:
 
 def test_a_pause_shows_as_one_in_its_lane_round_after_round() -> None:
     swarm = folded(
-        state("TRAINING", t=1), line(PhaseEntered(round=0, phase="send"), t=2), line(committed(1), t=3),
-        state("PAUSED", t=4), line(PhaseEntered(round=1, phase="group"), t=5),
+        state("TRAINING", t=1), line(PhaseEntered(round=0, phase="exchange"), t=2), line(committed(1), t=3),
+        state("PAUSED", t=4), line(PhaseEntered(round=1, phase="prepare"), t=5),
         line(RoundAborted(round=1, ballot=0, why="x"), t=6), line(committed(2), t=7),
-        line(PhaseEntered(round=2, phase="group"), t=8), state("TRAINING", t=9),
+        line(PhaseEntered(round=2, phase="prepare"), t=8), state("TRAINING", t=9),
     )  # fmt: skip
     told = [(span.phase, span.round) for span in swarm.peers["A"].spans]
-    assert told == [("train", 1), ("send", 1), ("idle", 2), ("paused", 2), ("paused", 3), ("train", 3)]
+    assert told == [("train", 1), ("exchange", 1), ("idle", 2), ("paused", 2), ("paused", 3), ("train", 3)]
 
 
 def test_who_paused_is_not_late() -> None:

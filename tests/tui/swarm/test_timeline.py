@@ -63,7 +63,7 @@ def phases(spans: list[Span]) -> list[tuple[float, str]]:
 
 
 def test_what_goes_on_is_one_span() -> None:
-    assert phases(lane((0, "train", 1), (1, "train", 1), (2, "send", 1))) == [(0, "train"), (2, "send")]
+    assert phases(lane((0, "train", 1), (1, "train", 1), (2, "exchange", 1))) == [(0, "train"), (2, "exchange")]
 
 
 def test_a_lane_is_bounded_and_keeps_the_newest() -> None:
@@ -73,13 +73,13 @@ def test_a_lane_is_bounded_and_keeps_the_newest() -> None:
 
 
 def test_time_in_a_lane_never_runs_back() -> None:
-    assert phases(lane((5, "train", 1), (3, "send", 1))) == [(5, "train"), (5, "send")]
+    assert phases(lane((5, "train", 1), (3, "exchange", 1))) == [(5, "train"), (5, "exchange")]
 
 
 def test_what_was_sent_too_slowly_becomes_late() -> None:
-    spans = lane((0, "train", 1), (5, "send", 1), (8, "judge", 1), (9, "idle", 2), (9.5, "train", 2))
+    spans = lane((0, "train", 1), (5, "exchange", 1), (8, "weigh", 1), (9, "idle", 2), (9.5, "train", 2))
     mark_tardy(spans, 10, "late", 1)
-    assert phases(spans) == [(0, "train"), (5, "late"), (8, "judge"), (9, "idle"), (9.5, "train")]
+    assert phases(spans) == [(0, "train"), (5, "late"), (8, "weigh"), (9, "idle"), (9.5, "train")]
 
 
 def test_who_had_nothing_ready_is_late_from_the_commit_on() -> None:

@@ -21,8 +21,8 @@ from tui.text.units import count, format_bytes, format_transfer
 
 STAGES = (
     ("train", frozenset({""})),
-    ("wait", frozenset({"freeze", "group"})),
-    ("average", frozenset({"send", "judge", "reduce", "commit"})),
+    ("wait", frozenset({"submit", "prepare"})),
+    ("average", frozenset({"exchange", "weigh", "reduce", "commit"})),
     ("apply", frozenset({"apply"})),
 )
 """What a round consists of for a volunteer, and the phases that each stage stands for."""

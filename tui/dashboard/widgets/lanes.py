@@ -15,8 +15,8 @@ from typing import NamedTuple
 from tui.swarm.snapshot import Round, Span
 
 WORDS = {
-    "idle": "waits", "train": "trains", "freeze": "prepares its update", "group": "waits for the group",
-    "send": "sends its update", "judge": "averages: norms are compared", "reduce": "averages",
+    "idle": "waits", "train": "trains", "submit": "prepares its update", "prepare": "waits for the group",
+    "exchange": "sends its update", "weigh": "averages: norms are compared", "reduce": "averages",
     "commit": "averages: votes are counted", "apply": "applies the update", "late": "is late",
     "failed": "failed: it did not answer, or the try was given up", "paused": "is paused",
     "sync": "catches up", "gone": "is gone",
@@ -24,8 +24,8 @@ WORDS = {
 """What a peer does in a phase, for people."""
 
 _RANK = {
-    "failed": 9, "late": 8, "paused": 7, "sync": 6, "judge": 5, "reduce": 5, "commit": 5, "apply": 5, "send": 4,
-    "freeze": 3, "group": 3, "train": 2, "idle": 1, "gone": 0,
+    "failed": 9, "late": 8, "paused": 7, "sync": 6, "weigh": 5, "reduce": 5, "commit": 5, "apply": 5, "exchange": 4,
+    "submit": 3, "prepare": 3, "train": 2, "idle": 1, "gone": 0,
 }  # fmt: skip
 _NEVER_HIDDEN = frozenset({"failed", "late"})
 

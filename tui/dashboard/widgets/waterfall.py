@@ -20,7 +20,7 @@ from tui.output.plain import format_elapsed, format_seconds
 from tui.swarm.snapshot import PeerView
 
 LEGEND = (
-    ("late", "late"), ("failed", "failed"), ("train", "train"), ("group", "gather"), ("send", "send"),
+    ("late", "late"), ("failed", "failed"), ("train", "train"), ("prepare", "gather"), ("exchange", "send"),
     ("commit", "average"), ("idle", "wait"), ("paused", "paused"), ("sync", "catch up"), ("gone", "gone"),
 )  # fmt: skip
 """Phases by their glyph, in words, what must be understood first."""

@@ -1,4 +1,4 @@
-"""`homefires simulate --compare`: rounds beside gossip and delayed Nesterov, in words."""
+"""Rounds beside gossip and delayed Nesterov, in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tui.text.units import format_bytes
 
 WIDTH = 80
 FAST = (
-    "Simulated: the real round machine with agreement, judging, churn and attackers, as without --compare. The others "
+    "Simulated: the real round machine with agreement, judging, churn and attackers, as in `simulate`. The others "
     "are formulas: computing is drawn anew for every step with the same spread, nobody fails, nothing is lost. An "
     "all-reduce waits for the slowest peer and for the slowest line. Gossip (arXiv:2410.11998) goes on while its peer "
     "computes, and waits for one partner alone. All of them are taken to encode like the run."

@@ -1,0 +1,35 @@
+"""`python -m tests.benchmarks papers` and `rivals`: beside what papers printed, and beside other ways to train."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from peer.simulate import published
+from peer.simulate.rivals import compare
+from tests.benchmarks.rivals_report import describe
+from tui.commands.plan import add_scenario
+from tui.simulation.simulate import SimulateOptions, scenario_options
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add both."""
+    commands.add_parser("papers", help="the figures of papers beside ours; some seconds").set_defaults(run=_papers)
+    summary = "gossip and delayed Nesterov beside rounds: how fast, and how far, of 2 to 64 peers"
+    parser = commands.add_parser("rivals", help=summary)
+    add_scenario(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=_rivals)
+
+
+def _papers(options: argparse.Namespace) -> int:
+    print(*published.lines(), sep="\n")
+    return 0
+
+
+def _rivals(options: argparse.Namespace) -> int:
+    words = {name: value for name, value in vars(options).items() if name not in ("command", "run", "json", "skew")}
+    words |= {"sets": tuple(options.sets), "skew_s": options.skew}
+    found = compare(scenario_options(SimulateOptions(**words)))
+    print(json.dumps(found.plain()) if options.json else describe(found), end="\n" if options.json else "")
+    return 0
