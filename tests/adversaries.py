@@ -21,8 +21,8 @@ from peer.protocol import merkle
 from peer.protocol.block import WEIGHT_ONE, ContributionHeader, Update
 from peer.protocol.encoding import digest_of, pack
 from peer.protocol.messages import MeanData, Message, PartData, Promise, Propose, Start, VoteCast, decode, encode
+from peer.protocol.norms import PartNorms
 from peer.rounds.driver import ChainPort, ReductionPort
-from peer.rounds.state import PartNorms
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution, WorkStats
 from peer.train.outer import LoadObject

@@ -31,6 +31,7 @@ from peer.protocol.messages import (
     decode,
     encode,
 )
+from peer.protocol.norms import PartNorms
 from peer.rounds.interface import (
     BufferPart,
     CommitBlock,
@@ -56,7 +57,7 @@ from peer.rounds.interface import (
     Tell,
 )
 from peer.rounds.machine import step
-from peer.rounds.state import Acceptor, PartNorms, State
+from peer.rounds.state import Acceptor, State
 
 Done = Callable[[], None]
 

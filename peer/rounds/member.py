@@ -177,7 +177,7 @@ def _send_norms(turn: Transition, exchange: MemberState) -> None:
     if not exchange.received:
         return
     place = exchange.place
-    found = norms.measurements(turn.rules, exchange)
+    found = norms.measurements(turn.rules, exchange.round, len(exchange.members), exchange.received, exchange.figures)
     signed = found.signed(turn.rules.keys, place.anchor, place.ballot, exchange.members)
     turn.send((turn.owner(place.ballot),), Norms(place, signed))
 

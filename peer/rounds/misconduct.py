@@ -18,10 +18,10 @@ from peer.protocol.electorate import coordinator
 from peer.protocol.encoding import pack
 from peer.protocol.head import MISDECLARED
 from peer.protocol.messages import BallotId, EquivocationProof, MeanConflict, MeanData, NormDispute, PartData
-from peer.protocol.norms import float_of
+from peer.protocol.norms import PartNorms, float_of
 from peer.rounds.interface import MeasurePart, PartMeasured, SendParts, Tell
 from peer.rounds.part_exchange import giver_of
-from peer.rounds.state import Dispute, MemberState, Misconduct, PartNorms
+from peer.rounds.state import Dispute, MemberState, Misconduct
 from peer.rounds.transition import Transition
 
 DISPUTE = 2

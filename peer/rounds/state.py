@@ -14,6 +14,7 @@ from peer.aggregation.aggregate import AggregationResult
 from peer.protocol.block import Block, ContributionHeader, NormRow, SignedNorms, Update, Vote
 from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import BallotId, Heartbeat, MeanData, PartData, Prepare, Promise
+from peer.protocol.norms import PartNorms
 from peer.protocol.rules import Rules
 from peer.rounds.timeouts import Deadlines
 
@@ -113,16 +114,6 @@ class ReassignmentState:
     """What my second reductions came to."""
     shown: frozenset[int] = frozenset()
     """Parts whose bytes the coordinator got from me as evidence."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartNorms:
-    """What one part of one contribution came to, decoded; `dot` and `direction` as in `peer.protocol.block.NormRow`."""
-
-    square: float
-    dot: float = 0.0
-    direction: float | None = None
-    """None if there is no last committed mean of this part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

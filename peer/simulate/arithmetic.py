@@ -18,8 +18,9 @@ from peer.protocol import merkle
 from peer.protocol.block import Block, ContributionHeader
 from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainHead
+from peer.protocol.norms import PartNorms
 from peer.rounds.interface import BufferPart, ReducePart
-from peer.rounds.state import Acceptor, PartNorms
+from peer.rounds.state import Acceptor
 from peer.simulate.memory_store import MemoryDisk
 
 _PART = struct.Struct(">dQ")

@@ -19,9 +19,9 @@ from peer.protocol.block import VOID, Block, ContributionHeader, PartOutcome, Up
 from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.layout import Part, divide
+from peer.protocol.norms import PartNorms
 from peer.rounds.driver import Driver
 from peer.rounds.interface import BufferPart, ReducePart, TrainingProgress
-from peer.rounds.state import PartNorms
 from peer.simulate.arithmetic import ModelKeys as ModelKeys  # tests sign with what this model signs with
 from peer.simulate.memory_network import MemoryNetwork
 from peer.simulate.memory_store import MemoryDisk

@@ -27,7 +27,8 @@ from peer.protocol.encoding import pack
 from peer.protocol.head import ChainHead
 from peer.protocol.layout import Part
 from peer.protocol.messages import BallotId
-from peer.rounds.state import MemberState, PartNorms
+from peer.protocol.norms import PartNorms
+from peer.rounds.state import MemberState
 from peer.spec import RunSpec
 from peer.store.chain import ChainStore
 from peer.store.run_directory import genesis_head
@@ -153,7 +154,13 @@ def _measured(
             place=BallotId(head.anchor, head.instance, 0), round=head.round, members=members, reducers=reducers,
             figures=figures, received=dict.fromkeys(mine, (1 << len(members)) - 1), closes_at=0.0, repeat_at=0.0,
         )  # fmt: skip
-        plain = norms.measurements(dataclasses.replace(rules, me=identity.peer_id), exchange)
+        plain = norms.measurements(
+            dataclasses.replace(rules, me=identity.peer_id),
+            exchange.round,
+            len(exchange.members),
+            exchange.received,
+            exchange.figures,
+        )
         found.append(plain.signed(RunKeys(identity, spec.digest()), head.anchor, 0, members))
     return tuple(found)
 

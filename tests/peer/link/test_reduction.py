@@ -14,8 +14,8 @@ from peer.link.reduction import ReductionWorker
 from peer.protocol.block import VOID, WEIGHT_ONE
 from peer.protocol.encoding import digest_of
 from peer.protocol.messages import BallotId
+from peer.protocol.norms import PartNorms
 from peer.rounds.interface import BufferPart, ReducePart
-from peer.rounds.state import PartNorms
 from peer.testing.child_process import HANG_S
 from tests.peer.rounds.build import place
 

@@ -30,10 +30,8 @@ from peer.protocol.block import (
 )
 from peer.protocol.head import MISDECLARED, ChainHead
 from peer.protocol.layout import Part
-from peer.protocol.messages import BallotId
-from peer.protocol.norms import bits_of, caught, fault_of_measurements, float_of, judgement_of, shard_owners
+from peer.protocol.norms import PartNorms, bits_of, caught, fault_of_measurements, float_of, judgement_of, shard_owners
 from peer.protocol.rules import Rules
-from peer.rounds.state import MemberState, PartNorms
 from peer.testing.memory_peer import ModelKeys
 from tests.peer.rounds.build import HEAD, NAMES, measured_by_all, place, pledge, rules, update
 
@@ -72,7 +70,7 @@ def test_a_nan_with_a_sign_makes_no_square_that_is_refused() -> None:
     """A contributor chooses the bits of its NaN; its reducer's NORMS must come through all the same."""
     (signed,) = struct.unpack("<d", struct.pack("<Q", 0xFFF8 << 48))
     assert math.copysign(1, signed) == -1
-    found = norms.measurements(WIDE, exchange_with({0: {0: PartNorms(signed)}}))
+    found = measured({0: {0: PartNorms(signed)}})
     assert found.rows[0].squares[0] <= POSITIVE
     assert NormRow.unpacked(found.rows[0].packed()) == found.rows[0]
 
@@ -80,13 +78,10 @@ def test_a_nan_with_a_sign_makes_no_square_that_is_refused() -> None:
 # ---- what a reducer signs ----
 
 
-def exchange_with(figures: dict[int, dict[int, PartNorms]], parts: tuple[int, ...] = ()) -> MemberState:
-    """The exchange of a reducer that measured this, by part and member."""
+def measured(figures: dict[int, dict[int, PartNorms]], parts: tuple[int, ...] = ()) -> SignedNorms:
+    """What a reducer says that measured this, by part and member."""
     received = {part: sum(1 << index for index in figures.get(part, {})) for part in parts or figures}
-    return MemberState(
-        place=BallotId(HEAD.anchor, HEAD.instance, 0), members=ALL, reducers=("p0",) * 4, received=received,
-        figures=figures, closes_at=0.0, repeat_at=0.0,
-    )  # fmt: skip
+    return norms.measurements(WIDE, 0, len(ALL), received, figures)
 
 
 def test_a_row_sums_the_parts_of_a_layer() -> None:
@@ -96,7 +91,7 @@ def test_a_row_sums_the_parts_of_a_layer() -> None:
         1: {2: PartNorms(16.0, 1.0, 5.0)},
         3: {1: PartNorms(2.0)},
     }
-    found = norms.measurements(WIDE, exchange_with(figures, parts=(0, 1, 3)))
+    found = measured(figures, parts=(0, 1, 3))
     assert found.received == ((0, 0b101), (1, 0b100), (3, 0b010))
     first, second = found.rows
     assert (first.layer, second.layer) == (0, 1)
@@ -108,7 +103,7 @@ def test_a_row_sums_the_parts_of_a_layer() -> None:
 
 def test_a_reducer_that_received_nothing_says_so() -> None:
     """It lists its parts all the same, or others would wait for them."""
-    found = norms.measurements(WIDE, exchange_with({}, parts=(2, 3)))
+    found = measured({}, parts=(2, 3))
     assert found.received == ((2, 0), (3, 0))
     assert found.rows == (NormRow(1, (0, 0, 0)),)
 

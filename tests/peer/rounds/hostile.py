@@ -40,6 +40,7 @@ from peer.protocol.messages import (
     decode,
     encode,
 )
+from peer.protocol.norms import PartNorms
 from peer.rounds.acceptor import PROPOSALS_KEPT, VOTES_KEPT
 from peer.rounds.block_sync import MAX_HEARD
 from peer.rounds.interface import (
@@ -65,7 +66,7 @@ from peer.rounds.interface import (
 )
 from peer.rounds.machine import step
 from peer.rounds.misconduct import DISPUTES_MOST
-from peer.rounds.state import MemberState, PartNorms, State
+from peer.rounds.state import MemberState, State
 from peer.testing.memory_peer import ModelKeys
 from tests.peer.rounds.build import (
     HEAD,

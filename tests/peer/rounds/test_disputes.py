@@ -13,13 +13,13 @@ from peer.protocol import norms
 from peer.protocol.block import NormRow, Penalty, SignedNorms
 from peer.protocol.head import MISDECLARED
 from peer.protocol.messages import BallotId, Message, NormDispute, NormTable
-from peer.protocol.norms import bits_of
+from peer.protocol.norms import PartNorms, bits_of
 from peer.protocol.rules import Rules
 from peer.rounds import misconduct
 from peer.rounds.driver import Driver
 from peer.rounds.interface import PartMeasured, Received
 from peer.rounds.misconduct import agrees
-from peer.rounds.state import MemberState, PartNorms
+from peer.rounds.state import MemberState
 from peer.testing.memory_swarm import World
 
 LIAR = "p1"

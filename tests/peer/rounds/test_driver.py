@@ -30,6 +30,7 @@ from peer.protocol.messages import (
     decode,
     encode,
 )
+from peer.protocol.norms import PartNorms
 from peer.rounds import driver as drivers
 from peer.rounds.driver import Driver
 from peer.rounds.interface import (
@@ -55,7 +56,7 @@ from peer.rounds.interface import (
     Tell,
     Tick,
 )
-from peer.rounds.state import Acceptor, MemberState, PartNorms, State
+from peer.rounds.state import Acceptor, MemberState, State
 from peer.rounds.transition import Transition
 from tests.peer.rounds.build import HEAD, NAMES, block, owner, place, pledge, state_of, update
 
