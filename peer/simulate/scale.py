@@ -475,9 +475,9 @@ def _machine(machine: PeerProfile, side: int) -> PeerProfile:
 def _spec(setting: Scenario, side: int) -> RunSpec:
     """What rows agreed on was judged; columns weigh it by its tokens alone."""
     spec = setting.spec
-    judge = spec.judge if side == 0 else dataclasses.replace(spec.judge, reducer="mean")
+    aggregation = spec.aggregation if side == 0 else dataclasses.replace(spec.aggregation, rule="mean")
     round = dataclasses.replace(spec.round, fragments=1, min_round_s=0, audit=0.0 if side else spec.round.audit)
-    return dataclasses.replace(spec, judge=judge, round=round)
+    return dataclasses.replace(spec, aggregation=aggregation, round=round)
 
 
 def nothing(seats: int) -> Agreed:

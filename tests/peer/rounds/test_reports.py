@@ -118,7 +118,7 @@ def test_a_report_is_repeated_for_some_rounds_and_then_forgotten(two_means: Call
         if any(peer == LIAR for pledge in block.update.members for peer, _ in pledge.reports)
     ]
     assert reporting[:REPORT_ROUNDS] == list(range(reporting[0], reporting[0] + REPORT_ROUNDS))
-    cooldown = world.rules(LIAR).judge.cooldown_rounds
+    cooldown = world.rules(LIAR).aggregation.cooldown_rounds
     convicted = [block.update.round for block in blocks if any(row[1] == MISDECLARED for row in block.update.penalties)]
     assert len(convicted) >= min(cooldown, len(blocks) - 2)
 
