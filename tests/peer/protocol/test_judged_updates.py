@@ -15,7 +15,7 @@ from peer.protocol.head import ChainHead
 from peer.protocol.messages import Propose
 from peer.protocol.norms import bits_of
 from peer.rounds.interface import Input, ObjectStored, PartReduced, Received, ReducePart, Tick
-from peer.rounds.part_exchange import reduce
+from peer.rounds.reassignment import reduce
 from peer.rounds.state import BallotPhase, State
 from peer.rounds.transition import Transition
 from peer.testing.memory_peer import Ledger, encoded

@@ -11,7 +11,7 @@ from peer.protocol.block import VOID
 from peer.protocol.head import ChainEntry
 from peer.protocol.norms import bits_of
 from peer.rounds.machine import begin
-from peer.rounds.part_exchange import direction
+from peer.rounds.reassignment import direction
 from peer.rounds.transition import Transition
 from peer.testing.memory_peer import PARTS, Ledger, averaged, decoded
 from peer.testing.memory_swarm import LogicalSwarm, World

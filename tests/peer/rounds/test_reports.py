@@ -12,7 +12,7 @@ from peer.protocol.block import Update
 from peer.protocol.encoding import digest_of
 from peer.protocol.head import MISDECLARED
 from peer.protocol.messages import MeanData, encode
-from peer.rounds import proposal
+from peer.rounds import collector
 from peer.rounds.driver import Driver
 from peer.rounds.interface import Effect, SendMean
 from peer.rounds.misconduct import REPORT_ROUNDS
@@ -91,7 +91,7 @@ def test_a_coordinator_whose_update_is_not_what_is_computed_is_convicted(
     peers: int, weight: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody votes for it, everybody reports it; the next ballot commits."""
-    honest = proposal.make_update
+    honest = collector.make_update
 
     def make(turn: Transition, *more: object) -> Update:
         update = honest(turn, *more)  # type: ignore[arg-type]
