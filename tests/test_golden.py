@@ -38,7 +38,6 @@ from dht.records import PeerRecord as HeadRecord
 from dht.records import pack as pack_record
 from peer.aggregation.evidence import AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
-from peer.autotune.cache import Tuned, TuneKey
 from peer.codec.codec import FORMATS, Codec
 from peer.control.desired_state import Desired, DesiredState, Intent
 from peer.control.live_settings import LiveSettings
@@ -145,6 +144,7 @@ from peer.train.checkpoint import Checkpoint, Checkpoints
 from peer.train.outer import OuterState, advance
 from peer.train.residual import Residual
 from peer.train.trainer import Trainer
+from peer.train.tuned import Tuned, TuneKey
 from peer.watch.watch_session import GUEST
 from tests.peer.rounds.build import measured_by_all
 from tests.peer.rounds.build import pledge as model_pledge
@@ -785,7 +785,7 @@ REPORTED: tuple[Event, ...] = (
     PeerStateChanged(state="PAUSED", why="until the evening", until=NOW),
     InnerProgressed(round=3, step=1, steps=9, loss=2.5, tokens=1, tokens_per_s=1.5, learning_rate=1e-3),
     RoundStarted(round=3, steps=40),
-    PhaseEntered(round=3, phase="group", deadline=NOW + 0.25, ballot=1, coordinator=NAMES[0]),
+    PhaseEntered(round=3, phase="prepare", deadline=NOW + 0.25, ballot=1, coordinator=NAMES[0]),
     ReportReceived(
         about=NAMES[1], round=3, ready=True, tokens=100, steps=10, name="bob", leaving=False, loss=2.5, evaluated=2.25,
         evaluated_round=2, tokens_per_s=12.5, device_gb=24.0,

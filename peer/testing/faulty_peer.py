@@ -29,8 +29,8 @@ from peer.testing.pacing import is_paced, slow_down
 from peer.testing.short_waits import hurry
 
 if TYPE_CHECKING:
-    from peer.autotune.cache import Tuned
     from peer.train.trainer import Trainer
+    from peer.train.tuned import Tuned
 
 TRAINER_PHASES = ("submit", "apply")
 """Those that the trainer reports; "train" begins with `RoundStarted`. The rest is the link's."""

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from dht.errors import BadSpec, DiskFull
-from peer.autotune.cache import Tuned, room_for
 from peer.codec.codec import Codec
 from peer.data.open_source import held_out, open_source
 from peer.data.sampler import ShardSampler
@@ -37,6 +36,7 @@ from peer.train.layerwise import Layerwise
 from peer.train.offload import return_memory
 from peer.train.outer import LoadObject, OuterState, advance
 from peer.train.residual import Residual, ResidualLedger, RewindResult, start_from
+from peer.train.tuned import Tuned, room_for
 
 
 @dataclass(frozen=True, kw_only=True)

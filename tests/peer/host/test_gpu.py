@@ -1,23 +1,13 @@
-"""What a machine tells of itself is said as it is; what it does not tell is None, and never an error."""
+"""What a GPU tells of itself is said as it is; what it does not tell is None, and never an error."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import threading
-import time
-from dataclasses import asdict
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from peer.events import DeviceMeasured, Event, EventLine, format_line, parse_line
-from peer.host import measurements as measurings
-from peer.host.measurements import Gpu, Tree, device_gb, measuring, one_at_a_time
-from peer.testing.child_process import HANG_S
+from peer.host.gpu import Gpu, device_gb
 
 
 class Nvml:
@@ -122,88 +112,3 @@ def test_throttling_is_told_in_words(reasons: int, words: str) -> None:
 def test_the_real_driver_or_none_at_all_is_no_error() -> None:
     """A GPU that is not there, of the real library where that finds a driver and where it does not."""
     assert Gpu(lambda: "GPU-00000000-0000-0000-0000-000000000000").figures() == {}
-
-
-def process(proc: Path, pid: int, ticks: int, pages: int, *children: int, name: str = "python") -> None:
-    """A process in a folder that looks like /proc."""
-    folder = proc / str(pid)
-    (folder / "task" / str(pid)).mkdir(parents=True, exist_ok=True)
-    fields = ["S", *"0" * 10, str(ticks - 1), "1", *"0" * 8, str(pages)]
-    (folder / "stat").write_text(f"{pid} ({name}) {' '.join(fields)} 0 0\n")
-    (folder / "task" / str(pid) / "children").write_text(" ".join(map(str, children)) + " ")
-
-
-def test_the_processes_that_it_started_count_too(tmp_path: Path) -> None:
-    """A percentage needs two looks; a process that came meanwhile counts, one that went does not make it negative."""
-    hz, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    process(tmp_path, 1, 100 * hz, 10, 2, 3)
-    process(tmp_path, 2, 50 * hz, 5, name="a) name (of 1 2")
-    process(tmp_path, 3, 7 * hz, 1)
-    tree = Tree(1, tmp_path)
-    assert tree.figures(10.0) == {"cpu_percent": None, "memory_bytes": 16 * page}
-    process(tmp_path, 1, 104 * hz, 20, 2, 4, 999)
-    process(tmp_path, 2, 51 * hz, 5)
-    process(tmp_path, 4, hz, 2)
-    assert tree.figures(15.0) == {"cpu_percent": 120.0, "memory_bytes": 27 * page}
-
-
-def test_a_machine_without_proc_tells_nothing(tmp_path: Path) -> None:
-    assert Tree(1, tmp_path).figures(1.0) == {"cpu_percent": None, "memory_bytes": None}
-
-
-@pytest.mark.outside
-def test_this_process_and_its_child_are_found() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        tree = Tree(os.getpid())
-        figures = tree.figures(0.0)
-        assert {os.getpid(), child.pid} <= tree._stats().keys()
-        child.communicate()
-    assert figures["memory_bytes"] > 10 << 20
-    busy_until = time.process_time() + 0.2
-    while time.process_time() < busy_until:
-        pass
-    assert tree.figures(1.0)["cpu_percent"] >= 15
-
-
-def test_measuring_goes_on_beside_the_work_until_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From its own thread; what is said is an event line, and nothing is said after the end."""
-    monkeypatch.setattr(measurings, "EVERY_S", 0.01)
-    said: list[Event] = []
-    three = threading.Event()
-
-    def emit(event: Event) -> None:
-        said.append(event)
-        if len(said) == 3:
-            three.set()
-
-    with measuring(emit):
-        assert three.wait(HANG_S)
-    count = len(said)
-    assert not any(thread.name == "measuring" for thread in threading.enumerate())
-    last = said[-1]
-    assert isinstance(last, DeviceMeasured)
-    assert last.memory_bytes is not None
-    assert last.gpu_percent is None
-    line = EventLine(seq=1, t=1.0, run="r", peer="p", event=last)
-    assert parse_line(format_line(line)) == line
-    assert asdict(last)["cpu_percent"] >= 0
-    assert len(said) == count
-
-
-def test_events_of_several_threads_do_not_mix() -> None:
-    """Each is written whole before the next begins."""
-    inside, mixed = threading.Lock(), []
-
-    def emit(event: Event) -> None:
-        mixed.append(not inside.acquire(blocking=False))
-        time.sleep(0.0001)
-        inside.release()
-
-    alone = one_at_a_time(emit)
-    threads = [threading.Thread(target=lambda: [alone(DeviceMeasured()) for _ in range(50)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(mixed) == 200
-    assert not any(mixed)
