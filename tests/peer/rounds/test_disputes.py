@@ -117,7 +117,7 @@ def test_a_member_that_denies_a_true_norm_convicts_itself(monkeypatch: pytest.Mo
 
     def looking(turn: misconduct.Transition) -> None:
         inside[0] = turn.me
-        poll(turn)
+        look(turn)
         inside[0] = ""
 
     monkeypatch.setattr(misconduct, "agrees", denies)
