@@ -16,7 +16,7 @@ import numpy as np
 
 from dht.errors import BadInput
 from peer.protocol.block import MAX_MEMBERS
-from peer.simulate.scale import lines_of, wire_bytes
+from peer.simulate.grid import lines_of, wire_bytes
 from peer.simulate.scenario import Scenario, ScenarioOptions
 from peer.simulate.simulation import simulate
 from tests.benchmarks.gossip import (
