@@ -127,7 +127,7 @@ def make_trainer(
         torch.set_num_threads(settings.threads)
     device = choose_device(settings.device)
     with telling_full_memory(device):
-        return Trainer(spec, me, directory / "x", device, fit, partial(say_smaller, session, spec))
+        return Trainer(spec, me, directory / "contributions", device, fit, partial(say_smaller, session, spec))
 
 
 def make_snapshotter(directory: Path, spec: RunSpec) -> SnapshotWriter:

@@ -104,7 +104,7 @@ def _watched(faults: Faults) -> Faults:
         disks = {peer.name: peer.disk for peer in world.peers}
 
         def watch(sender: str, receiver: str, frame: bytes) -> bool:
-            if frame[0] in (Prepare.code, Promise.code, VoteCast.code) and sender in disks:
+            if frame[1] in (Prepare.code, Promise.code, VoteCast.code) and sender in disks:
                 _check_written(disks[sender], decode(frame))
             return drops is not None and drops(sender, receiver, frame)
 
@@ -187,7 +187,7 @@ def targeted_faults(loss: float) -> Faults:
 
     def arm(world: FaultyWorld) -> None:
         def drops(sender: str, receiver: str, frame: bytes) -> bool:
-            code = frame[0]
+            code = frame[1]
             peer = next(peer for peer in world.peers if peer.name == sender)
             if code in (Promise.code, VoteCast.code) and world.rng.random() < 0.04 and peer.alive:
                 _crash_soon(world, peer, world.rng.uniform(0.5, 8.0), fuse=2)
@@ -209,7 +209,7 @@ def targeted_faults(loss: float) -> Faults:
                 world.scheduler.call_in(world.rng.uniform(4.0, 16.0), world.network.partition)
 
         def delays(sender: str, receiver: str, frame: bytes) -> float:
-            late = frame[0] in aims and world.rng.random() < 0.15
+            late = frame[1] in aims and world.rng.random() < 0.15
             return world.rng.uniform(1.0, 12.0) if late else 0.0
 
         world.network.drops, world.network.delays = drops, delays

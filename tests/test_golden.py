@@ -459,8 +459,8 @@ def sealed_keys(folder: Path) -> Any:
 
 def head_record(**more: Any) -> HeadRecord:
     return HeadRecord(
-        run=RUN, anchor=START.anchor, round=7, weight=21, state=digest("state"), ready=True, stuck_s=1.5, tokens=4096,
-        steps=40, bandwidth_bps=20_000_000, leaving=False, reach=0, name="älice", version="0.1.0", **more,
+        run=RUN, anchor=START.anchor, round=7, weight=21, state=digest("state"), ready=True, tokens=4096,
+        steps=40, leaving=False, name="älice", version="0.1.0", **more,
     )  # fmt: skip
 
 
@@ -495,12 +495,12 @@ def invites(folder: Path) -> Any:
 def organisers_word(folder: Path) -> Any:
     """Admissions, and who is in quarantine."""
     save_quarantine(
-        folder / "orders", sign_quarantine(ORGANISER, RUN, 4, {NAMES[1]: "it läuft heiß", NAMES[0]: "spam"})
+        folder / "quarantine", sign_quarantine(ORGANISER, RUN, 4, {NAMES[1]: "it läuft heiß", NAMES[0]: "spam"})
     )
     return {
         "for ever": issue_admission(ORGANISER, RUN, NAMES[0]).to_bytes().hex(),
         "until": issue_admission(ORGANISER, RUN, NAMES[0], NOW).to_bytes().hex(),
-        "orders": (folder / "orders").read_bytes().hex(),
+        "orders": (folder / "quarantine").read_bytes().hex(),
         "nobody": sign_quarantine(ORGANISER, RUN, 5, {}).to_bytes().hex(),
     }
 
@@ -751,7 +751,7 @@ def checkpoints(folder: Path) -> Any:
         letters = np.random.PCG64(number).random_raw(3000) % np.uint64(26) + np.uint64(97)
         (corpus / f"{number}.txt").write_bytes(letters.astype(np.uint8).tobytes())
     with chdir(folder):  # the spec names where the data lie, and its hash is in the checkpoint
-        trainer = Trainer(small_spec("corpus"), NAMES[0], folder / "x", torch.device("cpu"))
+        trainer = Trainer(small_spec("corpus"), NAMES[0], folder / "contributions", torch.device("cpu"))
         trainer.begin_round(NAMES[:2])
         before = trainer.checkpoint(START.anchor)
         trainer.train_step()

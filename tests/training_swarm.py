@@ -105,7 +105,7 @@ class TrainingPeer:
         self._folder.mkdir(parents=True)
         self._keys = RunKeys(identity, swarm.spec.digest())
         self._rng = Random(f"{swarm.spec.run.seed} {self.name}")
-        self.trainer = role.trainer(swarm.spec, self.name, self._folder / "x")
+        self.trainer = role.trainer(swarm.spec, self.name, self._folder / "contributions")
         self.history: list[Reached] = []
         self.updates: list[Block] = []
         self.penalties: list[PenaltyImposed] = []

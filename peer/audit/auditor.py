@@ -183,7 +183,7 @@ class _Audit:
     def _check_beside(self, head: ChainHead) -> None:
         """Whatever else lies there: a branch that was left, the voter's memory, bytes that no block names."""
         directory = self._files.directory
-        for path in sorted((directory / "chain" / "undone").glob("*.block")):
+        for path in sorted((directory / "chain" / "orphans").glob("*.block")):
             self._check_undone(path)
         for path in sorted(block_files(directory)):
             if not self._base.head.round < int(path.stem) <= head.round:

@@ -281,7 +281,7 @@ async def _join(args: argparse.Namespace, pipe: LinkEnd, tell: Story) -> None:
     async with open_node(config) as node:
         notices = Announcer(
             node.board, identity, invite.spec_hash, args.name, lambda: _dialable(node.addresses_of), node.refusals,
-            relays=lambda: node.relays, upload_bps=lambda: node.upload_bps,
+            relays=lambda: node.relays,
         )  # fmt: skip
         node.refusals.hear = lambda code, who, why: _tell_refusal(pipe, code, who, why)
         settings = PeerSettings(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
+from dht.protocol_version import PROTOCOL_VERSION, other_version
 from peer.protocol.block import (  # fmt: skip
     ALL_MEMBERS,
     MAX_BALLOT,
@@ -568,15 +569,17 @@ _TYPES: dict[int, type[Message]] = {
 
 
 def encode(message: Message) -> bytes:
-    """A frame: type byte and msgpack."""
-    return bytes((message.code,)) + pack(message.packed())
+    """A frame: version byte, type byte and msgpack."""
+    return bytes((PROTOCOL_VERSION, message.code)) + pack(message.packed())
 
 
 def decode(frame: bytes) -> Message:
     """The message in a frame. Raises ValueError for anything that is not one, before it allocates for it."""
-    if not frame or frame[0] not in _TYPES:
+    if frame and frame[0] != PROTOCOL_VERSION:
+        raise ValueError(other_version("a frame", frame[0]))
+    if len(frame) < 2 or frame[1] not in _TYPES:
         raise ValueError("unknown frame type")
-    kind = _TYPES[frame[0]]
+    kind = _TYPES[frame[1]]
     if len(frame) > kind.cap_bytes:
         raise ValueError(f"{kind.__name__} of {len(frame)} bytes; at most {kind.cap_bytes}")
-    return kind.unpacked(unpack(memoryview(frame)[1:]))
+    return kind.unpacked(unpack(memoryview(frame)[2:]))

@@ -305,7 +305,7 @@ class ChainStore:
         if round is None:
             return None
         parts = self._divided[round % len(self._divided)].parts
-        self._contribution = Contribution.find(self._directory / "x", anchor, parts, self.codec)
+        self._contribution = Contribution.find(self._directory / "contributions", anchor, parts, self.codec)
         return self._contribution
 
     def _round_of(self, anchor: bytes) -> int | None:

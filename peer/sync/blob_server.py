@@ -23,7 +23,7 @@ from peer.store import snapshots
 from peer.store.chain import ChainStore
 from peer.store.snapshots import SnapshotManifest
 
-CHAIN_STATUS = "chain"
+CHAIN_STATUS = "chain-status"
 MANIFEST = "manifest"
 CHUNK = "chunk"
 BUSY = b""

@@ -218,7 +218,7 @@ async def _until_asked(told: Coroutine[Any, Any, None]) -> tuple[str, int]:
     return "the run is finished", 0
 
 
-GUEST = "guest"
+GUEST = "visitor"
 """Under this name the organiser's node takes an admission that is in no book of its own."""
 LASTS_S = 86400.0
 SHOW_S = 60.0

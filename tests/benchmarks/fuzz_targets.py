@@ -152,8 +152,8 @@ def check_invite(text: str) -> str:
 # ---- records ----
 
 BODY = PeerRecord(
-    run=RUN, anchor=b"a" * 32, round=3, weight=9, state=b"s" * 32, ready=True, stuck_s=0.0, tokens=1, steps=1,
-    bandwidth_bps=0, leaving=False, reach=0, name="x", version="1", addrs=ADDRS,
+    run=RUN, anchor=b"a" * 32, round=3, weight=9, state=b"s" * 32, ready=True, tokens=1, steps=1,
+    leaving=False, name="x", version="1", addrs=ADDRS,
 )  # fmt: skip
 
 

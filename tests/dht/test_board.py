@@ -20,12 +20,9 @@ def head(identity: Identity, *, round: int = 0, ttl_s: float = 60.0, run: bytes 
         weight=0,
         state=b"s" * 32,
         ready=False,
-        stuck_s=0.0,
         tokens=0,
         steps=0,
-        bandwidth_bps=0,
         leaving=False,
-        reach=0,
         name="",
         version="0",
     )

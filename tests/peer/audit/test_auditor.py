@@ -216,7 +216,7 @@ def test_files_that_are_gone_cut_or_longer_are_named(full: Path, based: Path) ->
                 path.write_bytes(damaged)
                 assert blamed(directory) == path
             path.unlink()
-            optional = path.name == "acceptors" or "undone" in path.parts or path.name == f"{ROUNDS:06d}.block"
+            optional = path.name == "acceptors" or "orphans" in path.parts or path.name == f"{ROUNDS:06d}.block"
             optional |= path.parent.name == "objects" and path not in needed
             assert blamed(directory) == (None if optional else path)
             path.write_bytes(whole)

@@ -167,7 +167,7 @@ def _measured(
 
 def _trainer(spec: RunSpec, peer: str, directory: Path) -> Trainer:
     directory.mkdir()
-    return Trainer(spec, peer, directory / "x", CPU)
+    return Trainer(spec, peer, directory / "contributions", CPU)
 
 
 def _one_round(disk: ChainStore, trainers: list[Trainer], identities: Sequence[Identity]) -> list[Event]:

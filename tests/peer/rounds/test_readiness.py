@@ -59,7 +59,7 @@ def spy(world: World, on_frame: Callable[[str, str, Message], None]) -> None:
     """Show every frame of FRAMES that is sent."""
 
     def look(sender: str, receiver: str, frame: bytes) -> bool:
-        if frame[0] in FRAMES:
+        if frame[1] in FRAMES:
             on_frame(sender, receiver, decode(frame))
         return False
 
@@ -210,7 +210,7 @@ def test_a_source_that_forges_is_left_for_an_honest_one() -> None:
 
     def forge(sender: str, receiver: str, frame: bytes) -> bool:
         nonlocal forged
-        if (sender, receiver) != ("p0", late.name) or frame[0] not in (Blocks.code, ObjectData.code):
+        if (sender, receiver) != ("p0", late.name) or frame[1] not in (Blocks.code, ObjectData.code):
             return False
         message, lie = decode(frame), ObjectData(b"", b"8 forged")
         if isinstance(message, Blocks):

@@ -69,7 +69,7 @@ def run_until_bytes_are_lost(seed: int) -> None:
     """Three peers; no bytes of means arrive for a while, and the first that commits all the same dies for good."""
     world = FaultyWorld(seed, 3)
     means = {MeanData.code, ObjectData.code}
-    world.network.drops = lambda sender, receiver, frame: frame[0] in means
+    world.network.drops = lambda sender, receiver, frame: frame[1] in means
 
     def bury(peer: LogicalPeer) -> None:
         world.on_commit, world.network.drops, peer.fuse = None, None, 1

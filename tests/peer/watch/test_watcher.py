@@ -119,8 +119,8 @@ class Seat:
     def record(self, peer: str, said: Heartbeat) -> HeadRecord:
         return HeadRecord(
             run=RUN, anchor=said.anchor, round=said.round + self.offset, weight=said.weight, state=said.state,
-            ready=said.ready, stuck_s=0.0, tokens=said.tokens, steps=said.steps, bandwidth_bps=0, leaving=said.leaving,
-            reach=0, name=f"name of {peer}", version="1",
+            ready=said.ready, tokens=said.tokens, steps=said.steps, leaving=said.leaving,
+            name=f"name of {peer}", version="1",
         )  # fmt: skip
 
 
