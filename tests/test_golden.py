@@ -37,7 +37,7 @@ from dht.reach.peer_store import PeerStore
 from dht.records import GENESIS, HEAD, Genesis, dht_key, sign_record, unpack, unpack_body, verify_record
 from dht.records import PeerRecord as HeadRecord
 from dht.records import pack as pack_record
-from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.evidence import AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
 from peer.codec.codec import FORMATS, Codec
 from peer.control import store
@@ -593,7 +593,7 @@ def judged(folder: Path) -> Any:
     found = {}
     for reducer in ("mean", "edit", "centered-clip", "agreement"):
         made = model_update(
-            members=members, measured=measured, judge=AggregationRules(reducer=reducer, warmup_rounds=1)
+            members=members, measured=measured, aggregation=AggregationRules(rule=reducer, warmup_rounds=1)
         )
         found[reducer] = [str((made.weights, made.scales, made.pulls)), str(made.penalties), made.digest.hex()]
     return found

@@ -77,14 +77,3 @@ def pipeline_step_s(stages: Sequence[Stage], cut_s: Sequence[float], micro_batch
     assert micro_batches >= 1
     slowest = max([stage.micro_s for stage in stages] + list(cut_s))
     return sum(stage.micro_s for stage in stages) + sum(cut_s) + (micro_batches - 1) * slowest
-
-
-def data_parallel_s(stage_bytes: float, delays_s: Sequence[float], bytes_per_s: Sequence[float]) -> float:
-    """DT-FM's DATAP of one peer (arXiv:2206.01288, equation 1): Σ 2 (α + c/(M β)) over the other M − 1 of its stage.
-
-    In a run with H inner steps this is paid once per H.
-    """
-    replicas = len(delays_s) + 1
-    return sum(
-        2 * (delay + stage_bytes / replicas / rate) for delay, rate in zip(delays_s, bytes_per_s, strict=True)
-    )  # fmt: skip

@@ -48,28 +48,20 @@ def zero3(shape: ModelShape, memory: MemoryFootprint, devices: int, accumulation
 
 
 def hierarchical(
-    shape: ModelShape,
-    memory: MemoryFootprint,
-    devices: int,
-    inner: int,
-    accumulation: int = 1,
-    *,
-    quantised_weights: bool = False,
-    quantised_gradients: bool = False,
+    shape: ModelShape, memory: MemoryFootprint, devices: int, inner: int, accumulation: int = 1
 ) -> Sharded:
     """ZeRO++ (arXiv:2306.10209): the backward pass gathers within `inner` devices, from a second copy in 16 bit.
 
-    Between the inner groups 3 M become 2 M; with int8 weights forward ½ M less, with int4 gradients ¾ M less: 0.75 M.
-    The copy takes M/`inner` of each device. `inner` divides `devices`, and is neither 1 nor all of them.
+    Between the inner groups 3 M become 2 M. The copy takes M/`inner` of each device. `inner` divides `devices`, and is
+    neither 1 nor all of them.
     """
     assert inner in inner_sizes(devices), f"{inner} of {devices} devices"
     plain = zero3(shape, memory, devices, accumulation)
     whole = HALF_BYTES * shape.parameters
-    forward, backward = (0.5 if quantised_weights else 1.0), (0.25 if quantised_gradients else 1.0)
     outside = (devices - inner) / devices
     return Sharded(
         device_bytes=plain.device_bytes + whole / inner,
-        traffic_bytes=(forward + backward) * whole * outside * accumulation,
+        traffic_bytes=2 * whole * outside * accumulation,
         inner_bytes=whole * (inner - 1) / inner * accumulation,
     )  # fmt: skip
 

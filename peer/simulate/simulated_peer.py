@@ -11,6 +11,7 @@ import math
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dht.streams.base import Streams
@@ -44,7 +45,6 @@ from peer.rounds.state import State
 from peer.rounds.timeouts import ready_after_others_s
 from peer.rounds.transition import Transition
 from peer.simulate.arithmetic import NormArithmetic, NormStore, part_of
-from peer.simulate.dice import Dice
 from peer.simulate.memory_network import Scheduler
 from peer.simulate.memory_store import MemoryDisk
 from peer.simulate.scenario import PeerProfile
@@ -320,7 +320,7 @@ class SimulatedPeer(SwarmPeer):
             NormStore(self, world.genesis, world.keep_rounds, lambda block, head: None, lambda blocks, head: None),
         )  # fmt: skip
         self.machine, self.title = machine, title
-        self.dice = Dice(world.seed, "peer", name)
+        self.dice = Random(f"{world.seed} peer {name}")
         self.pace, self.turns = Pace(world.spec), FragmentSchedule(world.parts, world.spec.round.fragments)
         self.events = 0
         """Lines told so far."""
@@ -495,7 +495,7 @@ class SimulatedPeer(SwarmPeer):
         if self.world.gates and self.released != round:
             self.waits = True
             return
-        self.step_s = self.machine.step_s * self.dice.lognormal(self.machine.spread)
+        self.step_s = self.machine.step_s * self.dice.lognormvariate(0.0, self.machine.spread)
         self.pace.stepped(self.step_s, self.world.step_tokens)
         self.ahead_s = self._ahead_s()
         self.steps = self._part(round, self.ahead_s)
@@ -596,7 +596,7 @@ class SimulatedPeer(SwarmPeer):
         seed = zlib.crc32(f"{self.name} {0 if attack == 'replay' else round}".encode())
         size = NORM_PER_ROOT**2
         if attack != "replay":
-            size *= steps * self.dice.lognormal(0.1)
+            size *= steps * self.dice.lognormvariate(0.0, 0.1)
             size += self._residue.get(round % self.turns.everything.stop, 0.0)
         size *= self._factor(attack)
         if math.isfinite(size):

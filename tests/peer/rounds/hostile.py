@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from dht.streams.base import MAX_FRAME_BYTES
-from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
+from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
 from peer.protocol import merkle, norms, penalties
 from peer.protocol.block import MAX_BALLOT, VOID, Block, ContributionHeader, NormRow, SignedNorms, Update, Vote
@@ -95,7 +95,7 @@ ODD_BITS = (0, 1, ONE, 0x7F7FFFFF, 0x7F800000, 0x7FC00000, 0x7FFFFFFF)
 SIGN = 1 << 31
 JUDGES = (
     MEAN_ONLY,
-    *(AggregationRules(reducer=name, warmup_rounds=1) for name in ("edit", "centered-clip", "agreement")),
+    *(AggregationRules(rule=name, warmup_rounds=1) for name in ("edit", "centered-clip", "agreement")),
 )
 RECORD = PeerHistory("p1", 1, (NormStats(1.0, 0.0, 5, 0), NOTHING), b"8 bytes.")
 
@@ -107,8 +107,8 @@ class Hostile:
         self.dice = Random(seed)
         self.now = 0.0
         self.state = state_of(ME)
-        audit, judge = self.dice.choice((0.0, 0.5, 1.0)), self.dice.choice(JUDGES)
-        self.state = replace(self.state, rules=replace(self.state.rules, audit=audit, judge=judge))
+        audit, aggregation = self.dice.choice((0.0, 0.5, 1.0)), self.dice.choice(JUDGES)
+        self.state = replace(self.state, rules=replace(self.state.rules, audit=audit, aggregation=aggregation))
         self.answers: deque[Input] = deque()
         """What this peer's own disk and arithmetic will say, and what honest peers would."""
         self.sent: Counter[tuple[BallotId, type[Effect], str]] = Counter()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.aggregation.integer_rows import WEIGHT_ONE, integer_weights
+from peer.aggregation.evidence import WEIGHT_ONE
+from peer.aggregation.weights import integer_weights
 
 FIXED = settings(derandomize=True, deadline=None)
 SHARES = st.lists(st.integers(0, 1 << 40) | st.integers(0, 3), min_size=1, max_size=64)

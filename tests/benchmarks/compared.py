@@ -2,7 +2,7 @@
 
 How fast: rounds as they are simulated, and formulas for rounds, for an all-reduce after every step, and for one-peer
 exponential gossip (`gossip.py`), on the same machines and lines. How far: delayed Nesterov, where nobody waits
-(`asynchronous.py`), on a quadratic. What is modelled, and what is not, is printed with it. The same seed gives the same
+(`pushes.py`), on a quadratic. What is modelled, and what is not, is printed with it. The same seed gives the same
 figures.
 """
 
@@ -16,8 +16,10 @@ import numpy as np
 
 from dht.errors import BadInput
 from peer.protocol.block import MAX_MEMBERS
-from peer.simulate.asynchronous import Curve, Problem, in_rounds, one_by_one, time_to
-from peer.simulate.gossip import (
+from peer.simulate.grid import lines_of, wire_bytes
+from peer.simulate.scenario import Scenario, ScenarioOptions
+from peer.simulate.simulation import simulate
+from tests.benchmarks.gossip import (
     Floats,
     all_reduce_ends_s,
     consensus_distance,
@@ -27,9 +29,7 @@ from peer.simulate.gossip import (
     period,
     rounds_ends_s,
 )
-from peer.simulate.scale import lines_of, wire_bytes
-from peer.simulate.scenario import Scenario, ScenarioOptions
-from peer.simulate.simulation import simulate
+from tests.benchmarks.pushes import Curve, Problem, in_rounds, one_by_one, time_to
 
 MOST_STEPS = 20_000
 """Steps that formulas look at, in whole rounds."""

@@ -1,6 +1,6 @@
 """Delayed Nesterov: an outer step for updates that arrive one at a time (arXiv:2401.09135, algorithm 3, with c = 0).
 
-For the simulator and the quality benchmark only. A run keeps a total order by rounds, in which all contributions of a
+For benchmarks only. A run keeps a total order by rounds, in which all contributions of a
 round are one mean and one `outer_step`.
 """
 

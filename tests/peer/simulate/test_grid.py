@@ -14,20 +14,12 @@ import pytest
 
 from dht.errors import BadInput
 from peer.events import EventLine, RoundCommitted
-from peer.simulate import scale
+from peer.simulate import estimate
+from peer.simulate.estimate import Estimate
+from peer.simulate.grid import Grid, check_sides, gather, seated, sides_for, wire_bytes
+from peer.simulate.grid_part import FarPart, groups_along
 from peer.simulate.group import Group
 from peer.simulate.run_summary import figures_of
-from peer.simulate.scale import (
-    Estimate,
-    FarPart,
-    Grid,
-    check_sides,
-    gather,
-    groups_along,
-    seated,
-    sides_for,
-    wire_bytes,
-)
 from peer.simulate.scenario import Churn, ChurnEvent
 from peer.spec import load
 from tests.peer.simulate.scenarios import setting, spec
@@ -89,7 +81,7 @@ def test_all_begin_each_round_together() -> None:
 @pytest.mark.parametrize("kind", [Grid, Estimate])
 def test_a_grid_counts_the_tokens_that_a_group_counts(kind: type[Grid]) -> None:
     """Also in the first rounds, which are shorter: the shipped spec ramps up."""
-    of = setting(rounds=2, spec=load("tiny"))
+    of = setting(rounds=2, spec=load("tiny"), seed=4)
     group, grid = Group(of), kind(of, (2, 2))
     group.run()
     grid.run()
@@ -227,8 +219,8 @@ def test_a_slow_sender_keeps_its_mates_waiting_and_a_slow_receiver_itself() -> N
 @pytest.fixture
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of five groups along a side two are simulated, for four rounds."""
-    monkeypatch.setattr(scale, "SAMPLES", 2)
-    monkeypatch.setattr(scale, "CALIBRATED", 4)
+    monkeypatch.setattr(estimate, "SAMPLES", 2)
+    monkeypatch.setattr(estimate, "CALIBRATED", 4)
 
 
 @pytest.mark.slow
@@ -250,8 +242,8 @@ def test_an_estimate_is_like_the_thing() -> None:
 @pytest.fixture
 def some_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of five groups along a side three are simulated, for twelve rounds."""
-    monkeypatch.setattr(scale, "SAMPLES", 3)
-    monkeypatch.setattr(scale, "CALIBRATED", 12)
+    monkeypatch.setattr(estimate, "SAMPLES", 3)
+    monkeypatch.setattr(estimate, "CALIBRATED", 12)
 
 
 @pytest.mark.slow
@@ -321,7 +313,7 @@ def test_an_estimate_counts_the_penalties_of_attackers(attackers: tuple[str, ...
 
 def test_an_estimate_simulates_a_row_for_each_kind_of_attack(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four rows of six."""
-    monkeypatch.setattr(scale, "SAMPLES", 4)
+    monkeypatch.setattr(estimate, "SAMPLES", 4)
     kinds = ("nan", "zeros")
     drawn = Estimate(setting(peers=36, rounds=1, attackers=kinds), (6, 6))
     assert drawn.chosen(0)[0] in drawn.attacked().values()

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from peer.simulate.rivals import Comparison, compare
-from peer.simulate.scale import wire_bytes
+from peer.simulate.grid import wire_bytes
 from peer.simulate.scenario import Scenario
+from tests.benchmarks.compared import Comparison, compare
 from tests.peer.simulate.scenarios import asked
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from textwrap import wrap
 
 import numpy as np
@@ -15,7 +15,7 @@ from peer.placement.layout_search import Effort, evolve
 from peer.placement.layouts import block, random_layouts, striped
 from peer.placement.pairwise_network import preset
 from peer.placement.stage_workload import PAPER, problem_of
-from peer.plan import papers
+from tests.benchmarks import papers
 
 RANDOM = 40
 """Random layouts of which the median is taken."""
@@ -26,7 +26,7 @@ WIDTH = 80
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """Of one of DT-FM's clusters, by its authors (`data/published.toml`)."""
+    """Of one of DT-FM's clusters, by its authors (`published.toml`)."""
 
     block_s: float
     striped_s: float
@@ -64,7 +64,7 @@ class Case:
 @cache
 def cases() -> dict[str, Known]:
     """By the name of the network."""
-    text = (files("peer.simulate") / "data" / "published.toml").read_text()
+    text = Path(__file__).with_name("published.toml").read_text()
     return {name: Known(**figures) for name, figures in tomllib.loads(text).items()}
 
 

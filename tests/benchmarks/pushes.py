@@ -22,7 +22,7 @@ LEAST_STEPS = 5
 class DelayedNesterov:
     """Momentum is renewed once in `period` pushes, from the mean of their pseudo-gradients.
 
-    As `peer.train.delayed`, for arrays of numpy: that one needs torch.
+    As `delayed_nesterov`, for arrays of numpy.
     """
 
     theta_P: Floats

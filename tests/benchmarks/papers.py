@@ -1,7 +1,7 @@
 """What papers printed, beside what our formulas give for the same settings.
 
 Figures are copied from the papers; where something that a simulator needs is not printed, the value taken is said to be
-ours. `python -m tests.benchmarks papers` prints the tables.
+ours.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from textwrap import wrap
 
-from peer.plan.wallclock import Exchange, on_grid
-
 UTILISATIONS = (0.50, 0.80, 0.90, 0.95, 0.99)
 GIGA = 1e9
 STREAMING_BITS = 13.5
@@ -21,6 +19,61 @@ would be the nominal width; the paper prints neither the exact sizes nor what it
 SCALING_BITS = 11.2
 """The same for the scaling laws' table 6."""
 FOUR_OF_SIXTEEN = 4 / 16
+BACKWARD = 2 / 3
+"""Share of a step that its backward pass takes (arXiv:2001.08361, section 2.1)."""
+BISECTIONS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What is averaged, how often, and beside what. Of one replica."""
+
+    bits: float
+    """Of one exchange of the whole model, in one direction."""
+    step_s: float
+    layers: int
+    inner_steps: int = 1
+    """H; 1 is data parallelism."""
+    fragments: int = 1
+    """Sets of layers that are averaged one after the other, each once in H steps (arXiv:2501.18512)."""
+    delay: int = 0
+    """Inner steps that are made while a fragment is averaged (its tau)."""
+
+    def exposed_s(self, bps: float) -> float:
+        """Of H inner steps, in which no step can be made (ours).
+
+        Gradients of the last layers are there first, so that an exchange runs beside the backward pass, but for its
+        last layer's own part. A delay hides so many whole steps more.
+        """
+        exchange_s = self.bits / bps / self.fragments
+        hidden_s = BACKWARD * self.step_s * (1 - 1 / self.layers) + self.delay * self.step_s
+        least_s = 0.0 if self.delay else exchange_s / self.layers
+        return self.fragments * max(exchange_s - hidden_s, least_s)
+
+    def utilisation(self, bps: float) -> float:
+        """Share of the time in which steps are made."""
+        compute_s = self.inner_steps * self.step_s
+        return compute_s / (compute_s + self.exposed_s(bps))
+
+    def needed_bps(self, utilisation: float) -> float:
+        """The slowest line with which this share is reached."""
+        low, high = 1.0, 1e18
+        for _ in range(BISECTIONS):
+            middle = (low * high) ** 0.5
+            low, high = (low, middle) if self.utilisation(middle) >= utilisation else (middle, high)
+        return high
+
+
+def on_grid(bps: float, points: int = 50, low_bps: float = 1e8, high_bps: float = 1e12) -> float:
+    """The next point of a geometric grid: both tables list points of 50 between 0.1 and 1,000 Gbit/s.
+
+    Neither paper says so; every figure of theirs but a few is one of these.
+    """
+    ratio = (high_bps / low_bps) ** (1 / (points - 1))
+    point = low_bps
+    while point < bps * (1 - 1e-9):
+        point *= ratio
+    return point
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from peer.simulate.gossip import (
+from tests.benchmarks.gossip import (
     all_reduce_ends_s,
     consensus_distance,
     gossip_ends_s,

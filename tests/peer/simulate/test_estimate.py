@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from peer.simulate.scale import CALM, Library
+from peer.simulate.estimate import CALM, Library
 
 NOBODY = NOTHING = WHOLE = float("nan")
 

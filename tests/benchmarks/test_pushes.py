@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from peer.simulate.asynchronous import DelayedNesterov, Problem, in_rounds, one_by_one, time_to
+from tests.benchmarks.pushes import DelayedNesterov, Problem, in_rounds, one_by_one, time_to
 
 STEP_S = (0.58, 0.75, 1.51, 3.33)
 """Seconds per step of the four workers of the paper's own toy (arXiv:2401.09135)."""
