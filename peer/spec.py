@@ -172,7 +172,7 @@ class RoundTable(StrictTable):
     merge: Literal["rebase", "interpolate"] = "interpolate"
     """What a peer that streams goes on from. `interpolate`: a point between the new anchor and its own parameters,
     which counts a part of its work less and repeats another. `rebase`: that anchor less all that no update has counted,
-    to the bit; at equal tokens it learns less (`tests/benchmarks/README.md`, parity). A sparse codec always rebases."""
+    to the bit; at equal tokens it learns less (`tests/benchmarks/results/parity.md`). A sparse codec always rebases."""
     alpha: float = 0.5
     """With `interpolate`, the share of its own parameters: 0 drops the steps of the delay, 1 never merges."""
     gather_s: float = 60.0

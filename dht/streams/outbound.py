@@ -391,7 +391,8 @@ class _Outgoing:
             piece_bytes = sum(map(len, pieces))
             await self._streams.upload.take(self._lane, self._to, piece_bytes)
             require_open(writer)
-            writer.writelines(pieces)
+            for piece in pieces:  # CPython 3.12's writelines never pauses: `drain` would not wait (CVE-2024-12254)
+                writer.write(piece)
             async with asyncio.timeout(self._limits.progress_timeout_s):
                 await writer.drain()
             wrote(self._to, piece_bytes)

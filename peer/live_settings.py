@@ -1,15 +1,13 @@
-"""The settings of a peer while it runs: changed as a whole or not at all, kept on disk, told to all they concern."""
+"""The settings of a peer while it runs: changed as a whole or not at all, kept, told to all they concern."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from dht.reach.addresses import check_listen, listened_on
-from peer.control import store
 from peer.settings import AT_START, PeerSettings, settings_of
 
 Listener = Callable[[PeerSettings], str | None]
@@ -17,11 +15,13 @@ Listener = Callable[[PeerSettings], str | None]
 
 
 class LiveSettings:
-    """What the owner chose. Without a directory nothing is kept."""
+    """What the owner chose; `keep` has new ones on disk, or raises DiskFull."""
 
-    def __init__(self, settings: PeerSettings | None = None, directory: Path | None = None) -> None:
+    def __init__(
+        self, settings: PeerSettings | None = None, keep: Callable[[PeerSettings], None] = lambda settings: None
+    ) -> None:
         self.settings = settings or PeerSettings()
-        self._directory = directory
+        self._keep = keep
         self._listeners: list[Listener] = []
         self._changing = threading.Lock()
 
@@ -46,8 +46,7 @@ class LiveSettings:
             settings = settings_of(before | dict(values))
             for address in listened_on(settings.listen):
                 check_listen(address)  # the next start would fail, and a service would not try again
-            if self._directory is not None:
-                store.write(self._directory, settings)
+            self._keep(settings)
             self.settings = settings
             takes = [listener(settings) for listener in self._listeners]
         later = [name for name in AT_START if getattr(settings, name) != before[name]]

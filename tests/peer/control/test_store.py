@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dht.errors import BadInput, BadSpec
 from peer.control import store
 from peer.control.desired_state import Desired, DesiredState, Intent
-from peer.control.live_settings import LiveSettings
+from peer.live_settings import LiveSettings
 from peer.settings import PeerSettings, dump_settings, settings_from, settings_of
 
 ALL: dict[str, Any] = {
@@ -86,7 +86,7 @@ def test_a_key_that_is_not_known_is_refused_at_start_too(tmp_path: Path) -> None
 def test_a_refusal_names_key_value_and_range_and_changes_nothing(
     tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
-    chosen = LiveSettings(directory=tmp_path)
+    chosen = LiveSettings(keep=partial(store.write, tmp_path))
     heard: list[PeerSettings] = []
     chosen.listen(heard.append)
     with pytest.raises(BadInput, match=message) as error:
@@ -185,11 +185,11 @@ def test_a_round_that_is_finished_is_a_pause_also_after_a_restart(tmp_path: Path
 def test_a_damaged_wish_is_one_line_that_says_what_to_do(tmp_path: Path, content: str) -> None:
     """A peer that may have been paused does not train unasked."""
     (tmp_path / store.WISH).write_text(content)
-    with pytest.raises(BadInput, match=r"wish\.json is damaged; remove it, and the peer trains$"):
+    with pytest.raises(BadInput, match=r"desired\.json is damaged; remove it, and the peer trains$"):
         store.read_wish(tmp_path)
 
 
 def test_a_wish_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
     (tmp_path / store.WISH).mkdir()
-    with pytest.raises(BadInput, match=r"wish\.json cannot be read: Is a directory$"):
+    with pytest.raises(BadInput, match=r"desired\.json cannot be read: Is a directory$"):
         store.read_wish(tmp_path)
