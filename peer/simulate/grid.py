@@ -13,7 +13,7 @@ from dht.errors import BadInput
 from peer.codec.codec import Codec
 from peer.protocol.block import MAX_MEMBERS
 from peer.rounds.transition import FETCH_RETRY_S
-from peer.simulate.grid_part import Agreed, FarPart, Part, Sums, Times, groups_along
+from peer.simulate.grid_part import Agreed, FarPart, GridPart, Sums, Times, groups_along
 from peer.simulate.group import Sink
 from peer.simulate.run_summary import Summary, nine_in_ten
 from peer.simulate.scenario import ChurnEvent, Scenario, changes_of
@@ -65,8 +65,8 @@ class Grid:
         """Likewise the tokens that it trained on."""
         self.simulated: Chosen = [self.chosen(side) for side in range(len(sides))]
         others, mine = far(setting, sides, self.changes, self.simulated)
-        self.mine = Part(setting, sides, self.changes, mine, sink)
-        self.parts: list[Part | FarPart] = [*others, self.mine]
+        self.mine = GridPart(setting, sides, self.changes, mine, sink)
+        self.parts: list[GridPart | FarPart] = [*others, self.mine]
         self._sums: list[Sums] = []
 
     def chosen(self, side: int) -> Sequence[int]:

@@ -157,7 +157,7 @@ class Side:
         )  # fmt: skip
 
 
-class Part:
+class GridPart:
     """Some groups along every side, in this process. `chosen`: of each side the numbers of its groups."""
 
     def __init__(
@@ -186,7 +186,7 @@ def serve(
     chosen: Sequence[Sequence[int]],
 ) -> None:  # fmt: skip
     """Be a part for another process, until it asks for the sums or is gone."""
-    part = Part(setting, sides, changes, chosen)
+    part = GridPart(setting, sides, changes, chosen)
     try:
         while (asked := connection.recv()) is not None:
             part.begin(*asked)

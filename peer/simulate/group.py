@@ -18,7 +18,7 @@ from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules, Shared
 from peer.simulate.arithmetic import TOKEN_BYTES, ModelKeys, is_finite
 from peer.simulate.memory_network import Scheduler
-from peer.simulate.run_summary import Tally
+from peer.simulate.run_summary import GroupTally
 from peer.simulate.scenario import ChurnEvent, PeerProfile, Scenario, changes_of
 from peer.simulate.simulated_peer import SimulatedPeer
 from peer.simulate.virtual_network import Sizes, VirtualNetwork
@@ -41,7 +41,7 @@ class Group:
         self.setting, self.spec, self.rounds, self.seed = setting, setting.spec, setting.rounds, setting.seed
         self.parts, self.step_tokens = setting.parts, setting.step_tokens
         self.keep_rounds = setting.spec.round.keep_rounds
-        self.scheduler, self.tally = Scheduler(), Tally()
+        self.scheduler, self.tally = Scheduler(), GroupTally()
         self.board: dict[str, Heartbeat] = {}
         self.peers: list[SimulatedPeer] = []
         self._sink, self._name, self._run = sink, name, setting.spec.digest().hex()[:16]

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from dht.streams.base import MakeFrame, OnFrame
+from peer.protocol.accusations import NormDispute
 from peer.protocol.block import ContributionHeader, SignedNorms, Update
 from peer.protocol.messages import (
     Blocks,
@@ -26,7 +27,6 @@ from peer.protocol.messages import (
     Heartbeat,
     MeanData,
     Message,
-    NormDispute,
     Norms,
     NormTable,
     ObjectData,

@@ -12,9 +12,8 @@ import numpy as np
 
 from peer.placement.communication_cost import CommunicationCost
 from peer.placement.layout_search import Effort, evolve
-from peer.placement.layouts import block, random_layouts, striped
 from peer.placement.pairwise_network import preset
-from peer.placement.stage_workload import PAPER, problem_of
+from peer.placement.stage_workload import PAPER, block, problem_of, random_layouts, striped
 from tests.benchmarks import papers
 
 RANDOM = 40

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peer.plan.model_shape import memory_of, shape_of
-from peer.plan.pipelined_replica import balanced, cut_bytes, pipeline_step_s
-from peer.plan.sharded_replica import hierarchical, inner_sizes, zero3
+from peer.plan.replicas import balanced, cut_bytes, hierarchical, inner_sizes, pipeline_step_s, zero3
 from tests.peer.plan.plans import spec
 
 # ---- sharding ----
