@@ -22,8 +22,8 @@ from dht.errors import BadInput, BadInvite
 from dht.identity import Identity, public_key_of
 from dht.invite import parse
 
-ENDED_FILE = "ended"
-NAMES_FILE = "names"
+ENDED_FILE = "not_renewed.json"
+NAMES_FILE = "member_names.json"
 """What members call themselves, as they said it last: written by the node, read by people alone."""
 
 
@@ -91,7 +91,7 @@ def _load(path: Path, remedy: str) -> dict[str, str]:
     return found
 
 
-BOOK_FILE = "admitted"
+BOOK_FILE = "admissions.jsonl"
 ADMITTED_MOST = 4096
 """Members at a time. An invite that may be shown by many admits no more keys than that."""
 

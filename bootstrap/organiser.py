@@ -146,7 +146,7 @@ def _open(directory: Path) -> tuple[Identity, Invite]:
     return organiser, last
 
 
-ORDERS_FILE = "orders"
+ORDERS_FILE = "quarantine"
 
 
 class OrdersFile:

@@ -119,7 +119,7 @@ def _answer(
     node.serve("genesis", lambda: _packed_genesis(file))
     serve_probes(node)
     serve_dial_back(node)
-    node.answer("orders", orders.answer)
+    node.answer("quarantine", orders.answer)
     guests = AccessList(config.spec_hash, node.peer_id, asks_admission=True)
     node.relay_for(lambda peer: is_relayed(peer, book, orders, guests, time.time()))
     if book is not None:
@@ -144,7 +144,7 @@ def _admit_who_asks(node: Node, book: AdmissionBook, orders: OrdersFile, report:
             report("AlertRaised", level="info", code="ADMITTED", text=text)
         return answered.to_bytes()
 
-    node.answer("admit", answer)
+    node.answer("admission-request", answer)
 
 
 def _take_in_guests(node: Node, guests: AccessList) -> None:
@@ -158,7 +158,7 @@ def _take_in_guests(node: Node, guests: AccessList) -> None:
             return None
         return b""
 
-    node.answer("guest", answer)
+    node.answer("visitor", answer)
 
 
 async def _found(
@@ -263,7 +263,7 @@ def _version() -> str:
         return "0"
 
 
-PORTS_FILE = "ports"
+PORTS_FILE = "ports.json"
 """In the organiser's folder: for each address to listen on that leaves its port open, the port of the first time."""
 
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}

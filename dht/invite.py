@@ -26,11 +26,12 @@ import msgpack
 from dht.atomic_files import write_atomic
 from dht.errors import BadAddress, BadInvite, RunMismatch
 from dht.identity import Identity, public_key_of, verify
+from dht.protocol_version import PROTOCOL_VERSION, other_version, require_this_version
 from dht.reach.addresses import check_dial
 
 PREFIX = "hf1:"
-VERSION = 2
-"""Of what this client can read. 2: admissions."""
+VERSION = 3
+"""Of what this client can read. 2: admissions. 3: it names the protocol version."""
 MAX_INVITE_CHARS = 8192
 MAX_ADDRESSES = 16
 MAX_TOKEN_BYTES = 32
@@ -39,7 +40,7 @@ MAX_FILE_BYTES = 1 << 15
 INVITE_FILE = "invite"
 """In a peer's folder the one that it joined with, in a bootstrap node's the newest that was printed (0600)."""
 
-_FIRST_VERSION = 1
+_LAYOUT = 1
 _KIND = "invite"
 _NAME = re.compile(r"[\w.-]{1,64}")
 
@@ -56,8 +57,6 @@ class Invite:
     """Peer id that signed the invite and will sign the genesis."""
     addrs: tuple[str, ...]
     """Where to dial first, each with /p2p/…"""
-    min_version: int = _FIRST_VERSION
-    """Smallest version of the invite's reader that can take part."""
     token: bytes | None = None
     """For this the organiser's node admits whoever shows the invite, in a run that asks for an admission."""
     once: bool = False
@@ -82,12 +81,13 @@ def issue(
     assert 0 < len(addrs) <= MAX_ADDRESSES
     assert token is None or 0 < len(token) <= MAX_TOKEN_BYTES
     fields: dict[str, Any] = {
-        "v": _FIRST_VERSION,
+        "v": _LAYOUT,
         "run": run,
         "spec_hash": spec_hash,
         "organiser": identity.peer_id,
         "addrs": [check_dial(address) for address in addrs],
-        "min_version": _FIRST_VERSION if token is None else VERSION,
+        "min_version": VERSION,  # readers of version 2 and before it do not look for the protocol version
+        "protocol": PROTOCOL_VERSION,
     }
     if token is not None:
         fields |= {"token": token, "once": once}
@@ -105,9 +105,12 @@ def parse(text: str, now_s: float) -> Invite:
     fields = _unpack(body)
     if not isinstance(fields, dict):
         raise _damaged()
-    needed = fields.get("min_version", _FIRST_VERSION)
-    if not _is_int(needed):
+    needed, spoken = fields.get("min_version", 1), fields.get("protocol", 1)
+    if not _is_int(needed) or not _is_int(spoken):
         raise _damaged()
+    if spoken != PROTOCOL_VERSION:
+        text = other_version("this invite", spoken)
+        raise BadInvite(f"{text}, or ask the organiser for an invite of a run of version {PROTOCOL_VERSION}")
     if needed > VERSION:
         raise BadInvite(f"this invite needs invite version {needed}, this client reads {VERSION}; upgrade homefires")
     invite = _read_fields(fields, text)
@@ -147,8 +150,10 @@ def read_text(named: str) -> str:
 def save_in(invite: Invite, directory: Path) -> Path:
     """Have it in the folder of a peer, where every start of that peer finds it; its path.
 
-    Raises DiskFull, and RunMismatch if another run's is there: its peer may be at work, and start its link again.
+    Raises DiskFull, BadInput for a folder of another version, and RunMismatch if another run's is there: its peer may
+    be at work, and start its link again.
     """
+    require_this_version(directory)
     path = directory / INVITE_FILE
     kept = None
     with suppress(BadInvite):
@@ -215,7 +220,6 @@ def _read_fields(fields: dict[Any, Any], text: str) -> Invite:
                 spec_hash=spec_hash,
                 organiser=organiser,
                 addrs=_read_addresses(addrs),
-                min_version=fields.get("min_version", _FIRST_VERSION),
                 token=_read_token(fields),
                 once=_optional(fields, "once", bool) or False,
                 expires=_read_expiry(fields),

@@ -18,6 +18,7 @@ from typing import TextIO
 
 from dht.atomic_files import raising_disk_full
 from dht.errors import DirectoryBusy, DiskFull
+from dht.protocol_version import require_this_version
 
 _PR_SET_PDEATHSIG = 1
 ORPHANED = 128 + signal.SIGKILL
@@ -65,8 +66,9 @@ BETWEEN_TRIES_S = 0.05
 def lock_directory(directory: Path) -> Iterator[None]:
     """Hold `directory`/run/lock; the kernel frees it however this process ends. Raises DirectoryBusy.
 
-    Makes the directory and its folder `run` (0700) if they do not exist.
+    Makes the directory and its folder `run` (0700) if they do not exist. Raises BadInput for one of another version.
     """
+    require_this_version(directory)
     folder = directory / "run"
     for path in (directory, folder):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

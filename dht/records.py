@@ -15,6 +15,7 @@ import msgpack
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dht.identity import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify
+from dht.protocol_version import PROTOCOL_VERSION
 from dht.reach.addresses import circuit
 
 MAX_RECORD_BYTES = 1024
@@ -76,7 +77,9 @@ def pack(record: Record) -> bytes:
     """The record as it travels: a msgpack array, with the author as the 32 bytes of its public key."""
     author = public_key_of(record.author)
     assert author is not None, record.author
-    packed: bytes = msgpack.packb([VERSION, author, record.kind, record.body, record.expires, record.signature])
+    packed: bytes = msgpack.packb(
+        [PROTOCOL_VERSION, author, record.kind, record.body, record.expires, record.signature]
+    )
     return packed
 
 
@@ -91,7 +94,7 @@ def unpack(data: bytes) -> Record:
             float(expires),
             bytes(signature),
             *_,
-        ) if version == VERSION and len(author) == 32 and len(signature) == SIGNATURE_BYTES:
+        ) if version == PROTOCOL_VERSION and len(author) == 32 and len(signature) == SIGNATURE_BYTES:
             if not math.isfinite(expires):
                 raise Malformed("a record that expires never")
             return Record(peer_id_of(author), kind, body, expires, signature)
@@ -141,15 +144,9 @@ class PeerRecord:
     state: DigestOrEmpty
     """H(θ, m) of the anchor, of the initial parameters before genesis; empty while it is being computed."""
     ready: Flag
-    stuck_s: Measure
-    """Seconds since this peer is ready and undecided."""
     tokens: Count
     steps: Count
-    bandwidth_bps: Count
-    """Upload in bits per second, as the peer declares it; 0 if it does not know."""
     leaving: Flag
-    reach: Annotated[int, Field(strict=True, ge=0, lt=2**16)]
-    """Flags: how this peer can be reached (0: not known)."""
     name: Label
     version: Label
     addrs: Annotated[tuple[Address, ...], Field(max_length=MAX_ADDRESSES)] = ()
@@ -265,9 +262,6 @@ def _signed_part(body: bytes, expires: float) -> bytes:
     return packed
 
 
-VERSION = 1
-"""Version of every record's layout; part of the key, so that clients of another layout never meet."""
-
 HEAD = "head"
 """What a peer says of itself: its anchor, its readiness, its figures."""
 GENESIS = "genesis"
@@ -283,4 +277,4 @@ MAX_TTL_S = 600.0
 def dht_key(topic: str, run: bytes) -> str:
     """The DHT key of `topic` in the run with hash `run`."""
     assert topic in TOPICS, topic
-    return f"homefires/{VERSION}/{run.hex()}/{topic}"
+    return f"homefires/{PROTOCOL_VERSION}/{run.hex()}/{topic}"

@@ -34,20 +34,20 @@ from dht.process import bounding, die_with_parent, lock_directory
 from dht.reach.peer_store import PeerStore
 from peer.control import store
 from peer.control.desired_state import DesiredState
-from peer.control.live_settings import LiveSettings
 from peer.control.server import Commands, ControlServer
 from peer.events import Event, NetworkMeasured, PeerStopped
-from peer.host.measurements import measuring, one_at_a_time
 from peer.host.processes import stand_back
-from peer.limits.enforcer import Enforcer, Machine, enforcing
+from peer.limits.enforcer import Enforcer, enforcing
+from peer.limits.sensors import MachineSensors
 from peer.limits.traffic import MonthlyTraffic, keeping
 from peer.link.channel import Fields, LinkLost
 from peer.link.handle import LeaveRequested, LinkProcess
+from peer.live_settings import LiveSettings
 from peer.session import join
 from peer.settings import PeerSettings, settings_from
 from peer.spec import load
 from peer.telemetry.event_log import EventLog, print_event
-from peer.telemetry.metrics import MetricsExporter
+from peer.telemetry.metrics import MetricsExporter, measuring, one_at_a_time
 from peer.telemetry.reporter import Reporter
 
 log = logging.getLogger(__name__)
@@ -228,12 +228,16 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
             commands.note(number, event)
 
         session = Reporter(
-            one_at_a_time(emit), wishes=wishes, chosen=LiveSettings(settings, directory), link_began=traffic.link_began
+            one_at_a_time(emit),
+            wishes=wishes,
+            chosen=LiveSettings(settings, partial(store.write, directory)),
+            link_began=traffic.link_began,
         )
         commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], _ask_to_leave)
         _keep(settings, directory, session)
         publisher.start(session.warn)
-        with measuring(session.emit), keeping(traffic), enforcing(Enforcer(session, Machine(directory), traffic)):
+        enforcer = Enforcer(session, MachineSensors(directory), traffic)
+        with measuring(session.emit), keeping(traffic), enforcing(enforcer):
             why, code = _ending(invite, me, settings, directory, session, commands)
         writer.emit(PeerStopped(why=why, exit_code=code))
     return code

@@ -17,10 +17,10 @@ from peer.spec import RunSpec
 from peer.telemetry.reporter import Reporter
 
 if TYPE_CHECKING:
-    from peer.autotune.cache import Tuned
     from peer.train.checkpoint import Checkpoints
     from peer.train.saver import SnapshotWriter
     from peer.train.trainer import Trainer
+    from peer.train.tuned import Tuned
 
 
 def load_libraries() -> None:
@@ -93,7 +93,7 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Rep
 
 def least_fit(spec: RunSpec, settings: PeerSettings, name: str) -> Tuned:
     """The least that a device can be asked for, of which nothing was measured."""
-    from peer.autotune.cache import Tuned, TuneKey
+    from peer.train.tuned import Tuned, TuneKey
 
     basis = TuneKey(run=spec.digest().hex(), device=settings.device, name=name, torch="", homefires="")
     return Tuned(basis=basis, sequences=1, step_s=0.0, tokens_per_s=0.0)
@@ -127,7 +127,7 @@ def make_trainer(
         torch.set_num_threads(settings.threads)
     device = choose_device(settings.device)
     with telling_full_memory(device):
-        return Trainer(spec, me, directory / "x", device, fit, partial(say_smaller, session, spec))
+        return Trainer(spec, me, directory / "contributions", device, fit, partial(say_smaller, session, spec))
 
 
 def make_snapshotter(directory: Path, spec: RunSpec) -> SnapshotWriter:

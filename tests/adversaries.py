@@ -19,11 +19,11 @@ from dht.streams.base import MakeFrame, OnFrame, Streams
 from peer.link.link import RunKeys
 from peer.protocol import merkle
 from peer.protocol.block import WEIGHT_ONE, ContributionHeader, Update
-from peer.protocol.electorate import digest_of
-from peer.protocol.encoding import pack
-from peer.protocol.messages import MeanData, Message, PartData, Promise, Propose, Start, VoteCast, decode, encode
+from peer.protocol.encoding import digest_of, pack
+from peer.protocol.frames import decode, encode
+from peer.protocol.messages import MeanData, Message, PartData, Promise, Propose, Start, VoteCast
+from peer.protocol.norms import PartNorms
 from peer.rounds.driver import ChainPort, ReductionPort
-from peer.rounds.state import PartNorms
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution, WorkStats
 from peer.train.outer import LoadObject

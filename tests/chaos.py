@@ -15,8 +15,8 @@ from itertools import pairwise
 from random import Random
 
 from peer.events import AlertRaised
-from peer.rounds.proposal import VOTES_S
-from peer.rounds.state import Rules
+from peer.protocol.rules import Rules
+from peer.rounds.collector import VOTES_S
 from peer.testing.faults import (
     PHASES,
     Corrupt,

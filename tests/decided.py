@@ -14,10 +14,12 @@ from peer.codec.run_rules import rules_of
 from peer.link.reduction import ReductionWorker
 from peer.protocol import norms
 from peer.protocol.block import VOID, ContributionHeader, SignedNorms, Update
-from peer.protocol.electorate import next_anchor
+from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.messages import BallotId
+from peer.protocol.norms import PartNorms
+from peer.protocol.rules import Rules
 from peer.rounds.interface import BufferPart, ReducePart
-from peer.rounds.state import ChainHead, MemberState, PartNorms, Rules
+from peer.rounds.state import MemberState
 from peer.store.contributions import Contribution
 from peer.testing.memory_peer import ModelKeys
 from peer.train.trainer import Trainer
@@ -135,7 +137,9 @@ class Bench:
             received=dict.fromkeys(parts, self._present), closes_at=0.0, repeat_at=0.0,
             figures={part: {index: self._figures(part, index) for index in self._chosen} for part in parts},
         )  # fmt: skip
-        return norms.measurements(self._rules, exchange)
+        return norms.measurements(
+            self._rules, exchange.round, len(exchange.members), exchange.received, exchange.figures
+        )
 
     def _figures(self, part: int, index: int) -> PartNorms:
         found: list[PartNorms] = []

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
+from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.protocol.block import Block
-from peer.protocol.messages import Message, Prepare, Promise, Propose, VoteCast, decode
-from peer.rounds.state import ChainHead
+from peer.protocol.frames import decode
+from peer.protocol.head import ChainHead
+from peer.protocol.messages import Message, Prepare, Promise, Propose, VoteCast
 from peer.simulate.memory_network import LinkModel
 from peer.testing.memory_peer import IntegerDisk, LogicalPeer
 from peer.testing.memory_swarm import World
@@ -63,7 +64,7 @@ class FaultyWorld(World):
 
 def run_schedule(
     seed: int, kind: str, *, takeover_s: float = 0.0, peers: int | None = None, watched: bool = False,
-    judge: AggregationRules = MEAN_ONLY, fragments: int = 1,
+    aggregation: AggregationRules = MEAN_ONLY, fragments: int = 1,
 ) -> FaultyWorld:  # fmt: skip
     """One schedule with 1 to 5 founders, or as many as asked. `kind` is "random", "targeted" or "forks".
 
@@ -76,7 +77,7 @@ def run_schedule(
     )  # fmt: skip
     longer_s = 2 * takeover_s
     world = FaultyWorld(
-        seed, peers or dice.randrange(1, 6), link, takeover_s=takeover_s, judge=judge, fragments=fragments
+        seed, peers or dice.randrange(1, 6), link, takeover_s=takeover_s, aggregation=aggregation, fragments=fragments
     )  # fmt: skip
     if dice.random() < LATECOMERS:
         for _ in range(dice.randrange(1, 3)):
@@ -104,7 +105,7 @@ def _watched(faults: Faults) -> Faults:
         disks = {peer.name: peer.disk for peer in world.peers}
 
         def watch(sender: str, receiver: str, frame: bytes) -> bool:
-            if frame[0] in (Prepare.code, Promise.code, VoteCast.code) and sender in disks:
+            if frame[1] in (Prepare.code, Promise.code, VoteCast.code) and sender in disks:
                 _check_written(disks[sender], decode(frame))
             return drops is not None and drops(sender, receiver, frame)
 
@@ -187,7 +188,7 @@ def targeted_faults(loss: float) -> Faults:
 
     def arm(world: FaultyWorld) -> None:
         def drops(sender: str, receiver: str, frame: bytes) -> bool:
-            code = frame[0]
+            code = frame[1]
             peer = next(peer for peer in world.peers if peer.name == sender)
             if code in (Promise.code, VoteCast.code) and world.rng.random() < 0.04 and peer.alive:
                 _crash_soon(world, peer, world.rng.uniform(0.5, 8.0), fuse=2)
@@ -209,7 +210,7 @@ def targeted_faults(loss: float) -> Faults:
                 world.scheduler.call_in(world.rng.uniform(4.0, 16.0), world.network.partition)
 
         def delays(sender: str, receiver: str, frame: bytes) -> float:
-            late = frame[0] in aims and world.rng.random() < 0.15
+            late = frame[1] in aims and world.rng.random() < 0.15
             return world.rng.uniform(1.0, 12.0) if late else 0.0
 
         world.network.drops, world.network.delays = drops, delays

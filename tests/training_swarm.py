@@ -28,11 +28,10 @@ from peer.events import Event as Reported
 from peer.link.link import RunKeys
 from peer.link.reduction import ReductionWorker
 from peer.protocol.block import Block, ContributionHeader
-from peer.protocol.electorate import genesis_anchor
+from peer.protocol.head import ChainHead, genesis_anchor
 from peer.rounds.driver import ChainPort, Driver, ReductionPort
 from peer.rounds.interface import Applied, Submitted, Tick, TrainingProgress
 from peer.rounds.machine import TICK_S, begin
-from peer.rounds.state import ChainHead
 from peer.simulate.memory_network import MemoryNetwork, Scheduler
 from peer.spec import RunSpec
 from peer.store.chain import ChainStore
@@ -106,7 +105,7 @@ class TrainingPeer:
         self._folder.mkdir(parents=True)
         self._keys = RunKeys(identity, swarm.spec.digest())
         self._rng = Random(f"{swarm.spec.run.seed} {self.name}")
-        self.trainer = role.trainer(swarm.spec, self.name, self._folder / "x")
+        self.trainer = role.trainer(swarm.spec, self.name, self._folder / "contributions")
         self.history: list[Reached] = []
         self.updates: list[Block] = []
         self.penalties: list[PenaltyImposed] = []

@@ -17,7 +17,7 @@ from typing import Protocol
 from dht.errors import Unreachable
 from dht.streams.rpc import RateLimit
 
-PROBE, PROBE_BACK = "probe", "probe-back"
+PROBE, PROBE_BACK = "probe", "upload-probe"
 SIZES_BYTES = (64 << 10, 512 << 10, 4 << 20)
 """One after the other until one of them takes `ENOUGH_S`."""
 ENOUGH_S = 0.5

@@ -19,7 +19,7 @@ from dht.errors import Unreachable
 from dht.reach.addresses import CIRCUIT, is_global, tcp_target
 from dht.streams.rpc import RateLimit
 
-KNOCK = "knock"
+KNOCK = "dial-back"
 GREETING = b"\x13/multistream/1.0.0\n"
 """What a libp2p node says first to whoever connects (its length, and the name of the protocol)."""
 KNOCK_S = 4.0

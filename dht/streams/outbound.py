@@ -21,8 +21,7 @@ from dht.errors import Unreachable
 from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame
 from dht.streams.frames import HEADER_BYTES, SLOWEST_BYTES_PER_S, OversizeError, Take, read_frame
 from dht.streams.inbound import InboundStreams
-from dht.streams.shaper import Shaper
-from dht.streams.token_bucket import CHUNK_BYTES, Lane
+from dht.streams.shaper import CHUNK_BYTES, Lane, Shaper
 from dht.streams.traffic import TrafficCounter, UplinkEstimator
 
 Spawn = Callable[..., asyncio.Task[None]]
@@ -391,7 +390,8 @@ class _Outgoing:
             piece_bytes = sum(map(len, pieces))
             await self._streams.upload.take(self._lane, self._to, piece_bytes)
             require_open(writer)
-            writer.writelines(pieces)
+            for piece in pieces:  # CPython 3.12's writelines never pauses: `drain` would not wait (CVE-2024-12254)
+                writer.write(piece)
             async with asyncio.timeout(self._limits.progress_timeout_s):
                 await writer.drain()
             wrote(self._to, piece_bytes)

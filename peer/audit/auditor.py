@@ -16,11 +16,9 @@ from peer.events import RoundCommitted, read_events
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.protocol.block import VOID, Block, Update
-from peer.protocol.electorate import next_anchor
+from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.layout import Part, cut
 from peer.protocol.validation import check_block, part_bytes
-from peer.rounds.machine import begin
-from peer.rounds.state import ChainHead
 from peer.spec import RunSpec
 from peer.store import snapshots
 from peer.store.run_directory import base_path, block_files, block_path, undone_path
@@ -86,7 +84,7 @@ class _Audit:
         self._base = files.base(self._pointer, self._genesis)
         self._heads = {self._base.head.anchor: self._base.head}
         self._elements = flat.size
-        self._rules_at = begin(rules, self._base.head, 0.0)
+        self._rules = rules
         known = not self._base.before and initial.state_digest() == self._genesis.state
         self._states = States(files.directory, self._spec, layout, initial, known)
         self._parts_checked: set[bytes] = set()
@@ -128,7 +126,7 @@ class _Audit:
             raise BadLink(named.round, self._files.head_path, why)
         block = self._files.block(round)
         with blaming(round, path):
-            fault = check_block(self._rules_at, head, block)
+            fault = check_block(self._rules, head, block)
             require(not fault, fault)
         self._check_parts(block.update)
         after = head.after(block.update)
@@ -144,7 +142,7 @@ class _Audit:
 
     def _check_parts(self, update: Update) -> None:
         """Every part's bytes; they make the outer step on the way."""
-        expected = part_bytes(self._rules_at.rules, update)
+        expected = part_bytes(self._rules, update)
         sizes = dict(zip(update.parts, expected, strict=True))
 
         def load(name: bytes) -> bytes:
@@ -185,7 +183,7 @@ class _Audit:
     def _check_beside(self, head: ChainHead) -> None:
         """Whatever else lies there: a branch that was left, the voter's memory, bytes that no block names."""
         directory = self._files.directory
-        for path in sorted((directory / "chain" / "undone").glob("*.block")):
+        for path in sorted((directory / "chain" / "orphans").glob("*.block")):
             self._check_undone(path)
         for path in sorted(block_files(directory)):
             if not self._base.head.round < int(path.stem) <= head.round:
@@ -219,7 +217,7 @@ class _Audit:
                 genuine = all(vote.genuine(SignatureChecker(self._genesis.run)) for vote in block.votes)
                 require(genuine and self._is_whole(block.update), "its members or voters have not signed it")
                 return
-            fault = check_block(self._rules_at, before, block)
+            fault = check_block(self._rules, before, block)
             require(not fault, fault)
         after = before.after(block.update)
         self._heads[after.anchor] = after

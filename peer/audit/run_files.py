@@ -18,9 +18,8 @@ from dht.records import unpack as unpack_record
 from peer import spec as specs
 from peer.credit.tally import Tally
 from peer.protocol.block import Block, Update
-from peer.protocol.electorate import digest_of
-from peer.protocol.encoding import DIGEST_BYTES
-from peer.rounds.state import ChainHead
+from peer.protocol.encoding import DIGEST_BYTES, digest_of
+from peer.protocol.head import ChainHead
 from peer.spec import RunSpec
 from peer.store import snapshots
 from peer.store.run_directory import ChainBase, base_path, block_files, block_path, genesis_head
@@ -35,7 +34,7 @@ NOT_AS_AGREED = "its bytes are not those that were agreed"
 
 @dataclass(frozen=True)
 class SignatureChecker:
-    """`peer.protocol.electorate.Keys` of somebody who only checks."""
+    """`peer.protocol.encoding.Keys` of somebody who only checks."""
 
     run: bytes
 

@@ -20,7 +20,6 @@ from peer.model.flat import FlatParameters
 from peer.protocol.block import WEIGHT_ONE
 from peer.protocol.layout import cut, divide
 from peer.protocol.validation import check_block
-from peer.rounds.machine import begin
 from peer.store.run_directory import block_path
 
 HEADINGS = ("peer", "id", "tokens", "weight", "accepted", "late", "idle", "rejected", "missed")
@@ -98,12 +97,12 @@ def _count(files: RunFiles) -> tuple[Tally, int]:
     )
     pointer = files.pointer(genesis)
     head = files.base(pointer, genesis).head
-    rules_at = begin(rules_of(spec, layout, SignatureChecker(genesis.run)), head, 0.0)
+    rules = rules_of(spec, layout, SignatureChecker(genesis.run))
     tally, first = read_tally(files.directory, head), head.round + 1
     for round in range(first, pointer.round + 1):
         block = files.block(round)
         with blaming(round, block_path(files.directory, round)):
-            fault = check_block(rules_at, head, block)
+            fault = check_block(rules, head, block)
             require(not fault, fault)
         head = head.after(block.update)
         tally = tally.plus(counting.of(block.update), head)

@@ -22,10 +22,9 @@ import msgpack
 from peer.credit.summary import penalties_of, tokens_counted, weights_of
 from peer.events import ACCEPTED, LATE, MISSED, REJECTED, outcomes
 from peer.protocol.block import Update
-from peer.protocol.electorate import digest_of
-from peer.protocol.encoding import DIGEST_BYTES, integer, octets, pack, row, rows, text
+from peer.protocol.encoding import DIGEST_BYTES, digest_of, integer, octets, pack, row, rows, text
+from peer.protocol.head import ChainHead
 from peer.protocol.layout import Part
-from peer.rounds.state import ChainHead
 
 log = logging.getLogger(__name__)
 

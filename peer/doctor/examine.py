@@ -24,16 +24,15 @@ from peer.doctor.host import (
     check_memory,
     check_power,
     check_shared_memory,
-    cpu_temperature_c,
-    free_disk_bytes,
-    held_disk_bytes,
-    read_power,
 )
 from peer.doctor.needs import RunNeeds, needs_of
 from peer.doctor.network import NetworkFindings, best, examine_network
 from peer.doctor.software import Device, check_device, check_fit, check_libraries, check_training
 from peer.doctor.verdict import Measured, Verdict, judge
-from peer.host.measurements import Gpu, Tree, available_bytes
+from peer.host.disk import folder_bytes, free_disk_bytes
+from peer.host.gpu import Gpu
+from peer.host.power import cpu_temperature_c, read_power
+from peer.host.processes import ProcessTree, available_bytes
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
 
@@ -130,13 +129,13 @@ def _needs(spec: RunSpec, asked: Request, tell: Tell) -> RunNeeds | None:
 
 def _rooms(needs: RunNeeds, asked: Request, device: Device | None, at_work: int | None, tell: Tell) -> None:
     on_cpu = device is None or not device.uuid
-    mine = 0 if at_work is None else Tree(at_work).figures(time.monotonic())["memory_bytes"] or 0
+    mine = 0 if at_work is None else ProcessTree(at_work).figures(time.monotonic())["memory_bytes"] or 0
     tell(check_memory(needs, available_bytes(), on_cpu=on_cpu, held_bytes=mine))
     if device is not None and device.free_bytes and at_work is None:
         tell(check_device_memory(needs, device.free_bytes, device.name))
     folder, held_bytes = asked.directory or Path.home(), 0
     if asked.directory is not None:
-        held_bytes = held_disk_bytes(asked.directory)
+        held_bytes = folder_bytes(asked.directory) or 0
     tell(check_disk(needs, folder, free_disk_bytes(folder), held_bytes))
 
 

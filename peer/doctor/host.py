@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import resource
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import BadInput, DiskFull
 from peer.doctor.check import Check, failed, passed, size, unknown, warned
 from peer.doctor.needs import RunNeeds
+from peer.host.power import GNOME_POWER, SLEEP_TYPE, Power
 
 LEAST_DESCRIPTORS = 256
 """Streams, sockets of the daemon, parts on disk: below that a peer with a few others fails."""
@@ -24,8 +20,6 @@ TIGHT = 1.25
 """Less room than so many times what is needed is worth a word."""
 HOT_C = 85.0
 """A machine that is so hot before it does anything will throttle."""
-ASK_S = 2.0
-"""The desktop is not waited for any longer."""
 
 
 def check_memory(needs: RunNeeds, available_bytes: int, *, on_cpu: bool, held_bytes: int = 0) -> Check:
@@ -74,24 +68,6 @@ def check_disk(needs: RunNeeds, folder: Path, free_bytes: int, held_bytes: int =
     return passed("disk", found, **figures)
 
 
-def held_disk_bytes(folder: Path) -> int:
-    """Of all files below a folder; 0 if there is none. Files that go meanwhile are left out."""
-    held = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                held += os.lstat(os.path.join(parent, name)).st_size
-    return held
-
-
-def free_disk_bytes(folder: Path) -> int:
-    """That a person may use, on the disk of `folder` or of the nearest folder above it that exists."""
-    while not folder.exists():
-        folder = folder.parent
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
-
-
 def check_descriptors() -> Check:
     """How many files and sockets a process of ours may have open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -122,16 +98,6 @@ def check_shared_memory(make: Callable[[], object] = multiprocessing.Lock) -> Ch
 # ---- sleep and battery ----
 
 
-@dataclass(frozen=True, kw_only=True)
-class Power:
-    """How the machine is fed, and whether it goes to sleep by itself. None: nobody told."""
-
-    has_battery: bool = False
-    on_battery: bool = False
-    sleeps_after_s: float | None = None
-    """When idle and plugged in; 0: never."""
-
-
 def check_power(power: Power) -> Check:
     """A machine that sleeps leaves its rounds to the others."""
     if power.on_battery:
@@ -142,59 +108,15 @@ def check_power(power: Power) -> Check:
     if power.sleeps_after_s == 0:
         return passed("sleep", "this machine does not go to sleep by itself", sleeps_after_s=0)
     found = f"this machine goes to sleep after {power.sleeps_after_s / 60:.0f} minutes without its user"
-    fix = f"gsettings set {_SCHEMA} {_SLEEP_TYPE} nothing"
+    fix = f"gsettings set {GNOME_POWER} {SLEEP_TYPE} nothing"
     return warned("sleep", found, fix, sleeps_after_s=power.sleeps_after_s)
-
-
-_SCHEMA = "org.gnome.settings-daemon.plugins.power"
-_SLEEP_TYPE, _SLEEP_AFTER = "sleep-inactive-ac-type", "sleep-inactive-ac-timeout"
-
-
-def read_power(sys: Path = Path("/sys")) -> Power:
-    """From the kernel, and from GNOME if this is its desktop."""
-    supplies = {path: _text(path / "type") for path in sorted((sys / "class" / "power_supply").glob("*"))}
-    batteries = [path for path, kind in supplies.items() if kind == "Battery" and _text(path / "scope") != "Device"]
-    mains = [path for path, kind in supplies.items() if kind in ("Mains", "USB")]
-    plugged = any(_text(path / "online") == "1" for path in mains)
-    draining = any(_text(path / "status") == "Discharging" for path in batteries)
-    sleeps = 0.0 if not _text(sys / "power" / "state") else _desktop_sleeps_after_s()
-    return Power(has_battery=bool(batteries), on_battery=draining and not plugged, sleeps_after_s=sleeps)
-
-
-def _desktop_sleeps_after_s() -> float | None:
-    program = shutil.which("gsettings")
-    if program is None:
-        return None
-    kind, after = (_told(program, "get", _SCHEMA, key) for key in (_SLEEP_TYPE, _SLEEP_AFTER))
-    if kind == "'nothing'":
-        return 0.0
-    return float(after) if kind and after.isdigit() else None
-
-
-def _told(*command: str) -> str:
-    """What a program prints; empty if it fails or takes long."""
-    try:
-        run = subprocess.run(
-            command, capture_output=True, text=True, timeout=ASK_S, check=True, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return run.stdout.strip()
-
-
-def _text(path: Path) -> str:
-    """Of a small file of the kernel; empty if it is not there."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 # ---- heat ----
 
 
 def check_heat(gpu: Mapping[str, object], cpu_c: float | None) -> Check:
-    """Temperature and power before anything is trained. `gpu` is what `peer.host.measurements.Gpu` tells, empty without
+    """Temperature and power before anything is trained. `gpu` is what `peer.host.gpu.Gpu` tells, empty without
     one."""
     temperature, power = _number(gpu.get("temperature_c")), _number(gpu.get("power_w"))
     hottest = max((value for value in (temperature, cpu_c) if value is not None), default=None)
@@ -210,14 +132,6 @@ def check_heat(gpu: Mapping[str, object], cpu_c: float | None) -> Check:
         fix = "let it cool, clean the fans, or see what else keeps it busy: it will throttle under load"
         return warned("heat", f"{found} before any training", fix, **known)
     return passed("heat", f"{found} before any training", **known)
-
-
-def cpu_temperature_c(sys: Path = Path("/sys")) -> float | None:
-    """The hottest zone that the kernel tells of."""
-    zones = [_text(path / "temp") for path in (sys / "class" / "thermal").glob("thermal_zone*")]
-    known = [int(text) / 1000 for text in zones if text.lstrip("-").isdigit()]
-    plausible = [value for value in known if 0 < value < 150]
-    return max(plausible, default=None)
 
 
 def _number(value: object) -> float | None:

@@ -16,11 +16,11 @@ from typing import Any
 
 from dht.errors import BadInput, HomefiresError, MemoryFull
 from dht.process import die_with_parent, parent_env
-from peer.autotune.cache import Tuned, from_json
 from peer.doctor.check import Check, failed, one_line, passed, size, unknown
 from peer.events import InnerProgressed, read_lines
-from peer.plan.explain import seconds
+from peer.plan.strategy_search import seconds
 from peer.spec import RunSpec, dump
+from peer.train.tuned import Tuned, from_json
 
 CHILD_S = 90.0
 """Loading torch takes seconds; a driver that hangs is not waited for any longer."""

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from dht.errors import BadInput
 from peer.doctor.check import Check
-from peer.doctor.host import check_descriptors, check_disk, check_memory, free_disk_bytes, held_disk_bytes
+from peer.doctor.host import check_descriptors, check_disk, check_memory
 from peer.doctor.needs import needs_of
-from peer.host.measurements import Tree, available_bytes
+from peer.host.disk import folder_bytes, free_disk_bytes
+from peer.host.processes import ProcessTree, available_bytes
 from peer.plan.coefficients import shipped
-from peer.plan.explain import seconds
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import MAX_MEMBERS, Machine, uniform_peers, worst_of
 from peer.plan.round_cost import RoundCost, predict, step_tokens
+from peer.plan.strategy_search import seconds
 from peer.settings import LEAST_MBPS, MOST_MBPS, PeerSettings
 from peer.spec import RunSpec
 
@@ -149,8 +150,8 @@ def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]
 
     needs = needs_of(spec, settings.chain_bytes)
     on_cpu = choose_device(settings.device).type == "cpu"
-    mine = Tree(os.getpid()).figures(time.monotonic())["memory_bytes"] or 0
+    mine = ProcessTree(os.getpid()).figures(time.monotonic())["memory_bytes"] or 0
     return [
         check_descriptors(), check_memory(needs, available_bytes(), on_cpu=on_cpu, held_bytes=mine),
-        check_disk(needs, directory, free_disk_bytes(directory), held_disk_bytes(directory)),
+        check_disk(needs, directory, free_disk_bytes(directory), folder_bytes(directory) or 0),
     ]  # fmt: skip

@@ -155,8 +155,6 @@ class Announcer:
     """Who is listened to; None: everybody."""
     admission: Callable[[], bytes | None] = lambda: None
     """What I show now, in a run that asks for it."""
-    upload_bps: Callable[[], int] = lambda: 0
-    """How fast it can send, in bits per second; 0: not known."""
     relays: Callable[[], tuple[str, ...]] = tuple
     """Peer ids of those through whom it can be dialled, now."""
 
@@ -179,8 +177,8 @@ class Announcer:
         }
         body = HeadRecord(
             run=self.run, anchor=head.anchor, round=head.round, weight=head.weight, state=head.state,
-            ready=head.ready, stuck_s=0.0, tokens=head.tokens, steps=head.steps,
-            bandwidth_bps=self.upload_bps(), leaving=head.leaving, reach=0, name=self.name, version=client_version(),
+            ready=head.ready, tokens=head.tokens, steps=head.steps,
+            leaving=head.leaving, name=self.name, version=client_version(),
             addrs=addrs, admission=self.admission(), relays=self._relay_keys(),
             orders=self.guard.roster.orders.number or None if self.guard is not None else None, **figures,
         )  # fmt: skip

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 ADMISSION = "admission"
 """Under this name a peer shows its own."""
-ORDERS = "orders"
+ORDERS = "quarantine"
 """Under this name everybody gives the newest orders, if they are newer than the number in the request."""
 OPEN = frozenset({"spec", ADMISSION, ORDERS, "time", KNOCK, ""})
 """What anybody may ask. The empty name is that of a question that measures a round trip."""

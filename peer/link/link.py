@@ -25,8 +25,7 @@ from typing import Any
 
 from dht.access import AccessList, RejectCode
 from dht.admission import QuarantineList
-from dht.clock import ClockWatch
-from dht.clock_watch import watch_clock
+from dht.clock import ClockWatch, watch_clock
 from dht.errors import HomefiresError
 from dht.identity import Identity, verify
 from dht.invite import Invite, parse_for, read_text
@@ -39,16 +38,17 @@ from dht.records import MAX_ADDRESS_CHARS, MAX_ADDRESSES
 from peer import spec as specs
 from peer.codec.codec import Codec
 from peer.codec.run_rules import rules_of
-from peer.control.live_settings import LiveSettings
 from peer.events import AlertRaised
 from peer.link.channel import LinkEnd, LinkLost
 from peer.link.discovery import Announcer
 from peer.link.gatekeeper import ADMISSION, Gatekeeper, quarantine_alerts
 from peer.link.own_admission import Membership, find_admission
 from peer.link.participation import Participation, resume_from, unless_left
+from peer.live_settings import LiveSettings
 from peer.protocol.encoding import pack
+from peer.protocol.head import ChainHead
 from peer.protocol.layout import Part, cut
-from peer.rounds.state import ChainHead, Rules
+from peer.protocol.rules import Rules
 from peer.settings import PeerSettings
 from peer.spec import AdmissionTable, RunSpec
 from peer.store.chain import ChainStore
@@ -191,7 +191,7 @@ async def _follow_chain(
 
 @dataclasses.dataclass(frozen=True)
 class RunKeys:
-    """`peer.protocol.electorate.Keys` with this machine's identity."""
+    """`peer.protocol.encoding.Keys` with this machine's identity."""
 
     identity: Identity
     run: bytes
@@ -280,7 +280,7 @@ async def _join(args: argparse.Namespace, pipe: LinkEnd, tell: Story) -> None:
     async with open_node(config) as node:
         notices = Announcer(
             node.board, identity, invite.spec_hash, args.name, lambda: _dialable(node.addresses_of), node.refusals,
-            relays=lambda: node.relays, upload_bps=lambda: node.upload_bps,
+            relays=lambda: node.relays,
         )  # fmt: skip
         node.refusals.hear = lambda code, who, why: _tell_refusal(pipe, code, who, why)
         settings = PeerSettings(

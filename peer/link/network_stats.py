@@ -196,7 +196,7 @@ def _is_outside(address: str) -> bool:
     return kind.startswith("dns") or is_global(host)
 
 
-DISTANCES = "distances"
+DISTANCES = "round-trips"
 ANSWER_BYTES = 8192
 WEIGHT = 0.3
 """Of the newest round trip in the exponential mean."""

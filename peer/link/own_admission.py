@@ -26,7 +26,7 @@ from peer.link.channel import LinkEnd
 
 log = logging.getLogger(__name__)
 
-ADMIT = "admit"
+ADMIT = "admission-request"
 """Under this name the organiser's node admits whoever shows an invite that says so, and whom it has admitted before."""
 ASK_S = 10.0
 ASK_AGAIN_S = 2.0

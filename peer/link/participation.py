@@ -19,11 +19,12 @@ from peer.link.discovery import Announcer, PeerDiscovery, TrainingFigures
 from peer.link.network_stats import NetworkStats
 from peer.link.reduction import ReductionWorker
 from peer.protocol.block import Block, ContributionHeader
+from peer.protocol.head import ChainHead
 from peer.protocol.messages import Heartbeat
+from peer.protocol.rules import Rules
 from peer.rounds.driver import Driver
 from peer.rounds.interface import Applied, Leaving, Paused, Quarantined, Resumed, Submitted, Tick, TrainingProgress
 from peer.rounds.machine import TICK_S, begin
-from peer.rounds.state import ChainHead, Rules
 from peer.store import snapshots
 from peer.store.chain import ChainStore
 

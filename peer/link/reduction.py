@@ -12,10 +12,10 @@ import numpy as np
 from peer.codec.blockwise import Floats
 from peer.codec.codec import Codec, tiles, weighted_mean
 from peer.protocol.block import VOID
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.messages import BallotId
+from peer.protocol.norms import PartNorms
 from peer.rounds.interface import BufferPart, ReducePart
-from peer.rounds.state import PartNorms
 
 LASTS_KEPT = 64
 """Decoded parts of the last committed mean that are kept, at most `LASTS_BYTES` in all: each is needed per member."""

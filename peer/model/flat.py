@@ -10,6 +10,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
+from transformers.pytorch_utils import Conv1D
 
 Values = list[tuple[slice, Tensor]]
 """Where parameters lie in the vector, in its order, and the values of each."""
@@ -103,3 +104,24 @@ def layer_name(parameter_name: str) -> str:
     """`model.layers.3` for anything inside that block; the module's name for a parameter outside the blocks."""
     block = re.match(r"(?:[^.]+\.)*?\d+(?=\.)", parameter_name)
     return block.group() if block else parameter_name.rpartition(".")[0] or parameter_name
+
+
+def hidden_matrices(model: nn.Module) -> list[Tensor]:
+    """The trained weights of linear layers but the output head's, tied to the embedding or not.
+
+    Experts that are kept in one three-dimensional tensor are not among them: Muon takes matrices.
+    """
+    outside = {
+        id(value) for module in model.modules() if isinstance(module, nn.Embedding) for value in module.parameters()
+    }
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    if head is not None:
+        outside |= {id(value) for value in head.parameters()}
+    linear = (module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D)))
+    weights = {id(module.weight): module.weight for module in linear}
+    return [value for key, value in weights.items() if key not in outside and value.requires_grad and value.dim() == 2]
+
+
+def trained(model: nn.Module) -> list[Tensor]:
+    """The parameters that training changes, tied ones once."""
+    return [value for value in model.parameters() if value.requires_grad]

@@ -9,10 +9,9 @@ from torch import nn
 from dht.errors import BadSpec
 from peer.codec.codec import Codec
 from peer.model.build import build_config, build_meta
-from peer.model.flat import FlatParameters
+from peer.model.flat import FlatParameters, hidden_matrices
 from peer.protocol.layout import share_out
 from peer.spec import RunSpec
-from peer.train.optimizers import hidden_matrices
 
 FLOAT32_BYTES = 4
 

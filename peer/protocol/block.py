@@ -7,11 +7,12 @@ from enum import Enum
 from typing import Any, Self
 
 from peer.aggregation.peer_history import PeerHistory
-from peer.protocol.electorate import Keys, digest_of
 from peer.protocol.encoding import (
     DIGEST_BYTES,
     MAX_ENTRIES,
+    Keys,
     boolean,
+    digest_of,
     integer,
     octets,
     pack,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import msgpack
+from blake3 import blake3
 
 DIGEST_BYTES = 32
 MAX_ENTRIES = 65_536
@@ -71,3 +72,23 @@ def printable(value: Any, most: int = 32) -> str:
 
 def blobs(value: Any, most: int) -> tuple[bytes, ...]:
     return tuple(octets(item, DIGEST_BYTES) for item in rows(value, most))
+
+
+class Keys(Protocol):
+    """One peer's signing key and everybody's verification. Ed25519 is deterministic, so this is pure."""
+
+    def sign(self, kind: str, payload: bytes) -> bytes:
+        """My signature over (run, kind, payload)."""
+
+    def verify(self, peer: str, kind: str, payload: bytes, signature: bytes) -> bool:
+        """Whether `peer` signed (run, kind, payload)."""
+
+
+def digest_of(payload: bytes) -> bytes:
+    """The name of some bytes. Every byte of a round is named several times, so by BLAKE3, which is fast."""
+    return blake3(payload).digest()
+
+
+def digest(*fields: Any) -> bytes:
+    """The name of a tuple of values."""
+    return digest_of(pack(fields))

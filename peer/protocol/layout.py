@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 
 
 def root(leaves: Sequence[bytes]) -> bytes:

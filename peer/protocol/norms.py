@@ -10,15 +10,23 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from peer.aggregation.aggregate import AggregationResult, judge
+from peer.aggregation.aggregate import AggregationResult, aggregate
 from peer.aggregation.evidence import Contributor, LayerNorms
 from peer.aggregation.peer_history import MAX_ROOTS, NOTHING, PeerHistory
-from peer.protocol.block import WEIGHT_ONE, ContributionHeader, NormRow, SignedNorms, givers, token_share
-from peer.protocol.electorate import digest
+from peer.protocol.block import (
+    WEIGHT_ONE,
+    ContributionHeader,
+    NormRow,
+    SignedNorms,
+    givers,
+    token_share,
+)
+from peer.protocol.encoding import digest
+from peer.protocol.head import ChainHead
 from peer.protocol.layout import Fragment, Part, assign, shares_of
-from peer.rounds.state import ChainHead, MemberState, PartNorms, Rules
+from peer.protocol.rules import Rules
 
 REPORTERS = 2
 """Nobody is convicted on the word of one."""
@@ -46,7 +54,7 @@ def _judgement_of(
     records = [replace(record, stats=tuple(record.stats[layer] for layer in fragment.layers)) for record in known]
     # A replay is known as long as it could come again: two rounds of each fragment at least.
     roots = max(MAX_ROOTS, 2 * rules.fragments)
-    found = judge(rules.judge, head.round, records, _claims(rules, head, members), layers, roots)
+    found = aggregate(rules.aggregation, head.round, records, _claims(rules, head, members), layers, roots)
     findings = (
         replace(item, layer=fragment.layers[item.layer] if item.layer >= 0 else item.layer) for item in found.findings
     )
@@ -119,16 +127,17 @@ def _claims(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ..
 # ---- what a reducer measured ----
 
 
-def measurements(rules: Rules, exchange: MemberState) -> SignedNorms:
-    """The unsigned measurements of what this reducer received."""
-    parts, by_layer = rules.fragment(exchange.round).parts, dict[int, list[int]]()
-    for part in sorted(exchange.received):
+def measurements(
+    rules: Rules, round: int, members: int, received: Mapping[int, int], figures: Mapping[int, Mapping[int, PartNorms]]
+) -> SignedNorms:
+    """The unsigned measurements of what this reducer received: by part the bits of its members, and their figures."""
+    parts, by_layer = rules.fragment(round).parts, dict[int, list[int]]()
+    for part in sorted(received):
         by_layer.setdefault(parts[part].layer, []).append(part)
     rows = tuple(
-        _row(layer, [exchange.figures.get(part, {}) for part in behind], len(exchange.members))
-        for layer, behind in sorted(by_layer.items())
+        _row(layer, [figures.get(part, {}) for part in behind], members) for layer, behind in sorted(by_layer.items())
     )
-    return SignedNorms(rules.me, tuple(sorted(exchange.received.items())), rows)
+    return SignedNorms(rules.me, tuple(sorted(received.items())), rows)
 
 
 def _row(layer: int, parts: Sequence[Mapping[int, PartNorms]], members: int) -> NormRow:
@@ -303,3 +312,13 @@ def table_of(judgement: AggregationResult) -> tuple[tuple[tuple[int, ...], ...],
 def row_for(weights: Sequence[tuple[int, ...]], row: int) -> tuple[int, ...]:
     """The weights of one layer in such a table: of number `row` among the layers that the round averages."""
     return weights[0] if len(weights) == 1 else weights[row]
+
+
+@dataclass(frozen=True, slots=True)
+class PartNorms:
+    """What one part of one contribution came to, decoded; `dot` and `direction` as in `peer.protocol.block.NormRow`."""
+
+    square: float
+    dot: float = 0.0
+    direction: float | None = None
+    """None if there is no last committed mean of this part."""

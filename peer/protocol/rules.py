@@ -7,7 +7,12 @@ nothing, so their rules have none of this (`Rules.shared` is None).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
+from peer.protocol.encoding import Keys
+from peer.protocol.layout import Fragment, Part, divide
 
 T = TypeVar("T")
 
@@ -34,3 +39,81 @@ class Shared:
                 del self._found[next(iter(self._found))]
         result: T = found[1]
         return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The constants of one peer in one run. Durations as in `[round]` of the spec."""
+
+    me: str
+    name: str = ""
+    """What people call this peer."""
+    keys: Keys
+    parts: tuple[Part, ...]
+    """Of the whole model."""
+    part_bytes: tuple[int, ...]
+    """Encoded size of each part of a contribution; payloads of another size are refused."""
+    mean_bytes: tuple[int, ...] = ()
+    """The same of each part of a mean; none: as in a contribution."""
+    fragments: int = 1
+    """Into how many the layers are divided: round r averages number r mod `fragments` alone."""
+    gather_s: float
+    ack_s: float
+    exchange_s: float
+    stagger_s: float
+    patience: float = 4.0
+    """How many deviations later than usual a peer may be before the round goes on without it."""
+    min_steps: int = 0
+    """Inner steps of all that are ready before a round goes on without somebody who still trains."""
+    takeover_s: float = 0.0
+    """0: never go on without a majority of the electorate."""
+    min_round_s: int = 0
+    keep_rounds: int = 8
+    max_staleness: int = 8
+    audit: float = 0.0
+    aggregation: AggregationRules = MEAN_ONLY
+    finite: Callable[[bytes], bool] = bool
+    """Whether the numbers in an encoded part are finite; by default all that are not empty."""
+    tokens_cap: int
+    steps_cap: int = 1 << 30
+    """Inner steps of one peer and round that a norm is held against at most."""
+    shards: int = 1 << 16
+    """Into how many the run's data is cut."""
+    wall_offset_s: float = 0.0
+    """Unix time minus the clock of the events, at the newest tick: that clock stands still while a laptop sleeps."""
+    shared: Shared | None = field(default=None, repr=False, compare=False)
+    """Of simulated peers that share a process."""
+    divided: tuple[Fragment, ...] = field(init=False, repr=False, compare=False)
+    sizes: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    """Of each fragment the encoded sizes of its parts in a contribution."""
+    mean_sizes: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    """And in a mean."""
+
+    def __post_init__(self) -> None:
+        divided = divide(self.parts, self.fragments)
+        object.__setattr__(self, "divided", divided)
+        for name, sizes in (("sizes", self.part_bytes), ("mean_sizes", self.bytes_of_means)):
+            found = tuple(tuple(sizes[number] for number in fragment.numbers) for fragment in divided)
+            object.__setattr__(self, name, found)
+
+    @property
+    def layers(self) -> int:
+        """Of the whole model."""
+        return self.parts[-1].layer + 1
+
+    def fragment(self, round: int) -> Fragment:
+        """What the round from anchor `round` averages."""
+        return self.divided[round % self.fragments]
+
+    @property
+    def bytes_of_means(self) -> tuple[int, ...]:
+        """Encoded size of each part of a mean of the whole model."""
+        return self.mean_bytes or self.part_bytes
+
+    def bytes_in(self, round: int) -> tuple[int, ...]:
+        """Encoded sizes of the parts that the round from anchor `round` averages, as one peer gives them."""
+        return self.sizes[round % self.fragments]
+
+    def means_in(self, round: int) -> tuple[int, ...]:
+        """Encoded sizes of what that round makes of them."""
+        return self.mean_sizes[round % self.fragments]

@@ -5,37 +5,30 @@ Nothing here sends or changes anything, so that auditors, watchers and credit as
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 
 from peer.protocol import norms, penalties
 from peer.protocol.block import VOID, Block, ContributionHeader, Update, Vote, givers
 from peer.protocol.electorate import coordinator, instance_of, quorum
 from peer.protocol.encoding import pack
-from peer.rounds.state import Acceptor, ChainHead, Rules, State
-from peer.rounds.transition import Transition
+from peer.protocol.head import ChainHead
+from peer.protocol.rules import Rules
 
 CLOCKS_DIFFER_S = 5.0
 """How far the clocks of honest peers may be apart."""
 
 
-def follows(state: State, head: ChainHead, block: Block) -> bool:
-    """Whether a block may follow `head`: whoever decides stands behind it, and every field is what it must be.
+def check_block(rules: Rules, head: ChainHead, block: Block) -> str:
+    """The first reason why a block may not follow `head`, in words; empty if it may.
 
-    Of `state` only the rules count.
+    It may if a majority of those who decide stands behind it, and every field is what it must be.
     """
-    return not check_block(state, head, block)
-
-
-def check_block(state: State, head: ChainHead, block: Block) -> str:
-    """The first reason why a block may not follow `head`, in words; empty if it may. Else as `follows`."""
-    rules = state.rules
     if block.electorate and (rules.takeover_s == 0 or block.electorate == head.electorate):
         return "it is decided by others than the electorate, which this run does not allow"
     if _decided_too_early(rules, head, block):
         return "it is decided by others than the electorate, who cannot have waited for that as long as they must"
-    instance = instance_of(head.anchor, block.electorate) if block.electorate else head.instance
-    at_head = replace(state, head=head, acceptor=Acceptor(head.anchor, instance, electorate=block.electorate))
-    return _fault_of_votes(at_head, block) or check_update(at_head, block.update)
+    voters = block.electorate or head.electorate
+    return _fault_of_votes(rules, head, voters, block) or check_update(rules, head, voters, block.update)
 
 
 def _decided_too_early(rules: Rules, head: ChainHead, block: Block) -> bool:
@@ -48,51 +41,49 @@ def _decided_too_early(rules: Rules, head: ChainHead, block: Block) -> bool:
     return bool(block.electorate) and not finished and update.time < head.time + rules.takeover_s - CLOCKS_DIFFER_S
 
 
-def _fault_of_votes(state: State, block: Block) -> str:
+def _fault_of_votes(rules: Rules, head: ChainHead, electorate: tuple[str, ...], block: Block) -> str:
     digest = block.update.digest
     for vote in block.votes:
-        if not vote_valid(state, vote):
+        if not vote_valid(rules, head, electorate, vote):
             return f"the vote of {vote.voter} is not a voter's genuine one"
     if any(vote.update != digest for vote in block.votes):
         return "its votes are for another update"
     voters = {vote.voter for vote in block.votes}
     if len(voters) < len(block.votes) or len({vote.ballot for vote in block.votes}) > 1:
         return "its votes are not from different peers in one ballot"
-    needed = quorum(state.electorate)
+    needed = quorum(electorate)
     return "" if len(voters) >= needed else f"it has {len(voters)} of the {needed} votes that it needs"
 
 
-def vote_valid(state: State, vote: Vote) -> bool:
+def vote_valid(rules: Rules, head: ChainHead, electorate: tuple[str, ...], vote: Vote) -> bool:
     """A voter of this instance signed it, and so did the coordinator of its ballot."""
-    if vote.instance != state.instance or vote.voter not in state.electorate:
+    if vote.voter not in electorate or vote.instance != _instance(head, electorate):
         return False
-    anchor, keys = state.head.anchor, state.rules.keys
-    leader = coordinator(anchor, state.electorate, vote.ballot)
-    proposed = pack(((anchor, vote.instance, vote.ballot), vote.update))
-    return vote.genuine(keys) and keys.verify(leader, "propose", proposed, vote.proposal_signature)
+    leader = coordinator(head.anchor, electorate, vote.ballot)
+    proposed = pack(((head.anchor, vote.instance, vote.ballot), vote.update))
+    return vote.genuine(rules.keys) and rules.keys.verify(leader, "propose", proposed, vote.proposal_signature)
 
 
-def valid(state: State, update: Update) -> bool:
-    """Whether an update may follow my head: computed from its contents, nobody is taken at their word."""
-    return not check_update(state, update)
+def _instance(head: ChainHead, electorate: tuple[str, ...]) -> bytes:
+    return head.instance if electorate == head.electorate else instance_of(head.anchor, electorate)
 
 
-def check_update(state: State, update: Update) -> str:
-    """The first rule that an update after my head breaks, in words; empty if it may follow."""
-    shared = state.rules.shared
-    if shared is None:
-        return _fault_of_update(state, update)
-    key = ("update", state.head.anchor, state.instance)
-    return shared.once(key, (update,), lambda: _fault_of_update(state, update))
+def check_update(rules: Rules, head: ChainHead, electorate: tuple[str, ...], update: Update) -> str:
+    """The first rule that an update breaks which `electorate` decides after `head`, in words; empty if it may follow.
+
+    Computed from its contents: nobody is taken at their word.
+    """
+
+    def compute() -> str:
+        return fault_of_place(rules, head, electorate, update) or fault_of_tables(rules, head, update)
+
+    if rules.shared is None:
+        return compute()
+    return rules.shared.once(("update", head.anchor, _instance(head, electorate)), (update,), compute)
 
 
-def _fault_of_update(state: State, update: Update) -> str:
-    return fault_of_place(state, update) or fault_of_tables(state.head, update, state.rules)
-
-
-def fault_of_place(state: State, update: Update) -> str:
+def fault_of_place(rules: Rules, head: ChainHead, electorate: tuple[str, ...], update: Update) -> str:
     """Whether it is about this head, this model, and decided by whom it may be."""
-    head, rules = state.head, state.rules
     names = [pledge.peer for pledge in update.members]
     if (update.parent, update.round) != (head.anchor, head.round + 1):
         return "it does not follow the block before"
@@ -102,9 +93,9 @@ def fault_of_place(state: State, update: Update) -> str:
         return "it is dated too early"
     if names != sorted(set(names)) or update.coordinator not in names:
         return "its members are not in order, or its coordinator is none of them"
-    if not any(_majority_of(voters, names) for voters in (head.electorate, state.electorate)):
+    if not any(_majority_of(voters, names) for voters in (head.electorate, electorate)):
         return "its members are no majority of those who decide"
-    forged = [pledge.peer for pledge in update.members if not pledged(state, pledge)]
+    forged = [pledge.peer for pledge in update.members if not pledged(rules, head, pledge)]
     if forged:
         return f"the pledge of {forged[0]} is not signed by it for this anchor, or names data that the run has not"
     if not len(update.parts) == len(update.contributors) == len(part_bytes(rules, update)) or not any(
@@ -119,14 +110,13 @@ def _majority_of(voters: tuple[str, ...], names: list[str]) -> bool:
     return sum(name in voters for name in names) >= quorum(voters)
 
 
-def pledged(state: State, pledge: ContributionHeader) -> bool:
-    """Whether its author signed it for my anchor, and names data that the run has: cursors are kept for ever."""
-    shards = state.rules.shards
-    exist = all(shard < shards and first <= last for shard, first, last in pledge.ranges)
-    return pledge.anchor == state.head.anchor and exist and pledge.genuine(state.rules.keys)
+def pledged(rules: Rules, head: ChainHead, pledge: ContributionHeader) -> bool:
+    """Whether its author signed it for this anchor, and names data that the run has: cursors are kept for ever."""
+    exist = all(shard < rules.shards and first <= last for shard, first, last in pledge.ranges)
+    return pledge.anchor == head.anchor and exist and pledge.genuine(rules.keys)
 
 
-def fault_of_tables(head: ChainHead, update: Update, rules: Rules) -> str:
+def fault_of_tables(rules: Rules, head: ChainHead, update: Update) -> str:
     """The same for what everybody computes alike from the pledges, the measurements and the parts."""
     fault = norms.fault_of_measurements(rules, head, update.members, update.ballot, update.measured)
     if fault:
@@ -168,27 +158,25 @@ def _elect_valid(head: ChainHead, update: Update) -> bool:
     return stayed <= elect <= (stayed | set(head.members)) - leaving
 
 
-def timely(turn: Transition, update: Update) -> bool:
+def timely(rules: Rules, wall_s: float, update: Update) -> bool:
     """Not dated ahead of my clock; with `min_round_s` this bounds how fast anybody can make a chain heavy."""
-    return turn.rules.min_round_s == 0 or update.time <= turn.now + turn.rules.wall_offset_s + CLOCKS_DIFFER_S
+    return rules.min_round_s == 0 or update.time <= wall_s + CLOCKS_DIFFER_S
 
 
-def may_be_over(turn: Transition, head: ChainHead, block: Block) -> bool:
+def may_be_over(rules: Rules, wall_s: float, head: ChainHead, block: Block) -> bool:
     """Whether those who took over can have waited, by my clock: a block that is not firm comes no earlier than that."""
-    if not block.electorate:
-        return True
-    return turn.now + turn.rules.wall_offset_s >= head.time + turn.rules.takeover_s - CLOCKS_DIFFER_S
+    return not block.electorate or wall_s >= head.time + rules.takeover_s - CLOCKS_DIFFER_S
 
 
-def missing_parts(state: State, update: Update) -> list[bytes]:
-    """Digests of the parts that this peer must still fetch."""
-    return sorted({part for part in update.parts if part != VOID and part not in state.held})
+def missing_parts(held: Collection[bytes], update: Update) -> list[bytes]:
+    """Digests of the parts that whoever holds these bytes must still fetch."""
+    return sorted({part for part in update.parts if part != VOID and part not in held})
 
 
-def fits(state: State, update: Update) -> bool:
+def fits(rules: Rules, held: Mapping[bytes, int], update: Update) -> bool:
     """Whether the bytes that are here have the sizes of the parts they are to stand for."""
-    sizes = zip(update.parts, part_bytes(state.rules, update), strict=True)
-    return all(state.held.get(part, size) == size for part, size in sizes if part != VOID)
+    sizes = zip(update.parts, part_bytes(rules, update), strict=True)
+    return all(held.get(part, size) == size for part, size in sizes if part != VOID)
 
 
 def part_bytes(rules: Rules, update: Update) -> tuple[int, ...]:

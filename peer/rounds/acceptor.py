@@ -18,10 +18,11 @@ from peer.protocol.block import (
     Vote,
 )  # fmt: skip
 from peer.protocol.electorate import quorum
+from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import BallotId, MeanData, Nack, PartData, Prepare, Promise, Propose, VoteCast
 from peer.rounds import misconduct, takeover, timeouts
 from peer.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
-from peer.rounds.state import Acceptor, ChainEntry, ChainHead, Dispute, Proposal, State
+from peer.rounds.state import Acceptor, Dispute, Proposal, State
 from peer.rounds.transition import Transition
 
 HALF = 0.5
@@ -153,15 +154,17 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
 
 def _follows_from_what_is_signed(turn: Transition, coordinator: str, update: Update) -> bool:
     """Whether a proposal may follow my head; one that is not as everybody computes it is held against its author."""
-    if validation.fault_of_place(turn.state, update) or not validation.timely(turn, update):
+    rules, head = turn.rules, turn.state.head
+    misplaced = validation.fault_of_place(rules, head, turn.state.electorate, update)
+    if misplaced or not validation.timely(rules, turn.wall_s, update):
         return False
-    fault = validation.fault_of_tables(turn.state.head, update, turn.rules)
+    fault = validation.fault_of_tables(rules, head, update)
     if fault:
         misconduct.catch(turn, coordinator, -1, f"it proposed an update that cannot be: {fault}")
     return not fault
 
 
-def look(turn: Transition) -> None:
+def poll(turn: Transition) -> None:
     """Vote for the newest proposal, and commit what is decided, as soon as the bytes are here."""
     if turn.state.blocks:
         return  # what follows my head is decided, and is being fetched together with what follows that
@@ -173,7 +176,7 @@ def look(turn: Transition) -> None:
     proposals = [item for item in turn.state.proposals.values() if item.ballot >= least and item.ballot not in dead]
     if not proposals:
         return
-    held = [item for item in proposals if not validation.missing_parts(turn.state, item.update)]
+    held = [item for item in proposals if not validation.missing_parts(turn.state.held, item.update)]
     newest = max(held or proposals, key=lambda proposal: proposal.ballot)
     if turn.state.acceptor.accepted != (newest.ballot, newest.update.digest):
         _vote_if_held(turn, newest)
@@ -195,11 +198,11 @@ def _room(state: State) -> dict[bytes, Proposal]:
 
 def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
     state, update = turn.state, proposal.update
-    missing = validation.missing_parts(state, update)
+    missing = validation.missing_parts(state.held, update)
     if missing and not state.blocks:
         members = (pledge.peer for pledge in update.members)
         turn.fetch(missing, (turn.owner(proposal.ballot), *members), on_their_way=True)
-    if missing or turn.me not in state.electorate or not validation.fits(state, update):
+    if missing or turn.me not in state.electorate or not validation.fits(turn.rules, state.held, update):
         return
     digest, before = update.digest, state.acceptor.accepted
     if before is not None and before[0] == proposal.ballot and before[1] != digest:
@@ -224,7 +227,7 @@ def on_vote(turn: Transition, message: VoteCast) -> None:
     if (
         vote.ballot != message.place.ballot
         or vote.ballot in state.dead_ballots
-        or not validation.vote_valid(state, vote)
+        or not validation.vote_valid(turn.rules, state.head, state.electorate, vote)
     ):
         return
     if misconduct.look_for_another(turn, message.place, vote.update, vote.proposal_signature):
@@ -235,7 +238,7 @@ def on_vote(turn: Transition, message: VoteCast) -> None:
         turn.moved()
     if turn.state.decided is None and len(turn.state.votes[key]) >= quorum(state.electorate):
         turn.set(decided=key)
-        look(turn)
+        poll(turn)
 
 
 def _without_oldest(state: State, voter: str) -> dict[tuple[int, bytes], Mapping[str, Vote]]:
@@ -257,7 +260,7 @@ def _commit_if_held(turn: Transition) -> None:
     if proposal is None:
         turn.fetch({state.decided[1]}, votes)
         return
-    missing = validation.missing_parts(state, proposal.update)
+    missing = validation.missing_parts(state.held, proposal.update)
     if missing:
         turn.fetch(missing, votes, on_their_way=True)
         return

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from peer.events import ReportReceived
 from peer.protocol import validation
 from peer.protocol.block import VOID, Block, Update
-from peer.protocol.electorate import digest_of, next_anchor
+from peer.protocol.encoding import digest_of
+from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BallotId, GetBlocks, Heartbeat, ObjectData
 from peer.rounds import acceptor, forks
 from peer.rounds.interface import NeedSnapshot, SendBlocks, StoreObject, Tell
-from peer.rounds.state import ChainHead, Proposal
+from peer.rounds.state import Proposal
 from peer.rounds.timeouts import HEARD_S
 from peer.rounds.transition import Transition
 
@@ -47,7 +48,7 @@ ALERT_EVERY_S = 10.0
 MAX_HEARD = 256
 
 
-def look(turn: Transition) -> None:
+def poll(turn: Transition) -> None:
     """Repeat HEAD, unanswered fetches and unanswered questions."""
     every_s = READY_EVERY_S if turn.state.pledge is not None else HEAD_EVERY_S
     if turn.now >= turn.state.said_at + every_s:
@@ -257,10 +258,10 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
         return
     queue = list(state.blocks)
     for block in blocks[first : first + QUEUE_MOST - len(queue)]:
-        if not validation.follows(turn.state, tip, block):
+        if validation.check_block(turn.rules, tip, block):
             _doubt(turn, sender, f"block {tip.round + 1} of {sender} has no valid certificate")
             break
-        if not validation.may_be_over(turn, tip, block):
+        if not validation.may_be_over(turn.rules, turn.wall_s, tip, block):
             break
         queue.append(block)
         tip = tip.after(block.update)
@@ -305,9 +306,9 @@ def apply_blocks(turn: Transition) -> None:
             applied = block.update.round <= turn.state.head.round
             turn.set(blocks=rest if applied else ())
             continue
-        if validation.missing_parts(turn.state, block.update):
+        if validation.missing_parts(turn.state.held, block.update):
             break
-        if not validation.fits(turn.state, block.update):
+        if not validation.fits(turn.rules, turn.state.held, block.update):
             _doubt(turn, turn.state.block_source, f"parts of block {block.update.round} have a wrong size")
             turn.set(blocks=())
             return
@@ -374,9 +375,9 @@ def on_bytes(turn: Transition, message: ObjectData) -> None:
         update = Update.from_bytes(message.payload)
     except ValueError:
         return  # whoever named this digest lied
-    if validation.valid(turn.state, update):
+    if not validation.check_update(turn.rules, turn.state.head, turn.state.electorate, update):
         turn.set(proposals={**turn.state.proposals, digest: seen_again(update)})
-        acceptor.look(turn)
+        acceptor.poll(turn)
 
 
 def _is_update(turn: Transition, digest: bytes) -> bool:

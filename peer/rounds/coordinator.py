@@ -13,14 +13,14 @@ from peer.protocol.block import MAX_MEMBERS
 from peer.protocol.electorate import order, quorum
 from peer.protocol.messages import Heartbeat, Nack, Prepare, Promise, Propose, Start
 from peer.rounds import collector, takeover, timeouts
+from peer.rounds.collector import REPEAT_S, VOTES_S, abort, propose
 from peer.rounds.interface import PersistAcceptor
-from peer.rounds.proposal import REPEAT_S, VOTES_S, abort, propose
 from peer.rounds.state import BallotPhase, CoordinatorState
 from peer.rounds.timeouts import HEARD_S
 from peer.rounds.transition import Transition
 
 
-def look(turn: Transition) -> None:
+def poll(turn: Transition) -> None:
     """Whatever the coordinator's clock, or its own bytes, allow now."""
     if takeover.is_due(turn):
         _begin(turn, takeover.begin(turn))
@@ -161,11 +161,11 @@ def on_promise(turn: Transition, sender: str, message: Promise) -> None:
     lead, pledge = turn.state.lead, message.pledge
     if lead is None or lead.ballot != message.place.ballot or lead.stage is not BallotPhase.PREPARING:
         return
-    if sender not in lead.asked or pledge.peer != sender or not validation.pledged(turn.state, pledge):
+    if sender not in lead.asked or pledge.peer != sender or not validation.pledged(turn.rules, turn.state.head, pledge):
         return
     promised_at = {sender: turn.now, **lead.promised_at}
     turn.set(lead=replace(lead, promises={**lead.promises, sender: message}, promised_at=promised_at))
-    look(turn)
+    poll(turn)
 
 
 def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
@@ -212,7 +212,9 @@ def _taken(turn: Transition, lead: CoordinatorState) -> Mapping[str, Promise]:
 def _may_adopt(turn: Transition, lead: CoordinatorState, update: bytes) -> bool:
     """Not what I know to break the rules of this instance, such as too few members, or what nobody could give."""
     known = turn.state.proposals.get(update)
-    return update not in lead.refused and (known is None or validation.valid(turn.state, known.update))
+    if update in lead.refused or known is None:
+        return update not in lead.refused
+    return not validation.check_update(turn.rules, turn.state.head, turn.state.electorate, known.update)
 
 
 def _adopt(turn: Transition, lead: CoordinatorState, _: int, update: bytes, reporter: str) -> None:
@@ -223,13 +225,13 @@ def _adopt(turn: Transition, lead: CoordinatorState, _: int, update: bytes, repo
     turn.set(lead=replace(lead, stage=BallotPhase.ADOPTING, update=update, until=until))
     if not known:
         turn.fetch({update}, (reporter,))
-    look(turn)
+    poll(turn)
 
 
 def _look_at_adopted(turn: Transition, lead: CoordinatorState) -> None:
     proposal = turn.state.proposals.get(lead.update)
-    if proposal is not None and validation.fits(turn.state, proposal.update):
-        missing = validation.missing_parts(turn.state, proposal.update)
+    if proposal is not None and validation.fits(turn.rules, turn.state.held, proposal.update):
+        missing = validation.missing_parts(turn.state.held, proposal.update)
         if not missing:
             propose(turn, lead, proposal.update)
             return

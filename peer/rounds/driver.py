@@ -17,6 +17,8 @@ from weakref import WeakValueDictionary
 from dht.streams.base import Streams
 from peer.events import Event as Reported
 from peer.protocol.block import Block
+from peer.protocol.frames import decode, encode
+from peer.protocol.head import ChainHead
 from peer.protocol.messages import (
     FETCH_BYTES,
     FETCH_MOST,
@@ -27,9 +29,8 @@ from peer.protocol.messages import (
     Message,
     ObjectData,
     PartData,
-    decode,
-    encode,
 )
+from peer.protocol.norms import PartNorms
 from peer.rounds.interface import (
     BufferPart,
     CommitBlock,
@@ -55,7 +56,7 @@ from peer.rounds.interface import (
     Tell,
 )
 from peer.rounds.machine import step
-from peer.rounds.state import Acceptor, ChainHead, PartNorms, State
+from peer.rounds.state import Acceptor, State
 
 Done = Callable[[], None]
 

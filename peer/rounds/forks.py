@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator
 
 from peer.protocol import validation
 from peer.protocol.block import Block
+from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import FETCH_MOST
 from peer.rounds import acceptor
 from peer.rounds.interface import Rollback
-from peer.rounds.state import CandidateFork, ChainEntry, ChainHead
+from peer.rounds.state import CandidateFork
 from peer.rounds.transition import Transition
 
 
@@ -46,8 +47,9 @@ def evaluate_fork(turn: Transition, source: str, step: ChainEntry, blocks: tuple
     """
     tip, genuine, honest = step.before, [], True
     for block in blocks:
-        honest = validation.follows(turn.state, tip, block)
-        if not honest or not (validation.timely(turn, block.update) and validation.may_be_over(turn, tip, block)):
+        honest = not validation.check_block(turn.rules, tip, block)
+        timely = validation.timely(turn.rules, turn.wall_s, block.update)
+        if not (honest and timely and validation.may_be_over(turn.rules, turn.wall_s, tip, block)):
             break
         tip = tip.after(block.update)
         genuine.append(block)
@@ -86,11 +88,11 @@ def switch_if_stored(turn: Transition) -> bool:
     branch = turn.state.branch
     if branch is None:
         return False
-    missing = validation.missing_parts(turn.state, branch.blocks[0].update)
+    missing = validation.missing_parts(turn.state.held, branch.blocks[0].update)
     if missing:
         turn.fetch(missing[:FETCH_MOST], (branch.source, *_certifiers(branch)))
         return False
-    if not validation.fits(turn.state, branch.blocks[0].update):
+    if not validation.fits(turn.rules, turn.state.held, branch.blocks[0].update):
         turn.set(branch=None)
         return False
     undone = turn.state.head.round - branch.trunk.round

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from peer.events import Event as Reported
 from peer.protocol.block import VOID, WEIGHT_ONE, Block, ContributionHeader, Update
+from peer.protocol.head import ChainHead
 from peer.protocol.messages import BallotId, Heartbeat, MeanData, Message
-from peer.rounds.state import Acceptor, ChainHead, PartNorms
+from peer.protocol.norms import PartNorms
+from peer.rounds.state import Acceptor
 
 # ---- events: what the driver tells the machine ----
 

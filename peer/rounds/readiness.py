@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.events import PeerStateChanged, TransferProgressed
+from peer.protocol.head import ChainHead
+from peer.protocol.rules import Rules
 from peer.rounds import block_sync
 from peer.rounds.interface import Tell
-from peer.rounds.state import ChainHead, Rules, SyncProgress
+from peer.rounds.state import SyncProgress
 from peer.rounds.transition import Transition
 
 SAY_EVERY_S = 1.0
@@ -39,7 +41,7 @@ def count(turn: Transition, received_bytes: int) -> None:
         turn.set(catch_up=replace(found, received_bytes=found.received_bytes + received_bytes))
 
 
-def look(turn: Transition) -> None:
+def poll(turn: Transition) -> None:
     """Compare my bits with those of the voters at my anchor; ask those who have not said theirs."""
     if turn.state.in_step and len(turn.state.blocks) >= BEHIND:
         turn.set(in_step=False)

@@ -6,138 +6,21 @@ pledge with its encoded parts (written before the machine hears of it), and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from peer.aggregation.aggregate import AggregationResult
-from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
-from peer.aggregation.peer_history import PeerHistory
-from peer.protocol.block import Block, ContributionHeader, NormRow, Penalty, SignedNorms, Update, Vote
-from peer.protocol.electorate import Keys, instance_of, next_anchor
-from peer.protocol.layout import Fragment, Part, divide
+from peer.protocol import merkle
+from peer.protocol.block import Block, ContributionHeader, NormRow, SignedNorms, Update, Vote
+from peer.protocol.encoding import digest_of
+from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import BallotId, Heartbeat, MeanData, PartData, Prepare, Promise
-from peer.protocol.rules import Shared
+from peer.protocol.norms import PartNorms
+from peer.protocol.rules import Rules
 from peer.rounds.timeouts import Deadlines
 
-MISDECLARED = "MISDECLARED"
-
 # ---- what never changes in a run ----
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The constants of one peer in one run. Durations as in `[round]` of the spec."""
-
-    me: str
-    name: str = ""
-    """What people call this peer."""
-    keys: Keys
-    parts: tuple[Part, ...]
-    """Of the whole model."""
-    part_bytes: tuple[int, ...]
-    """Encoded size of each part of a contribution; payloads of another size are refused."""
-    mean_bytes: tuple[int, ...] = ()
-    """The same of each part of a mean; none: as in a contribution."""
-    fragments: int = 1
-    """Into how many the layers are divided: round r averages number r mod `fragments` alone."""
-    gather_s: float
-    ack_s: float
-    exchange_s: float
-    stagger_s: float
-    patience: float = 4.0
-    """How many deviations later than usual a peer may be before the round goes on without it."""
-    min_steps: int = 0
-    """Inner steps of all that are ready before a round goes on without somebody who still trains."""
-    takeover_s: float = 0.0
-    """0: never go on without a majority of the electorate."""
-    min_round_s: int = 0
-    keep_rounds: int = 8
-    max_staleness: int = 8
-    audit: float = 0.0
-    judge: AggregationRules = MEAN_ONLY
-    finite: Callable[[bytes], bool] = bool
-    """Whether the numbers in an encoded part are finite; by default all that are not empty."""
-    tokens_cap: int
-    steps_cap: int = 1 << 30
-    """Inner steps of one peer and round that a norm is held against at most."""
-    shards: int = 1 << 16
-    """Into how many the run's data is cut."""
-    wall_offset_s: float = 0.0
-    """Unix time minus the clock of the events, at the newest tick: that clock stands still while a laptop sleeps."""
-    shared: Shared | None = field(default=None, repr=False, compare=False)
-    """Of simulated peers that share a process."""
-    divided: tuple[Fragment, ...] = field(init=False, repr=False, compare=False)
-    sizes: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
-    """Of each fragment the encoded sizes of its parts in a contribution."""
-    mean_sizes: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
-    """And in a mean."""
-
-    def __post_init__(self) -> None:
-        divided = divide(self.parts, self.fragments)
-        object.__setattr__(self, "divided", divided)
-        for name, sizes in (("sizes", self.part_bytes), ("mean_sizes", self.bytes_of_means)):
-            found = tuple(tuple(sizes[number] for number in fragment.numbers) for fragment in divided)
-            object.__setattr__(self, name, found)
-
-    @property
-    def layers(self) -> int:
-        """Of the whole model."""
-        return self.parts[-1].layer + 1
-
-    def fragment(self, round: int) -> Fragment:
-        """What the round from anchor `round` averages."""
-        return self.divided[round % self.fragments]
-
-    @property
-    def bytes_of_means(self) -> tuple[int, ...]:
-        """Encoded size of each part of a mean of the whole model."""
-        return self.mean_bytes or self.part_bytes
-
-    def bytes_in(self, round: int) -> tuple[int, ...]:
-        """Encoded sizes of the parts that the round from anchor `round` averages, as one peer gives them."""
-        return self.sizes[round % self.fragments]
-
-    def means_in(self, round: int) -> tuple[int, ...]:
-        """Encoded sizes of what that round makes of them."""
-        return self.mean_sizes[round % self.fragments]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainHead:
-    """The newest anchor: its place in the chain and who decides what follows."""
-
-    anchor: bytes
-    round: int
-    weight: int
-    """W: signed contributions since the start of the run."""
-    electorate: tuple[str, ...]
-    """Sorted; a majority of it decides."""
-    members: tuple[str, ...]
-    """Members of the update that made this anchor, less those who left."""
-    time: int = 0
-    """Unix time that the update says; 0 at the start."""
-    records: tuple[PeerHistory, ...] = ()
-    """What `peer.aggregation` remembers of every peer."""
-    caught: tuple[Penalty, ...] = ()
-    """Of the update that made this anchor the penalties of liars that go on; sorted by peer."""
-    instance: bytes = b""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "instance", instance_of(self.anchor, self.electorate))
-
-    def after(self, update: Update) -> ChainHead:
-        """The head that a decided update leads to."""
-        return ChainHead(
-            anchor=next_anchor(self.anchor, update.digest), round=update.round, weight=update.weight,
-            electorate=update.elect, members=update.staying, time=update.time, records=update.records,
-            caught=still_caught(update),
-        )  # fmt: skip
-
-
-def still_caught(update: Update) -> tuple[Penalty, ...]:
-    """The penalties of liars that are not over with this update."""
-    return tuple(item for item in update.penalties if item[1] == MISDECLARED and item[3] > update.round + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +33,6 @@ class Acceptor:
     accepted: tuple[int, bytes] | None = None
     electorate: tuple[str, ...] = ()
     """Empty in the instance of the chain's own electorate; else who takes over."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChainEntry:
-    """A block of my chain and the head before it."""
-
-    before: ChainHead
-    block: Block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,16 +118,6 @@ class ReassignmentState:
     """Parts whose bytes the coordinator got from me as evidence."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartNorms:
-    """What one part of one contribution came to, decoded; `dot` and `direction` as in `peer.protocol.block.NormRow`."""
-
-    square: float
-    dot: float = 0.0
-    direction: float | None = None
-    """None if there is no last committed mean of this part."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
     """A member's side of a ballot: who is in, who reduces what, what has arrived."""
@@ -298,6 +163,24 @@ class MemberState:
     told_of: frozenset[str] = frozenset()
     """Reducers of whom I know two means of one part."""
     again: ReassignmentState = ReassignmentState()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(pledge.peer for pledge in self.members)
+
+    def index_of(self, peer: str) -> int | None:
+        """Which member this is; None for a stranger."""
+        return self.names.index(peer) if peer in self.names else None
+
+    def giver_of(self, sizes: Sequence[int], sender: str, message: PartData) -> int | None:
+        """Index of the member that pledged these bytes as this part; None if nobody did. `sizes` are those of parts."""
+        if message.part >= len(sizes) or len(message.payload) != sizes[message.part]:
+            return None
+        index = self.index_of(message.giver or sender)
+        if index is None or not self.members[index].root:
+            return None
+        leaf = digest_of(message.payload)
+        return index if merkle.proves(self.members[index].root, leaf, message.part, message.path, len(sizes)) else None
 
 
 @dataclass(frozen=True, slots=True)

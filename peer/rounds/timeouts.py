@@ -23,7 +23,8 @@ from peer.protocol.block import NEVER, NOT_AWAITED, Times, Update
 from peer.protocol.electorate import quorum
 
 if TYPE_CHECKING:
-    from peer.rounds.state import CoordinatorState, MemberState, Rules, State
+    from peer.protocol.rules import Rules
+    from peer.rounds.state import CoordinatorState, MemberState, State
 
 WINDOW = 8
 """Rounds that are looked at."""

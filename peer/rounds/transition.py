@@ -12,8 +12,9 @@ from peer.protocol.block import ContributionHeader
 from peer.protocol.electorate import coordinator, instance_of
 from peer.protocol.layout import Fragment
 from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, BallotId, GetObjects, Heartbeat, Message
+from peer.protocol.rules import Rules
 from peer.rounds.interface import Effect, Send, Tell
-from peer.rounds.state import Acceptor, FetchRequest, FetchState, Proposal, Rules, State
+from peer.rounds.state import Acceptor, FetchRequest, FetchState, Proposal, State
 
 ON_THEIR_WAY_S = 0.5
 FETCH_RETRY_S = 2.0
@@ -44,6 +45,11 @@ class Transition:
     @property
     def me(self) -> str:
         return self.state.rules.me
+
+    @property
+    def wall_s(self) -> float:
+        """Unix time, by my clock."""
+        return self.now + self.rules.wall_offset_s
 
     def set(self, **changes: Any) -> None:
         for name, value in changes.items():

@@ -16,9 +16,11 @@ from typing import Self
 
 from peer.protocol import merkle
 from peer.protocol.block import Block, ContributionHeader
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
+from peer.protocol.head import ChainHead
+from peer.protocol.norms import PartNorms
 from peer.rounds.interface import BufferPart, ReducePart
-from peer.rounds.state import Acceptor, ChainHead, PartNorms
+from peer.rounds.state import Acceptor
 from peer.simulate.memory_store import MemoryDisk
 
 _PART = struct.Struct(">dQ")

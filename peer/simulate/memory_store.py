@@ -12,11 +12,12 @@ from typing import Protocol, Self
 
 from peer.protocol import merkle
 from peer.protocol.block import Block, ContributionHeader, Update
-from peer.protocol.electorate import digest_of
-from peer.rounds.state import Acceptor, ChainEntry, ChainHead
+from peer.protocol.encoding import digest_of
+from peer.protocol.head import ChainEntry, ChainHead
+from peer.rounds.state import Acceptor
 
 
-class Owner(Protocol):
+class DiskOwner(Protocol):
     """Whose disk it is, and its timers."""
 
     def burn(self) -> None:
@@ -30,7 +31,7 @@ class Owner(Protocol):
 class MemoryDisk:
     """What belongs to anchors is kept for `keep_rounds` of them; all blocks are."""
 
-    owner: Owner
+    owner: DiskOwner
     genesis: ChainHead
     keep_rounds: int
     on_commit: Callable[[Block, ChainHead], None]

@@ -22,10 +22,10 @@ from dht.atomic_files import raising_damaged, write_atomic
 from peer.codec.codec import Codec
 from peer.credit.tally import Counting, read_tally, tally_path
 from peer.protocol.block import VOID, Block, Update
-from peer.protocol.electorate import digest_of
-from peer.protocol.encoding import DIGEST_BYTES, pack
+from peer.protocol.encoding import DIGEST_BYTES, digest_of, pack
+from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.layout import Part, divide
-from peer.rounds.state import Acceptor, ChainEntry, ChainHead
+from peer.rounds.state import Acceptor
 from peer.store import snapshots
 from peer.store.contributions import Contribution
 from peer.store.objects import ObjectStore, load_object
@@ -305,7 +305,7 @@ class ChainStore:
         if round is None:
             return None
         parts = self._divided[round % len(self._divided)].parts
-        self._contribution = Contribution.find(self._directory / "x", anchor, parts, self.codec)
+        self._contribution = Contribution.find(self._directory / "contributions", anchor, parts, self.codec)
         return self._contribution
 
     def _round_of(self, anchor: bytes) -> int | None:

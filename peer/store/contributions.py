@@ -20,7 +20,7 @@ from peer.codec.blockwise import Floats
 from peer.codec.codec import Codec
 from peer.protocol import merkle
 from peer.protocol.block import ContributionHeader, Ranges
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.layout import Part
 
 
@@ -51,7 +51,7 @@ def write_contribution(
         os.fsync(file.fileno())
     scratch.replace(path)  # never in place: the link may have mapped an earlier file of this name
     pledge = (effort.tokens, effort.steps, effort.ranges, effort.staleness, tuple(leaves))
-    write_atomic(folder / f"{anchor.hex()}.pledge", msgpack.packb(pledge))
+    write_atomic(folder / f"{anchor.hex()}.header", msgpack.packb(pledge))
 
 
 class Contribution:
@@ -59,8 +59,8 @@ class Contribution:
 
     def __init__(self, folder: Path, anchor: bytes, parts: tuple[Part, ...], codec: Codec) -> None:
         self._path = folder / f"{anchor.hex()}.parts"
-        with raising_damaged(self._path.with_suffix(".pledge")):
-            fields = msgpack.unpackb(self._path.with_suffix(".pledge").read_bytes(), use_list=False)
+        with raising_damaged(self._path.with_suffix(".header")):
+            fields = msgpack.unpackb(self._path.with_suffix(".header").read_bytes(), use_list=False)
             tokens, steps, ranges, staleness, self.leaves = fields
         self.anchor = anchor
         self.effort = WorkStats(tokens, steps, ranges, staleness)
@@ -101,7 +101,7 @@ class Contribution:
 
 def is_written(folder: Path, anchor: bytes) -> bool:
     """Whether a whole contribution for `anchor` is on disk."""
-    return (folder / f"{anchor.hex()}.pledge").exists()
+    return (folder / f"{anchor.hex()}.header").exists()
 
 
 def prune_contributions(folder: Path, rounds: int, anchor: bytes) -> None:
@@ -109,10 +109,10 @@ def prune_contributions(folder: Path, rounds: int, anchor: bytes) -> None:
 
     That to `anchor` stays by its name: a machine's clock may have gone back since the others were written.
     """
-    others = [path for path in folder.glob("*.pledge") if path.stem != anchor.hex()]
+    others = [path for path in folder.glob("*.header") if path.stem != anchor.hex()]
     others.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in others[rounds - 1 :]:
         path.unlink()
     for path in [*folder.glob("*.parts"), *folder.glob("*.new")]:
-        if not path.with_suffix(".pledge").exists():
+        if not path.with_suffix(".header").exists():
             path.unlink()

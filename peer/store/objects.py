@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from dht.atomic_files import raising_damaged, write_atomic
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 
 
 class ObjectStore:

@@ -4,7 +4,7 @@ HEAD                          round and anchor of the newest block, and the base
                               the one pointer that a commit, an undo and a new base switch
 chain/000017.block            an update and its certificate
 chain/<anchor hex>.base       the updates that led to the anchor where the blocks begin, the last one to it
-chain/undone/000017-<hex>.block   a block of a branch that was left, by the anchor that it made
+chain/orphans/000017-<hex>.block  a block of a branch that was left, by the anchor that it made
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import msgpack
 
 from dht.atomic_files import raising_damaged
 from dht.errors import BadInput, RunMismatch
+from dht.protocol_version import require_this_version
 from dht.records import Genesis, unpack_body
 from dht.records import unpack as unpack_record
 from peer.protocol.block import Block, Update
-from peer.protocol.electorate import genesis_anchor, next_anchor
 from peer.protocol.encoding import pack
-from peer.rounds.state import ChainHead
+from peer.protocol.head import ChainHead, genesis_anchor, next_anchor
 
 READ_TRIES = 3
 
@@ -92,6 +92,7 @@ def read_genesis(directory: Path) -> Genesis:
 
     The file is the organiser's record; whoever wrote it has checked the signature.
     """
+    require_this_version(directory)
     path = directory / "genesis"
     with raising_damaged(path):
         body = unpack_body(unpack_record(path.read_bytes()))
@@ -105,6 +106,7 @@ def read_chain_files(directory: Path, genesis: ChainHead) -> StoredChain:
 
     Raises BadInput for a file that is damaged or gone.
     """
+    require_this_version(directory)
     pointer = directory / "HEAD"
     for _ in range(READ_TRIES - 1):
         seen = pointer.read_bytes() if pointer.exists() else b""
@@ -144,7 +146,7 @@ def read_base_at(directory: Path, genesis: ChainHead, anchor: bytes, round: int,
 def read_undone(directory: Path) -> dict[bytes, Block]:
     """Blocks of branches that were left, by the anchor that each of them made. Raises BadInput."""
     found = {}
-    for path in sorted((directory / "chain" / "undone").glob("*.block")):
+    for path in sorted((directory / "chain" / "orphans").glob("*.block")):
         with raising_damaged(path):
             block = Block.from_bytes(path.read_bytes())
             made = next_anchor(block.update.parent, block.update.digest)
@@ -168,7 +170,7 @@ def base_path(directory: Path, anchor: bytes) -> Path:
 
 
 def undone_path(directory: Path, round: int, anchor: bytes) -> Path:
-    return directory / "chain" / "undone" / f"{round:06d}-{anchor.hex()}.block"
+    return directory / "chain" / "orphans" / f"{round:06d}-{anchor.hex()}.block"
 
 
 def pointer_bytes(head: ChainHead, base: ChainBase) -> bytes:

@@ -24,8 +24,7 @@ from blake3 import blake3
 from dht.atomic_files import raising_damaged, raising_disk_full, sync_folder, write_atomic
 from dht.errors import BadInput, DiskFull
 from peer.codec.blockwise import Floats
-from peer.protocol.electorate import digest_of
-from peer.protocol.encoding import DIGEST_BYTES, pack
+from peer.protocol.encoding import DIGEST_BYTES, digest_of, pack
 from peer.store.run_directory import ChainBase
 
 VERSION = 1

@@ -17,7 +17,7 @@ from pathlib import Path
 from dht.atomic_files import raising_disk_full, write_atomic
 from dht.errors import BadInput, DiskFull, Unreachable
 from peer.events import AlertRaised, Event, TransferProgressed
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.store import snapshots
 from peer.store.snapshots import FOLDER, MANIFEST_BYTES, VECTORS, SnapshotManifest
 from peer.sync.blob_server import BUSY, CHUNK, MANIFEST, ask_chunk

@@ -18,13 +18,12 @@ import msgpack
 
 from dht.errors import BadInput
 from dht.streams.rpc import Answer
-from peer.protocol.electorate import digest_of
-from peer.protocol.encoding import DIGEST_BYTES, blobs, integer, octets, pack, row, rows
+from peer.protocol.encoding import DIGEST_BYTES, blobs, digest_of, integer, octets, pack, row, rows
 from peer.store import snapshots
 from peer.store.chain import ChainStore
 from peer.store.snapshots import SnapshotManifest
 
-CHAIN_STATUS = "chain"
+CHAIN_STATUS = "chain-status"
 MANIFEST = "manifest"
 CHUNK = "chunk"
 BUSY = b""

@@ -34,7 +34,7 @@ ASK_GENESIS_S = 5.0
 ASK_GENESIS_MOST = 8
 """Peers at a time."""
 MAX_SPEC_BYTES = 1 << 16
-LAYERS = "layers"
+LAYERS = "layer-sizes"
 """Under this name a link gives the sizes of the model's layers, for who checks the chain without a model."""
 OFFER_EVERY_S = 20.0
 LOOK_EVERY_S = 0.5

@@ -5,10 +5,11 @@ An event costs a few assignments; the text is made by the thread that is asked f
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -19,10 +20,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from dht.errors import BadInput, PortInUse
-from peer.events import Event
+from peer.events import DeviceMeasured, Event
+from peer.host.gpu import Gpu
+from peer.host.processes import ProcessTree, every
 from peer.telemetry.http import Page
 
 PREFIX = "homefires_"
+EVERY_S = 5.0
+"""How often this machine is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,3 +248,26 @@ class MetricsExporter:
         """Take in an event."""
         if self._metrics is not None:
             self._metrics.note(type(event).__name__, vars(event))
+
+
+@contextmanager
+def measuring(emit: Callable[[Event], None]) -> Iterator[None]:
+    """Have `emit` called with a DeviceMeasured every EVERY_S, from another thread, until the block ends.
+
+    A sample reads a few small files of /proc and asks the GPU's driver, which takes a millisecond or two and holds no
+    lock of Python meanwhile: the inner loop does not notice. What this machine does not tell is None.
+    """
+    tree, gpu = ProcessTree(os.getpid()), Gpu()
+    with every(EVERY_S, "measuring", lambda: emit(DeviceMeasured(**tree.figures(time.monotonic()), **gpu.figures()))):
+        yield
+
+
+def one_at_a_time(emit: Callable[[Event], None]) -> Callable[[Event], None]:
+    """`emit` for several threads."""
+    lock = threading.Lock()
+
+    def emit_alone(event: Event) -> None:
+        with lock:
+            emit(event)
+
+    return emit_alone

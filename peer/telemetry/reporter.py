@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from peer.control.desired_state import DesiredState
-from peer.control.live_settings import LiveSettings
 from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged, SettingsChanged
 from peer.lifecycle.state import ExposedTime
+from peer.limits.policy import Decision
+from peer.live_settings import LiveSettings
 from peer.protocol.block import Update
+from peer.settings import PeerSettings
 
 if TYPE_CHECKING:
     from peer.train.residual import RewindResult
@@ -43,6 +45,15 @@ class Reporter:
 
     def __post_init__(self) -> None:
         self.chosen.listen(self.wishes.take)
+
+    @property
+    def settings(self) -> PeerSettings:
+        """The owner's, now."""
+        return self.chosen.settings
+
+    def judge(self, verdict: Decision) -> None:
+        """What the limits ask for from now on."""
+        self.wishes.judge(verdict)
 
     def say(self, state: str, why: str, until: float | None = None) -> None:
         """Say what this peer does, why, and when that ends by itself (Unix time): once per change."""

@@ -25,12 +25,11 @@ from peer.store.contributions import WorkStats
 from peer.telemetry.reporter import Reporter
 from peer.testing.fault_channel import BOOKS, Striker
 from peer.testing.faults import Odd
-from peer.testing.pacing import is_paced, slow_down
-from peer.testing.short_waits import hurry
+from peer.testing.short_waits import hurry, is_paced, slow_down
 
 if TYPE_CHECKING:
-    from peer.autotune.cache import Tuned
     from peer.train.trainer import Trainer
+    from peer.train.tuned import Tuned
 
 TRAINER_PHASES = ("submit", "apply")
 """Those that the trainer reports; "train" begins with `RoundStarted`. The rest is the link's."""

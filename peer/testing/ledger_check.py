@@ -124,7 +124,7 @@ class _Contributions:
     """What one peer put into blocks, read from the files that it offered."""
 
     def __init__(self, directory: Path, spec: RunSpec, me: str) -> None:
-        self._folder, self._me, self._codec = directory / "x", me, Codec(spec.codec.wire)
+        self._folder, self._me, self._codec = directory / "contributions", me, Codec(spec.codec.wire)
         self._layers = [layer.size for layer in FlatParameters(build(spec)).layers]
         self._parts = cut(self._layers, spec.codec.part_elements)
 

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dht.errors import BadInput, MemoryFull
-from peer.autotune.cache import Tuned
+from peer.model.flat import trained
 from peer.spec import RunSpec
 from peer.train.atomic import AtomicSteps, is_out_of_memory
 from peer.train.offload import Offload
-from peer.train.optimizers import Optimizers, learning_rate, make_optimizers, trained
+from peer.train.optimizers import Optimizers, learning_rate, make_optimizers
+from peer.train.tuned import Tuned
 
 # B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
 

@@ -9,7 +9,7 @@ checkpoints/00000007/             the newest `KEPT` of them
     B2SUMS                        BLAKE2b-256 of the others, as `b2sum -l 256 --check B2SUMS` reads them
 
 What the voters of a round must remember is not here. Promises, votes, blocks and contributions are
-on disk before anybody hears of them (`chain/`, `x/`); a checkpoint names the anchor at which it was
+on disk before anybody hears of them (`chain/`, `contributions/`); a checkpoint names the anchor at which it was
 taken, and what was decided since is replayed from there.
 """
 

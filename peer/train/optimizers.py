@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from transformers.pytorch_utils import Conv1D
 
 from dht.errors import BadSpec
+from peer.model.flat import hidden_matrices, trained
 from peer.spec import RunSpec
 
 STATE_KEYS: Mapping[type[Optimizer], tuple[str, ...]] = {
@@ -113,27 +113,6 @@ def muon(matrices: Sequence[Tensor], spec: RunSpec) -> Optimizer:
         momentum=table.muon_momentum,
         adjust_lr_fn="match_rms_adamw",
     )
-
-
-def hidden_matrices(model: nn.Module) -> list[Tensor]:
-    """The trained weights of linear layers but the output head's, tied to the embedding or not.
-
-    Experts that are kept in one three-dimensional tensor are not among them: Muon takes matrices.
-    """
-    outside = {
-        id(value) for module in model.modules() if isinstance(module, nn.Embedding) for value in module.parameters()
-    }
-    head = getattr(model, "get_output_embeddings", lambda: None)()
-    if head is not None:
-        outside |= {id(value) for value in head.parameters()}
-    linear = (module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D)))
-    weights = {id(module.weight): module.weight for module in linear}
-    return [value for key, value in weights.items() if key not in outside and value.requires_grad and value.dim() == 2]
-
-
-def trained(model: nn.Module) -> list[Tensor]:
-    """The parameters that training changes, tied ones once."""
-    return [value for value in model.parameters() if value.requires_grad]
 
 
 def _without(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:

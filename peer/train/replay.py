@@ -12,9 +12,8 @@ from dht.records import Genesis
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.protocol.block import Block, Update
-from peer.protocol.electorate import next_anchor
+from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.layout import cut
-from peer.rounds.state import ChainHead
 from peer.spec import RunSpec
 from peer.store.objects import load_object
 from peer.store.run_directory import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from dht.errors import BadInput, DiskFull, HomefiresError
-from peer.events import CheckpointWritten
-from peer.host.measurements import available_bytes
+from peer.events import AlertRaised, CheckpointWritten, Event
+from peer.host.processes import available_bytes
 from peer.spec import RunSpec
 from peer.store import snapshots
 from peer.store.run_directory import genesis_head, read_base_at, read_genesis
-from peer.telemetry.reporter import Reporter
 from peer.train.outer import OuterState
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ waits until it is written."""
 class CheckpointSaver:
     """Writes checkpoints and snapshots, and says what came of it."""
 
-    def __init__(self, checkpoints: Checkpoints, snapshotter: SnapshotWriter, session: Reporter) -> None:
-        self._checkpoints, self._snapshotter, self._session = checkpoints, snapshotter, session
+    def __init__(self, checkpoints: Checkpoints, snapshotter: SnapshotWriter, emit: Callable[[Event], None]) -> None:
+        self._checkpoints, self._snapshotter, self._emit = checkpoints, snapshotter, emit
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: tuple[Checkpoint, Future[Path]] | None = None
         self._failed = False
@@ -74,7 +74,7 @@ class CheckpointSaver:
         """It is written beside training, until the anchor is about to change."""
         why = self._snapshotter.wait()
         if why:
-            self._session.warn("SNAPSHOT", why)
+            self._warn("SNAPSHOT", why)
 
     def _finish_checkpoint(self, *, last: bool = False) -> None:
         if self._writing is None:
@@ -84,14 +84,17 @@ class CheckpointSaver:
             path = writing.result()
         except DiskFull as error:
             if last:
-                self._session.warn("CHECKPOINT", f"{error}; inner steps since the one before are lost")
+                self._warn("CHECKPOINT", f"{error}; inner steps since the one before are lost")
             elif not self._failed:
-                self._session.warn("CHECKPOINT", str(error))
+                self._warn("CHECKPOINT", str(error))
             self._failed = True
             return
         self._failed = False
         written = CheckpointWritten(round=checkpoint.state["round"], path=str(path), bytes=checkpoint.size_bytes)
-        self._session.emit(written)
+        self._emit(written)
+
+    def _warn(self, code: str, text: str) -> None:
+        self._emit(AlertRaised(level="warning", code=code, text=text))
 
 
 SHARE = 0.05

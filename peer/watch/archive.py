@@ -19,8 +19,7 @@ from dht.atomic_files import raising_disk_full, sync_folder, write_atomic
 from dht.errors import BadInput, DiskFull, Unreachable
 from peer.events import AlertRaised, CheckpointWritten, Event
 from peer.protocol.block import Block
-from peer.protocol.electorate import next_anchor
-from peer.rounds.state import ChainEntry, ChainHead
+from peer.protocol.head import ChainEntry, ChainHead, next_anchor
 from peer.store import snapshots
 from peer.store.run_directory import ChainBase, base_path, block_path, pointer_bytes
 from peer.store.snapshots import SnapshotManifest

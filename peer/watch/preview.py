@@ -22,6 +22,7 @@ from dht.reach.addresses import are_loopback
 from dht.reach.peer_store import PeerStore
 from peer import spec as specs
 from peer.doctor.needs import needs_of
+from peer.host.gpu import power_limit_w
 from peer.plan.coefficients import shipped
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import HOME_FLOPS, MAX_MEMBERS, Machine, uniform_peers
@@ -97,15 +98,3 @@ def _traffic(spec: RunSpec) -> dict[str, float | None]:
             "assumed_flops": HOME_FLOPS,
         }  # fmt: skip
     return unknown
-
-
-def power_limit_w() -> float | None:
-    """What the first GPU may draw at most, as NVML tells; None where there is none."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        limit_mw = pynvml.nvmlDeviceGetEnforcedPowerLimit(pynvml.nvmlDeviceGetHandleByIndex(0))
-    except pynvml.NVMLError:
-        return None
-    return float(limit_mw) / 1000

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from peer.credit.summary import NO_CAP, summarize
 from peer.events import Event
 from peer.protocol.block import Block
-from peer.protocol.electorate import next_anchor
+from peer.protocol.head import ChainEntry, ChainHead, next_anchor
 from peer.protocol.layout import Part
 from peer.protocol.messages import GET_MOST
+from peer.protocol.rules import Rules
 from peer.protocol.validation import check_block
-from peer.rounds.machine import begin
-from peer.rounds.state import ChainEntry, ChainHead, Rules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +55,9 @@ class WatchedChain:
             return Taken()
         first, at = found
         tip = self.head if at == len(self._trail) else self._trail[at].before
-        rules_at, steps, fault = begin(self.rules, tip, 0.0), list[ChainEntry](), ""
+        steps, fault = list[ChainEntry](), ""
         for block in blocks[first:]:
-            fault = check_block(rules_at, tip, block)
+            fault = check_block(self.rules, tip, block)
             if fault:
                 break
             steps.append(ChainEntry(tip, block))

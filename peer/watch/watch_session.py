@@ -36,7 +36,7 @@ from peer.link.discovery import Announcer
 from peer.link.gatekeeper import ADMISSION
 from peer.protocol.block import MAX_PARTS
 from peer.protocol.layout import cut
-from peer.rounds.state import Rules
+from peer.protocol.rules import Rules
 from peer.spec import RunSpec
 from peer.store.run_directory import genesis_head
 from peer.sync.run_discovery import find_spec, said_genesis
@@ -218,7 +218,7 @@ async def _until_asked(told: Coroutine[Any, Any, None]) -> tuple[str, int]:
     return "the run is finished", 0
 
 
-GUEST = "guest"
+GUEST = "visitor"
 """Under this name the organiser's node takes an admission that is in no book of its own."""
 LASTS_S = 86400.0
 SHOW_S = 60.0

@@ -19,15 +19,16 @@ from hypothesis import strategies as st
 
 from dht import invite
 from dht.admission import issue_admission, read_admission, read_quarantine, sign_quarantine
+from dht.dht_board import rejection_of
 from dht.errors import BadInvite
 from dht.identity import Identity
-from dht.record_validator import rejection_of
 from dht.records import HEAD, MAX_TTL_S, Malformed, PeerRecord, Record, pack, sign_record, unpack
 from peer.control.server import MAX_LINE_BYTES, Commands, ControlServer
 from peer.events import EventLine, format_line, parse_line
 from peer.link.link import RunKeys
 from peer.protocol.block import Vote
-from peer.protocol.messages import VoteCast, decode, encode
+from peer.protocol.frames import decode, encode
+from peer.protocol.messages import VoteCast
 from peer.telemetry.reporter import Reporter
 from tests.peer.protocol.test_messages import MESSAGES
 
@@ -152,8 +153,8 @@ def check_invite(text: str) -> str:
 # ---- records ----
 
 BODY = PeerRecord(
-    run=RUN, anchor=b"a" * 32, round=3, weight=9, state=b"s" * 32, ready=True, stuck_s=0.0, tokens=1, steps=1,
-    bandwidth_bps=0, leaving=False, reach=0, name="x", version="1", addrs=ADDRS,
+    run=RUN, anchor=b"a" * 32, round=3, weight=9, state=b"s" * 32, ready=True, tokens=1, steps=1,
+    leaving=False, name="x", version="1", addrs=ADDRS,
 )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from tui.commands.options import choose_spec
 PLAN = Path(__file__).with_name("methods.toml")
 CODE = (
     *jobs.CODE, "tests/benchmarks/methods.py", "tests/benchmarks/paced.py", "tests/benchmarks/asynchronous.py",
-    "tests/benchmarks/unlike.py",
+    "tests/benchmarks/delayed_nesterov.py", "tests/benchmarks/unlike.py",
 )  # fmt: skip
 """Not the plan: another method in it makes no row again, and what a method says is part of its own rows' code."""
 QUICK_ROUNDS = 3

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from peer.protocol.electorate import genesis_anchor
+from peer.protocol.head import genesis_anchor
 from peer.spec import RunSpec
 from peer.train.trainer import Trainer
 from tests.benchmarks.variants import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from peer.protocol.electorate import genesis_anchor
+from peer.protocol.head import genesis_anchor
 from peer.spec import RunSpec
 from peer.train.trainer import Trainer
 from tests.benchmarks import drops, drops_report, jobs

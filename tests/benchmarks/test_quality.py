@@ -20,7 +20,8 @@ from peer.link.reduction import ReductionWorker
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.protocol.block import Update
-from peer.protocol.electorate import digest_of, genesis_anchor
+from peer.protocol.encoding import digest_of
+from peer.protocol.head import genesis_anchor
 from peer.protocol.messages import BallotId
 from peer.protocol.norms import row_for
 from peer.rounds.interface import BufferPart, ReducePart

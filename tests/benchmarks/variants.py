@@ -24,7 +24,8 @@ from peer.data.open_source import held_out, open_source
 from peer.data.sampler import ShardSampler
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.protocol.electorate import digest_of, genesis_anchor
+from peer.protocol.encoding import digest_of
+from peer.protocol.head import genesis_anchor
 from peer.spec import RunSpec
 from peer.train.backend import SingleDevice
 from peer.train.evaluation import held_out_loss

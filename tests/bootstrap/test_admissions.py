@@ -87,7 +87,7 @@ def test_who_is_in_quarantine_is_not_admitted_again(book: AdmissionBook) -> None
 
 
 def test_a_line_that_was_cut_off_is_forgotten_and_spoils_no_other(book: AdmissionBook, tmp_path: Path) -> None:
-    path = tmp_path / "admitted"
+    path = tmp_path / "admissions.jsonl"
     book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
     path.write_bytes(path.read_bytes() + b'{"peer": "12D3Koo')
     again = AdmissionBook(tmp_path, ORGANISER, RUN)
@@ -276,8 +276,8 @@ def test_a_mistake_is_one_line(words: list[str], tmp_path: Path, capsys: pytest.
 
 def test_a_line_of_the_book_names_peer_token_and_times(book: AdmissionBook, tmp_path: Path) -> None:
     book.answer(ALICE.peer_id, invite(), NOBODY, NOW_S)
-    assert stat.S_IMODE((tmp_path / "admitted").stat().st_mode) == 0o600, "whoever knows the token is admitted"
-    row = json.loads((tmp_path / "admitted").read_text())
+    assert stat.S_IMODE((tmp_path / "admissions.jsonl").stat().st_mode) == 0o600, "whoever knows the token is admitted"
+    row = json.loads((tmp_path / "admissions.jsonl").read_text())
     assert row == {
         "peer": ALICE.peer_id, "token": (b"t" * 16).hex(), "once": False, "at": NOW_S, "until": NOW_S + LASTS_S
     }  # fmt: skip

@@ -20,12 +20,9 @@ HEAD = PeerRecord(
     weight=0,
     state=b"s" * 32,
     ready=False,
-    stuck_s=0.0,
     tokens=0,
     steps=0,
-    bandwidth_bps=0,
     leaving=False,
-    reach=0,
     name="",
     version="0",
 )

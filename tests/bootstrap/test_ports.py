@@ -39,5 +39,5 @@ def test_where_others_are_told_another_address_nothing_is_kept(tmp_path: Path) -
 @pytest.mark.parametrize("raw", ["", "[]", '{"/ip4/0.0.0.0/tcp/0": "x"}', '{"/ip4/0.0.0.0/tcp/0": 70000}'])
 def test_a_damaged_file_is_named(tmp_path: Path, raw: str) -> None:
     (tmp_path / PORTS_FILE).write_text(raw)
-    with pytest.raises(BadInput, match="ports is damaged"):
+    with pytest.raises(BadInput, match=r"ports\.json is damaged"):
         restore_ports(tmp_path, LISTEN)

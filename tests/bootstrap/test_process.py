@@ -46,6 +46,7 @@ from dht.records import (
     verify_record,
 )
 from peer.events import AlertRaised, Event, InviteIssued, PeerStarted, PeerStopped, parse_line
+from peer.link.own_admission import ADMIT
 from peer.testing.child_process import HANG_S, ORPHAN_S, wait_for_ends
 
 pytestmark = pytest.mark.swarm
@@ -124,8 +125,8 @@ async def joined(folder: Path, text: str) -> AsyncIterator[tuple[Identity, Node]
 
 async def publish_head(identity: Identity, node: Node, state: bytes, round: int = -1, name: str = "") -> None:
     body = PeerRecord(
-        run=RUN, anchor=b"", round=round, weight=0, state=state, ready=True, stuck_s=0.0, tokens=0, steps=0,
-        bandwidth_bps=0, leaving=False, reach=0, name=name, version="0", addrs=await node.addresses(),
+        run=RUN, anchor=b"", round=round, weight=0, state=state, ready=True, tokens=0, steps=0,
+        leaving=False, name=name, version="0", addrs=await node.addresses(),
     )  # fmt: skip
     record = sign_record(identity, RUN, HEAD, body.pack(), time.time() + HEAD_TTL_S)
     assert await node.board.publish(HEAD, record, HEAD_TTL_S)
@@ -244,24 +245,24 @@ async def test_an_admission_lasts_as_long_as_the_organiser_says(tmp_path: Path) 
         organiser = invite.parse(text, time.time()).organiser
         async with joined(tmp_path / "a", text) as (alice, a):
             for _ in range(2):
-                shown, why = msgpack.unpackb(await a.ask(organiser, "admit", 5, request=text.encode()) or b"")
+                shown, why = msgpack.unpackb(await a.ask(organiser, ADMIT, 5, request=text.encode()) or b"")
                 admission = read_admission(shown, RUN, organiser, alice.peer_id)
                 assert why == ""
                 assert 1.9 * 86400 < admission.expires - time.time() <= 2 * 86400
             await running.wait_for(AlertRaised, code="ADMITTED", text=f"{alice.peer_id} is admitted, one of 1 members")
             for _ in range(50):
-                assert msgpack.unpackb(await a.ask(organiser, "admit", 5, request=text.encode()) or b"")[0] == shown
+                assert msgpack.unpackb(await a.ask(organiser, ADMIT, 5, request=text.encode()) or b"")[0] == shown
             await publish_head(alice, a, b"s" * 32, name="alice")
             await until(lambda: load_names(tmp_path / "organiser") == {alice.peer_id: "alice"})
         async with joined(tmp_path / "b", text) as (bob, b):
             for _ in range(3):
-                assert msgpack.unpackb(await b.ask(organiser, "admit", 5, request=b"nonsense") or b"")[0] == b""
+                assert msgpack.unpackb(await b.ask(organiser, ADMIT, 5, request=b"nonsense") or b"")[0] == b""
             refused = await running.wait_for(AlertRaised, code="TOKEN")
             assert refused.text.startswith(f"refused {bob.peer_id}: it is not admitted")
-            assert await b.ask(organiser, "guest", 5, request=b"nonsense") is None
+            assert await b.ask(organiser, "visitor", 5, request=b"nonsense") is None
             key = Identity.load_or_create(tmp_path / "organiser" / "identity.key")
             signed = issue_admission(key, RUN, bob.peer_id, time.time() + 60).to_bytes()
-            assert await b.ask(organiser, "guest", 5, request=signed) == b"", "a watcher of the organiser's"
+            assert await b.ask(organiser, "visitor", 5, request=signed) == b"", "a watcher of the organiser's"
         running.process.send_signal(signal.SIGTERM)
         told = (await running.rest()).decode()
         assert "ADMITTED" not in told

@@ -13,8 +13,8 @@ from dht.records import PeerRecord
 
 def head(round: int, name: str = "alice", *, ready: bool = False) -> PeerRecord:
     return PeerRecord(
-        run=bytes(32), anchor=b"", round=round, weight=0, state=b"", ready=ready, stuck_s=0.0, tokens=0, steps=0,
-        bandwidth_bps=0, leaving=False, reach=0, name=name, version="0.1",
+        run=bytes(32), anchor=b"", round=round, weight=0, state=b"", ready=ready, tokens=0, steps=0,
+        leaving=False, name=name, version="0.1",
     )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def test_garbage_is_no_admission_and_no_orders(packed: bytes) -> None:
 def test_orders_name_peers_and_reasons_and_survive_a_folder(tmp_path: Path) -> None:
     orders = sign_quarantine(ORGANISER, RUN, 3, {ALICE.peer_id: "sends noise", MALLORY.peer_id: "asked us to"})
     assert read_quarantine(orders.to_bytes(), RUN, ORGANISER.peer_id) == orders
-    path = tmp_path / "orders"
+    path = tmp_path / "quarantine"
     assert load_quarantine(path, RUN, ORGANISER.peer_id) == QuarantineList()
     save_quarantine(path, orders)
     assert load_quarantine(path, RUN, ORGANISER.peer_id) == orders

@@ -20,12 +20,9 @@ def head(identity: Identity, *, round: int = 0, ttl_s: float = 60.0, run: bytes 
         weight=0,
         state=b"s" * 32,
         ready=False,
-        stuck_s=0.0,
         tokens=0,
         steps=0,
-        bandwidth_bps=0,
         leaving=False,
-        reach=0,
         name="",
         version="0",
     )
@@ -116,7 +113,7 @@ async def test_a_record_that_just_expired_does_not_hide_the_others(real_world: A
     """hivemind refuses a whole answer for one bad record; an expired one must not be bad."""
     import msgpack
 
-    from dht.record_validator import rejection_of
+    from dht.dht_board import rejection_of
     from dht.records import pack
 
     identity = Identity.generate()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dht import invite
 from dht.errors import BadAddress, BadInvite, RunMismatch
 from dht.identity import Identity
+from dht.protocol_version import PROTOCOL_VERSION
 
 ORGANISER = Identity.from_seed(b"o" * 32)
 ADDRESS = f"/ip4/203.0.113.5/tcp/31337/p2p/{ORGANISER.peer_id}"
@@ -30,7 +31,8 @@ def forge(signer: Identity = ORGANISER, **changes: Any) -> str:
         "spec_hash": SPEC_HASH,
         "organiser": ORGANISER.peer_id,
         "addrs": [ADDRESS],
-        "min_version": 1,
+        "min_version": 3,
+        "protocol": PROTOCOL_VERSION,
     }
     fields |= changes
     body = msgpack.packb({key: value for key, value in fields.items() if value is not ...})
@@ -51,7 +53,6 @@ def test_says_what_was_issued() -> None:
         token=b"t",
         once=True,
         expires=NOW_S + 3600,
-        min_version=2,
     )
 
 
@@ -74,9 +75,11 @@ def test_issue_checks_addresses() -> None:
         invite.issue(ORGANISER, run="tiny", spec_hash=SPEC_HASH, addrs=("/ip4/1.2.3.4/tcp/1",))
 
 
-def test_an_invite_without_a_token_is_read_by_the_first_clients_too() -> None:
-    assert invite.parse(TEXT, NOW_S).min_version == 1
-    assert invite.parse(invite.issue(ORGANISER, run="tiny", spec_hash=SPEC_HASH, addrs=(ADDRESS,), token=b"t"), NOW_S)
+def test_a_client_of_the_first_protocol_says_that_it_is_too_old() -> None:
+    """It reads what needs version 2 at most, and looks for nothing else."""
+    packed = TEXT.removeprefix("hf1:")
+    body, _ = msgpack.unpackb(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)))
+    assert msgpack.unpackb(body)["min_version"] == 3
 
 
 def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(tmp_path: Path) -> None:
@@ -105,9 +108,12 @@ def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(tmp_path: Pat
         ("hf1:" + "A" * 9000, "longer"),
         (forge(Identity.from_seed(b"x" * 32)), "not signed"),
         (forge(expires=NOW_S - 7200), r"expired 2\.0 hours ago"),
-        (forge(min_version=3), "needs invite version 3"),
+        (forge(min_version=4), "needs invite version 4"),
         (forge(min_version="2"), "damaged"),
         (forge(min_version=True), "damaged"),
+        (forge(min_version=1, protocol=...), "of protocol version 1, .* install an older homefires"),
+        (forge(min_version=4, protocol=3), "of protocol version 3, .* install a newer homefires"),
+        (forge(protocol="2"), "damaged"),
         (forge(addrs=["/ip4/1.2.3.4/tcp/1"]), "bad address.*peer id is missing"),
         (forge(addrs=["/ip4/127.0.0.1/unix/x"]), "bad address"),
         (forge(addrs=[]), "damaged"),
@@ -174,7 +180,9 @@ def test_whatever_the_text_the_answer_is_one_line(text: str) -> None:
 FIELD = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.binary() | st.text()
 
 
-@given(st.sampled_from(["run", "spec_hash", "organiser", "addrs", "token", "expires", "min_version"]), FIELD)
+@given(
+    st.sampled_from(["run", "spec_hash", "organiser", "addrs", "token", "expires", "min_version", "protocol"]), FIELD
+)
 def test_whatever_a_signed_field_holds_parse_reads_or_refuses(name: str, value: Any) -> None:
     """Even the organiser cannot make a client fail."""
     with contextlib.suppress(BadInvite):
@@ -213,7 +221,7 @@ def test_a_folder_keeps_the_newest_invite_of_one_run(tmp_path: Path) -> None:
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     written_at = kept.stat().st_mtime_ns
     assert invite.save_in(invite.parse(TEXT, NOW_S), tmp_path / "p").stat().st_mtime_ns == written_at
-    newer = forge(token=b"t", min_version=2)
+    newer = forge(token=b"t")
     invite.save_in(invite.parse(newer, NOW_S), tmp_path / "p")
     assert kept.read_text() == newer
     other = Identity.generate()

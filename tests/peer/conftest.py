@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer import session as chain_follower
+from peer import chain_follower
 from peer import session as sessions
 from peer.lifecycle import state
 from peer.session import Peer

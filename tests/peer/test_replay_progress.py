@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
+from peer.chain_follower import Replaying
 from peer.events import PeerStateChanged
-from peer.session import Replaying
 
 
 def test_a_long_chain_is_told_once_a_second() -> None:

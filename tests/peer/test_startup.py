@@ -15,7 +15,7 @@ import torch
 
 from dht.errors import HomefiresError, MemoryFull
 from peer.autotune import cache, trial
-from peer.autotune.cache import Tuned, TuneKey, remember
+from peer.autotune.cache import remember
 from peer.control.desired_state import Intent
 from peer.doctor.needs import needs_of
 from peer.doctor.verdict import quiet
@@ -27,6 +27,7 @@ from peer.startup import fit_for, look_around, say_smaller
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
 from peer.train import atomic
+from peer.train.tuned import Tuned, TuneKey
 
 FIT = Tuned(
     basis=TuneKey(run="ab", device="auto", name="a GPU", torch="2", homefires="0"),

@@ -44,7 +44,7 @@ def test_a_parted_peer_goes_on_alone_and_changes_over(swarm: StartSwarm) -> None
     assert all(event.group == [run.id_of(ALONE)] for event in alone)
     for peer in range(3):
         assert audit(run.directory_of(peer)).peers == 3
-    assert len(list((run.directory_of(ALONE) / "chain" / "undone").iterdir())) == len(alone)
+    assert len(list((run.directory_of(ALONE) / "chain" / "orphans").iterdir())) == len(alone)
 
 
 def is_about_undone_rounds(event: object) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from peer.events import Event, EventLine, PeerStarted, PeerStateChanged, ReportReceived
+from peer.protocol.head import ChainEntry
 from peer.protocol.layout import cut
-from peer.rounds.state import ChainEntry
 from peer.watch.verified_chain import commit_events
 from tests.peer.rounds.build import HEAD, block, measured_by_all, pledge, update
 

@@ -75,7 +75,7 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
 def _at_next_start(directory: Path, now: float) -> list[str]:
     """What its owner has said that holds when it starts again, as `peer/control/store.py` keeps it."""
     try:
-        kept = json.loads((directory / "wish.json").read_text())
+        kept = json.loads((directory / "desired.json").read_text())
     except (OSError, ValueError):
         return []
     match kept:

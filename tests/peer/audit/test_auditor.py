@@ -26,7 +26,8 @@ from peer.codec.codec import Codec
 from peer.events import RoundCommitted, read_events
 from peer.model.build import build
 from peer.protocol.block import WEIGHT_ONE, Block, Update
-from peer.rounds.state import Acceptor, ChainHead
+from peer.protocol.head import ChainHead
+from peer.rounds.state import Acceptor
 from peer.store import snapshots
 from peer.store.chain import ChainStore
 from peer.store.run_directory import (
@@ -215,7 +216,7 @@ def test_files_that_are_gone_cut_or_longer_are_named(full: Path, based: Path) ->
                 path.write_bytes(damaged)
                 assert blamed(directory) == path
             path.unlink()
-            optional = path.name == "acceptors" or "undone" in path.parts or path.name == f"{ROUNDS:06d}.block"
+            optional = path.name == "acceptors" or "orphans" in path.parts or path.name == f"{ROUNDS:06d}.block"
             optional |= path.parent.name == "objects" and path not in needed
             assert blamed(directory) == (None if optional else path)
             path.write_bytes(whole)

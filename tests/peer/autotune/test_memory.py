@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from dht.errors import MemoryFull
-from peer.autotune.cache import Tuned, TuneKey
 from peer.autotune.trial import fit
 from peer.model.build import build
 from peer.model.flat import FlatParameters
@@ -21,6 +20,7 @@ from peer.train.atomic import is_out_of_memory
 from peer.train.backend import MicroBatch, SingleDevice
 from peer.train.evaluation import held_out_loss
 from peer.train.trainer import Trainer
+from peer.train.tuned import Tuned, TuneKey
 
 CPU = torch.device("cpu")
 

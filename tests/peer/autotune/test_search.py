@@ -11,22 +11,11 @@ import pytest
 
 from dht.errors import DiskFull, HomefiresError, MemoryFull
 from peer.autotune import cache
-from peer.autotune.cache import (
-    POLL_S,
-    Tuned,
-    TuneKey,
-    Unwanted,
-    find_fit,
-    from_json,
-    recall,
-    remember,
-    room_for,
-    run_python,
-    try_out,
-)
+from peer.autotune.cache import POLL_S, Unwanted, find_fit, recall, remember, run_python, try_out
 from peer.autotune.search import Trial, find
 from peer.limits.enforcer import LOOK_S
 from peer.spec import RunSpec, load
+from peer.train.tuned import Tuned, TuneKey, from_json, room_for
 
 FIXED, EACH = 1000, 100
 OBEYED_S = 2.0
@@ -129,7 +118,7 @@ def test_a_fit_that_was_found_beside_a_game_is_found_anew_without_it(spec: RunSp
 )
 def test_a_damaged_file_is_measured_anew(tmp_path: Path, text: str) -> None:
     assert from_json(text) is None
-    (tmp_path / "fit.json").write_text(text)
+    (tmp_path / "tuned.json").write_text(text)
     assert recall(tmp_path, BASIS) is None
 
 

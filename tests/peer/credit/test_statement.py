@@ -21,7 +21,7 @@ from peer.credit.statement import credit
 from peer.credit.tally import Tally, read_tally, total
 from peer.events import EventLine, PeerStarted, ReportReceived, format_line
 from peer.protocol.block import WEIGHT_ONE
-from peer.rounds.state import ChainEntry, ChainHead
+from peer.protocol.head import ChainEntry, ChainHead
 from peer.store.chain import ChainStore, start_chain_at
 from peer.store.run_directory import ChainBase, block_path, genesis_head, pointer_bytes, read_genesis
 from peer.watch.verified_chain import commit_events

@@ -16,7 +16,6 @@ from dht.node import NetworkConfig, open_node
 from dht.process import lock_directory
 from dht.reach.addresses import LOOPBACK
 from dht.reach.bandwidth_probe import serve_probes
-from peer.autotune.cache import Tuned, TuneKey
 from peer.control.server import Commands, ControlServer
 from peer.doctor import examine as examining
 from peer.doctor.check import Check, Status, passed
@@ -28,6 +27,7 @@ from peer.events import EventLine, InnerProgressed, format_line
 from peer.settings import PeerSettings
 from peer.spec import dump, load
 from peer.telemetry.reporter import Reporter
+from peer.train.tuned import Tuned, TuneKey
 
 pytestmark = pytest.mark.swarm
 

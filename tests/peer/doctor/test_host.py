@@ -8,15 +8,16 @@ import pytest
 
 from dht.errors import BadInput
 from peer.doctor.check import Check, Status, failed, passed, size, warned
-from peer.doctor.host import Power, check_heat, check_power, cpu_temperature_c, held_disk_bytes, read_power
+from peer.doctor.host import check_heat, check_power
 from peer.doctor.needs import PROCESS_BYTES, needs_of
+from peer.host.power import Power, cpu_temperature_c, read_power
 from peer.model.footprint import size_of
 from peer.spec import load
 
 
 def tree(root: Path, **files: str) -> Path:
     for name, text in files.items():
-        path = root / name.replace("__", "/")
+        path = root / "sys" / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
     return root
@@ -74,14 +75,6 @@ def test_what_a_run_needs_is_what_its_model_takes(name: str) -> None:
     assert needs.least_device < needs.device
     assert needs.least_disk == 3 * (8 + 28) * counted.parameters
     assert needs.disk - needs.least_disk == 10 << 20
-
-
-def test_what_a_run_holds_already_is_not_needed_again(tmp_path: Path) -> None:
-    (tmp_path / "chain").mkdir()
-    (tmp_path / "chain" / "1").write_bytes(bytes(1000))
-    (tmp_path / "HEAD").write_bytes(bytes(24))
-    assert held_disk_bytes(tmp_path) == 1024
-    assert held_disk_bytes(tmp_path / "none") == 0
 
 
 def test_a_check_without_a_fix_is_a_mistake_of_ours() -> None:

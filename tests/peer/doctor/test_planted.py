@@ -26,10 +26,11 @@ from dht.reach.bandwidth_probe import Bandwidth
 from peer.control.server import Commands, ControlServer
 from peer.doctor.check import Check, Status
 from peer.doctor.credentials import check_identity, check_invite
-from peer.doctor.host import check_device_memory, check_disk, check_memory, check_shared_memory, free_disk_bytes
+from peer.doctor.host import check_device_memory, check_disk, check_memory, check_shared_memory
 from peer.doctor.needs import RunNeeds, needs_of
 from peer.doctor.network import MOST_SKEW_S, check_clock, check_line, examine_network, measure_skew_s
 from peer.doctor.software import ChildResult, check_device, check_libraries
+from peer.host.disk import free_disk_bytes
 from peer.spec import load
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S

@@ -24,9 +24,11 @@ from peer.protocol import norms, penalties
 from peer.protocol.block import Block, SignedNorms, Update, Vote
 from peer.protocol.electorate import coordinator, instance_of
 from peer.protocol.encoding import pack
+from peer.protocol.head import ChainHead
 from peer.protocol.layout import Part
 from peer.protocol.messages import BallotId
-from peer.rounds.state import ChainHead, MemberState, PartNorms
+from peer.protocol.norms import PartNorms
+from peer.rounds.state import MemberState
 from peer.spec import RunSpec
 from peer.store.chain import ChainStore
 from peer.store.run_directory import genesis_head
@@ -152,14 +154,20 @@ def _measured(
             place=BallotId(head.anchor, head.instance, 0), round=head.round, members=members, reducers=reducers,
             figures=figures, received=dict.fromkeys(mine, (1 << len(members)) - 1), closes_at=0.0, repeat_at=0.0,
         )  # fmt: skip
-        plain = norms.measurements(dataclasses.replace(rules, me=identity.peer_id), exchange)
+        plain = norms.measurements(
+            dataclasses.replace(rules, me=identity.peer_id),
+            exchange.round,
+            len(exchange.members),
+            exchange.received,
+            exchange.figures,
+        )
         found.append(plain.signed(RunKeys(identity, spec.digest()), head.anchor, 0, members))
     return tuple(found)
 
 
 def _trainer(spec: RunSpec, peer: str, directory: Path) -> Trainer:
     directory.mkdir()
-    return Trainer(spec, peer, directory / "x", CPU)
+    return Trainer(spec, peer, directory / "contributions", CPU)
 
 
 def _one_round(disk: ChainStore, trainers: list[Trainer], identities: Sequence[Identity]) -> list[Event]:

@@ -9,8 +9,9 @@ import pytest
 
 from peer.events import AlertRaised, Event
 from peer.limits import enforcer as enforcings
-from peer.limits.enforcer import Enforcer, Machine, enforcing
+from peer.limits.enforcer import Enforcer, enforcing
 from peer.limits.policy import Readings
+from peer.limits.sensors import MachineSensors
 from peer.settings import PeerSettings
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
@@ -56,7 +57,7 @@ def test_it_looks_first_then_often_and_ends_with_its_block(
     monkeypatch.setattr(enforcings, "LOOK_S", 0.001)
     sensors.says = Readings(on_battery=True)
     with enforcing(enforcer):
-        assert enforcer._session.wishes.pausing, "before the block begins"
+        assert enforcer._owner.wishes.pausing, "before the block begins"
         for _ in range(5):
             assert sensors.looked.acquire(timeout=HANG_S)
     assert "limits" not in {thread.name for thread in threading.enumerate()}
@@ -67,16 +68,16 @@ def test_a_sensor_that_fails_lets_nothing_go_and_is_told_once(
 ) -> None:
     """A pause stays a pause; when it works again all is as before."""
     sensors.says = Readings(on_battery=True)
-    enforcer.look_or_tell()
+    enforcer.poll()
     sensors.is_broken, sensors.says = True, FREE
     for _ in range(3):
-        enforcer.look_or_tell()
-    assert enforcer._session.wishes.pausing
+        enforcer.poll()
+    assert enforcer._owner.wishes.pausing
     (alert,) = told
     assert isinstance(alert, AlertRaised)
     assert alert.text == "limits cannot be looked at (the driver has gone); what held before goes on holding"
     sensors.is_broken = False
-    enforcer.look_or_tell()
+    enforcer.poll()
     assert len(told) == 1
 
 
@@ -89,6 +90,6 @@ def test_this_machine_can_be_looked_at(told: list[Event], tmp_path: Path) -> Non
             "max_temperature_c": 100, "max_power_w": 5000, "monthly_gb": 1,
         }
     )  # fmt: skip
-    Enforcer(session, Machine(tmp_path), Traffic()).look()  # type: ignore[arg-type]
+    Enforcer(session, MachineSensors(tmp_path), Traffic()).look()  # type: ignore[arg-type]
     assert {hold.code for hold in session.wishes.holds} <= {"IDLE", "BATTERY"}
     assert session.wishes.duty == 1.0

@@ -64,11 +64,11 @@ async def test_a_loss_that_is_none_does_not_hide_the_peer(board: MemoryBoard, lo
 
 
 async def test_where_a_record_has_no_room_for_both_the_addresses_stay(board: MemoryBoard) -> None:
-    """Four of the longest addresses beside the longest name and the largest numbers."""
+    """Four of the longest addresses beside the longest name, an admission and the largest numbers."""
     peer = Identity.generate().peer_id
     addresses = tuple(f"/ip6/2001:db8:ffff:ffff:ffff:ffff:ffff:fff{n}/tcp/65535/p2p/{peer}" for n in range(4))
     large = Heartbeat(b"a" * 32, 2**62, 2**62, b"s" * 32, True, 2**62, 2**62, False)
-    await of(board, "𝔸" * 32, addresses).publish(large, LEARNING)
+    await replace(of(board, "𝔸" * 32, addresses), admission=lambda: b"a" * 72).publish(large, LEARNING)
     (head,) = (await of(board).read_heads()).values()
     assert head.addrs == addresses
     assert head.loss is None

@@ -69,7 +69,7 @@ def record(
     said = HEAD if head is None else head
     return HeadRecord(
         run=b"r" * 32, anchor=b"" if head is None else head.anchor, round=said.round, weight=said.weight, state=b"",
-        ready=said.ready, stuck_s=0.0, tokens=said.tokens, steps=said.steps, bandwidth_bps=0, leaving=False, reach=0,
+        ready=said.ready, tokens=said.tokens, steps=said.steps, leaving=False,
         name="", version="1", addrs=addresses, tokens_per_s=tokens_per_s, device_gb=device_gb,
     )  # fmt: skip
 

@@ -52,7 +52,7 @@ class Organiser:
         self._given = issue_admission(ORGANISER, RUN, ALICE.peer_id, NOW_S + LASTS_S)
 
     async def ask(self, peer: str, name: str, timeout_s: float, most: int, request: bytes = b"") -> bytes:
-        assert (peer, name, request) == (ORGANISER.peer_id, "admit", INVITE.text.encode())
+        assert (peer, name, request) == (ORGANISER.peer_id, "admission-request", INVITE.text.encode())
         self.asked.append(self._days())
         if self._days() > self.stop_s:
             raise asyncio.CancelledError

@@ -12,10 +12,10 @@ import pytest
 from peer.codec.codec import Codec, Floats
 from peer.link.reduction import ReductionWorker
 from peer.protocol.block import VOID, WEIGHT_ONE
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.messages import BallotId
+from peer.protocol.norms import PartNorms
 from peer.rounds.interface import BufferPart, ReducePart
-from peer.rounds.state import PartNorms
 from peer.testing.child_process import HANG_S
 from tests.peer.rounds.build import place
 

@@ -100,8 +100,8 @@ async def until(happened: Callable[[], object]) -> None:
 
 def head(identity: Identity, run: bytes = RUN, **changes: Any) -> PeerRecord:
     fields: dict[str, Any] = {
-        "run": run, "anchor": b"a" * 32, "round": 3, "weight": 9, "state": b"s" * 32, "ready": True, "stuck_s": 0.0,
-        "tokens": 1, "steps": 1, "bandwidth_bps": 0, "leaving": False, "reach": 0, "name": "x", "version": "1",
+        "run": run, "anchor": b"a" * 32, "round": 3, "weight": 9, "state": b"s" * 32, "ready": True,
+        "tokens": 1, "steps": 1, "leaving": False, "name": "x", "version": "1",
     }  # fmt: skip
     return PeerRecord(**(fields | changes))
 
@@ -231,18 +231,18 @@ async def test_a_stranger_that_opens_streams(place: Place, caplog: pytest.LogCap
 
     Another that shows an admission is served, though the organiser's node knows nothing of it."""
     _, node = await place.add()
-    node.serve("chain", lambda: b"standing")
+    node.serve("chain-status", lambda: b"standing")
     place.stand_guard(node)
     heard: list[str] = []
     node.streams.listen(lambda sender, frame: heard.append(sender))
     stranger, strange = await place.add()
     strange.streams.send(node.peer_id, b"frame")
-    assert await strange.ask(node.peer_id, "chain", HANG_S) is None
+    assert await strange.ask(node.peer_id, "chain-status", HANG_S) is None
     await until(lambda: refused(caplog, RejectCode.STRANGER, stranger.peer_id))
     member, known = await place.add()
     known.serve(ADMISSION, issue_admission(place.organiser, RUN, member.peer_id).to_bytes)
     known.streams.send(node.peer_id, b"frame")
-    assert await known.ask(node.peer_id, "chain", HANG_S) == b"standing"
+    assert await known.ask(node.peer_id, "chain-status", HANG_S) == b"standing"
     await until(lambda: heard)
     assert set(heard) == {member.peer_id}
     assert len(refused(caplog, RejectCode.STRANGER, stranger.peer_id)) == 1, "said once, not for each stream"
@@ -296,11 +296,11 @@ async def test_orders_come_through_though_strangers_claim_to_have_newer_ones(pla
 
 async def test_an_admission_of_somebody_else_opens_nothing(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     _, node = await place.add()
-    node.serve("chain", lambda: b"standing")
+    node.serve("chain-status", lambda: b"standing")
     place.stand_guard(node)
     mallory, liar = await place.add()
     liar.serve(ADMISSION, issue_admission(place.organiser, RUN, Identity.generate().peer_id).to_bytes)
-    assert await liar.ask(node.peer_id, "chain", HANG_S) is None
+    assert await liar.ask(node.peer_id, "chain-status", HANG_S) is None
     assert any("no admission" in line for line in refused(caplog, RejectCode.STRANGER, mallory.peer_id))
 
 
@@ -325,13 +325,13 @@ async def test_a_peer_in_quarantine_is_shut_out_until_that_is_lifted(
 
     While a round needs the peer it is served; then its stream ends at once."""
     _, node = await place.add()
-    node.serve("chain", lambda: b"standing")
+    node.serve("chain-status", lambda: b"standing")
     guard = place.stand_guard(node, asks=False)
     changes: list[tuple[int, int]] = []
     guard.changed = lambda orders, before: changes.append((before.number, orders.number))
     teller, telling = await place.add()
     odd, oddly = await place.add()
-    assert await oddly.ask(node.peer_id, "chain", HANG_S) == b"standing"
+    assert await oddly.ask(node.peer_id, "chain-status", HANG_S) == b"standing"
     heard: list[str] = []
     node.streams.listen(lambda sender, frame: heard.append(sender))
     oddly.streams.send(node.peer_id, b"frame")
@@ -347,10 +347,10 @@ async def test_a_peer_in_quarantine_is_shut_out_until_that_is_lifted(
     guard.roster.needed = lambda: {odd.peer_id}
     await guard.hear()
     guard.show_out()
-    assert await oddly.ask(node.peer_id, "chain", HANG_S) == b"standing"
+    assert await oddly.ask(node.peer_id, "chain-status", HANG_S) == b"standing"
     guard.roster.needed = tuple
     guard.show_out()
-    assert await oddly.ask(node.peer_id, "chain", HANG_S) is None
+    assert await oddly.ask(node.peer_id, "chain-status", HANG_S) is None
     (line,) = refused(caplog, RejectCode.QUARANTINE, odd.peer_id) or [""]
     assert "sends noise" in line
     await until(lambda: not node._links._incoming)
@@ -371,7 +371,7 @@ async def test_a_peer_in_quarantine_is_shut_out_until_that_is_lifted(
     guard.takes(teller.peer_id, head(teller, orders=2))
     await guard.hear()
     assert changes == [(0, 1), (1, 2)]
-    assert await oddly.ask(node.peer_id, "chain", HANG_S) == b"standing"
+    assert await oddly.ask(node.peer_id, "chain-status", HANG_S) == b"standing"
 
 
 async def test_orders_that_the_organiser_did_not_sign_are_obeyed_by_nobody(

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from peer.protocol.electorate import (
-    coordinator,
-    digest,
-    digest_of,
-    genesis_anchor,
-    instance_of,
-    next_anchor,
-    order,
-    quorum,
-)
-from peer.protocol.encoding import pack
+from peer.protocol.electorate import coordinator, instance_of, order, quorum
+from peer.protocol.encoding import digest, digest_of, pack
+from peer.protocol.head import genesis_anchor, next_anchor
 
 
 @pytest.mark.parametrize(("voters", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (64, 33)])

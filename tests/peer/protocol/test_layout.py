@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 from peer.protocol.layout import Part, assign, cut, divide, share_out, shares_of, turns
 
 sizes = st.lists(st.integers(1, 5000), min_size=1, max_size=12)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peer.protocol import merkle
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 
 
 def leaves(count: int) -> tuple[bytes, ...]:

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dht.protocol_version import PROTOCOL_VERSION
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
+from peer.protocol.accusations import MeanConflict, NormDispute
 from peer.protocol.block import (
     ALL_MEMBERS,
     FLOAT_BITS,
@@ -24,7 +26,8 @@ from peer.protocol.block import (
     SignedNorms,
     Update,
 )
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
+from peer.protocol.frames import decode, encode
 from peer.protocol.messages import (
     FETCH_MOST,
     Blocks,
@@ -32,11 +35,9 @@ from peer.protocol.messages import (
     GetMeans,
     GetObjects,
     Heartbeat,
-    MeanConflict,
     MeanData,
     Message,
     Nack,
-    NormDispute,
     Norms,
     NormTable,
     ObjectData,
@@ -48,8 +49,6 @@ from peer.protocol.messages import (
     ShowInputs,
     Start,
     VoteCast,
-    decode,
-    encode,
 )
 from tests.peer.rounds.build import (
     HEAD,
@@ -140,10 +139,19 @@ def test_random_bytes_raise_nothing_but_value_error(frame: bytes) -> None:
     _decode_or_refuse(frame)
 
 
+def test_a_frame_of_another_version_says_which_program_helps() -> None:
+    """Peers of a run update on different days."""
+    frame = encode(MESSAGES[0])
+    with pytest.raises(ValueError, match=r"of protocol version 1, .* install an older homefires"):
+        decode(b"\x01" + frame[1:])
+    with pytest.raises(ValueError, match="install a newer homefires, which speaks version 3"):
+        decode(b"\x03" + frame[1:])
+
+
 @given(kind=st.integers(0, 32), body=st.binary(max_size=200))
 def test_random_bodies_raise_nothing_but_value_error(kind: int, body: bytes) -> None:
     """Behind every type byte."""
-    _decode_or_refuse(bytes((kind,)) + body)
+    _decode_or_refuse(bytes((PROTOCOL_VERSION, kind)) + body)
 
 
 plain_values = st.recursive(
@@ -158,7 +166,7 @@ plain_values = st.recursive(
 @given(kind=st.sampled_from(sorted({message.code for message in MESSAGES})), value=plain_values)
 def test_random_msgpack_raises_nothing_but_value_error(kind: int, value: object) -> None:
     """Well-formed values of the wrong shape, type or range."""
-    _decode_or_refuse(bytes((kind,)) + msgpack.packb(value))
+    _decode_or_refuse(bytes((PROTOCOL_VERSION, kind)) + msgpack.packb(value))
 
 
 @given(message=st.sampled_from(MESSAGES), data=st.data())
@@ -273,7 +281,7 @@ def test_values_out_of_range_are_refused(spoil: Callable[[], Message]) -> None:
 def test_a_frame_above_its_cap_is_refused_before_it_is_unpacked(message: Message) -> None:
     """Each type has a size beyond which it cannot be honest."""
     with pytest.raises(ValueError, match="at most"):
-        decode(bytes((message.code,)) + bytes(message.cap_bytes))
+        decode(bytes((PROTOCOL_VERSION, message.code)) + bytes(message.cap_bytes))
 
 
 def test_the_largest_honest_start_fits() -> None:
@@ -287,7 +295,7 @@ def test_a_conflict_carries_no_bytes_of_a_mean() -> None:
     """What it shows are two signatures."""
     frame = encode(MeanConflict(place(), MEAN))
     assert decode(frame) == MeanConflict(place(), replace(MEAN, payload=b""))
-    packed = bytes((MeanConflict.code,)) + msgpack.packb((place().packed(), MEAN.packed()))
+    packed = bytes((PROTOCOL_VERSION, MeanConflict.code)) + msgpack.packb((place().packed(), MEAN.packed()))
     with pytest.raises(ValueError, match="expected"):
         decode(packed)
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.aggregation.aggregate import AggregationResult, judge
-from peer.aggregation.aggregation_rules import AggregationRules
-from peer.aggregation.evidence import Contributor, LayerNorms
+from peer.aggregation.aggregate import AggregationResult, aggregate
+from peer.aggregation.evidence import AggregationRules, Contributor, LayerNorms
 from peer.protocol import norms, penalties
 from peer.protocol.block import (
     FLOAT_BITS,
@@ -28,10 +27,10 @@ from peer.protocol.block import (
     Update,
     givers,
 )
+from peer.protocol.head import MISDECLARED, ChainHead
 from peer.protocol.layout import Part
-from peer.protocol.messages import BallotId
-from peer.protocol.norms import bits_of, caught, fault_of_measurements, float_of, judgement_of, shard_owners
-from peer.rounds.state import MISDECLARED, ChainHead, MemberState, PartNorms, Rules
+from peer.protocol.norms import PartNorms, bits_of, caught, fault_of_measurements, float_of, judgement_of, shard_owners
+from peer.protocol.rules import Rules
 from peer.testing.memory_peer import ModelKeys
 from tests.peer.rounds.build import HEAD, NAMES, measured_by_all, place, pledge, rules, update
 
@@ -70,7 +69,7 @@ def test_a_nan_with_a_sign_makes_no_square_that_is_refused() -> None:
     """A contributor chooses the bits of its NaN; its reducer's NORMS must come through all the same."""
     (signed,) = struct.unpack("<d", struct.pack("<Q", 0xFFF8 << 48))
     assert math.copysign(1, signed) == -1
-    found = norms.measurements(WIDE, exchange_with({0: {0: PartNorms(signed)}}))
+    found = measured({0: {0: PartNorms(signed)}})
     assert found.rows[0].squares[0] <= POSITIVE
     assert NormRow.unpacked(found.rows[0].packed()) == found.rows[0]
 
@@ -78,13 +77,10 @@ def test_a_nan_with_a_sign_makes_no_square_that_is_refused() -> None:
 # ---- what a reducer signs ----
 
 
-def exchange_with(figures: dict[int, dict[int, PartNorms]], parts: tuple[int, ...] = ()) -> MemberState:
-    """The exchange of a reducer that measured this, by part and member."""
+def measured(figures: dict[int, dict[int, PartNorms]], parts: tuple[int, ...] = ()) -> SignedNorms:
+    """What a reducer says that measured this, by part and member."""
     received = {part: sum(1 << index for index in figures.get(part, {})) for part in parts or figures}
-    return MemberState(
-        place=BallotId(HEAD.anchor, HEAD.instance, 0), members=ALL, reducers=("p0",) * 4, received=received,
-        figures=figures, closes_at=0.0, repeat_at=0.0,
-    )  # fmt: skip
+    return norms.measurements(WIDE, 0, len(ALL), received, figures)
 
 
 def test_a_row_sums_the_parts_of_a_layer() -> None:
@@ -94,7 +90,7 @@ def test_a_row_sums_the_parts_of_a_layer() -> None:
         1: {2: PartNorms(16.0, 1.0, 5.0)},
         3: {1: PartNorms(2.0)},
     }
-    found = norms.measurements(WIDE, exchange_with(figures, parts=(0, 1, 3)))
+    found = measured(figures, parts=(0, 1, 3))
     assert found.received == ((0, 0b101), (1, 0b100), (3, 0b010))
     first, second = found.rows
     assert (first.layer, second.layer) == (0, 1)
@@ -106,7 +102,7 @@ def test_a_row_sums_the_parts_of_a_layer() -> None:
 
 def test_a_reducer_that_received_nothing_says_so() -> None:
     """It lists its parts all the same, or others would wait for them."""
-    found = norms.measurements(WIDE, exchange_with({}, parts=(2, 3)))
+    found = measured({}, parts=(2, 3))
     assert found.received == ((2, 0), (3, 0))
     assert found.rows == (NormRow(1, (0, 0, 0)),)
 
@@ -123,9 +119,9 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Contribu
 
         def noting(*args: Any) -> AggregationResult:
             asked.append(args)
-            return judge(*args)
+            return aggregate(*args)
 
-        monkeypatch.setattr(norms, "judge", noting)
+        monkeypatch.setattr(norms, "aggregate", noting)
         judgement_of(rules, HEAD, members, measured)
         return asked[0][3], asked[0][4]
 
@@ -209,7 +205,7 @@ def test_no_bits_stop_a_round(
     reducer: str, received: list[int], numbers: list[tuple[int, int, int]], compared: bool, rounds: int
 ) -> None:
     """Whatever a reducer signs that passes the checks is judged, to a table whose integers fit an update."""
-    standards = AggregationRules(reducer=reducer, warmup_rounds=1)
+    standards = AggregationRules(rule=reducer, warmup_rounds=1)
     rows = tuple(
         NormRow(layer, tuple(item[0] for item in part), tuple(item[1] for item in part) if compared else (), part[0][2])
         for layer, part in enumerate((numbers[:3], numbers[3:]))
@@ -217,7 +213,7 @@ def test_no_bits_stop_a_round(
     found = SignedNorms("p0", tuple(enumerate(received)), rows)
     head = HEAD
     for _ in range(rounds):
-        judgement = judgement_of(replace(WIDE, judge=standards), head, ALL, (found,))
+        judgement = judgement_of(replace(WIDE, aggregation=standards), head, ALL, (found,))
         weights, scales, pulls = norms.table_of(judgement)
         assert {len(row) for row in weights} == {3}
         assert all(0 <= value <= WEIGHT_ONE for row in (*weights, scales, pulls) for value in row)
@@ -358,7 +354,7 @@ def test_who_is_not_there_can_be_convicted_too() -> None:
 
 def decided(head: ChainHead, members: tuple[ContributionHeader, ...], cooldown: int) -> Update:
     """What an honest coordinator would propose after this head."""
-    theirs = replace(rules("p0"), judge=AggregationRules(reducer="mean", cooldown_rounds=cooldown))
+    theirs = replace(rules("p0"), aggregation=AggregationRules(rule="mean", cooldown_rounds=cooldown))
     judgement = judgement_of(theirs, head, members, ())
     weights, scales, pulls = norms.table_of(judgement)
     gave = givers(members)

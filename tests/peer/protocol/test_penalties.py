@@ -11,12 +11,11 @@ import pytest
 from peer.protocol import penalties
 from peer.protocol.block import VOID, WEIGHT_ONE, Penalty, Update, discount
 from peer.protocol.electorate import coordinator
-from peer.protocol.validation import check_update, valid
-from peer.rounds.state import ChainHead
+from peer.protocol.head import ChainHead
 from peer.testing.faults import Slow, Stall
 from peer.testing.memory_peer import ModelKeys
 from peer.testing.memory_swarm import LogicalSwarm
-from tests.peer.rounds.build import HEAD, NAMES, pledge, rules, state_of, update
+from tests.peer.rounds.build import HEAD, NAMES, fault_of, pledge, rules, state_of, update
 
 EVERYBODY = (0b111, 0b111, 0b111)
 HALF = discount(3, 8)
@@ -122,8 +121,8 @@ ROWS = HONEST.penalties
 )
 def test_voters_refuse_other_penalties(rows: tuple[Penalty, ...]) -> None:
     """None, one less, in another order, one more, another factor, end, layer or evidence."""
-    assert valid(state_of("p0"), HONEST)
-    fault = check_update(state_of("p0"), replace(HONEST, penalties=rows))
+    assert not fault_of(state_of("p0"), HONEST)
+    fault = fault_of(state_of("p0"), replace(HONEST, penalties=rows))
     assert fault == "its penalties are not those that are due"
 
 
@@ -131,9 +130,9 @@ def test_too_old_work_weighs_nothing_to_the_last_digit() -> None:
     """Nor does any other weight forgive a digit."""
     item = update(members=(pledge("p0"), pledge("p1", staleness=9), pledge("p2")), contributors=EVERYBODY)
     assert item.weights == ((32768, 0, 32768),)
-    assert valid(state_of("p0"), item)
-    assert not valid(state_of("p0"), replace(item, weights=((32767, 0, 32769),)))
-    assert not valid(state_of("p0"), replace(item, weights=((32768, 1, 32768),)))
+    assert not fault_of(state_of("p0"), item)
+    assert fault_of(state_of("p0"), replace(item, weights=((32767, 0, 32769),)))
+    assert fault_of(state_of("p0"), replace(item, weights=((32768, 1, 32768),)))
 
 
 # ---- in a swarm ----

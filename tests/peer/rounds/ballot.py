@@ -8,11 +8,12 @@ from typing import Any
 
 from peer.protocol import merkle
 from peer.protocol.block import SignedNorms
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.messages import MeanData, Norms, NormTable, PartData, Promise
+from peer.protocol.norms import PartNorms
 from peer.rounds.interface import Input, MeasurePart, PartMeasured, Received, Submitted, Tick
 from peer.rounds.machine import step
-from peer.rounds.state import BallotPhase, PartNorms, State
+from peer.rounds.state import BallotPhase, State
 from peer.testing.memory_peer import ModelKeys
 from tests.peer.rounds.build import NAMES, PAYLOADS, leaves_of, measurements, owner, part_of, place, pledge, state_of
 

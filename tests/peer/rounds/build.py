@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
+from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.protocol import merkle, norms, penalties
 from peer.protocol.block import Block, ContributionHeader, NormRow, SignedNorms, Update, Vote, givers
-from peer.protocol.electorate import coordinator, digest_of, genesis_anchor
-from peer.protocol.encoding import pack
+from peer.protocol.electorate import coordinator
+from peer.protocol.encoding import digest_of, pack
+from peer.protocol.head import ChainHead, genesis_anchor
 from peer.protocol.layout import Part
 from peer.protocol.messages import BallotId
+from peer.protocol.rules import Rules
+from peer.protocol.validation import check_update
 from peer.rounds.machine import begin
-from peer.rounds.state import ChainHead, Rules, State
+from peer.rounds.state import State
 from peer.testing.memory_peer import ModelKeys
 
 NAMES = ("p0", "p1", "p2")
@@ -25,15 +28,20 @@ PAYLOADS = (b"first 8.", b"then 8..", b"last")
 ONE = norms.bits_of(1.0)
 
 
-def rules(me: str, judge: AggregationRules = MEAN_ONLY) -> Rules:
+def rules(me: str, aggregation: AggregationRules = MEAN_ONLY) -> Rules:
     return Rules(
         me=me, keys=ModelKeys(me), parts=PARTS, part_bytes=PART_BYTES, gather_s=3.0, ack_s=1.0, exchange_s=2.0,
-        stagger_s=1.0, tokens_cap=10**9, judge=judge,
+        stagger_s=1.0, tokens_cap=10**9, aggregation=aggregation,
     )  # fmt: skip
 
 
 def state_of(me: str, **changes: Any) -> State:
     return replace(begin(rules(me), HEAD, 0.0), **changes)
+
+
+def fault_of(state: State, item: Update) -> str:
+    """Why a voter in this state refuses an update."""
+    return check_update(state.rules, state.head, state.electorate, item)
 
 
 def place(ballot: int = 0) -> BallotId:
@@ -97,13 +105,13 @@ def update(
     ballot: int = 0,
     members: tuple[ContributionHeader, ...] | None = None,
     *,
-    judge: AggregationRules = MEAN_ONLY,
+    aggregation: AggregationRules = MEAN_ONLY,
     **changes: Any,
 ) -> Update:
     """The update that an honest coordinator of `ballot` would propose after HEAD; if `changes` do not say what was
     measured, nobody measured anything."""
     members = members or tuple(pledge(name) for name in NAMES)
-    theirs = rules(owner(ballot), judge)
+    theirs = rules(owner(ballot), aggregation)
     judgement = norms.judgement_of(theirs, HEAD, members, changes.get("measured", ()))
     weights, scales, pulls = norms.table_of(judgement)
     plain = Update(

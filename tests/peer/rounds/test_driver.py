@@ -12,7 +12,9 @@ from dht.streams.base import MakeFrame
 from peer.events import AlertRaised
 from peer.events import Event as Reported
 from peer.protocol.block import Block
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
+from peer.protocol.frames import decode, encode
+from peer.protocol.head import ChainHead
 from peer.protocol.messages import (
     FETCH_BYTES,
     BallotId,
@@ -26,9 +28,8 @@ from peer.protocol.messages import (
     PartData,
     Prepare,
     Promise,
-    decode,
-    encode,
 )
+from peer.protocol.norms import PartNorms
 from peer.rounds import driver as drivers
 from peer.rounds.driver import Driver
 from peer.rounds.interface import (
@@ -54,7 +55,7 @@ from peer.rounds.interface import (
     Tell,
     Tick,
 )
-from peer.rounds.state import Acceptor, ChainHead, MemberState, PartNorms, State
+from peer.rounds.state import Acceptor, MemberState, State
 from peer.rounds.transition import Transition
 from tests.peer.rounds.build import HEAD, NAMES, block, owner, place, pledge, state_of, update
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from peer.protocol.electorate import coordinator, digest_of
-from peer.protocol.encoding import pack
+from peer.protocol.electorate import coordinator
+from peer.protocol.encoding import digest_of, pack
 from peer.protocol.messages import BallotId, Heartbeat, Propose, VoteCast
 from peer.rounds.block_sync import MAX_HEARD
 from peer.rounds.interface import Received, Send, Submitted, Tick

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from peer.protocol.block import NormRow, SignedNorms
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, PartData
-from peer.protocol.norms import bits_of
+from peer.protocol.norms import PartNorms, bits_of
 from peer.rounds.interface import (
     BufferPart,
     MeasurePart,
@@ -21,7 +21,7 @@ from peer.rounds.interface import (
     StoreObject,
     Tick,
 )
-from peer.rounds.state import PartNorms, State
+from peer.rounds.state import State
 from peer.testing.memory_peer import ModelKeys
 from tests.peer.rounds.ballot import (
     FIGURES,

@@ -17,10 +17,12 @@ import pytest
 from peer.lifecycle.pace import Pace
 from peer.protocol.block import Block, ContributionHeader
 from peer.protocol.electorate import order
+from peer.protocol.head import ChainHead
 from peer.protocol.messages import Heartbeat
+from peer.protocol.rules import Rules
 from peer.rounds.interface import Received, Submitted, Tick, TrainingProgress
 from peer.rounds.machine import step
-from peer.rounds.state import ChainHead, Rules, State
+from peer.rounds.state import State
 from peer.rounds.timeouts import Deadlines, asks_at, steps_ready
 from peer.spec import RunSpec, from_mapping
 from peer.testing.faults import Crash, Fault, Partition, Stall

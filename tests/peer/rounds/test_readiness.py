@@ -10,7 +10,8 @@ import pytest
 
 from peer.events import AlertRaised, PeerStateChanged, TransferProgressed
 from peer.protocol.block import Block
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
+from peer.protocol.frames import decode
 from peer.protocol.messages import (
     Blocks,
     GetBlocks,
@@ -21,7 +22,6 @@ from peer.protocol.messages import (
     Prepare,
     Promise,
     VoteCast,
-    decode,
 )
 from peer.rounds.block_sync import ASK_EVERY_S, DOUBT_S
 from peer.rounds.interface import Effect, Input, ObjectStored, Received, Send, StoreObject, Submitted, Tell, Tick
@@ -59,7 +59,7 @@ def spy(world: World, on_frame: Callable[[str, str, Message], None]) -> None:
     """Show every frame of FRAMES that is sent."""
 
     def look(sender: str, receiver: str, frame: bytes) -> bool:
-        if frame[0] in FRAMES:
+        if frame[1] in FRAMES:
             on_frame(sender, receiver, decode(frame))
         return False
 
@@ -210,7 +210,7 @@ def test_a_source_that_forges_is_left_for_an_honest_one() -> None:
 
     def forge(sender: str, receiver: str, frame: bytes) -> bool:
         nonlocal forged
-        if (sender, receiver) != ("p0", late.name) or frame[0] not in (Blocks.code, ObjectData.code):
+        if (sender, receiver) != ("p0", late.name) or frame[1] not in (Blocks.code, ObjectData.code):
             return False
         message, lie = decode(frame), ObjectData(b"", b"8 forged")
         if isinstance(message, Blocks):

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from peer.protocol.block import VOID, Block
-from peer.protocol.electorate import digest_of
-from peer.protocol.messages import GetMeans, MeanData, NormTable, Reassign, decode
+from peer.protocol.encoding import digest_of
+from peer.protocol.frames import decode
+from peer.protocol.messages import GetMeans, MeanData, NormTable, Reassign
 from peer.protocol.norms import judgement_of
 from peer.rounds.interface import BufferPart, Input, PartReduced, Received, ReducePart, Send, SendMean, SendParts, Tick
 from peer.rounds.reassignment import ORDERS_MOST
@@ -47,7 +48,7 @@ def die_halfway(peer: LogicalPeer) -> None:
 
     def count(sender: str, receiver: str, frame: bytes) -> bool:
         nonlocal sent
-        if sender == peer.name and frame[0] == MeanData.code:
+        if sender == peer.name and frame[1] == MeanData.code:
             sent += 1
             peer.fuse = 1 if sent == half else None
         return False
@@ -144,7 +145,7 @@ def test_a_part_that_nobody_can_give_is_void_and_stays_in_the_balance() -> None:
         hit: list[LogicalPeer] = []
 
         def drops(sender: str, receiver: str, frame: bytes) -> bool:
-            return frame[0] == MeanData.code and getattr(decode(frame), "attempt", 0) == 1
+            return frame[1] == MeanData.code and getattr(decode(frame), "attempt", 0) == 1
 
         def look(peer: LogicalPeer, entered: str, round: int, hit: list[LogicalPeer] = hit) -> None:
             exchange = peer.driver.state.exchange

@@ -10,8 +10,10 @@ import pytest
 from peer.events import AlertRaised, PenaltyImposed
 from peer.protocol import merkle
 from peer.protocol.block import VOID, Update
-from peer.protocol.electorate import digest_of
-from peer.protocol.messages import MeanData, PartData, ShowInputs, decode
+from peer.protocol.encoding import digest_of
+from peer.protocol.frames import decode
+from peer.protocol.head import MISDECLARED
+from peer.protocol.messages import MeanData, PartData, ShowInputs
 from peer.protocol.norms import row_for
 from peer.rounds.interface import (
     BufferPart,
@@ -25,7 +27,7 @@ from peer.rounds.interface import (
     Tell,
     Tick,
 )
-from peer.rounds.state import MISDECLARED, BallotPhase, State
+from peer.rounds.state import BallotPhase, State
 from peer.simulate.memory_network import LinkModel
 from peer.testing.memory_peer import IntegerSums, LogicalPeer, ModelKeys, decoded
 from peer.testing.memory_swarm import World

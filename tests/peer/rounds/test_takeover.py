@@ -105,11 +105,11 @@ def test_what_the_lost_majority_may_have_decided_is_carried_through() -> None:
 
 def test_what_they_finish_keeps_its_date_and_is_taken_all_the_same() -> None:
     """It was proposed before anybody had to wait, and a majority of the electorate pledged itself to it."""
-    patient = state_of("x", rules=replace(rules("x"), takeover_s=60.0))
-    assert validation.follows(patient, HEAD, _taken_over(update(time=1)))
+    patient = replace(rules("x"), takeover_s=60.0)
+    assert not validation.check_block(patient, HEAD, _taken_over(update(time=1)))
     alone = update(members=(pledge("p0"),), contributors=(1, 1, 1), coordinator="p0", time=1)
-    assert not validation.follows(patient, HEAD, _taken_over(alone))
-    assert validation.follows(patient, HEAD, _taken_over(replace(alone, time=60)))
+    assert validation.check_block(patient, HEAD, _taken_over(alone))
+    assert not validation.check_block(patient, HEAD, _taken_over(replace(alone, time=60)))
 
 
 def test_what_is_said_to_be_taken_over_is_not_taken_before_the_time() -> None:

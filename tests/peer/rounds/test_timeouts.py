@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from peer.protocol.block import NEVER, NOT_AWAITED, Times, Update
 from peer.protocol.messages import Heartbeat, MeanData
+from peer.protocol.rules import Rules
 from peer.rounds.interface import Received
 from peer.rounds.machine import step
-from peer.rounds.state import BallotPhase, CoordinatorState, MemberState, Rules
+from peer.rounds.state import BallotPhase, CoordinatorState, MemberState
 from peer.rounds.timeouts import (
     CONTROL_FLOOR_S,
     DATA_FLOOR_S,

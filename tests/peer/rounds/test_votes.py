@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from peer.protocol.block import VOID, Block, Update
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.messages import GetObjects, Message, Nack, ObjectData, Prepare, Promise, Propose, VoteCast
-from peer.protocol.validation import follows, valid, vote_valid
+from peer.protocol.validation import check_block, vote_valid
 from peer.rounds.interface import (
     CommitBlock,
     Effect,
@@ -34,10 +34,12 @@ from tests.peer.rounds.build import (
     NAMES,
     PAYLOADS,
     block,
+    fault_of,
     owner,
     place,
     pledge,
     proposal_signature,
+    rules,
     state_of,
     update,
     vote,
@@ -50,14 +52,14 @@ ALL = tuple(pledge(name) for name in NAMES)
 
 def test_an_honest_update_is_valid() -> None:
     """All of the manipulations below start from it."""
-    assert valid(state_of("p0"), update())
+    assert not fault_of(state_of("p0"), update())
 
 
 def test_members_who_gave_nothing_or_leave_are_fine() -> None:
     """A vote without a contribution, and a last contribution."""
     members = (pledge("p0"), pledge("p1", root=b"", tokens=0), pledge("p2", leaving=True))
     decided = update(members=members, contributors=(0b101, 0b001, 0b100), elect=("p0", "p1"))
-    assert valid(state_of("p0"), decided)
+    assert not fault_of(state_of("p0"), decided)
 
 
 MANIPULATED: dict[str, Callable[[], Update]] = {
@@ -96,18 +98,18 @@ MANIPULATED: dict[str, Callable[[], Update]] = {
 @pytest.mark.parametrize("what", MANIPULATED)
 def test_a_manipulated_update_is_refused(what: str) -> None:
     """Each of these differs from an honest one in one thing."""
-    assert not valid(state_of("p0"), MANIPULATED[what]())
+    assert fault_of(state_of("p0"), MANIPULATED[what]())
 
 
 def test_a_weight_that_is_off_by_one_is_refused() -> None:
     """Judging is integer arithmetic on float64, the same on every machine: there is no last bit to forgive."""
     assert update().weights == ((21845, 21845, 21845),)
-    assert not valid(state_of("p0"), update(weights=((21846, 21844, 21845),)))
+    assert fault_of(state_of("p0"), update(weights=((21846, 21844, 21845),)))
 
 
 def test_a_genuine_vote_is_valid() -> None:
     """In the ballot of the proposal."""
-    assert vote_valid(state_of("p0"), vote("p1", update(2), 2))
+    assert vote_valid(rules("p0"), HEAD, NAMES, vote("p1", update(2), 2))
 
 
 @pytest.mark.parametrize(
@@ -126,13 +128,13 @@ def test_a_genuine_vote_is_valid() -> None:
 def test_a_forged_vote_is_refused(forge: Callable[..., object]) -> None:
     """Another voter, content, instance or ballot, or a proposal that its coordinator never signed."""
     forged = forge(vote("p1", update()))
-    assert not vote_valid(state_of("p0"), forged)  # type: ignore[arg-type]
+    assert not vote_valid(rules("p0"), HEAD, NAMES, forged)  # type: ignore[arg-type]
 
 
 def test_a_certificate_is_the_votes_of_a_quorum() -> None:
     """Two of three are enough, three also."""
-    assert follows(state_of("p0"), HEAD, block())
-    assert follows(state_of("p0"), HEAD, block(voters=NAMES))
+    assert not check_block(rules("p0"), HEAD, block())
+    assert not check_block(rules("p0"), HEAD, block(voters=NAMES))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_a_certificate_is_the_votes_of_a_quorum() -> None:
 )
 def test_a_certificate_that_is_none_is_refused(forged: Block) -> None:
     """Whatever the block holds besides."""
-    assert not follows(state_of("p0"), HEAD, forged)
+    assert check_block(rules("p0"), HEAD, forged)
 
 
 # ---- voting ----
@@ -283,7 +285,7 @@ def test_a_quorum_of_votes_commits_once_the_bytes_are_held() -> None:
     state, effects = run(state_of(voter(), held=HELD), proposed(update()), *votes)
     (commit,) = [effect for effect in effects if isinstance(effect, CommitBlock)]
     assert commit.head == HEAD.after(update()) == state.head
-    assert follows(state_of("p0"), HEAD, commit.block)
+    assert not check_block(rules("p0"), HEAD, commit.block)
 
 
 def test_a_minority_of_votes_commits_nothing() -> None:

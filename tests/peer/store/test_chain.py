@@ -13,8 +13,9 @@ import pytest
 from dht.errors import BadInput
 from peer.codec.codec import Codec
 from peer.protocol.block import VOID, Block
-from peer.protocol.electorate import digest, digest_of
-from peer.rounds.state import Acceptor, ChainHead
+from peer.protocol.encoding import digest, digest_of
+from peer.protocol.head import ChainHead
+from peer.rounds.state import Acceptor
 from peer.store import chain
 from peer.store.chain import ChainStore, start_chain_at
 from peer.store.contributions import WorkStats, write_contribution
@@ -206,10 +207,10 @@ def test_what_a_crash_left_behind_is_held_and_then_removed(tmp_path: Path) -> No
 def test_my_parts_come_with_their_paths(tmp_path: Path) -> None:
     """None for an anchor for which nothing was frozen."""
     disk = open_chain(tmp_path)
-    (tmp_path / "x").mkdir()
+    (tmp_path / "contributions").mkdir()
     assert disk.my_part(HEAD.anchor, 0) is None
     balance = np.arange(5, dtype=np.float32)
-    write_contribution(tmp_path / "x", HEAD.anchor, balance, PARTS, CODEC, WorkStats(1, 1, ()))
+    write_contribution(tmp_path / "contributions", HEAD.anchor, balance, PARTS, CODEC, WorkStats(1, 1, ()))
     found = disk.my_part(HEAD.anchor, 1)
     assert found is not None
     assert found[1] == CODEC.encode(balance[2:4])
@@ -298,7 +299,7 @@ def test_a_branch_that_is_taken_again_is_not_undone_any_more(tmp_path: Path) -> 
         disk.commit(item, disk.head.after(item.update), frozenset())
     assert disk.head == before
     assert disk.undone(before.anchor) == ()
-    assert len(list((tmp_path / "chain" / "undone").iterdir())) == 2, "the blocks of the other branch"
+    assert len(list((tmp_path / "chain" / "orphans").iterdir())) == 2, "the blocks of the other branch"
     assert all(open_chain(tmp_path).load(digest_of(payload)) == payload for payload in PAYLOADS)
 
 
@@ -319,7 +320,7 @@ def test_undone_blocks_and_their_bytes_go_when_no_fork_leads_back(tmp_path: Path
         commit_void(disk)
     assert disk.undone(left) is None
     assert disk.load(JUNK) is None
-    assert list((tmp_path / "chain" / "undone").iterdir()) == []
+    assert list((tmp_path / "chain" / "orphans").iterdir()) == []
 
 
 class Crash(BaseException):

@@ -11,7 +11,7 @@ import pytest
 from dht.errors import BadInput
 from peer.codec.codec import Codec
 from peer.protocol import merkle
-from peer.protocol.electorate import digest, digest_of
+from peer.protocol.encoding import digest, digest_of
 from peer.protocol.layout import cut
 from peer.store.contributions import Contribution, WorkStats, prune_contributions, write_contribution
 
@@ -52,7 +52,7 @@ def test_every_part_is_proven_by_its_path(tmp_path: Path) -> None:
 def test_a_crash_before_the_pledge_leaves_no_contribution(tmp_path: Path) -> None:
     """The pledge is written last."""
     write(tmp_path)
-    (tmp_path / f"{ANCHOR.hex()}.pledge").unlink()
+    (tmp_path / f"{ANCHOR.hex()}.header").unlink()
     assert Contribution.find(tmp_path, ANCHOR, PARTS, CODEC) is None
 
 
@@ -71,7 +71,7 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     anchors = [digest(number) for number in range(5)]
     for second, anchor in enumerate(anchors):
         write(tmp_path, anchor)
-        os.utime(tmp_path / f"{anchor.hex()}.pledge", (second, second))
+        os.utime(tmp_path / f"{anchor.hex()}.header", (second, second))
     prune_contributions(tmp_path, 2, anchors[-1])
     assert names_of(tmp_path) == anchors[-2:]
 
@@ -81,7 +81,7 @@ def test_what_was_just_written_is_kept_whatever_the_clock_says(tmp_path: Path) -
     anchors = [digest(number) for number in range(4)]
     for second, anchor in zip((10, 11, 12, 3), anchors, strict=True):
         write(tmp_path, anchor)
-        os.utime(tmp_path / f"{anchor.hex()}.pledge", (second, second))
+        os.utime(tmp_path / f"{anchor.hex()}.header", (second, second))
     for rounds, kept in ((3, anchors[1:]), (1, anchors[3:])):
         prune_contributions(tmp_path, rounds, anchors[-1])
         assert names_of(tmp_path) == kept
@@ -91,11 +91,11 @@ def names_of(folder: Path) -> list[bytes]:
     """The anchors whose contribution is there, both files of it, in order of `digest(0)`, `digest(1)`…"""
     found = {path.name for path in folder.iterdir()}
     anchors = [digest(number) for number in range(5) if f"{digest(number).hex()}.parts" in found]
-    assert found == {f"{anchor.hex()}.{kind}" for anchor in anchors for kind in ("parts", "pledge")}
+    assert found == {f"{anchor.hex()}.{kind}" for anchor in anchors for kind in ("parts", "header")}
     return anchors
 
 
-@pytest.mark.parametrize("suffix", [".parts", ".pledge"])
+@pytest.mark.parametrize("suffix", [".parts", ".header"])
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped"])
 def test_damage_is_one_clear_line(tmp_path: Path, suffix: str, damage: str) -> None:
     """Before a byte of it is offered again."""
@@ -104,7 +104,7 @@ def test_damage_is_one_clear_line(tmp_path: Path, suffix: str, damage: str) -> N
     content = path.read_bytes()
     flipped = content[:-1] + bytes([content[-1] ^ 1])
     path.write_bytes({"empty": b"", "cut": content[:-1], "flipped": flipped}[damage])
-    with pytest.raises(BadInput, match=r"\.(parts|pledge) is damaged"):
+    with pytest.raises(BadInput, match=r"\.(parts|header) is damaged"):
         find(tmp_path).check()
 
 
@@ -120,5 +120,5 @@ def test_what_a_crash_left_is_swept(tmp_path: Path) -> None:
     (tmp_path / f"{digest('crashed').hex()}.parts").write_bytes(b"whole")
     (tmp_path / f"{digest('crashed').hex()}.parts.new").write_bytes(b"half")
     prune_contributions(tmp_path, 3, ANCHOR)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{ANCHOR.hex()}.parts", f"{ANCHOR.hex()}.pledge"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{ANCHOR.hex()}.header", f"{ANCHOR.hex()}.parts"]
     find(tmp_path).check()

@@ -14,7 +14,7 @@ import torch
 from dht.errors import Unreachable
 from peer.codec.codec import Codec
 from peer.protocol.block import VOID, Block
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.store import snapshots
 from peer.store.chain import ChainStore
 from peer.store.run_directory import ChainBase

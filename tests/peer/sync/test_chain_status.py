@@ -77,7 +77,7 @@ async def test_donors_say_what_they_share_and_have(tmp_path: Path) -> None:
     async def nothing(peer: str, request: bytes) -> bytes | None:
         return None
 
-    network.answers |= {"mad": {"chain": nonsense}, "new": {"chain": nothing}}
+    network.answers |= {"mad": {"chain-status": nonsense}, "new": {"chain-status": nothing}}
     anchors = (old.heads[5].anchor, old.heads[3].anchor)
     found = await query_status(network, ["gone", *network.answers], anchors)
     assert {peer: (item.round, item.shared) for peer, item in found.items()} == {

@@ -152,7 +152,7 @@ async def test_a_donor_with_another_manifest_is_outvoted(tmp_path: Path, monkeyp
     me.add("wrong", 6, 4, seed=1)
     manifest = await me.syncer.bring(me.disk, "cut off")
     assert manifest.state == anchor_at(4).state_digest()
-    assert {name for peer, name in me.node.asked if peer == "wrong"} == {"chain"}
+    assert {name for peer, name in me.node.asked if peer == "wrong"} == {"chain-status"}
 
 
 async def test_it_tries_until_somebody_gives_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

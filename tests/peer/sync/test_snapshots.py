@@ -179,7 +179,7 @@ class Taking:
     async def survey(self) -> None:
         """Donors give what they have been asked for before."""
         for donor in self.donors:
-            await self.network.answers[donor]["chain"]("me", msgpack.packb(()))
+            await self.network.answers[donor]["chain-status"]("me", msgpack.packb(()))
 
     @property
     def alerts(self) -> list[str]:

@@ -124,7 +124,7 @@ def test_the_only_peer_that_is_ahead_is_asked_also_when_it_gave_a_bad_block() ->
     run = LogicalSwarm(peers=2, seed=1)
     run.until_round(2, within_s=60)
     lagging = run.world.peers[0]
-    run.world.network.drops = lambda sender, to, frame: to == "p0" and frame[0] == VoteCast.code
+    run.world.network.drops = lambda sender, to, frame: to == "p0" and frame[1] == VoteCast.code
     state = lagging.driver.state
     lagging.driver.state = replace(state, doubted={"p1": float("inf")})
     run.until_round(4, within_s=60)

@@ -13,7 +13,7 @@ from torch import Tensor
 from peer.codec import codec
 from peer.codec.codec import Codec
 from peer.protocol.block import VOID, PartOutcome, part_outcomes
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 from peer.spec import RunSpec
 from peer.train.outer import momentum_at
 from peer.train.trainer import Trainer

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from dht.errors import MemoryFull
 from peer.model.build import build
-from peer.model.flat import FlatParameters
+from peer.model.flat import FlatParameters, trained
 from peer.spec import RunSpec, load
 from peer.train.atomic import AtomicSteps, Backup, takes_memory
 from peer.train.backend import MicroBatch, SingleDevice
-from peer.train.optimizers import Optimizers, make_optimizers, trained
+from peer.train.optimizers import Optimizers, make_optimizers
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 NO_ROOM = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")

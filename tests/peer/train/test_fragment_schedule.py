@@ -15,7 +15,7 @@ from dht.errors import BadSpec
 from peer.audit.auditor import audit
 from peer.export.folder import export
 from peer.model.footprint import size_of
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 from peer.spec import RunSpec
 from peer.train.outer import OuterState
 from peer.train.trainer import Trainer

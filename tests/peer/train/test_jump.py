@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 from peer.train.outer import OuterState
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution

@@ -16,7 +16,7 @@ from dht.errors import BadInput
 from peer import spec as specs
 from peer.codec.blockwise import Floats
 from peer.protocol.block import VOID, Update
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 from peer.train import apply as move
 from peer.train import layerwise
 from peer.train.trainer import Trainer

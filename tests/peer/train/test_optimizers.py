@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from dht.errors import BadSpec
 from peer import spec as specs
 from peer.model.build import build_meta
+from peer.model.flat import hidden_matrices, trained
 from peer.spec import RunSpec
-from peer.train.optimizers import Optimizers, adamw, hidden_matrices, make_optimizers, trained
+from peer.train.optimizers import Optimizers, adamw, make_optimizers
 
 CPU = torch.device("cpu")
 LLAMA = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from peer.codec.codec import Codec
 from peer.protocol.block import VOID, Update
-from peer.protocol.electorate import digest_of
+from peer.protocol.encoding import digest_of
 from peer.protocol.layout import Part as Piece
 from peer.spec import RunSpec
 from peer.train.outer import OuterState, advance

@@ -12,7 +12,7 @@ import pytest
 from dht.errors import BadInput, RunMismatch
 from peer.codec.codec import Codec
 from peer.events import RoundCommitted, read_events
-from peer.rounds.state import ChainHead
+from peer.protocol.head import ChainHead
 from peer.store import snapshots
 from peer.store.chain import ChainStore
 from peer.store.run_directory import block_path, genesis_head, read_base_at, read_genesis, undone_path

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from peer import spec as specs
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 from peer.spec import RunSpec
 from peer.train.checkpoint import Checkpoint, Checkpoints, newest
 from peer.train.trainer import Trainer
@@ -60,7 +60,7 @@ class Life:
         folder.mkdir(parents=True, exist_ok=True)
         self.anchor = FIRST
         self.chain: list[DecidedRound] = []
-        self.trainer = Trainer(spec, "p0", folder / "x", CPU)
+        self.trainer = Trainer(spec, "p0", folder / "contributions", CPU)
         torch.manual_seed(7)
 
     def actions(self) -> Iterator[str]:
@@ -95,7 +95,7 @@ class Life:
     def start_again(self) -> None:
         """A new process: everything comes from the disk; what was decided since the checkpoint is replayed."""
         torch.manual_seed(99)
-        self.trainer = Trainer(self.spec, "p0", self.folder / "x", CPU)
+        self.trainer = Trainer(self.spec, "p0", self.folder / "contributions", CPU)
         found = newest(self.folder / "checkpoints", self.spec.digest().hex(), "p0", lambda path, why: pytest.fail(why))
         assert found is not None
         self.trainer.restore(found)
@@ -240,7 +240,7 @@ def test_a_contribution_after_the_checkpoint_is_the_balance(make_spec: Make, tmp
     life.commit()
     assert not life.trainer._balance.flat.any()
     again = Life(make_spec(), tmp_path / "replayed")
-    shutil.copytree(tmp_path / "x", again.folder / "x", dirs_exist_ok=True)
+    shutil.copytree(tmp_path / "contributions", again.folder / "contributions", dirs_exist_ok=True)
     shutil.copytree(tmp_path / "checkpoints", again.folder / "checkpoints")
     again.chain, again.anchor = life.chain, life.anchor
     again.start_again()

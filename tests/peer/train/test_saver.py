@@ -10,7 +10,6 @@ import torch
 
 from dht.errors import DiskFull
 from peer.events import AlertRaised, CheckpointWritten, Event
-from peer.telemetry.reporter import Reporter
 from peer.train import saver
 from peer.train.checkpoint import Checkpoint
 from peer.train.saver import CheckpointSaver
@@ -49,7 +48,7 @@ def events() -> list[Event]:
 
 @pytest.fixture
 def keeper(shelf: SlowShelf, events: list[Event]) -> CheckpointSaver:
-    return CheckpointSaver(shelf, NoSnapshots(), Reporter(events.append))  # type: ignore[arg-type]
+    return CheckpointSaver(shelf, NoSnapshots(), events.append)  # type: ignore[arg-type]
 
 
 def checkpoint(moment: torch.Tensor) -> Checkpoint:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dht.errors import BadInput
-from peer.rounds.state import ChainHead
+from peer.protocol.head import ChainHead
 from peer.store import snapshots
 from peer.train import saver
 from peer.train.outer import OuterState

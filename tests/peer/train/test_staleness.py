@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from peer.aggregation.integer_rows import integer_weights
+from peer.aggregation.weights import integer_weights
 from peer.protocol.block import token_share
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 from peer.train.checkpoint import Checkpoints, newest
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dht.errors import DiskFull
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 from peer.train.optimizers import learning_rate
 from peer.train.outer import outer_step
 from peer.train.residual import Residual, interpolate

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 from peer.spec import RunSpec
 from peer.train.evaluation import SEQUENCES
 from peer.train.trainer import Trainer

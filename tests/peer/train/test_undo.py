@@ -16,7 +16,7 @@ import torch
 
 from dht.errors import BadInput
 from peer import spec as specs
-from peer.protocol.electorate import digest
+from peer.protocol.encoding import digest
 from peer.train.checkpoint import Checkpoints, newest
 from peer.train.outer import OuterState, advance
 from peer.train.residual import RewindResult
@@ -48,7 +48,7 @@ def make(corpus: Path, tmp_path: Path) -> Make:
             round=dataclasses.replace(micro.round, fragments=fragments),
         )
         (tmp_path / me).mkdir(exist_ok=True)
-        return Trainer(spec, me, tmp_path / me / "x", CPU)
+        return Trainer(spec, me, tmp_path / me / "contributions", CPU)
 
     return make_one
 
@@ -144,7 +144,7 @@ def test_work_that_is_not_on_disk_any_more_is_named(make: Make) -> None:
     trainer = make("p0")
     rounds = [agree([trainer], FIRST)]
     rounds.append(agree([trainer], rounds[-1].next_anchor))
-    (trainer._folder / f"{FIRST.hex()}.pledge").unlink()
+    (trainer._folder / f"{FIRST.hex()}.header").unlink()
     assert undo(trainer, make("fresh").anchor, [], rounds) == RewindResult(returned=1, lost=1)
 
 

@@ -9,8 +9,8 @@ from peer.events import ReportReceived
 from peer.watch.watcher import ANCHORS_MOST, PEERS_MOST, AnnouncementLog
 
 HEAD = PeerRecord(
-    run=b"r" * 32, anchor=b"a" * 32, round=7, weight=21, state=b"s" * 32, ready=True, stuck_s=0.0, tokens=1000,
-    steps=50, bandwidth_bps=0, leaving=False, reach=0, name="Zoë", version="1",
+    run=b"r" * 32, anchor=b"a" * 32, round=7, weight=21, state=b"s" * 32, ready=True, tokens=1000,
+    steps=50, leaving=False, name="Zoë", version="1",
 )  # fmt: skip
 
 

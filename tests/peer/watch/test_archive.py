@@ -10,7 +10,7 @@ import pytest
 
 from dht.errors import BadInput
 from peer.events import AlertRaised, CheckpointWritten, Event
-from peer.rounds.state import ChainEntry
+from peer.protocol.head import ChainEntry
 from peer.store import snapshots
 from peer.store.chain import ChainStore
 from peer.store.run_directory import read_chain_files

@@ -38,7 +38,7 @@ class GuardedNode:
 
 def head(admission: bytes | None) -> PeerRecord:
     fields: dict[str, Any] = {"run": RUN, "anchor": b"", "round": 3, "weight": 0, "state": b"", "ready": True}
-    fields |= {"stuck_s": 0.0, "tokens": 0, "steps": 0, "bandwidth_bps": 0, "leaving": False, "reach": 0}
+    fields |= {"tokens": 0, "steps": 0, "leaving": False}
     return PeerRecord(**fields, name="x", version="0", admission=admission)
 
 

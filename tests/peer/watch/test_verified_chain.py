@@ -9,8 +9,8 @@ import pytest
 
 from peer.events import Event, PenaltyImposed, RoundCommitted
 from peer.protocol.block import WEIGHT_ONE, Block
+from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.layout import cut
-from peer.rounds.state import ChainEntry, ChainHead
 from peer.store.run_directory import ChainBase
 from peer.testing.memory_peer import PARTS
 from peer.testing.memory_swarm import World

@@ -15,10 +15,10 @@ from dht.errors import Unreachable
 from dht.records import PeerRecord as HeadRecord
 from dht.streams.base import MakeFrame, OnFrame
 from peer.events import AlertRaised, Event, PeerStateChanged, ReportReceived, RoundCommitted
-from peer.protocol.electorate import digest_of
-from peer.protocol.encoding import pack
-from peer.protocol.messages import Blocks, GetBlocks, Heartbeat, decode, encode
-from peer.rounds.state import ChainHead
+from peer.protocol.encoding import digest_of, pack
+from peer.protocol.frames import decode, encode
+from peer.protocol.head import ChainHead
+from peer.protocol.messages import Blocks, GetBlocks, Heartbeat
 from peer.simulate.memory_network import MemoryStreams
 from peer.store.run_directory import ChainBase
 from peer.store.snapshots import SnapshotManifest
@@ -120,8 +120,8 @@ class Seat:
     def record(self, peer: str, said: Heartbeat) -> HeadRecord:
         return HeadRecord(
             run=RUN, anchor=said.anchor, round=said.round + self.offset, weight=said.weight, state=said.state,
-            ready=said.ready, stuck_s=0.0, tokens=said.tokens, steps=said.steps, bandwidth_bps=0, leaving=said.leaving,
-            reach=0, name=f"name of {peer}", version="1",
+            ready=said.ready, tokens=said.tokens, steps=said.steps, leaving=said.leaving,
+            name=f"name of {peer}", version="1",
         )  # fmt: skip
 
 

@@ -76,16 +76,17 @@ def test_a_reason_with_its_end(why: str, until: float | None, words: str) -> Non
     [
         ((), None, ""),
         (
-            (PauseReason(code="IDLE", why="somebody uses it"),), None,
+            (PauseReason(code="IDLE", why="somebody uses it"),),
+            None,
             "trains again by itself as soon as nothing holds it up",
-        ),  # fmt: skip
+        ),
         ((PauseReason(code="PAUSED", why="paused"),), None, "trains again when it is told to: homefires resume"),
         ((PauseReason(code="PAUSED", why="paused; resume with: homefires resume"),), None, ""),
         ((PauseReason(code="MEMORY", why="too much; it goes on when it takes less"),), None, ""),
         ((PauseReason(code="QUOTA", why="used up"),), NOW + 7200, "trains again at 10:00"),
         ((PauseReason(code="SNOOZED", why="snoozed until 10:00"),), NOW + 7200, ""),
     ],
-)  # fmt: skip
+)
 def test_when_it_trains_again(holds: tuple[PauseReason, ...], until: float | None, words: str) -> None:
     """Nothing is said twice."""
     assert next_words(PeerStatus(paused=True, holds=holds, until=until), NOW) == words

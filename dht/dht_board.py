@@ -1,0 +1,196 @@
+"""The notice board on hivemind's Kademlia DHT, and what its nodes may store and believe: our records, nothing else.
+
+Every node checks what others ask it to store and what it finds, so a forged or oversized record dies at the first
+honest node. Records that expired a moment ago pass: hivemind refuses a whole answer for one record, and the reader
+drops expired ones itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgpack
+
+from dht.access import RejectCode, RejectionLog
+from dht.identity import public_key_of
+from dht.records import (
+    CLOCK_SKEW_S,
+    MAX_RECORD_BYTES,
+    MAX_TTL_S,
+    TOPICS,
+    Malformed,
+    Record,
+    dht_key,
+    is_current,
+    is_valid,
+    pack,
+    unpack,
+)
+
+TIMEOUT_S = 15.0
+MAX_VALUE_BYTES = MAX_RECORD_BYTES + 3
+"""A record as msgpack bytes."""
+MAX_SUBKEY_BYTES = 64
+"""A peer id as msgpack text has 54."""
+AUTHORS_MOST = 1024
+"""Under one topic. Keys cost nothing, so there is an end; who is on the board stays there. So many of the longest
+records fit into one answer of hivemind's, which has at most 2 MiB."""
+LATE_S = 60.0
+"""A record that expired so long ago is nobody's answer any more, but put up again."""
+
+
+class DhtBoard:
+    """The contract of `dht.board.Board` on hivemind's DHT."""
+
+    def __init__(self, dht_node: Any, run: bytes) -> None:
+        self._dht = dht_node
+        self._run = run
+
+    async def meet(self, peer_id: str) -> None:
+        """Know a node to which there is a connection; one that does not answer is left out."""
+        from hivemind.p2p import PeerID
+
+        await self._dht.protocol.call_ping(PeerID.from_base58(peer_id))
+
+    async def publish(self, topic: str, record: Record, ttl_s: float) -> bool:
+        """Store the record on the nodes nearest to the topic's key."""
+        assert 0 < ttl_s <= MAX_TTL_S, ttl_s
+        if record.kind != topic or not is_current(record, self._run, time.time()):
+            return False
+        key = dht_key(topic, self._run)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                return bool(await self._dht.store(key, pack(record), record.expires, subkey=record.author))
+        except TimeoutError:
+            return False
+
+    async def read(self, topic: str) -> dict[str, Record]:
+        """The newest records that the nodes nearest to the key hold; none if they do not answer in time."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                found = await self._dht.get(dht_key(topic, self._run), latest=True)
+        except TimeoutError:
+            return {}
+        if found is None or not isinstance(found.value, dict):
+            return {}
+        records: dict[str, Record] = {}
+        for author, item in found.value.items():
+            with suppress(Malformed):
+                record = unpack(item.value)
+                if record.author == author and record.expires > time.time():
+                    records[author] = record
+        return records
+
+
+async def start_dht(p2p: Any, run: bytes, met: Sequence[str], refusals: RejectionLog, *, client_mode: bool) -> Any:
+    """A hivemind DHTNode that holds and believes the records of `run` alone; it begins with the addresses `met`."""
+    from hivemind.dht import DHTNode
+    from hivemind.dht.protocol import DHTProtocol
+    from hivemind.proto import dht_pb2
+
+    # hivemind answers pings a moment before it knows what to say of itself: until then it says nothing of itself.
+    DHTProtocol.node_info = dht_pb2.NodeInfo()
+    # Records are small, short-lived and always read anew: caches would only serve old ones.
+    dht_node = await DHTNode.create(
+        p2p=p2p,
+        initial_peers=list(met) or None,
+        client_mode=client_mode,
+        record_validator=make_validator(run, refusals),
+        ensure_bootstrap_success=False,
+        strict=False,
+        cache_locally=False,
+        cache_nearest=0,
+        cache_on_store=False,
+    )
+    bound_storage(dht_node.protocol)
+    return dht_node
+
+
+def make_validator(run: bytes, refusals: RejectionLog) -> Any:
+    """A hivemind RecordValidatorBase for the topics of `run`; what it refuses is told to `refusals`."""
+    from hivemind.dht.routing import DHTID
+    from hivemind.dht.validation import RecordValidatorBase
+
+    topics = {DHTID.generate(source=dht_key(topic, run)).to_bytes(): topic for topic in TOPICS}
+
+    class RecordValidator(RecordValidatorBase):  # type: ignore[misc]
+        def validate(self, record: Any) -> bool:
+            topic = topics.get(record.key)
+            if topic is None:
+                refusals(RejectCode.RECORD, "somebody", "it has no topic of this run")
+                return False
+            fault = rejection_of(run, topic, record.subkey, record.value, record.expiration_time)
+            if fault is not None:
+                refusals(fault[0], _author_of(record.subkey), fault[1])
+            return fault is None
+
+    return RecordValidator()
+
+
+def bound_storage(protocol: Any) -> None:
+    """Have a hivemind DHTProtocol hold so many authors under a topic, and no older record beside a newer one.
+
+    By itself it takes as many as come, and forgets the newer record when an older one, put up again, expires.
+    """
+    from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
+
+    class Storage(DHTLocalStorage):  # type: ignore[misc]
+        def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
+            held = self.get(key)
+            authors = held.value if held is not None else None
+            if isinstance(authors, DictionaryDHTValue):
+                known = authors.get(subkey)
+                if known is None and len(authors) >= AUTHORS_MOST:
+                    return False
+                if known is not None and known.expiration_time >= expiration_time:
+                    return False
+            return bool(super().store_subkey(key, subkey, value, expiration_time))
+
+    for name in ("storage", "cache"):
+        bounded = Storage()
+        bounded.__dict__.update(getattr(protocol, name).__dict__)
+        setattr(protocol, name, bounded)
+
+
+def rejection_of(run: bytes, topic: str, subkey: bytes, value: bytes, expires: float) -> tuple[RejectCode, str] | None:
+    """Why `value` (msgpack of the packed record) is not the statement of the peer named by `subkey`; None if it is."""
+    now = time.time()
+    if expires > now + MAX_TTL_S + CLOCK_SKEW_S:
+        return RejectCode.RECORD, f"it is to live for {expires - now:.0f} s; none lives longer than {MAX_TTL_S:.0f} s"
+    if expires < now - LATE_S:
+        return RejectCode.REPLAY, f"it expired {now - expires:.0f} s ago"
+    if len(value) > MAX_VALUE_BYTES:  # looked at first: what is parsed is remembered
+        return RejectCode.RECORD, f"it has {len(value)} bytes; a record has at most {MAX_RECORD_BYTES}"
+    record = _parse(run, topic, value)
+    if record is None:
+        return RejectCode.RECORD, f"it is no {topic} that its author signed for this run"
+    if record.expires != expires:
+        return RejectCode.REPLAY, "it is to live longer than its author signed"
+    if msgpack.packb(record.author) != subkey:
+        return RejectCode.RECORD, f"it is a statement of {record.author}"
+    return None
+
+
+def _author_of(subkey: Any) -> str:
+    """Whom a record is said to be of, for the log; a stranger wrote it."""
+    try:
+        name = msgpack.unpackb(subkey) if len(subkey) <= MAX_SUBKEY_BYTES else None
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
+        name = None
+    return name if isinstance(name, str) and public_key_of(name) is not None else "somebody"
+
+
+@functools.lru_cache(maxsize=2048)
+def _parse(run: bytes, topic: str, value: bytes) -> Record | None:
+    """The record if all that does not depend on time is right. Cached: nodes see each one many times."""
+    try:
+        packed = msgpack.unpackb(value)
+        record = unpack(packed) if isinstance(packed, bytes) else None
+    except (Malformed, ValueError, TypeError, msgpack.UnpackException):
+        return None
+    return record if record is not None and record.kind == topic and is_valid(record, run) else None

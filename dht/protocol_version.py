@@ -1,0 +1,40 @@
+"""The version of what peers say to each other and keep in their folders, and what refuses another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dht.errors import BadInput
+
+PROTOCOL_VERSION = 2
+"""In invites, protocol names, keys of the DHT, records and frames. It changes when an older program would misread
+one of them, or a file of a folder."""
+
+_GENESIS_START = b"\x96"
+"""Of a packed record, before its version: six fields."""
+_NAMES_OF_1 = ("x", "chain/undone", "admitted", "ended", "orders", "ports")
+
+
+def other_version(what: str, version: int) -> str:
+    """Why `what` is refused, and what helps."""
+    which = "a newer" if version > PROTOCOL_VERSION else "an older"
+    return (
+        f"{what} is of protocol version {version}, this homefires speaks version {PROTOCOL_VERSION}; "
+        f"install {which} homefires, which speaks version {version}"
+    )
+
+
+def require_this_version(directory: Path) -> None:
+    """A folder of a peer or an organiser is of this version, or new. Raises BadInput, and touches nothing."""
+    version = _version_of(directory)
+    if version != PROTOCOL_VERSION:
+        text = other_version(str(directory), version)
+        raise BadInput(f"{text}, or name a new folder; nothing in this one was changed")
+
+
+def _version_of(directory: Path) -> int:
+    if any((directory / name).exists() for name in _NAMES_OF_1):
+        return 1
+    genesis = directory / "genesis"
+    start = genesis.read_bytes()[:2] if genesis.is_file() else b""
+    return start[1] if start.startswith(_GENESIS_START) and len(start) == 2 else PROTOCOL_VERSION

@@ -1,0 +1,48 @@
+"""What the limits are held against, read from this machine: only what a setting asks for."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Protocol
+
+from peer.host.disk import Spared, folder_bytes
+from peer.host.gpu import Gpu
+from peer.host.idle import Idleness
+from peer.host.power import is_on_battery
+from peer.host.processes import ProcessTree, running
+from peer.limits.policy import Readings
+from peer.settings import PeerSettings
+
+
+class Sensors(Protocol):
+    """What is read; `MachineSensors` is the real one."""
+
+    def read(self, settings: PeerSettings, now: float) -> Readings:
+        """The readings at Unix time `now`, without the traffic; None for what no setting asks for."""
+        ...
+
+
+class MachineSensors:
+    """This machine, and the peer that lives in a run folder. `root` is where its /dev, /proc and /sys are."""
+
+    def __init__(self, directory: Path, root: Path = Path("/"), gpu: Gpu | None = None) -> None:
+        self._root = root
+        self._idleness, self._gpu = Idleness(root), gpu or Gpu()
+        self._tree = ProcessTree(os.getpid())
+        self._folder = Spared(lambda: folder_bytes(directory))
+
+    def read(self, settings: PeerSettings, now: float) -> Readings:
+        """See `Sensors`."""
+        asks_gpu = settings.max_temperature_c or settings.max_power_w
+        figures = self._gpu.figures() if asks_gpu else {}
+        return Readings(
+            idle_s=self._idleness.idle_s(now) if settings.idle_min else None,
+            on_battery=None if settings.on_battery else is_on_battery(self._root),
+            running=running(settings.pause_for, self._tree.pids()) if settings.pause_for else None,
+            folder_bytes=self._folder() if settings.disk_gb else None,
+            memory_bytes=self._tree.figures(time.monotonic())["memory_bytes"] if settings.memory_gb else None,
+            temperature_c=figures.get("temperature_c"),
+            power_w=figures.get("power_w"),
+        )

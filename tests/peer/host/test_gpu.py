@@ -1,0 +1,114 @@
+"""What a GPU tells of itself is said as it is; what it does not tell is None, and never an error."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peer.host.gpu import Gpu, device_gb
+
+
+class Nvml:
+    """In the place of pynvml: a GPU that tells everything but what is in `silent`."""
+
+    NVML_TEMPERATURE_GPU = 0
+    nvmlClocksEventReasonGpuIdle = 0x01
+    nvmlClocksEventReasonApplicationsClocksSetting = 0x02
+    nvmlClocksEventReasonSwPowerCap = 0x04
+    nvmlClocksEventReasonHwSlowdown = 0x08
+    nvmlClocksEventReasonSwThermalSlowdown = 0x20
+    nvmlClocksEventReasonHwThermalSlowdown = 0x40
+    nvmlClocksEventReasonHwPowerBrakeSlowdown = 0x80
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *silent: str, reasons: int = 0) -> None:
+        self.silent, self.reasons = silent, reasons
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "nvmlInit": None, "nvmlDeviceGetHandleByUUID": "handle",
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=3 << 30, total=80 << 30),
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=97), "nvmlDeviceGetTemperature": 61,
+            "nvmlDeviceGetPowerUsage": 312_500, "nvmlDeviceGetEnforcedPowerLimit": 350_000,
+            "nvmlDeviceGetFanSpeed": 40, "nvmlDeviceGetCurrentClocksEventReasons": self.reasons,
+        }  # fmt: skip
+
+        def ask(*words: object) -> Any:
+            self.calls.append(name)
+            if name in self.silent:
+                raise self.NVMLError(name)
+            return answers[name]
+
+        return ask
+
+
+ALL = {
+    "gpu_percent": 97.0, "vram_used_bytes": 3 << 30, "vram_bytes": 80 << 30, "temperature_c": 61.0, "power_w": 312.5,
+    "power_limit_w": 350.0, "fan_percent": 40.0, "throttled": "",
+}  # fmt: skip
+
+
+def test_a_gpu_tells_everything() -> None:
+    assert Gpu(lambda: "GPU-1", Nvml()).figures() == ALL
+
+
+@pytest.mark.parametrize(
+    ("silent", "fields"),
+    [
+        ("nvmlDeviceGetUtilizationRates", {"gpu_percent"}),
+        ("nvmlDeviceGetMemoryInfo", {"vram_used_bytes", "vram_bytes"}),
+        ("nvmlDeviceGetTemperature", {"temperature_c"}),
+        ("nvmlDeviceGetPowerUsage", {"power_w"}),
+        ("nvmlDeviceGetEnforcedPowerLimit", {"power_limit_w"}),
+        ("nvmlDeviceGetFanSpeed", {"fan_percent"}),
+        ("nvmlDeviceGetCurrentClocksEventReasons", set()),
+    ],
+)
+def test_what_the_driver_does_not_tell_is_none_and_the_rest_is_there(silent: str, fields: set[str]) -> None:
+    assert Gpu(lambda: "GPU-1", Nvml(silent)).figures() == ALL | dict.fromkeys(fields)
+
+
+@pytest.mark.parametrize("silent", ["nvmlInit", "nvmlDeviceGetHandleByUUID"])
+def test_a_driver_that_refuses_is_not_asked_again(silent: str) -> None:
+    nvml = Nvml(silent)
+    gpu = Gpu(lambda: "GPU-1", nvml)
+    assert gpu.figures() == gpu.figures() == {}
+    assert nvml.calls.count(silent) == 1
+
+
+def test_without_a_gpu_no_driver_is_asked() -> None:
+    nvml = Nvml()
+    assert Gpu(lambda: None, nvml).figures() == {}
+    assert nvml.calls == []
+
+
+def test_of_its_memory_there_is_a_figure_for_others() -> None:
+    assert device_gb(Gpu(lambda: "GPU-1", Nvml())) == 85.9
+    assert device_gb(Gpu(lambda: "GPU-1", Nvml("nvmlDeviceGetMemoryInfo"))) is None
+    assert device_gb(Gpu(lambda: None, Nvml())) is None
+
+
+def test_a_gpu_is_found_once_the_model_is_on_it() -> None:
+    uuids = iter([None, "GPU-1"])
+    gpu = Gpu(lambda: next(uuids), Nvml())
+    assert gpu.figures() == {}
+    assert gpu.figures() == gpu.figures() == ALL
+
+
+@pytest.mark.parametrize(
+    ("reasons", "words"),
+    [(0x01, ""), (0x02, ""), (0x04, "power limit"), (0x60, "too hot"), (0x84, "power limit, power supply")],
+)
+def test_throttling_is_told_in_words(reasons: int, words: str) -> None:
+    """Being idle, or set to other clocks, is none."""
+    assert Gpu(lambda: "GPU-1", Nvml(reasons=reasons)).figures()["throttled"] == words
+
+
+def test_the_real_driver_or_none_at_all_is_no_error() -> None:
+    """A GPU that is not there, of the real library where that finds a driver and where it does not."""
+    assert Gpu(lambda: "GPU-00000000-0000-0000-0000-000000000000").figures() == {}
