@@ -34,7 +34,6 @@ from dht.process import bounding, die_with_parent, lock_directory
 from dht.reach.peer_store import PeerStore
 from peer.control import store
 from peer.control.desired_state import DesiredState
-from peer.control.live_settings import LiveSettings
 from peer.control.server import Commands, ControlServer
 from peer.events import Event, NetworkMeasured, PeerStopped
 from peer.host.processes import stand_back
@@ -43,6 +42,7 @@ from peer.limits.sensors import MachineSensors
 from peer.limits.traffic import MonthlyTraffic, keeping
 from peer.link.channel import Fields, LinkLost
 from peer.link.handle import LeaveRequested, LinkProcess
+from peer.live_settings import LiveSettings
 from peer.session import join
 from peer.settings import PeerSettings, settings_from
 from peer.spec import load
@@ -228,7 +228,10 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
             commands.note(number, event)
 
         session = Reporter(
-            one_at_a_time(emit), wishes=wishes, chosen=LiveSettings(settings, directory), link_began=traffic.link_began
+            one_at_a_time(emit),
+            wishes=wishes,
+            chosen=LiveSettings(settings, partial(store.write, directory)),
+            link_began=traffic.link_began,
         )
         commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], _ask_to_leave)
         _keep(settings, directory, session)

@@ -172,7 +172,7 @@ class RoundTable(StrictTable):
     merge: Literal["rebase", "interpolate"] = "interpolate"
     """What a peer that streams goes on from. `interpolate`: a point between the new anchor and its own parameters,
     which counts a part of its work less and repeats another. `rebase`: that anchor less all that no update has counted,
-    to the bit; at equal tokens it learns less (`tests/benchmarks/README.md`, parity). A sparse codec always rebases."""
+    to the bit; at equal tokens it learns less (`tests/benchmarks/results/parity.md`). A sparse codec always rebases."""
     alpha: float = 0.5
     """With `interpolate`, the share of its own parameters: 0 drops the steps of the delay, 1 never merges."""
     gather_s: float = 60.0
@@ -247,7 +247,7 @@ class CodecTable(StrictTable):
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationTable(StrictTable):
-    reducer: Literal["mean", "edit", "centered-clip", "agreement"] = "edit"
+    rule: Literal["mean", "edit", "centered-clip", "agreement"] = "edit"
     """How contributions combine. `mean`: by tokens. `edit`: large norms count less (arXiv:2412.07210). `centered-clip`:
     what is far from the last mean is drawn towards it (arXiv:2012.10333). `agreement`: `edit`, and what points away
     from the last mean counts less (arXiv:2007.13137)."""
@@ -271,15 +271,15 @@ class AggregationTable(StrictTable):
     """Rounds for which a peer that was caught lying reduces nothing and counts nothing."""
 
     def __post_init__(self) -> None:
-        require(self.warmup_rounds, "judge.warmup_rounds", low=1, high=1000)
-        require(self.alpha, "judge.alpha", low=0.001, high=1)
-        require(self.threshold, "judge.threshold", low=0.1, high=1000)
-        require(self.deviation_floor, "judge.deviation_floor", low=0, high=10)
-        require(self.temperature, "judge.temperature", low=0.01, high=1000)
-        require(self.floor, "judge.floor", low=0, high=0.99)
-        require(self.clip, "judge.clip", low=1, high=1000)
-        require(self.rejections, "judge.rejections", low=1, high=255)
-        require(self.cooldown_rounds, "judge.cooldown_rounds", low=1, high=1000)
+        require(self.warmup_rounds, "aggregation.warmup_rounds", low=1, high=1000)
+        require(self.alpha, "aggregation.alpha", low=0.001, high=1)
+        require(self.threshold, "aggregation.threshold", low=0.1, high=1000)
+        require(self.deviation_floor, "aggregation.deviation_floor", low=0, high=10)
+        require(self.temperature, "aggregation.temperature", low=0.01, high=1000)
+        require(self.floor, "aggregation.floor", low=0, high=0.99)
+        require(self.clip, "aggregation.clip", low=1, high=1000)
+        require(self.rejections, "aggregation.rejections", low=1, high=255)
+        require(self.cooldown_rounds, "aggregation.cooldown_rounds", low=1, high=1000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +299,7 @@ class RunSpec(StrictTable):
     outer: OuterTable = field(default_factory=OuterTable)
     round: RoundTable = field(default_factory=RoundTable)
     codec: CodecTable = field(default_factory=CodecTable)
-    judge: AggregationTable = field(default_factory=AggregationTable)
+    aggregation: AggregationTable = field(default_factory=AggregationTable)
     admission: AdmissionTable = field(default_factory=AdmissionTable)
 
     def digest(self) -> bytes:
@@ -338,6 +338,8 @@ def parse(text: str, source: str = "spec") -> RunSpec:
 
 def from_mapping(table: dict[str, Any], source: str = "spec") -> RunSpec:
     """The spec in nested dictionaries, with the same checks as `parse`."""
+    if "judge" in table:
+        raise BadSpec(f"{source}: the table [judge] is called [aggregation] now, and its key 'reducer' is 'rule'")
     return read(RunSpec, table, source)
 
 

@@ -16,7 +16,7 @@ from random import Random
 
 from peer.events import AlertRaised
 from peer.protocol.rules import Rules
-from peer.rounds.proposal import VOTES_S
+from peer.rounds.collector import VOTES_S
 from peer.testing.faults import (
     PHASES,
     Corrupt,

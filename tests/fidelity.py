@@ -26,8 +26,8 @@ TIMES = 100.0
 BEGIN_S, ROUND_S = 300.0, 240.0
 SPEC = "micro"
 SETS = (
-    "round.sync_rounds=0", "round.ramp_rounds=0", "data.eval_every=1000", "judge.warmup_rounds=2",
-    "judge.deviation_floor=1.0", "round.gather_s=8", "round.exchange_s=8", "round.ack_s=3", "round.stagger_s=2",
+    "round.sync_rounds=0", "round.ramp_rounds=0", "data.eval_every=1000", "aggregation.warmup_rounds=2",
+    "aggregation.deviation_floor=1.0", "round.gather_s=8", "round.exchange_s=8", "round.ack_s=3", "round.stagger_s=2",
 )  # fmt: skip
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
+from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.protocol.block import Block
+from peer.protocol.frames import decode
 from peer.protocol.head import ChainHead
-from peer.protocol.messages import Message, Prepare, Promise, Propose, VoteCast, decode
+from peer.protocol.messages import Message, Prepare, Promise, Propose, VoteCast
 from peer.simulate.memory_network import LinkModel
 from peer.testing.memory_peer import IntegerDisk, LogicalPeer
 from peer.testing.memory_swarm import World
@@ -63,7 +64,7 @@ class FaultyWorld(World):
 
 def run_schedule(
     seed: int, kind: str, *, takeover_s: float = 0.0, peers: int | None = None, watched: bool = False,
-    judge: AggregationRules = MEAN_ONLY, fragments: int = 1,
+    aggregation: AggregationRules = MEAN_ONLY, fragments: int = 1,
 ) -> FaultyWorld:  # fmt: skip
     """One schedule with 1 to 5 founders, or as many as asked. `kind` is "random", "targeted" or "forks".
 
@@ -76,7 +77,7 @@ def run_schedule(
     )  # fmt: skip
     longer_s = 2 * takeover_s
     world = FaultyWorld(
-        seed, peers or dice.randrange(1, 6), link, takeover_s=takeover_s, judge=judge, fragments=fragments
+        seed, peers or dice.randrange(1, 6), link, takeover_s=takeover_s, aggregation=aggregation, fragments=fragments
     )  # fmt: skip
     if dice.random() < LATECOMERS:
         for _ in range(dice.randrange(1, 3)):

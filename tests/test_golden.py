@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import chdir, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,11 @@ from dht.reach.peer_store import PeerStore
 from dht.records import GENESIS, HEAD, Genesis, dht_key, sign_record, unpack, unpack_body, verify_record
 from dht.records import PeerRecord as HeadRecord
 from dht.records import pack as pack_record
-from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.evidence import AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
 from peer.codec.codec import FORMATS, Codec
+from peer.control import store
 from peer.control.desired_state import Desired, DesiredState, Intent
-from peer.control.live_settings import LiveSettings
 from peer.control.server import Commands, ControlServer
 from peer.control.store import write as write_settings
 from peer.control.store import write_wish
@@ -80,8 +81,10 @@ from peer.link.link import RunKeys
 from peer.link.network_stats import DISTANCES, RoundTrips
 from peer.link.own_admission import ADMIT
 from peer.link.reduction import ReductionWorker
+from peer.live_settings import LiveSettings
 from peer.model.build import build
 from peer.model.flat import FlatParameters
+from peer.protocol.accusations import EquivocationProof, MeanConflict, NormDispute
 from peer.protocol.block import (
     VOID,
     Block,
@@ -96,6 +99,7 @@ from peer.protocol.block import (
 from peer.protocol.electorate import instance_of
 from peer.protocol.electorate import order as ballots
 from peer.protocol.encoding import digest, digest_of, pack
+from peer.protocol.frames import decode, encode
 from peer.protocol.head import genesis_anchor, next_anchor
 from peer.protocol.layout import Part, assign, cut, divide, shares_of
 from peer.protocol.merkle import path as merkle_path
@@ -103,16 +107,13 @@ from peer.protocol.merkle import root as merkle_root
 from peer.protocol.messages import (
     BallotId,
     Blocks,
-    EquivocationProof,
     GetBlocks,
     GetMeans,
     GetObjects,
     Heartbeat,
-    MeanConflict,
     MeanData,
     Message,
     Nack,
-    NormDispute,
     Norms,
     NormTable,
     ObjectData,
@@ -124,8 +125,6 @@ from peer.protocol.messages import (
     ShowInputs,
     Start,
     VoteCast,
-    decode,
-    encode,
 )
 from peer.rounds.interface import BufferPart, ReducePart
 from peer.rounds.state import Acceptor
@@ -591,7 +590,7 @@ def judged(folder: Path) -> Any:
     found = {}
     for reducer in ("mean", "edit", "centered-clip", "agreement"):
         made = model_update(
-            members=members, measured=measured, judge=AggregationRules(reducer=reducer, warmup_rounds=1)
+            members=members, measured=measured, aggregation=AggregationRules(rule=reducer, warmup_rounds=1)
         )
         found[reducer] = [str((made.weights, made.scales, made.pulls)), str(made.penalties), made.digest.hex()]
     return found
@@ -726,7 +725,7 @@ def own_files(folder: Path) -> Any:
         folder, PeerSettings(name="älice", min_step_s=0.5, listen=("/ip4/127.0.0.1/tcp/0",), upload_mbps=2.5)
     )
     basis = TuneKey(run=RUN.hex(), device="cuda", name="a card", torch="2.0", homefires="0.1.0")
-    (folder / "fit.json").write_text(Tuned(basis=basis, sequences=4, step_s=0.5, tokens_per_s=1e3).to_json())
+    (folder / "tuned.json").write_text(Tuned(basis=basis, sequences=4, step_s=0.5, tokens_per_s=1e3).to_json())
     return {name: (folder / name).read_text() for name in told_files(folder)}
 
 
@@ -834,7 +833,7 @@ def asked(folder: Path) -> Iterable[bytes]:
     (directory / "run").mkdir(mode=0o700, parents=True)
     numbers = iter(range(100))
     session = Reporter(
-        lambda event: commands.note(next(numbers), event), chosen=LiveSettings(directory=directory),
+        lambda event: commands.note(next(numbers), event), chosen=LiveSettings(keep=partial(store.write, directory)),
         wishes=DesiredState(clock=lambda: NOW),
     )  # fmt: skip
     commands = Commands(session, "micro", NAMES[0], "alice", lambda: setattr(session, "stopping", True))

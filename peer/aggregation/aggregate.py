@@ -1,27 +1,33 @@
-"""Judging a round: from what was measured of each contribution to the weights of the means (the protocol, §5, step 6).
+"""Aggregating a round: from what was measured of each contribution to the weights of the means (protocol, §5, step 6).
 
-Nothing here is a matter of opinion: every peer that has the same records, claims and norms computes the same integers,
-so the judgement stands in the update and is checked by every voter.
+Every peer that has the same records, claims and norms computes the same integers, so the result stands in the update
+and every voter checks it.
 
     replays → norms one by one (screening) → direction → weights per layer (weighing) → bound of the mean → memory
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from peer.aggregation import history_update
+from peer.aggregation import outliers
 from peer.aggregation import weights as weighing
-from peer.aggregation.aggregation_rules import AggregationRules
-from peer.aggregation.evidence import Contributor, LayerNorms
-from peer.aggregation.findings import Finding, LayerFinding, findings_of
+from peer.aggregation.evidence import (
+    NONFINITE,
+    STALE,
+    WHOLE_MODEL,
+    AggregationRules,
+    Contributor,
+    Finding,
+    LayerFinding,
+    LayerNorms,
+    findings_of,
+)
 from peer.aggregation.outliers import ScreenedLayer, screen, swarm_history
-from peer.aggregation.peer_history import MAX_ROOTS, PeerHistory
+from peer.aggregation.peer_history import MAX_ROOTS, NOTHING, ROOT_BYTES, NormStats, PeerHistory
 from peer.aggregation.weights import agreements
-
-__all__ = ["AggregationResult", "Finding", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class AggregationResult:
     """After this round, sorted by peer; none for `mean`."""
 
 
-def judge(
+def aggregate(
     standards: AggregationRules,
     round: int,
     records: Sequence[PeerHistory],
@@ -48,11 +54,11 @@ def judge(
     layers: Sequence[LayerNorms],
     roots: int = MAX_ROOTS,
 ) -> AggregationResult:
-    """Judges what the members of `round` gave, by the records of the round before. Norms may be any float.
+    """What becomes of what the members of `round` gave, by the records of the round before. Norms may be any float.
 
     Of each member the newest `roots` contributions are remembered, to know a replay.
     """
-    if standards.reducer == "mean":
+    if standards.rule == "mean":
         return replace(_judged(_lenient(standards), round, (), claims, layers, roots), records=())
     return _judged(standards, round, records, claims, layers, roots)
 
@@ -70,8 +76,8 @@ def _judged(
     layers: Sequence[LayerNorms],
     roots: int,
 ) -> AggregationResult:
-    replays = history_update.replays(records, claims)
-    replayed = {fault.member for fault in replays}
+    again = replays(records, claims)
+    replayed = {fault.member for fault in again}
     counted = frozenset(
         member for member, claim in enumerate(claims) if claim.root and claim.share and member not in replayed
     )
@@ -79,12 +85,12 @@ def _judged(
     suspects = frozenset(fault.member for item in screened for fault in item.faults if fault.outlier)
     if suspects:
         screened = _screen(standards, records, claims, layers, counted, suspects)
-    factors, strangers = agreements(sorted(counted), layers) if standards.reducer == "agreement" else ({}, ())
+    factors, strangers = agreements(sorted(counted), layers) if standards.rule == "agreement" else ({}, ())
     refused = {fault.member for fault in strangers}
     left = [item.without(refused) for item in screened]
     shares = [claim.share for claim in claims]
     weighed = [weighing.weigh(standards, index, item, shares, factors) for index, item in enumerate(left)]
-    faults: list[LayerFinding] = [*replays, *strangers]
+    faults: list[LayerFinding] = [*again, *strangers]
     for item, weights in zip(screened, weighed, strict=True):
         faults += item.faults + weights.faults
     return AggregationResult(
@@ -92,7 +98,7 @@ def _judged(
         scales=tuple(weighing.scale(standards, item, weights) for item, weights in zip(left, weighed, strict=True)),
         pulls=tuple(item.pull for item in weighed),
         findings=findings_of(faults, [claim.peer for claim in claims], len(layers)),
-        records=history_update.after(standards, round, records, claims, screened, refused, roots),
+        records=histories_after(standards, round, records, claims, screened, refused, roots),
     )
 
 
@@ -104,7 +110,7 @@ def _screen(
     counted: frozenset[int],
     suspects: frozenset[int] = frozenset(),
 ) -> list[ScreenedLayer]:
-    own = history_update.own_stats(records, claims, len(layers))
+    own = own_stats(records, claims, len(layers))
     return [
         screen(
             standards, index, layer, claims, counted, [stats[index] for stats in own],
@@ -112,3 +118,78 @@ def _screen(
         )
         for index, layer in enumerate(layers)
     ]  # fmt: skip
+
+
+MAX_AGE = 64
+"""Rounds after which a peer that gave nothing is forgotten."""
+
+MAX_RECORDS = 128
+
+
+def replays(records: Sequence[PeerHistory], claims: Sequence[Contributor]) -> tuple[LayerFinding, ...]:
+    """Who gives bytes again that somebody gave in an earlier round."""
+    known = {root for record in records for root in _roots(record.roots)}
+    return tuple(
+        LayerFinding(member, STALE, WHOLE_MODEL, float("inf"), 0.0, "the same bytes as in an earlier round")
+        for member, claim in enumerate(claims)
+        if claim.root and claim.share and claim.root[:ROOT_BYTES] in known
+    )
+
+
+def own_stats(
+    records: Sequence[PeerHistory], claims: Sequence[Contributor], layers: int
+) -> list[tuple[NormStats, ...]]:
+    """Of each member by layers; nothing for whoever is new."""
+    known = {record.peer: record.stats for record in records}
+    return [known.get(claim.peer, (NOTHING,) * layers) for claim in claims]
+
+
+def histories_after(
+    standards: AggregationRules,
+    round: int,
+    records: Sequence[PeerHistory],
+    claims: Sequence[Contributor],
+    screened: Sequence[ScreenedLayer],
+    refused: Collection[int],
+    roots: int,
+) -> tuple[PeerHistory, ...]:
+    """The records after `round`. `refused` are members that were refused for their direction, whatever their norms.
+
+    A root is remembered as soon as something of its bytes was measured: before that they may honestly come again.
+    """
+    kept = {record.peer: record for record in records if round - record.seen <= MAX_AGE}
+    before = own_stats(records, claims, len(screened))
+    for member, claim in enumerate(claims):
+        if not claim.root or all(item.layer.norms[member] is None for item in screened):
+            continue
+        stats = tuple(
+            stat if member in refused else _stat_after(standards, member, stat, layer)
+            for stat, layer in zip(before[member], screened, strict=True)
+        )
+        known = kept[claim.peer].roots if claim.peer in kept else b""
+        kept[claim.peer] = PeerHistory(claim.peer, round, stats, _with_root(known, claim.root, roots))
+    newest = sorted(kept.values(), key=lambda record: (-record.seen, record.peer))[:MAX_RECORDS]
+    return tuple(sorted(newest, key=lambda record: record.peer))
+
+
+def _stat_after(standards: AggregationRules, member: int, own: NormStats, screened: ScreenedLayer) -> NormStats:
+    """A free rider's norm changes nothing: it neither is usual nor makes anything else unusual."""
+    size, history = screened.sizes[member], screened.histories[member]
+    if size is None:
+        return own
+    if member in screened.standing:
+        return outliers.accepted(outliers.drifted(history, screened.drift), size, standards.alpha).rounded()
+    faults = [fault for fault in screened.faults if fault.member == member]
+    if any(fault.code == NONFINITE or fault.outlier for fault in faults):
+        return outliers.refused(history, size, standards).rounded()
+    return own
+
+
+def _with_root(roots: bytes, root: bytes, most: int) -> bytes:
+    """`root` first, and no longer where it was; `most` in all."""
+    newest = root[:ROOT_BYTES]
+    return b"".join([newest, *(old for old in _roots(roots) if old != newest)][:most])
+
+
+def _roots(blob: bytes) -> list[bytes]:
+    return [blob[start : start + ROOT_BYTES] for start in range(0, len(blob), ROOT_BYTES)]

@@ -6,9 +6,16 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 
-from peer.aggregation.aggregation_rules import AggregationRules
-from peer.aggregation.evidence import LARGEST, SMALLEST, Contributor, LayerNorms
-from peer.aggregation.findings import ANOMALY, NONFINITE, LayerFinding
+from peer.aggregation.evidence import (
+    ANOMALY,
+    LARGEST,
+    NONFINITE,
+    SMALLEST,
+    AggregationRules,
+    Contributor,
+    LayerFinding,
+    LayerNorms,
+)
 from peer.aggregation.peer_history import NOTHING, NormStats
 
 

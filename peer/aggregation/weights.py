@@ -14,10 +14,15 @@ from decimal import Context, Decimal
 from math import isfinite, sqrt
 
 from peer.aggregation import outliers
-from peer.aggregation.aggregation_rules import AggregationRules
-from peer.aggregation.evidence import LayerNorms
-from peer.aggregation.findings import ANOMALY, CLIPPED, WHOLE_MODEL, LayerFinding
-from peer.aggregation.integer_rows import WEIGHT_ONE, integer_weights
+from peer.aggregation.evidence import (
+    ANOMALY,
+    CLIPPED,
+    WEIGHT_ONE,
+    WHOLE_MODEL,
+    AggregationRules,
+    LayerFinding,
+    LayerNorms,
+)
 from peer.aggregation.outliers import ENOUGH, ScreenedLayer, lower_median
 
 _EXACTLY = Context(prec=25, traps=[])
@@ -49,7 +54,7 @@ def weigh(
     members = screened.standing + screened.unmeasured
     if screened.refused_all or not members:
         return LayerWeights((0,) * len(shares))
-    if standards.reducer == "centered-clip" and screened.usual is not None:
+    if standards.rule == "centered-clip" and screened.usual is not None:
         return _centered(standards, index, screened, shares)
     limit = _limit(standards, screened)
     softmax = _softmax(standards, screened)
@@ -221,3 +226,25 @@ def _cosine(member: int, layers: Sequence[LayerNorms]) -> float | None:
     if not isfinite(inner) or not 0 < reach < float("inf"):
         return None
     return min(1.0, max(-1.0, inner / reach))
+
+
+def integer_weights(shares: Sequence[int], factors: Sequence[int] = ()) -> tuple[int, ...]:
+    """⌊65,536 · share · factor / their sum⌋; the sum of the row is 65,536 at most.
+
+    `factors` are what the judge leaves of each share, in any unit; without them all are equal. Whoever would count
+    nothing only because its share is tiny gets 1, which the others give in proportion; whoever would because of its
+    factor (less than half of the largest) gets 0.
+    """
+    factors = factors or (1,) * len(shares)
+    products = [share * factor for share, factor in zip(shares, factors, strict=True)]
+    total, most = sum(products), max(factors, default=0)
+    among = sum(share for share, factor in zip(shares, factors, strict=True) if factor)
+    least = WEIGHT_ONE - len(shares)  # what is left to share out if everybody is raised to 1
+    raised = [
+        product > 0 and product * least < total and share * least < among and 2 * factor >= most
+        for product, share, factor in zip(products, shares, factors, strict=True)
+    ]
+    rest = WEIGHT_ONE - sum(raised)
+    return tuple(
+        1 if tiny else rest * product // total if product else 0 for tiny, product in zip(raised, products, strict=True)
+    )

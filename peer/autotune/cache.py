@@ -21,7 +21,7 @@ from dht.process import parent_env
 from peer.spec import RunSpec
 from peer.train.tuned import Tuned, TuneKey, from_json
 
-FILE = "fit.json"
+FILE = "tuned.json"
 MORE = 1.25
 """Where so many times the memory is free that was free then, a larger micro-batch may have room: it is tried again."""
 

@@ -157,7 +157,7 @@ def weighted_mean(
 
     It is smaller if some who offered this part are `missing`: a mean over c of n is noisier by √(n/c), and what is
     missing comes in a later round on top of that round's, so that the plain mean would overshoot there. The root keeps
-    the noise of a full round (`tests/benchmarks/README.md`, drops). p is the `pull` to v, the `last` committed mean
+    the noise of a full round (`tests/benchmarks/results/drops.md`). p is the `pull` to v, the `last` committed mean
     (centered clip; None is zero); c is `scale` over 65,536.
 
     float32, separate multiply and add in the order given, so that an audit can

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.evidence import AggregationRules
 from peer.codec.codec import Codec
 from peer.data.data_shards import DATA_SHARDS
 from peer.protocol.encoding import Keys
@@ -29,7 +29,7 @@ def rules_of(
         gather_s=table.gather_s, ack_s=table.ack_s, exchange_s=table.exchange_s, patience=table.patience,
         stagger_s=table.stagger_s, min_steps=table.min_steps, takeover_s=table.takeover_s,
         min_round_s=table.min_round_s, keep_rounds=table.keep_rounds, max_staleness=table.max_staleness,
-        audit=table.audit, judge=AggregationRules(**dataclasses.asdict(spec.judge)),
+        audit=table.audit, aggregation=AggregationRules(**dataclasses.asdict(spec.aggregation)),
         finite=codec.of_means.is_finite, tokens_cap=spec.tokens_cap,
         steps_cap=2 * table.fragments * table.steps, shards=DATA_SHARDS, wall_offset_s=wall_offset_s,
     )  # fmt: skip

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from dht.errors import BadInput, HomefiresError
 from dht.process import die_with_parent, lock_directory
 from peer.control import store
 from peer.control.desired_state import Desired, Intent
-from peer.control.live_settings import LiveSettings
 from peer.control.server import settings_asked, snooze_s
+from peer.live_settings import LiveSettings
 from peer.settings import settings_of
 
 
@@ -34,7 +35,7 @@ def keep(directory: Path, cmd: str, fields: Mapping[str, Any], now: float) -> Ma
     settings_of({})  # what reads them is made now: a peer that starts waits a quarter of a second for its folder
     with lock_directory(directory):
         if cmd == "set":
-            chosen = LiveSettings(settings_of(store.read_table(directory)), directory)
+            chosen = LiveSettings(settings_of(store.read_table(directory)), partial(store.write, directory))
             chosen.change(settings_asked(fields.get("values")))
             return {"kept": True, "name": chosen.settings.name, "settings": asdict(chosen.settings)}
         until = now + snooze_s(fields.get("minutes")) if cmd == "snooze" else None

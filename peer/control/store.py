@@ -1,7 +1,7 @@
 """What this peer's owner chose and wished, for its next start (both 0600).
 
 DIR/settings.toml    the settings, as far as they are not the defaults
-DIR/wish.json        the last of pause, resume, finish and snooze
+DIR/desired.json     the last of pause, resume, finish and snooze
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dht.errors import BadInput, BadSpec
 from peer.control.desired_state import Desired, Intent
 from peer.settings import PeerSettings, dump_settings, settings_of
 
-FILE, WISH = "settings.toml", "wish.json"
+FILE, WISH = "settings.toml", "desired.json"
 LATEST_S = 1e11
 """No snooze ends after that, in Unix time."""
 HEAD = "# What the owner of this peer chose; all else is as homefires has it. Edit it while the peer does not run.\n"

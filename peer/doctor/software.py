@@ -18,7 +18,7 @@ from dht.errors import BadInput, HomefiresError, MemoryFull
 from dht.process import die_with_parent, parent_env
 from peer.doctor.check import Check, failed, one_line, passed, size, unknown
 from peer.events import InnerProgressed, read_lines
-from peer.plan.explain import seconds
+from peer.plan.strategy_search import seconds
 from peer.spec import RunSpec, dump
 from peer.train.tuned import Tuned, from_json
 

@@ -15,10 +15,10 @@ from peer.doctor.needs import needs_of
 from peer.host.disk import folder_bytes, free_disk_bytes
 from peer.host.processes import ProcessTree, available_bytes
 from peer.plan.coefficients import shipped
-from peer.plan.explain import seconds
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import MAX_MEMBERS, Machine, uniform_peers, worst_of
 from peer.plan.round_cost import RoundCost, predict, step_tokens
+from peer.plan.strategy_search import seconds
 from peer.settings import LEAST_MBPS, MOST_MBPS, PeerSettings
 from peer.spec import RunSpec
 

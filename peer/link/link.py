@@ -38,13 +38,13 @@ from dht.records import MAX_ADDRESS_CHARS, MAX_ADDRESSES
 from peer import spec as specs
 from peer.codec.codec import Codec
 from peer.codec.run_rules import rules_of
-from peer.control.live_settings import LiveSettings
 from peer.events import AlertRaised
 from peer.link.channel import LinkEnd, LinkLost
 from peer.link.discovery import Announcer
 from peer.link.gatekeeper import ADMISSION, Gatekeeper, quarantine_alerts
 from peer.link.own_admission import Membership, find_admission
 from peer.link.participation import Participation, resume_from, unless_left
+from peer.live_settings import LiveSettings
 from peer.protocol.encoding import pack
 from peer.protocol.head import ChainHead
 from peer.protocol.layout import Part, cut

@@ -16,10 +16,20 @@ import numpy as np
 
 from dht.errors import BadInput
 from peer.placement.communication_cost import BY_SUBSETS, CommunicationCost, OnProgress
-from peer.placement.layouts import block, by_regions, canonical, labels_of, layouts_of, random_layouts, striped
 from peer.placement.local_search import Gain, climbed, improved
 from peer.placement.paths import EXACT
-from peer.placement.stage_workload import Indices, PlacementProblem, Vector
+from peer.placement.stage_workload import (
+    Indices,
+    PlacementProblem,
+    Vector,
+    block,
+    by_regions,
+    canonical,
+    labels_of,
+    layouts_of,
+    random_layouts,
+    striped,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

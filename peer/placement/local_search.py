@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peer.placement.communication_cost import BY_SUBSETS, CommunicationCost, Scores
-from peer.placement.layouts import labels_of
 from peer.placement.pairwise_network import Matrix
 from peer.placement.paths import path_lengths
-from peer.placement.stage_workload import Indices, PlacementProblem
+from peer.placement.stage_workload import Indices, PlacementProblem, labels_of
 
 AT_ONCE = 256
 """Swaps that are scored together; the best of them is made, if it gains."""

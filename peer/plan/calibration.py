@@ -1,4 +1,4 @@
-"""From measured rounds to coefficients: least squares without negative numbers, on relative errors.
+"""What rounds took, and coefficients scaled to that.
 
 Rounds are read from the event lines that peers print: when each phase began (`PhaseEntered`), when a round was over and
 how much of it was exposed (`RoundCommitted`), and how many tokens were made (`InnerProgressed`). Phases are those of
@@ -7,17 +7,11 @@ rounds that wait (`overlap = "none"`): where peers train on, a phase waits for t
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
-
-import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from dht.errors import BadInput
 from peer.events import (
@@ -29,23 +23,18 @@ from peer.events import (
     RoundCommitted,
     read_events,
 )
-from peer.plan.coefficients import PHASES, STEPS, Coefficients
+from peer.plan.coefficients import PHASES, Coefficients
 from peer.plan.model_shape import ModelShape, shape_of
 from peer.plan.peer_set import HOME_DELAY_S, Machine, PeerSet, uniform_peers
-from peer.plan.round_cost import PhaseTimes, agreement_of, predict, step_seconds, step_tokens, stolen_s
+from peer.plan.round_cost import PhaseTimes, agreement_of, step_tokens
 from peer.plan.round_traffic import delays_of, traffic_of
 from peer.spec import RunSpec, load
 
-SHARINGS = tuple(number / 20 for number in range(21))
-CROWDINGS = tuple(number / 20 for number in range(11))
-"""Of these those that fit steps best."""
 LEAST_S = 0.005
 """Errors of a phase shorter than this are not weighed any more: clocks and timers are no better."""
 TOO_FEW = "too few inner steps were reported to tell how fast they are"
 SCALE = (0.1, 10.0)
 """How much a single run may change what was fitted to many."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,113 +171,16 @@ def _durations(lines: Sequence[EventLine], round: int, committed_t: float) -> di
 # ---- fitting ----
 
 
-def calibrate(samples: Sequence[MeasuredRun], measured: str) -> Coefficients:
-    """The coefficients of all these runs. Raises BadInput if none of them waits for its rounds."""
-    waiting = [sample for sample in samples if sample.spec.round.overlap == "none" and sample.timed.phases]
-    if not waiting:
-        raise BadInput("no run among these waited for its rounds, so that no phase can be told apart")
-    steps, sharing, crowding = _fit_crowd([sample for sample in samples if not _streams(sample)])
-    flat = Coefficients(
-        steps=steps, sharing=sharing, crowding=crowding, measured=measured, figures=len(samples),
-        phases={phase: dict.fromkeys(terms, 0.0) for phase, terms in PHASES.items()},
-    )  # fmt: skip
-    found = replace(flat, phases={phase: _fit_phase(phase, waiting, flat) for phase in PHASES})
-    found = replace(found, spread=round(_fit_spread(waiting, found), 4), beside=round(_fit_beside(samples, found), 4))
-    return replace(found, residual=round(residual(samples, found), 4))
-
-
-def _fit_spread(samples: Sequence[MeasuredRun], found: Coefficients) -> float:
-    """By what share the slowest of several peers trains longer than their mean; 0 if there are none."""
-    shares = [
-        (sample.timed.round_s - _agreement(sample, found).total) / (sample.spec.round.steps * sample.timed.step_s) - 1
-        for sample in samples if len(sample.swarm) > 1 and sample.spec.round.pace == "steps"
-    ]  # fmt: skip
-    return max(0.0, median(shares)) if shares else 0.0
-
-
-def _streams(sample: MeasuredRun) -> bool:
-    return sample.spec.round.overlap == "streaming"
-
-
-def _fit_beside(samples: Sequence[MeasuredRun], found: Coefficients) -> float:
-    """What an agreement takes from the steps beside it, see `Coefficients`; 0 where nobody streamed on full cores."""
-    one = replace(found, beside=1.0)
-    shares = []
-    for sample in filter(_streams, samples):
-        agreed = _agreement(sample, found)
-        unit_s = stolen_s(one, sample.swarm, agreed.submit + agreed.talking)
-        step_s = step_seconds(sample.shape, sample.spec, sample.swarm.machines[0], found, sample.swarm)
-        if unit_s:
-            shares.append((sample.timed.step_s - step_s) * sample.spec.round.steps / unit_s)
-    return max(0.0, median(shares)) if shares else 0.0
-
-
-def _fit_crowd(samples: Sequence[MeasuredRun]) -> tuple[dict[str, float], float, float]:
-    """(terms of the inner step, sharing, crowding)."""
-    pairs = itertools.product(SHARINGS, CROWDINGS)
-    sharing, crowding = min(pairs, key=lambda pair: _fit_steps(samples, *pair)[1])
-    return _fit_steps(samples, sharing, crowding)[0], sharing, crowding
-
-
-def _fit_steps(samples: Sequence[MeasuredRun], sharing: float, crowding: float) -> tuple[dict[str, float], float]:
-    """(terms, what is left over) of the inner step."""
-    shared = Coefficients(steps={}, phases={}, sharing=sharing, crowding=crowding)
-    rows, targets = [], []
-    for sample in samples:
-        inner, shape, context = sample.spec.inner, sample.shape, sample.spec.model.context
-        flops = inner.sequences * inner.accumulation * context * shape.flops_per_token(context)
-        crowd = shared.crowd(len(sample.swarm), sample.swarm.cores)
-        rows.append([crowd, crowd * shape.blocks * inner.accumulation, crowd * flops, crowd * shape.parameters])
-        targets.append(sample.timed.step_s)
-    values, left = _least_squares(np.array(rows), np.array(targets))
-    return dict(zip(STEPS, values, strict=True)), left
-
-
-def _fit_phase(phase: str, samples: Sequence[MeasuredRun], flat: Coefficients) -> dict[str, float]:
-    """The terms of one phase: what is left of it after the delays."""
-    rows, targets = [], []
-    several = [sample for sample in samples if len(sample.swarm) > 1]  # alone, a formula charges no exchange
-    for sample in several or samples:
-        known = getattr(_agreement(sample, flat), phase)
-        rows.append([getattr(_agreement(sample, _unit(flat, phase, term)), phase) - known for term in PHASES[phase]])
-        targets.append(max(0.0, sample.timed.phases[phase] - known))
-    values, _ = _least_squares(np.array(rows), np.array(targets))
-    return dict(zip(PHASES[phase], values, strict=True))
-
-
-def _unit(flat: Coefficients, phase: str, term: str) -> Coefficients:
-    """All zero but for one term: the formula itself says what it is multiplied with."""
-    return replace(flat, phases={**flat.phases, phase: {**flat.phases[phase], term: 1.0}})
-
-
-def _agreement(sample: MeasuredRun, given: Coefficients) -> PhaseTimes:
+def expected_of(sample: MeasuredRun, given: Coefficients) -> PhaseTimes:
     traffic, delays = traffic_of(sample.shape, sample.spec, sample.swarm), delays_of(sample.swarm)
     return agreement_of(sample.shape, sample.spec, sample.swarm, given, traffic, delays)
-
-
-def _least_squares(rows: Floats, targets: Floats) -> tuple[list[float], float]:
-    """min Σ ((A x − b)/b)² over x ≥ 0; columns are scaled, since parameters and members are far apart."""
-    weights = 1.0 / np.maximum(targets, LEAST_S)
-    scaled = rows * weights[:, None]
-    sizes = np.maximum(np.linalg.norm(scaled, axis=0), 1e-300)
-    found, left = nnls(scaled / sizes, targets * weights)
-    return [float(value) for value in found / sizes], float(left)
-
-
-def residual(samples: Sequence[MeasuredRun], found: Coefficients) -> float:
-    """Relative deviation of measured rounds from predicted ones."""
-    ratios = [
-        math.log(predict(sample.shape, sample.spec, sample.swarm, found).round_s / sample.timed.round_s)
-        for sample in samples
-    ]  # fmt: skip
-    return math.sqrt(fmean(ratio * ratio for ratio in ratios))
 
 
 def rescale(given: Coefficients, sample: MeasuredRun, measured: str) -> Coefficients:
     """Coefficients as they are, each phase as much slower or faster as it was in one run that waits for its rounds."""
     if sample.spec.round.overlap != "none" or not sample.timed.phases:
         return replace(given, measured=measured)
-    expected, phases = _agreement(sample, given), {}
+    expected, phases = expected_of(sample, given), {}
     for phase, terms in given.phases.items():
         expected_s = getattr(expected, phase)
         if not expected_s:  # a peer alone is charged no exchange, and says nothing of one

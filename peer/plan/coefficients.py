@@ -1,4 +1,4 @@
-"""What seconds the parts of a round take here: a few numbers, fitted to measured rounds by `peer.plan.calibration`.
+"""What seconds the parts of a round take here: a few numbers, fitted to measured rounds.
 
 Everything that a formula can say (bytes over a line's rate, delays, how often something happens) is in `round_cost.py`
 and `round_traffic.py`; these numbers are the rest: arithmetic per parameter, and what is the same in every round.

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from peer.plan.coefficients import Coefficients
-from peer.plan.device_memory import device_bytes
 from peer.plan.model_shape import ModelShape
 from peer.plan.peer_set import PeerSet, worst_of
 from peer.plan.replicas import (
@@ -16,6 +15,7 @@ from peer.plan.replicas import (
     all_fit,
     as_replicas,
     dealt,
+    device_bytes,
     pipelines_of,
     rooms_of,
     sharded_machines,

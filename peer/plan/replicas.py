@@ -6,6 +6,7 @@ serves all. No run of today is made so: these are for whoever asks whether it wo
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -17,18 +18,20 @@ from peer.placement.pairwise_network import Matrix, Network
 from peer.placement.place import place
 from peer.placement.stage_workload import StageWorkload
 from peer.plan.coefficients import Coefficients
-from peer.plan.device_memory import most_blocks
-from peer.plan.model_shape import ModelShape, memory_of, stage_bytes
+from peer.plan.model_shape import FLOAT32_BYTES, MemoryFootprint, ModelShape, memory_of, stage_bytes
 from peer.plan.peer_set import Machine, PeerSet
-from peer.plan.pipelined_replica import Stage, balanced, cut_bytes, have_room, pipeline_step_s, stage_layers
 from peer.plan.round_cost import step_seconds
-from peer.plan.sharded_replica import hierarchical, zero3
-from peer.plan.strategy import Strategy
+from peer.plan.strategy import Strategy, with_strategy
 from peer.spec import RunSpec
 
 EFFORT = Effort(evaluations=4_000, patience=20, shaken=0)
 """Less than `homefires place` takes: a plan places once for each number of stages. Of 48 peers in eight regions such
 layouts cost at most 0.1 % more than with five times as many evaluations."""
+
+HALF_BYTES = 2
+SLOWER_TOGETHER = 1.1
+"""Communication that overlaps computation slows both (Galvatron's overlap coefficient, arXiv:2211.13878). The figure is
+a guess: nothing here has measured it."""
 
 Pipelines = tuple[tuple[int, ...], ...]
 """M pipelines of K peers, stage by stage; peers count from 0 as in the swarm."""
@@ -173,3 +176,181 @@ def _replica(
         download_mbps=min((m.download_mbps for m in machines if m.download_mbps), default=0.0),
         region=first.region,
     )
+
+
+# ---- a model over the devices of one peer; M is the model in 16 bit, two bytes per parameter ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharded:
+    """Of one device of a peer that shards its model over `devices`."""
+
+    device_bytes: float
+    traffic_bytes: float
+    """What it sends to others in an inner step, those of its own inner group not counted."""
+    inner_bytes: float
+    """What it sends within its inner group."""
+
+    def step_s(self, compute_s: float, bytes_per_s: float, inner_bytes_per_s: float) -> float:
+        """Of an inner step: what communication is longer than computation is felt (the overlap rule is ours)."""
+        talk_s = self.traffic_bytes / bytes_per_s + self.inner_bytes / inner_bytes_per_s
+        return compute_s + max(0.0, SLOWER_TOGETHER * talk_s - compute_s)
+
+
+def zero3(shape: ModelShape, memory: MemoryFootprint, devices: int, accumulation: int = 1) -> Sharded:
+    """ZeRO-3 (arXiv:1910.02054): parameters, gradients and moments are all cut into `devices`.
+
+    Each micro-batch gathers M twice, forward and backward; gradients are scattered at each, M. So 3 M of an inner step
+    of one micro-batch, (d − 1)/d of it to others. Two layers are whole at a time: one in use, the next on its way.
+    """
+    share = (devices - 1) / devices
+    whole = HALF_BYTES * shape.parameters
+    layer = 2 * FLOAT32_BYTES * max(shape.layers) if devices > 1 else 0.0
+    return Sharded(
+        device_bytes=memory.training / devices + memory.activations + layer,
+        traffic_bytes=3 * whole * share * accumulation, inner_bytes=0.0,
+    )  # fmt: skip
+
+
+def hierarchical(
+    shape: ModelShape, memory: MemoryFootprint, devices: int, inner: int, accumulation: int = 1
+) -> Sharded:
+    """ZeRO++ (arXiv:2306.10209): the backward pass gathers within `inner` devices, from a second copy in 16 bit.
+
+    Between the inner groups 3 M become 2 M. The copy takes M/`inner` of each device. `inner` divides `devices`, and is
+    neither 1 nor all of them.
+    """
+    assert inner in inner_sizes(devices), f"{inner} of {devices} devices"
+    plain = zero3(shape, memory, devices, accumulation)
+    whole = HALF_BYTES * shape.parameters
+    outside = (devices - inner) / devices
+    return Sharded(
+        device_bytes=plain.device_bytes + whole / inner,
+        traffic_bytes=2 * whole * outside * accumulation,
+        inner_bytes=whole * (inner - 1) / inner * accumulation,
+    )  # fmt: skip
+
+
+def inner_sizes(devices: int) -> Sequence[int]:
+    """The inner groups that are possible: proper divisors."""
+    return [size for size in range(2, devices) if devices % size == 0]
+
+
+# ---- a model over several peers ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Some consecutive blocks on one peer."""
+
+    blocks: int
+    micro_s: float
+    """Forward and backward of one micro-batch."""
+
+
+def balanced(
+    shape: ModelShape, seconds_per_block: Sequence[float], most_blocks: Sequence[int] | None = None
+) -> tuple[Stage, ...]:  # fmt: skip
+    """Blocks shared out so that the slowest stage is as fast as it can be; each stage has one at least.
+
+    `seconds_per_block` is of each peer, for one micro-batch; `most_blocks` is what each has memory for. The greedy
+    choice is optimal for equal blocks: each next block goes where it ends first, of those who have room. Raises
+    ValueError for fewer blocks than peers, and for less room than blocks.
+    """
+    peers = len(seconds_per_block)
+    room = [shape.blocks] * peers if most_blocks is None else most_blocks
+    if shape.blocks < peers:
+        raise ValueError(f"{shape.blocks} blocks cannot be cut into {peers} stages")
+    if not have_room(shape, room):
+        raise ValueError(f"{shape.blocks} blocks do not fit on peers that hold {', '.join(map(str, room))}")
+    blocks = [1] * peers
+    for _ in range(shape.blocks - peers):
+        free = [peer for peer in range(peers) if blocks[peer] < room[peer]]
+        blocks[min(free, key=lambda peer: (blocks[peer] + 1) * seconds_per_block[peer])] += 1
+    return tuple(
+        Stage(blocks=count, micro_s=count * each) for count, each in zip(blocks, seconds_per_block, strict=True)
+    )
+
+
+def have_room(shape: ModelShape, most_blocks: Sequence[int]) -> bool:
+    """Whether all blocks fit on peers that hold so many each, with one on every peer."""
+    return min(most_blocks) >= 1 and sum(most_blocks) >= shape.blocks
+
+
+def stage_layers(shape: ModelShape, stage: int, blocks: Sequence[int]) -> tuple[int, ...]:
+    """Parameters of the layers of one stage of a model that is cut into so many blocks each.
+
+    What comes before the first block is with the first stage, what comes after the last one with the last.
+    """
+    first = shape.before + sum(blocks[:stage])
+    last = first + blocks[stage]
+    is_last = stage == len(blocks) - 1
+    return shape.layers[first if stage else 0 : len(shape.layers) if is_last else last]
+
+
+def cut_bytes(shape: ModelShape, sequences: int, context: int) -> float:
+    """Activations of one micro-batch at a cut, in 16 bit; as much comes back as gradients (AMP, arXiv:2210.07297)."""
+    return HALF_BYTES * sequences * context * shape.width
+
+
+def pipeline_step_s(stages: Sequence[Stage], cut_s: Sequence[float], micro_batches: int) -> float:
+    """AMP's T = Σ e + Σ c + (B − 1) · max e (arXiv:2210.07297): fill, then the slowest stage sets the pace.
+
+    `cut_s` is of each cut, both ways of one micro-batch. A cut that is slower than every stage sets the pace instead,
+    which AMP leaves out and DT-FM's overlapped streams do not (arXiv:2206.01288, section 2): ours takes the larger.
+    """
+    assert len(cut_s) == len(stages) - 1
+    assert micro_batches >= 1
+    slowest = max([stage.micro_s for stage in stages] + list(cut_s))
+    return sum(stage.micro_s for stage in stages) + sum(cut_s) + (micro_batches - 1) * slowest
+
+
+# ---- what a device must hold ----
+
+
+def device_bytes(shape: ModelShape, spec: RunSpec, chosen: Strategy) -> float:
+    """Of each device that holds a replica; of a pipeline that is cut evenly, what the fullest stage needs."""
+    if chosen.stages > 1:
+        even = -(-shape.blocks // chosen.stages)
+        return max(stage_device_bytes(shape, spec, chosen, stage, even) for stage in (0, chosen.stages - 1))
+    return _on_each(shape, memory_of(shape, with_strategy(spec, chosen)), chosen)
+
+
+def stage_device_bytes(shape: ModelShape, spec: RunSpec, chosen: Strategy, stage: int, blocks: int) -> float:
+    """Of each device of the peer that holds so many blocks as this stage of a pipeline.
+
+    1F1B: behind a stage there are as many micro-batches at work as stages, itself included. The output head is with the
+    last stage; if it is tied to the embedding, that stage holds a copy of it.
+    """
+    memory, stages = memory_of(shape, with_strategy(spec, chosen)), chosen.stages
+    is_last = stage == stages - 1
+    counts = [0] * stages
+    counts[stage] = blocks
+    if is_last:
+        counts[0] = shape.blocks - blocks
+    layers = stage_layers(shape, stage, counts)
+    head = shape.vocabulary * shape.width
+    copied = head if is_last and shape.before and layers[-1] != head else 0
+    at_work = min(chosen.accumulation, stages - stage)
+    activations = at_work * blocks / shape.blocks * (memory.activations - memory.logits)
+    held = replace(
+        memory, training=memory.training * (sum(layers) + copied) / shape.parameters,
+        activations=activations + (memory.logits if is_last else 0.0),
+    )  # fmt: skip
+    return _on_each(replace(shape, layers=layers), held, chosen)
+
+
+def most_blocks(shape: ModelShape, spec: RunSpec, chosen: Strategy, stage: int, room_bytes: float) -> int:
+    """How many blocks a peer whose devices have so much memory can hold as this stage; 0 if none."""
+    return bisect_right(
+        range(1, shape.blocks + 1), room_bytes,
+        key=lambda blocks: stage_device_bytes(shape, spec, chosen, stage, blocks),
+    )  # fmt: skip
+
+
+def _on_each(shape: ModelShape, memory: MemoryFootprint, chosen: Strategy) -> float:
+    if chosen.shards == 1:
+        return memory.device
+    if chosen.inner_shards == 1:
+        return zero3(shape, memory, chosen.shards, chosen.accumulation).device_bytes
+    return hierarchical(shape, memory, chosen.shards, chosen.inner_shards, chosen.accumulation).device_bytes

@@ -137,7 +137,7 @@ Quality = Callable[[Strategy, float], float]
 def quality(chosen: Strategy, steps: float) -> float:
     """What a token is worth beside those of the same peers at H = 50 without overlap: the perplexities' inverse ratio.
 
-    Codecs lose alike: four bits lost nothing, there (figure 11) or here (`tests/benchmarks/README.md`, quality); but
+    Codecs lose alike: four bits lost nothing, there (figure 11) or here (`tests/benchmarks/results/quality.md`); but
     volunteers pay for bytes. A percent of perplexity counts as a percent of tokens per second. All that is a
     preference, not a law.
     """

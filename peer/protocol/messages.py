@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-from dht.protocol_version import PROTOCOL_VERSION, other_version
 from peer.protocol.block import (  # fmt: skip
     ALL_MEMBERS,
     MAX_BALLOT,
@@ -35,7 +34,6 @@ from peer.protocol.encoding import (
     row,
     rows,
     text,
-    unpack,
 )
 
 FETCH_MOST = 1024
@@ -474,112 +472,3 @@ def _accepted(value: Any) -> tuple[int, bytes] | None:
         return None
     ballot, update = row(value, 2)
     return integer(ballot, 0, MAX_BALLOT), octets(update, DIGEST_BYTES)
-
-
-@dataclass(frozen=True, slots=True)
-class EquivocationProof(Message):
-    """Two updates, each with the signature of the coordinator that proposed both in one ballot."""
-
-    code = 31
-    cap_bytes = 1 << 10
-    place: BallotId
-    first: tuple[bytes, bytes]
-    second: tuple[bytes, bytes]
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.first, self.second)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> EquivocationProof:
-        place, first, second = row(value, 3)
-        return cls(BallotId.unpacked(place), _proposed(first), _proposed(second))
-
-
-@dataclass(frozen=True, slots=True)
-class MeanConflict(Message):
-    """Member to members: a mean that I got, without its bytes, which is not the one that is proposed."""
-
-    code = 19
-    cap_bytes = 1 << 11
-    place: BallotId
-    mean: MeanData
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), replace(self.mean, payload=b"").packed())
-
-    @classmethod
-    def unpacked(cls, value: Any) -> MeanConflict:
-        place, packed = row(value, 2)
-        mean = MeanData.unpacked(packed)
-        if mean.payload:
-            raise ValueError("expected a mean without its bytes")
-        return cls(BallotId.unpacked(place), mean)
-
-
-@dataclass(frozen=True, slots=True)
-class NormDispute(Message):
-    """Member to members: what this reducer signed of me for this layer is wrong; the parts follow."""
-
-    code = 20
-    cap_bytes = 4 << 20
-    place: BallotId
-    measurements: SignedNorms
-    layer: int
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.measurements.packed(), self.layer)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> NormDispute:
-        place, measurements, layer = row(value, 3)
-        return cls(BallotId.unpacked(place), SignedNorms.unpacked(measurements), integer(layer, 0, MAX_PARTS))
-
-
-def _proposed(value: Any) -> tuple[bytes, bytes]:
-    update, signature = row(value, 2)
-    return octets(update, DIGEST_BYTES), octets(signature, 64)
-
-
-_TYPES: dict[int, type[Message]] = {
-    kind.code: kind
-    for kind in (
-        Prepare,
-        Promise,
-        Nack,
-        Start,
-        PartData,
-        Norms,
-        NormTable,
-        MeanData,
-        GetMeans,
-        Reassign,
-        ShowInputs,
-        Propose,
-        VoteCast,
-        GetObjects,
-        ObjectData,
-        GetBlocks,
-        Blocks,
-        Heartbeat,
-        EquivocationProof,
-        MeanConflict,
-        NormDispute,
-    )
-}
-
-
-def encode(message: Message) -> bytes:
-    """A frame: version byte, type byte and msgpack."""
-    return bytes((PROTOCOL_VERSION, message.code)) + pack(message.packed())
-
-
-def decode(frame: bytes) -> Message:
-    """The message in a frame. Raises ValueError for anything that is not one, before it allocates for it."""
-    if frame and frame[0] != PROTOCOL_VERSION:
-        raise ValueError(other_version("a frame", frame[0]))
-    if len(frame) < 2 or frame[1] not in _TYPES:
-        raise ValueError("unknown frame type")
-    kind = _TYPES[frame[1]]
-    if len(frame) > kind.cap_bytes:
-        raise ValueError(f"{kind.__name__} of {len(frame)} bytes; at most {kind.cap_bytes}")
-    return kind.unpacked(unpack(memoryview(frame)[2:]))

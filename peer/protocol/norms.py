@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from peer.aggregation.aggregate import AggregationResult, judge
+from peer.aggregation.aggregate import AggregationResult, aggregate
 from peer.aggregation.evidence import Contributor, LayerNorms
 from peer.aggregation.peer_history import MAX_ROOTS, NOTHING, PeerHistory
 from peer.protocol.block import (
@@ -54,7 +54,7 @@ def _judgement_of(
     records = [replace(record, stats=tuple(record.stats[layer] for layer in fragment.layers)) for record in known]
     # A replay is known as long as it could come again: two rounds of each fragment at least.
     roots = max(MAX_ROOTS, 2 * rules.fragments)
-    found = judge(rules.judge, head.round, records, _claims(rules, head, members), layers, roots)
+    found = aggregate(rules.aggregation, head.round, records, _claims(rules, head, members), layers, roots)
     findings = (
         replace(item, layer=fragment.layers[item.layer] if item.layer >= 0 else item.layer) for item in found.findings
     )

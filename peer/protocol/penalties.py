@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from peer.aggregation.aggregate import Finding
+from peer.aggregation.evidence import Finding
 from peer.protocol import norms
 from peer.protocol.block import MAX_EVIDENCE, VOID, WEIGHT_ONE, ContributionHeader, Penalty, Update, discount
 from peer.protocol.head import MISDECLARED, ChainHead
@@ -70,7 +70,7 @@ def _of_liars(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penalty
     for peer, reporting in norms.caught(head, update.members).items():
         if reporting:
             why = f"{reporting} of {len(update.members)} members caught it: {_first_report(update.members, peer)}"
-            until = update.round + 1 + rules.judge.cooldown_rounds
+            until = update.round + 1 + rules.aggregation.cooldown_rounds
             yield peer, MISDECLARED, 0, until, WHOLE_MODEL, why[:MAX_EVIDENCE]
         else:
             before = next(penalty for penalty in head.caught if penalty[0] == peer)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
+from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.protocol.encoding import Keys
 from peer.protocol.layout import Fragment, Part, divide
 
@@ -71,7 +71,7 @@ class Rules:
     keep_rounds: int = 8
     max_staleness: int = 8
     audit: float = 0.0
-    judge: AggregationRules = MEAN_ONLY
+    aggregation: AggregationRules = MEAN_ONLY
     finite: Callable[[bytes], bool] = bool
     """Whether the numbers in an encoded part are finite; by default all that are not empty."""
     tokens_cap: int

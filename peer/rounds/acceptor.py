@@ -164,7 +164,7 @@ def _follows_from_what_is_signed(turn: Transition, coordinator: str, update: Upd
     return not fault
 
 
-def look(turn: Transition) -> None:
+def poll(turn: Transition) -> None:
     """Vote for the newest proposal, and commit what is decided, as soon as the bytes are here."""
     if turn.state.blocks:
         return  # what follows my head is decided, and is being fetched together with what follows that
@@ -238,7 +238,7 @@ def on_vote(turn: Transition, message: VoteCast) -> None:
         turn.moved()
     if turn.state.decided is None and len(turn.state.votes[key]) >= quorum(state.electorate):
         turn.set(decided=key)
-        look(turn)
+        poll(turn)
 
 
 def _without_oldest(state: State, voter: str) -> dict[tuple[int, bytes], Mapping[str, Vote]]:

@@ -48,7 +48,7 @@ ALERT_EVERY_S = 10.0
 MAX_HEARD = 256
 
 
-def look(turn: Transition) -> None:
+def poll(turn: Transition) -> None:
     """Repeat HEAD, unanswered fetches and unanswered questions."""
     every_s = READY_EVERY_S if turn.state.pledge is not None else HEAD_EVERY_S
     if turn.now >= turn.state.said_at + every_s:
@@ -377,7 +377,7 @@ def on_bytes(turn: Transition, message: ObjectData) -> None:
         return  # whoever named this digest lied
     if not validation.check_update(turn.rules, turn.state.head, turn.state.electorate, update):
         turn.set(proposals={**turn.state.proposals, digest: seen_again(update)})
-        acceptor.look(turn)
+        acceptor.poll(turn)
 
 
 def _is_update(turn: Transition, digest: bytes) -> bool:

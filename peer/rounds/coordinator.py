@@ -13,14 +13,14 @@ from peer.protocol.block import MAX_MEMBERS
 from peer.protocol.electorate import order, quorum
 from peer.protocol.messages import Heartbeat, Nack, Prepare, Promise, Propose, Start
 from peer.rounds import collector, takeover, timeouts
+from peer.rounds.collector import REPEAT_S, VOTES_S, abort, propose
 from peer.rounds.interface import PersistAcceptor
-from peer.rounds.proposal import REPEAT_S, VOTES_S, abort, propose
 from peer.rounds.state import BallotPhase, CoordinatorState
 from peer.rounds.timeouts import HEARD_S
 from peer.rounds.transition import Transition
 
 
-def look(turn: Transition) -> None:
+def poll(turn: Transition) -> None:
     """Whatever the coordinator's clock, or its own bytes, allow now."""
     if takeover.is_due(turn):
         _begin(turn, takeover.begin(turn))
@@ -165,7 +165,7 @@ def on_promise(turn: Transition, sender: str, message: Promise) -> None:
         return
     promised_at = {sender: turn.now, **lead.promised_at}
     turn.set(lead=replace(lead, promises={**lead.promises, sender: message}, promised_at=promised_at))
-    look(turn)
+    poll(turn)
 
 
 def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
@@ -225,7 +225,7 @@ def _adopt(turn: Transition, lead: CoordinatorState, _: int, update: bytes, repo
     turn.set(lead=replace(lead, stage=BallotPhase.ADOPTING, update=update, until=until))
     if not known:
         turn.fetch({update}, (reporter,))
-    look(turn)
+    poll(turn)
 
 
 def _look_at_adopted(turn: Transition, lead: CoordinatorState) -> None:

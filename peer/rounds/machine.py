@@ -2,25 +2,20 @@
 
 Read this file first. It says who handles what; the roles are in the files beside it:
 
-    coordinator.py   the coordinator of a ballot: ask, choose, start
-    collector.py       the same between START and PROPOSE: norms, means, repair
-    collector.py       the same where a part is audited: who is right is computed
-    proposal.py      how its ballot ends
-    ../protocol/norms.py      what pledges and measurements come to: weights, and findings
-    member.py     a member: send parts, reduce parts, send means
-    reassignment.py        the same for parts that are reduced a second time: repairs and audits
-    acceptor.py       a voter: promise, fetch, vote, decide, move to the next anchor
-    ../protocol/validation.py     whether a block may follow: what a voter, an auditor and a watcher ask alike
-    block_sync.py      a peer that is behind, or ahead: GET, CHAIN, FETCH
-    misconduct.py     norms that are not those of the bytes
-    misconduct.py      what I have caught others at
-    misconduct.py       what convicts a coordinator that proposes two updates
-    takeover.py     peers that have lost the majority go on without it
-    forks.py        and change over when others did more
-    readiness.py      a peer that is not in step yet: compare bits, tell how far it is
+    coordinator.py      the coordinator of a ballot: ask, choose, start
+    collector.py        the same from START to PROPOSE: norms, means, repairs, verdicts of auditors, the proposal
+    member.py           a member: send parts, reduce parts, send means
+    reassignment.py     parts that are reduced a second time: repairs and audits
+    acceptor.py         a voter: promise, fetch, vote, decide, move to the next anchor
+    block_sync.py       a peer that is behind, or ahead: GET, CHAIN, FETCH
+    misconduct.py       what convicts a liar: wrong norms, two means, two proposals
+    takeover.py         peers that have lost the majority go on without it
+    forks.py            and change over when others did more
+    readiness.py        a peer that is not in step yet: compare bits, tell how far it is
 
+Whether a block may follow is asked of `peer/protocol/validation.py`, by voters, auditors and watchers alike.
 Nothing here knows tensors, sockets, files or a clock. The driver performs the effects in the order
-given; `Persist` must be on disk before what follows it. A test may drop the rest of the effects at
+given; `PersistAcceptor` must be on disk before what follows it. A test may drop the rest of the effects at
 any point and restart from disk: that is a crash.
 """
 
@@ -29,20 +24,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from peer.protocol.accusations import EquivocationProof, MeanConflict, NormDispute
 from peer.protocol.block import ContributionHeader, Update
 from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import (
     Blocks,
-    EquivocationProof,
     GetBlocks,
     GetMeans,
     GetObjects,
     Heartbeat,
-    MeanConflict,
     MeanData,
     Message,
     Nack,
-    NormDispute,
     Norms,
     NormTable,
     ObjectData,
@@ -136,7 +129,7 @@ def _take(turn: Transition, event: Input) -> None:
             _held(turn, digest, size)
         case PartReduced():
             member.on_reduced(turn, event)
-            coordinator.look(turn)
+            coordinator.poll(turn)
         case PartMeasured(evidence=True):
             misconduct.on_measured(turn, event)
         case PartMeasured():
@@ -145,10 +138,10 @@ def _take(turn: Transition, event: Input) -> None:
             turn.set(progress=share)
         case Submitted(_, pledge):
             decide.on_submitted(turn, pledge)
-            coordinator.look(turn)
+            coordinator.poll(turn)
         case Paused(_, pledge):
             decide.on_paused(turn, pledge)
-            coordinator.look(turn)
+            coordinator.poll(turn)
         case Resumed():
             decide.on_resumed(turn)
         case Applied(_, anchor, digest):
@@ -169,25 +162,25 @@ def _applied(turn: Transition, anchor: bytes, digest: bytes) -> None:
     turn.set(applied_round=turn.state.ancestors[anchor])
     if anchor == turn.state.head.anchor:
         turn.set(state_digest=digest)
-        readiness.look(turn)
+        readiness.poll(turn)
         if not turn.state.blocks:
             turn.say_head()
 
 
 def _tick(turn: Transition) -> None:
-    coordinator.look(turn)
-    member.look(turn)
-    reassignment.look(turn)
-    block_sync.look(turn)
-    readiness.look(turn)
+    coordinator.poll(turn)
+    member.poll(turn)
+    reassignment.poll(turn)
+    block_sync.poll(turn)
+    readiness.poll(turn)
 
 
 def _held(turn: Transition, digest: bytes, size: int) -> None:
     turn.set(held={**turn.state.held, digest: size})
     turn.arrived(digest)
     readiness.count(turn, size)
-    decide.look(turn)
-    coordinator.look(turn)
+    decide.poll(turn)
+    coordinator.poll(turn)
     forks.switch_if_stored(turn)
     block_sync.apply_blocks(turn)
 
@@ -197,13 +190,13 @@ def _receive(turn: Transition, sender: str, message: Message) -> None:
     match message:
         case Heartbeat():
             block_sync.on_head(turn, sender, message)
-            readiness.look(turn)
-            coordinator.look(turn)
+            readiness.poll(turn)
+            coordinator.poll(turn)
         case GetBlocks(anchors):
             block_sync.on_get(turn, sender, anchors)
         case Blocks(blocks):
             block_sync.on_chain(turn, sender, blocks)
-            readiness.look(turn)
+            readiness.poll(turn)
         case GetObjects(digests):
             turn.do(SendObjects(sender, digests))
         case ObjectData():
@@ -243,10 +236,10 @@ def _receive_in_instance(turn: Transition, sender: str, message: Message) -> Non
             member.on_table(turn, sender, message)
         case MeanData() if message.attempt and not message.payload:
             collector.on_verdict(turn, sender, message)
-            coordinator.look(turn)
+            coordinator.poll(turn)
         case MeanData():
             member.on_mean(turn, sender, message)
-            coordinator.look(turn)
+            coordinator.poll(turn)
         case GetMeans():
             member.on_want(turn, sender, message)
         case Reassign():

@@ -8,7 +8,7 @@ from peer.protocol import norms
 from peer.protocol.block import ContributionHeader, givers
 from peer.protocol.encoding import digest_of
 from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, PartData, Start
-from peer.rounds import misconduct, part_exchange, reassignment, timeouts
+from peer.rounds import misconduct, reassignment, timeouts
 from peer.rounds.interface import BufferPart, MeasurePart, PartMeasured, PartReduced, SendMean, SendParts, StoreObject
 from peer.rounds.state import MemberState, ReassignmentState
 from peer.rounds.transition import Transition
@@ -16,7 +16,7 @@ from peer.rounds.transition import Transition
 REPEAT_S = 1.0
 
 
-def look(turn: Transition) -> None:
+def poll(turn: Transition) -> None:
     """Close when the time for parts is over; repeat norms that nobody answered."""
     exchange = turn.state.exchange
     if exchange is None or exchange.tabled:
@@ -89,7 +89,7 @@ def _send_parts(turn: Transition, exchange: MemberState) -> None:
         theirs = tuple(part for part, owner in enumerate(exchange.reducers) if owner == reducer)
         turn.do(SendParts(reducer, exchange.place, theirs))
     for part in exchange.received:
-        turn.do(MeasurePart(exchange.place, turn.me, part, b"", part_exchange.direction(turn, part)))
+        turn.do(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
     reassignment.send_parts(turn, exchange.again.auditors)
 
 
@@ -99,7 +99,7 @@ def _send_parts(turn: Transition, exchange: MemberState) -> None:
 def on_part(turn: Transition, sender: str, message: PartData) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.place != message.place:
-        part_exchange.keep_early(turn, sender, message)
+        reassignment.keep_early(turn, sender, message)
     elif message.attempt:
         reassignment.on_part(turn, sender, message)
     elif not exchange.closed and message.part in exchange.received:
@@ -109,18 +109,18 @@ def on_part(turn: Transition, sender: str, message: PartData) -> None:
 def _take_part(turn: Transition, exchange: MemberState, sender: str, message: PartData) -> None:
     """Keep it and have it measured; of what is not what its sender pledged, nothing else is waited for."""
     part, taken = message.part, exchange.taken
-    index = next((i for i, pledge in enumerate(exchange.members) if pledge.peer == sender), None)
+    index = exchange.index_of(sender)
     if index is None or message.giver or taken.get(part, 0) >> index & 1:
         return
     exchange = replace(exchange, taken={**taken, part: taken.get(part, 0) | 1 << index})
     turn.set(exchange=exchange)
-    if part_exchange.giver_of(turn, exchange, sender, message) is None:
+    if exchange.giver_of(turn.rules.bytes_in(exchange.round), sender, message) is None:
         refused = {**exchange.refused, part: exchange.refused.get(part, 0) | 1 << index}
         turn.set(exchange=replace(exchange, refused=refused))
         _close_if_complete(turn)
         return
     turn.do(BufferPart(exchange.place, sender, part, message.payload, message.path))
-    turn.do(MeasurePart(exchange.place, sender, part, message.payload, part_exchange.direction(turn, part)))
+    turn.do(MeasurePart(exchange.place, sender, part, message.payload, reassignment.direction(turn, part)))
 
 
 def on_measured(turn: Transition, event: PartMeasured) -> None:
@@ -135,7 +135,7 @@ def on_measured(turn: Transition, event: PartMeasured) -> None:
         exchange = turn.state.exchange or exchange
     if exchange.closed or part not in exchange.received:
         return
-    index = next((i for i, pledge in enumerate(exchange.members) if pledge.peer == event.giver), None)
+    index = exchange.index_of(event.giver)
     if index is None or (event.giver != turn.me and not exchange.taken.get(part, 0) >> index & 1):
         return  # measured for an exchange of this place that was left with a branch
     figures = {**exchange.figures, part: {**exchange.figures.get(part, {}), index: event.figures}}
@@ -202,7 +202,7 @@ def on_table(turn: Transition, sender: str, message: NormTable) -> None:
     turn.set(exchange=exchange)
     for part in exchange.received:
         if part in listed:
-            part_exchange.reduce(turn, exchange, part, listed[part] & exchange.received[part])
+            reassignment.reduce(turn, exchange, part, listed[part] & exchange.received[part])
     reassignment.on_table(turn)
     _measure_the_rest(turn, exchange)
     misconduct.look_at_rows(turn)
@@ -212,7 +212,7 @@ def _measure_the_rest(turn: Transition, exchange: MemberState) -> None:
     """What others measured of me, to compare; means come first."""
     if turn.my_pledge().root:
         for part in sorted(exchange.listed.keys() - exchange.mine.keys() - exchange.received.keys()):
-            turn.do(MeasurePart(exchange.place, turn.me, part, b"", part_exchange.direction(turn, part)))
+            turn.do(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
 
 
 def _countable(turn: Transition, exchange: MemberState, table: NormTable) -> bool:
@@ -244,12 +244,12 @@ def on_mean(turn: Transition, sender: str, message: MeanData) -> None:
     """The first mean of a part that comes is taken, but for one of a repair, which the coordinator asked for."""
     exchange, part = turn.state.exchange, message.part
     if exchange is None or exchange.place != message.place:
-        part_exchange.keep_early(turn, sender, message)
+        reassignment.keep_early(turn, sender, message)
         return
     if part >= len(exchange.reducers) or (part in exchange.means and exchange.means[part].attempt >= message.attempt):
         return
     if message.attempt and part not in exchange.again.redo:
-        part_exchange.keep_early(turn, sender, message)
+        reassignment.keep_early(turn, sender, message)
         return
     reducer = exchange.again.redo[part] if message.attempt else exchange.reducers[part]
     if reducer != message.reducer or not message.genuine(turn.rules.keys) or not _agrees(exchange, message):

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from peer.events import PenaltyImposed
+from peer.protocol.accusations import EquivocationProof, MeanConflict, NormDispute
 from peer.protocol.block import MAX_EVIDENCE, MAX_REPORTS, VOID, NormRow, SignedNorms, Update
 from peer.protocol.block import Report as Reported
 from peer.protocol.electorate import coordinator
 from peer.protocol.encoding import pack
 from peer.protocol.head import MISDECLARED
-from peer.protocol.messages import BallotId, EquivocationProof, MeanConflict, MeanData, NormDispute, PartData
+from peer.protocol.messages import BallotId, MeanData, PartData
 from peer.protocol.norms import PartNorms, float_of
 from peer.rounds.interface import MeasurePart, PartMeasured, SendParts, Tell
-from peer.rounds.part_exchange import giver_of
 from peer.rounds.state import Dispute, MemberState, Misconduct
 from peer.rounds.transition import Transition
 
@@ -42,7 +42,7 @@ def look_at_rows(turn: Transition) -> None:
     if not exchange.listed.keys() <= exchange.mine.keys():
         return
     turn.set(exchange=replace(exchange, objected=True))
-    index = next(i for i, pledge in enumerate(exchange.members) if pledge.peer == turn.me)
+    index = exchange.names.index(turn.me)
     for item in exchange.measured:
         if item.reducer == turn.me:
             continue
@@ -57,7 +57,7 @@ def look_at_rows(turn: Transition) -> None:
 
 
 def _object(turn: Transition, exchange: MemberState, item: SignedNorms, row: NormRow, mine: tuple[int, ...]) -> None:
-    index = next(i for i, pledge in enumerate(exchange.members) if pledge.peer == turn.me)
+    index = exchange.names.index(turn.me)
     catch(turn, item.reducer, row.layer, _claims(row, index, turn.me, _sum(exchange.mine, mine)))
     others = [pledge.peer for pledge in exchange.members if pledge.peer != turn.me]
     turn.send(others, NormDispute(exchange.place, item, row.layer))
@@ -82,7 +82,7 @@ def on_objection(turn: Transition, sender: str, message: NormDispute) -> None:
     key = (message.place, sender)
     if exchange is None or key in turn.state.disputes or sender == turn.me:
         return
-    index = next((i for i, pledge in enumerate(exchange.members) if pledge.peer == sender), None)
+    index = exchange.index_of(sender)
     row = next((row for row in item.rows if row.layer == message.layer), None)
     if index is None or row is None or len(row.squares) != len(exchange.members):
         return
@@ -101,7 +101,7 @@ def on_part(turn: Transition, sender: str, message: PartData) -> None:
     dispute = turn.state.disputes.get(key)
     if exchange is None or dispute is None or message.giver or message.part not in dispute.parts:
         return
-    if message.part in dispute.taken or giver_of(turn, exchange, sender, message) is None:
+    if message.part in dispute.taken or exchange.giver_of(turn.rules.bytes_in(exchange.round), sender, message) is None:
         return
     taken = replace(dispute, taken=dispute.taken | {message.part})
     turn.set(disputes={**turn.state.disputes, key: taken})

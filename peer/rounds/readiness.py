@@ -41,7 +41,7 @@ def count(turn: Transition, received_bytes: int) -> None:
         turn.set(catch_up=replace(found, received_bytes=found.received_bytes + received_bytes))
 
 
-def look(turn: Transition) -> None:
+def poll(turn: Transition) -> None:
     """Compare my bits with those of the voters at my anchor; ask those who have not said theirs."""
     if turn.state.in_step and len(turn.state.blocks) >= BEHIND:
         turn.set(in_step=False)

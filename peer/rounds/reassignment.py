@@ -1,4 +1,4 @@
-"""A member's second attempts at a part: parts that are repaired, and parts that are audited (the protocol, §5.7, §10).
+"""How a part is reduced, and reduced again: repairs and spot audits (the protocol, §5.7, §10).
 
 A part whose reducer died or stalls is reduced again by the peer that the coordinator names in REDO. A few
 parts, drawn by lot, are reduced again in any case, from the same bytes, by the peer next in order: it tells
@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from peer.protocol.block import givers
+from peer.protocol.block import MAX_SKIPPED, VOID, givers
 from peer.protocol.encoding import digest
 from peer.protocol.messages import BallotId, MeanData, PartData, Reassign, ShowInputs
-from peer.rounds import misconduct, part_exchange, takeover, timeouts
-from peer.rounds.interface import BufferPart, PartReduced, SendInputs, SendMean, SendParts
+from peer.rounds import misconduct, takeover, timeouts
+from peer.rounds.interface import BufferPart, PartReduced, ReducePart, SendInputs, SendMean, SendParts
 from peer.rounds.state import MemberState
 from peer.rounds.transition import Transition
 
@@ -25,7 +25,68 @@ ROOM_BYTES = 16 << 20
 """What a member keeps for repairs, or two contributions if that is more."""
 
 
-def look(turn: Transition) -> None:
+# ---- in either attempt ----
+
+
+def weights(turn: Transition, exchange: MemberState, part: int, contributors: int) -> tuple[int, ...]:
+    """What each member weighs in a mean of these contributors: 0 for the others. Not all 0 if there is a mean."""
+    row = _row(turn, exchange, part)
+    return tuple(weight if contributors >> index & 1 else 0 for index, weight in enumerate(row))
+
+
+def _row(turn: Transition, exchange: MemberState, part: int) -> tuple[int, ...]:
+    assert exchange.judgement is not None, "parts are reduced after TABLE"
+    return exchange.judgement.weights[turn.fragment.rows[part]]
+
+
+def direction(turn: Transition, part: int) -> bytes:
+    """Digest of the last committed mean of a part; void if there is none, or I came later.
+
+    It is that of the newest round that averaged the same fragment.
+    """
+    trail, fragments = turn.state.trail, turn.rules.fragments
+    return trail[-fragments].block.update.parts[part] if len(trail) >= fragments else VOID
+
+
+def reduce(turn: Transition, exchange: MemberState, part: int, contributors: int, attempt: int = 0) -> None:
+    """Average this part, unless nothing of what is here counts: then it becomes void, or is rolled back."""
+    table = weights(turn, exchange, part, contributors)
+    if not any(table):
+        return
+    assert exchange.judgement is not None
+    row, fragments = turn.fragment.rows[part], turn.rules.fragments
+    if exchange.judgement.pulls[row] and len(turn.state.trail) < fragments <= turn.state.head.round:
+        return  # the last committed mean is needed, and I joined after it
+    chosen = [index for index, weight in enumerate(table) if weight]
+    names = tuple(exchange.members[index].peer for index in chosen)
+    shares = tuple(table[index] for index in chosen)
+    missing = sum(_row(turn, exchange, part)) - sum(shares)
+    turn.do(
+        ReducePart(
+            exchange.place, part, contributors, names, shares, attempt, missing,
+            exchange.judgement.scales[row], exchange.judgement.pulls[row], direction(turn, part),
+        )
+    )  # fmt: skip
+
+
+def keep_early(turn: Transition, sender: str, message: PartData | MeanData) -> None:
+    """Streams of different peers are not ordered among each other: a part may overtake its START or its REDO.
+
+    What is kept is bounded by the bytes of two contributions, whoever sends it.
+    """
+    state, sizes = turn.state, turn.part_bytes if isinstance(message, PartData) else turn.mean_bytes
+    known = sender in state.electorate or sender in state.heard
+    fits = message.part < len(sizes) and len(message.payload) == sizes[message.part]
+    if not known or not fits or not 0 <= message.place.ballot - state.acceptor.promised <= MAX_SKIPPED:
+        return
+    if len(state.early) < 2 * len(sizes) and (sender, message) not in state.early:
+        turn.set(early=(*state.early, (sender, message)))
+
+
+# ---- in the second ----
+
+
+def poll(turn: Transition) -> None:
     """Reduce what is here when the time for a repair is over."""
     exchange = turn.state.exchange
     if exchange is not None:
@@ -58,7 +119,7 @@ def draw_auditors(turn: Transition, place: BallotId, names: Iterable[str], reduc
 def send_parts(turn: Transition, reducers: Mapping[int, str]) -> None:
     """Send my bytes of these parts to those who reduce them a second time."""
     exchange = _exchange(turn)
-    index = next(i for i, pledge in enumerate(exchange.members) if pledge.peer == turn.me)
+    index = exchange.names.index(turn.me)
     if not exchange.members[index].root:
         return
     for reducer in sorted(set(reducers.values())):
@@ -118,11 +179,11 @@ def on_part(turn: Transition, sender: str, message: PartData) -> None:
     """A part of the ballot in which I am, for a second reduction."""
     exchange = _exchange(turn)
     again, part = exchange.again, message.part
-    index = part_exchange.giver_of(turn, exchange, sender, message)
+    index = exchange.giver_of(turn.rules.bytes_in(exchange.round), sender, message)
     if index is None:
         return
     if part not in again.received:
-        part_exchange.keep_early(turn, sender, message)
+        keep_early(turn, sender, message)
         return
     if part in again.started or again.received[part] >> index & 1:
         return
@@ -158,7 +219,7 @@ def _reduce_if_ready(turn: Transition, part: int) -> None:
     if again.redo.get(part) == turn.me and _awaits_others(turn, exchange, received):
         return
     _change(turn, started=again.started | {part})
-    part_exchange.reduce(turn, exchange, part, contributors, attempt=1)
+    reduce(turn, exchange, part, contributors, attempt=1)
 
 
 def _awaits_others(turn: Transition, exchange: MemberState, received: int) -> bool:

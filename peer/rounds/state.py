@@ -6,12 +6,14 @@ pledge with its encoded parts (written before the machine hears of it), and the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from peer.aggregation.aggregate import AggregationResult
+from peer.protocol import merkle
 from peer.protocol.block import Block, ContributionHeader, NormRow, SignedNorms, Update, Vote
+from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import BallotId, Heartbeat, MeanData, PartData, Prepare, Promise
 from peer.protocol.norms import PartNorms
@@ -161,6 +163,24 @@ class MemberState:
     told_of: frozenset[str] = frozenset()
     """Reducers of whom I know two means of one part."""
     again: ReassignmentState = ReassignmentState()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(pledge.peer for pledge in self.members)
+
+    def index_of(self, peer: str) -> int | None:
+        """Which member this is; None for a stranger."""
+        return self.names.index(peer) if peer in self.names else None
+
+    def giver_of(self, sizes: Sequence[int], sender: str, message: PartData) -> int | None:
+        """Index of the member that pledged these bytes as this part; None if nobody did. `sizes` are those of parts."""
+        if message.part >= len(sizes) or len(message.payload) != sizes[message.part]:
+            return None
+        index = self.index_of(message.giver or sender)
+        if index is None or not self.members[index].root:
+            return None
+        leaf = digest_of(message.payload)
+        return index if merkle.proves(self.members[index].root, leaf, message.part, message.path, len(sizes)) else None
 
 
 @dataclass(frozen=True, slots=True)

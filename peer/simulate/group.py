@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 
 from peer.codec.run_rules import rules_of
 from peer.events import Event, EventLine
@@ -16,9 +17,8 @@ from peer.protocol.head import ChainHead, genesis_anchor
 from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules, Shared
 from peer.simulate.arithmetic import TOKEN_BYTES, ModelKeys, is_finite
-from peer.simulate.dice import Dice
 from peer.simulate.memory_network import Scheduler
-from peer.simulate.run_summary import Tally
+from peer.simulate.run_summary import GroupTally
 from peer.simulate.scenario import ChurnEvent, PeerProfile, Scenario, changes_of
 from peer.simulate.simulated_peer import SimulatedPeer
 from peer.simulate.virtual_network import Sizes, VirtualNetwork
@@ -41,7 +41,7 @@ class Group:
         self.setting, self.spec, self.rounds, self.seed = setting, setting.spec, setting.rounds, setting.seed
         self.parts, self.step_tokens = setting.parts, setting.step_tokens
         self.keep_rounds = setting.spec.round.keep_rounds
-        self.scheduler, self.tally = Scheduler(), Tally()
+        self.scheduler, self.tally = Scheduler(), GroupTally()
         self.board: dict[str, Heartbeat] = {}
         self.peers: list[SimulatedPeer] = []
         self._sink, self._name, self._run = sink, name, setting.spec.digest().hex()[:16]
@@ -219,7 +219,7 @@ class Group:
     def _links(self) -> VirtualNetwork:
         real = rules_of(self.spec, self.parts, ModelKeys(""))
         sizes = Sizes(real.bytes_in(0), real.means_in(0), TOKEN_BYTES)
-        dice = Dice(self.seed, "links", self._name)
+        dice = Random(f"{self.seed} links {self._name}")
         between = _Between(self.setting, dice, self._places)
         return VirtualNetwork(self.scheduler, dice, between.delay_s, between.bandwidth_bps, sizes.of)
 
@@ -227,7 +227,7 @@ class Group:
 class _Between:
     """Delay and bandwidth of each pair."""
 
-    def __init__(self, setting: Scenario, dice: Dice, places_of: Mapping[str, int]) -> None:
+    def __init__(self, setting: Scenario, dice: Random, places_of: Mapping[str, int]) -> None:
         self._regions: Regions | None = setting.regions
         self._places, self._delay_s = setting.places, setting.delay_s
         self._dice, self._places_of = dice, places_of

@@ -17,7 +17,7 @@ from peer.protocol.head import ChainEntry, ChainHead
 from peer.rounds.state import Acceptor
 
 
-class Owner(Protocol):
+class DiskOwner(Protocol):
     """Whose disk it is, and its timers."""
 
     def burn(self) -> None:
@@ -31,7 +31,7 @@ class Owner(Protocol):
 class MemoryDisk:
     """What belongs to anchors is kept for `keep_rounds` of them; all blocks are."""
 
-    owner: Owner
+    owner: DiskOwner
     genesis: ChainHead
     keep_rounds: int
     on_commit: Callable[[Block, ChainHead], None]

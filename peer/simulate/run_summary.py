@@ -32,7 +32,7 @@ class OfRound:
 
 
 @dataclass
-class Tally:
+class GroupTally:
     """Of one group of peers, or of all."""
 
     rounds: dict[int, OfRound] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Summary:
         return {name: round(value, 6) if isinstance(value, float) else value for name, value in vars(self).items()}
 
 
-def figures_of(tally: Tally, peers: int, fragments: int, messages: int) -> Summary:
+def figures_of(tally: GroupTally, peers: int, fragments: int, messages: int) -> Summary:
     """What a tally comes to."""
     rounds, times = list(tally.rounds.values()), tally.times()
     seconds = times[-1] if times else 0.0

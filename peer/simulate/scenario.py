@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from peer.placement.pairwise_network import Indices, Matrix, Regions, preset
 from peer.plan.model_shape import ModelShape
 from peer.plan.peer_set import HOME_FLOPS, Machine, PeerSpecs
 from peer.protocol.layout import Part, cut
-from peer.simulate.dice import Dice
 from peer.spec import RunSpec
 
 ATTACKS = ("times_100", "nan", "zeros", "replay")
@@ -168,7 +168,7 @@ class ScenarioOptions:
 
     def _machines(self) -> tuple[PeerProfile, ...]:
         declared: Sequence[Machine] = self.declared.machines if self.declared else [self._home()] * self.peers
-        dice = Dice(self.seed, "machines")
+        dice = Random(f"{self.seed} machines")
         machines = [self._simulated(machine, dice) for machine in declared]
         for number, attack in enumerate(self.attackers):
             # The last ones, so that who is first of the honest stays who it is.
@@ -180,7 +180,7 @@ class ScenarioOptions:
             name="home", step_s=self.step_s, upload_mbps=self.upload_mbps, download_mbps=self.download_mbps
         )  # fmt: skip
 
-    def _simulated(self, machine: Machine, dice: Dice) -> PeerProfile:
+    def _simulated(self, machine: Machine, dice: Random) -> PeerProfile:
         parameters = self.shape.parameters / self.spec.round.fragments
         inner = self.spec.inner
         tokens = inner.accumulation * inner.sequences * self.spec.model.context
@@ -226,33 +226,33 @@ def changes_of(churn: Churn, founders: int, seed: int, until_s: float) -> tuple[
     if churn.schedule:
         return churn.schedule
     found: list[tuple[float, int, str]] = []
-    joins = _joins(churn, founders, Dice(seed, "joins"), until_s)
+    joins = _joins(churn, founders, Random(f"{seed} joins"), until_s)
     found += [(at, -1, "join") for at in joins]
     lives = [(0.0, peer) for peer in range(founders)]
     lives += [(at, founders + number) for number, at in enumerate(joins)]
     for began_s, peer in lives:
-        found += _life(churn, peer, began_s, Dice(seed, "churn", peer), until_s)
+        found += _life(churn, peer, began_s, Random(f"{seed} churn {peer}"), until_s)
     heapq.heapify(found)
     return tuple(ChurnEvent(at_s=at, peer=peer, what=what) for at, peer, what in sorted(found))
 
 
-def _joins(churn: Churn, founders: int, dice: Dice, until_s: float) -> list[float]:
+def _joins(churn: Churn, founders: int, dice: Random, until_s: float) -> list[float]:
     found: list[float] = []
     at = 0.0
     while churn.joins:
-        at += dice.exponential(HOUR_S / (churn.joins * founders))
+        at += dice.expovariate(churn.joins * founders / HOUR_S)
         if at >= until_s:
             break
         found.append(at)
     return found
 
 
-def _life(churn: Churn, peer: int, at: float, dice: Dice, until_s: float) -> list[tuple[float, int, str]]:
+def _life(churn: Churn, peer: int, at: float, dice: Random, until_s: float) -> list[tuple[float, int, str]]:
     """Crashes and returns of one peer, until it leaves or stays away."""
     found: list[tuple[float, int, str]] = []
     rate = churn.crashes + churn.leaves
     while rate:
-        at += dice.exponential(HOUR_S / rate)
+        at += dice.expovariate(rate / HOUR_S)
         if at >= until_s:
             break
         if dice.random() * rate >= churn.crashes:
@@ -260,7 +260,7 @@ def _life(churn: Churn, peer: int, at: float, dice: Dice, until_s: float) -> lis
         found.append((at, peer, "crash"))
         if not churn.back_s:
             break
-        at += dice.exponential(churn.back_s)
+        at += dice.expovariate(1 / churn.back_s)
         found.append((at, peer, "return"))
     return found
 

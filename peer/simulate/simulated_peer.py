@@ -1,17 +1,12 @@
-"""One peer of a swarm in memory: the product's own driver and round machine, on a virtual clock.
-
-It lives, crashes, stalls and comes back, ticks, follows the board, and trains when it is in step. What it learns and
-gives is for those who derive from it: integers whose books must balance in the tests (`peer.testing`), declared times
-and sizes in the simulator (`simulated_peer.py`).
-"""
+"""A simulated peer: declared seconds and lines, and sixteen bytes (a norm and a number) for each part."""
 
 from __future__ import annotations
 
 import math
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 from dht.streams.base import Streams
 from peer.credit.summary import LocalCosts, summarize
@@ -26,7 +21,6 @@ from peer.events import (
     RoundAborted,
     RoundStarted,
 )  # fmt: skip
-from peer.events import Event as Reported
 from peer.lifecycle.fragments import FragmentSchedule
 from peer.lifecycle.pace import Pace
 from peer.plan.peer_set import FASTEST_BPS
@@ -35,264 +29,18 @@ from peer.protocol.block import Block, ContributionHeader, PartOutcome, Update, 
 from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import Heartbeat
-from peer.protocol.rules import Rules
 from peer.rounds.block_sync import HEAD_EVERY_S, NEWS_EVERY_S
 from peer.rounds.driver import Driver, Framing
-from peer.rounds.interface import Applied, Leaving, Received, Submitted, Tick, TrainingProgress
-from peer.rounds.machine import TICK_S, begin
-from peer.rounds.state import State
+from peer.rounds.interface import Applied, Leaving, Tick, TrainingProgress
+from peer.rounds.machine import TICK_S
 from peer.rounds.timeouts import ready_after_others_s
 from peer.rounds.transition import Transition
 from peer.simulate.arithmetic import NormArithmetic, NormStore, part_of
-from peer.simulate.dice import Dice
-from peer.simulate.memory_network import Scheduler
-from peer.simulate.memory_store import MemoryDisk
 from peer.simulate.scenario import PeerProfile
+from peer.simulate.swarm_peer import READ_BOARD_S, Crashed, SwarmPeer
 
 if TYPE_CHECKING:
     from peer.simulate.group import Group
-
-
-MEET_AGAIN_S = 20.0
-"""A peer that was silent for so long is looked for there again."""
-READ_BOARD_S = 3.0
-"""How often a peer looks on the board for others that it has not heard of."""
-
-
-class Crashed(Exception):
-    """The peer ends here: nothing after this effect happens."""
-
-
-class Network(Protocol):
-    """What carries frames between the peers."""
-
-    def disconnect(self, peer_id: str) -> None:
-        """Frames to and from the peer are lost until it connects again."""
-
-    def stall(self, peer_id: str, until_s: float) -> None:
-        """What arrives before then is delivered at that moment."""
-
-    def is_parted(self, source: str, to: str) -> bool:
-        """Whether nothing passes from `source` to `to`."""
-
-
-class Surroundings(Protocol):
-    """What all peers of a swarm share."""
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """The virtual clock."""
-
-    @property
-    def network(self) -> Network:
-        """What carries frames."""
-
-    @property
-    def genesis(self) -> ChainHead:
-        """Where the chain begins."""
-
-    @property
-    def board(self) -> dict[str, Heartbeat]:
-        """What newcomers read."""
-
-    @property
-    def now(self) -> float:
-        """Virtual seconds since the world began."""
-
-    def rules(self, name: str) -> Rules:
-        """The rules of a peer."""
-
-
-class SwarmPeer(ABC):
-    """One peer of a swarm."""
-
-    driver: Driver
-
-    def __init__(self, world: Surroundings, name: str, disk: MemoryDisk) -> None:
-        self.world, self.name, self.disk = world, name, disk
-        self.life = 0
-        self.alive = False
-        self.stalled_until = 0.0
-
-    # ---- life and death ----
-
-    def boot(self) -> None:
-        """Start from what is on disk."""
-        self.alive, self.life = True, self.life + 1
-        self.recover()
-        streams = self.connect()
-        self.driver = self.make_driver(streams)
-        streams.listen(self._guarded(self.hear))
-        self.later(TICK_S * self.chance(), self._tick)
-        self.later(READ_BOARD_S * self.chance(), self._follow_board)
-        self.later(0.0, self._resume)
-
-    @abstractmethod
-    def recover(self) -> None:
-        """Have in memory what was on disk."""
-
-    @abstractmethod
-    def connect(self) -> Streams:
-        """New streams for a new life."""
-
-    @abstractmethod
-    def make_driver(self, streams: Streams) -> Driver:
-        """The driver of a new life; it begins in `state_on_disk`."""
-
-    @abstractmethod
-    def chance(self) -> float:
-        """Uniform, 0 ≤ x < 1: where in their periods its timers begin."""
-
-    def state_on_disk(self) -> State:
-        """The state of a machine that starts from what is on disk."""
-        disk, world = self.disk, self.world
-        acceptors, heads = disk.load_acceptors(), (disk.genesis, *disk.heads)
-        return begin(
-            world.rules(self.name), disk.head, world.now,
-            ancestors={head.anchor: head.round for head in heads}, acceptors=acceptors,
-            voters=frozenset(peer for head in heads for peer in head.electorate),
-            trail=disk.trail(), accepted=disk.accepted_update(acceptors.get(disk.head.instance)),
-            pledge=disk.pledge(disk.head.anchor),
-            held={name: len(payload) for name, payload in disk.objects.items()},
-        )  # fmt: skip
-
-    def crash(self) -> None:
-        """Everything in memory is gone."""
-        self.alive = False
-        self.world.network.disconnect(self.name)
-
-    def stall(self, seconds: float) -> None:
-        """Nothing in, nothing out, timers late."""
-        self.stalled_until = self.world.now + seconds
-        self.world.network.stall(self.name, self.stalled_until)
-
-    @abstractmethod
-    def burn(self) -> None:
-        """Called before every effect that others could notice; may raise `Crashed`."""
-
-    def later(self, delay_s: float, call: Callable[..., None], *args: object) -> None:
-        """Run `call` after `delay_s`, or when a stall is over, if this life lasts."""
-        self.world.scheduler.call_in(delay_s, self._guarded(call), *args)
-
-    def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
-        """`call` for this life only; a crash inside it ends the life."""
-        life = self.life
-
-        def guard(*args: object) -> None:
-            if not self.alive or life != self.life:
-                return
-            if self.stalled_until > self.world.now:
-                self.world.scheduler.call_at(self.stalled_until, guard, *args)
-                return
-            try:
-                call(*args)
-            except Crashed:
-                self.crash()
-
-        return guard
-
-    # ---- what goes on all the time ----
-
-    def hear(self, sender: str, frame: bytes) -> None:
-        """A frame has come."""
-        self.driver.on_frame(sender, frame)
-
-    def _tick(self) -> None:
-        self.later(TICK_S, self._tick)
-        self.driver.deliver(Tick(self.world.now))
-
-    def publish(self, head: Heartbeat) -> None:
-        """Have newcomers read it."""
-        self.world.board[self.name] = head
-
-    def _follow_board(self) -> None:
-        """Whoever says nothing to this peer is found here, as by `peer.link.discovery`."""
-        self.later(self.board_s(), self._follow_board)
-        for author, head in sorted(self.world.board.items()):
-            if author != self.name and self._is_news(author, head) and not self.is_cut_off(author):
-                self.driver.deliver(Received(self.world.now, author, head))
-
-    def board_s(self) -> float:
-        """How long until it looks there again."""
-        return READ_BOARD_S
-
-    def _is_news(self, author: str, head: Heartbeat) -> bool:
-        heard, heard_at = self.driver.state.heard.get(author, (None, 0.0))
-        return heard is None or (self.world.now - heard_at > MEET_AGAIN_S and heard.anchor != head.anchor)
-
-    def is_cut_off(self, other: str) -> bool:
-        """Whether the network lets nothing pass from another peer; then the board is split likewise."""
-        return self.world.network.is_parted(other, self.name)
-
-    def report(self, event: Reported) -> None:
-        """What the machine tells the people."""
-        if isinstance(event, PhaseEntered):
-            self.entered(event.phase, event.round)
-
-    @abstractmethod
-    def entered(self, phase: str, round: int) -> None:
-        """The peer enters a phase of the round from anchor `round`; may raise `Crashed`."""
-
-    # ---- the trainer ----
-
-    def _resume(self) -> None:
-        """Say which bits are here, and train unless this anchor's contribution was frozen before a crash."""
-        self.driver.deliver(Applied(self.world.now, self.disk.head.anchor, self.state_digest()))
-        if self.driver.state.pledge is None:
-            self._train_when_in_step()
-
-    def _train_when_in_step(self) -> None:
-        """A peer trains once its machine is in step, as in `peer.link.link`."""
-        if self.driver.state.in_step:
-            self._train()
-        else:
-            self.later(TICK_S, self._train_when_in_step)
-
-    @abstractmethod
-    def _train(self) -> None:
-        """Begin the inner steps of a round."""
-
-    def freeze(self) -> None:
-        """Asked by the driver."""
-        self.later(0.0, self._freeze, self.driver.state.head.anchor)
-
-    def _freeze(self, anchor: bytes) -> None:
-        state = self.driver.state
-        if state.head.anchor != anchor or state.pledge is not None:
-            return
-        self.entered("submit", state.head.round)
-        self._end_training()
-        pledge = self.disk.pledge(anchor) or self._offer(anchor)
-        self.driver.deliver(Submitted(self.world.now, pledge))
-
-    @abstractmethod
-    def _end_training(self) -> None:
-        """What was learned until now is given."""
-
-    @abstractmethod
-    def _offer(self, anchor: bytes) -> ContributionHeader:
-        """Written once per anchor: a peer that stands here again after a fork offers the same bytes."""
-
-    @abstractmethod
-    def committed(self, block: Block, head: ChainHead) -> None:
-        """Told by the driver; the block is on disk."""
-
-    @abstractmethod
-    def undone(self, blocks: Sequence[Block], head: ChainHead) -> None:
-        """Told by the driver: these blocks are off the chain, newest first; the peer stands at `head` again."""
-
-    @abstractmethod
-    def resync(self, why: str) -> None:
-        """Told by the driver: the chain cannot be followed any more."""
-
-    def _applied(self, anchor: bytes) -> None:
-        self.driver.deliver(Applied(self.world.now, anchor, self.state_digest()))
-        if self.driver.state.head.anchor == anchor:
-            self._train_when_in_step()
-
-    @abstractmethod
-    def state_digest(self) -> bytes:
-        """H(θ, m) of the newest anchor that was applied."""
 
 
 AS_IT_IS = Framing(encode=lambda message: message, decode=lambda frame: frame)  # type: ignore[arg-type, return-value]
@@ -320,7 +68,7 @@ class SimulatedPeer(SwarmPeer):
             NormStore(self, world.genesis, world.keep_rounds, lambda block, head: None, lambda blocks, head: None),
         )  # fmt: skip
         self.machine, self.title = machine, title
-        self.dice = Dice(world.seed, "peer", name)
+        self.dice = Random(f"{world.seed} peer {name}")
         self.pace, self.turns = Pace(world.spec), FragmentSchedule(world.parts, world.spec.round.fragments)
         self.events = 0
         """Lines told so far."""
@@ -495,7 +243,7 @@ class SimulatedPeer(SwarmPeer):
         if self.world.gates and self.released != round:
             self.waits = True
             return
-        self.step_s = self.machine.step_s * self.dice.lognormal(self.machine.spread)
+        self.step_s = self.machine.step_s * self.dice.lognormvariate(0.0, self.machine.spread)
         self.pace.stepped(self.step_s, self.world.step_tokens)
         self.ahead_s = self._ahead_s()
         self.steps = self._part(round, self.ahead_s)
@@ -596,7 +344,7 @@ class SimulatedPeer(SwarmPeer):
         seed = zlib.crc32(f"{self.name} {0 if attack == 'replay' else round}".encode())
         size = NORM_PER_ROOT**2
         if attack != "replay":
-            size *= steps * self.dice.lognormal(0.1)
+            size *= steps * self.dice.lognormvariate(0.0, 0.1)
             size += self._residue.get(round % self.turns.everything.stop, 0.0)
         size *= self._factor(attack)
         if math.isfinite(size):

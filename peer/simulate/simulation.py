@@ -8,9 +8,10 @@ from typing import Any
 
 from peer.events import EventLine
 from peer.protocol.block import MAX_MEMBERS
+from peer.simulate.estimate import Estimate
+from peer.simulate.grid import Grid, Spread, alone, check_sides, sides_for
 from peer.simulate.group import Group
 from peer.simulate.run_summary import Summary, figures_of
-from peer.simulate.scale import Estimate, Grid, Spread, alone, check_sides, sides_for
 from peer.simulate.scenario import Scenario, ScenarioOptions
 
 MOST_EXACT = 1024

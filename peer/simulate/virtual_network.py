@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 from dht.streams.base import MakeFrame, OnFrame
+from peer.protocol.accusations import NormDispute
 from peer.protocol.block import ContributionHeader, SignedNorms, Update
 from peer.protocol.messages import (
     Blocks,
@@ -25,7 +27,6 @@ from peer.protocol.messages import (
     Heartbeat,
     MeanData,
     Message,
-    NormDispute,
     Norms,
     NormTable,
     ObjectData,
@@ -37,7 +38,6 @@ from peer.protocol.messages import (
     Start,
     VoteCast,
 )
-from peer.simulate.dice import Dice
 from peer.simulate.memory_network import Scheduler
 
 Delay = Callable[[str, str], float]
@@ -51,7 +51,7 @@ SizeOf = Callable[[Any], int]
 class VirtualNetwork:
     """Connects simulated peers."""
 
-    def __init__(self, scheduler: Scheduler, dice: Dice, delay: Delay, pair_bps: Pair, size_of: SizeOf) -> None:
+    def __init__(self, scheduler: Scheduler, dice: Random, delay: Delay, pair_bps: Pair, size_of: SizeOf) -> None:
         self.scheduler, self.size_of = scheduler, size_of
         self.messages = 0
         """Delivered so far."""

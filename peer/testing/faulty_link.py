@@ -14,10 +14,10 @@ from typing import Any
 from dht.invite import Invite
 from dht.node import Node
 from dht.streams.rpc import Answer
-from peer.control.live_settings import LiveSettings
 from peer.link.channel import LinkEnd
 from peer.link.discovery import Announcer
 from peer.link.link import main, story
+from peer.live_settings import LiveSettings
 from peer.sync.blob_server import CHUNK
 from peer.testing.fault_channel import Orders, Striker, open_thrown, read_thrown
 from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow

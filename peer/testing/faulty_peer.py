@@ -25,8 +25,7 @@ from peer.store.contributions import WorkStats
 from peer.telemetry.reporter import Reporter
 from peer.testing.fault_channel import BOOKS, Striker
 from peer.testing.faults import Odd
-from peer.testing.pacing import is_paced, slow_down
-from peer.testing.short_waits import hurry
+from peer.testing.short_waits import hurry, is_paced, slow_down
 
 if TYPE_CHECKING:
     from peer.train.trainer import Trainer

@@ -25,9 +25,8 @@ from peer.rounds.interface import BufferPart, ReducePart, TrainingProgress
 from peer.simulate.arithmetic import ModelKeys as ModelKeys  # tests sign with what this model signs with
 from peer.simulate.memory_network import MemoryNetwork
 from peer.simulate.memory_store import MemoryDisk
-from peer.simulate.simulated_peer import Crashed as Crashed  # who injects faults need not know where it is
-from peer.simulate.simulated_peer import Surroundings as AnySurroundings
-from peer.simulate.simulated_peer import SwarmPeer
+from peer.simulate.swarm_peer import Crashed as Crashed
+from peer.simulate.swarm_peer import PeerWorld, SwarmPeer
 from peer.testing.faulty_streams import FaultyStreams
 
 TRAIN_S = (2.0, 6.0)
@@ -35,7 +34,7 @@ TRAIN_S = (2.0, 6.0)
 APPLY_S = 0.05
 
 
-class Surroundings(AnySurroundings, Protocol):
+class LogicalWorld(PeerWorld, Protocol):
     """What all peers of a world share."""
 
     rng: Random
@@ -142,10 +141,10 @@ class IntegerDisk(MemoryDisk):
 class LogicalPeer(SwarmPeer):
     """One peer of a world of logical peers. Public fields are there for tests to look at and break."""
 
-    world: Surroundings
+    world: LogicalWorld
     disk: IntegerDisk
 
-    def __init__(self, world: Surroundings, name: str) -> None:
+    def __init__(self, world: LogicalWorld, name: str) -> None:
         disk = IntegerDisk(
             self, world.genesis, world.rules(name).keep_rounds,
             on_commit=lambda block, head: world.committing(self, block, head),

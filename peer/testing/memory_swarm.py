@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 from dht.errors import BadInput
-from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
+from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.events import AlertRaised
 from peer.protocol.block import VOID, Block
 from peer.protocol.head import ChainHead, genesis_anchor, next_anchor
@@ -45,9 +45,9 @@ class World:
 
     def __init__(
         self, seed: int, peers: int, link: LinkModel | None = None, *, takeover_s: float = 0.0,
-        audit: float = 0.0, judge: AggregationRules = MEAN_ONLY, fragments: int = 1,
+        audit: float = 0.0, aggregation: AggregationRules = MEAN_ONLY, fragments: int = 1,
     ) -> None:  # fmt: skip
-        self.takeover_s, self.audit, self.judge = takeover_s, audit, judge
+        self.takeover_s, self.audit, self.aggregation = takeover_s, audit, aggregation
         self.fragments = fragments
         self.rng = Random(seed)
         self.scheduler = Scheduler()
@@ -110,7 +110,7 @@ class World:
         return Rules(
             me=name, keys=ModelKeys(name), parts=MODEL, part_bytes=(PART_BYTES,) * PARTS, fragments=self.fragments,
             gather_s=3.0, ack_s=1.0, exchange_s=2.0, stagger_s=1.0,
-            takeover_s=self.takeover_s, audit=self.audit, tokens_cap=10**9, judge=self.judge,
+            takeover_s=self.takeover_s, audit=self.audit, tokens_cap=10**9, aggregation=self.aggregation,
         )  # fmt: skip
 
     # ---- told by the peers ----

@@ -32,8 +32,7 @@ from peer.testing.child_process import BUSY, HANG_S, ORPHAN_S, Child, Printed, a
 from peer.testing.fault_channel import BOOKS, Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
 from peer.testing.faults import Crash, Fault, Odd, Stall
 from peer.testing.faulty_streams import DELAY
-from peer.testing.pacing import PACED
-from peer.testing.short_waits import write_hurry
+from peer.testing.short_waits import PACED, write_hurry
 from peer.testing.swarm_contract import Committed, Swarm
 
 LINK_MODULE = "peer.testing.faulty_link"
@@ -42,10 +41,8 @@ STOP_S = 20.0 * BUSY
 """A process that was asked to stop must have ended after this long."""
 ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
-    # A folder called `peer` or `dht` where the tests happen to stand must not be imported.
-    "PYTHONSAFEPATH": "1",
-    # Several peers share the cores of one machine.
-    "OMP_NUM_THREADS": "1",
+    "PYTHONSAFEPATH": "1",  # a folder called `peer` or `dht` where the tests happen to stand must not be imported
+    "OMP_NUM_THREADS": "1",  # several peers share the cores of one machine
     # hivemind's default leaves segments in shared memory when a peer is killed.
     "HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor",
 }
@@ -88,7 +85,7 @@ class RealSwarm(Swarm):
 
     `sets` are TOML assignments to keys of the spec, such as `round.steps=60`, `settings` to those of every
     peer, such as `min_step_s=0.5`, `own` to those of one, by its index. The devices of a `paced` swarm are busy for as
-    long as each peer's `min_step_s` says (`peer.testing.pacing`). With `books` each keeps account of its work
+    long as each peer's `min_step_s` says (`peer.testing.short_waits`). With `books` each keeps account of its work
     (`peer.testing.ledger_check`). Every frame is `delay_s` longer on its way. Constants in `hurry` have other values in
     the peers (`peer.testing.short_waits`). An `endless` run has no last round. `organiser` are more words on the
     bootstrap node's command line. A peer that ends though nobody asked it to is an AssertionError in whatever waits.

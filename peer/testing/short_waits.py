@@ -1,11 +1,13 @@
-"""Waits of the product that nobody is there to sit through: constants of modules that are smaller in a test's peers."""
+"""How fast a test's peers go: constants that are smaller, for waits that nobody sits through, and devices that rest."""
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 HURRY = "hurry.json"
 """In the directory of a peer that is to be quick there is a file of this name."""
@@ -26,3 +28,74 @@ def hurry(directory: Path) -> None:
         owner = importlib.import_module(module)
         assert isinstance(getattr(owner, constant, None), float), f"no such constant: {name}"
         setattr(owner, constant, value)
+
+
+PACED = "paced"
+"""In the directory of a peer whose device is to be slow there is a file of this name."""
+FORWARD = 1 / 3
+"""Of a step: a backward pass takes twice as long as the forward pass before it (arXiv:2001.08361, section 2.1)."""
+
+
+class Stepping(Protocol):
+    """The part of `peer.train.trainer.Trainer` that is slowed down."""
+
+    _model: Any
+
+    @property
+    def layer_names(self) -> Sequence[str]: ...
+    @property
+    def waited_s(self) -> float: ...
+    @property
+    def train_step(self) -> Callable[..., Any]: ...
+
+
+def is_paced(directory: Path) -> bool:
+    """Whether the device of this peer is to be as slow as its `settings.min_step_s`."""
+    return (directory / PACED).exists()
+
+
+def slow_down(trainer: Stepping, step_s: float, forwards: int = 1) -> None:
+    """Have each inner step keep the trainer's thread for at least `step_s`, as arithmetic would.
+
+    A third of that is spread over the layers of its `forwards` forward passes: what is done beside the step is done
+    while a layer computes, and the next layer is read when the one before has computed. `settings.min_step_s` alone is
+    a rest between steps, in which a peer can do for nothing what else is to be done.
+    """
+    modules = [module for name, module in trainer._model.named_modules() if name in trainer.layer_names]
+    layer_s = step_s * FORWARD / (forwards * max(1, len(modules)))
+    train_step, computing = trainer.train_step, _Step(trainer)
+
+    def train_step_slowly(*arguments: Any, **named: Any) -> Any:
+        computing.begin()
+        step = train_step(*arguments, **named)
+        computing.until(step_s)
+        computing.at_work = False
+        return step
+
+    for module in modules:
+        module.register_forward_hook(lambda *_: computing.layer(layer_s))
+    vars(trainer)["train_step"] = train_step_slowly
+
+
+class _Step:
+    """How far the device would be in the step at work, if there is one."""
+
+    def __init__(self, trainer: Stepping) -> None:
+        self._trainer = trainer
+        self.at_work = False
+
+    def begin(self) -> None:
+        """Now."""
+        self._began_at, self._waited_before_s, self._forward_s = time.monotonic(), self._trainer.waited_s, 0.0
+        self.at_work = True
+
+    def layer(self, seconds: float) -> None:
+        """One more layer takes so long."""
+        if self.at_work:
+            self._forward_s += seconds
+            self.until(self._forward_s)
+
+    def until(self, seconds: float) -> None:
+        """Be at work for so long since the beginning; what the step waited for layers is no arithmetic."""
+        waited_s = max(0.0, self._trainer.waited_s - self._waited_before_s)
+        time.sleep(max(0.0, self._began_at + seconds + waited_s - time.monotonic()))

@@ -391,7 +391,7 @@ class Trainer:
             "offered": self._offered is not None, "step_in_round": self.step_in_round, "batches": self._batches.state(),
             "covered": sorted(anchor.hex() for anchor in self._covered), "turns": self.turns.state(),
         }  # fmt: skip
-        mine = {"balance": self._balance.flat, "start": self._start, "local": self._flat.new()}
+        mine = {"residual": self._balance.flat, "start": self._start, "local": self._flat.new()}
         return Checkpoint(
             state=state,
             tensors={
@@ -406,7 +406,7 @@ class Trainer:
         self._wait_for_layers()
         state, mine = checkpoint.state, checkpoint.tensors["peer"]
         self.anchor.become(**checkpoint.tensors["anchor"], round=state["round"], cursors=state["cursors"])
-        self._balance.flat.copy_(mine["balance"])
+        self._balance.flat.copy_(mine["residual"])
         self._start.copy_(mine["start"])
         self._flat.copy_from(mine["local"])
         self._inner.load_optimizer_state(checkpoint.tensors["optimizer"])

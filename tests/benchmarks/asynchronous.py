@@ -1,4 +1,4 @@
-"""Training without rounds: each peer's pseudo-gradient moves the parameters when it comes (`peer.train.delayed`).
+"""Training without rounds: each peer's pseudo-gradient moves the parameters when it comes.
 
 A rival, no part of the product: the parameters have one owner. Peers come in turn, one after the other within a round's
 time, so that each starts from parameters that miss what the others were learning meanwhile.
@@ -14,9 +14,9 @@ from peer.model.flat import FlatParameters
 from peer.protocol.encoding import digest_of
 from peer.spec import RunSpec
 from peer.train.backend import SingleDevice
-from peer.train.delayed import DelayedNesterov
 from peer.train.evaluation import held_out_loss
 from peer.train.outer import momentum_at
+from tests.benchmarks.delayed_nesterov import DelayedNesterov
 from tests.benchmarks.variants import CPU, Outcome, Report, is_measured, measured, names_of, steps_of
 
 

@@ -102,7 +102,7 @@ def reducer_for(attack: str) -> str:
 def spec_of(attack: str, reducer: Any, base: RunSpec, seed: int, peers: int) -> RunSpec:
     """The spec of a run of `peers` of which one attacks, or of the others alone."""
     run = dataclasses.replace(base.run, seed=seed, founders=peers - (attack == ALONE))
-    return dataclasses.replace(base, run=run, judge=dataclasses.replace(base.judge, reducer=reducer))
+    return dataclasses.replace(base, run=run, aggregation=dataclasses.replace(base.aggregation, rule=reducer))
 
 
 def train(variant: str, spec: RunSpec, report: Report) -> AttackOutcome:

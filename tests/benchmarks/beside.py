@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from peer.simulate import published
-from peer.simulate.rivals import compare
+from tests.benchmarks import published
+from tests.benchmarks.compared import compare
 from tests.benchmarks.rivals_report import describe
 from tui.commands.plan import add_scenario
 from tui.simulation.simulate import SimulateOptions, scenario_options

@@ -59,7 +59,7 @@ def spec_of(variant: str, base: RunSpec, seed: int, peers: int) -> RunSpec:
         base,
         run=dataclasses.replace(base.run, seed=seed, founders=peers),
         data=dataclasses.replace(base.data, eval_sequences=sequences, eval_every=EVERY),
-        judge=dataclasses.replace(base.judge, reducer=reducer),
+        aggregation=dataclasses.replace(base.aggregation, rule=reducer),
     )
 
 

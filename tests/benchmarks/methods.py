@@ -23,12 +23,12 @@ from tests.benchmarks.paced import fastest_steps, train_paced
 from tests.benchmarks.record import write_results
 from tests.benchmarks.unlike import dealt
 from tests.benchmarks.variants import Outcome, Report, names_of, train_synchronously
-from tui.commands.spec_choice import choose_spec
+from tui.commands.options import choose_spec
 
 PLAN = Path(__file__).with_name("methods.toml")
 CODE = (
     *jobs.CODE, "tests/benchmarks/methods.py", "tests/benchmarks/paced.py", "tests/benchmarks/asynchronous.py",
-    "tests/benchmarks/unlike.py",
+    "tests/benchmarks/delayed_nesterov.py", "tests/benchmarks/unlike.py",
 )  # fmt: skip
 """Not the plan: another method in it makes no row again, and what a method says is part of its own rows' code."""
 QUICK_ROUNDS = 3

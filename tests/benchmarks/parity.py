@@ -21,7 +21,13 @@ from tests.benchmarks.paced import SLOWER, fastest_steps, train_paced
 from tests.benchmarks.record import write_results
 from tests.benchmarks.variants import Outcome, Report
 
-CODE = (*jobs.CODE, "tests/benchmarks/parity.py", "tests/benchmarks/paced.py", "tests/benchmarks/asynchronous.py")
+CODE = (
+    *jobs.CODE,
+    "tests/benchmarks/parity.py",
+    "tests/benchmarks/paced.py",
+    "tests/benchmarks/asynchronous.py",
+    "tests/benchmarks/delayed_nesterov.py",
+)
 ROUNDS, QUICK_ROUNDS = 24, 3
 SEQUENCES, EVERY = 512, 4
 """Evaluated, and the rounds between evaluations: with few sequences the differences would be those of the text."""

@@ -19,10 +19,9 @@ import numpy as np
 
 from peer.placement.communication_cost import CommunicationCost
 from peer.placement.layout_search import Effort, best_of_all, evolve
-from peer.placement.layouts import block, random_layouts, striped
 from peer.placement.pairwise_network import preset
 from peer.placement.place import placement_of
-from peer.placement.stage_workload import PAPER, StageWorkload, problem_of
+from peer.placement.stage_workload import PAPER, StageWorkload, block, problem_of, random_layouts, striped
 from tests.benchmarks.record import commit, machine, versions
 from tests.benchmarks.rows import Bar, markdown
 from tests.peer.placement.networks import KINDS, random_network

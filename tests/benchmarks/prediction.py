@@ -21,13 +21,14 @@ from statistics import median
 from typing import Any
 
 from peer.events import EventLine, InnerProgressed, RoundCommitted
-from peer.plan.calibration import MeasuredRun, RoundTiming, calibrate, time_rounds
+from peer.plan.calibration import MeasuredRun, RoundTiming, time_rounds
 from peer.plan.coefficients import dump
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import Machine, uniform_peers
 from peer.spec import RunSpec, load
 from peer.testing.process_swarm import ENDLESS, RealSwarm, _spec
 from tests.benchmarks import prediction_report
+from tests.benchmarks.fitting import calibrate
 from tests.benchmarks.jobs import code_digest
 from tests.benchmarks.overlap import say
 from tests.benchmarks.record import commit, machine, versions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from peer.simulate.rivals import PAPER_STEP_S, SMALL, TOY_ROUNDS, TOY_STEPS, Comparison
+from tests.benchmarks.compared import PAPER_STEP_S, SMALL, TOY_ROUNDS, TOY_STEPS, Comparison
 from tui.text.units import format_bytes
 
 WIDTH = 80

@@ -38,8 +38,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def run(arguments: argparse.Namespace) -> int:
     """Make the missing rows, then the table, spikes.json and spikes.png. 0 if all bars are met."""
     base, peers, out = base_spec(arguments), arguments.peers, arguments.out
-    if base.judge.warmup_rounds >= BEGINS or base.run.rounds < BEGINS + SPOILT:
-        raise SystemExit(f"rounds {BEGINS} to {BEGINS + SPOILT} are spoilt: after judge.warmup_rounds, before the end")
+    if base.aggregation.warmup_rounds >= BEGINS or base.run.rounds < BEGINS + SPOILT:
+        raise SystemExit(
+            f"rounds {BEGINS} to {BEGINS + SPOILT} are spoilt: after aggregation.warmup_rounds, before the end"
+        )
     code = jobs.code_digest(CODE)
     wanted = [
         jobs.Job(variant=reducer, seed=seed, spec=spec_of(reducer, base, seed, peers), code=code, train=train)
@@ -59,7 +61,7 @@ def spec_of(reducer: str, base: RunSpec, seed: int, peers: int) -> RunSpec:
         base,
         run=dataclasses.replace(base.run, seed=seed, founders=peers),
         data=dataclasses.replace(base.data, eval_every=1),
-        judge=dataclasses.replace(base.judge, reducer=kind),
+        aggregation=dataclasses.replace(base.aggregation, rule=kind),
     )
 
 

@@ -59,7 +59,7 @@ def test_the_dealt_text_is_the_same_text(base: RunSpec, tmp_path: Path) -> None:
 def test_the_runs_of_a_seed_differ_in_the_reducer_alone(base: RunSpec) -> None:
     ours, plain = honest.spec_of("edit iid", base, 7, 3), honest.spec_of("mean non-iid", base, 7, 3)
     assert names_of(ours) == names_of(plain)
-    assert (ours.judge.reducer, plain.judge.reducer) == ("edit", "mean")
+    assert (ours.aggregation.rule, plain.aggregation.rule) == ("edit", "mean")
     assert ours.run == plain.run
 
 

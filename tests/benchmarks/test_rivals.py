@@ -7,8 +7,8 @@ import json
 import pytest
 
 from dht.errors import BadInput
-from peer.simulate.published import case, cases
 from tests.benchmarks.__main__ import main
+from tests.benchmarks.published import case, cases
 
 QUICK = ("rivals", "micro", "--set", "round.steps=10", "--step-s", "0.2", "--rounds", "3", "--seed", "1")
 

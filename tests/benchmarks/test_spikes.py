@@ -90,7 +90,7 @@ def test_every_reducer_gives_a_row_once(
 def test_spoilt_rounds_before_the_warm_up_are_refused(spec_path: Path, tmp_path: Path) -> None:
     """A judge that decides nothing yet cannot be tried."""
     with pytest.raises(SystemExit, match="warmup_rounds"):
-        main(["spikes", "--spec", str(spec_path), "--set", "judge.warmup_rounds=12", "--out", str(tmp_path)])
+        main(["spikes", "--spec", str(spec_path), "--set", "aggregation.warmup_rounds=12", "--out", str(tmp_path)])
 
 
 # ---- what is said about it

@@ -40,15 +40,15 @@ def spec(**tables: dict[str, Any]) -> RunSpec:
         ("round", "patience", 0.5),
         ("codec", "wire", "int3"),
         ("codec", "part_elements", 1),
-        ("judge", "warmup_rounds", 0),
-        ("judge", "alpha", 0.0),
-        ("judge", "threshold", float("nan")),
-        ("judge", "deviation_floor", -0.1),
-        ("judge", "temperature", 0.0),
-        ("judge", "floor", 1.0),
-        ("judge", "clip", 0.5),
-        ("judge", "rejections", 0),
-        ("judge", "cooldown_rounds", 0),
+        ("aggregation", "warmup_rounds", 0),
+        ("aggregation", "alpha", 0.0),
+        ("aggregation", "threshold", float("nan")),
+        ("aggregation", "deviation_floor", -0.1),
+        ("aggregation", "temperature", 0.0),
+        ("aggregation", "floor", 1.0),
+        ("aggregation", "clip", 0.5),
+        ("aggregation", "rejections", 0),
+        ("aggregation", "cooldown_rounds", 0),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(table: str, key: str, value: object) -> None:
@@ -65,6 +65,11 @@ def test_an_unknown_key_is_refused_with_the_closest() -> None:
         spec(rounds={})
     with pytest.raises(BadSpec, match=r"unknown key 'nmae'; did you mean 'name'"):
         settings_from(["settings.nmae=al"])
+
+
+def test_the_former_name_of_a_table_is_told() -> None:
+    with pytest.raises(BadSpec, match=r"\[judge\] is called \[aggregation\] now, and its key 'reducer' is 'rule'"):
+        spec(judge={"reducer": "mean"})
 
 
 def test_a_missing_key_is_named() -> None:

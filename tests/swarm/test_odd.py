@@ -10,7 +10,7 @@ from peer.testing.plugin import StartSwarm
 
 pytestmark = pytest.mark.swarm
 
-SETS = ("round.steps=20", "judge.warmup_rounds=2")
+SETS = ("round.steps=20", "aggregation.warmup_rounds=2")
 LAYER = "model.layers.1"
 ROUND, VICTIM = 4, 2
 

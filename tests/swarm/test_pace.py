@@ -18,8 +18,8 @@ pytestmark = pytest.mark.swarm
 STEPS, STEP_S, SLOW, TIMES = 30, 0.2, 2, 4
 SETS = (
     *LIGHT,
-    'round.pace="speed"', f"round.steps={STEPS}", "round.sync_rounds=0", "round.ramp_rounds=0", 'judge.reducer="mean"',
-    "data.eval_every=1000",
+    'round.pace="speed"', f"round.steps={STEPS}", "round.sync_rounds=0", "round.ramp_rounds=0",
+    'aggregation.rule="mean"', "data.eval_every=1000",
 )  # fmt: skip
 ROUNDS = range(3, 7)
 """The anchors whose rounds are looked at: before them no speed is known yet."""

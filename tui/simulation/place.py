@@ -17,11 +17,11 @@ from peer.placement.pairwise_network import preset
 from peer.placement.place import Placement, place
 from peer.placement.stage_workload import StageWorkload
 from peer.plan.coefficients import shipped
-from peer.plan.explain import seconds
 from peer.plan.model_shape import ModelShape, memory_of, shape_of
 from peer.plan.peer_set import MAX_MEMBERS, Machine, PeerSet, peers_in_regions, refuse_count, step_between_s
 from peer.plan.replicas import work_of
 from peer.plan.round_cost import step_seconds
+from peer.plan.strategy_search import seconds
 from peer.spec import RunSpec
 from tui.simulation.machines import peers_of
 from tui.simulation.plan_page import as_short, assumptions, wrapped

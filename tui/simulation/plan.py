@@ -8,13 +8,12 @@ from pathlib import Path
 
 from dht.errors import BadInput
 from peer.plan.coefficients import Coefficients, read, shipped
-from peer.plan.explain import why_lost
 from peer.plan.model_shape import ModelShape, shape_of
 from peer.plan.peer_set import MAX_PARTS, Machine, by_name
 from peer.plan.planning_problem import PlanningProblem
 from peer.plan.round_cost import MOST
 from peer.plan.strategy import quality, with_deadlines, with_strategy
-from peer.plan.strategy_search import RankedStrategy, SearchOutcome, as_it_stands, search
+from peer.plan.strategy_search import RankedStrategy, SearchOutcome, as_it_stands, search, why_lost
 from peer.spec import RunSpec, dump
 from tui.simulation.machines import peers_of
 from tui.text.units import count

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import textwrap
 
-from peer.plan.explain import seconds, why_lost
 from peer.plan.model_shape import memory_of
 from peer.plan.peer_set import Machine, PeerSet
 from peer.plan.round_cost import MOST, RoundCost
-from peer.plan.strategy_search import RankedStrategy
+from peer.plan.strategy_search import RankedStrategy, seconds, why_lost
 from tui.simulation.plan import Answer
 from tui.text.units import count, format_bytes
 

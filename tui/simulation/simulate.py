@@ -10,13 +10,13 @@ from typing import TextIO
 
 from dht.errors import BadInput
 from peer.events import EventLine, format_line
-from peer.plan.explain import seconds
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import PeerSpecs
 from peer.plan.peers_file import read_declared
+from peer.plan.strategy_search import seconds
 from peer.simulate.scenario import Churn, ScenarioOptions, read_attackers, read_churn
 from peer.simulate.simulation import Outcome, simulate
-from tui.commands.spec_choice import choose_spec
+from tui.commands.options import choose_spec
 from tui.simulation.workers import MOST, cores, rarely_collected, spread_over
 from tui.text.units import count, format_bytes
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from peer.simulate.scale import Chosen, FarPart, Spread, serve, shares
+from peer.simulate.grid import Chosen, Spread, shares
+from peer.simulate.grid_part import FarPart, serve
 from peer.simulate.scenario import ChurnEvent, Scenario
 
 MOST = 8

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from peer.aggregation.aggregate import AggregationResult, judge
-from peer.aggregation.aggregation_rules import AggregationRules
-from peer.aggregation.evidence import Contributor, LayerNorms
+from peer.aggregation.aggregate import AggregationResult, aggregate
+from peer.aggregation.evidence import AggregationRules, Contributor, LayerNorms
 from peer.aggregation.peer_history import NormStats, PeerHistory
 
 Figures = Sequence[float | None]
@@ -55,6 +54,6 @@ def play(standards: AggregationRules, rounds: Sequence[Sequence[Figures]]) -> li
     records: tuple[PeerHistory, ...] = ()
     found = []
     for number, layers in enumerate(rounds, start=1):
-        found.append(judge(standards, number, records, claims(len(layers[0]), number), norms(*layers)))
+        found.append(aggregate(standards, number, records, claims(len(layers[0]), number), norms(*layers)))
         records = found[-1].records
     return found

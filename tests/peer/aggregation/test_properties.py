@@ -13,11 +13,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from peer.aggregation.aggregate import AggregationResult, judge
-from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
-from peer.aggregation.evidence import Contributor, LayerNorms
-from peer.aggregation.integer_rows import WEIGHT_ONE, integer_weights
+from peer.aggregation.aggregate import AggregationResult, aggregate
+from peer.aggregation.evidence import MEAN_ONLY, WEIGHT_ONE, AggregationRules, Contributor, LayerNorms
 from peer.aggregation.peer_history import NormStats, PeerHistory
+from peer.aggregation.weights import integer_weights
 from tests.peer.aggregation.build import claims, history, name, norms
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=50)
@@ -60,7 +59,7 @@ def rounds(draw: st.DrawFn, figures: st.SearchStrategy[Any] = SIZES) -> tuple[An
 def test_whatever_is_measured_gives_integers(reducer: str, case: tuple[Any, ...]) -> None:
     """No figure makes it raise; rows and pulls are within the whole; every record survives its bytes."""
     records, members, layers = case
-    found = judge(replace(EDIT, reducer=reducer), 5, records, members, layers)
+    found = aggregate(replace(EDIT, rule=reducer), 5, records, members, layers)
     assert len(found.weights) == len(found.scales) == len(found.pulls) == len(layers)
     for row, scale, pull in zip(found.weights, found.scales, found.pulls, strict=True):
         assert all(type(value) is int and value >= 0 for value in (*row, scale, pull))
@@ -86,7 +85,7 @@ def test_any_standards_of_the_spec_will_do(
     """At the ends of their ranges, too."""
     records, members, layers = case
     standards = AggregationRules(warmup_rounds=1, alpha=alpha, temperature=temperature, clip=clip, deviation_floor=0.0)
-    found = judge(standards, 5, records, members, layers)
+    found = aggregate(standards, 5, records, members, layers)
     assert all(sum(row) <= WEIGHT_ONE for row in found.weights)
 
 
@@ -98,14 +97,14 @@ def test_the_order_of_members_does_not_matter(reducer: str, case: tuple[Any, ...
     """Each keeps its weights, findings and records wherever it stands, and wherever its record does."""
     records, members, layers = case
     order = data.draw(st.permutations(range(len(members))))
-    standards = replace(EDIT, reducer=reducer)
+    standards = replace(EDIT, rule=reducer)
 
     def moved(column: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(column[index] for index in order)
 
-    one = judge(standards, 5, records, members, layers)
+    one = aggregate(standards, 5, records, members, layers)
     shuffled = [LayerNorms(moved(layer.norms), moved(layer.dots), layer.direction) for layer in layers]
-    other = judge(standards, 5, records[::-1], moved(members), shuffled)
+    other = aggregate(standards, 5, records[::-1], moved(members), shuffled)
     # The bound of the mean adds floats up, so a scale may differ in its last bit; all peers have one order.
     assert other.weights == tuple(moved(row) for row in one.weights)
     assert (other.pulls, other.findings, other.records) == (one.pulls, one.findings, one.records)
@@ -147,10 +146,10 @@ def integers_of(found: AggregationResult) -> list[int]:
 @given(case=rounds())
 def test_the_unit_of_the_norms_does_not_matter(reducer: str, case: tuple[Any, ...]) -> None:
     """Exactly for powers of two; seven times as large rounds differently, by no more than some units."""
-    standards = replace(EDIT, reducer=reducer)
-    one = judge(standards, 5, *case)
-    assert integers_of(judge(standards, 5, *times(8.0, case))) == integers_of(one)
-    seven = judge(standards, 5, *times(7.0, case))
+    standards = replace(EDIT, rule=reducer)
+    one = aggregate(standards, 5, *case)
+    assert integers_of(aggregate(standards, 5, *times(8.0, case))) == integers_of(one)
+    seven = aggregate(standards, 5, *times(7.0, case))
     assert [(item.peer, item.code, item.layer) for item in seven.findings] == [
         (item.peer, item.code, item.layer) for item in one.findings
     ]
@@ -165,8 +164,8 @@ def test_equal_norms_equal_the_mean(reducer: str, shares: list[int], size: float
     """To the integer."""
     members = claims(len(shares), shares=shares, steps=[steps] * len(shares))
     layer = LayerNorms((size,) * len(shares), (size * cosine,) * len(shares), 1.0)
-    found = judge(replace(EDIT, reducer=reducer), 1, (), members, (layer,))
-    assert found.weights == judge(MEAN_ONLY, 1, (), members, (layer,)).weights == (integer_weights(shares),)
+    found = aggregate(replace(EDIT, rule=reducer), 1, (), members, (layer,))
+    assert found.weights == aggregate(MEAN_ONLY, 1, (), members, (layer,)).weights == (integer_weights(shares),)
     assert (found.scales, found.pulls, found.findings) == ((WEIGHT_ONE,), (0,), ())
 
 
@@ -179,8 +178,8 @@ def test_one_that_is_a_hundredfold_is_as_if_it_were_not_there(
     place %= len(sizes) + 1
     shares = data.draw(st.lists(st.integers(1, 10**6), min_size=len(sizes), max_size=len(sizes)))
     known = history(9)
-    alone = judge(EDIT, 1, known, claims(len(sizes), shares=shares), norms(sizes)).weights[0]
-    beside = judge(
+    alone = aggregate(EDIT, 1, known, claims(len(sizes), shares=shares), norms(sizes)).weights[0]
+    beside = aggregate(
         EDIT, 1, known, claims(len(sizes) + 1, shares=[*shares[:place], 10**6, *shares[place:]]),
         norms([*sizes[:place], 100 * sizes[0], *sizes[place:]]),
     )  # fmt: skip
@@ -196,7 +195,7 @@ def test_one_that_is_a_hundredfold_is_as_if_it_were_not_there(
 def test_all_anomalous_gives_zeros(reducer: str, sizes: list[float]) -> None:
     """And what was usual stays usual."""
     known = history(len(sizes))
-    found = judge(replace(EDIT, reducer=reducer), 1, known, claims(len(sizes)), norms(sizes))
+    found = aggregate(replace(EDIT, rule=reducer), 1, known, claims(len(sizes)), norms(sizes))
     assert found.weights == ((0,) * len(sizes),)
     assert found.pulls == (0,)
     assert [record.stats[0] for record in found.records] == [NormStats(1.0, 0.0, 50, 1)] * len(sizes)
@@ -225,7 +224,7 @@ def test_the_clip_holds_for_real_vectors(
         *new,
         PeerHistory("q", 0, (NormStats(1.0, 0.0, 9, 0),), b""),
     )  # of the members themselves z says nothing yet
-    found = judge(replace(EDIT, reducer=reducer), 1, known, claims(count, steps=steps[:count]), (layer,))
+    found = aggregate(replace(EDIT, rule=reducer), 1, known, claims(count, steps=steps[:count]), (layer,))
     row, pull = found.weights[0], found.pulls[0]
     assume(any(row))
     mean = sum(weight * vector for weight, vector in zip((*row, pull), (*vectors, last), strict=True))
@@ -241,7 +240,7 @@ def test_a_long_run_keeps_its_records_in_bounds(sizes: list[float]) -> None:
     records: tuple[PeerHistory, ...] = ()
     for number, size in enumerate(sizes):
         members = (Contributor("p", 10, 4, b"%08d" % number),)
-        found = judge(EDIT, number, records, members, norms([size]))
+        found = aggregate(EDIT, number, records, members, norms([size]))
         records = tuple(PeerHistory.unpacked(record.packed()) for record in found.records)
         assert records == found.records
         assert records[0].stats[0].rejected <= number + 1

@@ -8,9 +8,8 @@ import math
 import pytest
 
 from peer import spec as specs
-from peer.aggregation.aggregate import judge
-from peer.aggregation.aggregation_rules import AggregationRules
-from peer.aggregation.integer_rows import WEIGHT_ONE
+from peer.aggregation.aggregate import aggregate
+from peer.aggregation.evidence import WEIGHT_ONE, AggregationRules
 from peer.aggregation.peer_history import PeerHistory
 from peer.codec.run_rules import rules_of
 from peer.protocol.layout import Part
@@ -32,11 +31,11 @@ def norm_of(spec: RunSpec, round: int, power: int) -> float:
 def test_no_shipped_schedule_is_refused_or_clipped(name: str, power: int) -> None:
     """Two peers, for whom the history is all there is, from the first round until the ramps are long over."""
     spec = specs.load(name)
-    standards = AggregationRules(**dataclasses.asdict(spec.judge))
+    standards = AggregationRules(**dataclasses.asdict(spec.aggregation))
     records: tuple[PeerHistory, ...] = ()
     for round in range(min(spec.run.rounds or 60, 60)):
         members = claims(2, round, steps=[spec.steps_in(round)] * 2)
-        found = judge(standards, round, records, members, norms([norm_of(spec, round, power)] * 2))
+        found = aggregate(standards, round, records, members, norms([norm_of(spec, round, power)] * 2))
         assert found.findings == ()
         assert found.scales == (WEIGHT_ONE,)
         records = found.records
@@ -47,4 +46,4 @@ def test_the_standards_are_the_table_of_the_spec() -> None:
     assert dataclasses.asdict(AggregationRules()) == dataclasses.asdict(AggregationTable())
     spec = specs.load("micro")
     rules = rules_of(spec, (Part(0, 0, 64),), ModelKeys("p0"))
-    assert rules.judge == AggregationRules(warmup_rounds=4)
+    assert rules.aggregation == AggregationRules(warmup_rounds=4)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.evidence import AggregationRules
 from peer.aggregation.outliers import accepted, ceiling, lower_median, refused, swarm_history, z_of
 from peer.aggregation.peer_history import NOTHING, NormStats
 

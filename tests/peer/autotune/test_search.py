@@ -118,7 +118,7 @@ def test_a_fit_that_was_found_beside_a_game_is_found_anew_without_it(spec: RunSp
 )
 def test_a_damaged_file_is_measured_anew(tmp_path: Path, text: str) -> None:
     assert from_json(text) is None
-    (tmp_path / "fit.json").write_text(text)
+    (tmp_path / "tuned.json").write_text(text)
     assert recall(tmp_path, BASIS) is None
 
 

@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 
 from dht.errors import BadInput, DiskFull
-from peer.control import server
+from peer.control import server, store
 from peer.control.desired_state import DesiredState, Intent
-from peer.control.live_settings import LiveSettings
 from peer.control.server import MAX_CLIENTS, MAX_LINE_BYTES, Commands, ControlServer
 from peer.control.store import read_table, read_wish, write_wish
 from peer.events import (
@@ -33,6 +32,7 @@ from peer.events import (
     read_events,
 )
 from peer.limits.policy import Decision, Hold
+from peer.live_settings import LiveSettings
 from peer.settings import PeerSettings, settings_from
 from peer.telemetry.event_log import EventLog, EventTail
 from peer.telemetry.reporter import Reporter
@@ -48,7 +48,8 @@ class Owner:
         (directory / "run").mkdir(mode=0o700, exist_ok=True)
         self.writer = EventLog("run", "id-of-alice", directory)
         self.session = Reporter(
-            lambda event: self.commands.note(self.writer.emit(event), event), chosen=LiveSettings(directory=directory),
+            lambda event: self.commands.note(self.writer.emit(event), event),
+            chosen=LiveSettings(keep=partial(store.write, directory)),
             wishes=DesiredState(keep=partial(write_wish, directory)),
         )  # fmt: skip
         self.left = 0
@@ -177,7 +178,7 @@ def test_what_is_wished_is_kept_for_the_next_life(owner: Owner) -> None:
         again = DesiredState(wished=read_wish(owner.directory))
         assert (again.now, again.until) == (owner.session.wishes.now, answer["until"])
         assert again.holds == owner.session.wishes.holds
-    assert stat.S_IMODE((owner.directory / "wish.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((owner.directory / "desired.json").stat().st_mode) == 0o600
 
 
 @pytest.mark.outside

@@ -9,10 +9,10 @@ import pytest
 
 from peer.doctor.verdict import Measured, judge
 from peer.plan.coefficients import shipped
-from peer.plan.explain import seconds
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import Machine, uniform_peers
 from peer.plan.round_cost import predict
+from peer.plan.strategy_search import seconds
 from peer.spec import RunSpec, load
 
 WHOLE = Measured(step_s=2.0, upload_mbps=20.0, download_mbps=100.0, round_trip_s=0.06, peers=3)

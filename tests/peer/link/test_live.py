@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from dht.identity import Identity
-from peer.control.live_settings import LiveSettings
 from peer.link.link import Chains, _dialable, _newcomers_bps
+from peer.live_settings import LiveSettings
 from peer.settings import PeerSettings
 from peer.sync.blob_server import BUSY, CHAIN_STATUS, CHUNK, MANIFEST, ChainStatus, ask_chain_status, ask_chunk
 from tests.peer.sync.donors import Network

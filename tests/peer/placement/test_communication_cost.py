@@ -11,10 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.placement.communication_cost import CommunicationCost, pace_s
-from peer.placement.layouts import canonical, labels_of, layouts_of, random_layouts
 from peer.placement.pairwise_network import Network
-from peer.placement.stage_workload import Indices, PlacementProblem, StageWorkload, problem_of
-from peer.plan.pipelined_replica import Stage, pipeline_step_s
+from peer.placement.stage_workload import (
+    Indices,
+    PlacementProblem,
+    StageWorkload,
+    canonical,
+    labels_of,
+    layouts_of,
+    problem_of,
+    random_layouts,
+)
+from peer.plan.replicas import Stage, pipeline_step_s
 from tests.peer.placement import oracle
 from tests.peer.placement.networks import KINDS, random_network
 
@@ -118,7 +126,7 @@ def test_a_pipeline_of_fast_devices_does_not_wait_for_a_slow_one_between_average
 @FIXED
 @given(stages=st.integers(1, 6), pipelines=st.integers(1, 4), micro_batches=st.integers(1, 9), seed=st.integers(0, 99))
 def test_computing_is_that_of_a_pipeline_that_fills(stages: int, pipelines: int, micro_batches: int, seed: int) -> None:
-    """As `peer/plan/pipelined_replica.py` has it, of each column."""
+    """As `peer/plan/replicas.py` has it, of each column."""
     rng = np.random.default_rng(seed)
     work = replace(work_of(stages), compute_s=3.0, micro_batches=micro_batches)
     problem = problem_of(random_network(stages * pipelines, seed), work)

@@ -5,10 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from peer.placement.layouts import block, random_layouts
 from peer.placement.local_search import Gain, _Swaps, improved
 from peer.placement.pairwise_network import preset
-from peer.placement.stage_workload import PAPER, Indices, PlacementProblem, StageWorkload, problem_of
+from peer.placement.stage_workload import (
+    PAPER,
+    Indices,
+    PlacementProblem,
+    StageWorkload,
+    block,
+    problem_of,
+    random_layouts,
+)
 from tests.peer.placement.networks import random_network
 
 WORK = StageWorkload(stages=3, stage_bytes=5e7, cut_bytes=2e7)

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from dht.errors import BadInput
 from peer.placement.communication_cost import CommunicationCost
 from peer.placement.layout_search import Effort, best_of_all, evolve, partitions
-from peer.placement.layouts import block, by_regions, labels_of, striped
 from peer.placement.pairwise_network import preset
-from peer.placement.stage_workload import PAPER, StageWorkload, problem_of
+from peer.placement.stage_workload import PAPER, StageWorkload, block, by_regions, labels_of, problem_of, striped
 from tests.peer.placement import oracle
 from tests.peer.placement.networks import KINDS, random_network
 

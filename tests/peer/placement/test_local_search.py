@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.placement.communication_cost import CommunicationCost
-from peer.placement.layouts import random_layouts
 from peer.placement.local_search import climbed
-from peer.placement.stage_workload import StageWorkload, problem_of
+from peer.placement.stage_workload import StageWorkload, problem_of, random_layouts
 from tests.peer.placement.networks import KINDS, random_network
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=60)

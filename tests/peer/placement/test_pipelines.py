@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.placement.communication_cost import CommunicationCost
-from peer.placement.layouts import random_layouts
 from peer.placement.pipelines import best_of, composed, perturbed
-from peer.placement.stage_workload import StageWorkload, problem_of
+from peer.placement.stage_workload import StageWorkload, problem_of, random_layouts
 from tests.peer.placement import oracle
 from tests.peer.placement.networks import KINDS, random_network
 

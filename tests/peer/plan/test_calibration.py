@@ -11,12 +11,13 @@ import pytest
 
 from dht.errors import BadInput
 from peer.events import Event, EventLine, InnerProgressed, PhaseEntered, RoundCommitted
-from peer.plan.calibration import MeasuredRun, RoundTiming, calibrate, rescale, residual, time_rounds
+from peer.plan.calibration import MeasuredRun, RoundTiming, rescale, time_rounds
 from peer.plan.coefficients import PHASES, Coefficients, dump, parse, read, shipped
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import Machine, uniform_peers
 from peer.plan.round_cost import predict, step_seconds
 from peer.spec import RunSpec
+from tests.benchmarks.fitting import calibrate, residual
 from tests.peer.plan.plans import spec
 
 TRUE = Coefficients(

@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.plan.coefficients import shipped
-from peer.plan.device_memory import device_bytes, most_blocks, stage_device_bytes
 from peer.plan.model_shape import memory_of, shape_of
 from peer.plan.peer_set import Machine, PeerSet, swarm_of
-from peer.plan.pipelined_replica import balanced, stage_layers
 from peer.plan.planning_problem import GB, PlanningProblem
-from peer.plan.replicas import dealt
+from peer.plan.replicas import balanced, dealt, device_bytes, most_blocks, stage_device_bytes, stage_layers
 from peer.plan.strategy import Strategy
 from peer.spec import RunSpec
 from tests.peer.plan.plans import peers, spec

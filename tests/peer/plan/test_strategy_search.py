@@ -12,18 +12,20 @@ from hypothesis import strategies as st
 
 from dht.errors import BadInput
 from peer.plan.coefficients import shipped
-from peer.plan.explain import differences, seconds, why_lost
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import Machine, swarm_of
 from peer.plan.planning_problem import PlanningProblem
 from peer.plan.strategy import Strategy, quality, strategy_of, with_deadlines, with_strategy
 from peer.plan.strategy_search import (
     as_it_stands,
+    differences,
     enumerate_strategies,
     evaluate,
     paces_to_try,
     search,
+    seconds,
     steps_to_try,
+    why_lost,
 )
 from peer.spec import dump, load, parse
 from tests.peer.plan.plans import peers, spec

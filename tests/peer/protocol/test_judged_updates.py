@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
+from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.protocol.block import VOID, WEIGHT_ONE, PartOutcome, SignedNorms, Update, part_outcomes
 from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import Propose
 from peer.protocol.norms import bits_of
 from peer.rounds.interface import Input, ObjectStored, PartReduced, Received, ReducePart, Tick
-from peer.rounds.part_exchange import reduce
+from peer.rounds.reassignment import reduce
 from peer.rounds.state import BallotPhase, State
 from peer.rounds.transition import Transition
 from peer.testing.memory_peer import Ledger, encoded
@@ -49,16 +49,16 @@ from tests.peer.rounds.build import (
 )
 
 ALL = tuple(pledge(name) for name in NAMES)
-EDIT = AggregationRules(reducer="edit", warmup_rounds=1)
+EDIT = AggregationRules(rule="edit", warmup_rounds=1)
 NAN = bits_of(float("nan"))
 SPOILT = 1
 """The layer that is rolled back in the tests below."""
 
 
-def judged(judge: AggregationRules = EDIT, **changes: Any) -> Update:
+def judged(aggregation: AggregationRules = EDIT, **changes: Any) -> Update:
     """An honest update of three members of whom everything was measured."""
     fields: dict[str, Any] = {"measured": measured_by_all(ALL), "contributors": (7, 7, 7)} | changes
-    return update(members=ALL, judge=judge, **fields)
+    return update(members=ALL, aggregation=aggregation, **fields)
 
 
 def all_spoilt(*layers: int) -> tuple[SignedNorms, ...]:
@@ -74,13 +74,13 @@ def rolled_back(*layers: int, **changes: Any) -> Update:
     return judged(**{"measured": all_spoilt(*layers), "parts": parts} | changes)
 
 
-def voter(judge: AggregationRules = EDIT, head: ChainHead = HEAD) -> State:
+def voter(aggregation: AggregationRules = EDIT, head: ChainHead = HEAD) -> State:
     state = state_of("p0", head=head)
-    return replace(state, rules=replace(state.rules, judge=judge))
+    return replace(state, rules=replace(state.rules, aggregation=aggregation))
 
 
-def fault(item: Update, judge: AggregationRules = EDIT) -> str:
-    return fault_of(voter(judge), item)
+def fault(item: Update, aggregation: AggregationRules = EDIT) -> str:
+    return fault_of(voter(aggregation), item)
 
 
 # ---- what voters compute again ----
@@ -195,7 +195,7 @@ def test_nobody_votes_for_a_tampered_update() -> None:
     for item, votes in ((judged(), 1), (replace(judged(), scales=(0, 0, 0)), 0)):
         name = next(name for name in NAMES if name != LEADER)
         state = state_of(name, held={digest_of(payload): len(payload) for payload in PAYLOADS})
-        state = replace(state, rules=replace(state.rules, judge=EDIT))
+        state = replace(state, rules=replace(state.rules, aggregation=EDIT))
         state, _ = run(state, Received(1.0, LEADER, Propose(PLACE, item, proposal_signature(item))))
         assert (state.acceptor.accepted is not None) == bool(votes)
 
@@ -235,10 +235,10 @@ def test_a_round_in_which_all_was_refused_is_a_round() -> None:
 # ---- how the coordinator makes them ----
 
 
-def led(*spoilt: int, judge: AggregationRules = EDIT) -> tuple[State, list[object]]:
+def led(*spoilt: int, aggregation: AggregationRules = EDIT) -> tuple[State, list[object]]:
     """The coordinator with all NORMS; those of the `spoilt` layers are not numbers."""
     state = gathering()
-    state = replace(state, rules=replace(state.rules, judge=judge))
+    state = replace(state, rules=replace(state.rules, aggregation=aggregation))
     events: list[Input] = []
     for name in OTHERS:
         received = tuple((part, 7) for part in mine(state, name))
@@ -293,7 +293,7 @@ def test_a_mean_of_what_was_refused_is_not_proposed() -> None:
 def test_what_one_gives_is_refused_alone() -> None:
     """Its weight in that layer is 0, it stays among the contributors, and the mean is that of the others."""
     state = gathering()
-    state = replace(state, rules=replace(state.rules, judge=EDIT))
+    state = replace(state, rules=replace(state.rules, aggregation=EDIT))
     (own,) = mine(state, LEADER)
     norms = []
     for name in OTHERS:
@@ -318,7 +318,7 @@ def test_what_one_gives_is_refused_alone() -> None:
 
 def test_a_joiner_that_lacks_the_last_mean_does_not_reduce_with_it() -> None:
     """Centered clip pulls towards it: who came by a snapshot leaves such parts to others, or it would seem to lie."""
-    state, _ = led(judge=MEAN_ONLY)
+    state, _ = led(aggregation=MEAN_ONLY)
     assert state.exchange is not None
     assert state.exchange.judgement is not None
     pulled = replace(state.exchange.judgement, pulls=(WEIGHT_ONE // 2,) * 3)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dht.protocol_version import PROTOCOL_VERSION
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
+from peer.protocol.accusations import MeanConflict, NormDispute
 from peer.protocol.block import (
     ALL_MEMBERS,
     FLOAT_BITS,
@@ -26,6 +27,7 @@ from peer.protocol.block import (
     Update,
 )
 from peer.protocol.encoding import digest_of
+from peer.protocol.frames import decode, encode
 from peer.protocol.messages import (
     FETCH_MOST,
     Blocks,
@@ -33,11 +35,9 @@ from peer.protocol.messages import (
     GetMeans,
     GetObjects,
     Heartbeat,
-    MeanConflict,
     MeanData,
     Message,
     Nack,
-    NormDispute,
     Norms,
     NormTable,
     ObjectData,
@@ -49,8 +49,6 @@ from peer.protocol.messages import (
     ShowInputs,
     Start,
     VoteCast,
-    decode,
-    encode,
 )
 from tests.peer.rounds.build import (
     HEAD,

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.aggregation.aggregate import AggregationResult, judge
-from peer.aggregation.aggregation_rules import AggregationRules
-from peer.aggregation.evidence import Contributor, LayerNorms
+from peer.aggregation.aggregate import AggregationResult, aggregate
+from peer.aggregation.evidence import AggregationRules, Contributor, LayerNorms
 from peer.protocol import norms, penalties
 from peer.protocol.block import (
     FLOAT_BITS,
@@ -120,9 +119,9 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Contribu
 
         def noting(*args: Any) -> AggregationResult:
             asked.append(args)
-            return judge(*args)
+            return aggregate(*args)
 
-        monkeypatch.setattr(norms, "judge", noting)
+        monkeypatch.setattr(norms, "aggregate", noting)
         judgement_of(rules, HEAD, members, measured)
         return asked[0][3], asked[0][4]
 
@@ -206,7 +205,7 @@ def test_no_bits_stop_a_round(
     reducer: str, received: list[int], numbers: list[tuple[int, int, int]], compared: bool, rounds: int
 ) -> None:
     """Whatever a reducer signs that passes the checks is judged, to a table whose integers fit an update."""
-    standards = AggregationRules(reducer=reducer, warmup_rounds=1)
+    standards = AggregationRules(rule=reducer, warmup_rounds=1)
     rows = tuple(
         NormRow(layer, tuple(item[0] for item in part), tuple(item[1] for item in part) if compared else (), part[0][2])
         for layer, part in enumerate((numbers[:3], numbers[3:]))
@@ -214,7 +213,7 @@ def test_no_bits_stop_a_round(
     found = SignedNorms("p0", tuple(enumerate(received)), rows)
     head = HEAD
     for _ in range(rounds):
-        judgement = judgement_of(replace(WIDE, judge=standards), head, ALL, (found,))
+        judgement = judgement_of(replace(WIDE, aggregation=standards), head, ALL, (found,))
         weights, scales, pulls = norms.table_of(judgement)
         assert {len(row) for row in weights} == {3}
         assert all(0 <= value <= WEIGHT_ONE for row in (*weights, scales, pulls) for value in row)
@@ -355,7 +354,7 @@ def test_who_is_not_there_can_be_convicted_too() -> None:
 
 def decided(head: ChainHead, members: tuple[ContributionHeader, ...], cooldown: int) -> Update:
     """What an honest coordinator would propose after this head."""
-    theirs = replace(rules("p0"), judge=AggregationRules(reducer="mean", cooldown_rounds=cooldown))
+    theirs = replace(rules("p0"), aggregation=AggregationRules(rule="mean", cooldown_rounds=cooldown))
     judgement = judgement_of(theirs, head, members, ())
     weights, scales, pulls = norms.table_of(judgement)
     gave = givers(members)

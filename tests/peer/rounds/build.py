@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
+from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.protocol import merkle, norms, penalties
 from peer.protocol.block import Block, ContributionHeader, NormRow, SignedNorms, Update, Vote, givers
 from peer.protocol.electorate import coordinator
@@ -28,10 +28,10 @@ PAYLOADS = (b"first 8.", b"then 8..", b"last")
 ONE = norms.bits_of(1.0)
 
 
-def rules(me: str, judge: AggregationRules = MEAN_ONLY) -> Rules:
+def rules(me: str, aggregation: AggregationRules = MEAN_ONLY) -> Rules:
     return Rules(
         me=me, keys=ModelKeys(me), parts=PARTS, part_bytes=PART_BYTES, gather_s=3.0, ack_s=1.0, exchange_s=2.0,
-        stagger_s=1.0, tokens_cap=10**9, judge=judge,
+        stagger_s=1.0, tokens_cap=10**9, aggregation=aggregation,
     )  # fmt: skip
 
 
@@ -105,13 +105,13 @@ def update(
     ballot: int = 0,
     members: tuple[ContributionHeader, ...] | None = None,
     *,
-    judge: AggregationRules = MEAN_ONLY,
+    aggregation: AggregationRules = MEAN_ONLY,
     **changes: Any,
 ) -> Update:
     """The update that an honest coordinator of `ballot` would propose after HEAD; if `changes` do not say what was
     measured, nobody measured anything."""
     members = members or tuple(pledge(name) for name in NAMES)
-    theirs = rules(owner(ballot), judge)
+    theirs = rules(owner(ballot), aggregation)
     judgement = norms.judgement_of(theirs, HEAD, members, changes.get("measured", ()))
     weights, scales, pulls = norms.table_of(judgement)
     plain = Update(

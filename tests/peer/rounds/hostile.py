@@ -8,12 +8,14 @@ from random import Random
 from typing import Any
 
 from dht.streams.base import MAX_FRAME_BYTES
-from peer.aggregation.aggregation_rules import MEAN_ONLY, AggregationRules
+from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
 from peer.protocol import merkle, norms, penalties
+from peer.protocol.accusations import MeanConflict, NormDispute
 from peer.protocol.block import MAX_BALLOT, VOID, Block, ContributionHeader, NormRow, SignedNorms, Update, Vote
 from peer.protocol.electorate import coordinator
 from peer.protocol.encoding import digest_of, pack
+from peer.protocol.frames import decode, encode
 from peer.protocol.messages import (
     BallotId,
     Blocks,
@@ -21,11 +23,9 @@ from peer.protocol.messages import (
     GetMeans,
     GetObjects,
     Heartbeat,
-    MeanConflict,
     MeanData,
     Message,
     Nack,
-    NormDispute,
     Norms,
     NormTable,
     ObjectData,
@@ -37,8 +37,6 @@ from peer.protocol.messages import (
     ShowInputs,
     Start,
     VoteCast,
-    decode,
-    encode,
 )
 from peer.protocol.norms import PartNorms
 from peer.rounds.acceptor import PROPOSALS_KEPT, VOTES_KEPT
@@ -95,7 +93,7 @@ ODD_BITS = (0, 1, ONE, 0x7F7FFFFF, 0x7F800000, 0x7FC00000, 0x7FFFFFFF)
 SIGN = 1 << 31
 JUDGES = (
     MEAN_ONLY,
-    *(AggregationRules(reducer=name, warmup_rounds=1) for name in ("edit", "centered-clip", "agreement")),
+    *(AggregationRules(rule=name, warmup_rounds=1) for name in ("edit", "centered-clip", "agreement")),
 )
 RECORD = PeerHistory("p1", 1, (NormStats(1.0, 0.0, 5, 0), NOTHING), b"8 bytes.")
 
@@ -107,8 +105,8 @@ class Hostile:
         self.dice = Random(seed)
         self.now = 0.0
         self.state = state_of(ME)
-        audit, judge = self.dice.choice((0.0, 0.5, 1.0)), self.dice.choice(JUDGES)
-        self.state = replace(self.state, rules=replace(self.state.rules, audit=audit, judge=judge))
+        audit, aggregation = self.dice.choice((0.0, 0.5, 1.0)), self.dice.choice(JUDGES)
+        self.state = replace(self.state, rules=replace(self.state.rules, audit=audit, aggregation=aggregation))
         self.answers: deque[Input] = deque()
         """What this peer's own disk and arithmetic will say, and what honest peers would."""
         self.sent: Counter[tuple[BallotId, type[Effect], str]] = Counter()

@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from peer.events import AlertRaised, PenaltyImposed
 from peer.protocol import norms
+from peer.protocol.accusations import NormDispute
 from peer.protocol.block import NormRow, Penalty, SignedNorms
 from peer.protocol.head import MISDECLARED
-from peer.protocol.messages import BallotId, Message, NormDispute, NormTable
+from peer.protocol.messages import BallotId, Message, NormTable
 from peer.protocol.norms import PartNorms, bits_of
 from peer.protocol.rules import Rules
 from peer.rounds import misconduct
 from peer.rounds.driver import Driver
 from peer.rounds.interface import PartMeasured, Received
 from peer.rounds.misconduct import agrees
-from peer.rounds.state import MemberState
 from peer.testing.memory_swarm import World
 
 LIAR = "p1"
@@ -41,8 +42,8 @@ def lies_about(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None, float],
     def lie(victim: int | None, factor: float) -> None:
         honest = norms.measurements
 
-        def measure(rules: Rules, exchange: MemberState) -> SignedNorms:
-            found = honest(rules, exchange)
+        def measure(rules: Rules, *received: Any) -> SignedNorms:
+            found = honest(rules, *received)
             if rules.me != LIAR:
                 return found
             return replace(found, rows=tuple(times(row, factor, victim) for row in found.rows))
@@ -85,7 +86,7 @@ def test_a_reducer_that_lies_about_norms_is_convicted(
     convicted = rows_of(world)
     assert {row[0] for row in convicted} == {LIAR}
     lied = next(b.update.round for b in blocks if LIAR in [item.reducer for item in b.update.measured])
-    assert min(row[3] for row in convicted) <= lied + 2 + world.rules(LIAR).judge.cooldown_rounds + 1
+    assert min(row[3] for row in convicted) <= lied + 2 + world.rules(LIAR).aggregation.cooldown_rounds + 1
     assert "its bytes come to" in convicted[0][5]
     first = next(block.update.round for block in blocks if any(row[1] == MISDECLARED for row in block.update.penalties))
     for block in blocks[first - 1 : first + 3]:
@@ -213,8 +214,8 @@ def test_a_reducer_that_compares_with_another_mean_is_convicted(monkeypatch: pyt
     """Everybody has the last mean: no bytes need be shown."""
     honest = norms.measurements
 
-    def measure(rules: Rules, exchange: MemberState) -> SignedNorms:
-        found = honest(rules, exchange)
+    def measure(rules: Rules, *received: Any) -> SignedNorms:
+        found = honest(rules, *received)
         if rules.me != LIAR:
             return found
         rows = (replace(row, direction=bits_of(norms.float_of(row.direction) * 1e6)) for row in found.rows)

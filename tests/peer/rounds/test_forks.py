@@ -271,7 +271,7 @@ def test_a_chain_is_given_up_even_while_blocks_wait_for_bytes_that_never_come() 
         for name in ("p2", "p3"):
             block_sync.on_head(turn, name, Heartbeat(b"?" * 32, 999, 10**9, b"", True, 1, 1, False))
             block_sync.on_chain(turn, name, ())
-        block_sync.look(turn)
+        block_sync.poll(turn)
         given_up = any(isinstance(effect, NeedSnapshot) for effect in turn.effects)
     assert given_up
     assert turn.now > began_at + block_sync.LOST_S

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.evidence import AggregationRules
 from peer.protocol.block import VOID
 from peer.protocol.head import ChainEntry
 from peer.protocol.norms import bits_of
 from peer.rounds.machine import begin
-from peer.rounds.part_exchange import direction
+from peer.rounds.reassignment import direction
 from peer.rounds.transition import Transition
 from peer.testing.memory_peer import PARTS, Ledger, averaged, decoded
 from peer.testing.memory_swarm import LogicalSwarm, World
@@ -19,13 +19,13 @@ from tests import chaos
 from tests.model_swarm import TAKEOVER_S, run_schedule
 from tests.peer.rounds.build import HEAD, block, fault_of, rules, state_of, update
 
-EDIT = AggregationRules(reducer="edit", warmup_rounds=2)
+EDIT = AggregationRules(rule="edit", warmup_rounds=2)
 ROUNDS = 9
 
 
-def grown(fragments: int, judge: AggregationRules = EDIT) -> World:
+def grown(fragments: int, aggregation: AggregationRules = EDIT) -> World:
     """Three peers after some rounds without faults."""
-    world = World(1, 3, judge=judge, fragments=fragments)
+    world = World(1, 3, aggregation=aggregation, fragments=fragments)
     while min(peer.disk.head.round for peer in world.peers) < ROUNDS:
         world.scheduler.run_until(world.now + 1.0)
         assert world.now < 40.0 * ROUNDS
@@ -128,9 +128,10 @@ def test_faults_in_every_phase(fragments: int) -> None:
 @pytest.mark.parametrize("fragments", [2, 3])
 def test_schedules_of_faults(fragments: int, kind: str) -> None:
     """Crashes at any effect, an adversary that aims at agreement, forks; judged, so that layers are rolled back."""
-    judge = AggregationRules(reducer="centered-clip", warmup_rounds=2, deviation_floor=0.1)
+    aggregation = AggregationRules(rule="centered-clip", warmup_rounds=2, deviation_floor=0.1)
     worlds = [
-        run_schedule(7_000 + seed, kind, takeover_s=TAKEOVER_S, judge=judge, fragments=fragments) for seed in range(2)
+        run_schedule(7_000 + seed, kind, takeover_s=TAKEOVER_S, aggregation=aggregation, fragments=fragments)
+        for seed in range(2)
     ]
     assert all(world.commits for world in worlds)
     assert kind != "forks" or sum(world.counts["undone"] for world in worlds) > 0

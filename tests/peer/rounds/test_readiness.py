@@ -11,6 +11,7 @@ import pytest
 from peer.events import AlertRaised, PeerStateChanged, TransferProgressed
 from peer.protocol.block import Block
 from peer.protocol.encoding import digest_of
+from peer.protocol.frames import decode
 from peer.protocol.messages import (
     Blocks,
     GetBlocks,
@@ -21,7 +22,6 @@ from peer.protocol.messages import (
     Prepare,
     Promise,
     VoteCast,
-    decode,
 )
 from peer.rounds.block_sync import ASK_EVERY_S, DOUBT_S
 from peer.rounds.interface import Effect, Input, ObjectStored, Received, Send, StoreObject, Submitted, Tell, Tick

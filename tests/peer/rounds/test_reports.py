@@ -10,9 +10,10 @@ import pytest
 from peer.events import AlertRaised, PenaltyImposed
 from peer.protocol.block import Update
 from peer.protocol.encoding import digest_of
+from peer.protocol.frames import encode
 from peer.protocol.head import MISDECLARED
-from peer.protocol.messages import MeanData, encode
-from peer.rounds import proposal
+from peer.protocol.messages import MeanData
+from peer.rounds import collector
 from peer.rounds.driver import Driver
 from peer.rounds.interface import Effect, SendMean
 from peer.rounds.misconduct import REPORT_ROUNDS
@@ -91,7 +92,7 @@ def test_a_coordinator_whose_update_is_not_what_is_computed_is_convicted(
     peers: int, weight: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody votes for it, everybody reports it; the next ballot commits."""
-    honest = proposal.make_update
+    honest = collector.make_update
 
     def make(turn: Transition, *more: object) -> Update:
         update = honest(turn, *more)  # type: ignore[arg-type]
@@ -118,7 +119,7 @@ def test_a_report_is_repeated_for_some_rounds_and_then_forgotten(two_means: Call
         if any(peer == LIAR for pledge in block.update.members for peer, _ in pledge.reports)
     ]
     assert reporting[:REPORT_ROUNDS] == list(range(reporting[0], reporting[0] + REPORT_ROUNDS))
-    cooldown = world.rules(LIAR).judge.cooldown_rounds
+    cooldown = world.rules(LIAR).aggregation.cooldown_rounds
     convicted = [block.update.round for block in blocks if any(row[1] == MISDECLARED for row in block.update.penalties)]
     assert len(convicted) >= min(cooldown, len(blocks) - 2)
 

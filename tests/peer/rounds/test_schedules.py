@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.aggregation.aggregation_rules import AggregationRules
+from peer.aggregation.evidence import AggregationRules
 from peer.protocol.messages import MeanData, ObjectData
 from peer.testing.memory_peer import LogicalPeer
 from tests.model_swarm import CALM_S, TAKEOVER_S, FaultyWorld, run_schedule
@@ -39,9 +39,12 @@ def test_the_round_keeps_its_promises(kind: str, takeover_s: float) -> None:
 def test_judged_rounds_keep_their_promises(reducer: str, kind: str) -> None:
     """Integers of random size look like attacks: contributions are refused, layers rolled back, and all of it is
     agreed, through the same faults; records, measurements and disputes go through crashes and forks with the chain."""
-    judge = AggregationRules(reducer=reducer, warmup_rounds=2, deviation_floor=0.1, temperature=1.0)
+    aggregation = AggregationRules(rule=reducer, warmup_rounds=2, deviation_floor=0.1, temperature=1.0)
     takeover_s = TAKEOVER_S if kind == "forks" else 0.0
-    worlds = [run_schedule(FIRST + seed, kind, takeover_s=takeover_s, judge=judge) for seed in range(SCHEDULES // 2)]
+    worlds = [
+        run_schedule(FIRST + seed, kind, takeover_s=takeover_s, aggregation=aggregation)
+        for seed in range(SCHEDULES // 2)
+    ]
     assert sum(world.commits for world in worlds) > 5 * SCHEDULES
     assert sum(world.counts["refused"] for world in worlds) > SCHEDULES
     assert any(peer.disk.head.records for world in worlds for peer in world.peers)

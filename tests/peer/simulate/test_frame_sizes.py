@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peer.protocol.messages import Message, encode
+from peer.protocol.frames import encode
+from peer.protocol.messages import Message
 from peer.simulate.arithmetic import TOKEN_BYTES
 from peer.simulate.group import Group
 from peer.simulate.virtual_network import Sizes

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from peer.simulate.dice import Dice
 from peer.simulate.memory_network import Scheduler
 from peer.simulate.virtual_network import VirtualLink, VirtualNetwork
 
@@ -14,7 +15,7 @@ class Net:
 
     def __init__(self, pair_bps: float = 0.0, upload_bps: float = 8000.0, download_bps: float = 8000.0) -> None:
         self.scheduler = Scheduler()
-        self.links = VirtualNetwork(self.scheduler, Dice(1), lambda source, to: 0.1, lambda source, to: pair_bps, int)
+        self.links = VirtualNetwork(self.scheduler, Random(1), lambda source, to: 0.1, lambda source, to: pair_bps, int)
         self.heard: list[tuple[float, str, str, int]] = []
         self.ends = {name: self.connect(name, upload_bps, download_bps) for name in "abc"}
 

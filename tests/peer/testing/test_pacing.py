@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from peer.testing import pacing
-from peer.testing.pacing import PACED, is_paced, slow_down
+from peer.testing.short_waits import PACED, is_paced, slow_down
 
 
 class Machine:

@@ -26,7 +26,9 @@ def run_tests(pytester: pytest.Pytester, source: str) -> pytest.RunResult:
 
 def test_the_test_in_the_readme_passes_word_for_word(pytester: pytest.Pytester) -> None:
     """Ten lines, as promised."""
-    section = (ROOT / "README.md").read_text().partition("## Test your own code against a swarm")[2]
+    section = (
+        (ROOT / "peer" / "testing" / "README.md").read_text().partition("## Test your own code against a swarm")[2]
+    )
     block = section.partition("```python\n")[2].partition("```")[0]
     assert len(block.splitlines()) == 10
     run_tests(pytester, block).assert_outcomes(passed=1)
@@ -46,7 +48,9 @@ def test_a_fault_that_never_strikes_fails_the_test(pytester: pytest.Pytester) ->
         """,
     )
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*these faults never struck: [[]Stall(phase='send', round=7, peer=1, seconds=1)[]]*"])
+    result.stdout.fnmatch_lines(
+        ["*these faults never struck: [[]Stall(phase='exchange', round=7, peer=1, seconds=1)[]]*"]
+    )
 
 
 def test_one_test_may_start_several_swarms(pytester: pytest.Pytester) -> None:

@@ -34,7 +34,7 @@ def take(round: int = 0, *, run: str = "run", peer: str = "me", version: int = V
     values = torch.full((70,), float(round))
     return Checkpoint(
         state={"version": version, "run": run, "peer": peer, "round": round, "anchor": "00", "share": 0.1 + round},
-        tensors={"anchor": {"theta": values}, "peer": {"balance": values}, "optimizer": {"opt.0.0.step": values[0]}},
+        tensors={"anchor": {"theta": values}, "peer": {"residual": values}, "optimizer": {"opt.0.0.step": values[0]}},
     )
 
 

@@ -119,7 +119,7 @@ def test_rounds_of_real_machines_commit(spec: RunSpec, tmp_path: Path, reducer: 
             run=dataclasses.replace(spec.run, founders=3, rounds=3),
             round=dataclasses.replace(spec.round, steps=2, audit=1.0),
             codec=dataclasses.replace(spec.codec, wire="sparse", part_elements=8192),
-            judge=dataclasses.replace(spec.judge, reducer=reducer),  # type: ignore[arg-type]
+            aggregation=dataclasses.replace(spec.aggregation, rule=reducer),  # type: ignore[arg-type]
         ),
         tmp_path,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from peer.aggregation.integer_rows import integer_weights
+from peer.aggregation.weights import integer_weights
 from peer.protocol.block import token_share
 from peer.protocol.encoding import digest
 from peer.train.checkpoint import Checkpoints, newest

@@ -65,7 +65,7 @@ DEMO = DemoOptions(
         "inner.schedule_rounds=24",
         "round.max_train_s=4",
         "round.exchange_s=6",
-        "judge.warmup_rounds=4",
+        "aggregation.warmup_rounds=4",
     ),
 )
 

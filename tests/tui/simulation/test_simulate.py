@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from peer.events import RoundCommitted, read_lines
-from peer.simulate import scale
-from peer.simulate.scale import serve
+from peer.simulate import estimate
+from peer.simulate.grid_part import serve
 from peer.testing.child_process import HANG_S
 from tests.peer.simulate.scenarios import setting
 from tui.cli import main
@@ -58,7 +58,7 @@ def test_a_drawn_swarm_is_the_same_in_any_number_of_processes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of five groups along a side three are simulated, in one process and in two."""
-    monkeypatch.setattr(scale, "SAMPLES", 3)
+    monkeypatch.setattr(estimate, "SAMPLES", 3)
     said = []
     for processes in ("1", "2"):
         grid = ("--peers", "25", "--grid", "5x5", "--aggregate", "--churn", "crash=9,back=20", "--processes", processes)
