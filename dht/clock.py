@@ -12,11 +12,16 @@ import asyncio
 import statistics
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dht.daemon import Daemon
 from dht.errors import ClockOff, Unreachable
+
+if TYPE_CHECKING:
+    from dht.node import Node
 
 Clock = Callable[[], float]
 
@@ -32,6 +37,8 @@ JUMP_S = 1.0
 """A clock that has moved so far against the one that only counts seconds was set, or its machine has slept."""
 COMPARE_S = 600.0
 """One that has not jumped is compared so often."""
+WITNESSES = 2
+"""So many must disagree with a clock that has not jumped: of two machines either may be wrong."""
 
 _QUESTION = bytes([len(TIME)]) + TIME.encode() + bytes(2)
 _ANSWER = struct.Struct(">BId")
@@ -119,3 +126,22 @@ async def _read(daemon: Daemon, protocol: str, peer: str, clock: Clock) -> Readi
         return None
     half_s = (time.perf_counter() - began) / 2
     return Reading(asked_at + half_s - theirs_s, half_s)
+
+
+async def watch_clock(node: Node, others: Callable[[], Iterable[str]], watch: ClockWatch) -> None:
+    """Until it is wrong; then raises ClockOff.
+
+    Asked are all of `others` to whom there is a connection: whom rounds need, and the nodes of the invite. Anybody
+    else, or a few of them, might hold peers up by lying about the time.
+    """
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if not watch.is_due:
+            continue
+        then = watch.now()
+        connected: Iterable[str] = ()
+        with suppress(Unreachable):
+            connected = await node.connections()
+        near = sorted(set(others()) & set(connected))
+        if await node.compare_clocks(near, least=1 if watch.has_jumped else WITNESSES):
+            watch.compared(then)

@@ -15,8 +15,8 @@ from dht.access import RejectCode, RejectionLog
 from dht.board import Board
 from dht.clock import ASK_MOST, TIME, Clock, pack_time, require_right_clock
 from dht.daemon import Daemon, DaemonConfig, open_daemon
+from dht.dht_board import DhtBoard, start_dht
 from dht.errors import BadAddress, ClockOff, Unreachable
-from dht.kademlia_board import DhtBoard, start_dht
 from dht.protocol_version import PROTOCOL_VERSION
 from dht.reach.addresses import CIRCUIT, check_announce, check_dial, check_listen, is_circuit, peer_id_in
 from dht.reach.dialer import dial_any, keep_dialling, others_of

@@ -1,4 +1,4 @@
-"""The command line. Parse first; import torch-free but heavy things (pydantic) only for a command that runs.
+"""The command line. Of the commands only the one that was typed is imported.
 
 Only this module prints errors: one line that says what, which value and what to do. `--debug` adds the traceback.
 """
@@ -12,25 +12,50 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 from typing import NoReturn
 
 from dht.errors import BadInput, DiskFull, HomefiresError
-from tui.commands import (
-    artifacts,
-    bootstrap,
-    credit,
-    doctor,
-    explain,
-    folder,
-    identity,
-    limits,
-    organiser,
-    place,
-    plan,
-    service,
-    swarm,
-)
-from tui.commands.options import Parser, add_debug
+from tui.commands.options import Parser, add_command, add_debug
+
+COMMANDS = {
+    "demo": ("demo", "train a small model with several peers on this machine"),
+    "join": ("join", "take part in the run of an invite"),
+    "watch": ("watch", "look at a recording, a peer's folder, or a run from outside"),
+    "attach": ("attach", "show the dashboard of a peer of this machine"),
+    "bootstrap": ("organiser", "start a run: the node that newcomers dial first"),
+    "status": (
+        "status",
+        "say what a peer of this machine does, what it gave, and whether its part of the round will be in time",
+    ),
+    "pause": ("control", "have the peer of this machine give what it has made and train no more, until it is resumed"),
+    "resume": ("control", "have the paused peer of this machine train again"),
+    "finish": ("control", "have the peer of this machine complete its round, then pause"),
+    "leave": ("control", "have the peer of this machine leave its run"),
+    "export": ("artifacts", "write the model of a peer's folder for plain transformers"),
+    "audit": ("artifacts", "check every vote, digest and weight of a peer's folder"),
+    "report": ("artifacts", "write one page of HTML about a run"),
+    "set": ("settings", "show or change what you allow your peer: hours, heat, traffic, disk and memory"),
+    "snooze": ("control", "have the peer of this machine pause for some hours"),
+    "devices": ("doctor", "list what can train on this machine, as --device calls it"),
+    "doctor": ("doctor", "say what keeps this machine from taking part, and what to do"),
+    "explain": ("status", "say what a code means: of a penalty, an alert, a pause, a state or an exit"),
+    "credit": ("artifacts", "say what each peer has put into a run, from the certificates of its chain"),
+    "bundle": (
+        "artifacts",
+        "collect events, logs and versions for a bug report, without keys, addresses or names of this machine",
+    ),
+    "service": ("service", "have systemd run a peer from login or boot on"),
+    "identity": ("artifacts", "show, save or bring back the key of a peer of this machine"),
+    "invite": ("organiser", "print more invites to a run of yours"),
+    "members": ("organiser", "say who is admitted to a run of yours, or end an admission"),
+    "quarantine": ("organiser", "have nobody in a run of yours work with a peer any more"),
+    "plan": ("plan", "say what a run will cost on some peers, and how to set it up"),
+    "simulate": ("plan", "simulate a run on peers that one does not have"),
+    "place": ("plan", "say which peer would hold which stage of a model that is cut over several of them"),
+}
+"""By name: the module of `tui.commands` that has it, as `add_NAME`, and what it does."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,12 +104,14 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     add_debug(parser, default=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for group in (
-        swarm, bootstrap, folder, limits, doctor, explain, credit, artifacts, service, identity, organiser, plan,
-        place,
-    ):  # fmt: skip
-        group.add_to(commands)
+    for name, (module, summary) in COMMANDS.items():
+        add_command(commands, name, summary).fill = partial(_fill, module, name)
     return parser
+
+
+def _fill(module: str, name: str, parser: Parser) -> None:
+    """What the command takes is known to its module, which is imported when it is typed."""
+    getattr(import_module(f"tui.commands.{module}"), f"add_{name}")(parser)
 
 
 class _Version(argparse.Action):

@@ -5,6 +5,7 @@ They lie below the data root; one that was chosen with `--dir` has a link there,
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import re
 import shlex
@@ -14,7 +15,6 @@ from pathlib import Path
 from platformdirs import user_data_path
 
 from dht.errors import BadInput
-from tui.commands.status import is_locked
 
 REPORTED, AGREED = "events.jsonl", "consent.json"
 """A folder is a peer's once somebody has agreed to its run there, or a peer has said something."""
@@ -31,8 +31,20 @@ def is_peers(folder: Path) -> bool:
 
 
 def is_at_work(folder: Path) -> bool:
-    """Whether a peer runs there."""
+    """Whether a peer runs there: it holds the lock."""
     return is_locked(folder / "run" / "lock")
+
+
+def is_locked(lock: Path) -> bool:
+    """Whether a process holds it."""
+    if not lock.exists():
+        return False
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def note_folder(directory: Path) -> None:

@@ -25,7 +25,7 @@ from dht.daemon import Daemon
 from dht.errors import Unreachable
 from dht.identity import id_bytes_of, peer_id_in_bytes
 from dht.records import Malformed
-from dht.streams.token_bucket import CHUNK_BYTES
+from dht.streams.shaper import CHUNK_BYTES
 
 Serves = Callable[[str], bool]
 """Whether this peer may hold a slot, and call for those who do."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from dht.streams.token_bucket import CHUNK_BYTES
+from dht.streams.shaper import CHUNK_BYTES
 
 HEADER_BYTES = 4
 PROGRESS_BYTES = 4 * 2**10

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from dht.streams.token_bucket import Lane
+from dht.streams.shaper import Lane
 
 Door = tuple[Lane, str]
 """Lane and sender."""

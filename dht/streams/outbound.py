@@ -21,8 +21,7 @@ from dht.errors import Unreachable
 from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame
 from dht.streams.frames import HEADER_BYTES, SLOWEST_BYTES_PER_S, OversizeError, Take, read_frame
 from dht.streams.inbound import InboundStreams
-from dht.streams.shaper import Shaper
-from dht.streams.token_bucket import CHUNK_BYTES, Lane
+from dht.streams.shaper import CHUNK_BYTES, Lane, Shaper
 from dht.streams.traffic import TrafficCounter, UplinkEstimator
 
 Spawn = Callable[..., asyncio.Task[None]]

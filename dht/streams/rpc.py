@@ -15,7 +15,7 @@ from dht.errors import Unreachable
 from dht.streams.base import MAX_FRAME_BYTES
 from dht.streams.frames import HEADER_BYTES, OversizeError, read_content, read_size
 from dht.streams.outbound import Libp2pStreams, StreamLimits, require_open
-from dht.streams.token_bucket import Lane
+from dht.streams.shaper import Lane
 
 Handler = Callable[[], bytes | None]
 """Gives the bytes that a name stands for, or None while there are none."""

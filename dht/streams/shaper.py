@@ -1,18 +1,163 @@
-"""One direction of a peer's line: whatever passes has its turn here first, so that it stays below the owner's cap."""
+"""One direction of a peer's line: whatever passes has its turn here first, so that it stays below the owner's cap.
+
+`WeightedTurns` is weighted fair queueing on a virtual clock of its own (self-clocked, Golestani 1994), once between
+lanes and once between the peers of a lane. A lane that has had less than its share goes first, so a few small frames
+never wait behind large ones; one that wants more than its share delays the others by no more than that.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
+from enum import IntEnum
+from typing import Generic, TypeVar
 
-from dht.streams.token_bucket import CHUNK_BYTES, CHUNK_S, SMALLEST_CHUNK_BYTES, Lane, TokenBucket, WeightedTurns
+T = TypeVar("T")
+Clock = Callable[[], float]
 
+CHUNK_BYTES = 64 * 2**10
+"""Largest piece that is written or read at a time. Small enough that a peer whose line is shared by many takes or
+gives it in time."""
+SMALLEST_CHUNK_BYTES = 4 * 2**10
+CHUNK_S = 0.02
+"""A piece keeps a slow line for so long: what is more urgent waits for it."""
+IDLE_MOST = 64
+"""Peers of a lane that want nothing and are still remembered; beyond, those that are owed nothing are forgotten."""
 BURST_S = 0.1
 """What a timer that fires late may let pass at once, so that the rate is kept."""
 TIMER_S = 0.001
 
-Clock = Callable[[], float]
+
+class Lane(IntEnum):
+    """What passes, the most urgent first."""
+
+    CONTROL = 0
+    """Small frames on which a round waits, and questions."""
+    BULK = 1
+    """Parts and means of a round."""
+    TRANSFER = 2
+    """Answers: what newcomers load."""
+
+
+SHARES = {Lane.CONTROL: 256, Lane.BULK: 16, Lane.TRANSFER: 1}
+"""Of the rate while all lanes want more than there is."""
+
+
+class TokenBucket:
+    """Lets `bytes_per_s` pass, and after a pause up to `burst_bytes` at once.
+
+    In any time t no more than `bytes_per_s` · t + `burst_bytes` pass.
+    """
+
+    def __init__(self, bytes_per_s: float, burst_bytes: int, now_s: float) -> None:
+        assert bytes_per_s > 0
+        assert burst_bytes > 0
+        self._bytes_per_s, self._burst_bytes = bytes_per_s, burst_bytes
+        self._tokens, self._at_s = float(burst_bytes), now_s
+
+    def wait_s(self, size_bytes: int, now_s: float) -> float:
+        """Seconds until so many bytes may pass at once; 0 if they may now."""
+        assert size_bytes <= self._burst_bytes, "it would wait for ever"
+        self._fill(now_s)
+        return max(0.0, (size_bytes - self._tokens) / self._bytes_per_s)
+
+    def take(self, size_bytes: int, now_s: float) -> None:
+        """They pass; `wait_s` has said that they may."""
+        self._fill(now_s)
+        assert size_bytes <= self._tokens, "taken before its time"
+        self._tokens -= size_bytes
+
+    def _fill(self, now_s: float) -> None:
+        passed_s = max(0.0, now_s - self._at_s)
+        self._tokens = min(self._burst_bytes, self._tokens + passed_s * self._bytes_per_s)
+        self._at_s += passed_s
+
+
+class WeightedTurns(Generic[T]):
+    """What waits, by lane and peer, and what of it is next."""
+
+    def __init__(self) -> None:
+        self._lanes: FairQueue[Lane] = FairQueue()
+        self._peers: dict[Lane, FairQueue[str]] = {lane: FairQueue() for lane in Lane}
+        self._waiting: dict[tuple[Lane, str], deque[tuple[int, T]]] = {}
+
+    def put(self, lane: Lane, peer: str, size_bytes: int, item: T) -> None:
+        """It waits behind what waits in this lane for the same peer."""
+        queue = self._waiting.setdefault((lane, peer), deque())
+        queue.append((size_bytes, item))
+        if len(queue) == 1:
+            self._peers[lane].enter(peer, size_bytes)
+        self._offer(lane)
+
+    def first(self) -> tuple[int, T] | None:
+        """(size in bytes, item) of what is next; None if nothing waits."""
+        if not self._lanes:
+            return None
+        lane = self._lanes.first
+        return self._waiting[lane, self._peers[lane].first][0]
+
+    def pop(self) -> T:
+        """Take what is next."""
+        lane = self._lanes.first
+        peer = self._peers[lane].first
+        queue = self._waiting[lane, peer]
+        _, item = queue.popleft()
+        self._lanes.serve()
+        self._peers[lane].serve()
+        if queue:
+            self._peers[lane].enter(peer, queue[0][0])
+        else:
+            del self._waiting[lane, peer]
+        self._offer(lane)
+        return item
+
+    def _offer(self, lane: Lane) -> None:
+        """Have the lane stand with its next piece among the lanes."""
+        peers = self._peers[lane]
+        if peers:
+            size_bytes, _ = self._waiting[lane, peers.first][0]
+            self._lanes.enter(lane, size_bytes / SHARES[lane])
+
+
+K = TypeVar("K", Lane, str)
+
+
+class FairQueue(Generic[K]):
+    """Turns of equals, in virtual time: each has its next piece, and whose piece ends first is first."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._ends: dict[K, float] = {}
+        """When the last piece of each ended."""
+        self._wanting: dict[K, float] = {}
+        """How long the next piece takes, of those that have one."""
+
+    def __bool__(self) -> bool:
+        return bool(self._wanting)
+
+    @property
+    def first(self) -> K:
+        """Whose turn it is; the smaller of two that end together."""
+        return min(self._wanting, key=lambda key: (self._end(key), key))
+
+    def enter(self, key: K, takes: float) -> None:
+        """Its next piece takes so long. Who wanted nothing saves nothing up."""
+        if key not in self._wanting:
+            self._ends[key] = max(self._ends.get(key, 0.0), self._now)
+        self._wanting[key] = takes
+
+    def serve(self) -> None:
+        """Whoever is first has its turn, and wants nothing until it enters again."""
+        key = self.first
+        self._now = self._ends[key] = self._end(key)
+        del self._wanting[key]
+        if len(self._ends) > len(self._wanting) + IDLE_MOST:
+            self._ends = {other: end for other, end in self._ends.items() if other in self._wanting or end > self._now}
+
+    def _end(self, key: K) -> float:
+        return self._ends[key] + self._wanting[key]
 
 
 class Shaper:

@@ -25,8 +25,7 @@ from typing import Any
 
 from dht.access import AccessList, RejectCode
 from dht.admission import QuarantineList
-from dht.clock import ClockWatch
-from dht.clock_watch import watch_clock
+from dht.clock import ClockWatch, watch_clock
 from dht.errors import HomefiresError
 from dht.identity import Identity, verify
 from dht.invite import Invite, parse_for, read_text

@@ -8,15 +8,12 @@ records. Nothing here awaits or threads: a frame costs a few microseconds.
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame
-from dht.streams.token_bucket import CHUNK_BYTES, CHUNK_S, SMALLEST_CHUNK_BYTES, Lane, WeightedTurns
 
 DropsFrame = Callable[[str, str, bytes], bool]
 """Called with (sender, receiver, frame) when a frame is sent; True loses it."""
@@ -66,7 +63,7 @@ class Scheduler:
 @dataclass(frozen=True, kw_only=True)
 class LinkModel:
     """How frames travel when nothing is broken. Frames of one sender to one receiver keep their
-    order, except duplicates and old ones, and small ones that overtake large ones on a capped line."""
+    order, except duplicates and old ones."""
 
     delay_s: tuple[float, float] = (0.01, 0.05)
     """Smallest and largest one-way delay, uniform."""
@@ -77,74 +74,15 @@ class LinkModel:
     old: float = 0.0
     """Probability that a frame is delayed by up to `old_s` more."""
     old_s: float = 30.0
-    upload_bps: Mapping[str, float] = field(default_factory=dict)
-    """Bits per second that leave a peer, by peer id; a peer that is not named has no limit."""
-    download_bps: Mapping[str, float] = field(default_factory=dict)
-    """Likewise that reach a peer."""
-
-
-class MemoryLine:
-    """One direction of a peer's line on the virtual clock: what `dht.streams.shaper.Shaper` is to real streams.
-
-    Frames pass piece by piece, at most `bps` bits per second in all, in the turns of `dht.streams.token_bucket`.
-    """
-
-    def __init__(self, scheduler: Scheduler, bps: float) -> None:
-        self._scheduler, self._bytes_per_s = scheduler, bps / 8
-        self._chunk_bytes = min(CHUNK_BYTES, max(SMALLEST_CHUNK_BYTES, round(bps / 8 * CHUNK_S)))
-        self._turns: WeightedTurns[tuple[Lane, str, int]] = WeightedTurns()
-        self._waiting: dict[tuple[Lane, str], deque[tuple[MakeFrame, OnFrame]]] = {}
-        self._passing: dict[tuple[Lane, str], tuple[bytes, OnFrame]] = {}
-        self._busy = False
-
-    def put(self, lane: Lane, peer: str, make_frame: MakeFrame, passed: OnFrame) -> None:
-        """The frame to or from `peer` is made when those before it have passed; `passed(peer, frame)` when it has."""
-        self._waiting.setdefault((lane, peer), deque()).append((make_frame, passed))
-        if (lane, peer) not in self._passing:
-            self._begin(lane, peer)
-            self._serve()
-
-    def _begin(self, lane: Lane, peer: str) -> None:
-        """Have the next frame that is still wanted wait for its turn."""
-        waiting = self._waiting[lane, peer]
-        while waiting:
-            make_frame, passed = waiting.popleft()
-            frame = make_frame()
-            if frame is not None:
-                self._passing[lane, peer] = frame, passed
-                return self._offer(lane, peer, len(frame))
-        del self._waiting[lane, peer]
-
-    def _offer(self, lane: Lane, peer: str, left: int) -> None:
-        self._turns.put(lane, peer, min(left, self._chunk_bytes), (lane, peer, left))
-
-    def _serve(self) -> None:
-        first = self._turns.first()
-        if self._busy or first is None:
-            return
-        size, _ = first
-        self._busy = True
-        self._scheduler.call_in(size / self._bytes_per_s, self._served, size, *self._turns.pop())
-
-    def _served(self, size: int, lane: Lane, peer: str, left: int) -> None:
-        self._busy = False
-        if left > size:
-            self._offer(lane, peer, left - size)
-        else:
-            frame, passed = self._passing.pop((lane, peer))
-            passed(peer, frame)
-            self._begin(lane, peer)
-        self._serve()
 
 
 class MemoryStreams:
     """One peer's end of a `MemoryNetwork`: the contract of `dht.streams.base.Streams`."""
 
-    __slots__ = ("_network", "bytes_received", "bytes_sent", "download", "on_frame", "peer_id", "upload")
+    __slots__ = ("_network", "bytes_received", "bytes_sent", "on_frame", "peer_id")
 
     def __init__(self, network: MemoryNetwork, peer_id: str) -> None:
         self._network = network
-        self.upload, self.download = (network.line(caps, peer_id) for caps in network.caps)
         self.peer_id = peer_id
         self.on_frame: OnFrame | None = None
         self.bytes_sent = 0
@@ -154,20 +92,14 @@ class MemoryStreams:
         """Queue a frame; a peer that has been disconnected sends nothing."""
         assert to != self.peer_id, "a peer does not send to itself"
         assert len(frame) <= MAX_FRAME_BYTES, len(frame)
-        if self.upload is None:
-            self._network.carry(self, to, frame)
-        else:
-            self.upload.put(Lane.CONTROL, to, lambda: frame, partial(self._network.carry, self))
+        self._network.carry(self, to, frame)
 
     def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
-        """Make the frame and send it; with a capped upload when those before it have left."""
-        if self.upload is not None:
-            self.upload.put(Lane.BULK, to, make_frame, partial(self._network.carry, self, lane=Lane.BULK))
-            return
+        """Make the frame and send it at once."""
         frame = make_frame()
         if frame is not None:
             assert len(frame) <= MAX_FRAME_BYTES, len(frame)
-            self._network.carry(self, to, frame, lane=Lane.BULK)
+            self._network.carry(self, to, frame)
 
     def listen(self, on_frame: OnFrame) -> None:
         """Set the listener. Frames that arrive before are dropped."""
@@ -194,15 +126,6 @@ class MemoryNetwork:
         self._side: dict[str, int] = {}
         self._cuts: set[tuple[str, str]] = set()
         self._stalled_until: dict[str, float] = {}
-
-    @property
-    def caps(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """Bits per second by peer id: upload, download."""
-        return self.link.upload_bps, self.link.download_bps
-
-    def line(self, caps: Mapping[str, float], peer_id: str) -> MemoryLine | None:
-        """A new line for a peer; None if it has no cap."""
-        return MemoryLine(self.scheduler, caps[peer_id]) if peer_id in caps else None
 
     def connect(self, peer_id: str) -> MemoryStreams:
         """The peer's end. Connecting again (a restart) replaces the earlier end."""
@@ -237,8 +160,8 @@ class MemoryNetwork:
         self._cuts.clear()
         self.drops = self.delays = None
 
-    def carry(self, sender: MemoryStreams, to: str, frame: bytes, lane: Lane = Lane.CONTROL) -> None:
-        """Lose the frame, or schedule its arrival (called by `MemoryStreams` when its last bit has left)."""
+    def carry(self, sender: MemoryStreams, to: str, frame: bytes) -> None:
+        """Lose the frame, or schedule its arrival (called by `MemoryStreams`)."""
         source, link, random = sender.peer_id, self.link, self._random
         if self._ends.get(source) is not sender:
             return
@@ -250,17 +173,17 @@ class MemoryNetwork:
         low, high = link.delay_s
         arrival = self.scheduler.now + low + (high - low) * random()
         if self.delays is not None and (late_s := self.delays(source, to, frame)):
-            self.scheduler.call_at(arrival + late_s, self._arrive, source, to, frame, lane)
+            self.scheduler.call_at(arrival + late_s, self._arrive, source, to, frame)
             return
         if link.duplication and random() < link.duplication:
-            self.scheduler.call_at(arrival + link.old_s * random(), self._arrive, source, to, frame, lane)
+            self.scheduler.call_at(arrival + link.old_s * random(), self._arrive, source, to, frame)
         if link.old and random() < link.old:
-            self.scheduler.call_at(arrival + link.old_s * random(), self._arrive, source, to, frame, lane)
+            self.scheduler.call_at(arrival + link.old_s * random(), self._arrive, source, to, frame)
             return
         pair = (source, to)
         arrival = max(arrival, self._last_arrival.get(pair, 0.0))
         self._last_arrival[pair] = arrival
-        self.scheduler.call_at(arrival, self._arrive, source, to, frame, lane)
+        self.scheduler.call_at(arrival, self._arrive, source, to, frame)
 
     def is_parted(self, source: str, to: str) -> bool:
         """Whether a partition or a cut lets nothing pass from `source` to `to`."""
@@ -274,20 +197,14 @@ class MemoryNetwork:
             return True
         return self.drops is not None and self.drops(source, to, frame)
 
-    def _arrive(self, source: str, to: str, frame: bytes, lane: Lane) -> None:
+    def _arrive(self, source: str, to: str, frame: bytes) -> None:
         if self._stalled_until:
             awake = self._stalled_until.get(to, 0.0)
             if awake > self.scheduler.now:
-                self.scheduler.call_at(awake, self._arrive, source, to, frame, lane)
+                self.scheduler.call_at(awake, self._arrive, source, to, frame)
                 return
         end = self._ends.get(to)
-        if end is not None and end.download is not None:
-            end.download.put(lane, source, lambda: frame, partial(self._deliver, end))
-        else:
-            self._deliver(end, source, frame)
-
-    def _deliver(self, end: MemoryStreams | None, source: str, frame: bytes) -> None:
-        if end is None or end.on_frame is None or self._ends.get(end.peer_id) is not end:
+        if end is None or end.on_frame is None:
             self.frames_lost += 1
             return
         end.bytes_received += len(frame)

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from dht import invite
 from dht.admission import issue_admission, read_admission, read_quarantine, sign_quarantine
+from dht.dht_board import rejection_of
 from dht.errors import BadInvite
 from dht.identity import Identity
-from dht.record_validator import rejection_of
 from dht.records import HEAD, MAX_TTL_S, Malformed, PeerRecord, Record, pack, sign_record, unpack
 from peer.control.server import MAX_LINE_BYTES, Commands, ControlServer
 from peer.events import EventLine, format_line, parse_line

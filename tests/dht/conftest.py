@@ -56,14 +56,11 @@ class MemoryWorld:
 
     def __init__(self) -> None:
         self._scheduler = Scheduler()
-        self._caps: dict[str, dict[str, float]] = {"upload_bps": {}, "download_bps": {}}
-        self._network = MemoryNetwork(self._scheduler, Random(1), LinkModel(delay_s=(0.01, 0.3), **self._caps))
+        self._network = MemoryNetwork(self._scheduler, Random(1), LinkModel(delay_s=(0.01, 0.3)))
         self._board = MemoryBoard(RUN, time.time)
 
-    async def add_peer(self, caps: Mapping[str, float] | None = None, **limits: Any) -> tuple[Identity, Board, Streams]:
+    async def add_peer(self, **limits: Any) -> tuple[Identity, Board, Streams]:
         identity = Identity.generate()
-        for name, bps in (caps or {}).items():
-            self._caps[name][identity.peer_id] = bps
         return identity, self._board, self._network.connect(identity.peer_id)
 
     def inbox(self) -> Inbox:
@@ -79,8 +76,8 @@ class MemoryWorld:
 class FaultyWorld(MemoryWorld):
     """The same peers behind switches; one is thrown, which at this rate must not be noticed."""
 
-    async def add_peer(self, caps: Mapping[str, float] | None = None, **limits: Any) -> tuple[Identity, Board, Streams]:
-        identity, board, inner = await super().add_peer(caps, **limits)
+    async def add_peer(self, **limits: Any) -> tuple[Identity, Board, Streams]:
+        identity, board, inner = await super().add_peer(**limits)
         streams = FaultyStreams(inner, lambda: self._scheduler.now, self._scheduler.call_in, Random(1))
         streams.throttle(bytes_per_s=1e9, seconds=5)
         return identity, board, streams

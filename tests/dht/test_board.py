@@ -113,7 +113,7 @@ async def test_a_record_that_just_expired_does_not_hide_the_others(real_world: A
     """hivemind refuses a whole answer for one bad record; an expired one must not be bad."""
     import msgpack
 
-    from dht.record_validator import rejection_of
+    from dht.dht_board import rejection_of
     from dht.records import pack
 
     identity = Identity.generate()

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from dht import clock_watch
-from dht.clock import COMPARE_S, ClockWatch
-from dht.clock_watch import watch_clock
+from dht import clock
+from dht.clock import COMPARE_S, ClockWatch, watch_clock
 from dht.errors import ClockOff, Unreachable
 
 pytestmark = pytest.mark.usefixtures("at_once")
@@ -18,7 +17,7 @@ LOOKS = 10
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock_watch, "LOOK_S", 0.0)
+    monkeypatch.setattr(clock, "LOOK_S", 0.0)
 
 
 class Done(Exception):

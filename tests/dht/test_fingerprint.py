@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.identity import _LISTS, WORDS, Identity, fingerprint_words, peer_id_of
+from dht.identity import WORDS, Identity, _pgp_words, fingerprint_words, peer_id_of
 
 ORGANISER = Identity.from_seed(b"o" * 32).peer_id
 
@@ -24,9 +24,9 @@ def test_a_key_with_one_other_bit_has_other_words(key: bytes, bit: int) -> None:
 
 def test_both_lists_have_a_word_for_each_byte_and_share_none() -> None:
     """So that a word which is left out or swapped is noticed."""
-    even, odd = (set(map(str.lower, found)) for found in _LISTS)
+    even, odd = (set(map(str.lower, found)) for found in _pgp_words())
     assert (len(even), len(odd)) == (256, 256)
     assert even.isdisjoint(odd)
-    assert [_LISTS[0][0xE5], _LISTS[1][0x82], _LISTS[0][0x94], _LISTS[1][0xF2]] == [
+    assert [_pgp_words()[0][0xE5], _pgp_words()[1][0x82], _pgp_words()[0][0x94], _pgp_words()[1][0xF2]] == [
         "topmost", "Istanbul", "Pluto", "vagabond",
     ], "as the list's own example spells E58294F2"  # fmt: skip

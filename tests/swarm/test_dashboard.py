@@ -20,7 +20,7 @@ from peer.testing.process_swarm import LOOPBACK, RealSwarm
 from tests.swarm.conftest import LIGHT
 from tests.swarm.test_join import SLOWLY
 from tests.tui.terminals import ESCAPE, Terminal
-from tui.commands.status import is_locked
+from tui.folders import is_at_work
 from tui.sources.control_client import ControlClient
 
 pytestmark = pytest.mark.swarm
@@ -160,7 +160,7 @@ def test_a_peer_that_joined_on_a_terminal_stays_when_the_dashboard_goes(
     joining.press("q")
     assert joining.finish() == 0
     assert "homefires leave" in joining.text
-    assert is_locked(directory / "run" / "lock")
+    assert is_at_work(directory)
     busy = terminal(*words)
     assert busy.finish() == 6
     assert "already; look at it with: homefires attach" in busy.text

@@ -9,6 +9,7 @@ import pytest
 
 import tui.commands.demo
 import tui.commands.join
+import tui.commands.organiser
 
 FAKE_CHILD = Path(__file__).with_name("fake_child.py")
 
@@ -39,5 +40,6 @@ def fake_children(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
         monkeypatch.setattr(tui.commands.demo, "python_module", command)
         monkeypatch.setattr(tui.commands.join, "python_module", command)
+        monkeypatch.setattr(tui.commands.organiser, "python_module", command)
 
     return install

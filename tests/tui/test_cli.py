@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tui.cli
-import tui.commands.folder
+import tui.commands.status
 from dht.errors import DiskFull, RoundsFailed
 from dht.identity import Identity
 from dht.invite import issue
@@ -142,7 +142,7 @@ def test_the_exit_code_is_that_of_the_error(
     def fail(options: object) -> int:
         raise RoundsFailed("round 7: peer-2 differs")
 
-    monkeypatch.setattr(tui.commands.folder, "_status", fail)
+    monkeypatch.setattr(tui.commands.status, "_status", fail)
     assert tui.cli.main(["status"]) == 7
     assert capsys.readouterr().err == "homefires: round 7: peer-2 differs\n"
 
@@ -153,7 +153,7 @@ def test_a_bug_is_one_line_and_its_traceback_lies_in_a_log(
     def fail(options: object) -> int:
         raise KeyError("ours")
 
-    monkeypatch.setattr(tui.commands.folder, "_status", fail)
+    monkeypatch.setattr(tui.commands.status, "_status", fail)
     assert tui.cli.main(["status"]) == 1
     log = tmp_path / "data" / "homefires" / "error.log"
     assert capsys.readouterr().err == f"homefires: this is a bug: KeyError: 'ours'; the details are in {log}\n"
@@ -206,7 +206,7 @@ def test_a_full_disk_is_no_bug(
     def fail(options: object) -> int:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(tui.commands.folder, "_status", fail)
+    monkeypatch.setattr(tui.commands.status, "_status", fail)
     assert tui.cli.main(["status"]) == DiskFull.exit_code
     assert capsys.readouterr().err == "homefires: the disk is full; make room, or write to another disk\n"
     assert not list(tmp_path.rglob("error.log"))

@@ -1,2 +1,1 @@
-"""What can be said on the command line: a module per group of commands, each with `add_to`. Nothing heavy is imported
-before a command runs."""
+"""What can be said on the command line: a module per verb, its options first, then what it does."""

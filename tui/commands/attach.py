@@ -5,10 +5,10 @@ The dashboard reads the peer's run directory and writes to its control socket; t
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import time
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,12 @@ from dht.errors import BadInput, DirectoryBusy, HomefiresError, Unreachable
 from dht.invite import parse_for
 from peer.events import PeerStarted, PeerStopped, read_lines
 from tui.commands.control import after_leaving
-from tui.commands.status import is_locked
-from tui.folders import folder_meant, quoted
+from tui.commands.options import DisplayOptions, Parser, add_directory, add_look, directory, look
+from tui.folders import folder_meant, is_at_work, quoted
 from tui.output.output import Output
 from tui.processes.children import INTERRUPTED, failure_of, start_lasting
 from tui.sources.tail import Tail
+from tui.terminal import require_terminal
 
 if TYPE_CHECKING:
     from tui.commands.join import JoinOptions
@@ -32,18 +33,17 @@ STOP_S = 30.0
 """A peer that was asked to leave has ended after this long."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DisplayOptions:
-    """How a dashboard shall look, and whether it may command."""
+def add_attach(parser: Parser) -> None:
+    """What `attach` takes."""
+    parser.set_defaults(run=_attach)
+    add_directory(parser)
+    add_look(parser)
 
-    read_only: bool = False
-    ascii_only: bool = False
-    mono: bool = False
 
-    def options(self) -> list[str]:
-        """The same on a command line."""
-        flags = {"--read-only": self.read_only, "--ascii": self.ascii_only, "--mono": self.mono}
-        return [flag for flag, wanted in flags.items() if wanted]
+def _attach(options: argparse.Namespace) -> int:
+    require_terminal()
+    print(attach(directory(options), look(options)))
+    return 0
 
 
 def attach(directory: Path, look: DisplayOptions) -> str:
@@ -51,10 +51,10 @@ def attach(directory: Path, look: DisplayOptions) -> str:
 
     Raises Unreachable if no peer runs there.
     """
-    if not is_locked(directory / "run" / "lock"):
+    if not is_at_work(directory):
         raise Unreachable(f"no peer runs in {directory}; for what one did there: homefires watch {quoted(directory)}")
     outcome = show_peer(directory, look)
-    if is_locked(directory / "run" / "lock"):
+    if is_at_work(directory):
         leaving = f"the peer leaves the run; {after_leaving(directory)}"
         return how_to_come_back(directory) if outcome == "detach" else leaving
     return _last_words(directory) or f"the peer has ended without a word; its log is {directory / 'peer.log'}"
@@ -94,7 +94,7 @@ def join_and_attach(join: JoinOptions, look: DisplayOptions, output: Output) -> 
     except (HomefiresError, RuntimeError, KeyboardInterrupt):
         _let_go(process, directory, output)
         raise
-    if outcome == "detach" and is_locked(directory / "run" / "lock"):  # it is let go before the process has ended
+    if outcome == "detach" and is_at_work(directory):  # it is let go before the process has ended
         _let_go(process, directory, output)
         return 0
     return _tell_end(process, directory, log, output)
@@ -102,7 +102,7 @@ def join_and_attach(join: JoinOptions, look: DisplayOptions, output: Output) -> 
 
 def require_free(directory: Path) -> None:
     """Raises DirectoryBusy if a peer of ours serves this directory."""
-    if is_locked(directory / "run" / "lock"):
+    if is_at_work(directory):
         raise DirectoryBusy(f"a peer runs in {directory} already; look at it with: homefires attach{_dir(directory)}")
 
 

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from dht.atomic_files import write_atomic
 from dht.errors import BadInput, Unreachable
 from dht.invite import Invite, as_temporary_file, parse_for
 from peer.events import printable
-from tui.commands.join import JoinOptions, also_dialled
-from tui.commands.status import is_locked
-from tui.folders import AGREED, note_folder
-from tui.processes.children import environment, failure_said, python_module
+from tui.folders import AGREED, is_at_work, note_folder
+from tui.processes.children import python_module, repeated
+from tui.processes.tools import answer
 from tui.text.units import format_bytes
+
+if TYPE_CHECKING:
+    from tui.commands.join import JoinOptions
 
 FILE = AGREED
 VERSION = 1
@@ -38,20 +40,10 @@ Introduce = Callable[[str, Sequence[str]], Mapping[str, Any]]
 
 def introduce(invite: str, peers: Sequence[str] = ()) -> Mapping[str, Any]:
     """Ask the nodes of the invite and these, in a child, which loads hivemind. Raises what the child failed with."""
-    # A session of its own: Ctrl-C is for this process, which then ends the child.
-    with as_temporary_file(invite) as path, subprocess.Popen(
-        python_module("peer", "introduce", path, *also_dialled(peers)), env=environment(), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    ) as child:  # fmt: skip
-        try:
-            out, err = child.communicate(timeout=INTRODUCE_S)
-        except subprocess.TimeoutExpired as error:
-            raise Unreachable(f"no address of the invite told within {INTRODUCE_S:.0f} s what the run is") from error
-        finally:
-            child.kill()
-    if child.returncode != 0:
-        raise failure_said("introduction", child.returncode, err)
-    told: dict[str, Any] = json.loads(out)
+    late = Unreachable(f"no address of the invite told within {INTRODUCE_S:.0f} s what the run is")
+    with as_temporary_file(invite) as path:
+        argv = python_module("peer", "introduce", path, *repeated("--peer", peers))
+        told: dict[str, Any] = json.loads(answer("introduction", argv, INTRODUCE_S, late=late, apart=True))
     return told
 
 
@@ -73,7 +65,7 @@ def consents(join: JoinOptions, *, yes: bool, stdin: TextIO, screen: TextIO, int
 def _is_wanted(join: JoinOptions, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce) -> bool:
     directory = join.place()
     invite = parse_for(directory, join.invite, time.time())
-    if is_agreed(directory, invite) or is_locked(directory / "run" / "lock"):
+    if is_agreed(directory, invite) or is_at_work(directory):
         return True
     if yes:
         _remember(directory, invite, "--yes")
@@ -111,9 +103,7 @@ def _remember(directory: Path, invite: Invite, how: str) -> None:
         "v": VERSION, "run": invite.spec_hash.hex(), "organiser": invite.organiser, "at": round(time.time()),
         "how": how,
     }  # fmt: skip
-    scratch = directory / f"{FILE}.new"
-    scratch.write_text(json.dumps(said) + "\n")
-    scratch.replace(directory / FILE)
+    write_atomic(directory / FILE, json.dumps(said).encode() + b"\n")
 
 
 def describe(told: Mapping[str, Any], directory: Path) -> list[str]:

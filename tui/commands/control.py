@@ -6,16 +6,20 @@ whoever pauses it, or changes what it is allowed, must not find it training all 
 
 from __future__ import annotations
 
+import argparse
 import json
-import subprocess
+import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dht.errors import BadInput, DirectoryBusy, Unreachable
+from tui.commands.options import Parser, add_directory, directory, tell_each
 from tui.folders import is_at_work, is_peers, quoted
-from tui.processes.children import environment, failure_said, python_module
+from tui.processes.children import python_module
 from tui.processes.systemd import UserUnits, unit_name
+from tui.processes.tools import answer
 from tui.sources.control_client import ControlClient, name_of, note_of
 from tui.sources.source import Reply
 from tui.text.phrases import clock
@@ -34,6 +38,41 @@ KEPT = {
     "finish": "it completes its part of a round when it starts, then pauses, until: homefires resume",
 }
 """What it means for one that does not run."""
+
+
+OF_ALL = frozenset({"pause", "resume"})
+"""Commands that know `--all`."""
+
+
+def _add_order(cmd: str, parser: Parser) -> None:
+    """A command to the peer that is meant; `pause` and `resume` know `--all`."""
+    parser.set_defaults(run=_tell_peers if cmd in OF_ALL else _tell_peer, cmd=cmd)
+    add_directory(parser, every=cmd in OF_ALL)
+
+
+add_pause, add_resume, add_finish, add_leave = (
+    partial(_add_order, cmd) for cmd in ("pause", "resume", "finish", "leave")
+)
+
+
+def _tell_peer(options: argparse.Namespace) -> int:
+    print(command(directory(options), options.cmd))
+    return 0
+
+
+def _tell_peers(options: argparse.Namespace) -> int:
+    return tell_each(options, lambda folder: command(folder, options.cmd))
+
+
+def add_snooze(parser: Parser) -> None:
+    """What `snooze` takes."""
+    parser.set_defaults(run=_snooze)
+    parser.add_argument("hours", nargs="?", type=float, default=1.0, metavar="HOURS", help="how long (default 1)")
+    add_directory(parser, every=True)
+
+
+def _snooze(options: argparse.Namespace) -> int:
+    return tell_each(options, lambda folder: snooze(folder, options.hours, time.time()))
 
 
 def command(directory: Path, cmd: str) -> str:
@@ -100,18 +139,11 @@ def _keep(directory: Path, cmd: str, fields: Mapping[str, Any]) -> Reply:
     if not is_peers(directory):
         raise Unreachable(f"{not_running(directory)}, and none ever has; name the folder of one with --dir")
     argv = python_module("peer.control.offline", str(directory), json.dumps({"cmd": cmd, **fields}))
+    late = Unreachable(f"{directory} could not be written to within {KEEP_S:.0f} s; try again")
     try:
-        told = subprocess.run(
-            argv, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=KEEP_S,
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise Unreachable(f"{directory} could not be written to within {KEEP_S:.0f} s; try again") from error
-    if told.returncode == DirectoryBusy.exit_code:  # since we looked
-        raise Unreachable(_starts_or_ends(directory))
-    if told.returncode != 0:
-        raise failure_said("command", told.returncode, told.stderr)
-    return Reply(ok=True, fields=json.loads(told.stdout))
+        return Reply(ok=True, fields=json.loads(answer("command", argv, KEEP_S, late=late)))
+    except DirectoryBusy as error:  # since we looked
+        raise Unreachable(_starts_or_ends(directory)) from error
 
 
 def _starts_or_ends(directory: Path) -> str:

@@ -6,9 +6,10 @@ they report, and check at the end that every peer committed every round with the
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import errno
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from dht.errors import BadInput, DiskFull, RoundsFailed, Unreachable
+from dht.atomic_files import raising_disk_full
+from dht.errors import BadInput, RoundsFailed, Unreachable
 from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
 from peer.spec import RunSpec, dump
-from tui.commands.spec_choice import choose_spec
-from tui.output.output import Output
+from tui.commands.options import Parser, add_look, add_spec_options, add_ui, choose_spec, look
+from tui.output.output import Output, open_output
 from tui.processes.children import (
     INTERRUPTED,
     ChildExited,
@@ -34,6 +36,7 @@ from tui.processes.children import (
 from tui.swarm.reducer import apply
 from tui.swarm.rounds import MAX_COMMITS
 from tui.swarm.snapshot import PeerView, SwarmState
+from tui.terminal import choose_ui
 from tui.text.units import format_bytes
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -45,6 +48,37 @@ BOOTSTRAP_S = 60.0
 
 START_S = 180.0
 """Peers must have begun round 0 after this long: they load torch and the data first."""
+
+
+def add_demo(parser: Parser) -> None:
+    """What `demo` takes."""
+    parser.set_defaults(run=_demo)
+    parser.add_argument("--peers", type=int, default=3, metavar="N", help="how many peers, 1 to 16 (default 3)")
+    parser.add_argument("--rounds", type=int, metavar="R", help="rounds to make (default: the spec's)")
+    parser.add_argument("--seed", type=int, metavar="S", help="seed of the initial parameters and the data order")
+    add_spec_options(parser, "--spec")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="keep everything in this new folder")
+    add_ui(parser)
+    add_look(parser)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    if not 1 <= options.peers <= 16:
+        raise BadInput(f"--peers is {options.peers}; a demo has 1 to 16")
+    if options.rounds is not None and options.rounds < 1:
+        raise BadInput(f"--rounds is {options.rounds}; a demo makes at least 1")
+    demo = DemoOptions(
+        peers=options.peers,
+        spec=options.spec,
+        rounds=options.rounds,
+        seed=options.seed,
+        sets=tuple(options.sets),
+        directory=options.dir,
+    )
+    spec = demo.choose()
+    rounds, flags = spec.run.rounds, look(options).options()
+    output = open_output(choose_ui(options.ui), sys.stdout, sys.stderr, rounds=rounds, terse=True, options=flags)
+    return run_demo(demo, output, spec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,12 +235,8 @@ class Merged:
 
     def write(self, line: EventLine) -> None:
         """One more event, so that whoever follows the file sees it. Raises DiskFull."""
-        try:
+        with raising_disk_full(self.path.parent):
             print(format_line(line), file=self._file, flush=True)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise DiskFull(f"the disk that holds {self.path.parent} is full") from error
 
 
 def round_limit_s(spec: RunSpec) -> float:

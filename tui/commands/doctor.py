@@ -1,18 +1,42 @@
-"""`homefires doctor` and `homefires devices`: whether this machine can take part in a run, and on what."""
+"""`homefires doctor`: a child examines the machine; what it finds is shown while it finds it. `homefires devices`."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import signal
+import subprocess
 import sys
+import tempfile
+import textwrap
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any, TextIO
 
-from tui.commands.options import INVITE, Commands, add_addresses, add_command
+from dht.errors import BadInvite, HomefiresError
+from dht.invite import as_temporary_file, parse, read_text
+from peer.events import printable
+from tui.commands.options import INVITE, Parser, add_addresses
+from tui.folders import default_directory
+from tui.processes.children import failure_said, python_module, repeated
+from tui.processes.tools import answer, limited
+from tui.terminal import columns
+from tui.text.units import format_bytes
+
+LIMIT_S = 300.0
+"""An examination takes seconds; with a slow line, dead addresses and a large model some minutes."""
+WIDTH = 100
+"""Cells of a line, on a terminal that has as many."""
+MARKS = 8
+"""Columns of a status and a space."""
+NAMES = 17
 
 
-def add_to(commands: Commands) -> None:
-    """Add them."""
-    add_command(commands, "devices", _devices, "list what can train on this machine, as --device calls it")
-    parser = add_command(commands, "doctor", _doctor, "say what keeps this machine from taking part, and what to do")
+def add_doctor(parser: Parser) -> None:
+    """What `doctor` takes."""
+    parser.set_defaults(run=_doctor)
     text = f"{INVITE} (default: the run of --dir, else only what needs no run)"
     parser.add_argument("invite", nargs="?", default="", metavar="INVITE", help=text)
     text = "where the peer lives or would live (default: by run, below your data)"
@@ -22,17 +46,125 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object per check, the verdict last")
 
 
-def _devices(options: argparse.Namespace) -> int:
-    from tui.commands.doctor_run import list_devices
+def _doctor(options: argparse.Namespace) -> int:
+    invite = read_text(options.invite) if options.invite else ""
+    asked = DoctorOptions(invite=invite, directory=options.dir, device=options.device, listen=tuple(options.listen))
+    return run_doctor(asked, sys.stdout, as_json=options.json, debug=options.debug)
 
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """What the command line asked for."""
+
+    invite: str = ""
+    directory: Path | None = None
+    device: str = ""
+    listen: tuple[str, ...] = ()
+
+    def argv(self, invite_file: str) -> list[str]:
+        """The command line of the child. An invite that does not hold is the child's finding."""
+        words = [invite_file] if self.invite else []
+        place = self.directory or self._default_directory()
+        words += ["--dir", str(place)] if place else []
+        words += ["--set", f"settings.device={self.device}"] if self.device else []
+        return python_module("peer", "doctor", *words, *repeated("--listen", self.listen))
+
+    def _default_directory(self) -> Path | None:
+        if not self.invite:
+            return None
+        with contextlib.suppress(BadInvite):
+            invite = parse(self.invite, time.time())
+            return default_directory("runs", invite.run, invite.spec_hash)
+        return None
+
+
+def run_doctor(asked: DoctorOptions, stream: TextIO, *, as_json: bool, debug: bool) -> int:
+    """Show every check as it is done; 0, or the exit code of the first that failed.
+
+    Raises what the child ended with if it could not examine to the end.
+    """
+    with tempfile.TemporaryFile("w+", errors="replace") as log, as_temporary_file(asked.invite) as invite_file:
+        argv, noise = asked.argv(invite_file), None if debug else log
+        with limited(argv, LIMIT_S, stdout=subprocess.PIPE, stderr=noise) as child:
+            assert child.stdout is not None
+            is_finished = _show(child.stdout, stream, as_json=as_json)
+            code = child.wait()
+        if is_finished:
+            return code
+        log.seek(0)
+        raise _failure(code, log.read())
+
+
+def _show(lines: IO[str], stream: TextIO, *, as_json: bool) -> bool:
+    """Whether it came to the verdict."""
+    failed, finished = 0, False
+    for line in lines:
+        if (told := _object(line)) is None:
+            continue  # what a library prints
+        failed += told.get("status") == "FAIL"
+        finished = finished or "verdict" in told
+        text = line.strip() if as_json else "\n".join(_words(told, failed))
+        print(text, file=stream, flush=True)
+    return finished
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _words(told: dict[str, Any], failed: int) -> list[str]:
+    """A check, with its fix below it; or the verdict."""
+    if "verdict" in told:
+        return ["", *_wrapped(_conclusion(failed)), *_wrapped(f"verdict: {told['verdict']['sentence']}")]
+    head = f"{told['status']:<{MARKS}}{told['check']:<{NAMES}}"
+    fix = [f"fix: {told['fix']}"] if told["fix"] else []
+    room = max(20, columns(WIDTH) - len(head))
+    first, *more = _wrapped(told["found"], room)
+    below = [*more, *(line for text in fix for line in _wrapped(text, room))]
+    return [head + first, *(" " * len(head) + line for line in below)]
+
+
+def _conclusion(failed: int) -> str:
+    if not failed:
+        return "nothing keeps this machine from taking part"
+    return f"{failed} of these must be mended before this machine can take part"
+
+
+def _wrapped(text: str, room: int = 0) -> list[str]:
+    return textwrap.wrap(printable(text), room or columns(WIDTH), break_long_words=False, break_on_hyphens=False) or [
+        ""
+    ]
+
+
+def _failure(code: int, said: str) -> HomefiresError:
+    """Why the child did not come to a verdict."""
+    if code == -signal.SIGKILL:
+        why = f"it did not end within {LIMIT_S:.0f} s, or the system was short of memory"
+        return HomefiresError(f"the examination was killed: {why}; run it again with --debug")
+    return failure_said("examination", code, said)
+
+
+def add_devices(parser: Parser) -> None:
+    """What `devices` takes: nothing."""
+    parser.set_defaults(run=_devices)
+
+
+def _devices(options: argparse.Namespace) -> int:
     print(list_devices())
     return 0
 
 
-def _doctor(options: argparse.Namespace) -> int:
-    from dht.invite import read_text
-    from tui.commands.doctor_run import DoctorOptions, run_doctor
+def list_devices() -> str:
+    """A line per device: what `--device` calls it, its name, its memory. A child, since it loads torch."""
+    told = answer("examination", python_module("peer.doctor.software", "list"), LIMIT_S)
+    return "\n".join(printable(_device(row)) for row in json.loads(told.splitlines()[-1])["devices"])
 
-    invite = read_text(options.invite) if options.invite else ""
-    asked = DoctorOptions(invite=invite, directory=options.dir, device=options.device, listen=tuple(options.listen))
-    return run_doctor(asked, sys.stdout, as_json=options.json, debug=options.debug)
+
+def _device(row: dict[str, Any]) -> str:
+    total, free = row["total_bytes"], row["free_bytes"]
+    memory = f", {format_bytes(total)}, {format_bytes(free)} of it free" if total else ""
+    return f"{row['device']:<8}{row['name']}{memory}"

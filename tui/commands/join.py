@@ -1,41 +1,83 @@
-"""`homefires join` and `homefires bootstrap`: one child, its events on the screen until it ends.
-
-`homefires export` and `homefires audit`: one child, its one line at its end.
-"""
+"""`homefires join`: one child, its events on the screen until it ends, or a dashboard that comes and goes."""
 
 from __future__ import annotations
 
-import dataclasses
-import errno
-import subprocess
+import argparse
 import sys
-import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dht.errors import BadInput, DiskFull, HomefiresError, RunMismatch
-from dht.invite import INVITE_FILE, parse_for
-from dht.invite import parse as parse_invite
-from dht.invite import save_in as keep_invite
-from peer.spec import RunSpec, dump, load
-from tui.folders import default_directory, namesakes
-from tui.output.output import Output
-from tui.processes.children import INTERRUPTED, ProcessGroup, environment, error_of, failure_said, python_module
-from tui.processes.supervisor import LOG_FILE, NodeOptions, RetentionOptions, follow_child, serve_and_keep, supervise
+from dht.invite import INVITE_FILE, parse, parse_for, read_text, save_in
+from tui.commands.attach import join_and_attach, require_free
+from tui.commands.consent import consents
+from tui.commands.options import (
+    INVITE,
+    LISTEN,
+    PEER,
+    Parser,
+    add_addresses,
+    add_look,
+    add_settings,
+    add_ui,
+    look,
+)
+from tui.commands.settings import keep_for_start, values_for_start
+from tui.folders import default_directory
+from tui.output.output import Output, open_output
+from tui.processes.children import python_module, repeated
+from tui.processes.supervisor import follow, supervise
+from tui.terminal import choose_ui
 
-GONE_S = 20.0
-"""A child that has closed its output ends within this time."""
-DESCRIBE_S = 120.0
-"""Loading torch and laying out the model takes no longer, or something is wrong."""
-PASSPHRASE_S = 600.0
-"""A person has typed a passphrase by then, or gone away."""
-EXPORT_S = AUDIT_S = 3600.0
-"""Replaying the longest chain takes no longer, or something is wrong."""
-AUDITED = "audited round"
-"""How a line begins by which an audit says how far it is."""
+
+def add_join(parser: Parser) -> None:
+    """What `join` takes."""
+    parser.set_defaults(run=_join)
+    parser.add_argument("invite", metavar="INVITE", help=INVITE)
+    parser.add_argument(
+        "--dir", type=Path, metavar="DIR", help="where the peer lives (default: by run, below your data)"
+    )
+    parser.add_argument("--name", default="", help="what the others call your peer (default: the end of its id)")
+    parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
+    for word, what in (("upload", "sends"), ("download", "takes in")):
+        text = f"megabits per second that your peer {what} at most (default: no cap)"
+        parser.add_argument(f"--{word}", default="", metavar="MBPS", help=text)
+    add_addresses(parser, "--listen", LISTEN)
+    add_addresses(parser, "--peer", PEER)
+    add_settings(parser)
+    text = "agree to what the run is and takes, without being asked: for services and scripts"
+    parser.add_argument("--yes", action="store_true", help=text)
+    text = "start the peer again after a crash, later and later (with systemd: homefires service install)"
+    parser.add_argument("--keep-running", action="store_true", help=text)
+    add_ui(parser)
+    add_look(parser)
+
+
+def _join(options: argparse.Namespace) -> int:
+    join = JoinOptions(
+        invite=read_text(options.invite),
+        directory=options.dir,
+        name=options.name,
+        device=options.device,
+        upload=options.upload,
+        download=options.download,
+        listen=tuple(options.listen),
+        peers=tuple(options.peer),
+        keep_running=options.keep_running,
+    )
+    words = list(options.sets)
+    if join.keep_running:
+        words, join = [*join.settings(), *words], join.without_settings()
+    ui, settings = choose_ui(options.ui), values_for_start(words)
+    if not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
+        return 0
+    if settings:
+        require_free(join.place())  # they are for the peer that is started here
+        join.settle(join.place())  # and not for that of another run
+        keep_for_start(join.place(), settings)
+    if ui == "tui":
+        return join_and_attach(join, look(options), open_output("plain", sys.stdout, sys.stderr))
+    return run_join(join, open_output(ui, sys.stdout, sys.stderr))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,20 +99,20 @@ class JoinOptions:
 
     def place(self) -> Path:
         """The run directory. Raises BadInvite, for one that is over unless the peer there has taken part."""
-        invite = parse_invite(self.invite, float("-inf"))
+        invite = parse(self.invite, float("-inf"))
         directory = self.directory or default_directory("runs", invite.run, invite.spec_hash)
         parse_for(directory, self.invite, time.time())
         return directory
 
     def settle(self, directory: Path) -> None:
         """Have the invite in the peer's folder. Raises RunMismatch if another run's is there, DiskFull."""
-        keep_invite(parse_for(directory, self.invite, time.time()), directory)
+        save_in(parse_for(directory, self.invite, time.time()), directory)
 
     def argv(self, directory: Path) -> list[str]:
         """The command line of the peer, once it is settled."""
         settings = [part for word in self.settings() for part in ("--set", f"settings.{word}")]
-        words = ["join", str(directory / INVITE_FILE), "--dir", str(directory), *_listen(self.listen)]
-        return python_module("peer", *words, *also_dialled(self.peers), *settings)
+        words = ["join", str(directory / INVITE_FILE), "--dir", str(directory), *repeated("--listen", self.listen)]
+        return python_module("peer", *words, *repeated("--peer", self.peers), *settings)
 
     def settings(self) -> list[str]:
         """What was asked for of the volunteer's own settings, as `KEY=VALUE`."""
@@ -100,176 +142,3 @@ def run_join(join: JoinOptions, output: Output) -> int:
     if join.keep_running:
         return supervise("peer", join.argv(directory), log, output)
     return follow("peer", join.argv(directory), log, output)
-
-
-def run_bootstrap(
-    spec: RunSpec, output: Output, options: NodeOptions, *, directory: Path | None, keep: RetentionOptions | None = None
-) -> int:
-    """Serve the run until interrupted, and keep checkpoints of it if `keep` says where.
-
-    Raises RunMismatch if the directory belongs to another run, or another run of this name to this organiser; DiskFull.
-    """
-    directory = place_node(directory, spec)
-    path = claim_directory(directory, spec)
-    output.say(describe_model(path))
-    argv = node_argv(path, spec, options)
-    output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
-    log = directory / LOG_FILE
-    if keep is None:
-        return follow("bootstrap", argv, log, output)
-    if spec.admission.policy != "open":
-        keep = dataclasses.replace(keep, organiser=directory)
-    return serve_and_keep(argv, log, keep, output)
-
-
-def node_argv(path: Path, spec: RunSpec, options: NodeOptions) -> list[str]:
-    """The command line of the node whose folder holds the spec at `path`."""
-    where = ["--dir", str(path.parent), "--spec-hash", spec.digest().hex()]
-    return python_module("bootstrap", str(path), *where, *options.words())
-
-
-def check_node(path: Path, spec: RunSpec, options: NodeOptions) -> str:
-    """Raises the error that the node would end with for these options. The words by which people know its organiser."""
-    return _answer("check", [*node_argv(path, spec, options), "--check"], DESCRIBE_S, debug=False)
-
-
-def place_node(directory: Path | None, spec: RunSpec) -> Path:
-    """Where the node of a run lives. Raises RunMismatch where nobody has named a folder, and the first one of this run
-    would stand beside that of another run of its name: an option was forgotten, and nobody would notice.
-    """
-    mine = directory or default_directory("bootstrap", spec.run.name, spec.digest())
-    others = [] if directory or mine.exists() else namesakes(mine)
-    if others:
-        raise RunMismatch(
-            f"{others[0]} is of a run called {spec.run.name} already, and with these options this would be another "
-            "one: give the --admission and --set of that time, or name that folder's spec.toml; to start another run, "
-            "name a new folder with --dir"
-        )
-    return mine
-
-
-def claim_directory(directory: Path, spec: RunSpec) -> Path:
-    """The folder of a bootstrap node, with the spec in it, whose path is returned. Raises RunMismatch, DiskFull."""
-    path = directory / "spec.toml"
-    if path.exists() and load(str(path)).digest() != spec.digest():
-        raise RunMismatch(f"{directory} holds another run; name a new folder with --dir")
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write_spec(path, spec)
-    return path
-
-
-def _write_spec(path: Path, spec: RunSpec) -> None:
-    """Replace the file, or leave the old one. Raises DiskFull."""
-    scratch = path.with_name(path.name + ".new")
-    try:
-        scratch.write_text(dump(spec))
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise DiskFull(f"the disk that holds {path.parent} is full") from error
-    scratch.replace(path)
-
-
-def describe_model(path: Path) -> str:
-    """What the run's model is and needs, built once to see that it can be. Raises BadInput with the child's one line.
-
-    A child, since it loads torch. An organiser must hear of a mistake before volunteers do.
-    """
-    return _answer("description", python_module("peer", "describe", str(path)), DESCRIBE_S, debug=False)
-
-
-def run_export(directory: Path, to: Path | None, *, debug: bool) -> str:
-    """Have the model of a run directory written to `to`; one line that says what is where.
-
-    A child, since it loads torch. Raises the error that its exit code stands for.
-    """
-    return ask_child("export", str(directory), *(["--to", str(to)] if to else []), debug=debug)
-
-
-def ask_child(command: str, *arguments: str, debug: bool) -> str:
-    """What `python -m peer COMMAND` prints at its end. Raises the error that its exit code stands for."""
-    return _answer(command, python_module("peer", command, *arguments), EXPORT_S, debug=debug)
-
-
-def _answer(what: str, argv: Sequence[str], limit_s: float, *, debug: bool) -> str:
-    """What a child prints. Raises the error that its exit code stands for, HomefiresError if it takes too long."""
-    try:
-        told = subprocess.run(
-            argv, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s,
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise HomefiresError(f"the {what} did not end within {limit_s:.0f} s; run it again with --debug") from error
-    if debug:
-        print(told.stderr, end="", file=sys.stderr)
-    if told.returncode != 0:
-        raise failure_said(what, told.returncode, told.stderr)
-    return told.stdout.strip()
-
-
-def run_audit(directory: Path, *, as_json: bool, debug: bool) -> None:
-    """Have a run directory checked: what was verified goes to stdout, how far it is to stderr.
-
-    A child, since it loads torch. Raises the error that its exit code stands for, BadChain for a bad link.
-    """
-    argv = python_module("peer", "audit", str(directory), *(["--json"] if as_json else []))
-    said: list[str] = []
-    with subprocess.Popen(argv, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        watchdog = threading.Timer(AUDIT_S, child.kill)
-        watchdog.start()
-        try:
-            assert child.stdout is not None
-            assert child.stderr is not None
-            for line in child.stderr:
-                if debug or line.startswith(AUDITED):
-                    print(line, end="", file=sys.stderr, flush=True)
-                said.append(line)
-            verdict = child.stdout.read().strip()  # one line: the pipe holds it
-            with suppress(subprocess.TimeoutExpired):  # it is killed then, which is an end of its own
-                child.wait(GONE_S)
-        finally:
-            watchdog.cancel()
-            child.kill()
-    if verdict:
-        print(verdict)
-    if child.returncode != 0:
-        raise failure_said("audit", child.returncode, "".join(said))
-
-
-def run_organiser(directory: Path, words: Sequence[str], *, debug: bool) -> str:
-    """Have an invite made, or a quarantine written, in an organiser's folder; what there is to say of it.
-
-    A child, since it needs keys. Raises the error that its exit code stands for.
-    """
-    argv = python_module("bootstrap.organiser", *words, "--dir", str(directory))
-    return _answer("command", argv, DESCRIBE_S, debug=debug)
-
-
-def run_keyfile(*words: str) -> int:
-    """Save or bring back a key; the exit code. The child asks for the passphrase, says what came of it, and why not."""
-    argv = python_module("dht.key_files", *words)
-    try:
-        return subprocess.run(argv, env=environment(), timeout=PASSPHRASE_S, check=False).returncode
-    except subprocess.TimeoutExpired as error:
-        raise BadInput(f"no passphrase was typed within {PASSPHRASE_S:.0f} s; nothing was written") from error
-
-
-def follow(name: str, argv: Sequence[str], log: Path, output: Output) -> int:
-    """Run one child to its end; the exit code. Raises the error that its exit code stands for."""
-    with ProcessGroup() as children:
-        child = follow_child(children, children.start(name, argv, log), output)
-    output.close()
-    if children.interrupts:
-        return INTERRUPTED
-    if child.exit_code != 0:
-        raise error_of(child)
-    return 0
-
-
-def also_dialled(peers: Sequence[str]) -> list[str]:
-    """The words that have a child dial these, too."""
-    return [part for address in peers for part in ("--peer", address)]
-
-
-def _listen(addresses: Sequence[str]) -> list[str]:
-    return [part for address in addresses for part in ("--listen", address)]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from dht.errors import BadInput, HomefiresError
 
 if TYPE_CHECKING:
-    from tui.commands.attach import DisplayOptions
+    from peer.spec import RunSpec
     from tui.processes.supervisor import RetentionOptions
 
 UI_CHOICES = ("auto", "tui", "plain", "json", "none")
@@ -20,7 +22,15 @@ LINES_UI_CHOICES = ("auto", "plain", "json", "none")
 
 
 class Parser(argparse.ArgumentParser):
-    """Mistakes are one line and exit code 2."""
+    """Mistakes are one line and exit code 2. What a command takes is added when it is the one that was typed."""
+
+    fill: Callable[[Parser], None] | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.fill is not None:
+            fill, self.fill = self.fill, None
+            fill(self)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise BadInput(f"{message}; see {self.prog} --help")
@@ -30,10 +40,9 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 """To which `add_command` adds."""
 
 
-def add_command(commands: Commands, name: str, run: Callable[[argparse.Namespace], int], summary: str) -> Parser:
+def add_command(commands: Commands, name: str, summary: str) -> Parser:
     """Add a command: its parser, to which options are added."""
     parser = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-    parser.set_defaults(run=run)
     add_debug(parser, default=argparse.SUPPRESS)
     return parser
 
@@ -147,10 +156,22 @@ def keep(options: argparse.Namespace) -> RetentionOptions | None:
     return RetentionOptions(directory=options.keep, last=options.keep_last, every=options.keep_every)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DisplayOptions:
+    """How a dashboard shall look, and whether it may command."""
+
+    read_only: bool = False
+    ascii_only: bool = False
+    mono: bool = False
+
+    def options(self) -> list[str]:
+        """The same on a command line."""
+        flags = {"--read-only": self.read_only, "--ascii": self.ascii_only, "--mono": self.mono}
+        return [flag for flag, wanted in flags.items() if wanted]
+
+
 def look(options: argparse.Namespace) -> DisplayOptions:
     """What `add_look` was answered."""
-    from tui.commands.attach import DisplayOptions
-
     return DisplayOptions(read_only=options.read_only, ascii_only=options.ascii_only, mono=options.mono)
 
 
@@ -180,3 +201,41 @@ def tell_each(options: argparse.Namespace, tell: Callable[[Path], str]) -> int:
             print(f"homefires: {error.filename}: {error.strerror}", file=sys.stderr)
             codes.append(BadInput.exit_code)
     return next(iter(codes), 0)
+
+
+def choose_spec(name_or_path: str, *, sets: Sequence[str] = (), fixed: Mapping[str, Any] | None = None) -> RunSpec:
+    """The spec behind `name_or_path` with `table.key=value` texts and then `fixed` (dotted keys) applied.
+
+    Raises BadSpec for the spec and BadInput for a text that is not `table.key=value`.
+    """
+    from peer.spec import from_mapping, load, read_text
+
+    load(name_or_path)  # names the file in its errors, before anything is laid over it
+    table = tomllib.loads(read_text(name_or_path))
+    for text in sets:
+        key, value = parse_setting(text)
+        _put(table, key, value, text)
+    for key, value in (fixed or {}).items():
+        _put(table, key, value, key)
+    return from_mapping(table, name_or_path if not sets else f"{name_or_path} with --set {' --set '.join(sets)}")
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`round.steps=50` → ("round.steps", 50). The value is TOML; a bare word is a string."""
+    key, equals, value = text.partition("=")
+    key, value = key.strip(), value.strip()
+    if not equals or not value or "." not in key or not all(key.split(".")):
+        raise BadInput(f"--set {text}: write table.key=value, for example --set round.steps=50")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+
+
+def _put(table: dict[str, Any], key: str, value: Any, text: str) -> None:
+    *path, last = key.split(".")
+    for step in path:
+        table = table.setdefault(step, {})
+        if not isinstance(table, dict):
+            raise BadInput(f"--set {text}: {step!r} is a value, not a table")
+    table[last] = value

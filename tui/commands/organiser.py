@@ -1,26 +1,155 @@
-"""The commands of an organiser beside `bootstrap`: more invites, members, and peers that nobody shall work with.
-
-The work is done by `python -m bootstrap.organiser`, in a child.
+"""`homefires bootstrap`: a run's first node, which newcomers dial. And what its organiser does besides: more invites,
+members, and peers that nobody shall work with.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import sys
 from pathlib import Path
 
-from dht.errors import BadInput
-from tui.commands.options import Commands, Parser, add_addresses, add_command
+from dht.atomic_files import write_atomic
+from dht.errors import BadInput, RunMismatch
+from peer.spec import RunSpec, dump, load
+from tui.commands.options import (
+    LINES_UI_CHOICES,
+    Parser,
+    add_addresses,
+    add_keep,
+    add_spec_options,
+    add_ui,
+    choose_spec,
+    keep,
+)
+from tui.folders import data_root, default_directory, namesakes
+from tui.output.output import Output, open_output
+from tui.processes.children import python_module, repeated
+from tui.processes.supervisor import LOG_FILE, NodeOptions, RetentionOptions, follow, serve_and_keep
+from tui.processes.tools import answer
+
+DESCRIBE_S = 120.0
+"""Loading torch and laying out the model takes no longer, or something is wrong."""
+STRAY = ("announce", "also", "admission", "invites", "members_for", "expires", "health_port", "keep")
+"""What `add_node` adds, as the names of its answers: empty where nobody asked for it."""
 
 
-def add_to(commands: Commands) -> None:
-    """Add them."""
-    _add_invite(commands)
-    _add_members(commands)
-    _add_quarantine(commands)
+def add_bootstrap(parser: Parser) -> None:
+    """What `bootstrap` takes."""
+    parser.set_defaults(run=_bootstrap)
+    add_spec_options(parser, "spec")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="where its keys lie (default: by run, below your data)")
+    text = "listen on this multiaddr (default: all interfaces, a free port, always the same); repeatable"
+    add_addresses(parser, "--listen", text)
+    add_node(parser)
+    add_ui(parser, LINES_UI_CHOICES)
 
 
-def _add_invite(commands: Commands) -> None:
-    parser = add_command(commands, "invite", _invite, "print more invites to a run of yours")
+def add_node(parser: Parser, when: str = "") -> None:
+    """What is asked of a node, but where it lives and listens; `when` goes before each help text."""
+    add_addresses(parser, "--announce", f"{when}tell others to dial this multiaddr; repeatable")
+    text = "where else newcomers may dial, with /p2p/…: another node or a peer; repeatable"
+    add_addresses(parser, "--also", f"{when}{text}")
+    text = "take those peers alone whom the node admits for an invite (admission.policy of the spec)"
+    parser.add_argument("--admission", action="store_true", help=f"{when}{text}")
+    text = "with --admission: print N invites for one peer each, not one for all"
+    parser.add_argument("--invites", type=int, default=0, metavar="N", help=f"{when}{text}")
+    text = "with --admission: how long one lasts before the node renews it (default 30d)"
+    parser.add_argument("--members-for", default="", metavar="TIME", help=f"{when}{text}")
+    text = "how long the invites last, such as 12h, 7d or 4w (default: as long as the run)"
+    parser.add_argument("--expires", default="", metavar="TIME", help=f"{when}{text}")
+    text = "serve a health page and metrics on this port of loopback (default: none)"
+    parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=f"{when}{text}")
+    add_keep(parser)
+
+
+def _bootstrap(options: argparse.Namespace) -> int:
+    spec = node_spec(options.spec, options)
+    output = open_output(options.ui, sys.stdout, sys.stderr)
+    return run_bootstrap(spec, output, node_options(options), directory=options.dir, keep=keep(options))
+
+
+def node_options(options: argparse.Namespace) -> NodeOptions:
+    """What `add_node` was answered."""
+    return NodeOptions(
+        listen=options.listen, announce=options.announce, also=options.also, invites=options.invites,
+        expires=options.expires, members_for=options.members_for, health_port=options.health_port,
+    )  # fmt: skip
+
+
+def node_spec(name_or_path: str, options: argparse.Namespace) -> RunSpec:
+    """The run that is meant. Raises BadSpec, BadInput."""
+    fixed = {"admission.policy": "invited"} if options.admission else None
+    return choose_spec(name_or_path, sets=options.sets, fixed=fixed)
+
+
+def run_bootstrap(
+    spec: RunSpec, output: Output, options: NodeOptions, *, directory: Path | None, keep: RetentionOptions | None = None
+) -> int:
+    """Serve the run until interrupted, and keep checkpoints of it if `keep` says where.
+
+    Raises RunMismatch if the directory belongs to another run, or another run of this name to this organiser; DiskFull.
+    """
+    directory = place_node(directory, spec)
+    path = claim_directory(directory, spec)
+    output.say(describe_model(path))
+    argv = node_argv(path, spec, options)
+    output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
+    log = directory / LOG_FILE
+    if keep is None:
+        return follow("bootstrap", argv, log, output)
+    if spec.admission.policy != "open":
+        keep = dataclasses.replace(keep, organiser=directory)
+    return serve_and_keep(argv, log, keep, output)
+
+
+def node_argv(path: Path, spec: RunSpec, options: NodeOptions) -> list[str]:
+    """The command line of the node whose folder holds the spec at `path`."""
+    where = ["--dir", str(path.parent), "--spec-hash", spec.digest().hex()]
+    return python_module("bootstrap", str(path), *where, *options.words())
+
+
+def check_node(path: Path, spec: RunSpec, options: NodeOptions) -> str:
+    """Raises the error that the node would end with for these options. The words by which people know its organiser."""
+    return answer("check", [*node_argv(path, spec, options), "--check"], DESCRIBE_S)
+
+
+def place_node(directory: Path | None, spec: RunSpec) -> Path:
+    """Where the node of a run lives. Raises RunMismatch where nobody has named a folder, and the first one of this run
+    would stand beside that of another run of its name: an option was forgotten, and nobody would notice.
+    """
+    mine = directory or default_directory("bootstrap", spec.run.name, spec.digest())
+    others = [] if directory or mine.exists() else namesakes(mine)
+    if others:
+        raise RunMismatch(
+            f"{others[0]} is of a run called {spec.run.name} already, and with these options this would be another "
+            "one: give the --admission and --set of that time, or name that folder's spec.toml; to start another run, "
+            "name a new folder with --dir"
+        )
+    return mine
+
+
+def claim_directory(directory: Path, spec: RunSpec) -> Path:
+    """The folder of a bootstrap node, with the spec in it, whose path is returned. Raises RunMismatch, DiskFull."""
+    path = directory / "spec.toml"
+    if path.exists() and load(str(path)).digest() != spec.digest():
+        raise RunMismatch(f"{directory} holds another run; name a new folder with --dir")
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomic(path, dump(spec).encode())
+    return path
+
+
+def describe_model(path: Path) -> str:
+    """What the run's model is and needs, built once to see that it can be. Raises BadInput with the child's one line.
+
+    A child, since it loads torch. An organiser must hear of a mistake before volunteers do.
+    """
+    return answer("description", python_module("peer", "describe", str(path)), DESCRIBE_S)
+
+
+def add_invite(parser: Parser) -> None:
+    """What `invite` takes."""
+    parser.set_defaults(run=_invite)
     text = "the organiser's folder (default: the node that was started last)"
     parser.add_argument("dir", type=Path, nargs="?", metavar="DIR", help=text)
     text = "how long they last, such as 12h, 7d or 4w (default: as long as the run)"
@@ -33,12 +162,12 @@ def _add_invite(commands: Commands) -> None:
 
 def _invite(options: argparse.Namespace) -> int:
     words = ["--count", str(options.invites)] + (["--expires", options.expires] if options.expires else [])
-    words += [word for address in options.also for word in ("--also", address)]
-    return _tell(options, "invite", *words)
+    return _tell(options, "invite", *words, *repeated("--also", options.also))
 
 
-def _add_members(commands: Commands) -> None:
-    parser = add_command(commands, "members", _members, "say who is admitted to a run of yours, or end an admission")
+def add_members(parser: Parser) -> None:
+    """What `members` takes."""
+    parser.set_defaults(run=_members)
     parser.add_argument("peer", nargs="?", metavar="PEER", help="its id, 12D3Koo…; none: list all, and until when")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--end", default="", metavar="TEXT", help="let it stay until its admission ends, and why")
@@ -56,8 +185,9 @@ def _members(options: argparse.Namespace) -> int:
     return _tell(options, "end", options.peer, "--reason", options.end)
 
 
-def _add_quarantine(commands: Commands) -> None:
-    parser = add_command(commands, "quarantine", _quarantine, "have nobody in a run of yours work with a peer any more")
+def add_quarantine(parser: Parser) -> None:
+    """What `quarantine` takes."""
+    parser.set_defaults(run=_quarantine)
     parser.add_argument("peer", nargs="?", metavar="PEER", help="its id, 12D3Koo…; none: say who is in quarantine")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--reason", default="", metavar="TEXT", help="why; every peer shows it")
@@ -81,11 +211,10 @@ def _add_folder(parser: Parser) -> None:
 
 
 def _tell(options: argparse.Namespace, *words: str) -> int:
-    from tui.commands.join import run_organiser
-    from tui.folders import data_root
-
+    """Have a child with the organiser's key do it, and print what there is to say of it."""
     directory = options.dir or _newest(data_root() / "bootstrap")
-    print(run_organiser(directory, words, debug=options.debug))
+    argv = python_module("bootstrap.organiser", *words, "--dir", str(directory))
+    print(answer("command", argv, DESCRIBE_S, debug=options.debug))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The commands that say what a run would cost: plan, simulate."""
+"""`homefires plan`, `place` and `simulate`: what a run would cost that nobody has made yet."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from tui.commands.options import Commands, add_command, add_machine, add_sets, add_spec_options
+from tui.commands.options import Parser, add_machine, add_sets, add_spec_options, choose_spec
 
 
-def add_to(commands: Commands) -> None:
-    """Add them."""
-    _add_plan(commands)
-    _add_simulate(commands)
-
-
-def _add_plan(commands: Commands) -> None:
-    parser = add_command(commands, "plan", _plan, "say what a run will cost on some peers, and how to set it up")
+def add_plan(parser: Parser) -> None:
+    """What `plan` takes."""
+    parser.set_defaults(run=_plan)
     add_spec_options(parser, "spec")
     text = "how many, a TOML file of [[peer]] tables, or the folder of a peer of a run (default: as many as found it)"
     parser.add_argument("--peers", default="", metavar="N|FILE|DIR", help=text)
@@ -33,7 +28,6 @@ def _add_plan(commands: Commands) -> None:
 
 def _plan(options: argparse.Namespace) -> int:
     from peer.events import printable
-    from tui.commands.spec_choice import choose_spec
     from tui.simulation.machines import machine_of
     from tui.simulation.plan import PlanOptions, answer, to_json, write
     from tui.simulation.plan_page import describe
@@ -49,8 +43,42 @@ def _plan(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_simulate(commands: Commands) -> None:
-    parser = add_command(commands, "simulate", _simulate, "simulate a run on peers that one does not have")
+def add_place(parser: Parser) -> None:
+    """What `place` takes."""
+    parser.set_defaults(run=_place)
+    add_spec_options(parser, "spec")
+    text = "how many, a TOML file of [[peer]] tables, or a peer's folder (default: as many as found the run)"
+    parser.add_argument("--peers", default="", metavar="N|FILE|DIR", help=text)
+    text = "a network of known places, such as aws, over which they are spread (default: their own lines)"
+    parser.add_argument("--preset", default="", metavar="NAME", help=text)
+    add_machine(parser)
+    text = "into how many the model is cut (default: as few as memory allows)"
+    parser.add_argument("--stages", type=int, default=0, metavar="K", help=text)
+    text = "replicas of the model (default: as many as there are peers for, or fewer if these are faster together)"
+    parser.add_argument("--pipelines", type=int, default=0, metavar="M", help=text)
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="the same seed gives the same placement")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _place(options: argparse.Namespace) -> int:
+    from peer.events import printable
+    from tui.simulation.machines import machine_of
+    from tui.simulation.place import PlaceOptions, Searching, describe, find, to_json
+
+    asked = PlaceOptions(
+        spec=choose_spec(options.spec, sets=options.sets), peers=options.peers, machine=machine_of(options),
+        stages=options.stages, pipelines=options.pipelines, parameters=options.parameters,
+        preset=options.preset, seed=options.seed,
+    )  # fmt: skip
+    searching = Searching(lambda text: print(text, file=sys.stderr, flush=True))
+    found = find(asked, searching.tell)
+    print(to_json(found) if options.json else "\n".join(map(printable, describe(found).splitlines())))
+    return 0
+
+
+def add_simulate(parser: Parser) -> None:
+    """What `simulate` takes."""
+    parser.set_defaults(run=_simulate)
     add_scenario(parser)
     text = "sides of a grid of groups, as in 8x8x8 (default: as needed)"
     parser.add_argument("--grid", default="", metavar="SIDES", help=text)

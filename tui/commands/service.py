@@ -1,43 +1,43 @@
-"""The commands that have systemd run a peer, or the organiser's node."""
+"""`homefires service`: systemd runs a peer, or the organiser's node."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dht.errors import BadInput
-from tui.commands.bootstrap import STRAY, add_node, node_options, node_spec
-from tui.commands.options import LISTEN, PEER, Commands, add_addresses, add_command, keep
+from dht.invite import parse_for, read_text
+from peer.spec import RunSpec
+from tui.commands.attach import require_free
+from tui.commands.consent import consents
+from tui.commands.join import JoinOptions
+from tui.commands.options import LISTEN, PEER, Parser, add_addresses, add_command, keep
+from tui.commands.organiser import STRAY, add_node, check_node, claim_directory, node_options, node_spec, place_node
+from tui.commands.settings import keep_for_start, values_for_start
+from tui.folders import quoted
+from tui.processes.children import python_module
+from tui.processes.supervisor import LOG_FILE
+from tui.processes.systemd import STEPS_SINCE, Service, UserUnits, unit_name, unit_text
 
-if TYPE_CHECKING:
-    from peer.spec import RunSpec
-    from tui.commands.join import JoinOptions
-    from tui.processes.systemd import Service
 
-
-def add_to(commands: Commands) -> None:
-    """Add them."""
-    parser = add_command(commands, "service", _missing, "have systemd run a peer from login or boot on")
+def add_service(parser: Parser) -> None:
+    """What `service` takes: an action."""
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    _add_install(actions)
+    _add_install(add_command(actions, "install", "write a unit for a peer, or for an organiser's node, and start it"))
     for name, run, summary in (
         ("status", _status, "say what the installed services do"),
         ("remove", _remove, "stop a service and take its unit away"),
     ):
-        action = add_command(actions, name, run, summary)
+        action = add_command(actions, name, summary)
+        action.set_defaults(run=run)
         action.add_argument("--dir", type=Path, metavar="DIR", help="of the service in this folder (default: of each)")
 
 
-def _missing(options: argparse.Namespace) -> int:
-    raise AssertionError("argparse asks for an action")
-
-
-def _add_install(actions: Commands) -> None:
-    summary = "write a unit for a peer, or for an organiser's node, and start it"
-    parser = add_command(actions, "install", _install, summary)
+def _add_install(parser: Parser) -> None:
+    parser.set_defaults(run=_install)
     text = "an invite or a file that holds it, or with --bootstrap a run spec"
     parser.add_argument("what", metavar="INVITE|SPEC", help=text)
     parser.add_argument("--bootstrap", action="store_true", help="the node that newcomers of a run dial first")
@@ -55,11 +55,6 @@ def _add_install(actions: Commands) -> None:
 
 
 def _install(options: argparse.Namespace) -> int:
-    from dht.invite import read_text
-    from tui.commands.consent import consents
-    from tui.commands.join import JoinOptions
-    from tui.commands.settings import keep_for_start, values_for_start
-
     _refuse_stray(options)
     if options.bootstrap:
         return _install_node(options)
@@ -89,11 +84,6 @@ def _refuse_stray(options: argparse.Namespace) -> None:
 
 
 def _peer(join: JoinOptions) -> Service:
-    import time
-
-    from dht.invite import parse_for
-    from tui.processes.systemd import Service
-
     directory = join.place().resolve()
     what = f"a peer of {parse_for(directory, join.invite, time.time()).run}"
     argv = [*join.argv(directory), "--stay"]
@@ -101,9 +91,6 @@ def _peer(join: JoinOptions) -> Service:
 
 
 def _install_node(options: argparse.Namespace) -> int:
-    from tui.commands.join import check_node, claim_directory, place_node
-    from tui.folders import quoted
-
     spec = node_spec(options.what, options)
     asked = node_options(options)
     directory = place_node(options.dir, spec).resolve()
@@ -119,10 +106,6 @@ def _install_node(options: argparse.Namespace) -> int:
 
 def _node(options: argparse.Namespace, spec: RunSpec, directory: Path) -> Service:
     """The service. Nobody reads what it prints: invites for one peer each are printed later, when somebody asks."""
-    from tui.processes.children import python_module
-    from tui.processes.supervisor import LOG_FILE
-    from tui.processes.systemd import Service
-
     words = dataclasses.replace(node_options(options), invites=0).words()
     if (kept := keep(options)) is not None:
         words += dataclasses.replace(kept, directory=kept.directory.resolve()).words()
@@ -133,16 +116,11 @@ def _node(options: argparse.Namespace, spec: RunSpec, directory: Path) -> Servic
 
 def _require_free(service: Service) -> None:
     """Raises DirectoryBusy if a peer runs there that is not this service's."""
-    from tui.commands.attach import require_free
-    from tui.processes.systemd import UserUnits
-
     if service.name not in UserUnits().names():
         require_free(service.directory)
 
 
 def _carry_out(service: Service, *, dry: bool) -> int:
-    from tui.processes.systemd import STEPS_SINCE, UserUnits, unit_text
-
     units = UserUnits()
     if dry:
         print(unit_text(service, STEPS_SINCE), end="")
@@ -154,8 +132,6 @@ def _carry_out(service: Service, *, dry: bool) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from tui.processes.systemd import UserUnits
-
     units = UserUnits()
     chosen = _chosen(options, units.names())
     where = f" for {options.dir}" if options.dir is not None else ""
@@ -165,8 +141,6 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _remove(options: argparse.Namespace) -> int:
-    from tui.processes.systemd import UserUnits
-
     units = UserUnits()
     names = _chosen(options, units.names())
     if len(names) != 1:
@@ -177,6 +151,4 @@ def _remove(options: argparse.Namespace) -> int:
 
 
 def _chosen(options: argparse.Namespace, names: list[str]) -> list[str]:
-    from tui.processes.systemd import unit_name
-
     return [name for name in names if options.dir is None or name == unit_name(options.dir)]

@@ -5,8 +5,10 @@ The peer alone checks and writes settings; for one that does not run a child of 
 
 from __future__ import annotations
 
+import argparse
 import json
 import textwrap
+import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,14 +19,35 @@ from dht.errors import BadInput, BadSpec
 from peer.events import printable
 from peer.settings import KNOWN, SettingInfo, grouped, in_words, to_value
 from tui.commands.control import is_kept, not_running, order
-from tui.commands.status import is_locked
+from tui.commands.options import Parser, add_directory, directory
+from tui.folders import is_at_work
 from tui.sources.control_client import ControlClient, name_of, note_of
+from tui.terminal import columns
 from tui.text.phrases import PeerStatus, duty_words, hold_words, next_words, read_status
 
 NAME, VALUE = 20, 26
 """Cells of the columns of the table."""
 WIDE = 132
 """Cells from which a setting and its meaning stand on one line."""
+
+
+def add_set(parser: Parser) -> None:
+    """What `set` takes."""
+    parser.set_defaults(run=_set)
+    text = "give a setting a value; without any, all are shown with what they mean"
+    parser.add_argument("assignments", nargs="*", metavar="KEY=VALUE", help=text)
+    add_directory(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _set(options: argparse.Namespace) -> int:
+    place = directory(options)
+    said = change(place, options.assignments) if options.assignments else []
+    if options.json:
+        print(to_json(read_table(place)))
+    else:
+        print(*(said or describe(read_table(place), time.time(), columns(WIDE))), sep="\n")
+    return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +94,7 @@ def read_table(directory: Path) -> SettingsPage:
     """What the peer of a directory allows; of one that does not run, what its file says. Raises BadInput."""
     if not directory.is_dir():
         raise BadInput(f"{directory} is no folder; name that of a peer with --dir")
-    running = is_locked(directory / "run" / "lock")
+    running = is_at_work(directory)
     status = read_status(ControlClient(directory).request("status").fields) if running else PeerStatus()
     return SettingsPage(
         directory=directory, running=running, settings=status.settings or _settings_on_disk(directory), status=status

@@ -1,9 +1,10 @@
-"""`homefires status`: what the peer of a run directory does, from its event lines and its lock."""
+"""`homefires status`: what a peer does, from its event lines and its lock. `homefires explain`: what its codes mean."""
 
 from __future__ import annotations
 
-import fcntl
+import argparse
 import json
+import textwrap
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -12,13 +13,28 @@ from typing import Any
 
 from dht.errors import BadInput
 from peer.events import event_files, printable, read_lines
+from tui.commands.options import Parser, add_directory, directory
+from tui.folders import is_at_work
 from tui.sources.control_client import ControlClient
 from tui.sources.source import Reply
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import PeerView, PenaltyRecord, SwarmState, to_json
+from tui.terminal import columns
 from tui.text.forecast_phrases import before_words, length_words, margin_words
 from tui.text.phrases import PeerStatus, clock, duty_words, hold_words, next_words, read_status
 from tui.text.units import format_transfer
+
+
+def add_status(parser: Parser) -> None:
+    """What `status` takes."""
+    parser.set_defaults(run=_status)
+    add_directory(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _status(options: argparse.Namespace) -> int:
+    print(describe_directory(directory(options), as_json=options.json))
+    return 0
 
 
 def describe_directory(directory: Path, *, as_json: bool, now: float | None = None) -> str:
@@ -30,7 +46,7 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
     swarm = apply_all(SwarmState(), (line for path in event_files(directory) for line in read_lines(path)))
     if not swarm.reporting:
         raise BadInput(f"{directory} holds no events of a peer{_hint(directory)}")
-    alive = is_locked(directory / "run" / "lock")
+    alive = is_at_work(directory)
     reply = ControlClient(directory).request("status") if alive else Reply(ok=False)
     said, status = reply.fields, read_status(reply.fields)
     if as_json:
@@ -153,18 +169,6 @@ def _penalty(swarm: SwarmState, penalty: PenaltyRecord) -> str:
     return f"penalty: {swarm.label(penalty.about)} {penalty.code}{where}, {penalty.evidence}, {counted}"
 
 
-def is_locked(lock: Path) -> bool:
-    """Whether a running peer holds the lock of its directory."""
-    if not lock.exists():
-        return False
-    with lock.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 def _doing(view: PeerView, alive: bool) -> str:
     why = f" ({view.why})" if view.why else ""
     if alive:
@@ -181,3 +185,23 @@ def _step(view: PeerView) -> str:
 def _hint(directory: Path) -> str:
     inside = sorted(path.parent.name for path in directory.glob("*/events.jsonl"))
     return f"; look at one of {', '.join(inside)} in it" if inside else ""
+
+
+WIDTH = 96
+"""Characters of a line of prose."""
+
+
+def add_explain(parser: Parser) -> None:
+    """What `explain` takes."""
+    parser.set_defaults(run=_explain)
+    parser.add_argument("code", nargs="?", metavar="CODE", help="as it is printed, or an exit code; none lists all")
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from tui.text.codes import explain, list_all
+
+    if options.code is None:
+        print(*list_all(), sep="\n")
+    else:
+        print(*(textwrap.fill(line, columns(WIDTH)) for line in explain(options.code)), sep="\n")
+    return 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,20 +17,42 @@ from dht.errors import BadInput
 from dht.invite import INVITE_FILE, MAX_FILE_BYTES, PREFIX, Invite, as_temporary_file, read_text
 from dht.invite import parse as parse_invite
 from peer.events import EventLine, event_files, read_events, read_lines
-from tui.commands.attach import POLL_S, SLICE, DisplayOptions
-from tui.commands.join import follow
-from tui.commands.status import is_locked
-from tui.folders import data_root
-from tui.output.output import Output
+from tui.commands.attach import POLL_S, SLICE
+from tui.commands.options import INVITE, DisplayOptions, Parser, add_look, add_ui, look
+from tui.folders import data_root, is_at_work
+from tui.output.output import Output, open_output
+from tui.output.viewer import VIEWER_CODES
 from tui.processes.children import error_of, python_module
-from tui.processes.supervisor import LOG_FILE, organiser_words
+from tui.processes.supervisor import LOG_FILE, follow, organiser_words
 from tui.sources.control_client import ControlClient
 from tui.sources.source import EventSource, Reply
 from tui.sources.tail import Tail
 from tui.swarm.snapshot import SwarmState
+from tui.terminal import choose_ui
 
 if TYPE_CHECKING:
     from tui.dashboard.app import ExitReason
+
+
+def add_watch(parser: Parser) -> None:
+    """What `watch` takes."""
+    parser.set_defaults(run=_watch)
+    text = f"event lines, a folder of a peer, the folder of a bootstrap node of yours, or an invite: {INVITE}"
+    parser.add_argument("what", metavar="FILE|DIR|INVITE", help=text)
+    parser.add_argument("--live", action="store_true", help="somebody still writes the file: follow it")
+    parser.add_argument("--viewer", action="store_true", help=argparse.SUPPRESS)  # see `tui.output.viewer`
+    add_ui(parser)
+    add_look(parser)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    watch = WatchOptions(what=options.what, live=options.live, viewer=options.viewer)
+    ui = choose_ui(options.ui)
+    output = open_output("plain" if ui == "tui" else ui, sys.stdout, sys.stderr)
+    if ui != "tui":
+        return watch_in_lines(watch, output)
+    outcome = watch_in_dashboard(watch, look(options), output)
+    return VIEWER_CODES[outcome] if watch.viewer else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +157,7 @@ def _feed_of(watch: WatchOptions) -> EventSource:
     if watch.viewer:
         return DemoSource(LiveSource.of_file(path))
     if path.is_dir():
-        if not is_locked(path / "run" / "lock") and not event_files(path) and not any(path.glob("*/events.jsonl")):
+        if not is_at_work(path) and not event_files(path) and not any(path.glob("*/events.jsonl")):
             raise _no_events(watch)
         return LiveSource(path)
     return LiveSource.of_file(path) if watch.live else RecordingSource(path)
@@ -148,7 +172,7 @@ def _lines(watch: WatchOptions) -> Iterator[EventLine | None]:
     path = watch.path
     if not path.is_dir():
         return _followed(path) if watch.live else (line for line in read_lines(path) if line is not None)
-    if is_locked(path / "run" / "lock"):
+    if is_at_work(path):
         return ControlClient(path).events()
     return read_events(path)
 

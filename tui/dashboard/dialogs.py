@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from tui.dashboard.keys import EVERYWHERE, PEER_KEYS, RECORDING_KEYS
 from tui.dashboard.view import Lines, Panel, TextBlock, View
 from tui.dashboard.words import phase_style, state_style
-from tui.text.codes import ADVICE
+from tui.text.codes import PENALTY_PAGES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,5 +149,5 @@ def _phases(lines: Lines, view: View) -> None:
 def _codes(lines: Lines, view: View) -> None:
     lines.line()
     lines.line(("Penalties: a contribution counts less", view.ink.strong))
-    for code, advice in sorted(ADVICE.items()):
+    for code, advice in sorted(PENALTY_PAGES.items()):
         lines.line((f"  {code:<12} ", view.ink.warn), (advice.short, view.ink.text))

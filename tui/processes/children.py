@@ -1,6 +1,6 @@
 """Start children, read the events they print, forward interrupts, and leave nothing behind.
 
-    with Children() as children:
+    with ProcessGroup() as children:
         children.start("peer-1", python_module("peer", "join", invite), log)
         while children.running:
             happened = children.next(timeout_s=1.0)
@@ -20,26 +20,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import BinaryIO, Self
 
-from dht.errors import (
-    BadChain,
-    BadInput,
-    ClockOff,
-    DirectoryBusy,
-    DiskFull,
-    HomefiresError,
-    MemoryFull,
-    NotAdmitted,
-    PortInUse,
-    RoundsFailed,
-    RunMismatch,
-    Unreachable,
-)
+from dht.errors import HomefiresError
 from peer.events import EventLine, PeerStopped, parse_line
 
 STOP_S = 20.0
@@ -262,11 +249,7 @@ def failure_said(what: str, exit_code: int, stderr: str) -> HomefiresError:
 
 def kind_of(exit_code: int | None) -> type[HomefiresError]:
     """The branch of the error tree that an exit code stands for; its root for codes of no branch."""
-    kinds = (
-        BadInput, Unreachable, PortInUse, RunMismatch, DirectoryBusy, RoundsFailed, DiskFull, BadChain, ClockOff,
-        NotAdmitted, MemoryFull,
-    )  # fmt: skip
-    return next((kind for kind in kinds if kind.exit_code == exit_code), HomefiresError)
+    return next((kind for kind in HomefiresError.__subclasses__() if kind.exit_code == exit_code), HomefiresError)
 
 
 def start_lasting(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
@@ -291,6 +274,11 @@ def environment() -> dict[str, str]:
 def python_module(name: str, *arguments: str) -> list[str]:
     """The command line of `python -m name` with this interpreter."""
     return [sys.executable, "-m", name, *arguments]
+
+
+def repeated(flag: str, values: Iterable[str]) -> list[str]:
+    """The flag before each of them."""
+    return [word for value in values for word in (flag, value)]
 
 
 def _kill_group(child: ChildProcess) -> None:

@@ -26,6 +26,7 @@ from tui.processes.children import (
     ProcessGroup,
     error_of,
     python_module,
+    repeated,
 )
 from tui.processes.systemd import FINAL, FIRST_DELAY_S, LONGEST_DELAY_S
 
@@ -75,6 +76,17 @@ def supervise(
             output.say(f"{name}: {child.describe_end()}; it is started again in {delay_s:.0f} s")
             if _is_interrupted_within(children, delay_s, clock):
                 break
+    return _end(children, child, output)
+
+
+def follow(name: str, argv: Sequence[str], log: Path, output: Output) -> int:
+    """Run one child to its end; the exit code. Raises the error that its exit code stands for."""
+    with ProcessGroup() as children:
+        child = follow_child(children, children.start(name, argv, log), output)
+    return _end(children, child, output)
+
+
+def _end(children: ProcessGroup, child: ChildProcess, output: Output) -> int:
     output.close()
     if children.interrupts:
         return INTERRUPTED
@@ -142,9 +154,9 @@ class NodeOptions:
     def words(self) -> list[str]:
         """The same for `homefires bootstrap` and for `python -m bootstrap`."""
         many = (("--listen", self.listen), ("--announce", self.announce), ("--also", self.also))
-        each = [(flag, address) for flag, addresses in many for address in addresses]
         rest = (("--members-for", self.members_for), ("--health-port", self.health_port))
-        return _words(each) + self.invite_words() + _words(rest)
+        each = [word for flag, addresses in many for word in repeated(flag, addresses)]
+        return each + self.invite_words() + _words(rest)
 
     def invite_words(self) -> list[str]:
         """Those of them that `homefires invite` takes, too."""
@@ -208,12 +220,7 @@ def serve_and_keep(
                 case ChildExited(child=child) if child is not node:
                     beside.ended(child)
             beside.start_if_due()
-    output.close()
-    if children.interrupts:
-        return INTERRUPTED
-    if node.exit_code != 0:
-        raise error_of(node)
-    return 0
+    return _end(children, node, output)
 
 
 class _Beside:

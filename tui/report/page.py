@@ -10,7 +10,7 @@ from tui.output.plain import format_elapsed
 from tui.report.charts import ReportFigure
 from tui.report.names import labels_of
 from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Round, SwarmState
-from tui.text.codes import ADVICE
+from tui.text.codes import PENALTY_PAGES
 from tui.text.units import format_bytes
 
 Row = Sequence[str]
@@ -186,7 +186,7 @@ def _penalties(swarm: SwarmState, labels: Mapping[str, str]) -> str:
         for penalty in swarm.penalty_log
     ]  # fmt: skip
     codes = {penalty.code for penalty in swarm.penalty_log}
-    meanings = "; ".join(f"{code}: {advice.short}" for code, advice in sorted(ADVICE.items()) if code in codes)
+    meanings = "; ".join(f"{code}: {advice.short}" for code, advice in sorted(PENALTY_PAGES.items()) if code in codes)
     return _table("Who counted less, why, by how much and until when", heads, rows) + f"\n<p>{escape(meanings)}.</p>"
 
 

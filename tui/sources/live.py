@@ -7,7 +7,7 @@ from typing import Self
 
 from dht.errors import BadInput
 from peer.events import event_files
-from tui.commands.status import is_locked
+from tui.folders import is_locked
 from tui.sources.control_client import ControlClient
 from tui.sources.source import PeerCommands, Playback
 from tui.sources.tail import Tail

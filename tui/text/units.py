@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from peer.events import TransferProgressed
-from peer.plan.peer_set import FASTEST_BPS
 
 EVERY_S = 5.0
 """A bar is drawn this often."""
@@ -52,6 +51,8 @@ def format_transfer(transfer: TransferProgressed) -> str:
 
 def format_line(bps: int) -> str:
     """How fast a line is said to be: 18.4 Mbit/s."""
+    from peer.plan.peer_set import FASTEST_BPS  # loads numpy, which commands can do without
+
     return f"{bps / 1e6:.3g} Mbit/s{' or more' if bps >= FASTEST_BPS else ''}"
 
 

@@ -2,7 +2,7 @@
 
 Each line ends in a namespace of its own, in which programs run unchanged, and reaches this process by a TUN device.
 Here every IP packet passes the sender's uplink, flies, and passes the receiver's downlink. A link is the same token
-bucket, with the same burst, with which our own peers keep their caps (`dht/streams/token_bucket.py`,
+bucket, with the same burst, with which our own peers keep their caps (`dht/streams/shaper.py`,
 `dht/streams/shaper.py`); what comes faster waits in the device's queue, and what finds no room there is lost, as in a
 home router.
 
@@ -28,8 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dht.process import die_with_parent
-from dht.streams.shaper import BURST_S
-from dht.streams.token_bucket import TokenBucket
+from dht.streams.shaper import BURST_S, TokenBucket
 
 DEVICE = "hf0"
 NETWORK = "10.77.0."

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dht.streams.inbound import Door, InboundStreams
-from dht.streams.token_bucket import Lane
+from dht.streams.shaper import Lane
 
 
 def door(sender: str, lane: Lane = Lane.CONTROL) -> Door:

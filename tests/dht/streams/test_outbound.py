@@ -21,8 +21,7 @@ from dht.streams.base import MAX_FRAME_BYTES
 from dht.streams.frames import HEADER_BYTES, PROGRESS_BYTES, OversizeError, read_frame
 from dht.streams.outbound import Libp2pStreams, StreamLimits, require_open
 from dht.streams.rpc import MAX_ANSWERS, MAX_ANSWERS_EACH, Rpc
-from dht.streams.shaper import Shaper
-from dht.streams.token_bucket import CHUNK_BYTES, Lane
+from dht.streams.shaper import CHUNK_BYTES, Lane, Shaper
 from peer.testing.child_process import HANG_S
 from tests.dht.skipping import without_waiting
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from dht.streams.shaper import Shaper
-from dht.streams.token_bucket import CHUNK_BYTES, Lane
+from dht.streams.shaper import CHUNK_BYTES, Lane, Shaper
 
 KBPS = 8e3
 """A thousand bytes per second."""

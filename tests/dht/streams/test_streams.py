@@ -59,12 +59,12 @@ async def test_large_frames_are_made_when_the_stream_is_free(world: Any) -> None
 
 
 @pytest.mark.parametrize("capped", ["upload", "download"])
-async def test_on_a_capped_line_a_small_frame_overtakes_parts_of_its_own_sender(world: Any, capped: str) -> None:
+async def test_on_a_capped_line_a_small_frame_overtakes_parts_of_its_own_sender(real_world: Any, capped: str) -> None:
     """The parts take seconds and come whole, in order and after it."""
     caps = {f"{capped}_bps": 4e6}
-    _, _, alice_streams = await world.add_peer(caps=caps if capped == "upload" else None)
-    bob, _, bob_streams = await world.add_peer(caps=caps if capped == "download" else None)
-    inbox = world.inbox()
+    _, _, alice_streams = await real_world.add_peer(caps=caps if capped == "upload" else None)
+    bob, _, bob_streams = await real_world.add_peer(caps=caps if capped == "download" else None)
+    inbox = real_world.inbox()
     bob_streams.listen(inbox)
     for number in range(3):
         alice_streams.send_bulk(bob.peer_id, lambda number=number: bytes([number]) * 500_000)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.streams.token_bucket import IDLE_MOST, SHARES, Lane, TokenBucket, WeightedTurns
+from dht.streams.shaper import IDLE_MOST, SHARES, Lane, TokenBucket, WeightedTurns
 
 PIECE = 1000
 REQUESTS = st.lists(st.tuples(st.floats(0, 3), st.integers(1, PIECE)), min_size=1, max_size=60)

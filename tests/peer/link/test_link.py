@@ -62,7 +62,7 @@ async def test_what_it_publishes_follows_what_its_daemon_says(tmp_path: Path, mo
 async def test_a_clock_that_goes_wrong_later_ends_the_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for its trainer when its machine wakes up a minute and a half ahead of the node of its invite."""
     wall = [0.0]
-    monkeypatch.setattr("dht.clock_watch.LOOK_S", 0.01)
+    monkeypatch.setattr("dht.clock.LOOK_S", 0.01)
     monkeypatch.setattr("peer.link.link.NetworkConfig", partial(NetworkConfig, clock=lambda: time.time() + wall[0]))
     waiting = asyncio.Event()
 

@@ -162,62 +162,6 @@ def test_a_crashed_peer_neither_sends_nor_receives_until_it_connects_again() -> 
     assert [frame for _, _, frame in frames] == [b"welcome back"]
 
 
-def test_the_upload_of_a_peer_is_shared_by_its_frames() -> None:
-    """Two frames of 1000 bytes at 8000 bits per second leave after 1 s and 2 s, whoever they go to."""
-    scheduler, net = network(1, LinkModel(delay_s=(0.1, 0.1), upload_bps={"a": 8000.0}))
-    frames: Frames = []
-    alice, bob = connect(net, "a", frames), connect(net, "b", frames)
-    connect(net, "c", frames)
-    for to in "bc":
-        alice.send(to, bytes(1000))
-    bob.send("c", bytes(1000))
-    scheduler.run_until(5)
-    assert [(when, sender) for when, sender, _ in frames] == [(0.1, "b"), (1.1, "a"), (2.1, "a")]
-    assert (alice.bytes_sent, bob.bytes_received) == (2000, 1000)
-
-
-def test_the_download_of_a_peer_is_shared_by_its_senders() -> None:
-    """Two frames of 1000 bytes that arrive together are heard 1 s and 2 s later; others hear theirs at once."""
-    scheduler, net = network(1, LinkModel(delay_s=(0.1, 0.1), download_bps={"c": 8000.0}))
-    frames: Frames = []
-    ends = {peer: connect(net, peer, frames) for peer in "abc"}
-    for sender in "ab":
-        ends[sender].send("c", bytes(1000))
-    ends["a"].send("b", bytes(1000))
-    scheduler.run_until(5)
-    assert [(when, sender) for when, sender, _ in frames] == [(0.1, "a"), (1.1, "a"), (2.1, "b")]
-
-
-def test_a_small_frame_overtakes_parts_on_a_capped_line() -> None:
-    """Also those to the same peer; a part is made when the one before it has left."""
-    scheduler, net = network(1, LinkModel(delay_s=(0.0, 0.0), upload_bps={"a": 80_000.0}, download_bps={"b": 80_000.0}))
-    frames: Frames = []
-    alice = connect(net, "a", frames)
-    connect(net, "b", frames)
-    made: list[float] = []
-    for _ in range(2):
-        alice.send_bulk("b", lambda: made.append(scheduler.now) or bytes(20_000))  # type: ignore[func-returns-value]
-    scheduler.call_at(0.5, alice.send, "b", bytes(100))
-    scheduler.run_until(10)
-    assert [len(frame) for _, _, frame in frames] == [100, 20_000, 20_000]
-    assert frames[0][0] < 1.5, "no more than a piece of 0.4 s before it on each line"
-    assert made == [0.0, pytest.approx(2.01)]
-    assert [when for when, _, _ in frames[1:]] == pytest.approx([4.02, 6.02], abs=0.05)
-
-
-def test_what_waits_for_a_line_is_lost_with_its_peer() -> None:
-    scheduler, net = network(1, LinkModel(delay_s=(0.1, 0.1), upload_bps={"a": 8000.0}))
-    frames: Frames = []
-    alice = connect(net, "a", frames)
-    connect(net, "b", frames)
-    for _ in range(3):
-        alice.send("b", bytes(1000))
-    scheduler.run_until(1.5)
-    net.disconnect("a")
-    scheduler.run_until(10)
-    assert [when for when, _, _ in frames] == [1.1]
-
-
 def test_nobody_listens_nobody_hears() -> None:
     scheduler, net = network()
     alice, _ = net.connect("a"), net.connect("b")

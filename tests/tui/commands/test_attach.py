@@ -20,9 +20,10 @@ from dht.identity import Identity
 from dht.invite import issue
 from peer.events import EventLine, PeerStarted, format_line
 from peer.testing.child_process import HANG_S
-from tui.commands.attach import DisplayOptions, attach, how_to_come_back, join_and_attach
+from tui.commands.attach import attach, how_to_come_back, join_and_attach
 from tui.commands.join import JoinOptions
-from tui.commands.status import is_locked
+from tui.commands.options import DisplayOptions
+from tui.folders import is_at_work
 from tui.output.output import PlainOutput
 
 FAKE_PEER = Path(__file__).parents[1] / "fake_peer.py"
@@ -91,7 +92,7 @@ def test_a_detached_peer_goes_on_in_a_session_of_its_own(bench: Bench) -> None:
     assert bench.shown == [bench.directory]
     (process,) = bench.processes()
     assert os.getsid(process.pid) == process.pid
-    assert is_locked(bench.directory / "run" / "lock")
+    assert is_at_work(bench.directory)
     assert "looking for the run" in bench.text
     where = f" --dir {bench.directory}"
     assert f"come back with: homefires attach{where}; stop with: homefires leave{where}" in bench.text
@@ -142,7 +143,7 @@ def test_leaving_waits_for_the_end(bench: Bench) -> None:
 def test_a_peer_that_crashes_under_the_dashboard_is_an_error_that_names_its_log(bench: Bench) -> None:
     def watch() -> str:
         deadline = time.monotonic() + HANG_S
-        while is_locked(bench.directory / "run" / "lock") and time.monotonic() < deadline:
+        while is_at_work(bench.directory) and time.monotonic() < deadline:
             time.sleep(0.05)
         return "ended"
 

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-import tui.commands.doctor_run
+import tui.commands.doctor
 from dht.errors import BadInput, HomefiresError
 from dht.identity import Identity
 from dht.invite import issue
 from peer.doctor.check import failed, passed, warned
 from peer.doctor.verdict import Verdict
-from tui.commands.doctor_run import WIDTH, DoctorOptions, list_devices, run_doctor
+from tui.commands.doctor import WIDTH, DoctorOptions, list_devices, run_doctor
 
 pytestmark = pytest.mark.outside
 
@@ -35,7 +35,7 @@ def child(monkeypatch: pytest.MonkeyPatch, lines: list[str], code: int, said: st
         seen.extend([module, *words])
         return [sys.executable, "-c", program]
 
-    monkeypatch.setattr(tui.commands.doctor_run, "python_module", command)
+    monkeypatch.setattr(tui.commands.doctor, "python_module", command)
     return seen
 
 
@@ -120,6 +120,6 @@ def test_what_a_library_prints_is_no_finding(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_examination_that_was_killed_says_what_that_can_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    monkeypatch.setattr(tui.commands.doctor_run, "python_module", lambda *_: [sys.executable, "-c", program])
+    monkeypatch.setattr(tui.commands.doctor, "python_module", lambda *_: [sys.executable, "-c", program])
     with pytest.raises(HomefiresError, match="was killed: it did not end within 300 s, or the system was short"):
         run_doctor(DoctorOptions(), io.StringIO(), as_json=False, debug=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import tui.commands.join
+import tui.commands.artifacts
 from tui.cli import main
 
 
@@ -19,7 +19,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         words[:] = given
         return 0
 
-    monkeypatch.setattr(tui.commands.join, "run_keyfile", run)
+    monkeypatch.setattr(tui.commands.artifacts, "run_keyfile", run)
     return words
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import tui.commands.consent
-import tui.commands.doctor_run
+import tui.commands.doctor
 import tui.commands.watch
 from dht.identity import Identity
 from dht.invite import issue
 from tui.cli import main
-from tui.commands.attach import DisplayOptions
 from tui.commands.consent import introduce
-from tui.commands.doctor_run import DoctorOptions, run_doctor
+from tui.commands.doctor import DoctorOptions, run_doctor
+from tui.commands.options import DisplayOptions
 from tui.commands.watch import WatchOptions, watch_in_dashboard, watch_in_lines
 from tui.output.output import NoOutput
 
@@ -62,7 +62,7 @@ def test_a_child_is_given_a_file_that_its_owner_alone_can_read(
         program = f'open({str(files[-1])!r}).read(); print(\'{{"verdict": {{"sentence": ""}}}}\')'
         return [sys.executable, "-c", program]
 
-    for module in (tui.commands.consent, tui.commands.doctor_run, tui.commands.watch):
+    for module in (tui.commands.consent, tui.commands.doctor, tui.commands.watch):
         monkeypatch.setattr(module, "python_module", command)
     start(invite)
     assert len(files) == 1

@@ -21,7 +21,7 @@ from dht.invite import issue
 from peer.events import EventLine, PeerStarted, PeerStateChanged, format_line
 from peer.testing.child_process import HANG_S
 from tui.cli import main
-from tui.commands.attach import DisplayOptions
+from tui.commands.options import DisplayOptions
 from tui.commands.watch import DemoControl, DemoSource, WatchOptions, watch_in_dashboard, watch_in_lines
 from tui.output.output import JsonOutput, NoOutput, PlainOutput
 from tui.output.viewer import VIEWER_CODES
@@ -247,7 +247,7 @@ def test_a_demo_whose_launcher_is_gone_has_ended(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("outcome", ["ended", "detach", "leave"])
 def test_a_viewer_tells_by_its_exit_code_how_it_was_closed(outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else's exit code says that."""
-    monkeypatch.setattr("tui.terminal.choose_ui", lambda ui: "tui")
+    monkeypatch.setattr("tui.commands.watch.choose_ui", lambda ui: "tui")
     monkeypatch.setattr(tui.commands.watch, "_show", lambda *_: outcome)
     assert main(["watch", str(RECORDING), "--live", "--viewer"]) == VIEWER_CODES[outcome]
     assert main(["watch", str(RECORDING)]) == 0

@@ -17,7 +17,7 @@ from tui.dashboard.widgets.penalties import (
     narrowed,
     until_words,
 )  # fmt: skip
-from tui.text.codes import ADVICE, advice_of
+from tui.text.codes import PENALTY_PAGES, advice_of
 
 SOME = (
     penalty(),
@@ -66,8 +66,8 @@ def test_the_whole_model_and_a_number_are_named() -> None:
 def test_every_code_that_can_be_imposed_is_explained_and_in_a_category() -> None:
     codes = {imposed.ABSENT, imposed.LATE, imposed.STALE, imposed.CLIPPED, imposed.MISDECLARED}
     codes |= {findings.ANOMALY, findings.CLIPPED, findings.NONFINITE, findings.STALE}
-    assert set(ADVICE) == codes
-    assert {advice.category for advice in ADVICE.values()} == set(CATEGORIES) - {"all"}
+    assert set(PENALTY_PAGES) == codes
+    assert {advice.category for advice in PENALTY_PAGES.values()} == set(CATEGORIES) - {"all"}
     assert advice_of("NEWER").category == "errors"
 
 

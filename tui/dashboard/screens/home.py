@@ -15,7 +15,7 @@ from tui.dashboard.widgets.lines import StyledLine, cut, fit
 from tui.dashboard.words import MISSING, format_count, format_percent, format_round, level_style, sort_peers, state_of
 from tui.output.plain import format_elapsed, format_seconds
 from tui.swarm.snapshot import WEIGHT_ONE, PeerView
-from tui.text.codes import ADVICE
+from tui.text.codes import PENALTY_PAGES
 from tui.text.forecast_phrases import before_words, length_brief, length_words, margin_brief, margin_words
 from tui.text.units import count, format_bytes, format_transfer
 
@@ -167,7 +167,7 @@ def add_penalties(sheet: FactSheet, view: View) -> None:
 
 def add_alerts(sheet: FactSheet, view: View) -> None:
     """The last three warnings and errors; penalties have their own place."""
-    alerts = [entry for entry in view.swarm.entries if entry.level != "info" and entry.code not in ADVICE][-3:]
+    alerts = [entry for entry in view.swarm.entries if entry.level != "info" and entry.code not in PENALTY_PAGES][-3:]
     sheet.heading("Alerts", "a shows all" if alerts else "")
     if not alerts and not view.mini:
         sheet.nothing("alerts", "none")

@@ -15,7 +15,7 @@ from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.words import level_style
 from tui.output.plain import format_elapsed
 from tui.swarm.snapshot import LogEntry
-from tui.text.codes import pages_of
+from tui.text.codes import pages_for
 
 LEVELS = {"all": ("info", "warning", "error"), "alerts": ("warning", "error"), "errors": ("error",)}
 """What each filter by level lets through."""
@@ -196,7 +196,7 @@ class LogPanel(Panel):
 
 def _about(kind: str, view: View) -> Text:
     """What the one kind means that is shown, and what to do; nothing where room is scarce."""
-    pages = [] if view.mini or view.short else [page for _, page in pages_of(kind)]
+    pages = [] if view.mini or view.short else [page for _, page in pages_for(kind)]
     said = " / ".join(page.short for page in pages)
     wrapped = [text for page in pages if page.remedy for text in textwrap.wrap(page.remedy, max(20, view.width - 5))]
     return Text("\n").join([Text(said, style=view.ink.text), *(Text(line, style=view.ink.muted) for line in wrapped)])

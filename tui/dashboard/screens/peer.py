@@ -19,7 +19,7 @@ from tui.dashboard.words import (
     state_of,
 )
 from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round
-from tui.text.codes import ADVICE
+from tui.text.codes import PENALTY_PAGES
 from tui.text.units import format_line, format_transfer
 
 MOST_PENALTIES = 64
@@ -123,8 +123,8 @@ def _add_penalty(sheet: FactSheet, view: View, penalty: PenaltyRecord, *, explai
     sheet.prose("", f"{layer_words(penalty.layer)}: {penalty.evidence}", ink.text)
     if cost := cost_words(penalty, told_in(view.swarm, penalty)):
         sheet.prose("", cost, ink.text)
-    if explain and not view.mini and penalty.code in ADVICE:
-        sheet.prose("", ADVICE[penalty.code].short, ink.muted)
+    if explain and not view.mini and penalty.code in PENALTY_PAGES:
+        sheet.prose("", PENALTY_PAGES[penalty.code].short, ink.muted)
 
 
 def share_in(done: Round, peer: str) -> float:

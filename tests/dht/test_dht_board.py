@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dht import record_validator
+from dht import dht_board
 from dht.access import RejectCode
-from dht.record_validator import MAX_SUBKEY_BYTES, MAX_VALUE_BYTES, bound_storage, rejection_of
+from dht.dht_board import MAX_SUBKEY_BYTES, MAX_VALUE_BYTES, bound_storage, rejection_of
 from dht.records import HEAD, MAX_RECORD_BYTES
 
 RUN = b"r" * 32
@@ -19,16 +19,16 @@ NOW_S = 1_800_000_000.0
 
 def test_a_value_that_is_too_large_for_a_record_is_not_kept_in_memory() -> None:
     """One of 2 MiB passes through the network, and what is parsed is remembered 2,048 times over."""
-    record_validator._parse.cache_clear()
+    dht_board._parse.cache_clear()
     for size in (MAX_VALUE_BYTES + 1, 1 << 20):
         fault = rejection_of(RUN, HEAD, b"subkey", bytes(size), time.time() + 60)
         assert fault == (RejectCode.RECORD, f"it has {size} bytes; a record has at most {MAX_RECORD_BYTES}")
-    assert record_validator._parse.cache_info().currsize == 0
+    assert dht_board._parse.cache_info().currsize == 0
 
 
 def test_the_name_of_an_author_is_not_read_out_of_anything_longer() -> None:
-    assert record_validator._author_of(b"\xdd\x00\x10\x00\x00" + b"\xc0" * (1 << 20)) == "somebody"
-    assert record_validator._author_of(bytes(MAX_SUBKEY_BYTES + 1)) == "somebody"
+    assert dht_board._author_of(b"\xdd\x00\x10\x00\x00" + b"\xc0" * (1 << 20)) == "somebody"
+    assert dht_board._author_of(bytes(MAX_SUBKEY_BYTES + 1)) == "somebody"
 
 
 class Clock:
@@ -68,7 +68,7 @@ def held(stored: Any) -> dict[str, bytes]:
 def test_there_is_room_for_so_many_authors_and_who_is_there_stays(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_validator, "AUTHORS_MOST", 2)
+    monkeypatch.setattr(dht_board, "AUTHORS_MOST", 2)
     stored = storage()
     assert stored.store_subkey(KEY, "second", b"2", NOW_S + 60)
     assert not stored.store_subkey(KEY, "third", b"3", NOW_S + 600)

@@ -1,20 +1,37 @@
-"""Every code that a person can meet, in words: what it means, and what to do. The one place for such texts."""
+"""Every code that a person can meet, in words: what it means, and what to do. The texts are in `codes.toml`."""
 
 from __future__ import annotations
 
 import difflib
+import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
 
 from dht.errors import BadInput
-from tui.text.codes.advice import CodePage
-from tui.text.codes.alerts import ALERTS
-from tui.text.codes.exits import EXITS
-from tui.text.codes.holds import HOLDS
-from tui.text.codes.penalties import PENALTY_PAGES
-from tui.text.codes.states import LOG, STATES
 
-ADVICE = PENALTY_PAGES
-"""What a contribution counted less for."""
+
+@dataclass(frozen=True, kw_only=True)
+class CodePage:
+    """What a code means, and what a volunteer can do about it."""
+
+    short: str
+    """The meaning, on one line."""
+    meaning: str = ""
+    """In sentences; empty where the line says it all."""
+    remedy: str = ""
+    """What to do; empty where nothing need be done."""
+    category: str = ""
+    """Of a penalty: errors, late or judge."""
+
+
+def _read() -> Iterator[Mapping[str, CodePage]]:
+    told = tomllib.loads((files("tui.text") / "codes.toml").read_text("utf-8"))
+    for kind in ("penalty", "alert", "hold", "state", "log", "exit"):
+        yield {code: CodePage(**page) for code, page in told[kind].items()}
+
+
+PENALTY_PAGES, ALERTS, HOLDS, STATES, LOG, EXITS = _read()
 
 KINDS: Mapping[str, Mapping[str, CodePage]] = {
     "penalty": PENALTY_PAGES, "alert": ALERTS, "reason to pause": HOLDS, "state": STATES, "line of the log": LOG,
@@ -29,10 +46,10 @@ UNKNOWN = CodePage(
 
 def advice_of(code: str) -> CodePage:
     """What a penalty means; an unknown one is an error that a newer client explains."""
-    return ADVICE.get(code, UNKNOWN)
+    return PENALTY_PAGES.get(code, UNKNOWN)
 
 
-def pages_of(code: str) -> Iterator[tuple[str, CodePage]]:
+def pages_for(code: str) -> Iterator[tuple[str, CodePage]]:
     """(kind, page) of each meaning of a code."""
     return ((kind, pages[code]) for kind, pages in KINDS.items() if code in pages)
 
@@ -41,7 +58,7 @@ def explain(code: str) -> list[str]:
     """All that is known of a code, as lines for people. Raises BadInput, with the closest one, for what is no code."""
     name = code.strip().upper()
     lines: list[str] = []
-    for kind, page in pages_of(name):
+    for kind, page in pages_for(name):
         lines += ["", f"{name} ({kind}): {page.short}"]
         lines += [text for text in (page.meaning, page.remedy and f"What to do: {page.remedy}") if text]
     if lines:

@@ -1,0 +1,67 @@
+"""The plan of the house: rooms of a size, one name for one thing."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("bootstrap", "dht", "peer", "tui")
+MODULES_MOST = 16
+LINES_MOST = 500
+ENTRANCES = {"__init__", "__main__"}
+TWICE = {"machine", "state"}
+"""A pure machine and its state: the round's and, to come, the peer's life."""
+THE_FIELDS_WORDS = {"encoding"}
+
+
+@cache
+def modules() -> tuple[Path, ...]:
+    """Of the product, without those that only open a package."""
+    found = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return tuple(sorted(path.relative_to(ROOT) for path in found if path.stem not in ENTRANCES))
+
+
+def twice(pairs: Iterable[tuple[str, Path]]) -> dict[str, list[str]]:
+    """Names that stand for several things, with their places."""
+    found = defaultdict(list)
+    for name, path in pairs:
+        found[name].append(str(path))
+    return {name: places for name, places in found.items() if len(places) > 1}
+
+
+def test_a_room_holds_what_one_look_takes_in() -> None:
+    rooms = defaultdict(list)
+    for path in modules():
+        rooms[str(path.parent)].append(path.stem)
+    assert {room: len(found) for room, found in rooms.items() if len(found) > MODULES_MOST} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_module_has_a_name_of_its_own_in_its_package(package: str) -> None:
+    ours = [(path.stem, path) for path in modules() if path.parts[0] == package and path.stem not in TWICE]
+    assert twice(ours) == {}
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    classes = (
+        (node.name, path)
+        for path in modules()
+        for node in ast.parse((ROOT / path).read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert twice(classes) == {}
+
+
+def test_a_module_is_called_after_a_thing_and_not_after_a_doing() -> None:
+    assert [str(path) for path in modules() if path.stem.endswith("ing") and path.stem not in THE_FIELDS_WORDS] == []
+
+
+def test_no_file_is_longer_than_one_concept_takes() -> None:
+    lengths = {str(path): (ROOT / path).read_text().count("\n") for path in modules()}
+    assert {name: lines for name, lines in lengths.items() if lines > LINES_MOST} == {}

@@ -1,0 +1,111 @@
+"""`homefires export` and `audit`: a child's answer, and how it ends."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import tui.commands.artifacts
+from dht.errors import BadChain, BadInput, DiskFull, HomefiresError, RunMismatch
+from tui.commands.artifacts import run_audit, run_export
+
+
+@pytest.mark.outside
+def test_an_export_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child's, without what libraries wrote beside it; paths reach it as they were given."""
+    seen: list[str] = []
+
+    def command(module: str, *arguments: str) -> list[str]:
+        seen.extend([module, *arguments])
+        return [sys.executable, "-c", "import sys; print('round 3 is in out'); print('a warning', file=sys.stderr)"]
+
+    monkeypatch.setattr(tui.commands.artifacts, "python_module", command)
+    assert run_export(tmp_path, None, debug=False) == "round 3 is in out"
+    assert run_export(tmp_path, tmp_path / "out", debug=False) == "round 3 is in out"
+    assert seen == [
+        *("peer", "export", str(tmp_path)),
+        *("peer", "export", str(tmp_path), "--to", str(tmp_path / "out")),
+    ]
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (2, BadInput, "^the last line$"),
+        (5, RunMismatch, "^the last line$"),
+        (8, DiskFull, "^the last line$"),
+        (1, HomefiresError, "^the export failed: the last line; run it again with --debug$"),
+        (-9, HomefiresError, "^the export failed: the last line; run it again with --debug$"),
+    ],
+)
+def test_a_failed_export_is_one_line(
+    code: int, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What the child said at last, in the branch of the error tree that its exit code stands for."""
+    end = f"os.kill(os.getpid(), {-code})" if code < 0 else f"sys.exit({code})"
+    program = f"import os, sys; print('noise\\nhomefires: the last line', file=sys.stderr, flush=True); {end}"
+    monkeypatch.setattr(tui.commands.artifacts, "python_module", lambda *_: [sys.executable, "-c", program])
+    with pytest.raises(kind, match=words) as caught:
+        run_export(tmp_path, None, debug=False)
+    assert type(caught.value) is kind
+
+
+def program(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
+    """Every child is this Python program; returns the command lines."""
+    seen: list[str] = []
+
+    def command(module: str, *arguments: str) -> list[str]:
+        seen.extend([module, *arguments])
+        return [sys.executable, "-c", text]
+
+    monkeypatch.setattr(tui.commands.artifacts, "python_module", command)
+    return seen
+
+
+@pytest.mark.outside
+def test_an_audit_says_how_far_it_is_and_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The verdict alone is on stdout; of what libraries write nothing is seen."""
+    seen = program(
+        monkeypatch,
+        "import sys; print('audited round 3 of 9\\nnoise', file=sys.stderr); print('rounds 0..9 verified')",
+    )
+    run_audit(tmp_path, as_json=False, debug=False)
+    assert capfd.readouterr() == ("rounds 0..9 verified\n", "audited round 3 of 9\n")
+    run_audit(tmp_path, as_json=True, debug=True)
+    assert capfd.readouterr() == ("rounds 0..9 verified\n", "audited round 3 of 9\nnoise\n")
+    assert seen == ["peer", "audit", str(tmp_path), "peer", "audit", str(tmp_path), "--json"]
+
+
+@pytest.mark.outside
+def test_a_bad_link_is_an_error_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With exit code 9; what --json prints is there all the same."""
+    failing = "import sys; print('{}'); print('homefires: round 2: x is gone', file=sys.stderr); sys.exit(9)"
+    program(monkeypatch, failing)
+    with pytest.raises(BadChain, match=r"^round 2: x is gone$") as caught:
+        run_audit(tmp_path, as_json=True, debug=False)
+    assert caught.value.exit_code == 9
+    assert capfd.readouterr() == ("{}\n", "")
+
+
+@pytest.mark.outside
+def test_an_audit_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its child is killed, and that is an error."""
+    monkeypatch.setattr(tui.commands.artifacts, "AUDIT_S", 0.2)
+    program(monkeypatch, "import signal; signal.pause()")
+    with pytest.raises(HomefiresError, match="the audit failed: exit code -9; run it again with --debug"):
+        run_audit(tmp_path, as_json=False, debug=False)
+
+
+@pytest.mark.outside
+def test_a_child_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tui.commands.artifacts, "EXPORT_S", 0.2)
+    program(monkeypatch, "import signal; signal.pause()")
+    with pytest.raises(HomefiresError, match="the export did not end within 0 s; run it again with --debug"):
+        run_export(tmp_path, None, debug=False)

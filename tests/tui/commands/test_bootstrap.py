@@ -1,0 +1,86 @@
+"""`homefires bootstrap`: the node of a run, as its organiser starts it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tui.commands.organiser
+from dht.errors import BadInput, DiskFull, PortInUse, RunMismatch
+from peer.spec import AdmissionTable, RunSpec, dump, load, parse
+from tui.commands.organiser import run_bootstrap
+from tui.output.output import NoOutput
+from tui.processes.supervisor import NodeOptions, RetentionOptions
+
+Fake = Callable[[str], None]
+
+
+@pytest.fixture
+def micro() -> RunSpec:
+    return load("micro")
+
+
+@pytest.mark.outside
+def test_the_childs_mistake_is_ours(fake_children: Fake, micro: RunSpec, tmp_path: Path) -> None:
+    fake_children("mute")
+    with pytest.raises(PortInUse, match="4001 is taken"):
+        run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path / "node")
+
+
+@pytest.mark.outside
+def test_the_node_is_given_the_very_spec(fake_children: Fake, micro: RunSpec, tmp_path: Path) -> None:
+    fake_children("mute")
+    with pytest.raises(PortInUse):
+        run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path / "node")
+    assert parse((tmp_path / "node" / "spec.toml").read_text()) == micro
+
+
+def test_an_admission_run_keeps_checkpoints_by_the_key_in_its_folder(
+    micro: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[RetentionOptions] = []
+    monkeypatch.setattr(tui.commands.organiser, "describe_model", lambda path: "")
+    monkeypatch.setattr(tui.commands.organiser, "serve_and_keep", lambda argv, log, keep, output: seen.append(keep))
+    kept, invited = RetentionOptions(directory=tmp_path / "kept", last=3, every=0), AdmissionTable(policy="invited")
+    for number, spec in enumerate((micro, dataclasses.replace(micro, admission=invited))):
+        run_bootstrap(spec, NoOutput(), NodeOptions(), directory=tmp_path / str(number), keep=kept)
+    assert seen == [kept, dataclasses.replace(kept, organiser=tmp_path / "1")]
+
+
+def test_a_folder_of_another_run_is_refused(micro: RunSpec, tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text('[run]\nname = "other"\n[model]\narchitecture = "llama"\ncontext = 8\n')
+    with pytest.raises(RunMismatch, match="holds another run"):
+        run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path)
+
+
+@pytest.mark.outside
+def test_a_model_that_cannot_be_built_is_refused_before_anybody_is_invited(micro: RunSpec, tmp_path: Path) -> None:
+    """The organiser hears it, with the closest valid name, and no node is started."""
+    model = dataclasses.replace(micro.model, architecture="lama")
+    with pytest.raises(BadInput, match="did you mean 'llama'"):
+        run_bootstrap(dataclasses.replace(micro, model=model), NoOutput(), NodeOptions(), directory=tmp_path)
+    assert not (tmp_path / "bootstrap.log").exists()
+
+
+def test_a_bootstrap_node_on_a_full_disk_keeps_the_spec_it_has(micro: RunSpec, tmp_path: Path) -> None:
+    """One error that names the disk, and the file is as it was: an empty one would keep the node from starting."""
+    path = tmp_path / "spec.toml"
+    path.write_text(dump(micro))
+    (tmp_path / "spec.toml.new").symlink_to("/dev/full")
+    with pytest.raises(DiskFull, match="is full"):
+        run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path)
+    assert load(str(path)).digest() == micro.digest()
+
+
+@pytest.mark.outside
+def test_the_folder_where_an_organiser_stands_lends_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder `peer` there must not be taken for ours when the model is described."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "peer" / "__init__.py").touch()
+    (tmp_path / "peer" / "__main__.py").write_text("print('theirs')")
+    (tmp_path / "spec.toml").write_text(dump(load("micro")))
+    assert "parameters" in tui.commands.organiser.describe_model(tmp_path / "spec.toml")

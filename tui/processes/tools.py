@@ -1,0 +1,49 @@
+"""Children that do one thing and end: their answer is read, their failure is one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from dht.errors import HomefiresError
+from tui.processes.children import environment, failure_said
+
+
+def answer(
+    what: str, argv: Sequence[str], limit_s: float, *, debug: bool = False, late: HomefiresError | None = None,
+    apart: bool = False,
+) -> str:  # fmt: skip
+    """What a child prints. Raises the error that its exit code stands for, `late` if it takes too long.
+
+    `apart` is a session of its own: Ctrl-C is for this process alone, which then ends the child.
+    """
+    try:
+        told = subprocess.run(
+            argv, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s,
+            check=False, start_new_session=apart,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        slow = HomefiresError(f"the {what} did not end within {limit_s:.0f} s; run it again with --debug")
+        raise late or slow from error
+    if debug:
+        print(told.stderr, end="", file=sys.stderr)
+    if told.returncode != 0:
+        raise failure_said(what, told.returncode, told.stderr)
+    return told.stdout.strip()
+
+
+@contextmanager
+def limited(argv: Sequence[str], limit_s: float, **streams: Any) -> Iterator[subprocess.Popen[str]]:
+    """A child whose output is read while it works; it is killed after so long, and when the block ends."""
+    with subprocess.Popen(argv, env=environment(), stdin=subprocess.DEVNULL, text=True, **streams) as child:
+        watchdog = threading.Timer(limit_s, child.kill)
+        watchdog.start()
+        try:
+            yield child
+        finally:
+            watchdog.cancel()
+            child.kill()
