@@ -83,10 +83,10 @@ class ContributionHeader:
         return pack(self.packed()[1:-1])
 
     def signed(self, keys: Keys) -> ContributionHeader:
-        return replace(self, signature=keys.sign("pledge", self.payload()))
+        return replace(self, signature=keys.sign("header", self.payload()))
 
     def genuine(self, keys: Keys) -> bool:
-        return keys.verify(self.peer, "pledge", self.payload(), self.signature)
+        return keys.verify(self.peer, "header", self.payload(), self.signature)
 
     def packed(self) -> tuple[Any, ...]:
         return (
