@@ -64,7 +64,6 @@ def _tell_peers(options: argparse.Namespace) -> int:
 
 
 def add_snooze(parser: Parser) -> None:
-    """What `snooze` takes."""
     parser.set_defaults(run=_snooze)
     parser.add_argument("hours", nargs="?", type=float, default=1.0, metavar="HOURS", help="how long (default 1)")
     add_directory(parser, every=True)

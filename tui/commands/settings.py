@@ -32,7 +32,6 @@ WIDE = 132
 
 
 def add_set(parser: Parser) -> None:
-    """What `set` takes."""
     parser.set_defaults(run=_set)
     text = "give a setting a value; without any, all are shown with what they mean"
     parser.add_argument("assignments", nargs="*", metavar="KEY=VALUE", help=text)
@@ -122,7 +121,6 @@ def describe(table: SettingsPage, now: float, width: int = WIDE) -> list[str]:
 
 
 def to_json(table: SettingsPage) -> str:
-    """The same as one JSON object."""
     settings = {
         setting.name: {
             "value": value, "group": group, "meaning": setting.meaning, "unit": setting.unit, "off": setting.off,

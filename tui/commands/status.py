@@ -34,7 +34,6 @@ from tui.text.units import format_transfer
 
 
 def add_status(parser: Parser) -> None:
-    """What `status` takes."""
     parser.set_defaults(run=_status)
     add_directory(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -200,7 +199,6 @@ WIDTH = 96
 
 
 def add_explain(parser: Parser) -> None:
-    """What `explain` takes."""
     parser.set_defaults(run=_explain)
     parser.add_argument("code", nargs="?", metavar="CODE", help="as it is printed, or an exit code; none lists all")
 

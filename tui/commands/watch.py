@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 def add_watch(parser: Parser) -> None:
-    """What `watch` takes."""
     parser.set_defaults(run=_watch)
     text = f"event lines, a folder of a peer, the folder of a bootstrap node of yours, or an invite: {INVITE}"
     parser.add_argument("what", metavar="FILE|DIR|INVITE", help=text)

@@ -21,7 +21,6 @@ RUN = 8
 
 
 def room_of(view: View) -> int:
-    """Cells between the margins."""
     return max(0, view.width - (2 if view.mini else 4))
 
 

@@ -37,7 +37,6 @@ _PHASE_INK = {
 
 
 def state_style(state: str, ink: Palette) -> str:
-    """Rich style of a peer's state."""
     return str(getattr(ink, _STATE_INK.get(state, "text")))
 
 
@@ -140,7 +139,6 @@ def round_of(view: View) -> str:
 
 
 def level_style(level: str, ink: Palette) -> str:
-    """Rich style of a log line's level."""
     return {"error": ink.bad, "warning": ink.warn}.get(level, ink.muted)
 
 

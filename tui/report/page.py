@@ -45,7 +45,6 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
-    """The whole document."""
     labels = labels_of(swarm)
     title = f"homefires run {swarm.run}"
     body = [

@@ -21,8 +21,6 @@ from tui.text.units import count
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What the command line asked for."""
-
     spec: RunSpec
     peers: str = ""
     """A number, a file of [[peer]] tables, or the folder of a peer; empty: as many as found the run."""
@@ -40,8 +38,6 @@ class PlanOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanAnswer:
-    """What was found."""
-
     plan: PlanOptions
     question: PlanningProblem
     choice: SearchOutcome

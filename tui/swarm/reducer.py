@@ -57,7 +57,6 @@ _PHASE_OF_STATE = {
 
 
 def apply(swarm: SwarmState, line: EventLine) -> SwarmState:
-    """The swarm after one more line."""
     return apply_all(swarm, (line,))
 
 

@@ -22,7 +22,6 @@ class Bar:
         return event.bytes_total == self._first.bytes_total and event.bytes_done >= self._first.bytes_done
 
     def is_due(self, t: float, event: TransferProgressed) -> bool:
-        """Whether to draw it now."""
         ends = event.bytes_done >= event.bytes_total
         return not self._ended and (ends or t - self._drawn_t >= EVERY_S)
 

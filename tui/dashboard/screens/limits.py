@@ -259,7 +259,6 @@ def _value_cells(width: int) -> int:
 
 
 def _about_lines(view: View) -> int:
-    """Of the words below the table."""
     return 3 if view.short else 5
 
 
@@ -273,8 +272,6 @@ def _sheet(view: View) -> FactSheet:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table."""
-
     group: str
     first: bool
     """Of its group."""
@@ -306,7 +303,6 @@ def _settings(view: View) -> Mapping[str, Any]:
 
 
 def rows_of(view: View) -> list[Row]:
-    """The lines of the table."""
     rows: list[Row] = []
     for group, setting, value in grouped(_settings(view)):
         first = not rows or rows[-1].group != group
@@ -315,7 +311,6 @@ def rows_of(view: View) -> list[Row]:
 
 
 def hold_of(setting: SettingInfo, view: View) -> PauseReason | None:
-    """What this setting holds up now."""
     return view.status.hold(setting.hold) if setting.hold and view.status is not None else None
 
 

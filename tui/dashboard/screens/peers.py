@@ -222,19 +222,16 @@ class PeersPanel(Panel):
         self.query_one("#peers-line", TextBlock).draw(self._line(view, len(self.listed)))
 
     def action_filter(self) -> None:
-        """Type what to look for."""
         field = self.query_one(Input)
         field.display = True
         field.focus()
 
     def action_unfilter(self) -> None:
-        """All peers again."""
         field = self.query_one(Input)
         field.value, field.display = "", False
         self.take_focus()
 
     def action_sort(self, step: int) -> None:
-        """By the column before or after."""
         names = [column.name for column in self.columns]
         if names:
             place = names.index(self.sort) if self.sort in names else 0
@@ -248,7 +245,6 @@ class PeersPanel(Panel):
             self._again()
 
     def action_reverse(self) -> None:
-        """The last first."""
         self._reversed = not self._reversed
         self._again()
 

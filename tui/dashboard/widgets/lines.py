@@ -38,7 +38,6 @@ class LineView(Widget):
             self.refresh(*changed)
 
     def render_line(self, y: int) -> Strip:
-        """Line `y` of what is visible."""
         pieces = self._lines[y] if y < len(self._lines) else []
         segments = [Segment(text, Style.parse(style)) for text, style in pieces if text]
         cells = sum(cell_len(text) for text, _ in pieces)
@@ -51,7 +50,6 @@ class LineView(Widget):
         return self._base
 
     def notify_style_update(self) -> None:
-        """The theme or a class changed."""
         self._base = None
         super().notify_style_update()
 
