@@ -1,4 +1,4 @@
-"""`python -m bootstrap SPEC.toml --dir DIR --spec-hash HEX`: started by `homefires bootstrap` and `homefires demo`.
+"""`python -m bootstrap SPEC.toml --dir DIR`: started by `homefires bootstrap` and `homefires demo`.
 
 Prints event lines on stdout; stderr is for a log and, at the end, for the one line of an error.
 """
@@ -14,15 +14,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bootstrap.config import BootstrapConfig, read_config
+from bootstrap.config import BootstrapConfig, InviteTerms
 from bootstrap.invites import parse_duration_s
-from bootstrap.report import Reporter
 from bootstrap.server import serve
 from dht.admission import LASTS_S
-from dht.errors import BadInput, HomefiresError
+from dht.errors import HomefiresError
 from dht.identity import Identity, fingerprint_words
 from dht.process import die_with_parent, parent_gone
-from dht.reach.addresses import check_announce, check_dial, check_listen
+from dht.reach.addresses import ALL_INTERFACES, check_announce, check_dial, check_listen
+from peer import spec as specs
+from peer.events import PeerStopped
+from peer.telemetry.event_log import EventPrinter
 
 INTERRUPTED = 130
 
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parent_pid = os.getppid()
     die_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
-    report = Reporter()
+    report = EventPrinter()
     try:
         config = _config(options)
         if options.check:
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.check:
             print(f"homefires: {error}", file=sys.stderr)
             return error.exit_code
-        report("PeerStopped", why=str(error), exit_code=error.exit_code)
+        report(PeerStopped(why=str(error), exit_code=error.exit_code))
         print(f"bootstrap: {error}", file=sys.stderr)
         return error.exit_code
     return 0
@@ -56,7 +58,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bootstrap", description="The node that newcomers dial first.")
     parser.add_argument("spec", type=Path, metavar="SPEC.toml", help="the run spec, with every value")
     parser.add_argument("--dir", type=Path, required=True, help="holds identity.key, genesis and run/")
-    parser.add_argument("--spec-hash", required=True, metavar="HEX", help="what joiners must find the spec to hash to")
     parser.add_argument("--listen", action="append", default=[], metavar="ADDR", help="default: all interfaces")
     parser.add_argument("--announce", action="append", default=[], metavar="ADDR", help="what others shall dial")
     parser.add_argument("--also", action="append", default=[], metavar="ADDR", help="where else newcomers may dial")
@@ -73,29 +74,25 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _config(options: argparse.Namespace) -> BootstrapConfig:
-    try:
-        spec_hash = bytes.fromhex(options.spec_hash)
-    except ValueError:
-        spec_hash = b""
-    if len(spec_hash) != 32:
-        raise BadInput(f"--spec-hash is {options.spec_hash[:80]!r}; it must be 64 hexadecimal digits")
     listen = tuple(check_listen(address) for address in options.listen)
     announce = tuple(check_announce(address) for address in options.announce)
     lasts_s = parse_duration_s("--expires", options.expires) if options.expires else 0.0
     member_s = parse_duration_s("--members-for", options.members_for) if options.members_for else LASTS_S
-    return read_config(
-        options.spec, spec_hash, options.dir, listen, announce, single=options.invites, lasts_s=lasts_s,
+    spec = specs.load(str(options.spec))
+    terms = InviteTerms(admits=spec.admission.policy == "invited", single=options.invites, lasts_s=lasts_s)
+    return BootstrapConfig(
+        directory=options.dir, spec=spec, listen=listen or ALL_INTERFACES, announce=announce, terms=terms,
         health_port=options.health_port, member_s=member_s, also=tuple(check_dial(address) for address in options.also),
     )  # fmt: skip
 
 
-def _run(config: BootstrapConfig, report: Reporter, parent_pid: int) -> None:
+def _run(config: BootstrapConfig, report: EventPrinter, parent_pid: int) -> None:
     import uvloop
 
     uvloop.run(_serve_until_signal(config, report, parent_pid))
 
 
-async def _serve_until_signal(config: BootstrapConfig, report: Reporter, parent_pid: int) -> None:
+async def _serve_until_signal(config: BootstrapConfig, report: EventPrinter, parent_pid: int) -> None:
     stop = asyncio.Event()
 
     def on_signal() -> None:

@@ -1,28 +1,45 @@
-"""What one bootstrap node serves, and where, as its command line says."""
+"""What one bootstrap node serves, where, and on which terms it invites."""
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-from bootstrap.invites import InviteTerms
 from dht.admission import LASTS_S
-from dht.errors import BadSpec
+from dht.errors import BadInput
 from dht.reach.addresses import ALL_INTERFACES
+from peer.spec import RunSpec
+
+SINGLE_MOST = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class InviteTerms:
+    """What invites say. Raises BadInput for terms that contradict each other."""
+
+    admits: bool = False
+    """The run asks for an admission, so they hold tokens."""
+    single: int = 0
+    """So many, each for one peer; 0: one for as many peers as have it."""
+    lasts_s: float = 0.0
+    """Seconds until they are over; 0: never."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.single <= SINGLE_MOST:
+            raise BadInput(f"{self.single} invites for one peer each; make 1 to {SINGLE_MOST} at a time")
+        if self.single and not self.admits:
+            raise BadInput(
+                "an invite for one peer needs a run that asks for an admission; start the run with --admission"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapConfig:
-    """What one bootstrap node serves, and where."""
+    """A run, and how its node serves it."""
 
     directory: Path
-    spec: bytes
-    """The spec as TOML, with every value; checked by whoever starts us."""
-    spec_hash: bytes
-    """32 bytes; joiners compare it with what the spec hashes to."""
-    name: str
-    founders: int
+    spec: RunSpec
     listen: tuple[str, ...] = ALL_INTERFACES
     announce: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
@@ -33,34 +50,7 @@ class BootstrapConfig:
     member_s: float = LASTS_S
     """How long an admission lasts."""
 
-
-def read_config(
-    path: Path, spec_hash: bytes, directory: Path, listen: tuple[str, ...], announce: tuple[str, ...],
-    *, also: tuple[str, ...] = (), single: int = 0, lasts_s: float = 0.0, health_port: int = 0,
-    member_s: float = LASTS_S,
-) -> BootstrapConfig:  # fmt: skip
-    """The config for a spec file. Raises BadSpec, and BadInput for terms of invites that do not fit it."""
-    try:
-        spec = path.read_bytes()
-        table = tomllib.loads(spec.decode())
-        name, founders = table["run"]["name"], table["run"]["founders"]
-        policy = table.get("admission", {}).get("policy", "open")
-    except OSError as error:
-        raise BadSpec(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadSpec(f"{path}: not a complete run spec in TOML ({error})") from error
-    if not isinstance(name, str) or not isinstance(founders, int) or founders < 1:
-        raise BadSpec(f"{path}: run.name must be text and run.founders a number from 1")
-    return BootstrapConfig(
-        directory=directory,
-        spec=spec,
-        spec_hash=spec_hash,
-        name=name,
-        founders=founders,
-        listen=listen or ALL_INTERFACES,
-        announce=announce,
-        also=also,
-        terms=InviteTerms(admits=policy == "invited", single=single, lasts_s=lasts_s),
-        health_port=health_port,
-        member_s=member_s,
-    )
+    @cached_property
+    def run(self) -> bytes:
+        """32 bytes, the spec's hash: the run's identity."""
+        return self.spec.digest()

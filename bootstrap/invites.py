@@ -1,40 +1,31 @@
-"""The invites of a run: how many peers each admits, and for how long it lasts."""
+"""The invites of a run: how they are made, and those that a running node prints and keeps."""
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
-from dht import invite
-from dht.errors import BadInput
+from bootstrap.config import BootstrapConfig, InviteTerms
+from dht.atomic_files import write_atomic
+from dht.errors import BadInput, DiskFull, Unreachable
 from dht.identity import Identity
+from dht.invite import INVITE_FILE, MAX_ADDRESSES, issue
+from dht.node import Node
+from dht.reach.addresses import are_loopback, can_be_dialled, is_global
+from peer.events import AlertRaised, Event, InviteIssued
 
-SINGLE_MOST = 256
 TOKEN_BYTES = 16
 LONGEST_S = 10 * 365 * 86400.0
+LOOK_S = 10.0
+CODE = "ADDRESS"
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
-
-@dataclass(frozen=True, kw_only=True)
-class InviteTerms:
-    """What invites say. Raises BadInput for terms that contradict each other."""
-
-    admits: bool = False
-    """The run asks for an admission, so they hold tokens."""
-    single: int = 0
-    """So many, each for one peer; 0: one for as many peers as have it."""
-    lasts_s: float = 0.0
-    """Seconds until they are over; 0: never."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.single <= SINGLE_MOST:
-            raise BadInput(f"{self.single} invites for one peer each; make 1 to {SINGLE_MOST} at a time")
-        if self.single and not self.admits:
-            raise BadInput(
-                "an invite for one peer needs a run that asks for an admission; start the run with --admission"
-            )
+log = logging.getLogger(__name__)
 
 
 def issue_all(
@@ -43,7 +34,7 @@ def issue_all(
     """The texts of the invites, at least one. Raises BadAddress."""
     expires = now_s + terms.lasts_s if terms.lasts_s else None
     return [
-        invite.issue(
+        issue(
             identity,
             run=run,
             spec_hash=spec_hash,
@@ -63,3 +54,91 @@ def parse_duration_s(flag: str, text: str) -> float:
     if not 0 < seconds <= LONGEST_S:
         raise BadInput(f"{flag} is {text[:40]!r}; write a time such as 30m, 12h, 7d or 4w")
     return seconds
+
+
+class InviteIssuer:
+    """Prints invites when the node has started; keeps one, after which `homefires invite` makes more.
+
+    A router takes some seconds to let others in (UPnP), and nobody else knows the address before: until an address of
+    the internet is known it is looked for again and again.
+    """
+
+    def __init__(
+        self, config: BootstrapConfig, identity: Identity, node: Node, report: Callable[[Event], None]
+    ) -> None:
+        self._config, self._identity, self._node, self._report = config, identity, node, report
+        self._is_private = False
+        """The newest invites lead nobody here who is not in this network."""
+        self._look_at = 0.0
+
+    async def issue(self) -> None:
+        """Print them, and say so if they are of use in this network alone. Raises Unreachable, DiskFull."""
+        addresses = await self._addresses()
+        texts = self._make(addresses)
+        for text in texts:
+            self._report(InviteIssued(invite=text))
+        # Who listens on loopback alone wants nobody else.
+        self._is_private = not are_loopback(self._config.listen) and not lead_outside(addresses)
+        if self._is_private:
+            text = _only_here(addresses)
+            log.warning("%s", text)  # of a service nobody sees the events
+            self._report(AlertRaised(level="warning", code=CODE, text=text))
+        self._look_at = time.monotonic() + LOOK_S
+
+    async def look(self) -> None:
+        """Keep a better invite once there is one, and room for it."""
+        if not self._is_private or time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_S
+        addresses: tuple[str, ...] = ()
+        with suppress(Unreachable):
+            addresses = await self._addresses()
+        if lead_outside(addresses):
+            try:
+                self._make(addresses)
+            except DiskFull as error:  # the one that is there still leads here from this network
+                log.warning("%s", error)
+                return
+            self._is_private = False
+            text = (
+                f"this machine is at {_list(filter(_leads_outside, addresses))} on the internet, by the word of its "
+                "router or its peers: new invites name that; print one with homefires invite "
+                f"{self._config.directory}, and try it from another network"
+            )
+            self._report(AlertRaised(level="info", code=CODE, text=text))
+
+    async def _addresses(self) -> tuple[str, ...]:
+        """What invites name: those of loopback only if there are no others."""
+        mine = [address for address in await self._node.addresses() if can_be_dialled(address)]
+        beyond = [address for address in mine if not are_loopback([address])]
+        return (*(beyond or mine), *self._config.also)[:MAX_ADDRESSES]
+
+    def _make(self, addresses: tuple[str, ...]) -> list[str]:
+        texts = issue_all(
+            self._identity, run=self._config.spec.run.name, spec_hash=self._config.run, addrs=addresses,
+            terms=self._config.terms, now_s=time.time(),
+        )  # fmt: skip
+        write_atomic(self._config.directory / INVITE_FILE, texts[-1].encode(), private=True)  # it may hold a token
+        return texts
+
+
+def lead_outside(addresses: Sequence[str]) -> bool:
+    """Whether somebody in another network may get through by one of these: a name, or an address of the internet."""
+    return any(map(_leads_outside, addresses))
+
+
+def _leads_outside(address: str) -> bool:
+    family, host = address.split("/")[1:3]
+    return family.startswith("dns") or is_global(host)
+
+
+def _only_here(addresses: Sequence[str]) -> str:
+    return (
+        f"nobody outside your own network can dial what the invites name ({_list(addresses)}); have your router "
+        "forward a TCP port to this machine, and start with --listen /ip4/0.0.0.0/tcp/PORT and --announce "
+        "/ip4/ADDRESS/tcp/PORT, where ADDRESS is your router's on the internet"
+    )
+
+
+def _list(addresses: Iterable[str]) -> str:
+    return ", ".join(address.rpartition("/p2p/")[0] for address in addresses)

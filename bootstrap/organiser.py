@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bootstrap.invites import InviteTerms, issue_all, parse_duration_s
+from bootstrap.config import InviteTerms
+from bootstrap.invites import issue_all, parse_duration_s
 from bootstrap.members import end, load_ended, load_names, read_book, renew
-from bootstrap.report import Reporter
 from dht.access import RejectCode
 from dht.admission import FOR_EVER, QuarantineList, load_quarantine, save_quarantine, sign_quarantine
 from dht.atomic_files import file_stamp
@@ -29,6 +29,7 @@ from dht.errors import BadInput, HomefiresError
 from dht.identity import Identity, fingerprint_words
 from dht.invite import INVITE_FILE, MAX_ADDRESSES, Invite, parse
 from dht.reach.addresses import check_dial
+from peer.events import AlertRaised, Event
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -155,7 +156,7 @@ class OrdersFile:
     One that is damaged, gone, or older while the node runs changes nothing: what was ordered last goes on.
     """
 
-    def __init__(self, directory: Path, run: bytes, organiser: str, report: Reporter) -> None:
+    def __init__(self, directory: Path, run: bytes, organiser: str, report: Callable[[Event], None]) -> None:
         self._path, self._run, self._organiser, self._report = directory / ORDERS_FILE, run, organiser, report
         self._seen = file_stamp(self._path)
         self._newest, self._told = load_quarantine(self._path, run, organiser), QuarantineList()
@@ -184,7 +185,7 @@ class OrdersFile:
 
     def _keep(self, why: str) -> None:
         text = f"{why}: what was ordered last goes on as long as this node runs"
-        self._report("AlertRaised", level="warning", code=RejectCode.RECORD, text=text)
+        self._report(AlertRaised(level="warning", code=RejectCode.RECORD, text=text))
 
     async def answer(self, peer: str, request: bytes) -> bytes | None:
         """The orders, if they are newer than the number in the request."""
@@ -195,10 +196,10 @@ class OrdersFile:
         for peer, reason in sorted(self._newest.quarantined.items()):
             if before.quarantined.get(peer) != reason:
                 text = f"{peer} is in quarantine: {reason}"
-                self._report("AlertRaised", level="warning", code=RejectCode.QUARANTINE, text=text)
+                self._report(AlertRaised(level="warning", code=RejectCode.QUARANTINE, text=text))
         for peer in sorted(before.quarantined.keys() - self._newest.quarantined.keys()):
             text = f"the quarantine of {peer} is lifted"
-            self._report("AlertRaised", level="info", code=RejectCode.QUARANTINE, text=text)
+            self._report(AlertRaised(level="info", code=RejectCode.QUARANTINE, text=text))
 
 
 def quarantine(directory: Path, organiser: Identity, run: bytes, peer: str, reason: str) -> QuarantineList:

@@ -9,18 +9,17 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from bootstrap.config import BootstrapConfig
-from bootstrap.founding import FounderPool, GenesisFile, look, restore
-from bootstrap.invite_issuer import InviteIssuer
+from bootstrap.founders import FounderPool, GenesisFile, look, restore
+from bootstrap.invites import InviteIssuer
 from bootstrap.members import AdmissionBook
 from bootstrap.organiser import OrdersFile
 from bootstrap.peer_monitor import PeerMonitor, is_relayed
-from bootstrap.report import Reporter
 from bootstrap.status_page import Health
 from dht.access import AccessList, RejectCode
 from dht.atomic_files import write_atomic
@@ -33,33 +32,34 @@ from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import serve_dial_back
 from dht.records import GENESIS, GENESIS_TTL_S, Genesis, Malformed, pack
 from dht.streams.outbound import StreamLimits
+from peer import spec as specs
+from peer.events import AlertRaised, Event, PeerStarted, PeerStopped
+from peer.telemetry.event_log import EventPrinter
 from peer.telemetry.http import serving
 
 LOOK_S = 1.0
 """Pause between two looks at the board while founders are missing, and between two at the orders."""
 REPUBLISH_S = GENESIS_TTL_S / 10
 
+Report = Callable[[Event], None]
+
 log = logging.getLogger(__name__)
 
 
-async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) -> None:
+async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Event) -> None:
     """Run until `stop` is set. Raises the errors of `open_node`, DirectoryBusy, RunMismatch."""
     with lock_directory(config.directory):
         identity = Identity.load_or_create(config.directory / "identity.key")
-        report.run, report.peer = config.spec_hash.hex()[:16], identity.peer_id
-        file = GenesisFile(config.directory / "genesis", identity, config.spec_hash)
-        orders = OrdersFile(config.directory, config.spec_hash, identity.peer_id, report)
-        book = (
-            AdmissionBook(config.directory, identity, config.spec_hash, config.member_s)
-            if config.terms.admits
-            else None
-        )
-        health = Health(config.name, config.directory, config.founders, time.time())
+        report.run, report.peer = config.run.hex()[:16], identity.peer_id
+        file = GenesisFile(config.directory / "genesis", identity, config.run)
+        orders = OrdersFile(config.directory, config.run, identity.peer_id, report)
+        book = AdmissionBook(config.directory, identity, config.run, config.member_s) if config.terms.admits else None
+        health = Health(config.spec.run.name, config.directory, config.spec.run.founders, time.time())
         report.listener = health.note
-        report("PeerStarted", name="bootstrap", version=_version(), directory=str(config.directory))
+        report(PeerStarted(name="bootstrap", version=_version(), directory=str(config.directory)))
         words = fingerprint_words(identity.peer_id)
         text = f"who joins is shown these words for you; tell them to people by another way: {words}"
-        report("AlertRaised", level="info", code="FINGERPRINT", text=text)
+        report(AlertRaised(level="info", code="FINGERPRINT", text=text))
         with _forgiving_when(stop), _pages(config, health), bounding(config.directory / "bootstrap.log"):
             async with _open(config, report) as node:
                 _answer(config, node, file, orders, book, report)
@@ -71,11 +71,11 @@ async def serve(config: BootstrapConfig, report: Reporter, stop: asyncio.Event) 
                 if file.genesis is not None:
                     health.begin()
                 await _stay(node, file, stop, orders, around, issuer)
-        report("PeerStopped", why="asked to stop", exit_code=0)
+        report(PeerStopped(why="asked to stop"))
 
 
 @asynccontextmanager
-async def _open(config: BootstrapConfig, report: Reporter) -> AsyncIterator[Node]:
+async def _open(config: BootstrapConfig, report: Report) -> AsyncIterator[Node]:
     """The node, at the ports of its earlier life, which its invites name. Raises the errors of `open_node`."""
     listen = restore_ports(config.directory, config.listen)
     async with AsyncExitStack() as stack:
@@ -90,7 +90,7 @@ async def _open(config: BootstrapConfig, report: Reporter) -> AsyncIterator[Node
                 f"start again, or print new invites with homefires invite {config.directory}"
             )
             log.warning("%s", text)  # of a service nobody sees the events
-            report("AlertRaised", level="error", code="ADDRESS", text=text)
+            report(AlertRaised(level="error", code="ADDRESS", text=text))
             node = await stack.enter_async_context(open_node(_network(config, config.listen)))
         save_ports(config.directory, config.listen, await node.addresses())
         yield node
@@ -109,39 +109,39 @@ def _answer(
     file: GenesisFile,
     orders: OrdersFile,
     book: AdmissionBook | None,
-    report: Reporter,
+    report: Report,
 ) -> None:
     """Serve newcomers and peers from now on."""
     node.refusals.hear = lambda code, who, why: report(
-        "AlertRaised", level="warning", code=code, text=f"refused {who}: {why}"
+        AlertRaised(level="warning", code=code, text=f"refused {who}: {why}")
     )
-    node.serve("spec", lambda: config.spec)
+    node.serve("spec", specs.dump(config.spec).encode)
     node.serve("genesis", lambda: _packed_genesis(file))
     serve_probes(node)
     serve_dial_back(node)
     node.answer("quarantine", orders.answer)
-    guests = AccessList(config.spec_hash, node.peer_id, asks_admission=True)
+    guests = AccessList(config.run, node.peer_id, asks_admission=True)
     node.relay_for(lambda peer: is_relayed(peer, book, orders, guests, time.time()))
     if book is not None:
         _admit_who_asks(node, book, orders, report)
         _take_in_guests(node, guests)
 
 
-def _admit_who_asks(node: Node, book: AdmissionBook, orders: OrdersFile, report: Reporter) -> None:
+def _admit_who_asks(node: Node, book: AdmissionBook, orders: OrdersFile, report: Report) -> None:
     async def answer(peer: str, request: bytes) -> bytes | None:
         try:
             answered = book.answer(peer, request.decode(errors="replace"), orders.look(), time.time())
         except DiskFull as error:
-            report("AlertRaised", level="error", code="DISK", text=f"{peer} waits for its admission: {error}")
+            report(AlertRaised(level="error", code="DISK", text=f"{peer} waits for its admission: {error}"))
             return None
         except BadInput as error:
-            report("AlertRaised", level="error", code=RejectCode.TOKEN, text=f"{peer} waits for its admission: {error}")
+            report(AlertRaised(level="error", code=RejectCode.TOKEN, text=f"{peer} waits for its admission: {error}"))
             return None
         if answered.admission is None:
             node.refusals(RejectCode.TOKEN, peer, f"it is not admitted: {answered.why}")
         elif answered.is_new:
             text = f"{peer} is admitted, one of {len(book.members(time.time()))} members"
-            report("AlertRaised", level="info", code="ADMITTED", text=text)
+            report(AlertRaised(level="info", code="ADMITTED", text=text))
         return answered.to_bytes()
 
     node.answer("admission-request", answer)
@@ -162,7 +162,7 @@ def _take_in_guests(node: Node, guests: AccessList) -> None:
 
 
 async def _found(
-    config: BootstrapConfig, node: Node, file: GenesisFile, report: Reporter, stop: asyncio.Event, around: PeerMonitor,
+    config: BootstrapConfig, node: Node, file: GenesisFile, report: Report, stop: asyncio.Event, around: PeerMonitor,
     issuer: InviteIssuer,
 ) -> None:  # fmt: skip
     """Wait until enough peers agree on the initial state, then decide who founds the run."""
@@ -173,37 +173,37 @@ async def _found(
         around.health.found(len(seen.agreed))
         if await restore(node, file, heads):
             text = "the run has begun: a peer gave its genesis back, which was not in this folder any more"
-            report("AlertRaised", level="warning", code="GENESIS", text=text)
+            report(AlertRaised(level="warning", code="GENESIS", text=text))
             return
         if seen != last:
-            _say_who_waits(seen, config.founders, report)
+            _say_who_waits(seen, config.spec.run.founders, report)
             last = seen
-        founders = seen.founders(config.founders)
+        founders = seen.founders(config.spec.run.founders)
         if founders is None:
             await around.look()
             await issuer.look()
             await _pause(stop, LOOK_S)
             continue
-        file.decide(Genesis(run=config.spec_hash, founders=founders, state=seen.state), time.time())
+        file.decide(Genesis(run=config.run, founders=founders, state=seen.state), time.time())
         text = f"the run begins with {len(founders)} founders: {', '.join(founders)}"
-        report("AlertRaised", level="info", code="GENESIS", text=text)
+        report(AlertRaised(level="info", code="GENESIS", text=text))
 
 
-def _say_who_waits(seen: FounderPool, count: int, report: Reporter) -> None:
+def _say_who_waits(seen: FounderPool, count: int, report: Report) -> None:
     if seen.odd:
         text = (
             f"these peers start from other initial parameters than the {len(seen.agreed)} others: {', '.join(seen.odd)}"
         )
-        report("AlertRaised", level="error", code="STATE_DIFFERS", text=text)
+        report(AlertRaised(level="error", code="STATE_DIFFERS", text=text))
     if seen.training:
         text = (
             f"these peers say that they train in this run already, but its genesis is not in this folder: "
             f"{', '.join(seen.training)}; restore it from a copy, or put who says so wrongly in quarantine"
         )
-        report("AlertRaised", level="error", code="GENESIS_LOST", text=text)
+        report(AlertRaised(level="error", code="GENESIS_LOST", text=text))
         return
     text = f"{len(seen.agreed)} of {count} founders are here"
-    report("AlertRaised", level="info", code="FOUNDERS", text=text)
+    report(AlertRaised(level="info", code="FOUNDERS", text=text))
 
 
 async def _stay(
@@ -230,7 +230,7 @@ def _packed_genesis(file: GenesisFile) -> bytes | None:
 
 def _network(config: BootstrapConfig, listen: tuple[str, ...]) -> NetworkConfig:
     return NetworkConfig(
-        run=config.spec_hash,
+        run=config.run,
         identity_path=config.directory / "identity.key",
         socket_folder=config.directory / "run",
         listen=listen,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.records import PeerRecord
+from peer.events import AlertRaised, Event, InviteIssued
 from peer.telemetry.http import Page, Pages
 from peer.telemetry.metrics import Metrics
 
@@ -50,15 +51,14 @@ class Health:
         self._here = self._invites = 0
         self._has_begun = False
 
-    def note(self, kind: str, fields: Mapping[str, Any]) -> None:
+    def note(self, event: Event) -> None:
         """Take in an event that the node prints."""
-        self._metrics.note(kind, fields)
+        self._metrics.note(type(event).__name__, vars(event))
         with self._lock:
-            if kind == "InviteIssued":
-                self._invites += 1
-            if kind == "AlertRaised":
-                self._has_begun |= fields["code"] == "GENESIS"
-                self._alerts.append({"t": round(time.time(), 1), **fields})
+            self._invites += isinstance(event, InviteIssued)
+            if isinstance(event, AlertRaised):
+                self._has_begun |= event.code == "GENESIS"
+                self._alerts.append({"t": round(time.time(), 1), **vars(event)})
 
     def found(self, here: int) -> None:
         """So many founders are here."""

@@ -46,7 +46,7 @@ from peer.live_settings import LiveSettings
 from peer.session import join
 from peer.settings import PeerSettings, settings_from
 from peer.spec import load
-from peer.telemetry.event_log import EventLog, print_event
+from peer.telemetry.event_log import EventLog, EventPrinter
 from peer.telemetry.metrics import MetricsExporter, measuring, one_at_a_time
 from peer.telemetry.reporter import Reporter
 
@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.debug:
             traceback.print_exc()
         if args.command in ("join", "watch"):
-            print_event(PeerStopped(why=str(error), exit_code=error.exit_code))
+            EventPrinter()(PeerStopped(why=str(error), exit_code=error.exit_code))
         print(f"homefires: {error}", file=sys.stderr)
         return error.exit_code
 

@@ -23,7 +23,7 @@ TUI_MAY_IMPORT = (
     "dht.identity", "dht.invite",
 )  # fmt: skip
 """Everything heavier is a child process."""
-BOOTSTRAP_MAY_IMPORT = ("peer.events", "peer.spec", "peer.telemetry.http", "peer.telemetry.metrics")
+BOOTSTRAP_MAY_IMPORT = ("peer.events", "peer.spec", "peer.telemetry")
 """What the node reports, what it founds, and the page that shows it."""
 
 IMPURE = {"asyncio", "datetime", "hivemind", "multiprocessing", "random", "socket", "threading", "time", "torch"}

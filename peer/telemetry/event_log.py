@@ -9,10 +9,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from dht.atomic_files import raising_disk_full
 from dht.errors import DiskFull
@@ -66,10 +66,20 @@ def _without_full_disk() -> Iterator[None]:
         yield
 
 
-def print_event(event: Event) -> None:
-    """An event of a process that never got as far as to have a run directory."""
-    sys.stdout.write(format_line(EventLine(seq=0, t=time.time(), run="", peer="", event=event)) + "\n")
-    sys.stdout.flush()
+class EventPrinter:
+    """Prints the events of a process that keeps no file of them, numbered; what is not known of it is empty."""
+
+    def __init__(self, run: str = "", out: TextIO | None = None) -> None:
+        self.run, self.peer = run, ""
+        self.listener: Callable[[Event], None] = lambda event: None
+        """Told of every event, too."""
+        self._out, self._seq = out or sys.stdout, 0
+
+    def __call__(self, event: Event) -> None:
+        line = EventLine(seq=self._seq, t=time.time(), run=self.run, peer=self.peer, event=event)
+        self._seq += 1
+        print(format_line(line), file=self._out, flush=True)
+        self.listener(event)
 
 
 def _next_number(path: Path) -> int:

@@ -31,7 +31,7 @@ from dht.records import Genesis, Malformed, PeerRecord, Record, pack, unpack_bod
 from peer import spec as specs
 from peer.audit.run_files import SignatureChecker
 from peer.codec.run_rules import rules_of
-from peer.events import Event, EventLine, PeerStarted, PeerStopped, format_line
+from peer.events import PeerStarted, PeerStopped
 from peer.link.discovery import Announcer
 from peer.link.gatekeeper import ADMISSION
 from peer.protocol.block import MAX_PARTS
@@ -40,6 +40,7 @@ from peer.protocol.rules import Rules
 from peer.spec import RunSpec
 from peer.store.run_directory import genesis_head
 from peer.sync.run_discovery import find_spec, said_genesis
+from peer.telemetry.event_log import EventPrinter
 from peer.telemetry.reporter import Reporter
 from peer.watch.archive import Agreement, Archive, Retention
 from peer.watch.watcher import LOOK_S, AnnouncementLog, Watcher
@@ -162,7 +163,7 @@ def main(text: str, keep: Keep | None = None, organiser: Path | None = None) -> 
 
     invite = parse(text, time.time() if organiser is None else float("-inf"))
     key = None if organiser is None else _key_of(organiser, invite)
-    emit = Printer(invite.spec_hash.hex()[:16])
+    emit = EventPrinter(invite.spec_hash.hex()[:16])
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         why, code = uvloop.run(_until_asked(story(invite, Path(folder), Reporter(emit), keep, key)))
     emit(PeerStopped(why=why, exit_code=code))
@@ -178,17 +179,6 @@ def _key_of(folder: Path, invite: Invite) -> Identity:
             "name the folder of its bootstrap node"
         )
     return key
-
-
-class Printer:
-    """Prints events, numbered, of nobody."""
-
-    def __init__(self, run: str) -> None:
-        self._run, self._seq = run, 0
-
-    def __call__(self, event: Event) -> None:
-        print(format_line(EventLine(seq=self._seq, t=time.time(), run=self._run, peer="", event=event)), flush=True)
-        self._seq += 1
 
 
 async def _until_asked(told: Coroutine[Any, Any, None]) -> tuple[str, int]:

@@ -243,8 +243,7 @@ def bootstrap(folder: Path, spec: RunSpec) -> Iterator[Words]:
     where.mkdir(mode=0o700)
     (where / "spec.toml").write_text(dump(spec))
     child = Child(
-        [sys.executable, "-m", "bootstrap", str(where / "spec.toml"), "--dir", str(where), "--listen", LOOPBACK,
-         "--spec-hash", spec.digest().hex()],
+        [sys.executable, "-m", "bootstrap", str(where / "spec.toml"), "--dir", str(where), "--listen", LOOPBACK],
         where / "log", {"TMPDIR": str(folder)}, printed.put,
     )  # fmt: skip
     try:

@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 
 from bootstrap import organiser as command
-from bootstrap.invites import SINGLE_MOST, InviteTerms, issue_all, parse_duration_s
+from bootstrap.config import SINGLE_MOST, InviteTerms
+from bootstrap.invites import issue_all, parse_duration_s
 from bootstrap.members import BOOK_FILE, ENDED_FILE, AdmissionBook, end, read_book, renew
 from bootstrap.organiser import ORDERS_FILE, OrdersFile, lift, quarantine
 from bootstrap.peer_monitor import is_relayed
-from bootstrap.report import Reporter
 from dht.access import AccessList
 from dht.admission import FOR_EVER, LASTS_S, QuarantineList, issue_admission, read_admission, sign_quarantine
 from dht.errors import BadInput
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, issue, parse
+from peer.events import AlertRaised, Event
+from peer.telemetry.event_log import EventPrinter
 
 ORGANISER, ALICE, BOB = (Identity.from_seed(letter * 32) for letter in (b"o", b"a", b"b"))
 RUN, NOW_S = b"r" * 32, 1_800_000_000.0
@@ -189,11 +191,11 @@ def test_times_are_short_words() -> None:
 def test_orders_are_numbered_reported_and_lifted(tmp_path: Path) -> None:
     told: list[str] = []
 
-    class Reporter:
-        def __call__(self, kind: str, **fields: Any) -> None:
-            told.append(f"{fields['code']}: {fields['text']}")
+    def report(event: Event) -> None:
+        assert isinstance(event, AlertRaised)
+        told.append(f"{event.code}: {event.text}")
 
-    file = OrdersFile(tmp_path, RUN, ORGANISER.peer_id, Reporter())  # type: ignore[arg-type]
+    file = OrdersFile(tmp_path, RUN, ORGANISER.peer_id, report)
     assert file.look() == QuarantineList()
     first = quarantine(tmp_path, ORGANISER, RUN, ALICE.peer_id, "sends noise").number
     assert quarantine(tmp_path, ORGANISER, RUN, BOB.peer_id, "two names").number > first
@@ -220,7 +222,7 @@ def test_orders_that_are_spoilt_while_the_node_runs_go_on(tmp_path: Path, spoilt
     """Nobody is let in by an accident of a disk; it is told once, and the next start says what to do."""
     told: list[str] = []
     quarantine(tmp_path, ORGANISER, RUN, ALICE.peer_id, "sends noise")
-    file = OrdersFile(tmp_path, RUN, ORGANISER.peer_id, lambda kind, **fields: told.append(fields["text"]))  # type: ignore[arg-type]
+    file = OrdersFile(tmp_path, RUN, ORGANISER.peer_id, lambda event: told.append(event.text))  # type: ignore[arg-type]
     assert set(file.look().quarantined) == {ALICE.peer_id}
     (tmp_path / ORDERS_FILE).unlink()
     if spoilt is not None:
@@ -230,7 +232,7 @@ def test_orders_that_are_spoilt_while_the_node_runs_go_on(tmp_path: Path, spoilt
     assert [why in text for text in told] == [False, True]
     if spoilt is not None:
         with pytest.raises(BadInput, match="move it away"):
-            OrdersFile(tmp_path, RUN, ORGANISER.peer_id, Reporter(StringIO()))
+            OrdersFile(tmp_path, RUN, ORGANISER.peer_id, EventPrinter(out=StringIO()))
 
 
 def test_orders_count_also_after_the_folder_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +287,7 @@ def test_a_line_of_the_book_names_peer_token_and_times(book: AdmissionBook, tmp_
 
 def test_the_node_is_the_relay_of_those_alone_who_may_take_part(book: AdmissionBook, tmp_path: Path) -> None:
     """Members, and who shows an admission that the book lacks, as a watcher of the organiser does."""
-    orders = OrdersFile(tmp_path, RUN, ORGANISER.peer_id, Reporter(StringIO()))
+    orders = OrdersFile(tmp_path, RUN, ORGANISER.peer_id, EventPrinter(out=StringIO()))
     guests = AccessList(RUN, ORGANISER.peer_id, asks_admission=True, clock=lambda: NOW_S)
     assert not is_relayed(ALICE.peer_id, book, orders, guests, NOW_S)
     assert is_relayed(ALICE.peer_id, None, orders, guests, NOW_S)

@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,18 @@ from dht.records import (
     unpack_body,
     verify_record,
 )
+from peer import spec as specs
 from peer.events import AlertRaised, Event, InviteIssued, PeerStarted, PeerStopped, parse_line
 from peer.link.own_admission import ADMIT
 from peer.testing.child_process import HANG_S, ORPHAN_S, wait_for_ends
 
 pytestmark = pytest.mark.swarm
 
-RUN = b"h" * 32
-SPEC = b'[run]\nname = "test"\nfounders = 2\n'
+MICRO = specs.load("micro")
+OPEN = replace(MICRO, run=replace(MICRO.run, name="test", founders=2))
+INVITED = replace(OPEN, admission=replace(OPEN.admission, policy="invited"))
+RUN = OPEN.digest()
+SPEC = specs.dump(OPEN).encode()
 
 
 class Bootstrap:
@@ -94,7 +99,7 @@ async def bootstrap(
     path.write_bytes(spec)
     listen = [] if "--listen" in arguments else ["--listen", LOOPBACK[0]]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, str(path), "--dir", str(folder / "organiser"), "--spec-hash", RUN.hex(),
+        sys.executable, "-m", module, str(path), "--dir", str(folder / "organiser"),
         *listen, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -111,24 +116,26 @@ impatient = partial(bootstrap, module="tests.bootstrap.impatient")
 
 @asynccontextmanager
 async def joined(folder: Path, text: str) -> AsyncIterator[tuple[Identity, Node]]:
-    identity = Identity.load_or_create(folder / "identity.key")
+    identity, invited = Identity.load_or_create(folder / "identity.key"), invite.parse(text, time.time())
     config = NetworkConfig(
-        run=RUN,
+        run=invited.spec_hash,
         identity_path=folder / "identity.key",
         socket_folder=folder / "run",
         listen=LOOPBACK,
-        bootstrap=invite.parse(text, time.time()).addrs,
+        bootstrap=invited.addrs,
     )
     async with open_node(config) as node:
         yield identity, node
 
 
-async def publish_head(identity: Identity, node: Node, state: bytes, round: int = -1, name: str = "") -> None:
+async def publish_head(
+    identity: Identity, node: Node, state: bytes, round: int = -1, name: str = "", run: bytes = RUN
+) -> None:
     body = PeerRecord(
-        run=RUN, anchor=b"", round=round, weight=0, state=state, ready=True, tokens=0, steps=0,
+        run=run, anchor=b"", round=round, weight=0, state=state, ready=True, tokens=0, steps=0,
         leaving=False, name=name, version="0", addrs=await node.addresses(),
     )  # fmt: skip
-    record = sign_record(identity, RUN, HEAD, body.pack(), time.time() + HEAD_TTL_S)
+    record = sign_record(identity, run, HEAD, body.pack(), time.time() + HEAD_TTL_S)
     assert await node.board.publish(HEAD, record, HEAD_TTL_S)
 
 
@@ -239,20 +246,20 @@ async def assert_takes_no_frames(organiser: str, node: Node) -> None:
 
 
 async def test_an_admission_lasts_as_long_as_the_organiser_says(tmp_path: Path) -> None:
-    policy = "\n[admission]\npolicy = 'invited'\n"
-    async with impatient(tmp_path, "--members-for", "2d", spec=SPEC + policy.encode()) as running:
+    run = INVITED.digest()
+    async with impatient(tmp_path, "--members-for", "2d", spec=specs.dump(INVITED).encode()) as running:
         text = (await running.wait_for(InviteIssued)).invite
         organiser = invite.parse(text, time.time()).organiser
         async with joined(tmp_path / "a", text) as (alice, a):
             for _ in range(2):
                 shown, why = msgpack.unpackb(await a.ask(organiser, ADMIT, 5, request=text.encode()) or b"")
-                admission = read_admission(shown, RUN, organiser, alice.peer_id)
+                admission = read_admission(shown, run, organiser, alice.peer_id)
                 assert why == ""
                 assert 1.9 * 86400 < admission.expires - time.time() <= 2 * 86400
             await running.wait_for(AlertRaised, code="ADMITTED", text=f"{alice.peer_id} is admitted, one of 1 members")
             for _ in range(50):
                 assert msgpack.unpackb(await a.ask(organiser, ADMIT, 5, request=text.encode()) or b"")[0] == shown
-            await publish_head(alice, a, b"s" * 32, name="alice")
+            await publish_head(alice, a, b"s" * 32, name="alice", run=run)
             await until(lambda: load_names(tmp_path / "organiser") == {alice.peer_id: "alice"})
         async with joined(tmp_path / "b", text) as (bob, b):
             for _ in range(3):
@@ -261,7 +268,7 @@ async def test_an_admission_lasts_as_long_as_the_organiser_says(tmp_path: Path) 
             assert refused.text.startswith(f"refused {bob.peer_id}: it is not admitted")
             assert await b.ask(organiser, "visitor", 5, request=b"nonsense") is None
             key = Identity.load_or_create(tmp_path / "organiser" / "identity.key")
-            signed = issue_admission(key, RUN, bob.peer_id, time.time() + 60).to_bytes()
+            signed = issue_admission(key, run, bob.peer_id, time.time() + 60).to_bytes()
             assert await b.ask(organiser, "visitor", 5, request=signed) == b"", "a watcher of the organiser's"
         running.process.send_signal(signal.SIGTERM)
         told = (await running.rest()).decode()
@@ -401,7 +408,7 @@ async def test_two_in_one_directory(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_spec_is_named(tmp_path: Path) -> None:
-    async with bootstrap(tmp_path, "--spec-hash", "xyz") as running:
+    async with bootstrap(tmp_path, spec=b'[run]\nname = "test"\nfounders = 0\n') as running:
         code, stderr = await running.ended()
         assert code == 2
-        assert "--spec-hash is 'xyz'" in stderr
+        assert f"{tmp_path / 'spec.toml'}: run.founders is 0" in stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 from bootstrap.status_page import Health, html_of
 from dht.identity import Identity
 from dht.records import PeerRecord
+from peer.events import AlertRaised, InviteIssued
 
 
 def head(round: int, name: str = "alice", *, ready: bool = False) -> PeerRecord:
@@ -34,10 +35,10 @@ def test_before_the_run_begins_it_says_who_is_missing(tmp_path: Path) -> None:
 
 def test_events_are_counted_and_the_newest_alerts_shown(tmp_path: Path) -> None:
     found = health(tmp_path)
-    found.note("InviteIssued", {"invite": "hf1:very-secret"})
+    found.note(InviteIssued(invite="hf1:very-secret"))
     for number in range(20):
-        found.note("AlertRaised", {"level": "info", "code": "FOUNDERS", "text": f"{number} of 3"})
-    found.note("AlertRaised", {"level": "info", "code": "GENESIS", "text": "the run begins"})
+        found.note(AlertRaised(level="info", code="FOUNDERS", text=f"{number} of 3"))
+    found.note(AlertRaised(level="info", code="GENESIS", text="the run begins"))
     (tmp_path / "genesis").write_bytes(b"x" * 1000)
     known = found.known(1000.0)
     assert (known["invites_issued"], known["has_begun"], known["disk_bytes"]) == (1, True, 1000)

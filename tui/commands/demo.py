@@ -155,7 +155,7 @@ class DemoRun:
         """Start the node and wait for its invite. Raises the error that kept it from issuing one."""
         directory = self.directory / "bootstrap"
         where = [str(self.directory / "spec.toml"), "--dir", str(directory), "--listen", LOOPBACK]
-        argv = python_module("bootstrap", *where, "--spec-hash", self.spec.digest().hex())
+        argv = python_module("bootstrap", *where)
         self._bootstrap = self.children.start("bootstrap", argv, directory / "bootstrap.log")
         deadline = time.monotonic() + BOOTSTRAP_S
         while not self._invite and not self.children.interrupts:

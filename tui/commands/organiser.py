@@ -93,7 +93,7 @@ def run_bootstrap(
     directory = place_node(directory, spec)
     path = claim_directory(directory, spec)
     output.say(describe_model(path))
-    argv = node_argv(path, spec, options)
+    argv = node_argv(path, options)
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
     log = directory / LOG_FILE
     if keep is None:
@@ -103,15 +103,14 @@ def run_bootstrap(
     return serve_and_keep(argv, log, keep, output)
 
 
-def node_argv(path: Path, spec: RunSpec, options: NodeOptions) -> list[str]:
+def node_argv(path: Path, options: NodeOptions) -> list[str]:
     """The command line of the node whose folder holds the spec at `path`."""
-    where = ["--dir", str(path.parent), "--spec-hash", spec.digest().hex()]
-    return python_module("bootstrap", str(path), *where, *options.words())
+    return python_module("bootstrap", str(path), "--dir", str(path.parent), *options.words())
 
 
-def check_node(path: Path, spec: RunSpec, options: NodeOptions) -> str:
+def check_node(path: Path, options: NodeOptions) -> str:
     """Raises the error that the node would end with for these options. The words by which people know its organiser."""
-    return answer("check", [*node_argv(path, spec, options), "--check"], DESCRIBE_S)
+    return answer("check", [*node_argv(path, options), "--check"], DESCRIBE_S)
 
 
 def place_node(directory: Path | None, spec: RunSpec) -> Path:

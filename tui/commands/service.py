@@ -97,7 +97,7 @@ def _install_node(options: argparse.Namespace) -> int:
     service = _node(options, spec, directory)
     if options.dry:
         return _carry_out(service, dry=True)
-    organiser = check_node(claim_directory(directory, spec), spec, asked)
+    organiser = check_node(claim_directory(directory, spec), asked)
     _carry_out(service, dry=False)
     print(f"people are shown these words for you; tell them by another way than the invite: {organiser}")
     print(f"print invites with: homefires invite {' '.join([quoted(directory), *asked.invite_words()])}")

@@ -14,9 +14,9 @@ from dht.identity import Identity
 from dht.invite import issue
 from peer.events import AlertRaised, PeerStopped, parse_line
 from peer.spec import load
+from peer.telemetry.event_log import EventPrinter
 from peer.testing.child_process import HANG_S
 from peer.watch import watch_session
-from peer.watch.watch_session import Printer
 
 
 @pytest.mark.outside
@@ -32,7 +32,7 @@ def test_a_watcher_has_no_model_and_no_torch_of_ours() -> None:
 
 def test_its_lines_are_of_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     """It is no peer of the swarm."""
-    emit = Printer("run")
+    emit = EventPrinter("run")
     emit(AlertRaised(level="info", code="X", text="first"))
     emit(AlertRaised(level="info", code="X", text="second"))
     lines = [parse_line(text) for text in capsys.readouterr().out.splitlines()]

@@ -307,7 +307,7 @@ async def test_help_names_every_screen_key_and_sign() -> None:
     async with opened(app, size=(120, 80)) as pilot:
         await press(pilot, "question_mark")
         text = text_of(app)
-        for word in ("screens", "pause now", "finish the round", "leave the run", "PENALISED", "MISDECLARED", "judge"):
+        for word in ("screens", "pause now", "finish the round", "leave the run", "PENALISED", "MISDECLARED", "weigh"):
             assert word in text
         await press(pilot, "escape")
         assert "MISDECLARED" not in text_of(app)

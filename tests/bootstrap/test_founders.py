@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.founding import GenesisFile, look
+from bootstrap.founders import GenesisFile, look
 from dht.errors import BadInput, RunMismatch
 from dht.identity import Identity
 from dht.records import Genesis, PeerRecord, unpack_body, verify_record

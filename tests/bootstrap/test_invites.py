@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from bootstrap import invite_issuer
+from bootstrap import invites
 from bootstrap.config import BootstrapConfig
-from bootstrap.invite_issuer import InviteIssuer, lead_outside
-from bootstrap.report import Reporter
+from bootstrap.invites import InviteIssuer, lead_outside
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, parse
 from dht.reach.addresses import LOOPBACK
+from peer.spec import load
+from peer.telemetry.event_log import EventPrinter
 
 ORGANISER = Identity.from_seed(b"o" * 32)
 ME = f"/p2p/{ORGANISER.peer_id}"
@@ -39,8 +40,10 @@ class Desk:
     def __init__(self, directory: Path, *addresses: str, **config: Any) -> None:
         self._out, self.directory = StringIO(), directory
         self.node = HomeNode(*addresses)
-        fields = {"directory": directory, "spec": b"", "spec_hash": b"r" * 32, "name": "tiny", "founders": 1}
-        self.issuer = InviteIssuer(BootstrapConfig(**(fields | config)), ORGANISER, self.node, Reporter(self._out))  # type: ignore[arg-type]
+        fields = {"directory": directory, "spec": load("tiny")}
+        self.issuer = InviteIssuer(
+            BootstrapConfig(**(fields | config)), ORGANISER, self.node, EventPrinter(out=self._out)
+        )  # type: ignore[arg-type]
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         return [line for line in map(json.loads, self._out.getvalue().splitlines()) if line["type"] == kind]
@@ -63,7 +66,7 @@ async def test_once_the_router_lets_others_in_the_kept_invite_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No invite is printed a second time: one may be for one peer."""
-    monkeypatch.setattr(invite_issuer, "LOOK_S", 0.0)
+    monkeypatch.setattr(invites, "LOOK_S", 0.0)
     desk = Desk(tmp_path, LOCAL, HOME)
     await desk.issuer.issue()
     await desk.issuer.look()
