@@ -67,6 +67,15 @@ NOT_AWAITED = NEVER - 1
 """Nobody waited for it, or nothing was measured."""
 
 
+_SHARE = partial(integer, low=0, high=WEIGHT_ONE)
+_SHARES = each(_SHARE, MAX_PARTS)
+_TIMES = fields(*(partial(integer, low=0, high=NEVER),) * 4)
+_EVIDENCE = partial(printable, most=MAX_EVIDENCE)
+_PENALTY = fields(
+    text, partial(text, most=16), _SHARE, partial(integer, low=1), partial(integer, low=-1, high=MAX_PARTS), _EVIDENCE
+)
+
+
 def peers(value: Any) -> tuple[str, ...]:
     """Peer ids, sorted, each once."""
     found = tuple(text(peer) for peer in rows(value, MAX_MEMBERS))
@@ -80,13 +89,10 @@ def _digest_or_empty(value: Any) -> bytes:
 
 
 def _reports(value: Any) -> tuple[Report, ...]:
-    found = []
-    for item in rows(value, MAX_REPORTS):
-        peer, evidence = row(item, 2)
-        found.append((text(peer), printable(evidence, MAX_EVIDENCE)))
+    found: tuple[Report, ...] = each(fields(text, _EVIDENCE), MAX_REPORTS)(value)
     if [peer for peer, _ in found] != sorted({peer for peer, _ in found}):
         raise ValueError("expected reports in order, one for each peer")
-    return tuple(found)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,18 +263,16 @@ class Update:
             parent, round, time, members, elect, parts, contributors, weights, penalties, weight, ballot, coordinator,
             waited, took, scales, pulls, measured, records,
         ) = row(value, 18)  # fmt: skip
-        pledges = tuple(ContributionHeader.unpacked(item) for item in rows(members, MAX_MEMBERS))
+        pledges = each(ContributionHeader.unpacked, MAX_MEMBERS)(members)
         return cls(
             octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), pledges,
-            tuple(text(peer) for peer in rows(elect, MAX_MEMBERS)),
-            tuple(_digest_or_empty(part) for part in rows(parts, MAX_PARTS)),
-            tuple(integer(bits, 0, ALL_MEMBERS) for bits in rows(contributors, MAX_PARTS)),
+            each(text, MAX_MEMBERS)(elect), each(_digest_or_empty, MAX_PARTS)(parts),
+            each(MEMBER_BITS, MAX_PARTS)(contributors),
             tuple(_weights(item, len(pledges)) for item in rows(weights, MAX_PARTS)),
-            tuple(_penalty(item) for item in rows(penalties, MAX_PENALTIES)),
+            each(_PENALTY, MAX_PENALTIES)(penalties),
             integer(weight, 0), integer(ballot, 0, MAX_BALLOT), text(coordinator),
-            _times(waited), _took(took, len(pledges)), _shares(scales), _shares(pulls),
-            tuple(SignedNorms.unpacked(item) for item in rows(measured, MAX_MEMBERS)),
-            tuple(PeerHistory.unpacked(item) for item in rows(records, MAX_RECORDS)),
+            _TIMES(waited), _took(took, len(pledges)), _SHARES(scales), _SHARES(pulls),
+            each(SignedNorms.unpacked, MAX_MEMBERS)(measured), each(PeerHistory.unpacked, MAX_RECORDS)(records),
         )  # fmt: skip
 
 
@@ -345,26 +349,9 @@ def token_share(pledge: ContributionHeader, tokens_cap: int, max_staleness: int)
     return min(pledge.tokens, tokens_cap) * discount(pledge.staleness, max_staleness) if pledge.root else 0
 
 
-def _penalty(value: Any) -> Penalty:
-    peer, code, factor, until_round, layer, evidence = row(value, 6)
-    return (
-        text(peer), text(code, 16), integer(factor, 0, WEIGHT_ONE), integer(until_round, 1),
-        integer(layer, -1, MAX_PARTS), printable(evidence, MAX_EVIDENCE),
-    )  # fmt: skip
-
-
-def _shares(value: Any) -> tuple[int, ...]:
-    return tuple(integer(item, 0, WEIGHT_ONE) for item in rows(value, MAX_PARTS))
-
-
-def _times(value: Any) -> Times:
-    ready, answered, gave, reduced = row(value, 4)
-    return (integer(ready, 0, NEVER), integer(answered, 0, NEVER), integer(gave, 0, NEVER), integer(reduced, 0, NEVER))
-
-
 def _took(value: Any, members: int) -> tuple[Times, ...]:
     """A row for each member, or nothing was measured."""
-    times = tuple(_times(item) for item in rows(value, MAX_MEMBERS))
+    times: tuple[Times, ...] = each(_TIMES, MAX_MEMBERS)(value)
     if times and len(times) != members:
         raise ValueError(f"expected times of {members} members")
     return times
