@@ -11,9 +11,8 @@ from random import Random
 
 from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.protocol.block import Block
-from peer.protocol.frames import decode
 from peer.protocol.head import ChainHead
-from peer.protocol.messages import Message, Prepare, Promise, Propose, VoteCast
+from peer.protocol.messages import Message, Prepare, Promise, Propose, VoteCast, decode
 from peer.simulate.memory_network import LinkModel
 from peer.testing.memory_peer import IntegerDisk, LogicalPeer
 from peer.testing.memory_swarm import World

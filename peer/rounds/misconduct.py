@@ -12,13 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from peer.events import PenaltyImposed
-from peer.protocol.accusations import EquivocationProof, MeanConflict, NormDispute
 from peer.protocol.block import MAX_EVIDENCE, MAX_REPORTS, VOID, NormRow, SignedNorms, Update
 from peer.protocol.block import Report as Reported
 from peer.protocol.electorate import coordinator
 from peer.protocol.encoding import pack
 from peer.protocol.head import MISDECLARED
-from peer.protocol.messages import BallotId, MeanData, PartData
+from peer.protocol.messages import BallotId, EquivocationProof, MeanConflict, MeanData, NormDispute, PartData
 from peer.protocol.norms import PartNorms, float_of
 from peer.rounds.interface import MeasurePart, PartMeasured, SendParts, Tell
 from peer.rounds.state import Dispute, MemberState, Misconduct

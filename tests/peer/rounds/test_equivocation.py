@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from peer.events import AlertRaised
-from peer.protocol.accusations import EquivocationProof
 from peer.protocol.block import Update
 from peer.protocol.encoding import digest_of
-from peer.protocol.messages import Prepare, Propose, VoteCast
+from peer.protocol.messages import EquivocationProof, Prepare, Propose, VoteCast
 from peer.rounds.interface import CommitBlock, Effect, ObjectStored, Received, Send, Tell
 from peer.rounds.machine import step
 from peer.rounds.state import State
