@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from bootstrap.config import BootstrapConfig, InviteTerms
+from dht.addresses import are_loopback, can_be_dialled, is_global
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, DiskFull, Unreachable
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, MAX_ADDRESSES, issue
 from dht.node import Node
-from dht.reach.addresses import are_loopback, can_be_dialled, is_global
 from peer.events import AlertRaised, Event, InviteIssued
 
 TOKEN_BYTES = 16
