@@ -20,7 +20,7 @@ LAYERS = {"tui": {*PACKAGES}, "bootstrap": {"bootstrap", "peer", "dht"}, "peer":
 
 TUI_MAY_IMPORT = (
     "peer.events", "peer.settings", "peer.spec", "peer.plan", "peer.placement", "peer.simulate", "dht.errors",
-    "dht.identity", "dht.invite",
+    "dht.identity", "dht.invite", "bootstrap.organiser",
 )  # fmt: skip
 """Everything heavier is a child process."""
 BOOTSTRAP_MAY_IMPORT = ("peer.events", "peer.spec", "peer.telemetry")
