@@ -62,7 +62,7 @@ class RunFiles:
     def __init__(self, directory: Path) -> None:
         if not (directory / "chain").is_dir():
             raise BadInput(f"{directory} holds no chain; name the folder of a peer")
-        require_this_version(directory)
+        require_this_version(directory, by_genesis=False)
         self.directory = directory
         self.head_path = directory / "HEAD"
 
