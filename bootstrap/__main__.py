@@ -14,8 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bootstrap.config import BootstrapConfig, InviteTerms
-from bootstrap.invites import parse_duration_s
+from bootstrap.config import BootstrapConfig, InviteTerms, parse_duration_s
 from bootstrap.server import serve
 from dht.addresses import ALL_INTERFACES, check_announce, check_dial, check_listen
 from dht.admission import LASTS_S
