@@ -19,8 +19,8 @@ PACKAGES = ("bootstrap", "dht", "peer", "tui")
 LAYERS = {"tui": {*PACKAGES}, "bootstrap": {"bootstrap", "peer", "dht"}, "peer": {"peer", "dht"}, "dht": {"dht"}}
 
 TUI_MAY_IMPORT = (
-    "peer.events", "peer.settings", "peer.spec", "peer.plan", "peer.placement", "peer.simulate", "dht.errors",
-    "dht.identity", "dht.invite",
+    "peer.control.client", "peer.events", "peer.settings", "peer.spec", "peer.plan", "peer.placement", "peer.simulate",
+    "dht.atomic_files", "dht.errors", "dht.identity", "dht.invite",
 )  # fmt: skip
 """Everything heavier is a child process."""
 BOOTSTRAP_MAY_IMPORT = ("peer.events", "peer.spec", "peer.telemetry")

@@ -1,4 +1,4 @@
-"""Two sides went on without each other: all end on one branch, by a rule that reads only the chain (the protocol, §9).
+"""Two sides went on without each other: all end on one branch, by a rule that reads only the chain.
 
 The heavier branch wins: signed contributions are counted, of those who were known where the
 branches part. Between equal ones the branch whose first differing update is firm, then the one where

@@ -1,4 +1,4 @@
-"""When the majority of the electorate is lost, the peers in sight take over (the protocol, §9).
+"""When the majority of the electorate is lost, the peers in sight take over.
 
 They agree among themselves as a new electorate, by the same rules in an instance of its own. What
 they decide is weak: another side may decide something else, and `forks.py` heals that later.

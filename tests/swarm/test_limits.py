@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from peer.control.client import ControlClient
 from peer.control.desired_state import PAUSED_WHY
 from peer.control.store import read_table
 from peer.events import AlertRaised, EventLine, InnerProgressed, PeerStateChanged, RoundCommitted, SettingsChanged
@@ -22,7 +23,6 @@ from peer.testing.process_swarm import LINK_MODULE, RealSwarm
 from tests.swarm.conftest import LIGHT
 from tui.commands.control import command
 from tui.commands.settings import change
-from tui.sources.control_client import ControlClient
 
 pytestmark = pytest.mark.swarm
 OBEYED_S = 2.0 * BUSY

@@ -179,16 +179,17 @@ async def test_a_wrong_organiser(place: Place, tmp_path: Path, caplog: pytest.Lo
     forged = sign_record(mallory, RUN, GENESIS, body, time.time() + 60)
     assert await liar.board.publish(GENESIS, forged, 60)
     liar.serve("genesis", lambda: pack(forged))
-    identity, newcomer = await place.add()
+    _, newcomer = await place.add()
     assert await newcomer.meet(liar.peer_id, await liar.addresses())
-    notices = Announcer(newcomer.board, identity, RUN, "", tuple, newcomer.refusals)
-    assert await said_genesis(newcomer, notices, place.organiser.peer_id) is None
+    assert await said_genesis(newcomer, RUN, place.organiser.peer_id) is None
     (line,) = refused(caplog, RejectCode.ORGANISER, mallory.peer_id) or [""]
     assert "not the organiser of the invite" in line
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "genesis").write_bytes(pack(forged))
     with pytest.raises(RunMismatch, match="another organiser") as caught:
-        await find_genesis(newcomer, notices, Pipe(), place.organiser.peer_id, tmp_path / "new", b"s" * 32)
+        await find_genesis(
+            newcomer, RUN, place.organiser.peer_id, tmp_path / "new", b"s" * 32, offer=pytest.fail, wait=pytest.fail
+        )  # fmt: skip
     assert caught.value.exit_code == 5
 
 
@@ -308,7 +309,7 @@ async def test_a_head_of_a_stranger_is_not_listened_to(place: Place, caplog: pyt
     """The board is open; who reads it is not."""
     identity, node = await place.add()
     guard = place.stand_guard(node)
-    notices = Announcer(node.board, identity, RUN, "", tuple, node.refusals, guard)
+    notices = Announcer(node.board, identity, RUN, "", tuple, guard)
     for shows in (False, True):
         other = Identity.generate()
         shown = issue_admission(place.organiser, RUN, other.peer_id).to_bytes() if shows else None

@@ -7,6 +7,7 @@ from types import MappingProxyType
 import pytest
 
 from dht.errors import BadInput
+from peer.control.client import Reply
 from peer.events import PeerStateChanged
 from tests.tui.dashboard.canned import Canned, dashboard, peer_id, swarm_of
 from tests.tui.dashboard.live import RECORDING, Attached
@@ -14,7 +15,6 @@ from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import SCREENS, Dashboard
 from tui.dashboard.words import shown_state
 from tui.sources.replay import RecordingSource
-from tui.sources.source import Reply
 from tui.swarm.snapshot import SwarmState
 from tui.text.phrases import clock
 
