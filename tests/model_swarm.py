@@ -114,7 +114,7 @@ def _watched(faults: Faults) -> Faults:
 
 
 def _check_written(disk: IntegerDisk, message: Message) -> None:
-    """The protocol, §7: first on disk, then said. A peer that has promised more since may still repeat itself."""
+    """First on disk, then said. A peer that has promised more since may still repeat itself."""
     assert isinstance(message, Prepare | Promise | VoteCast)
     written = disk.load_acceptors().get(message.place.instance)
     promised = written.promised if written else -1

@@ -1,4 +1,4 @@
-"""What is decided: the update, who pledged what to it, and the votes that certify it (the protocol, §6)."""
+"""What is decided: the update, who pledged what to it, and the votes that certify it."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ class Block(Packed):
     """A committed update and its certificate: the votes of a quorum.
 
     `electorate` is empty for a *firm* block, which the electorate of the anchor before decided; for a
-    *weak* one it is the sorted ids of the peers in sight that took over (the protocol, §9).
+    *weak* one it is the sorted ids of the peers in sight that took over.
     """
 
     readers = (Update.unpacked, each(Vote.unpacked, MAX_MEMBERS), peers)

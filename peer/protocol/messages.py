@@ -1,4 +1,4 @@
-"""What peers say to each other in a round (the protocol, §4).
+"""What peers say to each other in a round.
 
 Everything that arrives is checked here for type, size and range before anything else sees it: `unpacked`
 raises ValueError and nothing more. Whatever is passed on to third parties (pledges, norms, means,

@@ -1,4 +1,4 @@
-"""Published norms that are not those of the bytes: whoever gave the bytes objects, and shows them (the protocol, §5).
+"""What convicts a liar: norms that are not those of the bytes, two means of a part, two proposals of a ballot.
 
 Every member compares the rows about itself with what its own encoded parts come to. Where a row is wrong it
 sends the parts behind it to all members, each with its path to the root that it has pledged, so that each can

@@ -1,4 +1,4 @@
-"""A coordinator that proposes two updates in one ballot convicts itself, to everybody (the protocol, §10)."""
+"""A coordinator that proposes two updates in one ballot convicts itself, to everybody."""
 
 from __future__ import annotations
 
