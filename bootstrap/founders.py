@@ -6,17 +6,16 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dht.atomic_files import write_atomic
-from dht.errors import BadInput, RunMismatch, Unreachable
+from dht.board import ask_genesis, genesis_in
+from dht.errors import BadInput, RunMismatch
 from dht.identity import Identity
 from dht.node import Node
 from dht.records import (
     GENESIS,
-    MAX_RECORD_BYTES,
     Genesis,
     Malformed,
     PeerRecord,
@@ -24,7 +23,6 @@ from dht.records import (
     sign_record,
     unpack,
     unpack_body,
-    verify_record,
 )
 from dht.records import pack as pack_record
 
@@ -77,7 +75,7 @@ class GenesisFile:
 
     def restore(self, record: Record) -> bool:
         """Take back what this organiser said once, from whoever has kept it; whether it is that."""
-        genesis = self._mine(record)
+        genesis = genesis_in(record, self._run, self._identity.peer_id)
         if genesis is None:
             return False
         write_atomic(self._path, pack_record(record))
@@ -95,21 +93,16 @@ class GenesisFile:
         if not self._path.exists():
             return None
         try:
-            genesis = self._mine(unpack(self._path.read_bytes()))
+            record = unpack(self._path.read_bytes())
+            unpack_body(record)
         except Malformed as error:
             raise BadInput(f"{self._path} is damaged: {error}; restore it from a copy, or start a new run") from error
+        genesis = genesis_in(record, self._run, self._identity.peer_id)
         if genesis is None:
             raise RunMismatch(f"{self._path} is the genesis of another run or organiser; use another folder")
         return genesis
 
-    def _mine(self, record: Record) -> Genesis | None:
-        """What the record says, if this organiser signed it for this run. Raises Malformed."""
-        genesis = unpack_body(record)
-        is_mine = record.author == self._identity.peer_id and verify_record(record, self._run)
-        return genesis if is_mine and isinstance(genesis, Genesis) and genesis.run == self._run else None
 
-
-ASK_S = 5.0
 ASK_MOST = 8
 """Peers at a time."""
 
@@ -118,16 +111,5 @@ async def restore(node: Node, file: GenesisFile, heads: Mapping[str, PeerRecord]
     """Whether a peer that trains in this run already gave back what this organiser has signed."""
     training = [peer for peer, head in heads.items() if head.round >= 0]
     asked = random.sample(training, min(ASK_MOST, len(training)))
-    answers = await asyncio.gather(*(_ask_genesis(node, peer) for peer in asked))
-    for answer in answers:
-        with suppress(Malformed):
-            if answer is not None and file.restore(answer):
-                return True
-    return False
-
-
-async def _ask_genesis(node: Node, peer: str) -> Record | None:
-    with suppress(Unreachable, Malformed):
-        served = await node.ask(peer, "genesis", ASK_S, MAX_RECORD_BYTES)
-        return None if served is None else unpack(served)
-    return None
+    answers = await asyncio.gather(*(ask_genesis(node, peer) for peer in asked))
+    return any(answer is not None and file.restore(answer) for answer in answers)

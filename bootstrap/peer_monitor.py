@@ -19,11 +19,12 @@ from bootstrap.members import AdmissionBook, load_names, save_names
 from bootstrap.organiser import OrdersFile
 from bootstrap.status_page import Health
 from dht.access import AccessList
+from dht.addresses import can_be_dialled, peer_id_in
+from dht.board import read_peers
 from dht.errors import BadInput, DiskFull, Unreachable
 from dht.node import Node
-from dht.reach.addresses import can_be_dialled, peer_id_in
 from dht.reach.peer_store import PeerStore
-from dht.records import HEAD, Malformed, PeerRecord, unpack_body
+from dht.records import PeerRecord
 
 PEERS_FILE = "peers.json"
 """In the organiser's folder: whom its node met, and where."""
@@ -67,12 +68,7 @@ class PeerMonitor:
 
     async def heads(self) -> dict[str, PeerRecord]:
         """By peer id what everybody on the board says of itself, kept out or not."""
-        heads: dict[str, PeerRecord] = {}
-        for peer, record in (await self._node.board.read(HEAD)).items():
-            with suppress(Malformed):
-                body = unpack_body(record)
-                if isinstance(body, PeerRecord):
-                    heads[peer] = body
+        heads = await read_peers(self._node.board)
         self.health.see(heads)
         return heads
 

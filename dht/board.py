@@ -1,10 +1,25 @@
-"""The notice board: small signed records that expire, published by peers about themselves."""
+"""The notice board: small signed records that expire, published by peers about themselves; and how they are read."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Protocol
 
-from dht.records import Record
+from dht.errors import Unreachable
+from dht.records import (
+    HEAD,
+    MAX_RECORD_BYTES,
+    Genesis,
+    Malformed,
+    PeerRecord,
+    Record,
+    unpack,
+    unpack_body,
+    verify_record,
+)
+from dht.streams.base import Asking
+
+ASK_GENESIS_S = 5.0
 
 
 class Board(Protocol):
@@ -13,8 +28,36 @@ class Board(Protocol):
     async def publish(self, topic: str, record: Record, ttl_s: float) -> bool:
         """Store `record` under (`topic`, its author); a newer one replaces it.
 
-        False when no node stored it. `ttl_s` is at most `keys.MAX_TTL_S`.
+        False when no node stored it. `ttl_s` is at most `records.MAX_TTL_S`.
         """
 
     async def read(self, topic: str) -> dict[str, Record]:
         """Every record under `topic` that is valid and has not expired, by its author's peer id."""
+
+
+async def read_peers(board: Board) -> dict[str, PeerRecord]:
+    """By peer id what everybody on the board says of itself."""
+    heads = {}
+    for peer, record in (await board.read(HEAD)).items():
+        with suppress(Malformed):
+            body = unpack_body(record)
+            if isinstance(body, PeerRecord):
+                heads[peer] = body
+    return heads
+
+
+async def ask_genesis(node: Asking, peer: str) -> Record | None:
+    """The genesis that a peer keeps, whoever signed it: on the board it ends soon after the organiser's node."""
+    with suppress(Unreachable, Malformed):
+        served = await node.ask(peer, "genesis", ASK_GENESIS_S, MAX_RECORD_BYTES)
+        return None if served is None else unpack(served)
+    return None
+
+
+def genesis_in(record: Record, run: bytes, organiser: str) -> Genesis | None:
+    """What the record says, if the organiser signed it for this run."""
+    with suppress(Malformed):
+        genesis = unpack_body(record)
+        is_genuine = record.author == organiser and verify_record(record, run)
+        return genesis if is_genuine and isinstance(genesis, Genesis) and genesis.run == run else None
+    return None

@@ -9,19 +9,17 @@ jumped, as when a laptop wakes up, and every ten minutes, for one that only goes
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from dht.daemon import Daemon
 from dht.errors import ClockOff, Unreachable
-
-if TYPE_CHECKING:
-    from dht.node import Node
+from dht.streams.base import Asking
 
 Clock = Callable[[], float]
 
@@ -40,9 +38,8 @@ COMPARE_S = 600.0
 WITNESSES = 2
 """So many must disagree with a clock that has not jumped: of two machines either may be wrong."""
 
-_QUESTION = bytes([len(TIME)]) + TIME.encode() + bytes(2)
-_ANSWER = struct.Struct(">BId")
-"""That there is one, its length, and Unix time in seconds."""
+_TIME = struct.Struct(">d")
+"""Unix time in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,7 @@ class Reading:
 
 def pack_time(now_s: float) -> bytes:
     """What is given under `TIME`."""
-    return struct.pack(">d", now_s)
+    return _TIME.pack(now_s)
 
 
 class ClockWatch:
@@ -89,15 +86,12 @@ class ClockWatch:
         return self.has_jumped or self._steady() - self._at_s >= COMPARE_S
 
 
-async def require_right_clock(
-    daemon: Daemon, protocol: str, peers: Sequence[str], clock: Clock, least: int = 1
-) -> bool:
+async def require_right_clock(asker: Asking, peers: Sequence[str], clock: Clock, least: int = 1) -> bool:
     """Compare with these peers, to which there is a connection; whether any told the time.
 
     Raises ClockOff if most of those that did, and so many at least, are too far from `clock`.
     """
-    answers = await asyncio.gather(*(_read(daemon, protocol, peer, clock) for peer in peers))
-    readings = [answer for answer in answers if answer is not None]
+    readings = await read_clocks(asker, peers, clock)
     if len(readings) < least or 2 * sum(reading.is_off for reading in readings) <= len(readings):
         return bool(readings)
     ahead_s = statistics.median(reading.ahead_s for reading in readings)
@@ -108,27 +102,33 @@ async def require_right_clock(
     )
 
 
-async def _read(daemon: Daemon, protocol: str, peer: str, clock: Clock) -> Reading | None:
-    """None if the peer does not tell, such as one of an older client."""
+async def read_clocks(asker: Asking, peers: Sequence[str], clock: Clock) -> list[Reading]:
+    """Of those who tell: an older client does not."""
+    answers = await asyncio.gather(*(_read(asker, peer, clock) for peer in peers))
+    return [answer for answer in answers if answer is not None]
+
+
+async def _read(asker: Asking, peer: str, clock: Clock) -> Reading | None:
+    asked_at, began = clock(), time.perf_counter()
     try:
-        async with asyncio.timeout(ASK_S):
-            reader, writer = await daemon.open_stream(peer, protocol, ASK_S)
-            try:
-                asked_at, began = clock(), time.perf_counter()
-                writer.write(_QUESTION)
-                await writer.drain()
-                has_it, size, theirs_s = _ANSWER.unpack(await reader.readexactly(_ANSWER.size))
-            finally:
-                writer.close()
-    except (Unreachable, TimeoutError, EOFError, OSError):
-        return None
-    if (has_it, size) != (1, 8) or not abs(theirs_s) < float("inf"):
+        answer = await asker.ask(peer, TIME, ASK_S, _TIME.size)
+    except Unreachable:
         return None
     half_s = (time.perf_counter() - began) / 2
-    return Reading(asked_at + half_s - theirs_s, half_s)
+    if answer is None or len(answer) != _TIME.size:
+        return None
+    (theirs_s,) = _TIME.unpack(answer)
+    return Reading(asked_at + half_s - theirs_s, half_s) if math.isfinite(theirs_s) else None
 
 
-async def watch_clock(node: Node, others: Callable[[], Iterable[str]], watch: ClockWatch) -> None:
+class Connected(Protocol):
+    """A node with a clock and connections: `dht.node.Node`."""
+
+    async def connections(self) -> dict[str, str]: ...
+    async def compare_clocks(self, peers: Sequence[str], least: int) -> bool: ...
+
+
+async def watch_clock(node: Connected, others: Callable[[], Iterable[str]], watch: ClockWatch) -> None:
     """Until it is wrong; then raises ClockOff.
 
     Asked are all of `others` to whom there is a connection: whom rounds need, and the nodes of the invite. Anybody

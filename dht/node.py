@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from dht.access import RejectCode, RejectionLog
+from dht.addresses import CIRCUIT, check_announce, check_dial, check_listen, is_circuit, peer_id_in
 from dht.board import Board
 from dht.clock import ASK_MOST, TIME, Clock, pack_time, require_right_clock
 from dht.daemon import Daemon, DaemonConfig, open_daemon
 from dht.dht_board import DhtBoard, start_dht
 from dht.errors import BadAddress, ClockOff, Unreachable
 from dht.protocol_version import PROTOCOL_VERSION
-from dht.reach.addresses import CIRCUIT, check_announce, check_dial, check_listen, is_circuit, peer_id_in
 from dht.reach.dialer import dial_any, keep_dialling, others_of
 from dht.reach.peer_store import PeerStore
 from dht.reach.relay import Relay, Serves, nobody, reserve
-from dht.streams.base import MAX_FRAME_BYTES, Streams
+from dht.streams.base import MAX_FRAME_BYTES, Answer, Streams
 from dht.streams.outbound import AllowPeer, Libp2pStreams, StreamLimits
-from dht.streams.rpc import Answer, Handler, Rpc
+from dht.streams.rpc import Handler, Rpc
 from dht.streams.shaper import Shaper
 from dht.streams.traffic import FASTEST_BPS, TrafficCounter
 
@@ -39,7 +39,7 @@ _GOODBYE_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
-    """How a node meets the others. Addresses are those that `dht.reach.addresses` accepts."""
+    """How a node meets the others. Addresses are those that `dht.addresses` accepts."""
 
     run: bytes
     """32 bytes: the hash of the run spec. Nodes of different runs do not meet."""
@@ -75,7 +75,7 @@ class Node:
     """Made by `open_node`."""
 
     def __init__(
-        self, config: NetworkConfig, daemon: Daemon, board: Board, streams: Libp2pStreams,
+        self, config: NetworkConfig, daemon: Daemon, board: Board, rpc: Rpc, streams: Libp2pStreams,
         refusals: RejectionLog | None = None, remembered: PeerStore | None = None,
     ) -> None:  # fmt: skip
         self.peer_id = daemon.peer_id
@@ -86,7 +86,7 @@ class Node:
         self._config = config
         self._daemon = daemon
         self._links = streams
-        self._questions = Rpc(daemon, streams, _protocol(config.run, "ask"), config.limits)
+        self._questions = rpc
         self._relay = Relay(daemon, nobody)
         self._slots: tuple[str, ...] = ()
         self._found_at: tuple[str, ...] = ()
@@ -195,7 +195,7 @@ class Node:
 
     async def compare_clocks(self, peers: Sequence[str], least: int) -> bool:
         """As `require_right_clock`, with this node's clock. Raises ClockOff."""
-        return await require_right_clock(self._daemon, self._questions.protocol, peers, self._config.clock, least)
+        return await require_right_clock(self, peers, self._config.clock, least)
 
     async def meet(self, peer_id: str, addresses: Sequence[str]) -> bool:
         """Connect to a peer at the first of its addresses that answers; addresses of others are not dialled.
@@ -301,14 +301,15 @@ async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
     try:
         async with open_daemon(_daemon_config(config)) as daemon, _task_scope() as spawn:
             met = await dial_any(daemon, (*config.bootstrap, *earlier), config.dial_timeout_s)
-            await _check_clock(daemon, config, met, refusals)
-            dht_node = await start_dht(daemon.p2p, config.run, met, refusals, client_mode=config.client_mode)
-            board = DhtBoard(dht_node, config.run)
             streams = Libp2pStreams(
                 daemon, _protocol(config.run, "frames"), spawn, config.limits,
                 upload=Shaper(config.upload_bps), download=Shaper(config.download_bps),
             )  # fmt: skip
-            node = Node(config, daemon, board, streams, refusals, remembered)
+            rpc = Rpc(daemon, streams, _protocol(config.run, "ask"), config.limits)
+            await _check_clock(rpc, config, met, refusals)
+            dht_node = await start_dht(daemon.p2p, config.run, met, refusals, client_mode=config.client_mode)
+            board = DhtBoard(dht_node, config.run)
+            node = Node(config, daemon, board, rpc, streams, refusals, remembered)
             await node.start()
             await node.look_where()
             await node.hold_slots()
@@ -366,13 +367,13 @@ def _daemon_config(config: NetworkConfig) -> DaemonConfig:
     )
 
 
-async def _check_clock(daemon: Daemon, config: NetworkConfig, met: Sequence[str], refusals: RejectionLog) -> None:
+async def _check_clock(rpc: Rpc, config: NetworkConfig, met: Sequence[str], refusals: RejectionLog) -> None:
     """Raises ClockOff."""
     try:
         answered, named = list(dict.fromkeys(map(peer_id_in, met))), set(map(peer_id_in, config.bootstrap))
         # Anybody may be among those who were met earlier: they are asked where nobody else is.
         peers = ([peer for peer in answered if peer in named] or answered)[:ASK_MOST]
-        await require_right_clock(daemon, _protocol(config.run, "ask"), peers, config.clock)
+        await require_right_clock(rpc, peers, config.clock)
     except ClockOff as error:
         refusals(RejectCode.CLOCK, "this machine", str(error))
         raise

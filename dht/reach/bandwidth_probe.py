@@ -12,9 +12,9 @@ import struct
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from dht.errors import Unreachable
+from dht.streams.base import Questions
 from dht.streams.rpc import RateLimit
 
 PROBE, PROBE_BACK = "probe", "upload-probe"
@@ -33,17 +33,7 @@ BACK_S = 15.0
 Clock = Callable[[], float]
 
 
-class Asking(Protocol):
-    """What measures and is measured; `dht.node.Node` is one."""
-
-    async def ask(
-        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = ..., request: bytes = ...
-    ) -> bytes | None: ...
-
-    def answer(self, name: str, answer: Callable[[str, bytes], Awaitable[bytes | None]]) -> None: ...
-
-
-def serve_probes(node: Asking, is_busy: Callable[[], bool] = lambda: False, clock: Clock = time.monotonic) -> None:
+def serve_probes(node: Questions, is_busy: Callable[[], bool] = lambda: False, clock: Clock = time.monotonic) -> None:
     """Let others measure the line to this node from now on."""
     one_at_a_time = asyncio.Lock()
     allowance = RateLimit(at_once=MOST_BYTES, each=PEER_BYTES, everybody=ALL_BYTES, window_s=WINDOW_S, clock=clock)
@@ -79,7 +69,7 @@ class Bandwidth:
 
 
 async def measure_bandwidth(
-    node: Asking, peer: str, round_trip_s: float, limit_s: float, clock: Clock = time.monotonic
+    node: Questions, peer: str, round_trip_s: float, limit_s: float, clock: Clock = time.monotonic
 ) -> Bandwidth:
     """Both directions, within `limit_s`. An older node, or a busy one, gives None.
 
@@ -120,7 +110,7 @@ async def _mbps(
     return found
 
 
-async def _fetch_s(node: Asking, peer: str, size_bytes: int, timeout_s: float, clock: Clock) -> float | None:
+async def _fetch_s(node: Questions, peer: str, size_bytes: int, timeout_s: float, clock: Clock) -> float | None:
     """Seconds that it took to be given so many bytes; None if they were not given. Raises Unreachable."""
     asked_at = clock()
     given = await node.ask(peer, PROBE, timeout_s, MOST_BYTES, _sized(size_bytes))

@@ -15,8 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from dht.addresses import CIRCUIT, is_global, tcp_target
 from dht.errors import Unreachable
-from dht.reach.addresses import CIRCUIT, is_global, tcp_target
+from dht.streams.base import Questions
 from dht.streams.rpc import RateLimit
 
 KNOCK = "dial-back"
@@ -34,14 +35,8 @@ Connect = Callable[[str, int], Awaitable[bool]]
 """Whether a libp2p node answers at this host and port."""
 
 
-class Knocking(Protocol):
+class Knocking(Questions, Protocol):
     """What asks and is asked; `dht.node.Node` is one."""
-
-    async def ask(
-        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = ..., request: bytes = ...
-    ) -> bytes | None: ...
-
-    def answer(self, name: str, answer: Callable[[str, bytes], Awaitable[bytes | None]]) -> None: ...
 
     async def connections(self) -> dict[str, str]: ...
 

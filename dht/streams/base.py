@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 MAX_FRAME_BYTES = 20 * 2**20
@@ -11,6 +11,28 @@ MAX_FRAME_BYTES = 20 * 2**20
 MakeFrame = Callable[[], bytes | None]
 OnFrame = Callable[[str, bytes], None]
 """Called with (sender's peer id, frame). The sender is authenticated by the transport."""
+
+
+Answer = Callable[[str, bytes], Awaitable[bytes | None]]
+"""Called with (asker's peer id, request); gives at most MAX_FRAME_BYTES, or None for nothing."""
+
+
+class Asking(Protocol):
+    """How questions reach other peers; `dht.node.Node` is one, as of the two below."""
+
+    async def ask(
+        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = ..., request: bytes = ...
+    ) -> bytes | None: ...
+
+
+class Answering(Protocol):
+    """How questions of other peers are answered."""
+
+    def answer(self, name: str, answer: Answer) -> None: ...
+
+
+class Questions(Asking, Answering, Protocol):
+    """Both ways."""
 
 
 class Streams(Protocol):

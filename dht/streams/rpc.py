@@ -6,21 +6,19 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from collections.abc import AsyncIterator, Callable, Container
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from dht.daemon import Daemon
 from dht.errors import Unreachable
-from dht.streams.base import MAX_FRAME_BYTES
+from dht.streams.base import MAX_FRAME_BYTES, Answer
 from dht.streams.frames import HEADER_BYTES, OversizeError, read_content, read_size
 from dht.streams.outbound import Libp2pStreams, StreamLimits, require_open
 from dht.streams.shaper import Lane
 
 Handler = Callable[[], bytes | None]
 """Gives the bytes that a name stands for, or None while there are none."""
-Answer = Callable[[str, bytes], Awaitable[bytes | None]]
-"""Called with (asker's peer id, request); gives at most MAX_FRAME_BYTES, or None for nothing."""
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,9 @@ The node has a key of its own that is thrown away, so that a doctor beside a run
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import re
 import statistics
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -19,14 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from dht.addresses import are_loopback, listened_on, peer_id_in, tcp_target
+from dht.board import read_peers
+from dht.clock import MOST_S, read_clocks
 from dht.errors import BadInput, ClockOff, HomefiresError, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.node import NetworkConfig, Node, open_node
-from dht.reach.addresses import are_loopback, listened_on, peer_id_in, tcp_target
 from dht.reach.bandwidth_probe import Bandwidth, measure_bandwidth, serve_probes
 from dht.reach.dial_back import DialBack, port_of, request_dial_back
-from dht.records import HEAD, Malformed, unpack_body
-from dht.records import PeerRecord as HeadRecord
+from dht.streams.base import Asking
 from peer.doctor.check import Check, count, failed, one_line, passed, unknown, warned
 from peer.doctor.credentials import KnownRun
 from peer.link.network_stats import DIRECT, RELAYED, reach_of
@@ -209,14 +208,13 @@ async def measure_line(met: NetworkFindings, limit_s: float = PROBE_S) -> None:
 
 async def _peers(met: NetworkFindings) -> list[str]:
     """Others on the board that could be met; how many there are at all is noted."""
-    records = await met.node.board.read(HEAD)
-    met.peers = len(records)
+    heads = await read_peers(met.node.board)
+    met.peers = len(heads)
     found = []
-    for peer, record in list(records.items())[:PROBED_MOST]:
-        with suppress(Malformed, Unreachable, TimeoutError):
-            body = unpack_body(record)
+    for peer, head in list(heads.items())[:PROBED_MOST]:
+        with suppress(Unreachable, TimeoutError):
             async with asyncio.timeout(DIAL_S):
-                if isinstance(body, HeadRecord) and await met.node.meet(peer, body.ways(peer)):
+                if await met.node.meet(peer, head.ways(peer)):
                     met.answered.setdefault(peer, await met.node.round_trip_s(peer, ROUND_TRIP_S))
                     found.append(peer)
     return found
@@ -301,22 +299,7 @@ async def _examine_others(met: NetworkFindings, run: KnownRun, tell: Callable[[C
     tell(check_line(met.speeds))
 
 
-TIME = "time"
-"""Under this name every node gives its Unix time."""
-ASK_S = 3.0
-MOST_SKEW_S = 3.0
-"""Records of a peer whose clock differs by more are refused (hivemind's `MAX_DHT_TIME_DISCREPANCY_SECONDS`)."""
 SKEW_S = 1.0
-
-_TIME = struct.Struct(">d")
-
-
-class Asking(Protocol):
-    """Who is asked; `dht.node.Node` is one."""
-
-    async def ask(
-        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = ..., request: bytes = ...
-    ) -> bytes | None: ...
 
 
 async def measure_skew_s(node: Asking, peers: Sequence[str], clock: Callable[[], float] = time.time) -> float | None:
@@ -324,23 +307,8 @@ async def measure_skew_s(node: Asking, peers: Sequence[str], clock: Callable[[],
 
     The one place where the doctor looks at clocks; `check_clock` says what it means.
     """
-    told = [await _ahead_s(node, peer, clock) for peer in peers]
-    known = [ahead_s for ahead_s in told if ahead_s is not None]
-    return statistics.median(known) if known else None
-
-
-async def _ahead_s(node: Asking, peer: str, clock: Callable[[], float]) -> float | None:
-    """Unsure by half a round trip. An older node has no answer."""
-    before = clock()
-    try:
-        answer = await node.ask(peer, TIME, ASK_S, _TIME.size)
-    except Unreachable:
-        return None
-    after = clock()
-    if answer is None or len(answer) != _TIME.size:
-        return None
-    ahead_s = (before + after) / 2 - float(_TIME.unpack(answer)[0])
-    return ahead_s if math.isfinite(ahead_s) else None
+    readings = await read_clocks(node, peers, clock)
+    return statistics.median(reading.ahead_s for reading in readings) if readings else None
 
 
 def check_clock(skew_s: float | None) -> Check:
@@ -350,8 +318,8 @@ def check_clock(skew_s: float | None) -> Check:
     way = "ahead of" if skew_s > 0 else "behind"
     found = f"this clock is {abs(skew_s):.1f} s {way} the others'"
     fix = "set the clock: sudo timedatectl set-ntp true"
-    if abs(skew_s) > MOST_SKEW_S:
-        return failed("clock", f"{found}; more than {MOST_SKEW_S:.0f} s is refused", fix, ClockOff, skew_s=skew_s)
+    if abs(skew_s) > MOST_S:
+        return failed("clock", f"{found}; more than {MOST_S:.0f} s is refused", fix, ClockOff, skew_s=skew_s)
     if abs(skew_s) > SKEW_S:
         return warned("clock", found, fix, skew_s=skew_s)
     return passed("clock", f"within {max(0.1, abs(skew_s)):.1f} s of the others'", skew_s=skew_s)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 
 from dht import records
-from dht.access import RejectCode, RejectionLog
-from dht.board import Board
+from dht.board import Board, read_peers
 from dht.identity import Identity, public_key_of
 from dht.node import Node
 from dht.records import (
@@ -20,12 +18,9 @@ from dht.records import (
     MAX_MEASURE,
     MAX_RECORD_BYTES,
     MAX_RELAYS,
-    Genesis,
-    Malformed,
     Record,
     pack,
     sign_record,
-    unpack_body,
 )
 from dht.records import PeerRecord as HeadRecord
 from peer.events import DeviceReported
@@ -150,7 +145,6 @@ class Announcer:
     """What people call this peer."""
     addrs: Callable[[], tuple[str, ...]] = tuple
     """Where it can be dialled, now."""
-    refusals: RejectionLog = field(default_factory=RejectionLog)
     guard: Gatekeeper | None = None
     """Who is listened to; None: everybody."""
     admission: Callable[[], bytes | None] = lambda: None
@@ -190,27 +184,13 @@ class Announcer:
 
     async def read_heads(self) -> dict[str, HeadRecord]:
         """By peer id what each other peer says of itself that is let in; its anchor is empty before it takes part."""
-        heads = {}
-        for author, record in (await self.board.read(records.HEAD)).items():
-            with suppress(Malformed):
-                body = unpack_body(record)
-                if author == self.identity.peer_id or not isinstance(body, HeadRecord):
-                    continue
-                if self.guard is None or self.guard.takes(author, body):
-                    heads[author] = body
-        return heads
+        heads = await read_peers(self.board)
+        heads.pop(self.identity.peer_id, None)
+        return {peer: head for peer, head in heads.items() if self.guard is None or self.guard.takes(peer, head)}
 
     async def read_others(self) -> dict[str, tuple[Heartbeat | None, tuple[str, ...]]]:
         """By peer id: the HEAD of each other peer, None before it takes part, and where it says it can be dialled."""
         return said_by(await self.read_heads())
-
-    async def read_genesis(self, organiser: str) -> Record | None:
-        """Who founds the run, signed by its organiser; None before he has said it."""
-        said = await self.board.read(records.GENESIS)
-        for author in said.keys() - {organiser}:
-            self.refusals(RejectCode.ORGANISER, author, "it names founders, but is not the organiser of the invite")
-        record = said.get(organiser)
-        return record if record is not None and isinstance(unpack_body(record), Genesis) else None
 
 
 def said_by(heads: Mapping[str, HeadRecord]) -> dict[str, tuple[Heartbeat | None, tuple[str, ...]]]:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.access import AccessList, RejectCode
+from dht.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
 from dht.admission import QuarantineList
 from dht.clock import ClockWatch, watch_clock
 from dht.errors import HomefiresError
@@ -31,7 +32,6 @@ from dht.identity import Identity, verify
 from dht.invite import Invite, parse_for, read_text
 from dht.node import NetworkConfig, Node, open_node
 from dht.process import die_with_parent
-from dht.reach.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
 from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import serve_dial_back
 from dht.records import MAX_ADDRESS_CHARS, MAX_ADDRESSES
@@ -48,6 +48,7 @@ from peer.live_settings import LiveSettings
 from peer.protocol.encoding import pack
 from peer.protocol.head import ChainHead
 from peer.protocol.layout import Part, cut
+from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules
 from peer.settings import PeerSettings
 from peer.spec import AdmissionTable, RunSpec
@@ -101,7 +102,12 @@ async def _take_part(
     layer_sizes, state, at = fields
     node.serve(LAYERS, lambda: pack(layer_sizes))
     parts = cut(layer_sizes, spec.codec.part_elements)
-    genesis = await find_genesis(node, notices, pipe, invite.organiser, directory, state)
+    here = Heartbeat(b"", -1, 0, state, True, 0, 0, False)
+    finding = find_genesis(
+        node, invite.spec_hash, invite.organiser, directory, state, offer=lambda: notices.publish(here),
+        wait=lambda: pipe.send("waiting", "waiting for the organiser to name the founders"),
+    )  # fmt: skip
+    genesis = await unless_left(pipe, finding)
     node.serve("genesis", (directory / "genesis").read_bytes)
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="bytes") as executor:
         chains = Chains(directory, genesis_head(genesis), parts, spec, executor, chosen)
@@ -167,7 +173,7 @@ async def _follow_chain(
 ) -> None:
     """Take part from where the chain on this disk ends; where that leads nowhere any more, from a snapshot."""
     syncer = SnapshotSync(
-        node, notices, chains.directory, sum(part.size for part in rules.parts),
+        node, notices.run, notices.read_others, chains.directory, sum(part.size for part in rules.parts),
         sum(rules.bytes_of_means) // rules.fragments, rules.keep_rounds, chains.executor,
         pipe.report,
     )  # fmt: skip
@@ -279,7 +285,7 @@ async def _join(args: argparse.Namespace, pipe: LinkEnd, tell: Story) -> None:
     )  # fmt: skip
     async with open_node(config) as node:
         notices = Announcer(
-            node.board, identity, invite.spec_hash, args.name, lambda: _dialable(node.addresses_of), node.refusals,
+            node.board, identity, invite.spec_hash, args.name, lambda: _dialable(node.addresses_of),
             relays=lambda: node.relays,
         )  # fmt: skip
         node.refusals.hear = lambda code, who, why: _tell_refusal(pipe, code, who, why)

@@ -238,7 +238,7 @@ def partitions(problem: PlacementProblem) -> int:
 
 
 def scored(problem: PlacementProblem) -> Iterator[tuple[Indices, Vector]]:
-    """All layouts and their costs, some hundreds at a time. Raises BadInput if there are more than two million partitions."""
+    """All layouts and their costs, some hundreds at a time. Raises BadInput for more than two million."""
     count = partitions(problem)
     if count > MOST:
         raise BadInput(f"{len(problem)} devices have {count} partitions; at most {MOST} are looked at one by one")

@@ -1,6 +1,6 @@
 """Seconds, bytes and tokens of a round as it is made here: computation, communication, and how far the two overlap.
 
-Where a formula is a paper's it says which; the rest is ours: it follows `peer/rounds/README.md` §5 step by step.
+Where a formula is a paper's it says which; the rest is ours: it follows `peer/rounds/README.md` step by step.
 
     train    every peer makes its part: H steps, its share of them, or what fits into the time
     submit   the last one that is ready encodes what it learned and writes it; one delay until the coordinator knows

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from dht.atomic_files import raising_disk_full, write_atomic
 from dht.errors import BadInput, DiskFull, Unreachable
+from dht.streams.base import Asking
 from peer.events import AlertRaised, Event, TransferProgressed
 from peer.protocol.encoding import digest_of
 from peer.store import snapshots
 from peer.store.snapshots import FOLDER, MANIFEST_BYTES, VECTORS, SnapshotManifest
 from peer.sync.blob_server import BUSY, CHUNK, MANIFEST, ask_chunk
-from peer.sync.chain_status import Asker, SnapshotChoice
+from peer.sync.chain_status import SnapshotChoice
 
 DONORS = 4
 """At a time; further ones step in for those that are left out."""
@@ -39,7 +40,7 @@ FAILURES = 2
 SAY_EVERY_S = 1.0
 
 
-async def fetch_manifest(asker: Asker, choice: SnapshotChoice) -> SnapshotManifest:
+async def fetch_manifest(asker: Asking, choice: SnapshotChoice) -> SnapshotManifest:
     """The manifest of the chosen snapshot, from the first donor that gives it. Raises Unreachable.
 
     One after the other is asked: the next as soon as the last one has nothing, or is slow.
@@ -65,7 +66,7 @@ async def fetch_manifest(asker: Asker, choice: SnapshotChoice) -> SnapshotManife
     raise Unreachable(f"no peer gave the manifest of the snapshot of round {choice.offer.round}")
 
 
-async def _ask_manifest(asker: Asker, donor: str, choice: SnapshotChoice) -> SnapshotManifest | None:
+async def _ask_manifest(asker: Asking, donor: str, choice: SnapshotChoice) -> SnapshotManifest | None:
     try:
         packed = await asker.ask(donor, MANIFEST, MANIFEST_TIMEOUT_S, MANIFEST_BYTES, choice.offer.manifest)
         if packed is None or digest_of(packed) != choice.offer.manifest:
@@ -79,7 +80,7 @@ class BlobDownload:
     """Fetches the snapshot that `manifest` describes."""
 
     def __init__(
-        self, directory: Path, asker: Asker, manifest: SnapshotManifest, donors: tuple[str, ...], executor: Executor,
+        self, directory: Path, asker: Asking, manifest: SnapshotManifest, donors: tuple[str, ...], executor: Executor,
         say: Callable[[Event], None],
     ) -> None:  # fmt: skip
         self._directory, self._asker, self._manifest, self._executor, self._say = (

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import msgpack
 
 from dht.errors import BadInput
-from dht.streams.rpc import Answer
-from peer.protocol.encoding import DIGEST_BYTES, blobs, digest_of, integer, octets, pack, row, rows
+from dht.streams.base import Answering
+from peer.protocol.encoding import DIGEST, DIGEST_BYTES, digest_of, each, integer, octets, pack, row, rows
 from peer.store import snapshots
 from peer.store.chain import ChainStore
 from peer.store.snapshots import SnapshotManifest
@@ -87,12 +87,6 @@ def ask_chunk(manifest: bytes, chunk: int) -> bytes:
     return pack((manifest, chunk))
 
 
-class Answers(Protocol):
-    """Where questions of other peers arrive."""
-
-    def answer(self, name: str, answer: Answer) -> None: ...
-
-
 @dataclass
 class OpenBlob:
     """A snapshot that is kept open."""
@@ -118,7 +112,7 @@ class BlobServer:
         self._takers: dict[str, float] = {}
         self._free_at = 0.0
 
-    def listen(self, node: Answers) -> None:
+    def listen(self, node: Answering) -> None:
         """Answer from now on."""
         node.answer(CHAIN_STATUS, self.standing)
         node.answer(MANIFEST, self.manifest)
@@ -140,7 +134,7 @@ class BlobServer:
         if self.disk is None:
             return None
         try:
-            anchors = blobs(_unpacked(request), ANCHORS_MOST)
+            anchors = each(DIGEST, ANCHORS_MOST)(_unpacked(request))
         except ValueError:
             return None
         known = self.disk.ancestors

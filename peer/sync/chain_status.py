@@ -7,21 +7,13 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from dht.errors import Unreachable
+from dht.streams.base import Asking
 from peer.sync.blob_server import CHAIN_STATUS, STANDING_BYTES, ChainStatus, SnapshotOffer, ask_chain_status
 
 ASK_TIMEOUT_S = 8.0
 ASK_MOST = 16
-
-
-class Asker(Protocol):
-    """How questions reach other peers; `dht.node.Node` is one."""
-
-    async def ask(
-        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = ..., request: bytes = ...
-    ) -> bytes | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +24,7 @@ class SnapshotChoice:
     donors: tuple[str, ...]
 
 
-async def query_status(asker: Asker, peers: Iterable[str], anchors: tuple[bytes, ...]) -> dict[str, ChainStatus]:
+async def query_status(asker: Asking, peers: Iterable[str], anchors: tuple[bytes, ...]) -> dict[str, ChainStatus]:
     """What these peers say of their chains, by peer; who does not answer, or says nonsense, is left out."""
     everybody = sorted(peers)
     asked = random.sample(everybody, min(ASK_MOST, len(everybody)))
@@ -40,7 +32,7 @@ async def query_status(asker: Asker, peers: Iterable[str], anchors: tuple[bytes,
     return {peer: answer for peer, answer in zip(asked, answers, strict=True) if answer is not None}
 
 
-async def _ask(asker: Asker, peer: str, request: bytes) -> ChainStatus | None:
+async def _ask(asker: Asking, peer: str, request: bytes) -> ChainStatus | None:
     try:
         answer = await asker.ask(peer, CHAIN_STATUS, ASK_TIMEOUT_S, STANDING_BYTES, request)
         return None if answer is None else ChainStatus.from_bytes(answer)

@@ -8,29 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from dht.access import RejectCode
+from dht.addresses import peer_id_in
 from dht.atomic_files import raising_damaged, write_atomic
+from dht.board import ask_genesis, genesis_in
 from dht.errors import HomefiresError, RunMismatch, Unreachable
 from dht.identity import fingerprint_words
 from dht.invite import Invite
 from dht.node import Node
-from dht.reach.addresses import peer_id_in
-from dht.records import MAX_RECORD_BYTES, Genesis, Malformed, Record, unpack, unpack_body, verify_record
+from dht.records import GENESIS, Genesis, Record, unpack
 from dht.records import pack as pack_record
 from peer import spec as specs
-from peer.link.channel import LinkEnd, LinkLost
-from peer.link.discovery import Announcer
-from peer.protocol.messages import Heartbeat
 from peer.store.run_directory import read_genesis, require_same_start
 
 SPEC_TIMEOUT_S = 30.0
 ASK_TIMEOUT_S = 10.0
 ASK_AGAIN_S = 0.5
-ASK_GENESIS_S = 5.0
 ASK_GENESIS_MOST = 8
 """Peers at a time."""
 MAX_SPEC_BYTES = 1 << 16
@@ -85,58 +82,45 @@ async def _around(node: Node, named: Iterable[str]) -> tuple[str, ...]:
 
 
 async def find_genesis(
-    node: Node, notices: Announcer, pipe: LinkEnd, organiser: str, directory: Path, state: bytes
-) -> Genesis:
-    """The founders, named once by the organiser; until then this peer offers itself with its initial `state`.
+    node: Node, run: bytes, organiser: str, directory: Path, state: bytes, *,
+    offer: Callable[[], Awaitable[None]], wait: Callable[[], None],
+) -> Genesis:  # fmt: skip
+    """The founders, named once by the organiser; `wait` is called if they are not yet, and until then again and again
+    `offer`, which says to all that this peer is here with its initial `state`.
 
-    Raises RunMismatch if the founders start from other parameters or another organiser named them, LinkLost if the
-    trainer leaves.
+    Raises RunMismatch if the founders start from other parameters or another organiser named them.
     """
     path = directory / "genesis"
     if path.exists():
         _require_organiser(path, organiser)
         return _checked(read_genesis(directory), state)
     offered_at = float("-inf")
-    while (record := await said_genesis(node, notices, organiser)) is None:
+    while (record := await said_genesis(node, run, organiser)) is None:
         if offered_at == float("-inf"):
-            pipe.send("waiting", "waiting for the organiser to name the founders")
+            wait()
         if time.monotonic() - offered_at > OFFER_EVERY_S:
             offered_at = time.monotonic()
-            await notices.publish(Heartbeat(b"", -1, 0, state, True, 0, 0, False))
-        await _pause(pipe, LOOK_EVERY_S)
+            await offer()
+        await asyncio.sleep(LOOK_EVERY_S)
     write_atomic(path, pack_record(record))
     return _checked(read_genesis(directory), state)
 
 
-async def said_genesis(node: Node, notices: Announcer, organiser: str) -> Record | None:
-    """The organiser's record, from the board or from a peer: on the board it ends soon after the organiser's node."""
-    record = await notices.read_genesis(organiser)
-    if record is not None:
-        return record
-    peers = await _around(node, ())
-    answers = await asyncio.gather(*(_ask_genesis(node, peer) for peer in peers[:ASK_GENESIS_MOST]))
-    for peer, answer in zip(peers, answers, strict=False):
+async def said_genesis(node: Node, run: bytes, organiser: str) -> Record | None:
+    """The organiser's record, from the board or from a peer; None before he has said it."""
+    said = await node.board.read(GENESIS)
+    for author in said.keys() - {organiser}:
+        node.refusals(RejectCode.ORGANISER, author, "it names founders, but is not the organiser of the invite")
+    if organiser in said and genesis_in(said[organiser], run, organiser) is not None:
+        return said[organiser]
+    peers = (await _around(node, ()))[:ASK_GENESIS_MOST]
+    for peer, answer in zip(peers, await asyncio.gather(*(ask_genesis(node, peer) for peer in peers)), strict=True):
         if answer is None:
             continue
-        if answer.author == organiser and verify_record(answer, notices.run) and _is_genesis(answer, notices.run):
+        if genesis_in(answer, run, organiser) is not None:
             return answer
         node.refusals(RejectCode.ORGANISER, peer, "it gives a genesis that the organiser of the invite has not signed")
     return None
-
-
-async def _ask_genesis(node: Node, peer: str) -> Record | None:
-    with suppress(Unreachable, Malformed):
-        served = await node.ask(peer, "genesis", ASK_GENESIS_S, MAX_RECORD_BYTES)
-        return None if served is None else unpack(served)
-    return None
-
-
-def _is_genesis(record: Record, run: bytes) -> bool:
-    try:
-        body = unpack_body(record)
-    except Malformed:
-        return False
-    return isinstance(body, Genesis) and body.run == run
 
 
 def _require_organiser(path: Path, organiser: str) -> None:
@@ -149,17 +133,6 @@ def _require_organiser(path: Path, organiser: str) -> None:
             f"{fingerprint_words(organiser)}: another organiser; ask for an invite of the run that this folder "
             "belongs to, or join with a new folder"
         )
-
-
-async def _pause(pipe: LinkEnd, seconds: float) -> None:
-    """Wait, but let go at once when the trainer ends: it has nothing else to say yet."""
-    try:
-        async with asyncio.timeout(seconds):
-            kind, *_ = await pipe.receive()
-    except TimeoutError:
-        return
-    assert kind in ("leave", "finish"), kind
-    raise LinkLost
 
 
 def _checked(genesis: Genesis, state: bytes) -> Genesis:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +17,6 @@ from pathlib import Path
 from dht.errors import BadInput, Unreachable
 from dht.node import Node
 from peer.events import AlertRaised, Event, PeerStateChanged
-from peer.link.discovery import Announcer
 from peer.protocol.messages import Heartbeat
 from peer.store.chain import ChainStore, start_chain_at
 from peer.store.snapshots import SnapshotManifest
@@ -43,7 +42,9 @@ class SnapshotSync:
     """Finds out whether the chain on this disk can be followed, and brings a snapshot if not."""
 
     node: Node
-    notices: Announcer
+    run: bytes
+    read_others: Callable[[], Awaitable[Others]]
+    """Who is on the board."""
     directory: Path
     elements: int
     """Parameters of the model."""
@@ -59,7 +60,7 @@ class SnapshotSync:
 
     async def find_need(self, disk: ChainStore) -> str:
         """Why this peer needs a snapshot: nobody has what follows its chain, or a newcomer has less to load; or ""."""
-        is_newcomer = disk.head.round == 0 and self.notices.identity.peer_id not in disk.head.members
+        is_newcomer = disk.head.round == 0 and self.node.peer_id not in disk.head.members
         others = await self._read_others(LOOK_TRIES if is_newcomer else 1)
         goal = max((head.round for head, _ in others.values() if head is not None), default=0)
         if goal - disk.head.round <= self.keep_rounds:
@@ -111,7 +112,7 @@ class SnapshotSync:
     async def _fetch(self, choice: SnapshotChoice) -> SnapshotManifest:
         manifest = await fetch_manifest(self.node, choice)
         about = (manifest.run, manifest.round, manifest.anchor, manifest.elements)
-        if about != (self.notices.run, choice.offer.round, choice.offer.anchor, self.elements):
+        if about != (self.run, choice.offer.round, choice.offer.anchor, self.elements):
             raise BadInput(f"the snapshot of round {choice.offer.round} is of another run or model")
         self.say(
             PeerStateChanged(
@@ -132,7 +133,7 @@ class SnapshotSync:
         for left in reversed(range(tries)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
-                    if (others := await self.notices.read_others()) or not left:
+                    if (others := await self.read_others()) or not left:
                         return others
             await asyncio.sleep(LOOK_AGAIN_S)
         return {}

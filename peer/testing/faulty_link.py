@@ -13,7 +13,7 @@ from typing import Any
 
 from dht.invite import Invite
 from dht.node import Node
-from dht.streams.rpc import Answer
+from dht.streams.base import Answer
 from peer.link.channel import LinkEnd
 from peer.link.discovery import Announcer
 from peer.link.link import main, story

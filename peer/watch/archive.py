@@ -17,6 +17,7 @@ from pathlib import Path
 
 from dht.atomic_files import raising_disk_full, sync_folder, write_atomic
 from dht.errors import BadInput, DiskFull, Unreachable
+from dht.streams.base import Asking
 from peer.events import AlertRaised, CheckpointWritten, Event
 from peer.protocol.block import Block
 from peer.protocol.head import ChainEntry, ChainHead, next_anchor
@@ -24,7 +25,7 @@ from peer.store import snapshots
 from peer.store.run_directory import ChainBase, base_path, block_path, pointer_bytes
 from peer.store.snapshots import SnapshotManifest
 from peer.sync.blob_download import BlobDownload, fetch_manifest
-from peer.sync.chain_status import Asker, choose_snapshot, query_status
+from peer.sync.chain_status import choose_snapshot, query_status
 
 PREFIX = "round-"
 NEXT = "next"
@@ -68,7 +69,7 @@ class Archive:
     def __init__(
         self,
         folder: Path,
-        asker: Asker,
+        asker: Asking,
         agreement: Agreement,
         first: ChainHead,
         retention: Retention,

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from dht.access import AccessList
+from dht.addresses import are_loopback
 from dht.admission import issue_admission
 from dht.errors import BadInput, HomefiresError, NotAdmitted, Unreachable
 from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, parse
 from dht.node import NetworkConfig, Node, open_node
-from dht.reach.addresses import are_loopback
 from dht.records import Genesis, Malformed, PeerRecord, Record, pack, unpack_body
 from peer import spec as specs
 from peer.audit.run_files import SignatureChecker
@@ -83,7 +83,7 @@ async def story(
             heads = await notices.read_heads()
             return heads if admitted is None else admitted.let_in(heads)
 
-        record = await _founders(node, notices, read_heads, invite.organiser, session)
+        record = await _founders(node, invite.spec_hash, read_heads, invite.organiser, session)
         genesis = unpack_body(record)
         assert isinstance(genesis, Genesis)
         watcher = Watcher(
@@ -130,12 +130,12 @@ def _required(organiser: Identity | None) -> Identity:
 
 
 async def _founders(
-    node: Node, notices: Announcer, read_heads: Callable[[], Awaitable[Mapping[str, PeerRecord]]], organiser: str,
+    node: Node, run: bytes, read_heads: Callable[[], Awaitable[Mapping[str, PeerRecord]]], organiser: str,
     session: Reporter,
 ) -> Record:  # fmt: skip
     """Who founded the run; until they are named, tell who waits."""
     hearsay = AnnouncementLog()
-    while (record := await said_genesis(node, notices, organiser)) is None:
+    while (record := await said_genesis(node, run, organiser)) is None:
         session.say("JOINING", "waiting for the organiser to name the founders")
         for report in hearsay.news(await read_heads()):
             session.emit(report)

@@ -16,13 +16,12 @@ from typing import Protocol
 from dht.errors import Unreachable
 from dht.records import PeerRecord
 from dht.records import PeerRecord as HeadRecord
-from dht.streams.base import Streams
+from dht.streams.base import Asking, Streams
 from peer.events import AlertRaised, ReportReceived
 from peer.protocol.block import MAX_PARTS
 from peer.protocol.encoding import integer, rows, unpack
-from peer.protocol.frames import decode, encode
 from peer.protocol.head import ChainHead
-from peer.protocol.messages import Blocks, GetBlocks, Heartbeat
+from peer.protocol.messages import Blocks, GetBlocks, Heartbeat, decode, encode
 from peer.protocol.rules import Rules
 from peer.sync.blob_download import fetch_manifest
 from peer.sync.chain_status import ASK_MOST, choose_snapshot, query_status
@@ -57,15 +56,12 @@ LINGER_S = 10.0
 CODE = "WATCH"
 
 
-class Around(Protocol):
+class Around(Asking, Protocol):
     """How peers are reached; `dht.node.Node` is one."""
 
     streams: Streams
 
     async def meet(self, peer_id: str, addresses: Sequence[str]) -> bool: ...
-    async def ask(
-        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = ..., request: bytes = ...
-    ) -> bytes | None: ...
 
 
 class Watcher:

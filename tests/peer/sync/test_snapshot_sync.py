@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,6 +36,7 @@ def closed_donors() -> Iterator[None]:
 class Node(Network):
     """A network in which everybody can be dialled."""
 
+    peer_id: str = "me"
     met: list[str] = field(default_factory=list)
 
     async def meet(self, peer: str, addresses: Sequence[str]) -> bool:
@@ -49,8 +49,6 @@ class Notices:
     """A board on which these stand."""
 
     heads: dict[str, Heartbeat | None] = field(default_factory=dict)
-    run: bytes = RUN
-    identity: Any = field(default_factory=lambda: SimpleNamespace(peer_id="me"))
     looks: int = 0
 
     async def read_others(self) -> dict[str, tuple[Heartbeat | None, tuple[str, ...]]]:
@@ -72,7 +70,8 @@ class Newcomer:
     def make(self, round_bytes: int, keep_rounds: int = 3) -> SnapshotSync:
         return SnapshotSync(
             self.node,
-            self.notices,
+            RUN,
+            self.notices.read_others,
             self.directory,
             ELEMENTS,
             round_bytes,
@@ -116,7 +115,7 @@ async def test_a_newcomer_replays_while_that_is_less(tmp_path: Path, monkeypatch
     assert not await me.make(round_bytes=MODEL_BYTES // 8).find_need(me.disk)
     assert await me.make(round_bytes=MODEL_BYTES // 8 + 1).find_need(me.disk)
     me.node.met.clear()
-    me.notices.identity.peer_id = NAMES[0]
+    me.node.peer_id = NAMES[0]
     me.notices.heads, heads = {}, me.notices.heads
     me.notices.looks = 0
     assert not await me.syncer.find_need(me.disk)
