@@ -33,7 +33,7 @@ from peer.events import (
     read_line,
 )
 from tests.tui.many_lines import make_lines
-from tui.swarm.builder import MAX_ENTRIES, MAX_PEERS, MAX_PENALTIES, MAX_ROUNDS, PeerView
+from tui.swarm.builder import MAX_ENTRIES, MAX_PEERS, MAX_PENALTIES, MAX_ROUNDS
 from tui.swarm.reducer import NAME_CELLS, apply, apply_all, short_name
 from tui.swarm.snapshot import PeerView, SwarmState, to_json
 from tui.swarm.timeline import MAX_SPANS, PEER_POINTS, SWARM_POINTS
