@@ -79,7 +79,7 @@ from peer.events import (
 from peer.link.gatekeeper import ADMISSION, ORDERS
 from peer.link.link import RunKeys
 from peer.link.network_stats import DISTANCES, RoundTrips
-from peer.link.own_admission import ADMIT
+from peer.link.gatekeeper import ADMIT
 from peer.link.reduction import ReductionWorker
 from peer.live_settings import LiveSettings
 from peer.model.build import build
@@ -135,7 +135,8 @@ from peer.store.contributions import Contribution, WorkStats, write_contribution
 from peer.store.run_directory import ChainBase, genesis_head
 from peer.store.snapshots import SnapshotManifest
 from peer.store.snapshots import write as write_snapshot
-from peer.sync.blob_server import CHAIN_STATUS, CHUNK, MANIFEST, ChainStatus, SnapshotOffer, ask_chain_status, ask_chunk
+from peer.sync.blob_server import CHUNK, MANIFEST, ask_chunk
+from peer.sync.chain_status import CHAIN_STATUS, ChainStatus, SnapshotOffer, ask_chain_status
 from peer.sync.run_discovery import LAYERS
 from peer.telemetry.reporter import Reporter
 from peer.train.apply import LayerUpdate

@@ -41,8 +41,7 @@ from peer.codec.run_rules import rules_of
 from peer.events import AlertRaised
 from peer.link.channel import LinkEnd, LinkLost
 from peer.link.discovery import Announcer
-from peer.link.gatekeeper import ADMISSION, Gatekeeper, quarantine_alerts
-from peer.link.own_admission import Membership, find_admission
+from peer.link.gatekeeper import ADMISSION, Gatekeeper, Membership, find_admission, quarantine_alerts
 from peer.link.participation import Participation, resume_from, unless_left
 from peer.live_settings import LiveSettings
 from peer.protocol.encoding import pack

@@ -21,8 +21,7 @@ from peer.protocol.messages import Heartbeat
 from peer.store.chain import ChainStore, start_chain_at
 from peer.store.snapshots import SnapshotManifest
 from peer.sync.blob_download import BlobDownload, fetch_manifest
-from peer.sync.blob_server import ChainStatus
-from peer.sync.chain_status import SnapshotChoice, choose_snapshot, is_cut_off, is_shorter, query_status
+from peer.sync.chain_status import ChainStatus, SnapshotChoice, choose_snapshot, is_cut_off, is_shorter, query_status
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,8 @@ from peer.protocol.messages import Blocks, GetBlocks, Heartbeat
 from peer.simulate.memory_network import MemoryStreams
 from peer.store.run_directory import ChainBase
 from peer.store.snapshots import SnapshotManifest
-from peer.sync.blob_server import CHAIN_STATUS, MANIFEST, ChainStatus, SnapshotOffer
+from peer.sync.blob_server import MANIFEST
+from peer.sync.chain_status import CHAIN_STATUS, ChainStatus, SnapshotOffer
 from peer.sync.run_discovery import LAYERS
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
