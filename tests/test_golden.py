@@ -34,8 +34,7 @@ from dht.key_files import unseal
 from dht.reach.bandwidth_probe import PROBE, PROBE_BACK
 from dht.reach.dial_back import GREETING, KNOCK
 from dht.reach.peer_store import PeerStore
-from dht.records import GENESIS, HEAD, Genesis, dht_key, sign_record, unpack, unpack_body, verify_record
-from dht.records import PeerRecord as HeadRecord
+from dht.records import GENESIS, HEAD, Genesis, PeerRecord, dht_key, sign_record, unpack, unpack_body, verify_record
 from dht.records import pack as pack_record
 from peer.aggregation.evidence import AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
@@ -76,10 +75,9 @@ from peer.events import (
     format_line,
     parse_line,
 )
-from peer.link.gatekeeper import ADMISSION, ORDERS
+from peer.link.gatekeeper import ADMISSION, ADMIT, ORDERS
 from peer.link.link import RunKeys
 from peer.link.network_stats import DISTANCES, RoundTrips
-from peer.link.gatekeeper import ADMIT
 from peer.link.reduction import ReductionWorker
 from peer.live_settings import LiveSettings
 from peer.model.build import build
@@ -457,8 +455,8 @@ def sealed_keys(folder: Path) -> Any:
     return unseal(SEALED, "correct horse", "a copy").peer_id
 
 
-def head_record(**more: Any) -> HeadRecord:
-    return HeadRecord(
+def head_record(**more: Any) -> PeerRecord:
+    return PeerRecord(
         run=RUN, anchor=START.anchor, round=7, weight=21, state=digest("state"), ready=True, tokens=4096,
         steps=40, leaving=False, name="älice", version="0.1.0", **more,
     )  # fmt: skip

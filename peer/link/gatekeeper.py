@@ -15,8 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgpack
-
 from dht.access import AccessList, RejectCode
 from dht.admission import (
     FOR_EVER,
@@ -35,7 +33,7 @@ from dht.invite import Invite
 from dht.node import Node
 from dht.reach.addresses import peer_id_in
 from dht.reach.dial_back import KNOCK
-from dht.records import Malformed, PeerRecord
+from dht.records import Malformed, PeerRecord, unpack_value
 from peer.events import AlertRaised
 from peer.link.channel import LinkEnd
 
@@ -139,7 +137,6 @@ class Gatekeeper:
             await asyncio.sleep(HEAR_S)
 
     async def hear(self) -> None:
-        """Ask once, whoever may know more."""
         connected: set[str] = set()
         with suppress(Unreachable):
             connected = set(await self._node.connections())
@@ -210,7 +207,6 @@ class Membership:
 
     @property
     def shown(self) -> bytes:
-        """What I show to the others."""
         return self._admission.to_bytes()
 
     async def keep(self) -> None:
@@ -300,7 +296,10 @@ async def _ask_once(node: Node, invite: Invite, me: str) -> Admission:
     answer = await node.ask(invite.organiser, ADMIT, ADMIT_S, MAX_ANSWER_BYTES, request=invite.text.encode())
     if not answer:
         raise Unreachable("it admits nobody now")
-    match _read_answer(answer):
+    fields: Any = None
+    with suppress(Malformed):
+        fields = unpack_value(answer)
+    match fields:
         case [bytes(shown), str(why)]:
             pass
         case _:
@@ -311,13 +310,6 @@ async def _ask_once(node: Node, invite: Invite, me: str) -> Admission:
         return read_admission(shown, invite.spec_hash, invite.organiser, me)
     except Malformed as error:
         raise _refused(node, f"what the organiser's node gives is no admission: {error}") from error
-
-
-def _read_answer(answer: bytes) -> Any:
-    try:
-        return msgpack.unpackb(answer)
-    except (ValueError, msgpack.UnpackException, TypeError, RecursionError):
-        return None
 
 
 def _refused(node: Node, why: str) -> NotAdmitted:

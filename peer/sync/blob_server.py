@@ -68,7 +68,6 @@ class BlobServer:
         self._free_at = 0.0
 
     def listen(self, node: Answering) -> None:
-        """Answer from now on."""
         node.answer(CHAIN_STATUS, self.standing)
         node.answer(MANIFEST, self.manifest)
         node.answer(CHUNK, self.chunk)
@@ -78,14 +77,12 @@ class BlobServer:
         self._upload_bps = upload_bps
 
     def close(self) -> None:
-        """Give nothing any more."""
         self.disk = None
         self._manifests.clear()
         while self._held:
             self._held.popitem()[1].vectors.close()
 
     async def standing(self, peer: str, request: bytes) -> bytes | None:
-        """Where my chain stands, and which snapshots I have."""
         if self.disk is None:
             return None
         try:

@@ -128,7 +128,6 @@ class SnapshotSync:
         return manifest
 
     async def _read_others(self, tries: int) -> Others:
-        """Who is on the board."""
         for left in reversed(range(tries)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
@@ -138,10 +137,8 @@ class SnapshotSync:
         return {}
 
     async def _survey(self, disk: ChainStore, others: Others) -> dict[str, ChainStatus]:
-        """What they say of their chains, once they are dialled."""
         await asyncio.gather(*(self.node.meet(peer, addresses) for peer, (_, addresses) in others.items()))
         return await query_status(self.node, others, self._anchors(disk))
 
     def _anchors(self, disk: ChainStore) -> tuple[bytes, ...]:
-        """From which I could go on: as far back as a fork may lead."""
         return tuple(head.anchor for head in reversed(disk.heads[-self.keep_rounds - 1 :]))
