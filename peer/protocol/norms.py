@@ -169,7 +169,6 @@ def bits_of(value: float) -> int:
 
 
 def float_of(bits: int) -> float:
-    """The inverse of `bits_of`."""
     value: float = _FLOAT32.unpack(bits.to_bytes(4, "big"))[0]
     return value
 
@@ -258,7 +257,6 @@ def _rows_by_layer(measured: Sequence[SignedNorms]) -> dict[int, list[NormRow]]:
 
 
 def _sizes(parts: Sequence[Part]) -> Counter[int]:
-    """Elements of each layer."""
     sizes: Counter[int] = Counter()
     for part in parts:
         sizes[part.layer] += part.size

@@ -39,13 +39,11 @@ def part_of(square: float, number: int) -> bytes:
 
 
 def square_of(payload: bytes) -> float:
-    """The square norm in such bytes."""
     square: float = _PART.unpack(payload)[0]
     return square
 
 
 def is_finite(payload: bytes) -> bool:
-    """Whether its numbers are."""
     return math.isfinite(square_of(payload))
 
 
@@ -63,7 +61,6 @@ class NormStore(MemoryDisk):
     """Merkle paths of what was offered for an anchor."""
 
     def save_object(self, digest: bytes, payload: bytes) -> None:
-        """Bytes under their name."""
         if digest not in self.objects:
             self.saved.append(digest)
             self.objects[digest] = payload
@@ -78,7 +75,6 @@ class NormStore(MemoryDisk):
         self.acceptors[acceptor.instance] = (self.head.round, acceptor)
 
     def commit(self, block: Block, head: ChainHead, awaited: frozenset[bytes]) -> None:
-        """The next block of the chain."""
         super().commit(block, head, awaited)
         self.keys_of_rounds.append(self.saved)
         self.saved = []
@@ -124,7 +120,6 @@ class NormArithmetic:
     parts: dict[tuple[object, str, int], tuple[tuple[bytes, ...], bytes]] = field(default_factory=dict)
 
     def keep(self, effect: BufferPart) -> None:
-        """One part of one member."""
         self.parts[effect.place, effect.sender, effect.part] = (effect.path, effect.payload)
 
     def kept(self, place: object, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
@@ -159,7 +154,6 @@ class NormArithmetic:
         self.disk.store(digest, mean, lambda: done(digest))
 
     def forget(self) -> None:
-        """An anchor is past."""
         self.parts.clear()
 
 
@@ -170,11 +164,9 @@ class ModelKeys:
     me: str
 
     def sign(self, kind: str, payload: bytes) -> bytes:
-        """My signature."""
         return _signature(self.me, kind, payload)
 
     def verify(self, peer: str, kind: str, payload: bytes, signature: bytes) -> bool:
-        """Whether `peer` made it."""
         return signature == _signature(peer, kind, payload)
 
 

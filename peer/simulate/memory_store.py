@@ -48,7 +48,6 @@ class MemoryDisk:
 
     @property
     def head(self) -> ChainHead:
-        """The newest anchor."""
         return self.heads[-1] if self.heads else self.genesis
 
     def save_acceptor(self, acceptor: Acceptor) -> None:
@@ -59,11 +58,9 @@ class MemoryDisk:
         self.acceptors[acceptor.instance] = (self.head.round, acceptor)
 
     def load_acceptors(self) -> dict[bytes, Acceptor]:
-        """By instance."""
         return {instance: acceptor for instance, (_, acceptor) in self.acceptors.items()}
 
     def save_object(self, digest: bytes, payload: bytes) -> None:
-        """Bytes under their name."""
         self.owner.burn()
         self.objects[digest] = payload
 
@@ -79,11 +76,9 @@ class MemoryDisk:
         self.owner.later(0.0, done)
 
     def load(self, digest: bytes) -> bytes | None:
-        """Bytes by name."""
         return self.objects.get(digest)
 
     def commit(self, block: Block, head: ChainHead, awaited: frozenset[bytes]) -> None:
-        """The next block of the chain."""
         self.owner.burn()
         self.on_commit(block, head)
         self.blocks.append(block)

@@ -121,7 +121,6 @@ class SimulatedPeer(SwarmPeer):
         return self.line
 
     def make_driver(self, streams: Streams) -> Driver:
-        """With tokens for tensors."""
         scheduler = self.world.scheduler
         return Driver(
             self.state_on_disk(), clock=lambda: scheduler.now, streams=streams, disk=self.disk,
@@ -130,11 +129,9 @@ class SimulatedPeer(SwarmPeer):
         )  # fmt: skip
 
     def chance(self) -> float:
-        """From its own dice."""
         return self.dice.random()
 
     def crash(self) -> None:
-        """Everything in memory is gone."""
         super().crash()
         self.world.board.pop(self.name, None)
         self.tell(PeerStateChanged(state="GONE", why="crashed"))
@@ -223,13 +220,11 @@ class SimulatedPeer(SwarmPeer):
     # ---- what it tells ----
 
     def report(self, event: Event) -> None:
-        """What the machine says."""
         if isinstance(event, RoundAborted):
             self.world.tally.aborted(event)
         self.tell(event)
 
     def tell(self, event: Event) -> None:
-        """One more line."""
         self.world.tell(self, event)
 
     # ---- train ----

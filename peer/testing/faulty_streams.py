@@ -83,7 +83,6 @@ class FaultyStreams:
     # ---- the contract ----
 
     def send(self, to: str, frame: bytes) -> None:
-        """Queue a frame."""
         assert len(frame) <= MAX_FRAME_BYTES, len(frame)
         if self._is_slow():
             self._small.append((to, frame))
@@ -100,7 +99,6 @@ class FaultyStreams:
             self._inner.send_bulk(to, partial(self._made, to, make_frame))
 
     def listen(self, on_frame: OnFrame) -> None:
-        """Set the listener."""
         self._on_frame = on_frame
         self._inner.listen(self._arrive)
 

@@ -116,7 +116,6 @@ class World:
     # ---- told by the peers ----
 
     def entered(self, peer: LogicalPeer, phase: str, round: int) -> None:
-        """A peer enters a phase."""
         if self.on_phase is not None:
             self.on_phase(peer, phase, round)
 
@@ -264,7 +263,6 @@ class LogicalSwarm(Swarm):
 
     @property
     def now_s(self) -> float:
-        """Virtual seconds since the swarm began."""
         return self.world.now
 
     def until_round(self, round: int, *, within_s: float) -> None:
@@ -275,7 +273,6 @@ class LogicalSwarm(Swarm):
             self.run_for(min(STEP_S, deadline - self.world.now))
 
     def run_for(self, seconds: float) -> None:
-        """Let time pass."""
         self.world.scheduler.run_until(self.world.now + seconds)
 
     def join(self) -> int:
