@@ -16,8 +16,8 @@ from peer.placement.pairwise_network import Regions
 from peer.protocol.head import ChainHead, genesis_anchor
 from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules, Shared
-from peer.simulate.arithmetic import TOKEN_BYTES, ModelKeys, is_finite
 from peer.simulate.memory_network import Scheduler
+from peer.simulate.memory_store import TOKEN_BYTES, ModelKeys, is_finite
 from peer.simulate.run_summary import GroupTally
 from peer.simulate.scenario import ChurnEvent, PeerProfile, Scenario, changes_of
 from peer.simulate.simulated_peer import SimulatedPeer

@@ -35,7 +35,7 @@ from peer.rounds.interface import Applied, Leaving, Tick, TrainingProgress
 from peer.rounds.machine import TICK_S
 from peer.rounds.timeouts import ready_after_others_s
 from peer.rounds.transition import Transition
-from peer.simulate.arithmetic import NormArithmetic, NormStore, part_of
+from peer.simulate.memory_store import NormArithmetic, NormStore, part_of
 from peer.simulate.scenario import PeerProfile
 from peer.simulate.swarm_peer import READ_BOARD_S, Crashed, SwarmPeer
 

@@ -8,6 +8,7 @@ from functools import partial
 from random import Random
 
 from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame, Streams
+from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow
 
 DELAY = "delay_s"
 """A peer in whose directory a file of this name holds a number of seconds hears everything so much later."""
@@ -46,6 +47,24 @@ class FaultyStreams:
         self._busy = False
 
     # ---- switches ----
+
+    def throw(self, fault: Fault, others: Iterable[str] = ()) -> None:
+        """Break the network as the fault says; `others` are the peers from whom it parts this one."""
+        match fault:
+            case Slow():
+                self.throttle(fault.bytes_per_s, fault.seconds)
+            case Corrupt():
+                self.corrupt(fault.frames)
+            case Loss():
+                self.lose(fault.rate, fault.seconds)
+            case Duplicate():
+                self.duplicate(fault.rate, fault.late_s, fault.seconds)
+            case Reorder():
+                self.reorder(fault.late_s, fault.seconds)
+            case Cut() | Partition():
+                self.cut(others, fault.seconds)
+            case _:
+                raise AssertionError(f"not a fault of the network: {fault}")
 
     def throttle(self, bytes_per_s: float, seconds: float) -> None:
         """For `seconds` frames leave one after the other at this rate; 0 holds all of them back until then."""

@@ -22,9 +22,9 @@ from peer.protocol.layout import Part, divide
 from peer.protocol.norms import PartNorms
 from peer.rounds.driver import Driver
 from peer.rounds.interface import BufferPart, ReducePart, TrainingProgress
-from peer.simulate.arithmetic import ModelKeys as ModelKeys  # tests sign with what this model signs with
 from peer.simulate.memory_network import MemoryNetwork
 from peer.simulate.memory_store import MemoryDisk
+from peer.simulate.memory_store import ModelKeys as ModelKeys
 from peer.simulate.swarm_peer import Crashed as Crashed
 from peer.simulate.swarm_peer import PeerWorld, SwarmPeer
 from peer.testing.faulty_streams import FaultyStreams
