@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from dht.addresses import ALL_INTERFACES
 from dht.admission import LASTS_S
 from dht.errors import BadInput
-from dht.reach.addresses import ALL_INTERFACES
+from dht.identity import Identity
+from dht.invite import issue
 from peer.spec import RunSpec
 
 SINGLE_MOST = 256
+TOKEN_BYTES = 16
+LONGEST_S = 10 * 365 * 86400.0
+
+_UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,3 +62,31 @@ class BootstrapConfig:
     def run(self) -> bytes:
         """32 bytes, the spec's hash: the run's identity."""
         return self.spec.digest()
+
+
+def issue_all(
+    identity: Identity, *, run: str, spec_hash: bytes, addrs: tuple[str, ...], terms: InviteTerms, now_s: float
+) -> list[str]:
+    """The texts of the invites, at least one. Raises BadAddress."""
+    expires = now_s + terms.lasts_s if terms.lasts_s else None
+    return [
+        issue(
+            identity,
+            run=run,
+            spec_hash=spec_hash,
+            addrs=addrs,
+            once=terms.single > 0,
+            expires=expires,
+            token=secrets.token_bytes(TOKEN_BYTES) if terms.admits else None,
+        )
+        for _ in range(max(1, terms.single))
+    ]
+
+
+def parse_duration_s(flag: str, text: str) -> float:
+    """`30m`, `12h`, `7d` or `4w` in seconds. Raises BadInput that names the flag."""
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhdw])", text.strip())
+    seconds = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
+    if not 0 < seconds <= LONGEST_S:
+        raise BadInput(f"{flag} is {text[:40]!r}; write a time such as 30m, 12h, 7d or 4w")
+    return seconds

@@ -1,59 +1,25 @@
-"""The invites of a run: how they are made, and those that a running node prints and keeps."""
+"""The invites that a running node prints and keeps: they name where it can be dialled, as far as it knows."""
 
 from __future__ import annotations
 
 import logging
-import re
-import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from bootstrap.config import BootstrapConfig, InviteTerms
+from bootstrap.config import BootstrapConfig, issue_all
+from dht.addresses import are_loopback, can_be_dialled, is_global
 from dht.atomic_files import write_atomic
-from dht.errors import BadInput, DiskFull, Unreachable
+from dht.errors import DiskFull, Unreachable
 from dht.identity import Identity
-from dht.invite import INVITE_FILE, MAX_ADDRESSES, issue
+from dht.invite import INVITE_FILE, MAX_ADDRESSES
 from dht.node import Node
-from dht.reach.addresses import are_loopback, can_be_dialled, is_global
 from peer.events import AlertRaised, Event, InviteIssued
 
-TOKEN_BYTES = 16
-LONGEST_S = 10 * 365 * 86400.0
 LOOK_S = 10.0
 CODE = "ADDRESS"
 
-_UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-
 log = logging.getLogger(__name__)
-
-
-def issue_all(
-    identity: Identity, *, run: str, spec_hash: bytes, addrs: tuple[str, ...], terms: InviteTerms, now_s: float
-) -> list[str]:
-    """The texts of the invites, at least one. Raises BadAddress."""
-    expires = now_s + terms.lasts_s if terms.lasts_s else None
-    return [
-        issue(
-            identity,
-            run=run,
-            spec_hash=spec_hash,
-            addrs=addrs,
-            once=terms.single > 0,
-            expires=expires,
-            token=secrets.token_bytes(TOKEN_BYTES) if terms.admits else None,
-        )
-        for _ in range(max(1, terms.single))
-    ]
-
-
-def parse_duration_s(flag: str, text: str) -> float:
-    """`30m`, `12h`, `7d` or `4w` in seconds. Raises BadInput that names the flag."""
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhdw])", text.strip())
-    seconds = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
-    if not 0 < seconds <= LONGEST_S:
-        raise BadInput(f"{flag} is {text[:40]!r}; write a time such as 30m, 12h, 7d or 4w")
-    return seconds
 
 
 class InviteIssuer:

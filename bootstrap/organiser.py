@@ -1,113 +1,67 @@
-"""`python -m bootstrap.organiser`: what an organiser does beside a running bootstrap node, or without one.
+"""What an organiser does beside a running bootstrap node, or without one: more invites, members, quarantine.
 
-    invite --dir DIR [--expires 7d] [--count N]    print more invites, of the run and the addresses of the last one
-    quarantine PEER --dir DIR --reason TEXT        have nobody work with a peer any more, and say why
-    lift PEER --dir DIR                            take that back
-    list --dir DIR                                 who is in quarantine, and why
-    members --dir DIR                              who is admitted, how it is called, and until when
-    end PEER --dir DIR --reason TEXT               renew its admission no more
-    renew PEER --dir DIR                           take that back
-
-It needs the organiser's folder with its key, no network. A bootstrap node that runs there passes orders on at once.
+It needs the organiser's folder with its key, no network. Each returns the lines that say what came of it. A bootstrap
+node that runs there passes orders on at once.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bootstrap.config import InviteTerms
-from bootstrap.invites import issue_all, parse_duration_s
+from bootstrap.config import InviteTerms, issue_all, parse_duration_s
 from bootstrap.members import end, load_ended, load_names, read_book, renew
 from dht.access import RejectCode
+from dht.addresses import check_dial
 from dht.admission import FOR_EVER, QuarantineList, load_quarantine, save_quarantine, sign_quarantine
 from dht.atomic_files import file_stamp
-from dht.errors import BadInput, HomefiresError
+from dht.errors import BadInput
 from dht.identity import Identity, fingerprint_words
 from dht.invite import INVITE_FILE, MAX_ADDRESSES, Invite, parse
-from dht.reach.addresses import check_dial
 from peer.events import AlertRaised, Event
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Do it and print what came of it; the exit code of `dht.errors`."""
-    options = _parser().parse_args(arguments)
-    try:
-        run: Callable[[argparse.Namespace], str] = options.run
-        print(run(options))
-    except HomefiresError as error:
-        if options.debug:
-            raise
-        print(f"homefires: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+ORDERS_FILE = "quarantine"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bootstrap.organiser", description="What an organiser does.")
-    commands = parser.add_subparsers(required=True)
-    inviting = commands.add_parser("invite", help="print more invites")
-    inviting.add_argument("--expires", default="", metavar="TIME", help="how long they last, such as 7d or 12h")
-    inviting.add_argument("--count", type=int, default=0, metavar="N", help="so many, for one peer each")
-    inviting.add_argument("--also", action="append", default=[], metavar="ADDR", help="where else newcomers may dial")
-    quarantining = commands.add_parser("quarantine", help="have nobody work with a peer any more")
-    quarantining.add_argument("--reason", required=True, help="why, for everybody to read")
-    lifting = commands.add_parser("lift", help="take a quarantine back")
-    listing = commands.add_parser("list", help="who is in quarantine")
-    telling = commands.add_parser("members", help="who is admitted, and until when")
-    ending = commands.add_parser("end", help="renew a peer's admission no more")
-    ending.add_argument("--reason", required=True, help="why, for its owner to read")
-    renewing = commands.add_parser("renew", help="renew it again")
-    for command, run in (
-        (inviting, _invite), (quarantining, _quarantine), (lifting, _lift), (listing, _list), (telling, _members),
-        (ending, _end), (renewing, _renew),
-    ):  # fmt: skip
-        command.set_defaults(run=run)
-        command.add_argument("--dir", type=Path, required=True, help="the organiser's folder")
-        command.add_argument("--debug", action="store_true", help="show tracebacks")
-    for command in (quarantining, lifting, ending, renewing):
-        command.add_argument("peer", metavar="PEER", help="its id, 12D3Koo…")
-    return parser
-
-
-def _invite(options: argparse.Namespace) -> str:
-    organiser, last = _open(options.dir)
-    lasts_s = parse_duration_s("--expires", options.expires) if options.expires else 0.0
-    terms = InviteTerms(admits=last.token is not None, single=options.count, lasts_s=lasts_s)
+def more_invites(directory: Path, *, expires: str = "", count: int = 0, also: Sequence[str] = ()) -> str:
+    """Invites of the run and the addresses of the last one, for whom `InviteTerms` says. Raises BadInput."""
+    organiser, last = _open(directory)
+    lasts_s = parse_duration_s("--expires", expires) if expires else 0.0
+    terms = InviteTerms(admits=last.token is not None, single=count, lasts_s=lasts_s)
     # What is asked for now comes first: of too many the last are left out.
-    addrs = tuple(dict.fromkeys((*map(check_dial, options.also), *last.addrs)))[:MAX_ADDRESSES]
+    addrs = tuple(dict.fromkeys((*map(check_dial, also), *last.addrs)))[:MAX_ADDRESSES]
     texts = issue_all(organiser, run=last.run, spec_hash=last.spec_hash, addrs=addrs, terms=terms, now_s=time.time())
     return "\n".join(texts)
 
 
-def _quarantine(options: argparse.Namespace) -> str:
-    organiser, last = _open(options.dir)
-    quarantine(options.dir, organiser, last.spec_hash, options.peer, options.reason.strip())
-    return (
-        f"{options.peer} is in quarantine: {options.reason.strip()}; peers obey once the bootstrap node has told them"
-    )
+def keep_out(directory: Path, peer: str, reason: str) -> str:
+    """Have nobody work with a peer any more, and say why. Raises BadInput, DiskFull."""
+    organiser, last = _open(directory)
+    quarantine(directory, organiser, last.spec_hash, peer, reason.strip())
+    return f"{peer} is in quarantine: {reason.strip()}; peers obey once the bootstrap node has told them"
 
 
-def _lift(options: argparse.Namespace) -> str:
-    organiser, last = _open(options.dir)
-    lift(options.dir, organiser, last.spec_hash, options.peer)
-    return f"the quarantine of {options.peer} is lifted; peers obey once the bootstrap node has told them"
+def let_back(directory: Path, peer: str) -> str:
+    """Take that back. Raises BadInput, DiskFull."""
+    organiser, last = _open(directory)
+    lift(directory, organiser, last.spec_hash, peer)
+    return f"the quarantine of {peer} is lifted; peers obey once the bootstrap node has told them"
 
 
-def _list(options: argparse.Namespace) -> str:
-    organiser, last = _open(options.dir)
-    kept_out = load_quarantine(options.dir / ORDERS_FILE, last.spec_hash, organiser.peer_id).quarantined
+def list_quarantine(directory: Path) -> str:
+    """Who is kept out, and why. Raises BadInput."""
+    organiser, last = _open(directory)
+    kept_out = load_quarantine(directory / ORDERS_FILE, last.spec_hash, organiser.peer_id).quarantined
     lines = [f"{peer}  {reason}" for peer, reason in sorted(kept_out.items())]
     return "\n".join(lines or [f"nobody is in quarantine in {last.run} of {fingerprint_words(organiser.peer_id)}"])
 
 
-def _members(options: argparse.Namespace) -> str:
-    organiser, last = _open(options.dir)
-    now_s, ended, names = time.time(), load_ended(options.dir), load_names(options.dir)
-    until = {row["peer"]: row["until"] for row in read_book(options.dir)}  # of a peer the newest line counts
+def list_members(directory: Path) -> str:
+    """Who is admitted, how it is called, and until when. Raises BadInput."""
+    organiser, last = _open(directory)
+    now_s, ended, names = time.time(), load_ended(directory), load_names(directory)
+    until = {row["peer"]: row["until"] for row in read_book(directory)}  # of a peer the newest line counts
     lines = [
         f"{peer}  {names.get(peer, '-')}  {_when(until[peer], now_s)}"
         f"{f'; not renewed: {ended[peer]}' if peer in ended else ''}"
@@ -123,16 +77,18 @@ def _when(until: float, now_s: float) -> str:
     return f"until {date}" if until > now_s else f"ended on {date}"
 
 
-def _end(options: argparse.Namespace) -> str:
-    _open(options.dir)
-    end(options.dir, options.peer, options.reason.strip())
-    return f"the admission of {options.peer} is renewed no more: {options.reason.strip()}; it takes part until it ends"
+def end_admission(directory: Path, peer: str, reason: str) -> str:
+    """Renew a peer's admission no more. Raises BadInput, DiskFull."""
+    _open(directory)
+    end(directory, peer, reason.strip())
+    return f"the admission of {peer} is renewed no more: {reason.strip()}; it takes part until it ends"
 
 
-def _renew(options: argparse.Namespace) -> str:
-    _open(options.dir)
-    renew(options.dir, options.peer)
-    return f"the admission of {options.peer} is renewed again"
+def renew_admission(directory: Path, peer: str) -> str:
+    """Take that back. Raises BadInput, DiskFull."""
+    _open(directory)
+    renew(directory, peer)
+    return f"the admission of {peer} is renewed again"
 
 
 def _open(directory: Path) -> tuple[Identity, Invite]:
@@ -145,9 +101,6 @@ def _open(directory: Path) -> tuple[Identity, Invite]:
     if last.organiser != organiser.peer_id:
         raise BadInput(f"{path} is of another organiser than identity.key; bring back the key that belongs to it")
     return organiser, last
-
-
-ORDERS_FILE = "quarantine"
 
 
 class OrdersFile:
@@ -228,7 +181,3 @@ def _next(known: QuarantineList) -> int:
 def _save(directory: Path, orders: QuarantineList) -> QuarantineList:
     save_quarantine(directory / ORDERS_FILE, orders)
     return orders
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -41,7 +41,6 @@ from peer.aggregation.evidence import AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
 from peer.codec.codec import FORMATS, Codec
 from peer.control import store
-from peer.control.desired_state import Desired, DesiredState, Intent
 from peer.control.server import Commands, ControlServer
 from peer.control.store import write as write_settings
 from peer.control.store import write_wish
@@ -76,6 +75,7 @@ from peer.events import (
     format_line,
     parse_line,
 )
+from peer.limits.desired_state import Desired, DesiredState, Intent
 from peer.link.gatekeeper import ADMISSION, ORDERS
 from peer.link.link import RunKeys
 from peer.link.network_stats import DISTANCES, RoundTrips

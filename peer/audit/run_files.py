@@ -12,6 +12,7 @@ import msgpack
 
 from dht.errors import BadChain, BadInput
 from dht.identity import verify
+from dht.protocol_version import require_this_version
 from dht.records import Genesis, unpack_body, verify_record
 from dht.records import pack as pack_record
 from dht.records import unpack as unpack_record
@@ -61,6 +62,7 @@ class RunFiles:
     def __init__(self, directory: Path) -> None:
         if not (directory / "chain").is_dir():
             raise BadInput(f"{directory} holds no chain; name the folder of a peer")
+        require_this_version(directory, by_genesis=False)
         self.directory = directory
         self.head_path = directory / "HEAD"
 

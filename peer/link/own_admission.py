@@ -15,12 +15,12 @@ from typing import Any
 import msgpack
 
 from dht.access import RejectCode
+from dht.addresses import peer_id_in
 from dht.admission import FOR_EVER, MAX_ADMISSION_BYTES, Admission, read_admission
 from dht.atomic_files import write_atomic
 from dht.errors import DiskFull, HomefiresError, NotAdmitted, Unreachable
 from dht.invite import Invite
 from dht.node import Node
-from dht.reach.addresses import peer_id_in
 from dht.records import Malformed
 from peer.link.channel import LinkEnd
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bootstrap import organiser as command
-from bootstrap.config import SINGLE_MOST, InviteTerms
-from bootstrap.invites import issue_all, parse_duration_s
+from bootstrap.config import SINGLE_MOST, InviteTerms, issue_all, parse_duration_s
 from bootstrap.members import BOOK_FILE, ENDED_FILE, AdmissionBook, end, read_book, renew
-from bootstrap.organiser import ORDERS_FILE, OrdersFile, lift, quarantine
+from bootstrap.organiser import (
+    ORDERS_FILE,
+    OrdersFile,
+    keep_out,
+    let_back,
+    lift,
+    list_quarantine,
+    more_invites,
+    quarantine,
+)
 from bootstrap.peer_monitor import is_relayed
 from dht.access import AccessList
 from dht.admission import FOR_EVER, LASTS_S, QuarantineList, issue_admission, read_admission, sign_quarantine
@@ -247,33 +255,33 @@ def test_orders_count_also_after_the_folder_was_lost(tmp_path: Path, monkeypatch
 # ---- the command ----
 
 
-def test_the_command_makes_invites_like_the_last_one_and_writes_orders(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_organiser_makes_invites_like_the_last_one_and_writes_orders(tmp_path: Path) -> None:
     organiser = Identity.load_or_create(tmp_path / "identity.key")
     last = issue(organiser, run="tiny", spec_hash=RUN, addrs=ADDRS, token=b"t", expires=1.0)
     (tmp_path / INVITE_FILE).write_text(last)
-    assert command.main(["invite", "--dir", str(tmp_path), "--count", "2", "--expires", "7d"]) == 0
-    texts = capsys.readouterr().out.split()
+    texts = more_invites(tmp_path, count=2, expires="7d").split()
     assert [parse(text, NOW_S / 2).addrs for text in texts] == [ADDRS, ADDRS]
-    assert command.main(["quarantine", ALICE.peer_id, "--reason", "sends noise", "--dir", str(tmp_path)]) == 0
+    assert "sends noise" in keep_out(tmp_path, ALICE.peer_id, "sends noise")
     assert (tmp_path / ORDERS_FILE).exists()
-    assert command.main(["list", "--dir", str(tmp_path)]) == 0
-    assert f"{ALICE.peer_id}  sends noise" in capsys.readouterr().out
-    assert command.main(["lift", ALICE.peer_id, "--dir", str(tmp_path)]) == 0
+    assert f"{ALICE.peer_id}  sends noise" in list_quarantine(tmp_path)
+    assert "is lifted" in let_back(tmp_path, ALICE.peer_id)
 
 
 @pytest.mark.parametrize(
-    "words", [["invite", "--expires", "soon"], ["quarantine", "nobody", "--reason", "x"], ["lift", ALICE.peer_id]]
+    "mistake",
+    [
+        lambda folder: more_invites(folder, expires="soon"),
+        lambda folder: keep_out(folder, "nobody", "x"),
+        lambda folder: let_back(folder, ALICE.peer_id),
+    ],
 )
-def test_a_mistake_is_one_line(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(mistake: Callable[[Path], str], tmp_path: Path) -> None:
     organiser = Identity.load_or_create(tmp_path / "identity.key")
     (tmp_path / INVITE_FILE).write_text(issue(organiser, run="tiny", spec_hash=RUN, addrs=ADDRS))
     for directory in (tmp_path, tmp_path / "empty"):
-        assert command.main([*words, "--dir", str(directory)]) == BadInput.exit_code
-        error = capsys.readouterr().err
-        assert error.startswith("homefires: ")
-        assert error.count("\n") == 1
+        with pytest.raises(BadInput) as caught:
+            mistake(directory)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_line_of_the_book_names_peer_token_and_times(book: AdmissionBook, tmp_path: Path) -> None:

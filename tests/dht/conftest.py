@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from dht.addresses import LOOPBACK
 from dht.board import Board
 from dht.identity import Identity
-from dht.reach.addresses import LOOPBACK
 from dht.streams.base import Streams
 from peer.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
 from peer.testing.child_process import HANG_S

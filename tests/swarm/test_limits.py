@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from peer.control.client import ControlClient
-from peer.control.desired_state import PAUSED_WHY
 from peer.control.store import read_table
 from peer.events import AlertRaised, EventLine, InnerProgressed, PeerStateChanged, RoundCommitted, SettingsChanged
+from peer.limits.desired_state import PAUSED_WHY
 from peer.testing.child_process import BUSY, HANG_S
 from peer.testing.process_swarm import LINK_MODULE, RealSwarm
 from tests.swarm.conftest import LIGHT

@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgpack
 import pytest
 
+from bootstrap.organiser import end_admission, keep_out, let_back, list_quarantine
 from dht.errors import NotAdmitted
 from dht.identity import Identity, fingerprint_words
 from dht.invite import issue, parse
@@ -30,10 +32,9 @@ def newest(run: RealSwarm, peer: int) -> int:
     return run.committed(peer)[-1].round
 
 
-def organise(run: RealSwarm, *asked: str) -> str:
+def organise(run: RealSwarm, what: Callable[..., str], *asked: str) -> str:
     """What `homefires invite` and `homefires quarantine` do, beside the running node."""
-    argv = [sys.executable, "-m", "bootstrap.organiser", *asked, "--dir", str(run.directory / "bootstrap")]
-    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=HANG_S).stdout
+    return what(run.directory / "bootstrap", *asked)
 
 
 def quarantine_of(line: EventLine, peer: str) -> bool:
@@ -71,7 +72,7 @@ def test_an_invited_run_takes_whom_its_organiser_admits_and_a_peer_in_quarantine
     assert (run.directory_of(0) / "admission").exists()
     assert_not_admitted(run, tmp_path)
 
-    said = organise(run, "quarantine", run.id_of(2), "--reason", "sends noise")
+    said = organise(run, keep_out, run.id_of(2), "sends noise")
     assert run.id_of(2) in said
     for other in (0, 1):
         heard = run.wait_for(other, lambda line: quarantine_of(line, run.id_of(2)))
@@ -81,11 +82,11 @@ def test_an_invited_run_takes_whom_its_organiser_admits_and_a_peer_in_quarantine
     run.until_round(last + 4, by=(0, 1))
     assert run.group(last + 3) == run.group(last + 4) == {0, 1}
 
-    organise(run, "quarantine", run.id_of(1), "--reason", "a mistake")
-    organise(run, "lift", run.id_of(1))
-    organise(run, "lift", run.id_of(2))
+    organise(run, keep_out, run.id_of(1), "a mistake")
+    organise(run, let_back, run.id_of(1))
+    organise(run, let_back, run.id_of(2))
     run.until(lambda: 2 in run.committed(0)[-1].group, "the peer is not back in the group")
-    assert organise(run, "list").startswith(
+    assert organise(run, list_quarantine).startswith(
         f"nobody is in quarantine in micro of {fingerprint_words(invite.organiser)}"
     )
     run.assert_agreement()
@@ -102,7 +103,7 @@ def test_an_admission_is_renewed_while_its_peer_runs_and_ends_where_the_organise
     run.until(lambda: all(admission_ends(run, peer) > first[peer] for peer in range(3)), "an admission is not renewed")
     assert run.group(newest(run, 0)) == {0, 1, 2}
 
-    organise(run, "end", run.id_of(2), "--reason", "the project is over for guests")
+    organise(run, end_admission, run.id_of(2), "the project is over for guests")
     told = run.wait_for(2, lambda line: isinstance(line.event, AlertRaised) and line.event.code == "ADMISSION")
     assert isinstance(told.event, AlertRaised)
     assert "no longer: the project is over for guests" in told.event.text

@@ -24,7 +24,7 @@ from tui.commands.options import (
 )
 from tui.folders import data_root, default_directory, namesakes
 from tui.output.output import Output, open_output
-from tui.processes.children import python_module, repeated
+from tui.processes.children import python_module
 from tui.processes.supervisor import LOG_FILE, NodeOptions, RetentionOptions, follow, serve_and_keep
 from tui.processes.tools import answer
 
@@ -157,8 +157,10 @@ def add_invite(parser: Parser) -> None:
 
 
 def _invite(options: argparse.Namespace) -> int:
-    words = ["--count", str(options.invites)] + (["--expires", options.expires] if options.expires else [])
-    return _tell(options, "invite", *words, *repeated("--also", options.also))
+    from bootstrap.organiser import more_invites
+
+    print(more_invites(options.dir or _newest(), expires=options.expires, count=options.invites, also=options.also))
+    return 0
 
 
 def add_members(parser: Parser) -> None:
@@ -171,13 +173,18 @@ def add_members(parser: Parser) -> None:
 
 
 def _members(options: argparse.Namespace) -> int:
+    from bootstrap.organiser import end_admission, list_members, renew_admission
+
+    directory = options.dir or _newest()
     if options.peer is None:
-        return _tell(options, "members")
-    if options.renew:
-        return _tell(options, "renew", options.peer)
-    if not options.end.strip():
+        print(list_members(directory))
+    elif options.renew:
+        print(renew_admission(directory, options.peer))
+    elif options.end.strip():
+        print(end_admission(directory, options.peer, options.end))
+    else:
         raise BadInput("--end is missing: say why, its owner reads it; or --renew to take that back")
-    return _tell(options, "end", options.peer, "--reason", options.end)
+    return 0
 
 
 def add_quarantine(parser: Parser) -> None:
@@ -190,13 +197,18 @@ def add_quarantine(parser: Parser) -> None:
 
 
 def _quarantine(options: argparse.Namespace) -> int:
+    from bootstrap.organiser import keep_out, let_back, list_quarantine
+
+    directory = options.dir or _newest()
     if options.peer is None:
-        return _tell(options, "list")
-    if options.lift:
-        return _tell(options, "lift", options.peer)
-    if not options.reason.strip():
+        print(list_quarantine(directory))
+    elif options.lift:
+        print(let_back(directory, options.peer))
+    elif options.reason.strip():
+        print(keep_out(directory, options.peer, options.reason))
+    else:
         raise BadInput("--reason is missing: say why, every peer shows it; or --lift to let the peer in again")
-    return _tell(options, "quarantine", options.peer, "--reason", options.reason)
+    return 0
 
 
 def _add_folder(parser: Parser) -> None:
@@ -204,16 +216,9 @@ def _add_folder(parser: Parser) -> None:
     parser.add_argument("--dir", type=Path, metavar="DIR", help=text)
 
 
-def _tell(options: argparse.Namespace, *words: str) -> int:
-    """Have a child with the organiser's key do it, and print what there is to say of it."""
-    directory = options.dir or _newest(data_root() / "bootstrap")
-    argv = python_module("bootstrap.organiser", *words, "--dir", str(directory))
-    print(answer("command", argv, DESCRIBE_S, debug=options.debug))
-    return 0
-
-
-def _newest(root: Path) -> Path:
+def _newest(root: Path | None = None) -> Path:
     """The organiser's folder whose node was started last. Raises BadInput if there is none."""
+    root = root or data_root() / "bootstrap"
     found = [path for path in root.glob("*/invite") if path.is_file()]
     if not found:
         raise BadInput(f"no run was started on this machine (nothing in {root}); name the organiser's folder")

@@ -18,8 +18,8 @@ from dht.errors import BadInput, Unreachable
 from dht.process import lock_directory
 from peer.control import client
 from peer.control.client import ControlClient
-from peer.control.desired_state import PAUSED_WHY
 from peer.events import EventLine, PeerStarted, format_line
+from peer.limits.desired_state import PAUSED_WHY
 from tui.cli import main
 from tui.commands.control import command
 from tui.text.phrases import RESUME

@@ -8,8 +8,8 @@ from importlib.metadata import version
 
 import pytest
 
+from dht.addresses import circuit
 from dht.identity import Identity
-from dht.reach.addresses import circuit
 from dht.records import HEAD, Genesis, sign_record
 from peer.link.discovery import Announcer, TrainingFigures
 from peer.protocol.messages import Heartbeat

@@ -173,7 +173,7 @@ class LearningPanel(Panel):
     def _curves(self, name: str, view: View) -> list[Curve]:
         """The curves of a chart, the most important first."""
         swarm, peer = view.swarm, peer_of(view)
-        own: tuple[Point, ...] = ()
+        own: Sequence[Point] = ()
         common: list[Curve] = []
         if name == "loss":
             common = [("held-out", swarm.evaluations, "o", 1, True), ("training", swarm.training, "+", 2, False)]
