@@ -16,11 +16,11 @@ from pathlib import Path
 
 from bootstrap.config import BootstrapConfig, InviteTerms, parse_duration_s
 from bootstrap.server import serve
+from dht.addresses import ALL_INTERFACES, check_announce, check_dial, check_listen
 from dht.admission import LASTS_S
 from dht.errors import HomefiresError
 from dht.identity import Identity, fingerprint_words
 from dht.process import die_with_parent, parent_gone
-from dht.reach.addresses import ALL_INTERFACES, check_announce, check_dial, check_listen
 from peer import spec as specs
 from peer.events import PeerStopped
 from peer.telemetry.event_log import EventPrinter

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from dht.addresses import ALL_INTERFACES
 from dht.admission import LASTS_S
 from dht.errors import BadInput
 from dht.identity import Identity
 from dht.invite import issue
-from dht.reach.addresses import ALL_INTERFACES
 from peer.spec import RunSpec
 
 SINGLE_MOST = 256

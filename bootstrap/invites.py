@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from bootstrap.config import BootstrapConfig, issue_all
+from dht.addresses import are_loopback, can_be_dialled, is_global
 from dht.atomic_files import write_atomic
 from dht.errors import DiskFull, Unreachable
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, MAX_ADDRESSES
 from dht.node import Node
-from dht.reach.addresses import are_loopback, can_be_dialled, is_global
 from peer.events import AlertRaised, Event, InviteIssued
 
 LOOK_S = 10.0

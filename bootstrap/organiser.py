@@ -13,12 +13,12 @@ from pathlib import Path
 from bootstrap.config import InviteTerms, issue_all, parse_duration_s
 from bootstrap.members import end, load_ended, load_names, read_book, renew
 from dht.access import RejectCode
+from dht.addresses import check_dial
 from dht.admission import FOR_EVER, QuarantineList, load_quarantine, save_quarantine, sign_quarantine
 from dht.atomic_files import file_stamp
 from dht.errors import BadInput
 from dht.identity import Identity, fingerprint_words
 from dht.invite import INVITE_FILE, MAX_ADDRESSES, Invite, parse
-from dht.reach.addresses import check_dial
 from peer.events import AlertRaised, Event
 
 ORDERS_FILE = "quarantine"

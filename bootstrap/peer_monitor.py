@@ -19,10 +19,10 @@ from bootstrap.members import AdmissionBook, load_names, save_names
 from bootstrap.organiser import OrdersFile
 from bootstrap.status_page import Health
 from dht.access import AccessList
+from dht.addresses import can_be_dialled, peer_id_in
 from dht.board import read_peers
 from dht.errors import BadInput, DiskFull, Unreachable
 from dht.node import Node
-from dht.reach.addresses import can_be_dialled, peer_id_in
 from dht.reach.peer_store import PeerStore
 from dht.records import PeerRecord
 

@@ -22,12 +22,12 @@ from bootstrap.organiser import OrdersFile
 from bootstrap.peer_monitor import PeerMonitor, is_relayed
 from bootstrap.status_page import Health
 from dht.access import AccessList, RejectCode
+from dht.addresses import are_loopback
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, DiskFull, PortInUse, Unreachable
 from dht.identity import Identity, fingerprint_words
 from dht.node import NetworkConfig, Node, open_node
 from dht.process import bounding, lock_directory
-from dht.reach.addresses import are_loopback
 from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import serve_dial_back
 from dht.records import GENESIS, GENESIS_TTL_S, Genesis, Malformed, pack

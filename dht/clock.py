@@ -16,13 +16,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from dht.errors import ClockOff, Unreachable
 from dht.streams.base import Asking
-
-if TYPE_CHECKING:
-    from dht.node import Node
 
 Clock = Callable[[], float]
 
@@ -122,7 +119,14 @@ async def _read(asker: Asking, peer: str, clock: Clock) -> Reading | None:
     return Reading(asked_at + half_s - theirs_s, half_s) if math.isfinite(theirs_s) else None
 
 
-async def watch_clock(node: Node, others: Callable[[], Iterable[str]], watch: ClockWatch) -> None:
+class Connected(Protocol):
+    """A node with a clock and connections: `dht.node.Node`."""
+
+    async def connections(self) -> dict[str, str]: ...
+    async def compare_clocks(self, peers: Sequence[str], least: int) -> bool: ...
+
+
+async def watch_clock(node: Connected, others: Callable[[], Iterable[str]], watch: ClockWatch) -> None:
     """Until it is wrong; then raises ClockOff.
 
     Asked are all of `others` to whom there is a connection: whom rounds need, and the nodes of the invite. Anybody

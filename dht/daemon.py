@@ -24,9 +24,9 @@ from typing import Any
 
 from multiaddr import Multiaddr
 
+from dht.addresses import CIRCUIT
 from dht.errors import BadAddress, BadInput, PortInUse, Unreachable
 from dht.identity import id_bytes_of
-from dht.reach.addresses import CIRCUIT
 
 StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """Called with (authenticated peer id, reader, writer) for each incoming stream."""
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonConfig:
-    """How the daemon listens. Addresses have passed `dht.reach.addresses`."""
+    """How the daemon listens. Addresses have passed `dht.addresses`."""
 
     identity_path: Path
     socket_folder: Path

@@ -23,11 +23,11 @@ from typing import Any
 
 import msgpack
 
+from dht.addresses import check_dial
 from dht.atomic_files import write_atomic
 from dht.errors import BadAddress, BadInvite, RunMismatch
 from dht.identity import Identity, public_key_of, verify
 from dht.protocol_version import PROTOCOL_VERSION, other_version, require_this_version
-from dht.reach.addresses import check_dial
 
 PREFIX = "hf1:"
 VERSION = 3

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from dht.access import RejectCode, RejectionLog
+from dht.addresses import CIRCUIT, check_announce, check_dial, check_listen, is_circuit, peer_id_in
 from dht.board import Board
 from dht.clock import ASK_MOST, TIME, Clock, pack_time, require_right_clock
 from dht.daemon import Daemon, DaemonConfig, open_daemon
 from dht.dht_board import DhtBoard, start_dht
 from dht.errors import BadAddress, ClockOff, Unreachable
 from dht.protocol_version import PROTOCOL_VERSION
-from dht.reach.addresses import CIRCUIT, check_announce, check_dial, check_listen, is_circuit, peer_id_in
 from dht.reach.dialer import dial_any, keep_dialling, others_of
 from dht.reach.peer_store import PeerStore
 from dht.reach.relay import Relay, Serves, nobody, reserve
@@ -39,7 +39,7 @@ _GOODBYE_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
-    """How a node meets the others. Addresses are those that `dht.reach.addresses` accepts."""
+    """How a node meets the others. Addresses are those that `dht.addresses` accepts."""
 
     run: bytes
     """32 bytes: the hash of the run spec. Nodes of different runs do not meet."""

@@ -14,9 +14,9 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import msgpack
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
+from dht.addresses import circuit
 from dht.identity import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify
 from dht.protocol_version import PROTOCOL_VERSION
-from dht.reach.addresses import circuit
 
 MAX_RECORD_BYTES = 1024
 MAX_FOUNDERS = 16

@@ -33,10 +33,10 @@ from dht.invite import parse_for, read_text, save_in
 from dht.process import bounding, die_with_parent, lock_directory
 from dht.reach.peer_store import PeerStore
 from peer.control import store
-from peer.control.desired_state import DesiredState
 from peer.control.server import Commands, ControlServer
 from peer.events import Event, NetworkMeasured, PeerStopped
 from peer.host.processes import stand_back
+from peer.limits.desired_state import DesiredState
 from peer.limits.enforcer import Enforcer, enforcing
 from peer.limits.sensors import MachineSensors
 from peer.limits.traffic import MonthlyTraffic, keeping
@@ -155,7 +155,7 @@ def _doctor(invite: str, directory: Path | None, settings: PeerSettings) -> int:
 
 
 def _credit(directory: Path, *, as_json: bool) -> int:
-    from peer.credit.statement import credit
+    from peer.audit.statement import credit
 
     statement = credit(directory)
     print(json.dumps(statement.to_json()) if as_json else statement.page())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dht.reach.addresses import check_listen, listened_on
+from dht.addresses import check_listen, listened_on
 from peer.settings import AT_START, PeerSettings, settings_of
 
 Listener = Callable[[PeerSettings], str | None]

@@ -20,8 +20,7 @@ from peer.link.link import RunKeys
 from peer.protocol import merkle
 from peer.protocol.block import WEIGHT_ONE, ContributionHeader, Update
 from peer.protocol.encoding import digest_of, pack
-from peer.protocol.frames import decode, encode
-from peer.protocol.messages import MeanData, Message, PartData, Promise, Propose, Start, VoteCast
+from peer.protocol.messages import MeanData, Message, PartData, Promise, Propose, Start, VoteCast, decode, encode
 from peer.protocol.norms import PartNorms
 from peer.rounds.driver import ChainPort, ReductionPort
 from peer.spec import RunSpec

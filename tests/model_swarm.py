@@ -11,9 +11,8 @@ from random import Random
 
 from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.protocol.block import Block
-from peer.protocol.frames import decode
 from peer.protocol.head import ChainHead
-from peer.protocol.messages import Message, Prepare, Promise, Propose, VoteCast
+from peer.protocol.messages import Message, Prepare, Promise, Propose, VoteCast, decode
 from peer.simulate.memory_network import LinkModel
 from peer.testing.memory_peer import IntegerDisk, LogicalPeer
 from peer.testing.memory_swarm import World
@@ -115,7 +114,7 @@ def _watched(faults: Faults) -> Faults:
 
 
 def _check_written(disk: IntegerDisk, message: Message) -> None:
-    """The protocol, §7: first on disk, then said. A peer that has promised more since may still repeat itself."""
+    """First on disk, then said. A peer that has promised more since may still repeat itself."""
     assert isinstance(message, Prepare | Promise | VoteCast)
     written = disk.load_acceptors().get(message.place.instance)
     promised = written.promised if written else -1

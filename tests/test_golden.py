@@ -40,7 +40,6 @@ from peer.aggregation.evidence import AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
 from peer.codec.codec import FORMATS, Codec
 from peer.control import store
-from peer.control.desired_state import Desired, DesiredState, Intent
 from peer.control.server import Commands, ControlServer
 from peer.control.store import write as write_settings
 from peer.control.store import write_wish
@@ -75,6 +74,7 @@ from peer.events import (
     format_line,
     parse_line,
 )
+from peer.limits.desired_state import Desired, DesiredState, Intent
 from peer.link.gatekeeper import ADMISSION, ADMIT, ORDERS
 from peer.link.link import RunKeys
 from peer.link.network_stats import DISTANCES, RoundTrips
@@ -82,7 +82,6 @@ from peer.link.reduction import ReductionWorker
 from peer.live_settings import LiveSettings
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.protocol.accusations import EquivocationProof, MeanConflict, NormDispute
 from peer.protocol.block import (
     VOID,
     Block,
@@ -97,7 +96,6 @@ from peer.protocol.block import (
 from peer.protocol.electorate import instance_of
 from peer.protocol.electorate import order as ballots
 from peer.protocol.encoding import digest, digest_of, pack
-from peer.protocol.frames import decode, encode
 from peer.protocol.head import genesis_anchor, next_anchor
 from peer.protocol.layout import Part, assign, cut, divide, shares_of
 from peer.protocol.merkle import path as merkle_path
@@ -105,13 +103,16 @@ from peer.protocol.merkle import root as merkle_root
 from peer.protocol.messages import (
     BallotId,
     Blocks,
+    EquivocationProof,
     GetBlocks,
     GetMeans,
     GetObjects,
     Heartbeat,
+    MeanConflict,
     MeanData,
     Message,
     Nack,
+    NormDispute,
     Norms,
     NormTable,
     ObjectData,
@@ -123,6 +124,8 @@ from peer.protocol.messages import (
     ShowInputs,
     Start,
     VoteCast,
+    decode,
+    encode,
 )
 from peer.rounds.interface import BufferPart, ReducePart
 from peer.rounds.state import Acceptor

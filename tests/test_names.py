@@ -1,4 +1,4 @@
-"""The plan of the house: rooms of a size, one name for one thing."""
+"""The plan of the house: rooms of a size, one name for one thing, and no circle between rooms."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,38 @@ def test_a_module_is_called_after_a_thing_and_not_after_a_doing() -> None:
 def test_no_file_is_longer_than_one_concept_takes() -> None:
     lengths = {str(path): (ROOT / path).read_text().count("\n") for path in modules()}
     assert {name: lines for name, lines in lengths.items() if lines > LINES_MOST} == {}
+
+
+@cache
+def sources() -> dict[str, Path]:
+    """Every module of the product by its dotted name, a package by its own."""
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    dotted = ((".".join(path.relative_to(ROOT).with_suffix("").parts), path) for path in files)
+    return {name.removesuffix(".__init__"): path for name, path in dotted}
+
+
+def room_of(path: Path) -> str:
+    """Its folder; a module that lies beside folders stands for itself, since it may be above some and below others."""
+    folder = path.parent
+    has_rooms = any(each.parent.parent == folder for each in sources().values() if each.parent != folder)
+    return str((path if has_rooms else folder).relative_to(ROOT))
+
+
+def rooms_below(path: Path) -> set[str]:
+    """The rooms from which a module imports, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            whole = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {name if name in sources() else node.module for name in whole}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {room_of(sources()[name]) for name in found if name in sources()} - {room_of(path)}
+
+
+def test_no_circle_between_rooms() -> None:
+    """Raises CycleError, which names the rooms."""
+    below = defaultdict[str, set[str]](set)
+    for path in sources().values():
+        below[room_of(path)] |= rooms_below(path)
+    TopologicalSorter(below).prepare()

@@ -2,8 +2,9 @@
 
     .venv/bin/pytest --times=times.json && .venv/bin/python -m tests.timing times.json
 
-prints the table by folder that is in tests/benchmarks/results/suite.md. Processor time is that of the worker and of those processes that
-it has waited for; so a test that waits for a clock, or for a busy machine, shows as wall without processor.
+prints the table by folder that is in tests/benchmarks/results/suite.md. Processor time is that of the worker and of
+those processes that it has waited for; so a test that waits for a clock, or for a busy machine,
+shows as wall without processor.
 """
 
 from __future__ import annotations

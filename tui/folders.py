@@ -85,7 +85,6 @@ def folder_meant(else_: str = "") -> Path:
 
 
 def quoted(directory: Path) -> str:
-    """A path as a shell takes it."""
     return shlex.quote(str(directory))
 
 

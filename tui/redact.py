@@ -84,7 +84,6 @@ class Redactor:
         ]
 
     def text(self, text: str) -> str:
-        """The text without what is private."""
         for secret in self._secrets:
             text = re.sub(re.escape(secret), SECRET, text, flags=re.IGNORECASE)
         text = _PEM.sub(SECRET, text)

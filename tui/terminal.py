@@ -92,7 +92,6 @@ class GatedStream(io.TextIOBase):
         self.is_open = True
 
     def write(self, text: str) -> int:
-        """Pass it on, if open."""
         if self.is_open:
             self._inner.write(text)
         return len(text)

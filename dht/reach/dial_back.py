@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from dht.addresses import CIRCUIT, is_global, tcp_target
 from dht.errors import Unreachable
-from dht.reach.addresses import CIRCUIT, is_global, tcp_target
 from dht.streams.base import Questions
 from dht.streams.rpc import RateLimit
 

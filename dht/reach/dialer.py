@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+from dht.addresses import peer_id_in
 from dht.daemon import Daemon
 from dht.errors import Unreachable
-from dht.reach.addresses import peer_id_in
 
 OTHERS_S = 1.0
 """Once one has answered the others have so much longer."""

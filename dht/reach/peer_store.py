@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dht.addresses import can_be_dialled, check_dial, peer_id_in
 from dht.atomic_files import write_atomic
 from dht.errors import DiskFull
-from dht.reach.addresses import can_be_dialled, check_dial, peer_id_in
 from dht.records import MAX_ADDRESSES
 
 PEERS_MOST = 32

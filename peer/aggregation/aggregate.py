@@ -1,4 +1,4 @@
-"""Aggregating a round: from what was measured of each contribution to the weights of the means (protocol, §5, step 6).
+"""Aggregating a round: from what was measured of each contribution to the weights of the means.
 
 Every peer that has the same records, claims and norms computes the same integers, so the result stands in the update
 and every voter checks it.

@@ -19,8 +19,8 @@ from typing import Any
 from dht.errors import BadInput, HomefiresError
 from dht.process import die_with_parent, lock_directory
 from peer.control import store
-from peer.control.desired_state import Desired, Intent
 from peer.control.server import settings_asked, snooze_s
+from peer.limits.desired_state import Desired, Intent
 from peer.live_settings import LiveSettings
 from peer.settings import settings_of
 

@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from dht.errors import BadInput, DiskFull
-from peer.control.desired_state import Intent
 from peer.events import Event, InnerProgressed, PeerStarted, RoundCommitted, RoundStarted
+from peer.limits.desired_state import Intent
 from peer.telemetry.event_log import EventTail
 from peer.telemetry.reporter import Reporter
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, BadSpec
-from peer.control.desired_state import Desired, Intent
+from peer.limits.desired_state import Desired, Intent
 from peer.settings import PeerSettings, dump_settings, settings_of
 
 FILE, WISH = "settings.toml", "desired.json"

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from dht.addresses import are_loopback, listened_on, peer_id_in, tcp_target
 from dht.board import read_peers
 from dht.clock import MOST_S, read_clocks
 from dht.errors import BadInput, ClockOff, HomefiresError, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.node import NetworkConfig, Node, open_node
-from dht.reach.addresses import are_loopback, listened_on, peer_id_in, tcp_target
 from dht.reach.bandwidth_probe import Bandwidth, measure_bandwidth, serve_probes
 from dht.reach.dial_back import DialBack, port_of, request_dial_back
 from dht.streams.base import Asking

@@ -15,6 +15,7 @@ from datetime import tzinfo
 from typing import Protocol
 
 from peer.host.processes import every
+from peer.limits.desired_state import DesiredState
 from peer.limits.governor import rest_s
 from peer.limits.policy import Decision, decide
 from peer.limits.sensors import Sensors
@@ -50,15 +51,6 @@ class Owner(Protocol):
 
     def warn(self, code: str, text: str) -> None:
         """Tell a person something they should know."""
-
-
-class Wishes(Protocol):
-    """What is wished at the moment."""
-
-    @property
-    def pausing(self) -> bool: ...
-    @property
-    def duty(self) -> float: ...
 
 
 class Enforcer:
@@ -114,7 +106,9 @@ def enforcing(enforcer: Enforcer) -> Iterator[None]:
 class Throttle:
     """The rests of one inner step. The last one is left to who makes the step, and may do something else meanwhile."""
 
-    def __init__(self, wishes: Wishes, clock: Callable[[], float], sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, wishes: DesiredState, clock: Callable[[], float], sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self._wishes, self._clock, self._sleep = wishes, clock, sleep
         self._since = clock()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.access import AccessList, RejectCode
+from dht.addresses import peer_id_in
 from dht.admission import (
     FOR_EVER,
     MAX_ADMISSION_BYTES,
@@ -31,7 +32,6 @@ from dht.atomic_files import write_atomic
 from dht.errors import DiskFull, HomefiresError, NotAdmitted, Unreachable
 from dht.invite import Invite
 from dht.node import Node
-from dht.reach.addresses import peer_id_in
 from dht.reach.dial_back import KNOCK
 from dht.records import Malformed, PeerRecord, unpack_value
 from peer.events import AlertRaised

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.access import AccessList
+from dht.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
 from dht.admission import QuarantineList
 from dht.clock import ClockWatch, watch_clock
 from dht.errors import HomefiresError
@@ -31,7 +32,6 @@ from dht.identity import Identity, verify
 from dht.invite import Invite, parse_for, read_text
 from dht.node import NetworkConfig, Node, open_node
 from dht.process import die_with_parent
-from dht.reach.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
 from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import serve_dial_back
 from dht.records import MAX_ADDRESS_CHARS, MAX_ADDRESSES

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import msgpack
 
+from dht.addresses import CIRCUIT, are_loopback, is_global
 from dht.errors import Unreachable
-from dht.reach.addresses import CIRCUIT, are_loopback, is_global
 from dht.reach.dial_back import Knocking, port_of, request_dial_back
 from dht.streams.traffic import PeerTraffic, TrafficCounter
 from peer.events import NetworkMeasured, RoundTripsReported

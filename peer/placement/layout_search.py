@@ -237,17 +237,8 @@ def partitions(problem: PlacementProblem) -> int:
     return factorial(devices) // alike
 
 
-def best_of_all(problem: PlacementProblem) -> tuple[Indices, float]:
-    """The cheapest layout and its cost. Raises BadInput if there are more than two million partitions."""
-    best, least = np.arange(len(problem)), np.inf
-    for layouts, costs in scored(problem):
-        if costs.min() < least:
-            best, least = layouts[costs.argmin()], float(costs.min())
-    return best, least
-
-
 def scored(problem: PlacementProblem) -> Iterator[tuple[Indices, Vector]]:
-    """All layouts and their costs, some hundreds at a time. Raises BadInput as `best_of_all` does."""
+    """All layouts and their costs, some hundreds at a time. Raises BadInput for more than two million."""
     count = partitions(problem)
     if count > MOST:
         raise BadInput(f"{len(problem)} devices have {count} partitions; at most {MOST} are looked at one by one")

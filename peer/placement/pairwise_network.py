@@ -180,11 +180,6 @@ def regions_of(
     return regions, np.array([at[name] for name in named], dtype=np.int64)
 
 
-def presets() -> tuple[str, ...]:
-    """The names that `preset` knows."""
-    return tuple(_tables())
-
-
 @cache
 def preset(name: str) -> Regions:
     """Places by the name of their table in `data/networks.toml`. Raises BadInput for another name."""

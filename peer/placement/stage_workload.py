@@ -47,11 +47,6 @@ class StageWorkload:
                 raise BadInput(f"{name} is {value}; it must be finite and not negative")
 
 
-PAPER = StageWorkload(stages=8, stage_bytes=0.65e9, cut_bytes=0.47124922275543213e9)
-"""DT-FM's own (arXiv:2206.01288, its code at commit cda948f): GPT3-XL in float32, three of 24 layers per stage, and
-61.035 sequences × 2,048 tokens × 2,024 (sic) × 2 bytes / 2³⁰, which its cost model takes for 10⁹ bytes."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlacementProblem:
     """A `StageWorkload` on devices that can hold a stage, in matrices. Devices are counted from 0; `peers` says who

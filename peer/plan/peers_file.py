@@ -81,11 +81,6 @@ def read_declared(path: Path, *, most: int = MOST_PEERS) -> PeerSpecs:
     return declared_by(table, str(path), most=most)
 
 
-def peers_from(table: Mapping[str, Any], source: str, *, most: int = MOST_PEERS) -> PeerSet:
-    """The same as `read_peers` from nested dictionaries."""
-    return declared_by(table, source, most=most).swarm()
-
-
 def declared_by(table: Mapping[str, Any], source: str, *, most: int = MOST_PEERS) -> PeerSpecs:
     """The same as `read_declared` from nested dictionaries."""
     try:

@@ -1,6 +1,6 @@
 """Seconds, bytes and tokens of a round as it is made here: computation, communication, and how far the two overlap.
 
-Where a formula is a paper's it says which; the rest is ours: it follows `peer/rounds/README.md` §5 step by step.
+Where a formula is a paper's it says which; the rest is ours: it follows `peer/rounds/README.md` step by step.
 
     train    every peer makes its part: H steps, its share of them, or what fits into the time
     submit   the last one that is ready encodes what it learned and writes it; one delay until the coordinator knows
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import fmean
 
 from peer.lifecycle.pace import MOST as MOST
 from peer.lifecycle.pace import reference, steps_at
@@ -26,7 +26,7 @@ from peer.plan.coefficients import UNMEASURED, Coefficients
 from peer.plan.model_shape import ModelShape
 from peer.plan.peer_set import HOME_FLOPS, Machine, PeerSet
 from peer.plan.round_traffic import Delays, Traffic, delays_of, line_s, traffic_of
-from peer.rounds.timeouts import DATA_FLOOR_S, MARGIN, MISSED
+from peer.rounds.timeouts import DATA_FLOOR_S, MISSED, deadline
 from peer.spec import RunSpec
 
 FORWARD = 1 / 3
@@ -286,14 +286,8 @@ def gather_s(late_s: Sequence[float], spec: RunSpec) -> float:
     """
     cap_s, waits = spec.round.gather_s, [spec.round.gather_s]
     for _ in range(MOST_ROUNDS):
-        waits.append(_next(late_s, waits[-1], cap_s, spec.round.patience))
+        came = [late if late <= waits[-1] else MISSED * waits[-1] for late in late_s]
+        waits.append(deadline([came], DATA_FLOOR_S, cap_s, spec.round.patience))
         if waits[-1] == waits[-2]:
             break
     return max(waits[-2:])
-
-
-def _next(late_s: Sequence[float], waited_s: float, cap_s: float, patience: float) -> float:
-    came = sorted(late if late <= waited_s else MISSED * waited_s for late in late_s)
-    middle = median(came)
-    spread = median(abs(each - middle) for each in came)
-    return min(cap_s, max(DATA_FLOOR_S, MARGIN * max(came[len(came) // 2], middle + patience * spread)))

@@ -1,6 +1,6 @@
 """What a round sends, and how long lines take for it: bytes up and down, frames, delays.
 
-As the protocol moves them (`peer/rounds/README.md`, §5): parts in model order are cut into contiguous runs, one per
+As the protocol moves them (`peer/protocol/layout.py`): parts in model order are cut into contiguous runs, one per
 member in proportion to what it can send, which rotate; each member sends its part of every run that is not its own
 (up), and gets from each the means of its run (down). So each sends and receives 2 (n − 1)/n copies of what is averaged,
 as any reduce-scatter and all-gather does (arXiv:2503.09799, appendix A), but not always all at the same time: runs are
@@ -121,7 +121,7 @@ def _shares(swarm: PeerSet) -> tuple[int, ...]:
 
 
 def control_messages(members: int) -> int:
-    """Small frames of a round without faults, HEADs included (`peer/rounds/README.md`, §11)."""
+    """Small frames of a round without faults, HEADs included (`peer/protocol/README.md`)."""
     return 6 * members + 2 * members * (members - 1)
 
 

@@ -54,11 +54,6 @@ class Strategy:
         """The same for all whose replicas are made alike: H, overlap, fragments and codec change nothing of that."""
         return self.sequences, self.accumulation, self.shards, self.inner_shards, self.stages
 
-    @property
-    def steps_between_averages(self) -> int:
-        """Inner steps after which a layer is averaged again."""
-        return self.steps * self.fragments
-
     def runs(self) -> bool:
         """Whether a run of today can be set up so: a replica is one process with one device."""
         return self.stages == 1 and self.shards == 1

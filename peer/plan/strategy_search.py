@@ -86,7 +86,8 @@ def enumerate_strategies(question: PlanningProblem, *, spans: bool = False) -> l
     fragments = [count for count in sorted(counts) if count <= MAX_FRAGMENTS]
     found = []
     for steps, overlap, pieces, pace, wire, (sequences, accumulation), (shards, inner), stages in product(
-        steps_to_try(spec), OVERLAPS[:1] if alone else OVERLAPS, fragments, paces_to_try(question), _wires(spec),
+        steps_to_try(spec), OVERLAPS[:1] if alone else OVERLAPS, fragments, paces_to_try(question),
+        sorted({*WIRES, spec.codec.wire}, key=bytes_per_parameter),
         _micro_batches(batch),
         _shards(question.swarm) if spans else [(1, 1)], _stages(question) if spans else [1],
     ):  # fmt: skip
@@ -103,10 +104,6 @@ def steps_to_try(spec: RunSpec) -> list[int]:
     """The spec's H and some parts of it; more of it up to what DiLoCo chose, since the organiser knew why not more."""
     most = max(DILOCO_STEPS, spec.round.steps)
     return sorted({max(1, round(spec.round.steps * factor)) for factor in FACTORS if spec.round.steps * factor <= most})
-
-
-def _wires(spec: RunSpec) -> list[Wire]:
-    return sorted({*WIRES, spec.codec.wire}, key=bytes_per_parameter)
 
 
 def _micro_batches(batch: int) -> list[tuple[int, int]]:

@@ -1,18 +1,25 @@
-"""What is decided: the update, who pledged what to it, and the votes that certify it (the protocol, §6)."""
+"""What is decided: the update, who pledged what to it, and the votes that certify it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Any, Self
 
 from peer.aggregation.peer_history import PeerHistory
 from peer.protocol.encoding import (
+    COUNT,
+    DIGEST,
     DIGEST_BYTES,
     MAX_ENTRIES,
+    SIGNATURE,
     Keys,
+    Packed,
     boolean,
     digest_of,
+    each,
+    fields,
     integer,
     octets,
     pack,
@@ -33,6 +40,9 @@ MAX_PENALTIES = 8 * MAX_MEMBERS
 MAX_RECORDS = 128
 MAX_REPORTS = 16
 MAX_EVIDENCE = 160
+BALLOT = partial(integer, low=0, high=MAX_BALLOT)
+PART = partial(integer, low=0, high=MAX_PARTS)
+MEMBER_BITS = partial(integer, low=0, high=ALL_MEMBERS)
 WEIGHT_ONE = 65_536
 FLOAT_BITS = (1 << 32) - 1
 POSITIVE = FLOAT_BITS >> 1
@@ -57,8 +67,36 @@ NOT_AWAITED = NEVER - 1
 """Nobody waited for it, or nothing was measured."""
 
 
+_SHARE = partial(integer, low=0, high=WEIGHT_ONE)
+_SHARES = each(_SHARE, MAX_PARTS)
+_TIMES = fields(*(partial(integer, low=0, high=NEVER),) * 4)
+_EVIDENCE = partial(printable, most=MAX_EVIDENCE)
+_PENALTY = fields(
+    text, partial(text, most=16), _SHARE, partial(integer, low=1), partial(integer, low=-1, high=MAX_PARTS), _EVIDENCE
+)
+
+
+def peers(value: Any) -> tuple[str, ...]:
+    """Peer ids, sorted, each once."""
+    found = tuple(text(peer) for peer in rows(value, MAX_MEMBERS))
+    if list(found) != sorted(set(found)):
+        raise ValueError("expected sorted names, each once")
+    return found
+
+
+def _digest_or_empty(value: Any) -> bytes:
+    return octets(value) if value == b"" else octets(value, DIGEST_BYTES)
+
+
+def _reports(value: Any) -> tuple[Report, ...]:
+    found: tuple[Report, ...] = each(fields(text, _EVIDENCE), MAX_REPORTS)(value)
+    if [peer for peer, _ in found] != sorted({peer for peer, _ in found}):
+        raise ValueError("expected reports in order, one for each peer")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
-class ContributionHeader:
+class ContributionHeader(Packed):
     """What a member puts in for one anchor, signed before anything is sent.
 
     `root` is the Merkle root over its encoded parts; empty for a member that has nothing to give
@@ -67,6 +105,10 @@ class ContributionHeader:
     are the peers that its author has caught lying lately, in order.
     """
 
+    readers = (
+        text, DIGEST, _digest_or_empty, COUNT, COUNT, COUNT, boolean, each(fields(COUNT, COUNT, COUNT), 1024), COUNT,
+        _reports, SIGNATURE,
+    )  # fmt: skip
     peer: str
     anchor: bytes
     root: bytes
@@ -83,61 +125,40 @@ class ContributionHeader:
         return pack(self.packed()[1:-1])
 
     def signed(self, keys: Keys) -> ContributionHeader:
-        return replace(self, signature=keys.sign("pledge", self.payload()))
+        return replace(self, signature=keys.sign("header", self.payload()))
 
     def genuine(self, keys: Keys) -> bool:
-        return keys.verify(self.peer, "pledge", self.payload(), self.signature)
-
-    def packed(self) -> tuple[Any, ...]:
-        return (
-            self.peer, self.anchor, self.root, self.tokens, self.steps, self.bandwidth_bps, self.leaving, self.ranges,
-            self.staleness, self.reports, self.signature,
-        )  # fmt: skip
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Self:
-        peer, anchor, root, tokens, steps, bandwidth, leaving, ranges, staleness, reports, signature = row(value, 11)
-        return cls(
-            text(peer), octets(anchor, DIGEST_BYTES), _digest_or_empty(root), integer(tokens, 0), integer(steps, 0),
-            integer(bandwidth, 0), boolean(leaving), _ranges(ranges), integer(staleness, 0), _reports(reports),
-            octets(signature, 64),
-        )  # fmt: skip
+        return keys.verify(self.peer, "header", self.payload(), self.signature)
 
 
 @dataclass(frozen=True, slots=True)
-class NormRow:
+class NormRow(Packed):
     """What a reducer measured of one layer: over the parts of it that it reduces, decoded, for each member.
 
     All are float32 by their bits, so that they are integers in a signed message: squares of the L2 norm (0 where
     nothing came), inner products with the last committed mean of these parts, and the square of that mean.
     """
 
+    readers = (
+        PART, each(partial(integer, low=0, high=POSITIVE), MAX_MEMBERS),
+        each(partial(integer, low=0, high=FLOAT_BITS), MAX_MEMBERS), partial(integer, low=0, high=POSITIVE),
+    )  # fmt: skip
     layer: int
     squares: tuple[int, ...]
     dots: tuple[int, ...] = ()
     """Empty if there is nothing to compare with."""
     direction: int = 0
 
-    def packed(self) -> tuple[Any, ...]:
-        return (self.layer, self.squares, self.dots, self.direction)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Self:
-        layer, squares, dots, direction = row(value, 4)
-        return cls(
-            integer(layer, 0, MAX_PARTS), tuple(integer(item, 0, POSITIVE) for item in rows(squares, MAX_MEMBERS)),
-            tuple(integer(item, 0, FLOAT_BITS) for item in rows(dots, MAX_MEMBERS)), integer(direction, 0, POSITIVE),
-        )  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
-class SignedNorms:
+class SignedNorms(Packed):
     """Whose bytes a reducer holds, per part (bits over the members), and what it measured of them, per layer.
 
     Signed for an anchor, a ballot and a list of members: they stand in the update, where anybody can compute from
     them again what was decided.
     """
 
+    readers = (text, each(fields(PART, MEMBER_BITS), MAX_PARTS), each(NormRow.unpacked, MAX_PARTS), SIGNATURE)
     reducer: str
     received: tuple[tuple[int, int], ...]
     rows: tuple[NormRow, ...] = ()
@@ -152,17 +173,6 @@ class SignedNorms:
 
     def genuine(self, keys: Keys, anchor: bytes, ballot: int, members: tuple[ContributionHeader, ...]) -> bool:
         return keys.verify(self.reducer, "norms", self.payload(anchor, ballot, members), self.signature)
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.reducer, self.received, tuple(row.packed() for row in self.rows), self.signature)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Self:
-        reducer, received, measured, signature = row(value, 4)
-        return cls(
-            text(reducer), tuple(_received(item) for item in rows(received, MAX_PARTS)),
-            tuple(NormRow.unpacked(item) for item in rows(measured, MAX_PARTS)), octets(signature, 64),
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,29 +263,28 @@ class Update:
             parent, round, time, members, elect, parts, contributors, weights, penalties, weight, ballot, coordinator,
             waited, took, scales, pulls, measured, records,
         ) = row(value, 18)  # fmt: skip
-        pledges = tuple(ContributionHeader.unpacked(item) for item in rows(members, MAX_MEMBERS))
+        pledges = each(ContributionHeader.unpacked, MAX_MEMBERS)(members)
         return cls(
             octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), pledges,
-            tuple(text(peer) for peer in rows(elect, MAX_MEMBERS)),
-            tuple(_digest_or_empty(part) for part in rows(parts, MAX_PARTS)),
-            tuple(integer(bits, 0, ALL_MEMBERS) for bits in rows(contributors, MAX_PARTS)),
+            each(text, MAX_MEMBERS)(elect), each(_digest_or_empty, MAX_PARTS)(parts),
+            each(MEMBER_BITS, MAX_PARTS)(contributors),
             tuple(_weights(item, len(pledges)) for item in rows(weights, MAX_PARTS)),
-            tuple(_penalty(item) for item in rows(penalties, MAX_PENALTIES)),
+            each(_PENALTY, MAX_PENALTIES)(penalties),
             integer(weight, 0), integer(ballot, 0, MAX_BALLOT), text(coordinator),
-            _times(waited), _took(took, len(pledges)), _shares(scales), _shares(pulls),
-            tuple(SignedNorms.unpacked(item) for item in rows(measured, MAX_MEMBERS)),
-            tuple(PeerHistory.unpacked(item) for item in rows(records, MAX_RECORDS)),
+            _TIMES(waited), _took(took, len(pledges)), _SHARES(scales), _SHARES(pulls),
+            each(SignedNorms.unpacked, MAX_MEMBERS)(measured), each(PeerHistory.unpacked, MAX_RECORDS)(records),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class Vote(Packed):
     """`voter` holds the bytes of `update` and accepted it in `ballot`.
 
     The coordinator's signature over its proposal travels along, so that two conflicting proposals
     of one ballot are seen by everybody.
     """
 
+    readers = (text, DIGEST, BALLOT, DIGEST, SIGNATURE, SIGNATURE)
     voter: str
     instance: bytes
     ballot: int
@@ -292,26 +301,16 @@ class Vote:
     def genuine(self, keys: Keys) -> bool:
         return keys.verify(self.voter, "vote", self.payload(), self.signature)
 
-    def packed(self) -> tuple[Any, ...]:
-        return (self.voter, self.instance, self.ballot, self.update, self.proposal_signature, self.signature)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Self:
-        voter, instance, ballot, update, proposal, signature = row(value, 6)
-        return cls(
-            text(voter), octets(instance, DIGEST_BYTES), integer(ballot, 0, MAX_BALLOT), octets(update, DIGEST_BYTES),
-            octets(proposal, 64), octets(signature, 64),
-        )  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Block(Packed):
     """A committed update and its certificate: the votes of a quorum.
 
     `electorate` is empty for a *firm* block, which the electorate of the anchor before decided; for a
-    *weak* one it is the sorted ids of the peers in sight that took over (the protocol, §9).
+    *weak* one it is the sorted ids of the peers in sight that took over.
     """
 
+    readers = (Update.unpacked, each(Vote.unpacked, MAX_MEMBERS), peers)
     update: Update
     votes: tuple[Vote, ...]
     electorate: tuple[str, ...] = ()
@@ -321,9 +320,6 @@ class Block:
         """Whether those decided it whom the chain names."""
         return not self.electorate
 
-    def packed(self) -> tuple[Any, ...]:
-        return (self.update.packed(), tuple(vote.packed() for vote in self.votes), self.electorate)
-
     def to_bytes(self) -> bytes:
         """Canonical msgpack, as it lies in the chain."""
         return pack(self.packed())
@@ -332,14 +328,6 @@ class Block:
     def from_bytes(cls, packed: bytes) -> Self:
         """Raises ValueError."""
         return cls.unpacked(unpack(packed))
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Self:
-        update, votes, electorate = row(value, 3)
-        return cls(
-            Update.unpacked(update), tuple(Vote.unpacked(item) for item in rows(votes, MAX_MEMBERS)),
-            peers(electorate),
-        )  # fmt: skip
 
 
 def givers(members: tuple[ContributionHeader, ...]) -> int:
@@ -361,61 +349,9 @@ def token_share(pledge: ContributionHeader, tokens_cap: int, max_staleness: int)
     return min(pledge.tokens, tokens_cap) * discount(pledge.staleness, max_staleness) if pledge.root else 0
 
 
-def peers(value: Any) -> tuple[str, ...]:
-    """Peer ids, sorted, each once."""
-    found = tuple(text(peer) for peer in rows(value, MAX_MEMBERS))
-    if list(found) != sorted(set(found)):
-        raise ValueError("expected sorted names, each once")
-    return found
-
-
-def _digest_or_empty(value: Any) -> bytes:
-    return octets(value) if value == b"" else octets(value, DIGEST_BYTES)
-
-
-def _ranges(value: Any) -> Ranges:
-    found = []
-    for item in rows(value, 1024):
-        shard, first, last = row(item, 3)
-        found.append((integer(shard, 0), integer(first, 0), integer(last, 0)))
-    return tuple(found)
-
-
-def _penalty(value: Any) -> Penalty:
-    peer, code, factor, until_round, layer, evidence = row(value, 6)
-    return (
-        text(peer), text(code, 16), integer(factor, 0, WEIGHT_ONE), integer(until_round, 1),
-        integer(layer, -1, MAX_PARTS), printable(evidence, MAX_EVIDENCE),
-    )  # fmt: skip
-
-
-def _reports(value: Any) -> tuple[Report, ...]:
-    found = []
-    for item in rows(value, MAX_REPORTS):
-        peer, evidence = row(item, 2)
-        found.append((text(peer), printable(evidence, MAX_EVIDENCE)))
-    if [peer for peer, _ in found] != sorted({peer for peer, _ in found}):
-        raise ValueError("expected reports in order, one for each peer")
-    return tuple(found)
-
-
-def _received(value: Any) -> tuple[int, int]:
-    part, members = row(value, 2)
-    return integer(part, 0, MAX_PARTS), integer(members, 0, ALL_MEMBERS)
-
-
-def _shares(value: Any) -> tuple[int, ...]:
-    return tuple(integer(item, 0, WEIGHT_ONE) for item in rows(value, MAX_PARTS))
-
-
-def _times(value: Any) -> Times:
-    ready, answered, gave, reduced = row(value, 4)
-    return (integer(ready, 0, NEVER), integer(answered, 0, NEVER), integer(gave, 0, NEVER), integer(reduced, 0, NEVER))
-
-
 def _took(value: Any, members: int) -> tuple[Times, ...]:
     """A row for each member, or nothing was measured."""
-    times = tuple(_times(item) for item in rows(value, MAX_MEMBERS))
+    times: tuple[Times, ...] = each(_TIMES, MAX_MEMBERS)(value)
     if times and len(times) != members:
         raise ValueError(f"expected times of {members} members")
     return times

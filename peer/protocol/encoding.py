@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, Protocol, Self
 
 import msgpack
 from blake3 import blake3
@@ -70,8 +72,58 @@ def printable(value: Any, most: int = 32) -> str:
     return str(value)
 
 
-def blobs(value: Any, most: int) -> tuple[bytes, ...]:
-    return tuple(octets(item, DIGEST_BYTES) for item in rows(value, most))
+DIGEST = partial(octets, exactly=DIGEST_BYTES)
+SIGNATURE = partial(octets, exactly=64)
+COUNT = partial(integer, low=0)
+
+
+Read = Callable[[Any], Any]
+"""A value of the right kind and size out of what was unpacked, or ValueError."""
+
+
+def each(read: Read, most: int, least: int = 0) -> Read:
+    """Reads a list of so many."""
+
+    def read_each(value: Any) -> tuple[Any, ...]:
+        found = tuple(read(item) for item in rows(value, most))
+        if len(found) < least:
+            raise ValueError(f"expected at least {least} entries")
+        return found
+
+    return read_each
+
+
+def fields(*reads: Read) -> Read:
+    """Reads a row of these."""
+    return lambda value: tuple(read(item) for read, item in zip(reads, row(value, len(reads)), strict=True))
+
+
+def optional(read: Read) -> Read:
+    """Reads it, or nothing."""
+    return lambda value: None if value is None else read(value)
+
+
+class Packed:
+    """Base of dataclasses that are packed as the row of their fields; `readers` has a reader for each."""
+
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]]
+    readers: ClassVar[tuple[Read, ...]]
+
+    def packed(self) -> tuple[Any, ...]:
+        """Plain values for msgpack."""
+        return tuple(_plain(getattr(self, name)) for name in self.__match_args__)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        """Raises ValueError for anything that `packed` does not make."""
+        return cls(*fields(*cls.readers)(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(item.packed() for item in value) if value and hasattr(value[0], "packed") else value
+    return value.packed() if hasattr(value, "packed") else value
 
 
 class Keys(Protocol):

@@ -1,4 +1,4 @@
-"""What peers say to each other in a round (the protocol, §4).
+"""What peers say to each other in a round.
 
 Everything that arrives is checked here for type, size and range before anything else sees it: `unpacked`
 raises ValueError and nothing more. Whatever is passed on to third parties (pledges, norms, means,
@@ -8,13 +8,16 @@ proposals, votes) carries its author's signature; the rest is authenticated by t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from functools import partial
+from typing import Any, ClassVar
 
+from dht.protocol_version import PROTOCOL_VERSION, other_version
 from peer.protocol.block import (  # fmt: skip
-    ALL_MEMBERS,
-    MAX_BALLOT,
+    BALLOT,
     MAX_MEMBERS,
     MAX_PARTS,
+    MEMBER_BITS,
+    PART,
     Block,
     ContributionHeader,
     SignedNorms,
@@ -23,17 +26,23 @@ from peer.protocol.block import (  # fmt: skip
     peers,
 )
 from peer.protocol.encoding import (
+    COUNT,
+    DIGEST,
     DIGEST_BYTES,
+    SIGNATURE,
     Keys,
-    blobs,
+    Packed,
     boolean,
+    each,
+    fields,
     integer,
     octets,
+    optional,
     pack,
     printable,
     row,
-    rows,
     text,
+    unpack,
 )
 
 FETCH_MOST = 1024
@@ -45,35 +54,24 @@ FETCH_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class BallotId:
+class BallotId(Packed):
     """Where in the run a message belongs."""
 
+    readers = (DIGEST, DIGEST, BALLOT)
     anchor: bytes
     instance: bytes
     ballot: int
 
-    def packed(self) -> tuple[Any, ...]:
-        return (self.anchor, self.instance, self.ballot)
 
-    @classmethod
-    def unpacked(cls, value: Any) -> Self:
-        anchor, instance, ballot = row(value, 3)
-        return cls(octets(anchor, DIGEST_BYTES), octets(instance, DIGEST_BYTES), integer(ballot, 0, MAX_BALLOT))
+_ACCEPTED, _PROPOSED = fields(BALLOT, DIGEST), fields(DIGEST, SIGNATURE)
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Message(Packed):
     """Base of all messages. `cap_bytes` bounds a frame of this type."""
 
     code: ClassVar[int]
     cap_bytes: ClassVar[int] = 1 << 20
-
-    def packed(self) -> tuple[Any, ...]:
-        raise NotImplementedError
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Message:
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +83,9 @@ class Prepare(Message):
 
     code = 1
     cap_bytes = 1 << 13
+    readers = (BallotId.unpacked, peers)
     place: BallotId
     electorate: tuple[str, ...] = ()
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.electorate)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Prepare:
-        place, electorate = row(value, 2)
-        return cls(BallotId.unpacked(place), peers(electorate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +97,11 @@ class Promise(Message):
 
     code = 2
     cap_bytes = 1 << 16
+    readers = (BallotId.unpacked, ContributionHeader.unpacked, optional(_ACCEPTED), optional(_ACCEPTED))
     place: BallotId
     pledge: ContributionHeader
     accepted: tuple[int, bytes] | None = None
     other: tuple[int, bytes] | None = None
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.pledge.packed(), self.accepted, self.other)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Promise:
-        place, pledge, accepted, other = row(value, 4)
-        return cls(BallotId.unpacked(place), ContributionHeader.unpacked(pledge), _accepted(accepted), _accepted(other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +110,9 @@ class Nack(Message):
 
     code = 3
     cap_bytes = 1 << 10
+    readers = (BallotId.unpacked, BALLOT)
     place: BallotId
     promised: int
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.promised)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Nack:
-        place, promised = row(value, 2)
-        return cls(BallotId.unpacked(place), integer(promised, 0, MAX_BALLOT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +121,9 @@ class Start(Message):
 
     code = 4
     cap_bytes = 4 << 20
+    readers = (BallotId.unpacked, each(ContributionHeader.unpacked, MAX_MEMBERS))
     place: BallotId
     pledges: tuple[ContributionHeader, ...]
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), tuple(pledge.packed() for pledge in self.pledges))
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Start:
-        place, pledges = row(value, 2)
-        return cls(
-            BallotId.unpacked(place), tuple(ContributionHeader.unpacked(item) for item in rows(pledges, MAX_MEMBERS))
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,23 +136,13 @@ class PartData(Message):
 
     code = 5
     cap_bytes = (16 << 20) + (1 << 12)
+    readers = (BallotId.unpacked, partial(integer, low=0, high=2), PART, each(DIGEST, 17), octets, text)
     place: BallotId
     attempt: int
     part: int
     path: tuple[bytes, ...]
     payload: bytes
     giver: str = ""
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.attempt, self.part, self.path, self.payload, self.giver)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> PartData:
-        place, attempt, part, path, payload, giver = row(value, 6)
-        return cls(
-            BallotId.unpacked(place), integer(attempt, 0, 2), integer(part, 0, MAX_PARTS), blobs(path, 17),
-            octets(payload), text(giver),
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +151,9 @@ class Norms(Message):
 
     code = 6
     cap_bytes = 4 << 20
+    readers = (BallotId.unpacked, SignedNorms.unpacked)
     place: BallotId
     measurements: SignedNorms
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.measurements.packed())
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Norms:
-        place, measurements = row(value, 2)
-        return cls(BallotId.unpacked(place), SignedNorms.unpacked(measurements))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,16 +162,9 @@ class NormTable(Message):
 
     code = 7
     cap_bytes = 8 << 20
+    readers = (BallotId.unpacked, each(SignedNorms.unpacked, MAX_MEMBERS))
     place: BallotId
     measured: tuple[SignedNorms, ...]
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), tuple(item.packed() for item in self.measured))
-
-    @classmethod
-    def unpacked(cls, value: Any) -> NormTable:
-        place, measured = row(value, 2)
-        return cls(BallotId.unpacked(place), tuple(SignedNorms.unpacked(item) for item in rows(measured, MAX_MEMBERS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +176,10 @@ class MeanData(Message):
 
     code = 8
     cap_bytes = (16 << 20) + (1 << 12)
+    readers = (
+        BallotId.unpacked, partial(integer, low=0, high=1), PART, text, MEMBER_BITS, DIGEST, SIGNATURE, octets,
+        partial(octets, most=DIGEST_BYTES),
+    )  # fmt: skip
     place: BallotId
     attempt: int
     part: int
@@ -252,37 +200,15 @@ class MeanData(Message):
     def genuine(self, keys: Keys) -> bool:
         return keys.verify(self.reducer, "mean", self.signed_payload(), self.signature)
 
-    def packed(self) -> tuple[Any, ...]:
-        return (
-            self.place.packed(), self.attempt, self.part, self.reducer, self.contributors,
-            self.digest, self.signature, self.payload, self.basis,
-        )  # fmt: skip
-
-    @classmethod
-    def unpacked(cls, value: Any) -> MeanData:
-        place, attempt, part, reducer, contributors, digest, signature, payload, basis = row(value, 9)
-        return cls(
-            BallotId.unpacked(place), integer(attempt, 0, 1), integer(part, 0, MAX_PARTS), text(reducer),
-            integer(contributors, 0, ALL_MEMBERS), octets(digest, DIGEST_BYTES),
-            octets(signature, 64), octets(payload), octets(basis, most=DIGEST_BYTES),
-        )  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class GetMeans(Message):
     """Coordinator to members: send me the means of these parts if you have them."""
 
     code = 9
+    readers = (BallotId.unpacked, each(PART, MAX_PARTS))
     place: BallotId
     parts: tuple[int, ...]
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.parts)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> GetMeans:
-        place, parts = row(value, 2)
-        return cls(BallotId.unpacked(place), tuple(integer(part, 0, MAX_PARTS) for part in rows(parts, MAX_PARTS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,17 +217,9 @@ class Reassign(Message):
 
     code = 17
     cap_bytes = 8 << 20
+    readers = (BallotId.unpacked, each(fields(PART, text), MAX_PARTS))
     place: BallotId
     parts: tuple[tuple[int, str], ...]
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.parts)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Reassign:
-        place, parts = row(value, 2)
-        pairs = (row(item, 2) for item in rows(parts, MAX_PARTS))
-        return cls(BallotId.unpacked(place), tuple((integer(part, 0, MAX_PARTS), text(peer)) for part, peer in pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,16 +228,9 @@ class ShowInputs(Message):
 
     code = 18
     cap_bytes = 1 << 10
+    readers = (BallotId.unpacked, PART)
     place: BallotId
     part: int
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.part)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> ShowInputs:
-        place, part = row(value, 2)
-        return cls(BallotId.unpacked(place), integer(part, 0, MAX_PARTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,17 +239,10 @@ class Propose(Message):
 
     code = 10
     cap_bytes = 8 << 20
+    readers = (BallotId.unpacked, Update.unpacked, SIGNATURE)
     place: BallotId
     update: Update
     signature: bytes
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.update.packed(), self.signature)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Propose:
-        place, update, signature = row(value, 3)
-        return cls(BallotId.unpacked(place), Update.unpacked(update), octets(signature, 64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,16 +251,9 @@ class VoteCast(Message):
 
     code = 11
     cap_bytes = 1 << 12
+    readers = (BallotId.unpacked, Vote.unpacked)
     place: BallotId
     vote: Vote
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), self.vote.packed())
-
-    @classmethod
-    def unpacked(cls, value: Any) -> VoteCast:
-        place, vote = row(value, 2)
-        return cls(BallotId.unpacked(place), Vote.unpacked(vote))
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,15 +262,8 @@ class GetObjects(Message):
 
     code = 12
     cap_bytes = 1 << 16
+    readers = (each(DIGEST, FETCH_MOST),)
     digests: tuple[bytes, ...]
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.digests,)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> GetObjects:
-        (digests,) = row(value, 1)
-        return cls(blobs(digests, FETCH_MOST))
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,18 +290,8 @@ class GetBlocks(Message):
 
     code = 14
     cap_bytes = 1 << 12
+    readers = (each(DIGEST, GET_MOST, least=1),)
     anchors: tuple[bytes, ...]
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.anchors,)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> GetBlocks:
-        (anchors,) = row(value, 1)
-        found = blobs(anchors, GET_MOST)
-        if not found:
-            raise ValueError("expected an anchor")
-        return cls(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,15 +301,8 @@ class Blocks(Message):
 
     code = 15
     cap_bytes = 16 << 20
+    readers = (each(Block.unpacked, 64),)
     blocks: tuple[Block, ...]
-
-    def packed(self) -> tuple[Any, ...]:
-        return (tuple(block.packed() for block in self.blocks),)
-
-    @classmethod
-    def unpacked(cls, value: Any) -> Blocks:
-        (blocks,) = row(value, 1)
-        return cls(tuple(Block.unpacked(item) for item in rows(blocks, 64)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +311,9 @@ class Heartbeat(Message):
 
     code = 16
     cap_bytes = 1 << 11
+    readers = (
+        DIGEST, COUNT, COUNT, partial(octets, most=DIGEST_BYTES), boolean, COUNT, COUNT, boolean, printable, COUNT,
+    )  # fmt: skip
     anchor: bytes
     round: int
     weight: int
@@ -451,24 +327,78 @@ class Heartbeat(Message):
     stuck_s: int = field(default=0, compare=False)
     """For how long it has been ready without a decision."""
 
+
+# ---- what members show each other of one that lies ----
+
+
+@dataclass(frozen=True, slots=True)
+class EquivocationProof(Message):
+    """Two updates, each with the signature of the coordinator that proposed both in one ballot."""
+
+    code = 31
+    cap_bytes = 1 << 10
+    readers = (BallotId.unpacked, _PROPOSED, _PROPOSED)
+    place: BallotId
+    first: tuple[bytes, bytes]
+    second: tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class MeanConflict(Message):
+    """Member to members: a mean that I got, without its bytes, which is not the one that is proposed."""
+
+    code = 19
+    cap_bytes = 1 << 11
+    place: BallotId
+    mean: MeanData
+
     def packed(self) -> tuple[Any, ...]:
-        return (
-            self.anchor, self.round, self.weight, self.state, self.ready, self.tokens, self.steps, self.leaving,
-            self.name, self.stuck_s,
-        )  # fmt: skip
+        return (self.place.packed(), replace(self.mean, payload=b"").packed())
 
     @classmethod
-    def unpacked(cls, value: Any) -> Heartbeat:
-        anchor, round, weight, state, ready, tokens, steps, leaving, name, stuck_s = row(value, 10)
-        return cls(
-            octets(anchor, DIGEST_BYTES), integer(round, 0), integer(weight, 0), octets(state, most=DIGEST_BYTES),
-            boolean(ready), integer(tokens, 0), integer(steps, 0), boolean(leaving), printable(name),
-            integer(stuck_s, 0),
-        )  # fmt: skip
+    def unpacked(cls, value: Any) -> MeanConflict:
+        place, packed = row(value, 2)
+        mean = MeanData.unpacked(packed)
+        if mean.payload:
+            raise ValueError("expected a mean without its bytes")
+        return cls(BallotId.unpacked(place), mean)
 
 
-def _accepted(value: Any) -> tuple[int, bytes] | None:
-    if value is None:
-        return None
-    ballot, update = row(value, 2)
-    return integer(ballot, 0, MAX_BALLOT), octets(update, DIGEST_BYTES)
+@dataclass(frozen=True, slots=True)
+class NormDispute(Message):
+    """Member to members: what this reducer signed of me for this layer is wrong; the parts follow."""
+
+    code = 20
+    cap_bytes = 4 << 20
+    readers = (BallotId.unpacked, SignedNorms.unpacked, PART)
+    place: BallotId
+    measurements: SignedNorms
+    layer: int
+
+
+# ---- as bytes on a stream ----
+
+_TYPES: dict[int, type[Message]] = {
+    kind.code: kind
+    for kind in (
+        Prepare, Promise, Nack, Start, PartData, Norms, NormTable, MeanData, GetMeans, Reassign, ShowInputs, Propose,
+        VoteCast, GetObjects, ObjectData, GetBlocks, Blocks, Heartbeat, EquivocationProof, MeanConflict, NormDispute,
+    )
+}  # fmt: skip
+
+
+def encode(message: Message) -> bytes:
+    """A frame: version byte, type byte and msgpack."""
+    return bytes((PROTOCOL_VERSION, message.code)) + pack(message.packed())
+
+
+def decode(frame: bytes) -> Message:
+    """The message in a frame. Raises ValueError for anything that is not one, before it allocates for it."""
+    if frame and frame[0] != PROTOCOL_VERSION:
+        raise ValueError(other_version("a frame", frame[0]))
+    if len(frame) < 2 or frame[1] not in _TYPES:
+        raise ValueError("unknown frame type")
+    kind = _TYPES[frame[1]]
+    if len(frame) > kind.cap_bytes:
+        raise ValueError(f"{kind.__name__} of {len(frame)} bytes; at most {kind.cap_bytes}")
+    return kind.unpacked(unpack(memoryview(frame)[2:]))

@@ -1,4 +1,4 @@
-"""From what members pledged and reducers measured to the judgement of a round (the protocol, §5, step 6).
+"""From what members pledged and reducers measured to the judgement of a round.
 
 Everything here is computed alike by the reducers, the coordinator, every voter, whoever catches up and
 whoever audits: from the pledges, the signed measurements and the head before, and from nothing else.

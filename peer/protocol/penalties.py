@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from peer.aggregation.evidence import Finding
 from peer.protocol import norms
-from peer.protocol.block import MAX_EVIDENCE, VOID, WEIGHT_ONE, ContributionHeader, Penalty, Update, discount
+from peer.protocol.block import MAX_EVIDENCE, VOID, WEIGHT_ONE, Penalty, Update, discount
 from peer.protocol.head import MISDECLARED, ChainHead
 from peer.protocol.rules import Rules
 
@@ -69,16 +69,13 @@ def _of_liars(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penalty
     """Whoever is convicted now does not count until the cool-down is over; who was before, as long as was said then."""
     for peer, reporting in norms.caught(head, update.members).items():
         if reporting:
-            why = f"{reporting} of {len(update.members)} members caught it: {_first_report(update.members, peer)}"
+            first = next(said for pledge in update.members for liar, said in pledge.reports if liar == peer)
+            why = f"{reporting} of {len(update.members)} members caught it: {first}"
             until = update.round + 1 + rules.aggregation.cooldown_rounds
             yield peer, MISDECLARED, 0, until, WHOLE_MODEL, why[:MAX_EVIDENCE]
         else:
             before = next(penalty for penalty in head.caught if penalty[0] == peer)
             yield before
-
-
-def _first_report(members: Sequence[ContributionHeader], accused: str) -> str:
-    return next(evidence for pledge in members for peer, evidence in pledge.reports if peer == accused)
 
 
 def _absent(head: ChainHead, update: Update) -> list[str]:

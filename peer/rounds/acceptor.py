@@ -19,7 +19,7 @@ from peer.protocol.block import (
 )  # fmt: skip
 from peer.protocol.electorate import quorum
 from peer.protocol.head import ChainEntry, ChainHead
-from peer.protocol.messages import BallotId, MeanData, Nack, PartData, Prepare, Promise, Propose, VoteCast
+from peer.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, VoteCast
 from peer.rounds import misconduct, takeover, timeouts
 from peer.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
 from peer.rounds.state import Acceptor, Dispute, Proposal, State
@@ -77,7 +77,9 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
     ballot, acceptor = message.place.ballot, turn.state.acceptor
     if sender != turn.owner(ballot) or sender in turn.state.banned | turn.state.quarantined:
         return
-    if ballot - acceptor.promised > MAX_SKIPPED or _newcomer(turn.state):
+    # Who is not in step yet is no member; a voter answers all the same, for its vote needs no tensors.
+    newcomer = not turn.state.in_step and turn.me not in turn.state.electorate
+    if ballot - acceptor.promised > MAX_SKIPPED or newcomer:
         return
     if ballot < acceptor.promised:
         turn.send((sender,), Nack(message.place, acceptor.promised))
@@ -88,7 +90,8 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
     if ballot > acceptor.promised:
         acceptor = replace(acceptor, promised=ballot)
         turn.do(PersistAcceptor(acceptor))
-        turn.set(acceptor=acceptor, lead=None, exchange=None, early=_still_early(turn.state, ballot))
+        early = tuple((peer, message) for peer, message in turn.state.early if message.place.ballot >= ballot)
+        turn.set(acceptor=acceptor, lead=None, exchange=None, early=early)
         turn.moved()
         turn.phase("prepare", ballot)
     turn.send((sender,), Promise(message.place, turn.my_pledge(), acceptor.accepted, _accepted_elsewhere(turn.state)))
@@ -104,11 +107,6 @@ def _accepted_elsewhere(state: State) -> tuple[int, bytes] | None:
     return max(found)[1:] if found else None
 
 
-def _newcomer(state: State) -> bool:
-    """Who is not in step yet is no member; a voter answers all the same, for its vote needs no tensors."""
-    return not state.in_step and state.rules.me not in state.electorate
-
-
 def _freezing_first(turn: Transition) -> bool:
     """A peer still training freezes if half the round is over, and answers then; the coordinator waits `ack_s`."""
     state = turn.state
@@ -119,10 +117,6 @@ def _freezing_first(turn: Transition) -> bool:
         turn.do(RequestSubmit())
         return True
     return turn.now - state.freeze_asked_at < turn.rules.ack_s / 2
-
-
-def _still_early(state: State, ballot: int) -> tuple[tuple[str, PartData | MeanData], ...]:
-    return tuple((peer, message) for peer, message in state.early if message.place.ballot >= ballot)
 
 
 # ---- vote ----

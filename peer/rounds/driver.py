@@ -17,7 +17,6 @@ from weakref import WeakValueDictionary
 from dht.streams.base import Streams
 from peer.events import Event as Reported
 from peer.protocol.block import Block
-from peer.protocol.frames import decode, encode
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import (
     FETCH_BYTES,
@@ -29,6 +28,8 @@ from peer.protocol.messages import (
     Message,
     ObjectData,
     PartData,
+    decode,
+    encode,
 )
 from peer.protocol.norms import PartNorms
 from peer.rounds.interface import (

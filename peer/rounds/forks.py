@@ -1,4 +1,4 @@
-"""Two sides went on without each other: all end on one branch, by a rule that reads only the chain (the protocol, §9).
+"""Two sides went on without each other: all end on one branch, by a rule that reads only the chain.
 
 The heavier branch wins: signed contributions are counted, of those who were known where the
 branches part. Between equal ones the branch whose first differing update is firm, then the one where
@@ -90,7 +90,7 @@ def switch_if_stored(turn: Transition) -> bool:
         return False
     missing = validation.missing_parts(turn.state.held, branch.blocks[0].update)
     if missing:
-        turn.fetch(missing[:FETCH_MOST], (branch.source, *_certifiers(branch)))
+        turn.fetch(missing[:FETCH_MOST], (branch.source, *(vote.voter for vote in branch.blocks[0].votes)))
         return False
     if not validation.fits(turn.rules, turn.state.held, branch.blocks[0].update):
         turn.set(branch=None)
@@ -105,10 +105,6 @@ def switch_if_stored(turn: Transition) -> bool:
     rollback_to(turn, branch.trunk)
     turn.set(blocks=branch.blocks, last=branch.tip, block_source=branch.source, branch=None, strangers={})
     return True
-
-
-def _certifiers(branch: CandidateFork) -> tuple[str, ...]:
-    return tuple(vote.voter for vote in branch.blocks[0].votes)
 
 
 def rollback_to(turn: Transition, head: ChainHead) -> None:

@@ -24,18 +24,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from peer.protocol.accusations import EquivocationProof, MeanConflict, NormDispute
 from peer.protocol.block import ContributionHeader, Update
 from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import (
     Blocks,
+    EquivocationProof,
     GetBlocks,
     GetMeans,
     GetObjects,
     Heartbeat,
+    MeanConflict,
     MeanData,
     Message,
     Nack,
+    NormDispute,
     Norms,
     NormTable,
     ObjectData,

@@ -1,4 +1,4 @@
-"""Published norms that are not those of the bytes: whoever gave the bytes objects, and shows them (the protocol, §5).
+"""What convicts a liar: norms that are not those of the bytes, two means of a part, two proposals of a ballot.
 
 Every member compares the rows about itself with what its own encoded parts come to. Where a row is wrong it
 sends the parts behind it to all members, each with its path to the root that it has pledged, so that each can
@@ -12,13 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from peer.events import PenaltyImposed
-from peer.protocol.accusations import EquivocationProof, MeanConflict, NormDispute
 from peer.protocol.block import MAX_EVIDENCE, MAX_REPORTS, VOID, NormRow, SignedNorms, Update
 from peer.protocol.block import Report as Reported
 from peer.protocol.electorate import coordinator
 from peer.protocol.encoding import pack
 from peer.protocol.head import MISDECLARED
-from peer.protocol.messages import BallotId, MeanData, PartData
+from peer.protocol.messages import BallotId, EquivocationProof, MeanConflict, MeanData, NormDispute, PartData
 from peer.protocol.norms import PartNorms, float_of
 from peer.rounds.interface import MeasurePart, PartMeasured, SendParts, Tell
 from peer.rounds.state import Dispute, MemberState, Misconduct

@@ -1,4 +1,4 @@
-"""How a part is reduced, and reduced again: repairs and spot audits (the protocol, §5.7, §10).
+"""How a part is reduced, and reduced again: repairs and spot audits.
 
 A part whose reducer died or stalls is reduced again by the peer that the coordinator names in REDO. A few
 parts, drawn by lot, are reduced again in any case, from the same bytes, by the peer next in order: it tells

@@ -1,4 +1,4 @@
-"""When the majority of the electorate is lost, the peers in sight take over (the protocol, §9).
+"""When the majority of the electorate is lost, the peers in sight take over.
 
 They agree among themselves as a new electorate, by the same rules in an instance of its own. What
 they decide is weak: another side may decide something else, and `forks.py` heals that later.
@@ -99,11 +99,7 @@ def _is_heard(turn: Transition, peer: str) -> bool:
     if peer == turn.me:
         return True
     _, at = turn.state.heard.get(peer, (None, float("-inf")))
-    return turn.now - at < _sight_s(turn) and not has_left(turn, peer)
-
-
-def _sight_s(turn: Transition) -> float:
-    return min(HEARD_S, LATE_SHARE * turn.rules.takeover_s)
+    return turn.now - at < min(HEARD_S, LATE_SHARE * turn.rules.takeover_s) and not has_left(turn, peer)
 
 
 def has_left(turn: Transition, peer: str) -> bool:

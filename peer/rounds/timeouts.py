@@ -82,14 +82,14 @@ def _learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
         for wait in range(4)
     ]
     return Deadlines(
-        _deadline(arrivals[0], DATA_FLOOR_S, most.gather_s, rules.patience),
-        _deadline(arrivals[1], CONTROL_FLOOR_S, most.ack_s, rules.patience),
-        _deadline(arrivals[2], DATA_FLOOR_S, most.exchange_s, rules.patience),
-        _deadline(arrivals[3], DATA_FLOOR_S, most.means_s, rules.patience),
+        deadline(arrivals[0], DATA_FLOOR_S, most.gather_s, rules.patience),
+        deadline(arrivals[1], CONTROL_FLOOR_S, most.ack_s, rules.patience),
+        deadline(arrivals[2], DATA_FLOOR_S, most.exchange_s, rules.patience),
+        deadline(arrivals[3], DATA_FLOOR_S, most.means_s, rules.patience),
     )
 
 
-def _deadline(rounds: list[list[float]], floor_s: float, cap_s: float, patience: float) -> float:
+def deadline(rounds: list[list[float]], floor_s: float, cap_s: float, patience: float) -> float:
     """From seconds of arrival by round to seconds to wait."""
     awaited = [arrivals for arrivals in rounds if arrivals]
     if not awaited:

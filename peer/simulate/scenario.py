@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -116,10 +116,6 @@ class Scenario:
         places = np.array(self.places)[founders]
         pairs = places[..., :, None], places[..., None, :]
         return self.regions.delay_s[pairs], self.regions.bandwidth_bps[pairs]
-
-    def with_machines(self, machines: tuple[PeerProfile, ...]) -> Scenario:
-        """The same run on others."""
-        return replace(self, machines=machines)
 
 
 FREEZE_S, APPLY_S, REDUCE_S = 4e-9, 6e-9, 2e-9

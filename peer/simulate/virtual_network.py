@@ -17,7 +17,6 @@ from random import Random
 from typing import Any
 
 from dht.streams.base import MakeFrame, OnFrame
-from peer.protocol.accusations import NormDispute
 from peer.protocol.block import ContributionHeader, SignedNorms, Update
 from peer.protocol.messages import (
     Blocks,
@@ -27,6 +26,7 @@ from peer.protocol.messages import (
     Heartbeat,
     MeanData,
     Message,
+    NormDispute,
     Norms,
     NormTable,
     ObjectData,

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from dht.errors import BadInput
 from dht.streams.base import Answering
-from peer.protocol.encoding import DIGEST_BYTES, blobs, digest_of, integer, octets, pack, row
+from peer.protocol.encoding import DIGEST, DIGEST_BYTES, digest_of, each, integer, octets, pack, row
 from peer.store import snapshots
 from peer.store.chain import ChainStore
 from peer.store.snapshots import SnapshotManifest
@@ -86,7 +86,7 @@ class BlobServer:
         if self.disk is None:
             return None
         try:
-            anchors = blobs(_unpacked(request), ANCHORS_MOST)
+            anchors = each(DIGEST, ANCHORS_MOST)(_unpacked(request))
         except ValueError:
             return None
         known = self.disk.ancestors

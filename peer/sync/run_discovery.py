@@ -13,13 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from dht.access import RejectCode
+from dht.addresses import peer_id_in
 from dht.atomic_files import raising_damaged, write_atomic
 from dht.board import ask_genesis, genesis_in
 from dht.errors import HomefiresError, RunMismatch, Unreachable
 from dht.identity import fingerprint_words
 from dht.invite import Invite
 from dht.node import Node
-from dht.reach.addresses import peer_id_in
 from dht.records import GENESIS, Genesis, Record, unpack
 from dht.records import pack as pack_record
 from peer import spec as specs

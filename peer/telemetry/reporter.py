@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from peer.control.desired_state import DesiredState
 from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged, SettingsChanged
 from peer.lifecycle.state import ExposedTime
+from peer.limits.desired_state import DesiredState
 from peer.limits.policy import Decision
 from peer.live_settings import LiveSettings
 from peer.protocol.block import Update

@@ -1,4 +1,4 @@
-"""What a peer has produced minus what decided updates counted (the protocol, §8).
+"""What a peer has produced minus what decided updates counted.
 
 Four operations change it in a running peer, and a fifth if the spec says `interpolate`; a restart restores it from
 what was offered.

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dht.addresses import are_loopback
 from dht.errors import BadInput
 from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, parse
 from dht.node import NetworkConfig, open_node
-from dht.reach.addresses import are_loopback
 from dht.reach.peer_store import PeerStore
 from peer import spec as specs
 from peer.doctor.needs import needs_of

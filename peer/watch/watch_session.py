@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from dht.access import AccessList
+from dht.addresses import are_loopback
 from dht.admission import issue_admission
 from dht.errors import BadInput, HomefiresError, NotAdmitted, Unreachable
 from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, parse
 from dht.node import NetworkConfig, Node, open_node
-from dht.reach.addresses import are_loopback
 from dht.records import Genesis, Malformed, PeerRecord, Record, pack, unpack_body
 from peer import spec as specs
 from peer.audit.run_files import SignatureChecker

@@ -19,9 +19,8 @@ from dht.streams.base import Asking, Streams
 from peer.events import AlertRaised, ReportReceived
 from peer.protocol.block import MAX_PARTS
 from peer.protocol.encoding import integer, rows, unpack
-from peer.protocol.frames import decode, encode
 from peer.protocol.head import ChainHead
-from peer.protocol.messages import Blocks, GetBlocks, Heartbeat
+from peer.protocol.messages import Blocks, GetBlocks, Heartbeat, decode, encode
 from peer.protocol.rules import Rules
 from peer.sync.blob_download import fetch_manifest
 from peer.sync.chain_status import ASK_MOST, choose_snapshot, query_status

@@ -27,8 +27,7 @@ from peer.control.server import MAX_LINE_BYTES, Commands, ControlServer
 from peer.events import EventLine, format_line, parse_line
 from peer.link.link import RunKeys
 from peer.protocol.block import Vote
-from peer.protocol.frames import decode, encode
-from peer.protocol.messages import VoteCast
+from peer.protocol.messages import VoteCast, decode, encode
 from peer.telemetry.reporter import Reporter
 from tests.peer.protocol.test_messages import MESSAGES
 

@@ -13,9 +13,9 @@ import pytest
 from bootstrap import invites
 from bootstrap.config import BootstrapConfig
 from bootstrap.invites import InviteIssuer, lead_outside
+from dht.addresses import LOOPBACK
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, parse
-from dht.reach.addresses import LOOPBACK
 from peer.spec import load
 from peer.telemetry.event_log import EventPrinter
 

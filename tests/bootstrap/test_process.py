@@ -27,12 +27,12 @@ from bootstrap.members import load_names
 from bootstrap.organiser import quarantine
 from bootstrap.peer_monitor import PEERS_FILE
 from dht import invite
+from dht.addresses import LOOPBACK, tcp_target
 from dht.admission import issue_admission, read_admission
 from dht.errors import BadInput, DirectoryBusy, PortInUse
 from dht.identity import Identity, fingerprint_words
 from dht.invite import INVITE_FILE
 from dht.node import NetworkConfig, Node, open_node
-from dht.reach.addresses import LOOPBACK, tcp_target
 from dht.records import (
     GENESIS,
     HEAD,

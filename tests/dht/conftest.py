@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
+from dht.addresses import LOOPBACK
 from dht.board import Board
 from dht.identity import Identity
-from dht.reach.addresses import LOOPBACK
 from dht.streams.base import Streams
-from peer.simulate.memory_network import LinkModel, MemoryBoard, MemoryNetwork, Scheduler
+from peer.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
 from peer.testing.child_process import HANG_S
 from peer.testing.faulty_streams import FaultyStreams
+from tests.memory_board import MemoryBoard
 
 RUN = b"r" * 32
 

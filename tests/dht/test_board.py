@@ -7,7 +7,7 @@ import pytest
 
 from dht.identity import Identity
 from dht.records import GENESIS, HEAD, PeerRecord, Record, sign_record
-from peer.simulate.memory_network import MemoryBoard
+from tests.memory_board import MemoryBoard
 
 RUN = b"r" * 32
 

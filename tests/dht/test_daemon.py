@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from dht.addresses import LOOPBACK
 from dht.daemon import DaemonConfig, open_daemon
 from dht.errors import Unreachable
 from dht.identity import Identity
-from dht.reach.addresses import LOOPBACK
 from peer.testing.child_process import HANG_S
 
 pytestmark = pytest.mark.outside

@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
+from dht.addresses import LOOPBACK, check_dial
 from dht.daemon import _reason, _socket_folder
 from dht.errors import BadAddress, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.node import NetworkConfig, Node, open_node
-from dht.reach.addresses import LOOPBACK, check_dial
 from dht.records import HEAD
 from peer.testing.child_process import BUSY, HANG_S
 

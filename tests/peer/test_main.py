@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dht.addresses import ALL_INTERFACES
 from dht.errors import BadInput, BadSpec, HomefiresError
-from dht.reach.addresses import ALL_INTERFACES
 from peer import __main__ as command
 from peer.control.server import Commands
 from peer.link.handle import LeaveRequested, LinkProcess

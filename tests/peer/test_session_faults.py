@@ -11,13 +11,13 @@ import torch
 
 from dht.errors import ClockOff, DiskFull, MemoryFull, RunMismatch, Unreachable
 from peer import session as sessions
-from peer.control.desired_state import PAUSED_WHY, Intent
 from peer.events import (
     AlertRaised,
     CheckpointWritten,
     Event,
     PeerStateChanged,
 )
+from peer.limits.desired_state import PAUSED_WHY, Intent
 from peer.link.channel import LinkLost
 from peer.settings import PeerSettings
 from peer.spec import load

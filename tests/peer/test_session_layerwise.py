@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dht.errors import BadInput
-from peer.control.desired_state import Intent
 from peer.events import Evaluated, PhaseEntered, RoundCommitted, RoundStarted
+from peer.limits.desired_state import Intent
 from peer.link.channel import LinkLost
 from tests.peer.rounds.build import HEAD
 from tests.peer.story import NEXT, STEPS, Story, Trainer, commit

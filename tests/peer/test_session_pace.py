@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from peer.control.desired_state import Intent
 from peer.events import InnerProgressed, RoundStarted
 from peer.lifecycle.pace import Pace
+from peer.limits.desired_state import Intent
 from tests.peer.rounds.build import block, update
 from tests.peer.story import STEPS, Story, commit
 

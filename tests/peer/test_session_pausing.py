@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from peer.control.desired_state import PAUSED_WHY, Intent
 from peer.events import AlertRaised, Evaluated, InnerProgressed, PeerStateChanged, RoundCommitted
+from peer.limits.desired_state import PAUSED_WHY, Intent
 from peer.session import POLL_S
 from tests.peer.rounds.build import HEAD, block, update
 from tests.peer.story import NEXT, STEPS, Story, commit

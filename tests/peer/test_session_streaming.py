@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dht.errors import DiskFull
-from peer.control.desired_state import Intent
 from peer.events import InnerProgressed, PeerStateChanged, RoundCommitted, RoundStarted
+from peer.limits.desired_state import Intent
 from tests.peer.rounds.build import HEAD, block, update
 from tests.peer.story import NEXT, STEPS, Story, commit
 

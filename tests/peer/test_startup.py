@@ -16,10 +16,10 @@ import torch
 from dht.errors import HomefiresError, MemoryFull
 from peer.autotune import cache, trial
 from peer.autotune.cache import remember
-from peer.control.desired_state import Intent
 from peer.doctor.needs import needs_of
 from peer.doctor.verdict import quiet
 from peer.events import AlertRaised, Event
+from peer.limits.desired_state import Intent
 from peer.limits.policy import Decision, Hold
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, load

@@ -14,6 +14,7 @@ from statistics import median
 
 import pytest
 
+from peer.control.client import ControlClient
 from peer.events import EventLine, InnerProgressed, PeerStateChanged, PhaseEntered, RoundAborted, RoundCommitted
 from peer.testing.child_process import BUSY, HANG_S, assert_no_orphans
 from peer.testing.process_swarm import LOOPBACK, RealSwarm
@@ -21,7 +22,6 @@ from tests.swarm.conftest import LIGHT
 from tests.swarm.test_join import SLOWLY
 from tests.tui.terminals import ESCAPE, Terminal
 from tui.folders import is_at_work
-from tui.sources.control_client import ControlClient
 
 pytestmark = pytest.mark.swarm
 PAUSED_S = 5.0 * BUSY

@@ -14,15 +14,15 @@ from typing import Any
 import psutil
 import pytest
 
-from peer.control.desired_state import PAUSED_WHY
+from peer.control.client import ControlClient
 from peer.control.store import read_table
 from peer.events import AlertRaised, EventLine, InnerProgressed, PeerStateChanged, RoundCommitted, SettingsChanged
+from peer.limits.desired_state import PAUSED_WHY
 from peer.testing.child_process import BUSY, HANG_S
 from peer.testing.process_swarm import LINK_MODULE, RealSwarm
 from tests.swarm.conftest import LIGHT
 from tui.commands.control import command
 from tui.commands.settings import change
-from tui.sources.control_client import ControlClient
 
 pytestmark = pytest.mark.swarm
 OBEYED_S = 2.0 * BUSY

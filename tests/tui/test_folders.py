@@ -15,7 +15,7 @@ from dht.identity import Identity
 from dht.invite import issue
 from dht.process import lock_directory
 from peer.control import store
-from peer.control.desired_state import Intent
+from peer.limits.desired_state import Intent
 from tests.tui.fake_control import FakePeer, serving
 from tui.cli import main
 from tui.commands.consent import consents

@@ -29,7 +29,6 @@ AUDITED = "audited round"
 
 
 def add_export(parser: Parser) -> None:
-    """What `export` takes."""
     parser.set_defaults(run=_export)
     parser.add_argument("dir", type=Path, metavar="DIR", help="the folder of a peer, stopped or at work")
     parser.add_argument("--to", type=Path, metavar="OUT", help="new folder (default: DIR/export-round-N)")
@@ -54,7 +53,6 @@ def ask_child(command: str, *arguments: str, debug: bool) -> str:
 
 
 def add_audit(parser: Parser) -> None:
-    """What `audit` takes."""
     parser.set_defaults(run=_audit)
     parser.add_argument("dir", type=Path, metavar="DIR", help="the folder of a peer, stopped or at work")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -89,7 +87,6 @@ def run_audit(directory: Path, *, as_json: bool, debug: bool) -> None:
 
 
 def add_credit(parser: Parser) -> None:
-    """What `credit` takes."""
     parser.set_defaults(run=_credit)
     parser.add_argument("dir", type=Path, metavar="DIR", help="the folder of a peer, stopped or at work")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -101,7 +98,6 @@ def _credit(options: argparse.Namespace) -> int:
 
 
 def add_report(parser: Parser) -> None:
-    """What `report` takes."""
     parser.set_defaults(run=_report)
     text = "the folder of a peer or a demo, a folder of those, or event lines"
     parser.add_argument("source", type=Path, metavar="DIR|FILE", help=text)
@@ -117,7 +113,6 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def add_bundle(parser: Parser) -> None:
-    """What `bundle` takes."""
     parser.set_defaults(run=_bundle)
     text = "the folder of a peer (default: the run that reported last)"
     parser.add_argument("dir", type=Path, nargs="?", metavar="DIR", help=text)
@@ -131,7 +126,6 @@ def _bundle(options: argparse.Namespace) -> int:
 
 
 def add_identity(parser: Parser) -> None:
-    """What `identity` takes."""
     parser.set_defaults(run=_show)
     add_directory(parser)
     actions = parser.add_subparsers(metavar="export|import")

@@ -34,7 +34,6 @@ STOP_S = 30.0
 
 
 def add_attach(parser: Parser) -> None:
-    """What `attach` takes."""
     parser.set_defaults(run=_attach)
     add_directory(parser)
     add_look(parser)

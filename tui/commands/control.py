@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import BadInput, DirectoryBusy, Unreachable
+from peer.control.client import ControlClient, Reply, name_of, note_of
 from tui.commands.options import Parser, add_directory, directory, tell_each
 from tui.folders import is_at_work, is_peers, quoted
 from tui.processes.children import python_module
 from tui.processes.systemd import UserUnits, unit_name
 from tui.processes.tools import answer
-from tui.sources.control_client import ControlClient, name_of, note_of
-from tui.sources.source import Reply
 from tui.text.phrases import clock
 
 KEEP_S = 60.0
@@ -65,7 +64,6 @@ def _tell_peers(options: argparse.Namespace) -> int:
 
 
 def add_snooze(parser: Parser) -> None:
-    """What `snooze` takes."""
     parser.set_defaults(run=_snooze)
     parser.add_argument("hours", nargs="?", type=float, default=1.0, metavar="HOURS", help="how long (default 1)")
     add_directory(parser, every=True)

@@ -34,7 +34,7 @@ from tui.processes.children import (
     python_module,
 )
 from tui.swarm.reducer import apply
-from tui.swarm.rounds import MAX_COMMITS
+from tui.swarm.round_ledger import MAX_COMMITS
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.terminal import choose_ui
 from tui.text.units import format_bytes
@@ -51,7 +51,6 @@ START_S = 180.0
 
 
 def add_demo(parser: Parser) -> None:
-    """What `demo` takes."""
     parser.set_defaults(run=_demo)
     parser.add_argument("--peers", type=int, default=3, metavar="N", help="how many peers, 1 to 16 (default 3)")
     parser.add_argument("--rounds", type=int, metavar="R", help="rounds to make (default: the spec's)")
@@ -83,8 +82,6 @@ def _demo(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """What the command line asked for."""
-
     peers: int = 3
     spec: str = "tiny"
     rounds: int | None = None
@@ -277,7 +274,6 @@ def open_directory(chosen: Path | None) -> Iterator[Path]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -35,7 +35,6 @@ NAMES = 17
 
 
 def add_doctor(parser: Parser) -> None:
-    """What `doctor` takes."""
     parser.set_defaults(run=_doctor)
     text = f"{INVITE} (default: the run of --dir, else only what needs no run)"
     parser.add_argument("invite", nargs="?", default="", metavar="INVITE", help=text)
@@ -54,8 +53,6 @@ def _doctor(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
-    """What the command line asked for."""
-
     invite: str = ""
     directory: Path | None = None
     device: str = ""
@@ -96,7 +93,6 @@ def run_doctor(asked: DoctorOptions, stream: TextIO, *, as_json: bool, debug: bo
 
 
 def _show(lines: IO[str], stream: TextIO, *, as_json: bool) -> bool:
-    """Whether it came to the verdict."""
     failed, finished = 0, False
     for line in lines:
         if (told := _object(line)) is None:
@@ -149,7 +145,6 @@ def _failure(code: int, said: str) -> HomefiresError:
 
 
 def add_devices(parser: Parser) -> None:
-    """What `devices` takes: nothing."""
     parser.set_defaults(run=_devices)
 
 

@@ -31,7 +31,6 @@ from tui.terminal import choose_ui
 
 
 def add_join(parser: Parser) -> None:
-    """What `join` takes."""
     parser.set_defaults(run=_join)
     parser.add_argument("invite", metavar="INVITE", help=INVITE)
     parser.add_argument(

@@ -48,7 +48,6 @@ def add_command(commands: Commands, name: str, summary: str) -> Parser:
 
 
 def add_debug(parser: Parser, default: bool | str) -> None:
-    """`--debug`."""
     parser.add_argument("--debug", action="store_true", default=default, help="show tracebacks")
 
 
@@ -63,7 +62,6 @@ def add_directory(parser: Parser, *, every: bool = False) -> None:
 
 
 def add_ui(parser: Parser, choices: Sequence[str] = UI_CHOICES) -> None:
-    """`--ui`."""
     text = "plain lines, JSON event lines, or nothing on stdout (auto: plain)"
     if "tui" in choices:
         text = "a dashboard, plain lines, JSON event lines, or nothing (auto: a dashboard on a terminal, else plain)"
@@ -71,7 +69,6 @@ def add_ui(parser: Parser, choices: Sequence[str] = UI_CHOICES) -> None:
 
 
 def add_look(parser: Parser) -> None:
-    """How a dashboard looks."""
     parser.add_argument("--ascii", action="store_true", dest="ascii_only", help="a dashboard of ASCII characters")
     parser.add_argument("--mono", action="store_true", help="a dashboard without colours (as with NO_COLOR)")
     parser.add_argument("--read-only", action="store_true", help="a dashboard that commands nothing")
@@ -88,7 +85,6 @@ def add_spec_options(parser: Parser, name: str) -> None:
 
 
 def add_sets(parser: argparse.ArgumentParser) -> None:
-    """`--set`, repeatable."""
     sets = "change one value of the spec, as in --set round.steps=50; repeatable"
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="sets", help=sets)
 
@@ -171,7 +167,6 @@ class DisplayOptions:
 
 
 def look(options: argparse.Namespace) -> DisplayOptions:
-    """What `add_look` was answered."""
     return DisplayOptions(read_only=options.read_only, ascii_only=options.ascii_only, mono=options.mono)
 
 

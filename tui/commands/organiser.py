@@ -35,7 +35,6 @@ STRAY = ("announce", "also", "admission", "invites", "members_for", "expires", "
 
 
 def add_bootstrap(parser: Parser) -> None:
-    """What `bootstrap` takes."""
     parser.set_defaults(run=_bootstrap)
     add_spec_options(parser, "spec")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where its keys lie (default: by run, below your data)")
@@ -70,7 +69,6 @@ def _bootstrap(options: argparse.Namespace) -> int:
 
 
 def node_options(options: argparse.Namespace) -> NodeOptions:
-    """What `add_node` was answered."""
     return NodeOptions(
         listen=options.listen, announce=options.announce, also=options.also, invites=options.invites,
         expires=options.expires, members_for=options.members_for, health_port=options.health_port,
@@ -147,7 +145,6 @@ def describe_model(path: Path) -> str:
 
 
 def add_invite(parser: Parser) -> None:
-    """What `invite` takes."""
     parser.set_defaults(run=_invite)
     text = "the organiser's folder (default: the node that was started last)"
     parser.add_argument("dir", type=Path, nargs="?", metavar="DIR", help=text)
@@ -167,7 +164,6 @@ def _invite(options: argparse.Namespace) -> int:
 
 
 def add_members(parser: Parser) -> None:
-    """What `members` takes."""
     parser.set_defaults(run=_members)
     parser.add_argument("peer", nargs="?", metavar="PEER", help="its id, 12D3Koo…; none: list all, and until when")
     what = parser.add_mutually_exclusive_group()
@@ -192,7 +188,6 @@ def _members(options: argparse.Namespace) -> int:
 
 
 def add_quarantine(parser: Parser) -> None:
-    """What `quarantine` takes."""
     parser.set_defaults(run=_quarantine)
     parser.add_argument("peer", nargs="?", metavar="PEER", help="its id, 12D3Koo…; none: say who is in quarantine")
     what = parser.add_mutually_exclusive_group()

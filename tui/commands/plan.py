@@ -10,7 +10,6 @@ from tui.commands.options import Parser, add_machine, add_sets, add_spec_options
 
 
 def add_plan(parser: Parser) -> None:
-    """What `plan` takes."""
     parser.set_defaults(run=_plan)
     add_spec_options(parser, "spec")
     text = "how many, a TOML file of [[peer]] tables, or the folder of a peer of a run (default: as many as found it)"
@@ -29,8 +28,8 @@ def add_plan(parser: Parser) -> None:
 def _plan(options: argparse.Namespace) -> int:
     from peer.events import printable
     from tui.simulation.machines import machine_of
-    from tui.simulation.plan import PlanOptions, answer, to_json, write
     from tui.simulation.plan_page import describe
+    from tui.simulation.planner import PlanOptions, answer, to_json, write
 
     plan = PlanOptions(
         spec=choose_spec(options.spec, sets=options.sets), peers=options.peers, machine=machine_of(options),
@@ -44,7 +43,6 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def add_place(parser: Parser) -> None:
-    """What `place` takes."""
     parser.set_defaults(run=_place)
     add_spec_options(parser, "spec")
     text = "how many, a TOML file of [[peer]] tables, or a peer's folder (default: as many as found the run)"
@@ -77,7 +75,6 @@ def _place(options: argparse.Namespace) -> int:
 
 
 def add_simulate(parser: Parser) -> None:
-    """What `simulate` takes."""
     parser.set_defaults(run=_simulate)
     add_scenario(parser)
     text = "sides of a grid of groups, as in 8x8x8 (default: as needed)"

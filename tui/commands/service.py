@@ -24,7 +24,6 @@ from tui.processes.systemd import STEPS_SINCE, Service, UserUnits, unit_name, un
 
 
 def add_service(parser: Parser) -> None:
-    """What `service` takes: an action."""
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     _add_install(add_command(actions, "install", "write a unit for a peer, or for an organiser's node, and start it"))
     for name, run, summary in (

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import BadInput, BadSpec
+from peer.control.client import ControlClient, name_of, note_of
 from peer.events import printable
 from peer.settings import KNOWN, SettingInfo, grouped, in_words, to_value
 from tui.commands.control import is_kept, not_running, order
 from tui.commands.options import Parser, add_directory, directory
 from tui.folders import is_at_work
-from tui.sources.control_client import ControlClient, name_of, note_of
 from tui.terminal import columns
 from tui.text.phrases import PeerStatus, duty_words, hold_words, next_words, read_status
 
@@ -32,7 +32,6 @@ WIDE = 132
 
 
 def add_set(parser: Parser) -> None:
-    """What `set` takes."""
     parser.set_defaults(run=_set)
     text = "give a setting a value; without any, all are shown with what they mean"
     parser.add_argument("assignments", nargs="*", metavar="KEY=VALUE", help=text)
@@ -122,7 +121,6 @@ def describe(table: SettingsPage, now: float, width: int = WIDE) -> list[str]:
 
 
 def to_json(table: SettingsPage) -> str:
-    """The same as one JSON object."""
     settings = {
         setting.name: {
             "value": value, "group": group, "meaning": setting.meaning, "unit": setting.unit, "off": setting.off,

@@ -12,21 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import BadInput
+from peer.control.client import ControlClient, Reply
 from peer.events import event_files, printable, read_lines
 from tui.commands.options import Parser, add_directory, directory
 from tui.folders import is_at_work
-from tui.sources.control_client import ControlClient
-from tui.sources.source import Reply
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import PeerView, PenaltyRecord, SwarmState, to_json
 from tui.terminal import columns
-from tui.text.forecast_phrases import before_words, length_words, margin_words
-from tui.text.phrases import PeerStatus, clock, duty_words, hold_words, next_words, read_status
+from tui.text.phrases import (
+    PeerStatus,
+    before_words,
+    clock,
+    duty_words,
+    hold_words,
+    length_words,
+    margin_words,
+    next_words,
+    read_status,
+)
 from tui.text.units import format_transfer
 
 
 def add_status(parser: Parser) -> None:
-    """What `status` takes."""
     parser.set_defaults(run=_status)
     add_directory(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -192,7 +199,6 @@ WIDTH = 96
 
 
 def add_explain(parser: Parser) -> None:
-    """What `explain` takes."""
     parser.set_defaults(run=_explain)
     parser.add_argument("code", nargs="?", metavar="CODE", help="as it is printed, or an exit code; none lists all")
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dht.errors import BadInput
 from dht.invite import INVITE_FILE, MAX_FILE_BYTES, PREFIX, Invite, as_temporary_file, read_text
 from dht.invite import parse as parse_invite
+from peer.control.client import ControlClient, Reply
 from peer.events import EventLine, event_files, read_events, read_lines
 from tui.commands.attach import POLL_S, SLICE
 from tui.commands.options import INVITE, DisplayOptions, Parser, add_look, add_ui, look
@@ -24,8 +25,7 @@ from tui.output.output import Output, open_output
 from tui.output.viewer import VIEWER_CODES
 from tui.processes.children import error_of, python_module
 from tui.processes.supervisor import LOG_FILE, follow, organiser_words
-from tui.sources.control_client import ControlClient
-from tui.sources.source import EventSource, Reply
+from tui.sources.source import EventSource
 from tui.sources.tail import Tail
 from tui.swarm.snapshot import SwarmState
 from tui.terminal import choose_ui
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 def add_watch(parser: Parser) -> None:
-    """What `watch` takes."""
     parser.set_defaults(run=_watch)
     text = f"event lines, a folder of a peer, the folder of a bootstrap node of yours, or an invite: {INVITE}"
     parser.add_argument("what", metavar="FILE|DIR|INVITE", help=text)

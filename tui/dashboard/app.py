@@ -27,6 +27,7 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
 from dht.errors import HomefiresError
+from peer.control.client import Reply
 from tui.dashboard.appearance import ASCII, COLOUR, MONO, MONO_THEME, THEME, UNICODE, AsciiFilter
 from tui.dashboard.dialogs import LEAVE, QUIT, Help, PromptScreen
 from tui.dashboard.header import draw_header, draw_keys, draw_playback, draw_tabs
@@ -41,7 +42,7 @@ from tui.dashboard.screens.peer import PeerPanel
 from tui.dashboard.screens.peers import PeersPanel
 from tui.dashboard.screens.rounds import RoundsPanel
 from tui.dashboard.view import Panel, PeerOpened, PeerSelected, TextBlock, View
-from tui.sources.source import EventSource, PeerCommands, Playback, Reply
+from tui.sources.source import EventSource, PeerCommands, Playback
 from tui.swarm.snapshot import SwarmState
 
 ExitReason = Literal["detach", "leave", "ended"]
@@ -60,8 +61,6 @@ class Opened(Message):
 
 @dataclass
 class Answered(Message):
-    """What a peer answered to a command."""
-
     cmd: str
     asked: Mapping[str, Any]
     reply: Reply
@@ -244,7 +243,6 @@ class Dashboard(App[ExitReason]):
     # Where the person goes
 
     def action_show(self, name: str) -> None:
-        """Go to a screen."""
         shown = self._shown
         if name == DETAIL and shown != DETAIL:
             self._came_from = shown
@@ -263,7 +261,6 @@ class Dashboard(App[ExitReason]):
         self.action_show("log")
 
     def action_help(self) -> None:
-        """Every key, and what the signs mean."""
         self.push_screen(Help(self.view(), PANELS[self._shown]))
 
     def action_copy(self) -> None:
@@ -289,7 +286,6 @@ class Dashboard(App[ExitReason]):
         self._tell("resume" if is_paused_by_owner(self.view()) else "pause")
 
     def action_finish(self) -> None:
-        """Finish the round, then pause."""
         self._tell("finish")
 
     def action_snooze(self) -> None:
@@ -312,7 +308,6 @@ class Dashboard(App[ExitReason]):
         self.push_screen(PromptScreen(LEAVE), self._on_quit_answer)
 
     def action_detach(self) -> None:
-        """Close the dashboard. Nothing else ends."""
         self.exit("ended" if self._source.control is None or self._source.ended else "detach")
 
     def action_ask_quit(self) -> None:
@@ -386,22 +381,18 @@ class Dashboard(App[ExitReason]):
         return action not in PLAYBACK_ACTIONS or (self._is_open and self._source.playback is not None)
 
     def action_play(self) -> None:
-        """Play or pause the recording."""
         self._playback.toggle()
         self.tick()
 
     def action_step(self, events: int) -> None:
-        """So many events on, or back."""
         self._playback.step(events)
         self.tick()
 
     def action_seek(self, end: str) -> None:
-        """To the beginning or to the end."""
         self._playback.seek(0 if end == "start" else self._playback.count)
         self.tick()
 
     def action_speed(self, direction: str) -> None:
-        """Twice or half as fast."""
         if direction == "faster":
             self._playback.faster()
         else:

@@ -92,7 +92,6 @@ class Glyphs:
         return self.phases.get(phase, self.phases["idle"])
 
     def state(self, state: str) -> str:
-        """The character of a state."""
         return self.states.get(state, "?")
 
 

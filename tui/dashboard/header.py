@@ -10,8 +10,8 @@ from rich.text import Text
 from tui.dashboard.appearance import draw_bar
 from tui.dashboard.view import View
 from tui.dashboard.words import clip, format_left, round_of, shown_state, state_of, state_style
-from tui.output.plain import format_elapsed
 from tui.swarm.snapshot import PeerView
+from tui.text.units import format_elapsed
 
 STATES = ("TRAINING", "READY", "AVERAGING", "SYNCING", "JOINING", "LATE", "PENALISED", "PAUSED", "GONE")
 """In the order in which an overview counts them."""
@@ -21,7 +21,6 @@ RUN = 8
 
 
 def room_of(view: View) -> int:
-    """Cells between the margins."""
     return max(0, view.width - (2 if view.mini else 4))
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tui.sources.control_client import note_of
-from tui.sources.source import Reply
+from peer.control.client import Reply, note_of
 from tui.text.phrases import PeerStatus, clock, next_snooze_h, read_status
 
 ASK_EVERY_S = 2.0

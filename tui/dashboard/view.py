@@ -70,8 +70,6 @@ class View:
 
 @dataclass
 class PeerSelected(Message):
-    """The person moved to this peer."""
-
     peer: str
 
 

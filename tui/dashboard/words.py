@@ -8,9 +8,8 @@ from rich.text import Text
 
 from tui.dashboard.appearance import Palette
 from tui.dashboard.view import View
-from tui.output.plain import format_elapsed
 from tui.swarm.snapshot import PeerView, PenaltyRecord
-from tui.text.units import count
+from tui.text.units import count, format_elapsed
 
 SILENT_S = 60.0
 """Who is known by hearsay only, and was not heard of for longer than this and two rounds, is gone."""
@@ -38,7 +37,6 @@ _PHASE_INK = {
 
 
 def state_style(state: str, ink: Palette) -> str:
-    """Rich style of a peer's state."""
     return str(getattr(ink, _STATE_INK.get(state, "text")))
 
 
@@ -141,7 +139,6 @@ def round_of(view: View) -> str:
 
 
 def level_style(level: str, ink: Palette) -> str:
-    """Rich style of a log line's level."""
     return {"error": ink.bad, "warning": ink.warn}.get(level, ink.muted)
 
 

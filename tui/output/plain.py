@@ -27,7 +27,7 @@ from peer.settings import changes
 from tui.swarm.reducer import apply
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.text.phrases import with_end
-from tui.text.units import Bar, count, format_bytes, format_transfer
+from tui.text.units import Bar, count, format_bytes, format_elapsed, format_transfer
 
 HEARTBEAT_S = 60.0
 """A line is printed after this long without one."""
@@ -236,17 +236,3 @@ def _teller(swarm: SwarmState, line: EventLine) -> PeerView | None:
 def _is_syncing(swarm: SwarmState, line: EventLine) -> bool:
     view = _teller(swarm, line)
     return view is not None and view.state == "SYNCING"
-
-
-def format_elapsed(seconds: float) -> str:
-    """mm:ss, and h:mm:ss from one hour on."""
-    minutes, rest_s = divmod(max(0, int(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest_s:02}" if hours else f"{minutes:02}:{rest_s:02}"
-
-
-def format_seconds(seconds: float) -> str:
-    """0.05 s, 3.2 s, 42 s, 12:05."""
-    if seconds < 10:
-        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s" if seconds % 1 else f"{seconds:.0f} s"
-    return f"{seconds:.0f} s" if seconds < 120 else format_elapsed(seconds)

@@ -71,7 +71,6 @@ class ChildProcess:
     reader: threading.Thread | None = field(default=None, repr=False)
 
     def describe_end(self) -> str:
-        """How it ended, in words."""
         if self.stopped is not None and self.exit_code is not None and self.exit_code >= 0:
             return self.stopped.why
         if self.exit_code is not None and self.exit_code < 0:
@@ -81,8 +80,6 @@ class ChildProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class EventPrinted:
-    """A child printed an event."""
-
     child: ChildProcess
     line: EventLine
 

@@ -183,7 +183,6 @@ class RetentionOptions:
         return ["--keep", str(self.directory), "--keep-last", str(self.last), "--keep-every", str(self.every)]
 
     def argv(self, invite: str) -> list[str]:
-        """The command line of the watcher."""
         if self.organiser is None:
             return python_module("peer", "watch", invite, *self.words())
         return python_module("peer", "watch", *organiser_words(self.organiser), *self.words())

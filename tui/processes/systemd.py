@@ -199,7 +199,6 @@ class UserUnits:
         return f"{name} is stopped and removed; the folder of the peer stays as it is"
 
     def names(self) -> list[str]:
-        """The units that were installed here."""
         return sorted(path.name for path in self.folder.glob(f"{PREFIX}*.service"))
 
     def status(self, name: str) -> str:

@@ -21,10 +21,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tui.report.lanes import draw_lanes
-from tui.report.names import labels_of, shorten
-from tui.report.palette import BLUE, COLOURS, GREEN, INK, LINES, MARKERS, ORANGE, SKY
-from tui.swarm.snapshot import WEIGHT_ONE, Point, Round, SwarmState
+from tui.report.lane_chart import BLUE, COLOURS, GREEN, INK, LINES, MARKERS, ORANGE, SKY, draw_lanes, shorten
+from tui.swarm.snapshot import WEIGHT_ONE, Point, Round, SwarmState, labels_of
 from tui.text.units import count
 
 Labels = Mapping[str, str]

@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from tui.output.plain import format_elapsed
 from tui.report.charts import ReportFigure
-from tui.report.names import labels_of
-from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Round, SwarmState
+from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Round, SwarmState, labels_of
 from tui.text.codes import PENALTY_PAGES
-from tui.text.units import format_bytes
+from tui.text.units import format_bytes, format_elapsed
 
 Row = Sequence[str]
 
@@ -47,7 +45,6 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
-    """The whole document."""
     labels = labels_of(swarm)
     title = f"homefires run {swarm.run}"
     body = [

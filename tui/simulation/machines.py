@@ -23,9 +23,8 @@ from peer.plan.peer_set import (
 from peer.plan.peers_file import read_peers
 from peer.plan.round_cost import step_tokens
 from peer.spec import RunSpec, load
-from tui.report.names import labels_of
 from tui.swarm.reducer import apply_all
-from tui.swarm.snapshot import PeerView
+from tui.swarm.snapshot import PeerView, labels_of
 from tui.swarm.snapshot import SwarmState as Seen
 
 

@@ -33,8 +33,6 @@ UNKNOWN = float("inf")
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions:
-    """What the command line asked for."""
-
     spec: RunSpec
     peers: str = ""
     """A number, a file of [[peer]] tables, or the folder of a peer; empty: as many as found the run."""
@@ -53,8 +51,6 @@ class PlaceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """What was found."""
-
     asked: PlaceOptions
     shape: ModelShape
     swarm: PeerSet

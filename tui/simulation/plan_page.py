@@ -8,7 +8,7 @@ from peer.plan.model_shape import memory_of
 from peer.plan.peer_set import Machine, PeerSet
 from peer.plan.round_cost import MOST, RoundCost
 from peer.plan.strategy_search import RankedStrategy, seconds, why_lost
-from tui.simulation.plan import Answer
+from tui.simulation.planner import PlanAnswer
 from tui.text.units import count, format_bytes
 
 SHOWN = 5
@@ -20,12 +20,12 @@ LATE = 0.1
 """Share of a round's steps that an average may come later before the report says that this was hardly measured."""
 
 
-def describe(found: Answer) -> str:
+def describe(found: PlanAnswer) -> str:
     """A page of at most 80 columns."""
     return "\n".join([*_head(found), "", *_table(found), "", *_details(found)])
 
 
-def _head(found: Answer) -> list[str]:
+def _head(found: PlanAnswer) -> list[str]:
     spec, question, choice = found.plan.spec, found.question, found.choice
     tokens = spec.inner.sequences * spec.inner.accumulation * spec.model.context
     lines = [
@@ -42,7 +42,7 @@ def assumptions(swarm: PeerSet) -> list[str]:
     return [line for text in swarm.assumed for line in wrapped(f"assumed for {text}")]
 
 
-def _table(found: Answer) -> list[str]:
+def _table(found: PlanAnswer) -> list[str]:
     """A line per strategy, the best first, and one for the spec as it stands."""
     titles = f"{'':2}{'H':>5} {'overlap':<10}{'frag':>4} {'codec':<8}{'micro':>7}{'round':>9}{'exposed':>8}{'MB up':>8}"
     lines = [f"{titles}{'tokens/s':>9}{'quality':>8}"]
@@ -64,7 +64,7 @@ def _row(mark: str, ranked: RankedStrategy) -> str:
     )
 
 
-def _details(found: Answer) -> list[str]:
+def _details(found: PlanAnswer) -> list[str]:
     best, choice, cost = found.best, found.choice, found.best.cost
     facts = [_interval(cost), _phases(cost), *_caveats(found), *_traffic(found), *_peers(found)]
     lines = wrapped(f"1 is best: {best.strategy.words()}")
@@ -93,7 +93,7 @@ def _phases(cost: RoundCost) -> str:
     )
 
 
-def _caveats(found: Answer) -> list[str]:
+def _caveats(found: PlanAnswer) -> list[str]:
     """What of the best strategy, or of its spec, nobody would expect."""
     cost, chosen, before, after = found.best.cost, found.best.strategy, found.plan.spec.run, found.spec.run
     lines = []
@@ -115,7 +115,7 @@ def _caveats(found: Answer) -> list[str]:
     return lines
 
 
-def _about_cuts(found: Answer) -> list[str]:
+def _about_cuts(found: PlanAnswer) -> list[str]:
     """Of micro-batches, where steps were measured with those of the spec alone."""
     inner, chosen = found.plan.spec.inner, found.best.strategy
     measured = any(machine.step_s for machine in found.question.swarm.machines)
@@ -127,7 +127,7 @@ def _about_cuts(found: Answer) -> list[str]:
     return [f"steps were measured with {cut}: that another cut of the batch takes as long is assumed"]
 
 
-def _traffic(found: Answer) -> list[str]:
+def _traffic(found: PlanAnswer) -> list[str]:
     cost = found.best.cost
     if not cost.traffic.up_bytes:
         return []
@@ -138,7 +138,7 @@ def _traffic(found: Answer) -> list[str]:
     ]
 
 
-def _peers(found: Answer) -> list[str]:
+def _peers(found: PlanAnswer) -> list[str]:
     """What each peer has to do with it; of many alike only the first."""
     question, cost, chosen = found.question, found.best.cost, found.best.strategy
     memory = memory_of(question.shape, found.spec)
@@ -159,7 +159,7 @@ def _peers(found: Answer) -> list[str]:
     return lines
 
 
-def _pipelines(found: Answer) -> list[str]:
+def _pipelines(found: PlanAnswer) -> list[str]:
     """Who holds how many blocks, in the order of the stages."""
     made, names = found.question.replicas(found.best.strategy), found.question.swarm.network.names
     cost, lines = found.best.cost, []

@@ -103,7 +103,6 @@ def scenario_options(asked: SimulateOptions) -> ScenarioOptions:
 
 
 def _check(asked: SimulateOptions) -> None:
-    """That numbers are in range."""
     if not 1 <= asked.rounds <= MOST_ROUNDS:
         raise BadInput(f"--rounds is {asked.rounds}; simulate 1 to {MOST_ROUNDS}")
     for name in ("step_s", "spread", "upload", "download", "skew_s"):

@@ -53,7 +53,6 @@ class ChildSource:
         return self._swarm
 
     def _take(self, timeout_s: float) -> bool:
-        """Whether something came in time."""
         happened = self._children.next(timeout_s)
         match happened:
             case EventPrinted(line=line):

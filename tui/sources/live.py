@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Self
 
 from dht.errors import BadInput
+from peer.control.client import ControlClient
 from peer.events import event_files
 from tui.folders import is_locked
-from tui.sources.control_client import ControlClient
 from tui.sources.source import PeerCommands, Playback
 from tui.sources.tail import Tail
 from tui.swarm.builder import SnapshotBuilder

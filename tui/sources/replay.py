@@ -135,11 +135,9 @@ class RecordingSource:
         self._stand_at(apply_all(swarm, self._lines[begins:position]), position)
 
     def faster(self) -> None:
-        """Double the speed, up to 64."""
         self.speed = min(FASTEST, self.speed * 2)
 
     def slower(self) -> None:
-        """Halve the speed, down to a quarter."""
         self.speed = max(SLOWEST, self.speed / 2)
 
     def _pause(self) -> None:

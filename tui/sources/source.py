@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Protocol
 
+from peer.control.client import Reply
 from tui.swarm.snapshot import SwarmState
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reply:
-    """What a peer answered to a command; `error` is one line for people when it is not `ok`."""
-
-    ok: bool
-    error: str = ""
-    fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class PeerCommands(Protocol):

@@ -51,7 +51,6 @@ class Tail:
             return
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -94,7 +94,6 @@ PEER_LISTS = ("commits", "norms", "losses", "speeds", "learning_rates", "spans",
 
 
 def thaw_peer(view: PeerView) -> PeerDraft:
-    """A draft that begins as `view`."""
     values = dict(view.__dict__)
     for name in PEER_LISTS:
         values[name] = list(values[name])
@@ -139,7 +138,6 @@ class SnapshotBuilder:
 
     @property
     def chains(self) -> list[PeerView | PeerDraft]:
-        """Whoever may have told of anchors."""
         return [*self.peers.values(), *([self._narrator] if self._narrator is not None else [])]
 
     def commit(self, round: int, digest: str, state: str) -> CommittedAnchor:

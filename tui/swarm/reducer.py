@@ -1,7 +1,7 @@
 """The reducer behind every screen: event lines into an immutable snapshot.
 
 No clock, no files, and no order assumed between the lines of different peers. One function per type of event:
-what the line says of the peer that told it. What it says of the swarm as a whole is in `tui.swarm.rounds`.
+what the line says of the peer that told it. What it says of the swarm as a whole is in `tui.swarm.round_ledger`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from peer.events import (
 )
 from peer.settings import changes
 from tui.swarm.builder import PeerDraft, SnapshotBuilder
-from tui.swarm.rounds import commit, impose, is_excused, note_abort, note_evaluation, note_reported_loss
+from tui.swarm.round_ledger import commit, impose, is_excused, note_abort, note_evaluation, note_reported_loss
 from tui.swarm.snapshot import SwarmState
 from tui.swarm.timeline import LONG_S, add_span, is_exchanging, training_began
 
@@ -57,7 +57,6 @@ _PHASE_OF_STATE = {
 
 
 def apply(swarm: SwarmState, line: EventLine) -> SwarmState:
-    """The swarm after one more line."""
     return apply_all(swarm, (line,))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -343,3 +344,12 @@ def _peer_to_json(swarm: SwarmState, view: PeerView) -> dict[str, Any]:
     row["transfers"] = {what: dataclasses.asdict(transfer) for what, transfer in view.transfers.items()}
     last = dataclasses.asdict(view.commits[-1]) if view.commits else None
     return row | {"behind": swarm.behind(view.peer), "last_commit": last}
+
+
+def labels_of(swarm: SwarmState) -> dict[str, str]:
+    """A label for each peer id, no two alike as long as ids differ in their last letters."""
+    times = Counter(view.label for view in swarm.peers.values())
+    return {
+        peer: view.label if times[view.label] == 1 else f"{view.label} ({peer[-6:]})"
+        for peer, view in swarm.peers.items()
+    }

@@ -1,4 +1,4 @@
-"""What keeps a peer from training, or from computing all the time, in its own words: what `status` answers."""
+"""What keeps a peer from training, as `status` answers it, and what its round is forecast to take: in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from peer.events import printable
+from peer.events import RoundForecast, printable
+from tui.text.units import format_seconds
 
 OWNERS = frozenset({"PAUSED", "SNOOZED"})
 """Holds that `resume` ends."""
@@ -28,7 +29,7 @@ _LAST_T = 253_000_000_000.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hold:
+class PauseReason:
     """One reason not to train, or not all the time; `until` is Unix time, or None if nobody can say."""
 
     code: str
@@ -44,12 +45,12 @@ class PeerStatus:
     """Whether it makes no inner step. If it is not, its holds only slow it down."""
     until: float | None = None
     """When its pause ends by itself (Unix time)."""
-    holds: tuple[Hold, ...] = ()
+    holds: tuple[PauseReason, ...] = ()
     duty: float = 1.0
     """Share of the time that it computes."""
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
-    def hold(self, code: str) -> Hold | None:
+    def hold(self, code: str) -> PauseReason | None:
         """The hold of this code, if it holds now."""
         return next((hold for hold in self.holds if hold.code == code), None)
 
@@ -66,9 +67,9 @@ def read_status(fields: Mapping[str, Any]) -> PeerStatus:
     )
 
 
-def _read_hold(row: Mapping[str, Any]) -> Hold:
+def _read_hold(row: Mapping[str, Any]) -> PauseReason:
     code, why = printable(str(row.get("code") or "HELD")), printable(str(row.get("why") or ""))
-    return Hold(code=code[:_CODE], why=why[:_TEXT], until=_time(row.get("until")))
+    return PauseReason(code=code[:_CODE], why=why[:_TEXT], until=_time(row.get("until")))
 
 
 def _time(value: Any) -> float | None:
@@ -89,7 +90,7 @@ def clock(t: float, now: float) -> str:
     return time.strftime("%a %H:%M" if abs(t - now) < 6 * _DAY_S else "%Y-%m-%d %H:%M", then)
 
 
-def hold_words(hold: Hold, now: float) -> str:
+def hold_words(hold: PauseReason, now: float) -> str:
     """Why, and until when unless the reason says so: outside its hours; until 22:00."""
     if hold.code == "SNOOZED" and hold.until is not None:
         return f"snoozed until {clock(hold.until, now)}; sooner with: {RESUME}"
@@ -131,3 +132,39 @@ def next_words(status: PeerStatus, now: float) -> str:
 def next_snooze_h(left_s: float) -> int:
     """How long to snooze where `left_s` are left of a snooze: the next longer time, and after the longest the first."""
     return next((hours for hours in SNOOZE_H if hours * 3600 > left_s + _MINUTE_S), SNOOZE_H[0])
+
+
+def length_words(forecast: RoundForecast) -> str:
+    """about 62 s, nine in ten between 55 s and 70 s"""
+    between = f"between {format_seconds(forecast.low_s)} and {format_seconds(forecast.high_s)}"
+    return f"about {format_seconds(forecast.expected_s)}, nine in ten {between}"
+
+
+def length_brief(forecast: RoundForecast) -> str:
+    """about 62 s (55 s to 70 s)"""
+    low, high = format_seconds(forecast.low_s), format_seconds(forecast.high_s)
+    return f"about {format_seconds(forecast.expected_s)} ({low} to {high})"
+
+
+def margin_words(forecast: RoundForecast) -> str:
+    """its part will be in time by 12 s; or that it will be late, or too early to say."""
+    if forecast.late_s is None:
+        return "too early to say whether its part will be in time"
+    if forecast.late_s > 0:
+        return f"its part will be {format_seconds(forecast.late_s)} late"
+    narrow = "only " if forecast.advice else ""
+    return f"its part will be in time by {narrow}{format_seconds(-forecast.late_s)}"
+
+
+def margin_brief(forecast: RoundForecast) -> str:
+    """The same in a few cells: 12 s to spare, 3 s late, margin unknown."""
+    if forecast.late_s is None:
+        return "margin unknown"
+    word = "late" if forecast.late_s > 0 else "to spare"
+    return f"{format_seconds(abs(forecast.late_s))} {word}"
+
+
+def before_words(forecast: RoundForecast) -> str:
+    """round 12 took 61 s (60 s foretold)"""
+    took = f"round {forecast.round - 1} took {format_seconds(forecast.took_s)}"
+    return f"{took} ({format_seconds(forecast.foretold_s)} foretold)" if forecast.foretold_s is not None else took

@@ -1,4 +1,4 @@
-"""How far a transfer is, in words and as a bar."""
+"""Bytes, times and counts in words; how far a transfer is, in words and as a bar."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class Bar:
         return event.bytes_total == self._first.bytes_total and event.bytes_done >= self._first.bytes_done
 
     def is_due(self, t: float, event: TransferProgressed) -> bool:
-        """Whether to draw it now."""
         ends = event.bytes_done >= event.bytes_total
         return not self._ended and (ends or t - self._drawn_t >= EVERY_S)
 
@@ -69,3 +68,17 @@ def format_bytes(count: int) -> str:
 def count(number: int, noun: str) -> str:
     """1 peer, 2 peers."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def format_elapsed(seconds: float) -> str:
+    """mm:ss, and h:mm:ss from one hour on."""
+    minutes, rest_s = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest_s:02}" if hours else f"{minutes:02}:{rest_s:02}"
+
+
+def format_seconds(seconds: float) -> str:
+    """0.05 s, 3.2 s, 42 s, 12:05."""
+    if seconds < 10:
+        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s" if seconds % 1 else f"{seconds:.0f} s"
+    return f"{seconds:.0f} s" if seconds < 120 else format_elapsed(seconds)

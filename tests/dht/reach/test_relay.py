@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dht.addresses import CIRCUIT, circuit
 from dht.identity import Identity, id_bytes_of
 from dht.node import Node, open_node
-from dht.reach.addresses import CIRCUIT, circuit
 from dht.reach.relay import (
     CONNECT,
     HOP,

@@ -19,7 +19,7 @@ import pytest
 
 from dht.errors import BadInput, DiskFull
 from peer.control import server, store
-from peer.control.desired_state import DesiredState, Intent
+from peer.control.client import ControlClient
 from peer.control.server import MAX_CLIENTS, MAX_LINE_BYTES, Commands, ControlServer
 from peer.control.store import read_table, read_wish, write_wish
 from peer.events import (
@@ -31,13 +31,13 @@ from peer.events import (
     SettingsChanged,
     read_events,
 )
+from peer.limits.desired_state import DesiredState, Intent
 from peer.limits.policy import Decision, Hold
 from peer.live_settings import LiveSettings
 from peer.settings import PeerSettings, settings_from
 from peer.telemetry.event_log import EventLog, EventTail
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import BUSY, HANG_S
-from tui.sources.control_client import ControlClient
 
 
 class Owner:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dht.errors import BadInput, BadSpec
 from peer.control import store
-from peer.control.desired_state import Desired, DesiredState, Intent
+from peer.limits.desired_state import Desired, DesiredState, Intent
 from peer.live_settings import LiveSettings
 from peer.settings import PeerSettings, dump_settings, settings_from, settings_of
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from dht.addresses import LOOPBACK
 from dht.identity import Identity
 from dht.invite import issue
 from dht.node import NetworkConfig, open_node
 from dht.process import lock_directory
-from dht.reach.addresses import LOOPBACK
 from dht.reach.bandwidth_probe import serve_probes
 from peer.control.server import Commands, ControlServer
 from peer.doctor import examine as examining

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import peer.doctor.network
+from dht.addresses import LOOPBACK
 from dht.errors import ClockOff, Unreachable
 from dht.identity import Identity
 from dht.invite import issue, parse
 from dht.node import NetworkConfig, open_node
-from dht.reach.addresses import LOOPBACK
 from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import DialBack, serve_dial_back, speaks_libp2p
 from peer.doctor.check import Check, Status

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from dht.addresses import LOOPBACK
 from dht.clock import MOST_S
 from dht.errors import BadInput, BadInvite, ClockOff, DirectoryBusy, DiskFull, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import issue, parse
 from dht.process import lock_directory
-from dht.reach.addresses import LOOPBACK
 from dht.reach.bandwidth_probe import Bandwidth
 from peer.control.server import Commands, ControlServer
 from peer.doctor.check import Check, Status

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from peer.control.desired_state import Intent
 from peer.events import AlertRaised, InnerProgressed, PeerStateChanged
 from peer.limits import enforcer
+from peer.limits.desired_state import Intent
 from peer.limits.policy import LINGER_S
 from tests.peer.limits.machines import FREE, Home
 from tests.peer.rounds.build import HEAD

@@ -8,12 +8,12 @@ from importlib.metadata import version
 
 import pytest
 
+from dht.addresses import circuit
 from dht.identity import Identity
-from dht.reach.addresses import circuit
 from dht.records import HEAD, Genesis, sign_record
 from peer.link.discovery import Announcer, TrainingFigures
 from peer.protocol.messages import Heartbeat
-from peer.simulate.memory_network import MemoryBoard
+from tests.memory_board import MemoryBoard
 
 RUN, NOW_S = b"r" * 32, 1_800_000_000.0
 SAID = Heartbeat(b"a" * 32, 3, 9, b"s" * 32, True, 100, 10, False, "Zoë")

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from dht.addresses import LOOPBACK
 from dht.errors import ClockOff
 from dht.identity import Identity
 from dht.invite import Invite, issue
 from dht.node import NetworkConfig, Node, open_node
-from dht.reach.addresses import LOOPBACK
 from peer import spec as specs
 from peer.link.channel import LinkEnd
 from peer.link.discovery import Announcer

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from dht.access import AccessList, RejectCode
+from dht.addresses import LOOPBACK
 from dht.admission import issue_admission, sign_quarantine
 from dht.errors import BadInvite, ClockOff, NotAdmitted, RunMismatch, Unreachable
 from dht.identity import Identity
 from dht.invite import Invite, issue, parse
 from dht.node import NetworkConfig, Node, open_node
-from dht.reach.addresses import LOOPBACK
 from dht.records import GENESIS, HEAD, Genesis, PeerRecord, dht_key, pack, sign_record
 from peer import spec as specs
 from peer.link.discovery import Announcer

@@ -7,16 +7,9 @@ import pytest
 
 from peer.placement.local_search import Gain, _Swaps, improved
 from peer.placement.pairwise_network import preset
-from peer.placement.stage_workload import (
-    PAPER,
-    Indices,
-    PlacementProblem,
-    StageWorkload,
-    block,
-    problem_of,
-    random_layouts,
-)
+from peer.placement.stage_workload import Indices, PlacementProblem, StageWorkload, block, problem_of, random_layouts
 from tests.peer.placement.networks import random_network
+from tests.peer.placement.paper import PAPER
 
 WORK = StageWorkload(stages=3, stage_bytes=5e7, cut_bytes=2e7)
 

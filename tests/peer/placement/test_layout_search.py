@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from dht.errors import BadInput
 from peer.placement.communication_cost import CommunicationCost
-from peer.placement.layout_search import Effort, best_of_all, evolve, partitions
+from peer.placement.layout_search import Effort, evolve, partitions
 from peer.placement.pairwise_network import preset
-from peer.placement.stage_workload import PAPER, StageWorkload, block, by_regions, labels_of, problem_of, striped
+from peer.placement.stage_workload import StageWorkload, block, by_regions, labels_of, problem_of, striped
 from tests.peer.placement import oracle
 from tests.peer.placement.networks import KINDS, random_network
+from tests.peer.placement.paper import PAPER, best_of_all
 
 SMALL = Effort(population=12, brood=8, patience=12, evaluations=20_000, seeded=False)
 

@@ -16,8 +16,9 @@ from peer.placement.communication_cost import CommunicationCost
 from peer.placement.layout_search import Effort
 from peer.placement.pairwise_network import Network, preset
 from peer.placement.place import Placement, place, placement_of
-from peer.placement.stage_workload import PAPER, StageWorkload, block, problem_of, random_layouts, striped
+from peer.placement.stage_workload import StageWorkload, block, problem_of, random_layouts, striped
 from tests.peer.placement.networks import KINDS, random_network
+from tests.peer.placement.paper import PAPER
 
 SMALL = Effort(population=12, brood=8, patience=4, evaluations=5_000)
 REFERENCE = {

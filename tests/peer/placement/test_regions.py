@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from dht.errors import BadInput
-from peer.placement.pairwise_network import preset, presets
+from peer.placement.pairwise_network import _tables, preset
 
 DTFM = ("case1_datacenter", "case2_spot", "case3_two_sites", "case4_us_regional", "case5_worldwide", "homogeneous")
 
 
 def test_all_networks_can_be_read() -> None:
-    assert {"aws", *DTFM} == set(presets())
-    for name in presets():
+    assert {"aws", *DTFM} == set(_tables())
+    for name in _tables():
         places = preset(name)
         assert (places.delay_s == places.delay_s.T).all()
         assert (places.bandwidth_bps == places.bandwidth_bps.T).all()

@@ -11,7 +11,7 @@ import pytest
 
 from dht.errors import BadInput
 from peer.plan.peer_set import HOME_DELAY_S, NEAR_DELAY_S, Machine, PeerSpecs, by_name, swarm_of, uniform_peers
-from peer.plan.peers_file import declared_by, peers_from, read_peers
+from peer.plan.peers_file import declared_by, read_peers
 
 
 def test_a_file_of_peers(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ BERLIN = {"name": "a", "region": "berlin"}
 )
 def test_a_mistake_in_it_is_named(table: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput) as error:
-        peers_from(table, "peers.toml")
+        declared_by(table, "peers.toml").swarm()
     assert str(error.value).startswith("peers.toml")
     assert words in str(error.value)
 
@@ -99,8 +99,8 @@ def test_what_nobody_said_is_listed() -> None:
     assert "30 ms one way" in delay
     assert uniform_peers(3, machine, otherwise_s=HOME_DELAY_S).assumed == ()
     table = {"peer": [vars(machine) | {"count": 3}]}
-    assert peers_from({"delay_ms": 30, **table}, "peers.toml").assumed == ()
-    assert peers_from(table, "peers.toml").assumed == (delay,)
+    assert declared_by({"delay_ms": 30, **table}, "peers.toml").swarm().assumed == ()
+    assert declared_by(table, "peers.toml").swarm().assumed == (delay,)
 
 
 def test_peers_by_name_keep_their_lines() -> None:

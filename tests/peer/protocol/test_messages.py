@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from dht.protocol_version import PROTOCOL_VERSION
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
-from peer.protocol.accusations import MeanConflict, NormDispute
 from peer.protocol.block import (
     ALL_MEMBERS,
     FLOAT_BITS,
@@ -27,7 +26,6 @@ from peer.protocol.block import (
     Update,
 )
 from peer.protocol.encoding import digest_of
-from peer.protocol.frames import decode, encode
 from peer.protocol.messages import (
     FETCH_MOST,
     Blocks,
@@ -35,9 +33,11 @@ from peer.protocol.messages import (
     GetMeans,
     GetObjects,
     Heartbeat,
+    MeanConflict,
     MeanData,
     Message,
     Nack,
+    NormDispute,
     Norms,
     NormTable,
     ObjectData,
@@ -49,6 +49,8 @@ from peer.protocol.messages import (
     ShowInputs,
     Start,
     VoteCast,
+    decode,
+    encode,
 )
 from tests.peer.rounds.build import (
     HEAD,

@@ -11,11 +11,9 @@ from dht.streams.base import MAX_FRAME_BYTES
 from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
 from peer.protocol import merkle, norms, penalties
-from peer.protocol.accusations import MeanConflict, NormDispute
 from peer.protocol.block import MAX_BALLOT, VOID, Block, ContributionHeader, NormRow, SignedNorms, Update, Vote
 from peer.protocol.electorate import coordinator
 from peer.protocol.encoding import digest_of, pack
-from peer.protocol.frames import decode, encode
 from peer.protocol.messages import (
     BallotId,
     Blocks,
@@ -23,9 +21,11 @@ from peer.protocol.messages import (
     GetMeans,
     GetObjects,
     Heartbeat,
+    MeanConflict,
     MeanData,
     Message,
     Nack,
+    NormDispute,
     Norms,
     NormTable,
     ObjectData,
@@ -37,6 +37,8 @@ from peer.protocol.messages import (
     ShowInputs,
     Start,
     VoteCast,
+    decode,
+    encode,
 )
 from peer.protocol.norms import PartNorms
 from peer.rounds.acceptor import PROPOSALS_KEPT, VOTES_KEPT

@@ -11,10 +11,9 @@ import pytest
 
 from peer.events import AlertRaised, PenaltyImposed
 from peer.protocol import norms
-from peer.protocol.accusations import NormDispute
 from peer.protocol.block import NormRow, Penalty, SignedNorms
 from peer.protocol.head import MISDECLARED
-from peer.protocol.messages import BallotId, Message, NormTable
+from peer.protocol.messages import BallotId, Message, NormDispute, NormTable
 from peer.protocol.norms import PartNorms, bits_of
 from peer.protocol.rules import Rules
 from peer.rounds import misconduct

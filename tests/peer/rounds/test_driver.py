@@ -13,7 +13,6 @@ from peer.events import AlertRaised
 from peer.events import Event as Reported
 from peer.protocol.block import Block
 from peer.protocol.encoding import digest_of
-from peer.protocol.frames import decode, encode
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import (
     FETCH_BYTES,
@@ -28,6 +27,8 @@ from peer.protocol.messages import (
     PartData,
     Prepare,
     Promise,
+    decode,
+    encode,
 )
 from peer.protocol.norms import PartNorms
 from peer.rounds import driver as drivers

@@ -1,14 +1,13 @@
-"""A coordinator that proposes two updates in one ballot convicts itself, to everybody (the protocol, §10)."""
+"""A coordinator that proposes two updates in one ballot convicts itself, to everybody."""
 
 from __future__ import annotations
 
 import pytest
 
 from peer.events import AlertRaised
-from peer.protocol.accusations import EquivocationProof
 from peer.protocol.block import Update
 from peer.protocol.encoding import digest_of
-from peer.protocol.messages import Prepare, Propose, VoteCast
+from peer.protocol.messages import EquivocationProof, Prepare, Propose, VoteCast
 from peer.rounds.interface import CommitBlock, Effect, ObjectStored, Received, Send, Tell
 from peer.rounds.machine import step
 from peer.rounds.state import State

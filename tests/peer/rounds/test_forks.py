@@ -1,4 +1,4 @@
-"""Two sides that went on apart end on one branch, and nobody loses work (the protocol, §9)."""
+"""Two sides that went on apart end on one branch, and nobody loses work."""
 
 from __future__ import annotations
 

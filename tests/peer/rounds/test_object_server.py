@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from dht.streams.base import MakeFrame, OnFrame
-from peer.protocol.frames import decode
-from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, ObjectData
+from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, ObjectData, decode
 from peer.rounds.driver import WAITING_MOST, ObjectServer
 
 PART_BYTES = FETCH_BYTES // 2

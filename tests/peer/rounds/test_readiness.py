@@ -11,7 +11,6 @@ import pytest
 from peer.events import AlertRaised, PeerStateChanged, TransferProgressed
 from peer.protocol.block import Block
 from peer.protocol.encoding import digest_of
-from peer.protocol.frames import decode
 from peer.protocol.messages import (
     Blocks,
     GetBlocks,
@@ -22,6 +21,7 @@ from peer.protocol.messages import (
     Prepare,
     Promise,
     VoteCast,
+    decode,
 )
 from peer.rounds.block_sync import ASK_EVERY_S, DOUBT_S
 from peer.rounds.interface import Effect, Input, ObjectStored, Received, Send, StoreObject, Submitted, Tell, Tick

@@ -9,8 +9,7 @@ import pytest
 
 from peer.protocol.block import VOID, Block
 from peer.protocol.encoding import digest_of
-from peer.protocol.frames import decode
-from peer.protocol.messages import GetMeans, MeanData, NormTable, Reassign
+from peer.protocol.messages import GetMeans, MeanData, NormTable, Reassign, decode
 from peer.protocol.norms import judgement_of
 from peer.rounds.interface import BufferPart, Input, PartReduced, Received, ReducePart, Send, SendMean, SendParts, Tick
 from peer.rounds.reassignment import ORDERS_MOST

@@ -10,9 +10,8 @@ import pytest
 from peer.events import AlertRaised, PenaltyImposed
 from peer.protocol.block import Update
 from peer.protocol.encoding import digest_of
-from peer.protocol.frames import encode
 from peer.protocol.head import MISDECLARED
-from peer.protocol.messages import MeanData
+from peer.protocol.messages import MeanData, encode
 from peer.rounds import collector
 from peer.rounds.driver import Driver
 from peer.rounds.interface import Effect, SendMean

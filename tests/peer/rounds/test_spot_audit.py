@@ -11,9 +11,8 @@ from peer.events import AlertRaised, PenaltyImposed
 from peer.protocol import merkle
 from peer.protocol.block import VOID, Update
 from peer.protocol.encoding import digest_of
-from peer.protocol.frames import decode
 from peer.protocol.head import MISDECLARED
-from peer.protocol.messages import MeanData, PartData, ShowInputs
+from peer.protocol.messages import MeanData, PartData, ShowInputs, decode
 from peer.protocol.norms import row_for
 from peer.rounds.interface import (
     BufferPart,

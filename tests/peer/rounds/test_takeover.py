@@ -1,4 +1,4 @@
-"""Peers that lost the majority go on without it, if the run allows that, and only then (the protocol, §9)."""
+"""Peers that lost the majority go on without it, if the run allows that, and only then."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_without_takeover_a_lost_majority_stops_the_run() -> None:
 
 
 def test_of_two_peers_one_leaves_politely_and_the_other_goes_on() -> None:
-    """It waits `takeover_s` once and is its own electorate from then on (protocol §9, n = 2)."""
+    """It waits `takeover_s` once and is its own electorate from then on (n = 2)."""
     world = world_of(2)
     leaver, other = world.peers
     leaver.driver.deliver(Leaving(world.now))

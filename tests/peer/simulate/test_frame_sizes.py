@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.protocol.frames import encode
-from peer.protocol.messages import Message
+from peer.protocol.messages import Message, encode
 from peer.simulate.arithmetic import TOKEN_BYTES
 from peer.simulate.group import Group
 from peer.simulate.virtual_network import Sizes

@@ -82,7 +82,7 @@ def test_who_sends_slowly_averages_less_and_sends_less() -> None:
     alike = dataclasses.replace(setting(peers=3), part_elements=4096)
     slow, *others = alike.machines
     sent = Counter[str]()
-    for line in ran(alike.with_machines((dataclasses.replace(slow, upload_bps=1e6), *others)))[1]:
+    for line in ran(dataclasses.replace(alike, machines=(dataclasses.replace(slow, upload_bps=1e6), *others)))[1]:
         if isinstance(line.event, RoundCommitted):
             sent[line.peer] += line.event.bytes_sent
     least, *more = sorted(sent.values())
@@ -135,7 +135,7 @@ def test_a_slow_peer_costs_what_the_pace_says(pace: str, penalties: bool) -> Non
     """With H steps for all it is late once waits are learned; with a share by speed or time it never is."""
     of = setting(rounds=8, spec=spec(pace=pace, max_train_s=10.0 if pace == "time" else 60.0, gather_s=40.0))
     machines = (*of.machines[:3], dataclasses.replace(of.machines[3], step_s=2.0))
-    group, _ = ran(of.with_machines(machines))
+    group, _ = ran(dataclasses.replace(of, machines=machines))
     late = {peer for found in group.tally.rounds.values() for peer, code in found.penalties if code == "LATE"}
     assert (late == {"p003"}) is penalties
     assert penalties or not late

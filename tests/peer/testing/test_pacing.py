@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from peer.testing import pacing
+from peer.testing import short_waits
 from peer.testing.short_waits import PACED, is_paced, slow_down
 
 
@@ -28,7 +28,7 @@ class Machine:
         for layer in self._model:
             layer.register_forward_pre_hook(lambda *_: self.read_at.append(self.now))
         clock = types.SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep)
-        monkeypatch.setattr(pacing, "time", clock)
+        monkeypatch.setattr(short_waits, "time", clock)
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds

@@ -16,9 +16,8 @@ from dht.records import PeerRecord
 from dht.streams.base import MakeFrame, OnFrame
 from peer.events import AlertRaised, Event, PeerStateChanged, ReportReceived, RoundCommitted
 from peer.protocol.encoding import digest_of, pack
-from peer.protocol.frames import decode, encode
 from peer.protocol.head import ChainHead
-from peer.protocol.messages import Blocks, GetBlocks, Heartbeat
+from peer.protocol.messages import Blocks, GetBlocks, Heartbeat, decode, encode
 from peer.simulate.memory_network import MemoryStreams
 from peer.store.run_directory import ChainBase
 from peer.store.snapshots import SnapshotManifest

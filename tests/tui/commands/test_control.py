@@ -9,7 +9,7 @@ import pytest
 
 from dht.process import lock_directory
 from peer.control import store
-from peer.control.desired_state import Desired, Intent
+from peer.limits.desired_state import Desired, Intent
 from tui.cli import main
 
 pytestmark = pytest.mark.outside

@@ -3,7 +3,7 @@ from __future__ import annotations
 from peer.events import EventLine, PeerStarted, RoundCommitted
 from tui.commands.demo import find_fault
 from tui.swarm.reducer import apply, apply_all
-from tui.swarm.rounds import MAX_COMMITS
+from tui.swarm.round_ledger import MAX_COMMITS
 from tui.swarm.snapshot import SwarmState
 
 

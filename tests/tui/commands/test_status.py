@@ -10,7 +10,6 @@ import pytest
 
 from dht.errors import BadInput
 from peer.control import store
-from peer.control.desired_state import Desired, Intent
 from peer.control.server import Commands, ControlServer
 from peer.events import (
     AlertRaised,
@@ -28,6 +27,7 @@ from peer.events import (
     TransferProgressed,
     format_line,
 )
+from peer.limits.desired_state import Desired, Intent
 from peer.telemetry.reporter import Reporter
 from tests.tui.fake_control import FakePeer, serving
 from tui.commands.status import describe_directory

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from peer.control.client import Reply
 from peer.events import Event, EventLine, PeerStarted, RoundForecast, parse_line
 from tests.tui.dashboard.canned import Canned
 from tests.tui.fake_control import FakePeer
-from tui.sources.source import Reply
 from tui.swarm.reducer import apply, apply_all
 from tui.swarm.snapshot import SwarmState
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 import pytest
 
 from dht.errors import BadInput
+from peer.control.client import Reply
 from peer.events import PeerStateChanged
 from tests.tui.dashboard.canned import Canned, dashboard, peer_id, swarm_of
 from tests.tui.dashboard.live import RECORDING, Attached
@@ -14,7 +15,6 @@ from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import SCREENS, Dashboard
 from tui.dashboard.words import shown_state
 from tui.sources.replay import RecordingSource
-from tui.sources.source import Reply
 from tui.swarm.snapshot import SwarmState
 from tui.text.phrases import clock
 
@@ -307,7 +307,7 @@ async def test_help_names_every_screen_key_and_sign() -> None:
     async with opened(app, size=(120, 80)) as pilot:
         await press(pilot, "question_mark")
         text = text_of(app)
-        for word in ("screens", "pause now", "finish the round", "leave the run", "PENALISED", "MISDECLARED", "judge"):
+        for word in ("screens", "pause now", "finish the round", "leave the run", "PENALISED", "MISDECLARED", "weigh"):
             assert word in text
         await press(pilot, "escape")
         assert "MISDECLARED" not in text_of(app)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tui.dashboard.widgets.chosen import Chosen
+from tui.dashboard.widgets.lines import Chosen
 
 
 def test_a_choice_made_elsewhere_is_taken() -> None:

@@ -8,6 +8,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from peer.control.client import Reply
 from peer.events import DeviceMeasured, NetworkMeasured, PeerStarted, PeerStateChanged, SettingsChanged
 from peer.settings import GROUPS, KNOWN, grouped
 from tests.tui.dashboard.canned import dashboard
@@ -16,7 +17,6 @@ from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tests.tui.fake_control import SETTINGS, WHEN
 from tui.dashboard.app import Dashboard, ExitReason
 from tui.sources.replay import RecordingSource
-from tui.sources.source import Reply
 from tui.swarm.snapshot import SwarmState
 
 ORDER = [setting.name for _, setting, _ in grouped(SETTINGS)]

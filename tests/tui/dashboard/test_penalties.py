@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.aggregation import findings
+from peer.aggregation import evidence as findings
 from peer.protocol import penalties as imposed
 from tests.tui.dashboard.canned import dashboard, peer_id, penalty, round_view, swarm_of, visit
 from tests.tui.dashboard.screen import text_of

@@ -22,8 +22,8 @@ from peer.events import (
     TransferProgressed,
     printable,
 )
-from tui.output.plain import PlainOutput, format_elapsed
-from tui.text.units import format_bytes
+from tui.output.plain import PlainOutput
+from tui.text.units import format_bytes, format_elapsed
 
 GOLDEN = """\
 00:00  alice: started · cpu · 812,345 parameters

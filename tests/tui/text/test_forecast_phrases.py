@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from peer.events import RoundForecast
-from tui.text.forecast_phrases import before_words, length_brief, length_words, margin_brief, margin_words
+from tui.text.phrases import before_words, length_brief, length_words, margin_brief, margin_words
 
 FORECAST = RoundForecast(round=13, expected_s=62.0, low_s=55.0, high_s=135.0, took_s=61.2, foretold_s=60.0)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tui.text.phrases import (
-    Hold,
+    PauseReason,
     PeerStatus,
     clock,
     duty_words,
@@ -46,7 +46,7 @@ def test_whatever_a_peer_answers_is_a_status(fields: dict[str, Any]) -> None:
 def test_an_answer_is_read() -> None:
     row = {"code": "SCHEDULE", "why": "outside its hours", "until": NOW + 60}
     status = read_status({"holds": [row], "until": NOW + 60, "duty": 0.5, "settings": {"nice": 3}})
-    assert status.holds == (Hold(code="SCHEDULE", why="outside its hours", until=NOW + 60),)
+    assert status.holds == (PauseReason(code="SCHEDULE", why="outside its hours", until=NOW + 60),)
     assert (status.until, status.duty, dict(status.settings)) == (NOW + 60, 0.5, {"nice": 3})
     assert status.hold("SCHEDULE") == status.holds[0]
     assert status.hold("IDLE") is None
@@ -68,28 +68,32 @@ def test_a_moment_on_the_clock(after_h: int, words: str) -> None:
     ],
 )  # fmt: skip
 def test_a_reason_with_its_end(why: str, until: float | None, words: str) -> None:
-    assert hold_words(Hold(code="X", why=why, until=until), NOW) == words
+    assert hold_words(PauseReason(code="X", why=why, until=until), NOW) == words
 
 
 @pytest.mark.parametrize(
     ("holds", "until", "words"),
     [
         ((), None, ""),
-        ((Hold(code="IDLE", why="somebody uses it"),), None, "trains again by itself as soon as nothing holds it up"),
-        ((Hold(code="PAUSED", why="paused"),), None, "trains again when it is told to: homefires resume"),
-        ((Hold(code="PAUSED", why="paused; resume with: homefires resume"),), None, ""),
-        ((Hold(code="MEMORY", why="too much; it goes on when it takes less"),), None, ""),
-        ((Hold(code="QUOTA", why="used up"),), NOW + 7200, "trains again at 10:00"),
-        ((Hold(code="SNOOZED", why="snoozed until 10:00"),), NOW + 7200, ""),
+        (
+            (PauseReason(code="IDLE", why="somebody uses it"),),
+            None,
+            "trains again by itself as soon as nothing holds it up",
+        ),
+        ((PauseReason(code="PAUSED", why="paused"),), None, "trains again when it is told to: homefires resume"),
+        ((PauseReason(code="PAUSED", why="paused; resume with: homefires resume"),), None, ""),
+        ((PauseReason(code="MEMORY", why="too much; it goes on when it takes less"),), None, ""),
+        ((PauseReason(code="QUOTA", why="used up"),), NOW + 7200, "trains again at 10:00"),
+        ((PauseReason(code="SNOOZED", why="snoozed until 10:00"),), NOW + 7200, ""),
     ],
-)  # fmt: skip
-def test_when_it_trains_again(holds: tuple[Hold, ...], until: float | None, words: str) -> None:
+)
+def test_when_it_trains_again(holds: tuple[PauseReason, ...], until: float | None, words: str) -> None:
     """Nothing is said twice."""
     assert next_words(PeerStatus(paused=True, holds=holds, until=until), NOW) == words
 
 
 def test_a_snooze_says_until_when_and_how_it_is_ended_sooner() -> None:
-    hold = Hold(code="SNOOZED", why="its owner has it snooze", until=NOW + 3600)
+    hold = PauseReason(code="SNOOZED", why="its owner has it snooze", until=NOW + 3600)
     assert hold_words(hold, NOW) == "snoozed until 09:00; sooner with: homefires resume"
 
 
@@ -97,7 +101,7 @@ def test_how_much_it_computes_and_for_what() -> None:
     assert duty_words(PeerStatus()) == ""
     asked = {"max_temperature_c": 75.0, "max_power_w": 0.0}
     assert duty_words(PeerStatus(duty=0.62, settings=asked)) == "computes 62 % of the time, to stay at or below 75 °C"
-    hold = Hold(code="POWER", why="it rests")
+    hold = PauseReason(code="POWER", why="it rests")
     assert duty_words(PeerStatus(duty=0.5, settings=asked, holds=(hold,))) == "computes 50 % of the time"
     assert next_words(PeerStatus(duty=0.5, holds=(hold,)), NOW) == ""
     both = {"max_temperature_c": 75.0, "max_power_w": 180}

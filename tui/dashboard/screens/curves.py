@@ -16,8 +16,8 @@ from tui.dashboard.appearance import draw_spark
 from tui.dashboard.view import Lines, Panel, TextBlock, View
 from tui.dashboard.widgets.chart import Plot, Series, SeriesChart, decimate, nice_ticks, time_ticks
 from tui.dashboard.words import clip, format_count
-from tui.output.plain import format_elapsed
 from tui.swarm.snapshot import PeerView, Point, Round, SwarmState
+from tui.text.units import format_elapsed
 
 CHARTS = ("loss", "norm", "tokens", "rate")
 """In the order in which they get room."""
@@ -101,7 +101,6 @@ class LearningPanel(Panel):
             self.query_one(f"#chart-{name}", SeriesChart).show(make, view)
 
     def action_axis(self) -> None:
-        """Draw over the next axis."""
         self.axis = AXES[(AXES.index(self.axis) + 1) % len(AXES)]
         self._redraw()
 
@@ -146,7 +145,6 @@ class LearningPanel(Panel):
         return Text.assemble((told, ink.strong), (rule, ink.track), (hints if gap > 0 else "", ink.muted))
 
     def _range(self, view: View) -> tuple[float, float]:
-        """What the horizontal axis spans."""
         swarm, peer = view.swarm, peer_of(view)
         curves = [swarm.evaluations, swarm.training, swarm.speeds, *((peer.losses, peer.norms) if peer else ())]
         xs = [self._x(curve[index], swarm) for curve in curves if curve for index in (0, -1)]

@@ -13,11 +13,10 @@ from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import TALL, FactSheet, add_holds, add_penalty, has_holds
 from tui.dashboard.widgets.lines import StyledLine, cut, fit
 from tui.dashboard.words import MISSING, format_count, format_percent, format_round, level_style, sort_peers, state_of
-from tui.output.plain import format_elapsed, format_seconds
 from tui.swarm.snapshot import WEIGHT_ONE, PeerView
 from tui.text.codes import PENALTY_PAGES
-from tui.text.forecast_phrases import before_words, length_brief, length_words, margin_brief, margin_words
-from tui.text.units import count, format_bytes, format_transfer
+from tui.text.phrases import before_words, length_brief, length_words, margin_brief, margin_words
+from tui.text.units import count, format_bytes, format_elapsed, format_seconds, format_transfer
 
 STAGES = (
     ("train", frozenset({""})),

@@ -17,14 +17,14 @@ from textual.containers import Container
 from textual.message import Message
 from textual.widgets import Input
 
+from peer.control.client import Reply
 from peer.settings import SettingInfo, grouped, in_words, to_text, to_value
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import FactSheet, add_holds
 from tui.dashboard.widgets.lines import StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
-from tui.sources.source import Reply
 from tui.swarm.snapshot import PeerView
-from tui.text.phrases import Hold, hold_words
+from tui.text.phrases import PauseReason, hold_words
 from tui.text.units import format_bytes
 
 SIGN, NAME = 2, 18
@@ -259,7 +259,6 @@ def _value_cells(width: int) -> int:
 
 
 def _about_lines(view: View) -> int:
-    """Of the words below the table."""
     return 3 if view.short else 5
 
 
@@ -273,8 +272,6 @@ def _sheet(view: View) -> FactSheet:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table."""
-
     group: str
     first: bool
     """Of its group."""
@@ -306,7 +303,6 @@ def _settings(view: View) -> Mapping[str, Any]:
 
 
 def rows_of(view: View) -> list[Row]:
-    """The lines of the table."""
     rows: list[Row] = []
     for group, setting, value in grouped(_settings(view)):
         first = not rows or rows[-1].group != group
@@ -314,8 +310,7 @@ def rows_of(view: View) -> list[Row]:
     return rows
 
 
-def hold_of(setting: SettingInfo, view: View) -> Hold | None:
-    """What this setting holds up now."""
+def hold_of(setting: SettingInfo, view: View) -> PauseReason | None:
     return view.status.hold(setting.hold) if setting.hold and view.status is not None else None
 
 

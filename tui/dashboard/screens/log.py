@@ -13,9 +13,9 @@ from textual.widgets import Input, RichLog
 
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.words import level_style
-from tui.output.plain import format_elapsed
 from tui.swarm.snapshot import LogEntry
 from tui.text.codes import pages_for
+from tui.text.units import format_elapsed
 
 LEVELS = {"all": ("info", "warning", "error"), "alerts": ("warning", "error"), "errors": ("error",)}
 """What each filter by level lets through."""
@@ -75,12 +75,10 @@ class LogPanel(Panel):
         about.display = bool(about.text)
 
     def only_alerts(self) -> None:
-        """Show warnings and errors, of every kind."""
         self._level, self._kind = "alerts", ""
         self.query_one(Input).value = ""
 
     def action_level(self) -> None:
-        """The next filter by level."""
         levels = list(LEVELS)
         self._level = levels[(levels.index(self._level) + 1) % len(levels)]
         self._again()
@@ -92,13 +90,11 @@ class LogPanel(Panel):
         self._again()
 
     def action_search(self) -> None:
-        """Type a text."""
         field = self.query_one(Input)
         field.display = True
         field.focus()
 
     def action_unfilter(self) -> None:
-        """Everything again."""
         field = self.query_one(Input)
         field.value, field.display = "", False
         self._level, self._kind = "all", ""
@@ -106,13 +102,11 @@ class LogPanel(Panel):
         self._again()
 
     def action_first(self) -> None:
-        """To the beginning."""
         log = self.query_one(RichLog)
         log.auto_scroll = False
         log.scroll_home(animate=False)
 
     def action_last(self) -> None:
-        """To the end, and stay there."""
         log = self.query_one(RichLog)
         log.auto_scroll = True
         log.scroll_end(animate=False)

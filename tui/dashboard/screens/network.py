@@ -65,7 +65,6 @@ class NetworkPanel(Panel):
             self.query_one(LineView).draw(self._compose_lines(view))
 
     def action_select(self, by: int) -> None:
-        """Select another row of the table."""
         assert self._view is not None
         rows = _rows_of(owner_of(self._view), self._view)
         if not rows:
@@ -150,7 +149,6 @@ def _traffic(owner: PeerView | None, view: View, width: int) -> list[StyledLine]
 
 
 def _rates(owner: PeerView | None, view: View, width: int) -> list[StyledLine]:
-    """Bytes per second between the last measurements."""
     if owner is None or not owner.ups or not owner.downs:
         return []
     up, down = ([point.value for point in points] for points in (owner.ups, owner.downs))

@@ -27,8 +27,6 @@ MOST_PENALTIES = 64
 
 
 class PeerPanel(Panel):
-    """The peer that is selected."""
-
     TITLE = "Peer"
     KEYS = (("esc", "back"), ("y", "copy the id of this peer"))
 

@@ -18,8 +18,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from tui.dashboard.view import Panel, PeerOpened, PeerSelected, TextBlock, View
-from tui.dashboard.widgets.chosen import Chosen
-from tui.dashboard.widgets.lines import StyledLine, fit
+from tui.dashboard.widgets.lines import Chosen, StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
 from tui.dashboard.words import (
     active_penalties_of,
@@ -223,19 +222,16 @@ class PeersPanel(Panel):
         self.query_one("#peers-line", TextBlock).draw(self._line(view, len(self.listed)))
 
     def action_filter(self) -> None:
-        """Type what to look for."""
         field = self.query_one(Input)
         field.display = True
         field.focus()
 
     def action_unfilter(self) -> None:
-        """All peers again."""
         field = self.query_one(Input)
         field.value, field.display = "", False
         self.take_focus()
 
     def action_sort(self, step: int) -> None:
-        """By the column before or after."""
         names = [column.name for column in self.columns]
         if names:
             place = names.index(self.sort) if self.sort in names else 0
@@ -249,7 +245,6 @@ class PeersPanel(Panel):
             self._again()
 
     def action_reverse(self) -> None:
-        """The last first."""
         self._reversed = not self._reversed
         self._again()
 

@@ -87,7 +87,6 @@ class RoundsPanel(Panel, can_focus=False):
         self.query_one(Waterfall).focus(scroll_visible=False)
 
     def action_category(self) -> None:
-        """Narrow the penalties, wherever the focus is."""
         self.query_one(Penalties).action_category()
 
 

@@ -37,12 +37,10 @@ class FactSheet:
 
     @property
     def room(self) -> int:
-        """Cells beside the gutter."""
         return max(1, self.width - self.gutter)
 
     @property
     def text(self) -> Text:
-        """All lines."""
         return Text("\n").join(self._lines)
 
     def heading(self, title: str, aside: str = "") -> None:

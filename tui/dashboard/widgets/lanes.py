@@ -85,7 +85,6 @@ class Stay(NamedTuple):
 
 
 def ending_at(end_t: float, step_s: float, columns: int) -> Axis:
-    """The axis whose last column holds `end_t`."""
     return Axis(first=math.floor(end_t / step_s) - columns + 1, step_s=step_s, columns=columns)
 
 

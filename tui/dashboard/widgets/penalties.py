@@ -60,12 +60,10 @@ def cost_words(penalty: PenaltyRecord, told: Round | None) -> str:
 
 
 def layer_words(layer: str) -> str:
-    """The layer's name, or whole model."""
     return f"layer {layer}" if layer.isdigit() else layer or "whole model"
 
 
 def narrowed(penalties: Sequence[PenaltyRecord], category: str) -> list[PenaltyRecord]:
-    """Those of a category, the newest first."""
     return [
         penalty for penalty in reversed(penalties) if category == "all" or advice_of(penalty.code).category == category
     ]
@@ -121,12 +119,10 @@ class Penalties(LineView, can_focus=True):
         return self._chosen if self._chosen in listed else next(iter(listed), None)
 
     def rows_wanted(self, view: View) -> int:
-        """Lines that would show all of it."""
         listed = narrowed(view.swarm.penalty_log, self.category)
         return 1 + max(1, len(listed) * _lines_each(self.size.width)) + (5 if self.explained else 0)
 
     def action_move(self, by: int) -> None:
-        """Select another penalty."""
         listed = self._listed()
         if not listed:
             return
@@ -142,7 +138,6 @@ class Penalties(LineView, can_focus=True):
         self._redraw()
 
     def action_category(self) -> None:
-        """Narrow the list to the next category."""
         self.category = CATEGORIES[(CATEGORIES.index(self.category) + 1) % len(CATEGORIES)]
         self._chosen = None
         self._redraw()

@@ -56,7 +56,6 @@ class RowTable(LineView, can_focus=True):
         self._paint()
 
     def line_style(self, y: int) -> Style:
-        """The cursor's row stands out."""
         style = super().line_style(y)
         at_cursor = self.row_count and y + self._top == self.cursor_row
         return style + self.get_component_rich_style("table--cursor") if at_cursor else style
@@ -72,7 +71,6 @@ class RowTable(LineView, can_focus=True):
             self.post_message(self.Entered(self.cursor_row))
 
     def action_move(self, by: int) -> None:
-        """Move the cursor by so many rows."""
         self._move_to(self.cursor_row + by)
 
     def action_page(self, direction: int) -> None:

@@ -11,13 +11,12 @@ from textual.binding import Binding, BindingType
 
 from tui.dashboard.view import PeerOpened, PeerSelected, View
 from tui.dashboard.widgets import lanes
-from tui.dashboard.widgets.chosen import Chosen
 from tui.dashboard.widgets.lanes import Axis
-from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
+from tui.dashboard.widgets.lines import Chosen, LineView, StyledLine, cut, fit
 from tui.dashboard.widgets.penalties import factor_words
 from tui.dashboard.words import phase_style, shown_state, state_style
-from tui.output.plain import format_elapsed, format_seconds
 from tui.swarm.snapshot import PeerView
+from tui.text.units import format_elapsed, format_seconds
 
 LEGEND = (
     ("late", "late"), ("failed", "failed"), ("train", "train"), ("prepare", "gather"), ("exchange", "send"),
@@ -64,7 +63,6 @@ class Waterfall(LineView, can_focus=True):
 
     @property
     def axis(self) -> Axis:
-        """The time axis that is drawn."""
         view, columns = self._shown_view, self._columns
         if self._held is not None:
             return Axis(first=self._held.first, step_s=self._held.step_s, columns=columns)
@@ -72,7 +70,6 @@ class Waterfall(LineView, can_focus=True):
         return lanes.not_before(axis, self._first_t)
 
     def show(self, view: View) -> None:
-        """Draw the lanes of a view."""
         self._chosen.take(view.selected)
         self._view = view
         self._redraw()
@@ -87,7 +84,6 @@ class Waterfall(LineView, can_focus=True):
         self._hold(axis, max(column, axis.column_of(self._first_t)))
 
     def action_begin(self) -> None:
-        """To the first thing that is known."""
         axis = self.axis
         self._hold(axis, axis.column_of(self._first_t))
 
@@ -107,7 +103,6 @@ class Waterfall(LineView, can_focus=True):
         self._redraw()
 
     def action_select(self, by: int) -> None:
-        """Select another lane."""
         order = self._order(self._shown_view)
         if not order:
             return

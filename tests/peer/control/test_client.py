@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-import tui.sources.control_client
 from dht.errors import BadInput, Unreachable
 from dht.process import lock_directory
-from peer.control.desired_state import PAUSED_WHY
+from peer.control import client
+from peer.control.client import ControlClient
 from peer.events import EventLine, PeerStarted, format_line
+from peer.limits.desired_state import PAUSED_WHY
 from tui.cli import main
 from tui.commands.control import command
-from tui.sources.control_client import ControlClient
 from tui.text.phrases import RESUME
 
 WAIT_S = 10.0
@@ -122,7 +122,7 @@ def test_a_system_that_gives_no_socket_is_told_so(tmp_path: Path, monkeypatch: p
     def none(*about: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(tui.sources.control_client.socket, "socket", none)
+    monkeypatch.setattr(client.socket, "socket", none)
     reply = ControlClient(tmp_path).request("status")
     assert (reply.ok, reply.error) == (False, f"the peer in {tmp_path} cannot be asked: Too many open files")
 

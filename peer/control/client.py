@@ -7,13 +7,13 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from dht.errors import BadInput, HomefiresError, Unreachable
 from peer.events import EventLine, parse_line, printable
-from tui.sources.source import Reply
 
 VERSION = 1
 REPLY_S = 5.0
@@ -24,8 +24,17 @@ MAX_PATH_BYTES = 107
 MAX_REPLY_BYTES = 1 << 20
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a peer answered to a command; `error` is one line for people when it is not `ok`."""
+
+    ok: bool
+    error: str = ""
+    fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
 class ControlClient:
-    """Sends one command per connection; implements `tui.sources.source.PeerCommands`."""
+    """Sends one command per connection; what a dashboard commands a peer by."""
 
     takes = frozenset({"status", "set", "snooze", "pause", "resume", "finish", "leave"})
 

@@ -2,9 +2,7 @@
 
 import pytest
 
-from dht.errors import BadAddress
-from dht.identity import Identity
-from dht.reach.addresses import (
+from dht.addresses import (
     ALL_INTERFACES,
     LOOPBACK,
     NOWHERE,
@@ -17,6 +15,8 @@ from dht.reach.addresses import (
     listened_on,
     peer_id_in,
 )
+from dht.errors import BadAddress
+from dht.identity import Identity
 
 ID = Identity.from_seed(bytes(32)).peer_id
 

@@ -14,10 +14,10 @@ import pytest
 
 from dht.errors import BadInput
 from peer.__main__ import main
+from peer.audit import statement as crediting
 from peer.audit.run_files import BadLink
+from peer.audit.statement import credit
 from peer.codec.codec import Codec
-from peer.credit import statement as crediting
-from peer.credit.statement import credit
 from peer.credit.tally import Tally, read_tally, total
 from peer.events import EventLine, PeerStarted, ReportReceived, format_line
 from peer.protocol.block import WEIGHT_ONE

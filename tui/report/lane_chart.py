@@ -9,11 +9,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from tui.report.names import shorten
-from tui.report.palette import BLUE, GREEN, INK, ORANGE, PINK, RED, SKY
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.text.units import count
 
+INK = "#010203"
+"""Stands for the colour of the page's text, which takes its place in the finished picture."""
+
+BLUE, ORANGE, GREEN, RED, SKY, PINK = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7"
+COLOURS = (BLUE, ORANGE, GREEN, RED, SKY, PINK)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES = ("-", "--", "-.", ":")
+"""Colours, markers and lines of all charts: told apart without colours, and with any sight (Okabe and Ito)."""
+SHORT = 24
+"""Characters of a name that a chart has room for."""
 MOST = 48
 """Lanes that a chart has room for."""
 FINEST = 1500
@@ -147,3 +155,9 @@ def _draw_letters(axes: Axes, swarm: SwarmState, rows: Mapping[str, int], time: 
         place = (time.x(penalty.t), rows[penalty.about] - 0.36)
         letter = LETTERS.get(penalty.code, "?")
         axes.annotate(letter, place, ha="center", va="bottom", fontsize=9, fontweight="bold")
+
+
+def shorten(label: str) -> str:
+    """The label for a chart. A legend leaves out what begins with an underscore, so a space comes first."""
+    short = label if len(label) <= SHORT else f"{label[: SHORT - 1]}…"
+    return f" {short}" if short.startswith("_") else short

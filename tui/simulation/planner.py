@@ -21,8 +21,6 @@ from tui.text.units import count
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What the command line asked for."""
-
     spec: RunSpec
     peers: str = ""
     """A number, a file of [[peer]] tables, or the folder of a peer; empty: as many as found the run."""
@@ -39,9 +37,7 @@ class PlanOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What was found."""
-
+class PlanAnswer:
     plan: PlanOptions
     question: PlanningProblem
     choice: SearchOutcome
@@ -55,7 +51,7 @@ class Answer:
         return self.choice.best
 
 
-def answer(plan: PlanOptions) -> Answer:
+def answer(plan: PlanOptions) -> PlanAnswer:
     """Search. Raises BadInput for peers, models and memory that do not fit together."""
     if not 0 <= plan.quality <= 10:
         raise BadInput(f"--quality is {plan.quality:g}; it must be between 0 and 10")
@@ -67,7 +63,7 @@ def answer(plan: PlanOptions) -> Answer:
         worth=lambda chosen, steps: quality(chosen, steps) ** plan.quality,
     )  # fmt: skip
     choice = search(question, spans=plan.spans)
-    return Answer(
+    return PlanAnswer(
         plan=plan, question=question, choice=choice, now=as_it_stands(question),
         spec=chosen_spec(question, choice.best),
     )  # fmt: skip
@@ -118,7 +114,7 @@ def chosen_spec(question: PlanningProblem, best: RankedStrategy) -> RunSpec:
     )  # fmt: skip
 
 
-def to_json(found: Answer) -> str:
+def to_json(found: PlanAnswer) -> str:
     """One object: strategies in order with all that was predicted, the spec as it stands, and what was assumed."""
     question = found.question
     made = question.replicas(found.best.strategy)
@@ -145,7 +141,7 @@ def _json_of(ranked: RankedStrategy) -> dict[str, object]:
     }  # fmt: skip
 
 
-def write(found: Answer, to: Path) -> str:
+def write(found: PlanAnswer, to: Path) -> str:
     """Write the spec that `bootstrap` takes; what was done, in a sentence. Raises BadInput."""
     if not found.best.strategy.runs():
         raise BadInput(
