@@ -57,15 +57,12 @@ def _fault_of_votes(rules: Rules, head: ChainHead, electorate: tuple[str, ...], 
 
 def vote_valid(rules: Rules, head: ChainHead, electorate: tuple[str, ...], vote: Vote) -> bool:
     """A voter of this instance signed it, and so did the coordinator of its ballot."""
-    if vote.voter not in electorate or vote.instance != _instance(head, electorate):
+    instance = head.instance if electorate == head.electorate else instance_of(head.anchor, electorate)
+    if vote.voter not in electorate or vote.instance != instance:
         return False
     leader = coordinator(head.anchor, electorate, vote.ballot)
     proposed = pack(((head.anchor, vote.instance, vote.ballot), vote.update))
     return vote.genuine(rules.keys) and rules.keys.verify(leader, "propose", proposed, vote.proposal_signature)
-
-
-def _instance(head: ChainHead, electorate: tuple[str, ...]) -> bytes:
-    return head.instance if electorate == head.electorate else instance_of(head.anchor, electorate)
 
 
 @computed_once

@@ -276,11 +276,8 @@ class NormArithmetic:
         mean = part_of(SHRINKS * squares / total, number << 32 | effect.part)
         digest = digest_of(mean)
         self.disk.owner.later(
-            self.reduce_s * len(effect.members), self._stored, digest, mean, done,
+            self.reduce_s * len(effect.members), self.disk.store, digest, mean, lambda: done(digest)
         )  # fmt: skip
-
-    def _stored(self, digest: bytes, mean: bytes, done: Callable[[bytes], None]) -> None:
-        self.disk.store(digest, mean, lambda: done(digest))
 
     def forget(self) -> None:
         self.parts.clear()
