@@ -34,14 +34,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from dht.errors import BadInput, DiskFull
+from peer.control.client import MAX_PATH_BYTES, VERSION
 from peer.events import Event, InnerProgressed, PeerStarted, RoundCommitted, RoundStarted
 from peer.limits.desired_state import Intent
 from peer.telemetry.event_tail import EventTail
 from peer.telemetry.reporter import Reporter
 
-VERSION = 1
-MAX_PATH_BYTES = 107
-"""What the address of a socket can hold."""
 MAX_LINE_BYTES = 64 << 10
 MAX_CLIENTS = 16
 BACKLOG_BYTES = 1 << 20
