@@ -56,7 +56,6 @@ class LimitsPanel(Panel):
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
-        self._view: View | None = None
         self._rows: list[Row] = []
         self._edited: Row | None = None
         self._asked = ""
@@ -157,8 +156,7 @@ class LimitsPanel(Panel):
         self._again()
 
     def _again(self) -> None:
-        if self._view is not None:
-            self.show(self._view)
+        self.redraw()
 
     def _place_input(self) -> None:
         """Over the value of its line."""

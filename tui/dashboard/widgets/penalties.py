@@ -149,21 +149,14 @@ class Penalties(LineView, can_focus=True):
         self.explained = False
         self._redraw()
 
-    def on_focus(self) -> None:
-        self._redraw()
-
-    def on_blur(self) -> None:
-        self._redraw()
-
-    def on_resize(self) -> None:
-        self._redraw()
-
     def _listed(self) -> list[PenaltyRecord]:
         return narrowed(self._view.swarm.penalty_log, self.category) if self._view else []
 
     def _redraw(self) -> None:
         if self._view is not None:
             self.show(self._view)
+
+    on_focus = on_blur = on_resize = _redraw
 
     def _compose_lines(self, view: View) -> list[StyledLine]:
         listed, width = self._listed(), self.size.width
