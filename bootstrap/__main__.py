@@ -29,7 +29,6 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until asked to stop; the exit code of `dht.errors`."""
     options = _parser().parse_args(arguments)
     parent_pid = os.getppid()
     die_with_parent()

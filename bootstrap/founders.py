@@ -47,7 +47,6 @@ class FounderPool:
 
 
 def look(heads: Mapping[str, PeerRecord]) -> FounderPool:
-    """What the head records say, by peer id."""
     here = {peer: head for peer, head in heads.items() if head.round == -1 and head.state and not head.leaving}
     counts = Counter(head.state for head in here.values())
     # Of two equally common states the smaller digest, so that the answer does not depend on order.
@@ -83,7 +82,6 @@ class GenesisFile:
         return True
 
     def record(self, expires: float) -> Record | None:
-        """The record to publish or serve; None before the decision."""
         return None if self.genesis is None else self._sign(self.genesis, expires)
 
     def _sign(self, genesis: Genesis, expires: float) -> Record:

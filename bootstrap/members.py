@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,17 +45,17 @@ class NonRenewals:
 
 def load_ended(directory: Path) -> dict[str, str]:
     """Reasons by peer. Raises BadInput for a damaged file."""
-    return _load(directory / ENDED_FILE, "move it away, and say again whose admission ends")
+    return load_table(directory / ENDED_FILE, _is_text, "move it away, and say again whose admission ends")
 
 
 def load_names(directory: Path) -> dict[str, str]:
     """Names by peer. Raises BadInput for a damaged file."""
-    return _load(directory / NAMES_FILE, "remove it, and the node writes it anew")
+    return load_table(directory / NAMES_FILE, _is_text, "remove it, and the node writes it anew")
 
 
 def save_names(directory: Path, names: Mapping[str, str]) -> None:
     """For `load_names`. Raises DiskFull."""
-    write_atomic(directory / NAMES_FILE, json.dumps(names, indent=1).encode())
+    _save_table(directory / NAMES_FILE, names)
 
 
 def end(directory: Path, peer: str, reason: str) -> None:
@@ -64,7 +64,7 @@ def end(directory: Path, peer: str, reason: str) -> None:
         raise BadInput(f"{peer[:60]!r} is not a peer id (12D3Koo…); homefires members lists them")
     if not 0 < len(reason) <= MAX_REASON or not reason.isprintable():
         raise BadInput(f"the reason must be 1 to {MAX_REASON} printable characters, for the peer's owner reads it")
-    _save(directory, {**load_ended(directory), peer: reason})
+    _save_table(directory / ENDED_FILE, {**load_ended(directory), peer: reason})
 
 
 def renew(directory: Path, peer: str) -> None:
@@ -72,23 +72,28 @@ def renew(directory: Path, peer: str) -> None:
     known = load_ended(directory)
     if peer not in known:
         raise BadInput(f"the admission of {peer[:60]!r} is not to end; homefires members shows whose is")
-    _save(directory, {other: reason for other, reason in known.items() if other != peer})
+    _save_table(directory / ENDED_FILE, {other: reason for other, reason in known.items() if other != peer})
 
 
-def _save(directory: Path, reasons: dict[str, str]) -> None:
-    write_atomic(directory / ENDED_FILE, json.dumps(reasons, indent=1).encode())
-
-
-def _load(path: Path, remedy: str) -> dict[str, str]:
+def load_table(path: Path, is_value: Callable[[Any], bool], remedy: str) -> dict[str, Any]:
+    """A JSON object of such values by name; none without the file. Raises BadInput that names the remedy."""
     if not path.exists():
         return {}
     try:
         found = json.loads(path.read_bytes())
     except ValueError:
         found = None
-    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+    if not isinstance(found, dict) or not all(map(is_value, found.values())):
         raise BadInput(f"{path} is damaged; {remedy}")
     return found
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _save_table(path: Path, table: Mapping[str, str]) -> None:
+    write_atomic(path, json.dumps(table, indent=1).encode())
 
 
 BOOK_FILE = "admissions.jsonl"
@@ -127,7 +132,6 @@ class AdmissionBook:
             self._note(row)
 
     def members(self, now_s: float) -> frozenset[str]:
-        """Everybody whose admission has not ended."""
         return frozenset(peer for peer, until in self._until.items() if until == FOR_EVER or until > now_s)
 
     def answer(self, peer: str, text: str, orders: QuarantineList, now_s: float) -> Answer:

@@ -115,7 +115,6 @@ class OrdersFile:
         self._newest, self._told = load_quarantine(self._path, run, organiser), QuarantineList()
 
     def look(self) -> QuarantineList:
-        """What they are now."""
         stamp = file_stamp(self._path)
         if stamp != self._seen:
             self._seen = stamp

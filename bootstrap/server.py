@@ -11,13 +11,13 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 from bootstrap.config import BootstrapConfig
 from bootstrap.founders import FounderPool, GenesisFile, look, restore
 from bootstrap.invites import InviteIssuer
-from bootstrap.members import AdmissionBook
+from bootstrap.members import AdmissionBook, load_table
 from bootstrap.organiser import OrdersFile
 from bootstrap.peer_monitor import PeerMonitor, is_relayed
 from bootstrap.status_page import Health
@@ -56,11 +56,12 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         book = AdmissionBook(config.directory, identity, config.run, config.member_s) if config.terms.admits else None
         health = Health(config.spec.run.name, config.directory, config.spec.run.founders, time.time())
         report.listener = health.note
-        report(PeerStarted(name="bootstrap", version=_version(), directory=str(config.directory)))
+        report(PeerStarted(name="bootstrap", version=version("homefires"), directory=str(config.directory)))
         words = fingerprint_words(identity.peer_id)
         text = f"who joins is shown these words for you; tell them to people by another way: {words}"
         report(AlertRaised(level="info", code="FINGERPRINT", text=text))
-        with _forgiving_when(stop), _pages(config, health), bounding(config.directory / "bootstrap.log"):
+        pages = serving(config.health_port, health.pages()) if config.health_port else nullcontext()
+        with _forgiving_when(stop), pages, bounding(config.directory / "bootstrap.log"):
             async with _open(config, report) as node:
                 _answer(config, node, file, orders, book, report)
                 issuer = InviteIssuer(config, identity, node, report)
@@ -96,13 +97,6 @@ async def _open(config: BootstrapConfig, report: Report) -> AsyncIterator[Node]:
         yield node
 
 
-@contextmanager
-def _pages(config: BootstrapConfig, health: Health) -> Iterator[None]:
-    """Serve the health page if the organiser wants one. Raises PortInUse."""
-    with serving(config.health_port, health.pages()) if config.health_port else nullcontext():
-        yield
-
-
 def _answer(
     config: BootstrapConfig,
     node: Node,
@@ -111,7 +105,6 @@ def _answer(
     book: AdmissionBook | None,
     report: Report,
 ) -> None:
-    """Serve newcomers and peers from now on."""
     node.refusals.hear = lambda code, who, why: report(
         AlertRaised(level="warning", code=code, text=f"refused {who}: {why}")
     )
@@ -256,13 +249,6 @@ def _forgiving_when(stop: asyncio.Event) -> Iterator[None]:
             raise
 
 
-def _version() -> str:
-    try:
-        return version("homefires")
-    except PackageNotFoundError:
-        return "0"
-
-
 PORTS_FILE = "ports.json"
 """In the organiser's folder: for each address to listen on that leaves its port open, the port of the first time."""
 
@@ -301,13 +287,7 @@ def _with_port(address: str, port: int) -> str:
 
 
 def _load(directory: Path) -> dict[str, int]:
-    path = directory / PORTS_FILE
-    if not path.exists():
-        return {}
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(port, int) and 0 < port < 1 << 16 for port in found.values()):
-        raise BadInput(f"{path} is damaged; write the port that your invites name with --listen, and remove the file")
-    return found
+    return load_table(
+        directory / PORTS_FILE, lambda port: isinstance(port, int) and 0 < port < 1 << 16,
+        "write the port that your invites name with --listen, and remove the file",
+    )  # fmt: skip

@@ -7,9 +7,8 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -22,21 +21,10 @@ from peer.telemetry.metrics import Metrics
 MAX_ALERTS = 10
 MAX_PEERS = 256
 """Peer ids cost nothing: of more than so many only the first are listed."""
+SHOWN = ("name", "round", "ready", "leaving", "version")
+"""Of a peer, as it says itself; its round is -1 before the run began."""
 HTML, JSON = "text/html; charset=utf-8", "application/json"
 STYLE = "body{font:16px sans-serif;margin:2em;max-width:60em}td,th{padding:.2em 1em .2em 0;text-align:left}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seen:
-    """A peer on the board, as it says itself."""
-
-    peer: str
-    name: str
-    round: int
-    """-1 before the run began."""
-    ready: bool
-    leaving: bool
-    version: str
 
 
 class Health:
@@ -46,13 +34,12 @@ class Health:
         self._run, self._directory, self._founders, self._started_t = run, directory, founders, t
         self._metrics = Metrics("", t)
         self._lock = threading.Lock()
-        self._peers: tuple[Seen, ...] = ()
+        self._peers: list[dict[str, Any]] = []
         self._alerts: deque[dict[str, Any]] = deque(maxlen=MAX_ALERTS)
         self._here = self._invites = 0
         self._has_begun = False
 
     def note(self, event: Event) -> None:
-        """Take in an event that the node prints."""
         self._metrics.note(type(event).__name__, vars(event))
         with self._lock:
             self._invites += isinstance(event, InviteIssued)
@@ -61,7 +48,6 @@ class Health:
                 self._alerts.append({"t": round(time.time(), 1), **vars(event)})
 
     def found(self, here: int) -> None:
-        """So many founders are here."""
         self._here = here
         self._metrics.set(founders_here=here)
 
@@ -70,35 +56,23 @@ class Health:
         self._has_begun = True
 
     def see(self, heads: Mapping[str, PeerRecord]) -> None:
-        """Take in what the board says."""
-        seen = tuple(
-            Seen(
-                peer=peer,
-                name=head.name,
-                round=head.round,
-                ready=head.ready,
-                leaving=head.leaving,
-                version=head.version,
-            )
-            for peer, head in sorted(heads.items())[:MAX_PEERS]
-        )
+        shown = sorted(heads.items())[:MAX_PEERS]
+        seen = [{"peer": peer} | {name: getattr(head, name) for name in SHOWN} for peer, head in shown]
         with self._lock:
             self._peers = seen
         self._metrics.set(peers_seen=len(heads), round=_round_of(seen))
 
     def pages(self) -> Pages:
-        """What is served."""
         return {"/": self._page, "/health.json": self._json, "/metrics": self._measure}
 
     def known(self, now_s: float) -> dict[str, Any]:
-        """Everything, for JSON."""
         with self._lock:
             peers, alerts = self._peers, list(self._alerts)
         return {
             "run": self._run, "uptime_s": round(now_s - self._started_t), "has_begun": self._has_begun,
             "founders_here": self._here, "founders_needed": self._founders, "round": _round_of(peers),
             "invites_issued": self._invites, "disk_bytes": _size_bytes(self._directory),
-            "peers": [asdict(seen) for seen in peers], "alerts": alerts,
+            "peers": peers, "alerts": alerts,
         }  # fmt: skip
 
     def _json(self) -> Page:
@@ -153,9 +127,9 @@ def _doing(seen: Mapping[str, Any]) -> str:
     return "ready" if seen["ready"] else "training"
 
 
-def _round_of(seen: tuple[Seen, ...]) -> int:
+def _round_of(seen: Sequence[Mapping[str, Any]]) -> int:
     """Where most peers are: one that claims too much does not move it. -1 without a peer that trains."""
-    rounds = [each.round for each in seen if each.round >= 0]
+    rounds = [each["round"] for each in seen if each["round"] >= 0]
     return statistics.median_high(rounds) if rounds else -1
 
 

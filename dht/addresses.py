@@ -118,7 +118,6 @@ def listened_on(said: Iterable[str]) -> tuple[str, ...]:
 
 
 def are_loopback(addresses: Iterable[str]) -> bool:
-    """Whether every address is on this machine alone."""
     return all(address.startswith(("/ip4/127.", "/ip6/::1/")) for address in addresses)
 
 

@@ -19,7 +19,7 @@ import msgpack
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput
 from dht.identity import SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify
-from dht.records import Malformed
+from dht.records import Malformed, unpack_value
 
 MAX_ADMISSION_BYTES = 96
 LASTS_S = 30 * 86400.0
@@ -44,7 +44,6 @@ class Admission:
         return self.expires != FOR_EVER and self.expires <= now_s
 
     def outlasts(self, other: Admission) -> bool:
-        """Whether it ends later."""
         return other.expires != FOR_EVER and (self.expires == FOR_EVER or self.expires > other.expires)
 
     def to_bytes(self) -> bytes:
@@ -54,7 +53,6 @@ class Admission:
 
 
 def issue_admission(organiser: Identity, run: bytes, peer: str, expires: float = FOR_EVER) -> Admission:
-    """Let a peer take part."""
     return Admission(peer, float(expires), organiser.sign(run, _KIND, _signed_part(peer, expires)))
 
 
@@ -62,11 +60,7 @@ def read_admission(packed: bytes, run: bytes, organiser: str, peer: str) -> Admi
     """The admission in bytes that `peer` shows. Raises Malformed for what the organiser has not signed for it."""
     if len(packed) > MAX_ADMISSION_BYTES:
         raise Malformed(f"{len(packed)} bytes are no admission")
-    try:
-        fields = msgpack.unpackb(packed)
-    except (ValueError, msgpack.UnpackException, TypeError, RecursionError) as error:
-        raise Malformed("not msgpack") from error
-    match fields:
+    match unpack_value(packed):
         case [float(expires), bytes(signature)] if math.isfinite(expires) and len(signature) == SIGNATURE_BYTES:
             if public_key_of(peer) is not None and verify(
                 organiser, run, _KIND, _signed_part(peer, expires), signature
@@ -121,14 +115,14 @@ def read_quarantine(packed: bytes, run: bytes, organiser: str) -> QuarantineList
     """Raises Malformed for what the organiser has not signed for this run."""
     if len(packed) > MAX_ORDERS_BYTES:
         raise Malformed(f"{len(packed)} bytes are no orders")
-    match _unpacked(packed):
+    match unpack_value(packed):
         case [bytes(signed), bytes(signature)]:
             pass
         case _:
             raise Malformed("not orders")
     if not verify(organiser, run, _QUARANTINE_KIND, signed, signature):
         raise Malformed("the organiser has not signed them for this run")
-    match _unpacked(signed):
+    match unpack_value(signed, strict_map_key=False):
         case [int(number), dict(rows)] if 0 < number < 2**63 and len(rows) <= MAX_QUARANTINED:
             found = dict(_read_row(key, reason) for key, reason in rows.items())
             return QuarantineList(number, MappingProxyType(found), signature)
@@ -156,13 +150,6 @@ def _read_row(key: Any, reason: Any) -> tuple[str, str]:
     if not 0 < len(reason) <= MAX_REASON or not reason.isprintable():
         raise Malformed("not a reason")
     return peer_id_of(key), reason
-
-
-def _unpacked(packed: bytes) -> Any:
-    try:
-        return msgpack.unpackb(packed, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException, TypeError, RecursionError) as error:
-        raise Malformed("not msgpack") from error
 
 
 def _quarantine_signed_part(number: int, quarantined: Mapping[str, str]) -> bytes:

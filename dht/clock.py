@@ -57,7 +57,6 @@ class Reading:
 
 
 def pack_time(now_s: float) -> bytes:
-    """What is given under `TIME`."""
     return _TIME.pack(now_s)
 
 
@@ -78,7 +77,6 @@ class ClockWatch:
 
     @property
     def has_jumped(self) -> bool:
-        """Since it was compared."""
         return abs(self._wall() - self._steady() - self._apart_s) > JUMP_S
 
     @property

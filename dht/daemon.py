@@ -75,7 +75,6 @@ class Daemon:
 
     @property
     def peer_id(self) -> str:
-        """Base58."""
         return str(self.p2p.peer_id.to_base58())
 
     async def addresses(self) -> tuple[str, ...]:
@@ -145,7 +144,6 @@ class Daemon:
         await self.p2p.add_binary_stream_handler(protocol, serve)
 
     async def ended(self) -> None:
-        """Return when the daemon has ended by itself."""
         await self.p2p._child.wait()
 
     async def close(self) -> None:
@@ -253,7 +251,6 @@ async def _start(config: DaemonConfig, folder: Path) -> Any:
 
 
 async def _stop(p2p: Any) -> None:
-    """End it and wait for that, also if whoever waits is cancelled once more."""
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await p2p.shutdown()

@@ -30,6 +30,7 @@ from dht.records import (
     is_valid,
     pack,
     unpack,
+    unpack_value,
 )
 
 TIMEOUT_S = 15.0
@@ -178,10 +179,9 @@ def rejection_of(run: bytes, topic: str, subkey: bytes, value: bytes, expires: f
 
 def _author_of(subkey: Any) -> str:
     """Whom a record is said to be of, for the log; a stranger wrote it."""
-    try:
-        name = msgpack.unpackb(subkey) if len(subkey) <= MAX_SUBKEY_BYTES else None
-    except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
-        name = None
+    name = None
+    with suppress(Malformed):
+        name = unpack_value(subkey) if len(subkey) <= MAX_SUBKEY_BYTES else None
     return name if isinstance(name, str) and public_key_of(name) is not None else "somebody"
 
 
@@ -189,8 +189,8 @@ def _author_of(subkey: Any) -> str:
 def _parse(run: bytes, topic: str, value: bytes) -> Record | None:
     """The record if all that does not depend on time is right. Cached: nodes see each one many times."""
     try:
-        packed = msgpack.unpackb(value)
+        packed = unpack_value(value)
         record = unpack(packed) if isinstance(packed, bytes) else None
-    except (Malformed, ValueError, TypeError, msgpack.UnpackException):
+    except Malformed:
         return None
     return record if record is not None and record.kind == topic and is_valid(record, run) else None

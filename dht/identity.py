@@ -106,7 +106,6 @@ def verify(peer_id: str, run: bytes, kind: str, payload: bytes, signature: bytes
 
 @functools.lru_cache(maxsize=4096)
 def peer_id_of(public_key: bytes) -> str:
-    """The peer id of 32 raw public key bytes."""
     assert len(public_key) == PUBLIC_KEY_BYTES
     return base58.b58encode(_ID_HEADER + public_key).decode()
 

@@ -185,12 +185,10 @@ class Node:
         await self.board.meet(peer_id_in(address))
 
     async def round_trip_s(self, peer_id: str, timeout_s: float) -> float:
-        """See `Rpc.round_trip_s`."""
         return await self._questions.round_trip_s(peer_id, timeout_s)
 
     @property
     def clock(self) -> Clock:
-        """What this node takes for the time."""
         return self._config.clock
 
     async def compare_clocks(self, peers: Sequence[str], least: int) -> bool:
@@ -260,17 +258,14 @@ class Node:
         self._links.cut(peer_id)
 
     def serve(self, name: str, provider: Handler) -> None:
-        """See `Rpc.serve`."""
         self._questions.serve(name, provider)
 
     def answer(self, name: str, answer: Answer) -> None:
-        """See `Rpc.answer`."""
         self._questions.answer(name, answer)
 
     async def ask(
         self, peer_id: str, name: str, timeout_s: float, max_bytes: int = MAX_FRAME_BYTES, request: bytes = b""
     ) -> bytes | None:
-        """See `Rpc.ask`."""
         return await self._questions.ask(peer_id, name, timeout_s, max_bytes, request)
 
     def allow(self, upload_bps: float, download_bps: float) -> None:
@@ -279,7 +274,6 @@ class Node:
         self._links.download.allow(download_bps)
 
     async def start(self) -> None:
-        """Accept streams and questions from now on."""
         self.serve(TIME, lambda: pack_time(self._config.clock()))
         await self._links.start()
         await self._relay.start()
@@ -328,7 +322,6 @@ async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
 
 @asynccontextmanager
 async def _task_scope() -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]]:
-    """A task group whose tasks are cancelled when the block ends."""
     tasks: set[asyncio.Task[None]] = set()
     async with asyncio.TaskGroup() as group:
 

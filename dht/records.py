@@ -251,8 +251,13 @@ def _unpack_map(body: bytes) -> dict[str, Any]:
 def _unpack_msgpack(data: bytes) -> Any:
     if len(data) > MAX_RECORD_BYTES:
         raise Malformed(f"{len(data)} bytes; a record has at most {MAX_RECORD_BYTES}")
+    return unpack_value(data, use_list=False, strict_map_key=False)
+
+
+def unpack_value(data: bytes, **options: Any) -> Any:
+    """What a stranger has packed, of whatever shape. Raises Malformed."""
     try:
-        return msgpack.unpackb(data, use_list=False, strict_map_key=False)
+        return msgpack.unpackb(data, **options)
     except (ValueError, msgpack.UnpackException, TypeError, RecursionError) as error:
         raise Malformed("not msgpack") from error
 

@@ -34,8 +34,7 @@ from dht.key_files import unseal
 from dht.reach.bandwidth_probe import PROBE, PROBE_BACK
 from dht.reach.dial_back import GREETING, KNOCK
 from dht.reach.peer_store import PeerStore
-from dht.records import GENESIS, HEAD, Genesis, dht_key, sign_record, unpack, unpack_body, verify_record
-from dht.records import PeerRecord as HeadRecord
+from dht.records import GENESIS, HEAD, Genesis, PeerRecord, dht_key, sign_record, unpack, unpack_body, verify_record
 from dht.records import pack as pack_record
 from peer.aggregation.evidence import AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
@@ -76,10 +75,9 @@ from peer.events import (
     parse_line,
 )
 from peer.limits.desired_state import Desired, DesiredState, Intent
-from peer.link.gatekeeper import ADMISSION, ORDERS
+from peer.link.gatekeeper import ADMISSION, ADMIT, ORDERS
 from peer.link.link import RunKeys
 from peer.link.network_stats import DISTANCES, RoundTrips
-from peer.link.own_admission import ADMIT
 from peer.link.reduction import ReductionWorker
 from peer.live_settings import LiveSettings
 from peer.model.build import build
@@ -138,7 +136,8 @@ from peer.store.contributions import Contribution, WorkStats, write_contribution
 from peer.store.run_directory import ChainBase, genesis_head
 from peer.store.snapshots import SnapshotManifest
 from peer.store.snapshots import write as write_snapshot
-from peer.sync.blob_server import CHAIN_STATUS, CHUNK, MANIFEST, ChainStatus, SnapshotOffer, ask_chain_status, ask_chunk
+from peer.sync.blob_server import CHUNK, MANIFEST, ask_chunk
+from peer.sync.chain_status import CHAIN_STATUS, ChainStatus, SnapshotOffer, ask_chain_status
 from peer.sync.run_discovery import LAYERS
 from peer.telemetry.reporter import Reporter
 from peer.train.apply import LayerUpdate
@@ -459,8 +458,8 @@ def sealed_keys(folder: Path) -> Any:
     return unseal(SEALED, "correct horse", "a copy").peer_id
 
 
-def head_record(**more: Any) -> HeadRecord:
-    return HeadRecord(
+def head_record(**more: Any) -> PeerRecord:
+    return PeerRecord(
         run=RUN, anchor=START.anchor, round=7, weight=21, state=digest("state"), ready=True, tokens=4096,
         steps=40, leaving=False, name="älice", version="0.1.0", **more,
     )  # fmt: skip

@@ -34,7 +34,6 @@ Clock = Callable[[], float]
 
 
 def serve_probes(node: Questions, is_busy: Callable[[], bool] = lambda: False, clock: Clock = time.monotonic) -> None:
-    """Let others measure the line to this node from now on."""
     one_at_a_time = asyncio.Lock()
     allowance = RateLimit(at_once=MOST_BYTES, each=PEER_BYTES, everybody=ALL_BYTES, window_s=WINDOW_S, clock=clock)
 

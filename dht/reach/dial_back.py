@@ -79,7 +79,6 @@ def serve_dial_back(node: Knocking, connect: Connect | None = None, clock: Clock
 
 
 def _host_of(address: str) -> str | None:
-    """Of a connection that comes straight from its peer."""
     target = None if CIRCUIT in address else tcp_target(address)
     return None if target is None else target[0]
 

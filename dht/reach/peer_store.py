@@ -29,7 +29,6 @@ class PeerStore:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where they were met, each with /p2p/…"""
         return tuple(address for addresses in self._peers.values() for address in addresses)
 
     def note_named(self, addresses: Sequence[str]) -> None:

@@ -72,7 +72,6 @@ class Relay:
 
     @property
     def circuits(self) -> int:
-        """Open now."""
         return self._ends.total() // 2
 
     async def start(self) -> None:

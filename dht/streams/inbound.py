@@ -58,13 +58,11 @@ class InboundStreams:
                 del streams[door]
 
     def cut(self, sender: str) -> None:
-        """End the streams of one sender."""
         for (_, who), task in [*self._silent.items(), *self._heard.items()]:
             if who == sender:
                 task.cancel()
 
     def close_all(self) -> None:
-        """End the streams of everybody."""
         for task in [*self._silent.values(), *self._heard.values()]:
             task.cancel()
 

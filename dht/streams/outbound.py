@@ -85,7 +85,6 @@ class Libp2pStreams:
         self._is_finished = False
 
     async def start(self) -> None:
-        """Accept streams from now on."""
         for lane, protocol in self._protocols.items():
             await self._daemon.handle(protocol, partial(self._accept, lane))
 
@@ -94,7 +93,6 @@ class Libp2pStreams:
         self._on_frame = on_frame
 
     def send(self, to: str, frame: bytes) -> None:
-        """Queue a frame of at most MAX_FRAME_BYTES."""
         assert len(frame) <= MAX_FRAME_BYTES, len(frame)
         if not self._is_finished:
             self._link_to(Lane.CONTROL, to).put(frame)
@@ -173,7 +171,6 @@ class Libp2pStreams:
         self._incoming.cut(sender)
 
     def close_all(self) -> None:
-        """End the streams of everybody."""
         self._incoming.close_all()
 
     async def _read_frames(self, lane: Lane, sender: str, reader: asyncio.StreamReader) -> None:
@@ -241,7 +238,6 @@ class PartialFrames:
             oldest.cancel()
 
     def end(self, reader: asyncio.Task[None]) -> None:
-        """The frame is whole, or given up."""
         self.total_bytes -= self._frames.pop(reader, 0)
 
 
@@ -286,7 +282,6 @@ class _Outgoing:
         self._wake.set()
 
     def retry(self) -> None:
-        """Pause no longer."""
         self._can_retry.set()
 
     def redial(self) -> None:
@@ -295,7 +290,6 @@ class _Outgoing:
         self._wake.set()
 
     def finish(self) -> None:
-        """Send what waits, then end."""
         self._is_finishing = True
         self._wake.set()
 
@@ -319,7 +313,6 @@ class _Outgoing:
             pause_s = first_s if await self._is_called_within(pause_s) else min(2 * pause_s, largest_s)
 
     async def _is_called_within(self, pause_s: float) -> bool:
-        """Pause, unless the peer is known to be reached again meanwhile."""
         self._can_retry.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
@@ -327,7 +320,6 @@ class _Outgoing:
         return self._can_retry.is_set()
 
     async def _wait_for_frame(self, ended: asyncio.Task[None]) -> None:
-        """Or until the stream has ended, or shall."""
         while not (
             self._frames or self._later or self._is_finishing or self._is_redialling or ended.done()
         ):  # fmt: skip
@@ -335,7 +327,6 @@ class _Outgoing:
             await self._wake.wait()
 
     async def _send_while_connected(self) -> None:
-        """Dial and send until the other side ends the stream, or we do."""
         reader, writer = await self._streams.dial(self._to, self._lane)
         self.is_connected = True
         # Else the stream to a peer that is gone would stay open until something is sent to it again.
@@ -365,7 +356,6 @@ class _Outgoing:
             ended.cancel()
 
     async def _write_made(self, writer: asyncio.StreamWriter, make_frame: MakeFrame) -> None:
-        """The frame, if it is still wanted."""
         made = make_frame()
         del make_frame  # what only the queue held is free while the frame is written
         if made is None:

@@ -98,7 +98,6 @@ class Rpc:
             return answer
 
     async def _put_question(self, peer_id: str, writer: asyncio.StreamWriter, name: str, request: bytes) -> int:
-        """Returns its size."""
         question = len(name.encode()).to_bytes(1, "big") + name.encode() + len(request).to_bytes(2, "big") + request
         await self._links.upload.take(Lane.CONTROL, peer_id, len(question))
         require_open(writer)
@@ -118,11 +117,9 @@ class Rpc:
             writer.close()
 
     async def start(self) -> None:
-        """Answer from now on."""
         await self._daemon.handle(self.protocol, self.answer_stream)
 
     async def answer_stream(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One question that somebody asks."""
         if self.answering[peer_id] >= MAX_ANSWERS_EACH or self.answering.total() >= MAX_ANSWERS:
             log.info("refused a question of %s: too many at once", peer_id)
             return

@@ -99,7 +99,6 @@ class WeightedTurns(Generic[T]):
         return self._waiting[lane, self._peers[lane].first][0]
 
     def pop(self) -> T:
-        """Take what is next."""
         lane = self._lanes.first
         peer = self._peers[lane].first
         queue = self._waiting[lane, peer]
@@ -114,7 +113,6 @@ class WeightedTurns(Generic[T]):
         return item
 
     def _offer(self, lane: Lane) -> None:
-        """Have the lane stand with its next piece among the lanes."""
         peers = self._peers[lane]
         if peers:
             size_bytes, _ = self._waiting[lane, peers.first][0]

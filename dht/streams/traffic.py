@@ -96,7 +96,6 @@ class UplinkEstimator:
                 self._paused_at = self._clock()
 
     def wrote(self, peer: str, size_bytes: int) -> None:
-        """So many bytes to this peer were taken, and there is room for more."""
         now = self._clock()
         if self._buffered.get(peer, 0) < BUFFERED_BYTES:
             self._buffered[peer] = self._buffered.get(peer, 0) + size_bytes
@@ -121,7 +120,6 @@ class UplinkEstimator:
 
 
 def _median(windows: Iterable[tuple[float, int]]) -> float:
-    """The rate below which half of the bytes went."""
     ranked = sorted(windows)
     half, below = sum(size for _, size in ranked) / 2, 0
     for bps, size in ranked:

@@ -48,7 +48,6 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def sentence(self) -> str:
-        """One line for people."""
         said = [
             f"{self.firm} firm, {self.weak} weak, {self.parts:,} parts, {self.peers} peers",
             f"head {self.head[:16]}, state {self.state[:16] or 'not computed'}",
@@ -57,7 +56,6 @@ class Report:
         return "; ".join([line, *self.notes])
 
     def to_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
         return {"verified": True} | asdict(self)
 
 
@@ -141,7 +139,6 @@ class _Audit:
         return signed_for_its_parent(update, self._genesis.run)
 
     def _check_parts(self, update: Update) -> None:
-        """Every part's bytes; they make the outer step on the way."""
         expected = part_bytes(self._rules, update)
         sizes = dict(zip(update.parts, expected, strict=True))
 
@@ -242,11 +239,9 @@ class States:
         return self._anchor.state_digest() if self.known else b""
 
     def step(self, update: Update, load: Callable[[bytes], bytes]) -> None:
-        """Make the outer step of `update`."""
         advance(self._anchor, update, self._spec, self._layout, load)
 
     def become(self, manifest: SnapshotManifest) -> None:
-        """Go on from a snapshot that was checked."""
         path = snapshots.path_of(self._directory, manifest.round, manifest.anchor)
         theta, momentum = (torch.from_numpy(vector) for vector in snapshots.read_vectors(path, manifest))
         self._anchor.become(theta, momentum, manifest.round, manifest.cursors)

@@ -81,7 +81,6 @@ class RunFiles:
         return self.head_path.read_bytes() if self.head_path.exists() else b""
 
     def beginning(self) -> tuple[RunSpec, Genesis]:
-        """What the run is and who founded it."""
         spec_path, genesis_path = self.directory / "spec.toml", self.directory / "genesis"
         with blaming(0, spec_path):
             text = spec_path.read_bytes().decode()
@@ -113,7 +112,6 @@ class RunFiles:
         return found
 
     def base(self, pointer: Pointer, genesis: Genesis) -> ChainBase:
-        """Where the blocks begin."""
         if not pointer.base:
             return ChainBase(head=genesis_head(genesis))
         path = base_path(self.directory, pointer.base)
@@ -131,7 +129,6 @@ class RunFiles:
         return base
 
     def block(self, round: int) -> Block:
-        """The block of this round on the chain."""
         return self.read_block(block_path(self.directory, round), round)
 
     def read_block(self, path: Path, round: int) -> Block:
@@ -143,7 +140,6 @@ class RunFiles:
         return block
 
     def part(self, round: int, name: bytes, size_bytes: int | None = None) -> bytes:
-        """The bytes of an object."""
         path = self.directory / "chain" / "objects" / name.hex()
         with blaming(round, path):
             payload = path.read_bytes()
@@ -152,7 +148,6 @@ class RunFiles:
         return payload
 
     def check_pointer(self, pointer: Pointer, head: ChainHead) -> None:
-        """HEAD names what the blocks lead to."""
         if not self.head_path.exists() and head.round == 0:
             return
         with blaming(head.round, self.head_path):
@@ -161,7 +156,6 @@ class RunFiles:
     # ---- snapshots ----
 
     def manifest(self, round: int, anchor: bytes, run: bytes, elements: int) -> SnapshotManifest:
-        """Of the snapshot of this anchor of a model of so many parameters."""
         path = snapshots.path_of(self.directory, round, anchor)
         with blaming(round, path / snapshots.MANIFEST):
             manifest = snapshots.read_manifest(path)
@@ -184,7 +178,6 @@ class RunFiles:
     # ---- what lies beside the chain ----
 
     def objects(self) -> Iterator[bytes]:
-        """Names of all objects, of the chain and not."""
         for path in sorted((self.directory / "chain" / "objects").glob("*")):
             if not path.suffix:
                 with blaming(0, path):

@@ -37,7 +37,6 @@ class DecodeTile(Protocol):
 
 
 def tiles(elements: int) -> list[slice]:
-    """A part of so many elements, tile by tile."""
     return [slice(start, min(start + TILE, elements)) for start in range(0, elements, TILE)]
 
 
@@ -70,7 +69,6 @@ class Codec:
         return FORMATS[self.wire]
 
     def part_bytes(self, elements: int) -> int:
-        """Encoded size of a part."""
         return self.whole(elements) // self._format.unit * sum(self._format.sections)
 
     def whole(self, elements: int) -> int:
@@ -85,7 +83,6 @@ class Codec:
         return len(payload) // unit_bytes * self._format.unit
 
     def encode(self, values: Floats) -> bytes:
-        """The bytes of a part."""
         return self.encode_tiles(values.size, values.__getitem__)
 
     def encode_tiles(self, elements: int, values_of: Callable[[slice], Floats]) -> bytes:
@@ -136,7 +133,6 @@ class Codec:
 
 
 def _padded(values: Floats, unit: int) -> Floats:
-    """With zeros behind them, whole units."""
     if values.size % unit == 0:
         return np.ascontiguousarray(values, np.float32)
     padded = np.zeros(-(-values.size // unit) * unit, np.float32)

@@ -119,13 +119,11 @@ def packed_places(places: Places) -> Octets:
 
 
 def unpacked_places(section: Octets) -> Places:
-    """The inverse of `packed_places`."""
     first, middle, last = (section[:, at::3].astype(np.int64) for at in range(3))
     return np.stack((first | (middle & 15) << 8, middle >> 4 | last << 4), axis=2).reshape(len(section), -1)
 
 
 def _codes(section: Octets) -> Octets:
-    """The 2-bit values, a byte each."""
     codes: Octets = section[:, :, None] >> np.array((0, 2, 4, 6), np.uint8) & np.uint8(3)
     return codes.reshape(len(section), -1)
 

@@ -119,7 +119,6 @@ class LinkEnd:
             self._writer.write(_framed(kind, fields))
 
     def report(self, event: Event) -> None:
-        """Have people hear of an event."""
         self.send("report", type(event).__name__, asdict(event))
 
     async def receive(self) -> Fields:

@@ -18,11 +18,11 @@ from dht.records import (
     MAX_MEASURE,
     MAX_RECORD_BYTES,
     MAX_RELAYS,
+    PeerRecord,
     Record,
     pack,
     sign_record,
 )
-from dht.records import PeerRecord as HeadRecord
 from peer.events import DeviceReported
 from peer.link.gatekeeper import Gatekeeper
 from peer.protocol.messages import Heartbeat
@@ -72,16 +72,16 @@ class PeerDiscovery:
                 self._forget(heads)
                 await asyncio.sleep(READ_BOARD_S)
 
-    def _forget(self, heads: Mapping[str, HeadRecord]) -> None:
+    def _forget(self, heads: Mapping[str, PeerRecord]) -> None:
         """Whoever is gone from the board; ids cost nothing."""
         now = time.monotonic()
         self._met = {peer: met for peer, met in self._met.items() if peer in heads or now - met[0] <= MEET_AGAIN_S}
 
-    def _speeds(self, heads: Mapping[str, HeadRecord]) -> dict[str, float]:
+    def _speeds(self, heads: Mapping[str, PeerRecord]) -> dict[str, float]:
         voters = (peer for peer in self._driver.state.electorate if peer in heads)
         return {peer: speed for peer in voters if (speed := heads[peer].tokens_per_s)}
 
-    def _tell_devices(self, heads: Mapping[str, HeadRecord]) -> None:
+    def _tell_devices(self, heads: Mapping[str, PeerRecord]) -> None:
         now = time.monotonic()
         for peer in self._driver.state.electorate:
             device_gb = heads[peer].device_gb if peer in heads else None
@@ -153,7 +153,6 @@ class Announcer:
     """Peer ids of those through whom it can be dialled, now."""
 
     async def publish(self, head: Heartbeat, learning: TrainingFigures = NOTHING) -> None:
-        """Put a HEAD up, signed; it replaces my last one."""
         addrs = self.addrs()
         record = self._signed(head, learning, addrs)
         most = len(addrs)
@@ -169,7 +168,7 @@ class Announcer:
         figures = {
             name: value for name, value in asdict(learning).items() if value is not None and 0 <= value <= MAX_MEASURE
         }
-        body = HeadRecord(
+        body = PeerRecord(
             run=self.run, anchor=head.anchor, round=head.round, weight=head.weight, state=head.state,
             ready=head.ready, tokens=head.tokens, steps=head.steps,
             leaving=head.leaving, name=self.name, version=client_version(),
@@ -182,7 +181,7 @@ class Announcer:
         keys = (public_key_of(relay) for relay in self.relays()[:MAX_RELAYS])
         return tuple(key for key in keys if key is not None) or None
 
-    async def read_heads(self) -> dict[str, HeadRecord]:
+    async def read_heads(self) -> dict[str, PeerRecord]:
         """By peer id what each other peer says of itself that is let in; its anchor is empty before it takes part."""
         heads = await read_peers(self.board)
         heads.pop(self.identity.peer_id, None)
@@ -193,12 +192,12 @@ class Announcer:
         return said_by(await self.read_heads())
 
 
-def said_by(heads: Mapping[str, HeadRecord]) -> dict[str, tuple[Heartbeat | None, tuple[str, ...]]]:
+def said_by(heads: Mapping[str, PeerRecord]) -> dict[str, tuple[Heartbeat | None, tuple[str, ...]]]:
     """By peer id what `Announcer.read_others` says of these records."""
     return {peer: (_said(body) if body.anchor else None, body.ways(peer)) for peer, body in heads.items()}
 
 
-def _said(body: HeadRecord) -> Heartbeat:
+def _said(body: PeerRecord) -> Heartbeat:
     return Heartbeat(
         anchor=body.anchor, round=body.round, weight=body.weight, state=body.state, ready=body.ready,
         tokens=body.tokens, steps=body.steps, leaving=body.leaving, name=body.name,

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dht.access import AccessList, RejectCode
+from dht.access import AccessList
 from dht.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
 from dht.admission import QuarantineList
 from dht.clock import ClockWatch, watch_clock
@@ -41,8 +41,7 @@ from peer.codec.run_rules import rules_of
 from peer.events import AlertRaised
 from peer.link.channel import LinkEnd, LinkLost
 from peer.link.discovery import Announcer
-from peer.link.gatekeeper import ADMISSION, Gatekeeper, quarantine_alerts
-from peer.link.own_admission import Membership, find_admission
+from peer.link.gatekeeper import ADMISSION, Gatekeeper, Membership, find_admission, quarantine_alerts
 from peer.link.participation import Participation, resume_from, unless_left
 from peer.live_settings import LiveSettings
 from peer.protocol.encoding import pack
@@ -84,7 +83,6 @@ async def story(
 
 
 def _whose_time_counts(invite: Invite, notices: Announcer) -> Iterator[str]:
-    """The nodes of the invite, and whom rounds need."""
     yield from map(peer_id_in, invite.addrs)
     assert notices.guard is not None
     yield from notices.guard.roster.needed()
@@ -94,7 +92,6 @@ async def _take_part(
     node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, chosen: LiveSettings, spec: RunSpec,
     text: str,
 ) -> None:  # fmt: skip
-    """Hear what the model looks like, meet the founders, follow the chain."""
     pipe.send("spec", text)
     kind, *fields = await pipe.receive()
     if kind != "model":
@@ -288,7 +285,9 @@ async def _join(args: argparse.Namespace, pipe: LinkEnd, tell: Story) -> None:
             node.board, identity, invite.spec_hash, args.name, lambda: _dialable(node.addresses_of),
             relays=lambda: node.relays,
         )  # fmt: skip
-        node.refusals.hear = lambda code, who, why: _tell_refusal(pipe, code, who, why)
+        node.refusals.hear = lambda code, who, why: pipe.report(
+            AlertRaised(level="warning", code=code, text=f"refused {who}: {why}")
+        )
         settings = PeerSettings(
             name=args.name, chain_mb=args.chain_mb, upload_mbps=args.upload_mbps, download_mbps=args.download_mbps,
             newcomers_mbps=args.newcomers_mbps, disk_gb=args.disk_gb,
@@ -297,10 +296,6 @@ async def _join(args: argparse.Namespace, pipe: LinkEnd, tell: Story) -> None:
         chosen.listen(lambda settings: node.allow(1e6 * settings.upload_mbps, 1e6 * settings.download_mbps))
         pipe.on_settings = chosen.change
         await tell(node, pipe, args.dir, invite, notices, chosen)
-
-
-def _tell_refusal(pipe: LinkEnd, code: RejectCode, who: str, why: str) -> None:
-    pipe.report(AlertRaised(level="warning", code=code, text=f"refused {who}: {why}"))
 
 
 def _first(errors: BaseExceptionGroup[HomefiresError]) -> HomefiresError:
@@ -341,7 +336,6 @@ def _ended_by_failed_callbacks() -> Iterator[None]:
 
 
 def main(tell: Story = story) -> int:
-    """Entry of the child process, which tells this story."""
     parser = argparse.ArgumentParser(prog="python -m peer.link.link")
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--dir", type=Path, required=True)

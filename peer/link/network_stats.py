@@ -82,7 +82,6 @@ class NetworkStats:
         """Who could not connect, since somebody could."""
 
     async def follow(self) -> None:
-        """For ever."""
         self._node.answer(DISTANCES, self._give)
         while True:
             rows = await self.look(time.monotonic())
@@ -210,7 +209,6 @@ class RoundTrips:
         self._round_trips_s: dict[str, float] = {}
 
     def measured(self, peer: str, round_trip_s: float) -> None:
-        """Once more."""
         before = self._round_trips_s.get(peer, round_trip_s)
         self._round_trips_s[peer] = before + WEIGHT * (round_trip_s - before)
 
@@ -219,11 +217,9 @@ class RoundTrips:
         self._round_trips_s.pop(peer, None)
 
     def keep(self, peers: Collection[str]) -> None:
-        """Forget all others."""
         self._round_trips_s = {peer: trip_s for peer, trip_s in self._round_trips_s.items() if peer in peers}
 
     def of(self, peer: str) -> float | None:
-        """None if it has not answered."""
         trip_s = self._round_trips_s.get(peer)
         return None if trip_s is None else round(trip_s, 4)
 
@@ -234,7 +230,6 @@ class RoundTrips:
 
 
 def pack(round_trips_s: Mapping[str, float]) -> bytes:
-    """What a peer answers."""
     packed: bytes = msgpack.packb({peer: round(1e6 * trip_s) for peer, trip_s in round_trips_s.items()})
     return packed
 

@@ -72,27 +72,18 @@ class Participation:
         """Until the trainer leaves, has finished the run, or has ended; or until the chain is lost: why it is."""
         self._node.streams.listen(self._driver.on_frame)
         self._obey()
+        driver, report = self._driver, self._pipe.report
+        discovery = PeerDiscovery(self._node, self._notices, driver, self._hear_speeds, report)
+        stats = NetworkStats(
+            self._node, self._disk, report, self.is_exchanging, lambda peer: peer in driver.state.heard
+        )
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(self._tick(), name="tick"),
-                tasks.create_task(
-                    PeerDiscovery(
-                        self._node, self._notices, self._driver, self._hear_speeds, self._pipe.report
-                    ).follow(),
-                    name="neighbours",
-                ),
+                tasks.create_task(discovery.follow(), name="neighbours"),
                 tasks.create_task(self._publish_heads(), name="publish"),
                 tasks.create_task(self._hear_orders(), name="orders"),
-                tasks.create_task(
-                    NetworkStats(
-                        self._node,
-                        self._disk,
-                        self._pipe.report,
-                        self.is_exchanging,
-                        lambda peer: peer in self._driver.state.heard,
-                    ).follow(),
-                    name="network",
-                ),
+                tasks.create_task(stats.follow(), name="network"),
             ]
             hearing = asyncio.create_task(self._hear_trainer())
             try:
@@ -109,7 +100,6 @@ class Participation:
         return ""
 
     def is_exchanging(self) -> bool:
-        """Whether a round needs the line now."""
         return self._driver.state.exchange is not None
 
     async def _hears_out(self, hearing: asyncio.Task[bool]) -> bool:
@@ -259,11 +249,9 @@ class Participation:
         self._pipe.send("speeds", speeds)
 
     def freeze(self) -> None:
-        """Ask the trainer to freeze at its next inner step."""
         self._pipe.send("freeze")
 
     def resync(self, why: str) -> None:
-        """Give this chain up."""
         self._lost_why = why
         self._lost.set()
 
@@ -304,7 +292,6 @@ def resume_from(pipe: LinkEnd, disk: ChainStore, directory: Path, genesis: Chain
 
 
 def _newest_snapshot(disk: ChainStore, directory: Path) -> ChainHead | None:
-    """Where the newest intact snapshot on the chain was taken."""
     for round, anchor in reversed(snapshots.names(directory)):
         if disk.ancestors.get(anchor) == round:
             path = snapshots.path_of(directory, round, anchor)

@@ -17,9 +17,8 @@ from peer.protocol.messages import BallotId
 from peer.protocol.norms import PartNorms
 from peer.rounds.interface import BufferPart, ReducePart
 
-LASTS_KEPT = 64
-"""Decoded parts of the last committed mean that are kept, at most `LASTS_BYTES` in all: each is needed per member."""
 LASTS_BYTES = 64 << 20
+"""Decoded parts of the last committed mean that are kept: each is needed once per member."""
 SMALLEST, LARGEST = 1e-20, 1e30
 """An inner product in float32 has lost nothing that counts if it lies between them."""
 
@@ -86,7 +85,6 @@ class ReductionWorker:
         return PartNorms(square) if last is None else PartNorms(square, dot, last.square)
 
     def _named_mean(self, payloads: list[bytes], effect: ReducePart) -> tuple[bytes, bytes] | None:
-        """(digest, encoded mean), if there is one."""
         mean = self._mean(payloads, effect)
         return None if mean is None else (digest_of(mean), mean)
 
@@ -110,7 +108,6 @@ class ReductionWorker:
         return self._codec_of_means.encode_tiles(self._codec.elements(finite[0]), mean_of)
 
     def _is_finite(self, payload: bytes) -> bool:
-        """Whether it decodes to finite numbers alone."""
         return self._codec.is_finite(payload) or bool(np.isfinite(self._codec.decode(payload)).all())
 
     def _last(self, direction: bytes) -> _Last | None:

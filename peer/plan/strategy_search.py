@@ -217,7 +217,6 @@ def search(question: PlanningProblem, *, spans: bool = False, keep: int = 12) ->
 
 
 def evaluate(question: PlanningProblem, chosen: Strategy) -> RankedStrategy:
-    """What one strategy comes to."""
     cost = question.predict(chosen)
     return RankedStrategy(strategy=chosen, cost=cost, score=question.score(chosen, cost))
 

@@ -12,7 +12,7 @@ from peer.protocol.block import VOID, Block, ContributionHeader, Update, Vote, g
 from peer.protocol.electorate import coordinator, instance_of, quorum
 from peer.protocol.encoding import pack
 from peer.protocol.head import ChainHead
-from peer.protocol.rules import Rules
+from peer.protocol.rules import Rules, computed_once
 
 CLOCKS_DIFFER_S = 5.0
 """How far the clocks of honest peers may be apart."""
@@ -68,18 +68,13 @@ def _instance(head: ChainHead, electorate: tuple[str, ...]) -> bytes:
     return head.instance if electorate == head.electorate else instance_of(head.anchor, electorate)
 
 
+@computed_once
 def check_update(rules: Rules, head: ChainHead, electorate: tuple[str, ...], update: Update) -> str:
     """The first rule that an update breaks which `electorate` decides after `head`, in words; empty if it may follow.
 
     Computed from its contents: nobody is taken at their word.
     """
-
-    def compute() -> str:
-        return fault_of_place(rules, head, electorate, update) or fault_of_tables(rules, head, update)
-
-    if rules.shared is None:
-        return compute()
-    return rules.shared.once(("update", head.anchor, _instance(head, electorate)), (update,), compute)
+    return fault_of_place(rules, head, electorate, update) or fault_of_tables(rules, head, update)
 
 
 def fault_of_place(rules: Rules, head: ChainHead, electorate: tuple[str, ...], update: Update) -> str:

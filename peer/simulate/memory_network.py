@@ -48,7 +48,6 @@ class Scheduler:
         heapq.heappush(self._calls, (max(when_s, self.now), self._count, call, args))
 
     def call_in(self, delay_s: float, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` after `delay_s`."""
         self.call_at(self.now + delay_s, call, *args)
 
     def run_until(self, until_s: float) -> None:

@@ -81,7 +81,6 @@ class ChainStore:
 
     @property
     def head(self) -> ChainHead:
-        """The newest anchor on this disk."""
         return self.heads[-1]
 
     @property
@@ -122,7 +121,6 @@ class ChainStore:
         self._name_accepted()
 
     def load_acceptors(self) -> dict[bytes, Acceptor]:
-        """What this peer promised and accepted, by instance."""
         return {instance: acceptor for instance, (_, acceptor) in self._acceptors.items()}
 
     def accepted_update(self, acceptor: Acceptor | None) -> Update | None:
@@ -132,7 +130,6 @@ class ChainStore:
         return Update.from_bytes(load_object(self._directory, acceptor.accepted[1]))
 
     def _read_acceptors(self) -> dict[bytes, tuple[int, Acceptor]]:
-        """By instance, each with the round of its anchor."""
         path = self._directory / "chain" / "acceptors"
         if not path.exists():
             return {}
@@ -223,7 +220,6 @@ class ChainStore:
         return tuple(way)
 
     def head_at(self, anchor: bytes) -> ChainHead:
-        """The head of an anchor on the chain."""
         return self.heads[self._index(anchor)]
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
@@ -287,7 +283,6 @@ class ChainStore:
                 del self._undone[anchor]
 
     def _remove_leftovers(self) -> None:
-        """Blocks before the base, other bases, and what was counted up to those."""
         for path in block_files(self._directory):
             if int(path.stem) <= self.base.head.round:
                 path.unlink()
@@ -309,7 +304,6 @@ class ChainStore:
         return self._contribution
 
     def _round_of(self, anchor: bytes) -> int | None:
-        """Also of an anchor on a branch that was left."""
         if anchor in self._undone:
             return self._undone[anchor].update.round
         return self._rounds.get(anchor)

@@ -84,11 +84,9 @@ class Contribution:
                 raise BadInput(f"{self._path} is damaged; bring it back, or join with a new folder")
 
     def payload(self, part: int) -> bytes:
-        """Encoded bytes of one part."""
         return self._bytes[self._ends[part - 1] if part else 0 : self._ends[part]]
 
     def path(self, part: int) -> tuple[bytes, ...]:
-        """Merkle path of one part to the pledged root."""
         return merkle.path(self.leaves, part)
 
     def pledge(self, peer: str, bandwidth_bps: int = 0) -> ContributionHeader:
@@ -100,7 +98,6 @@ class Contribution:
 
 
 def is_written(folder: Path, anchor: bytes) -> bool:
-    """Whether a whole contribution for `anchor` is on disk."""
     return (folder / f"{anchor.hex()}.header").exists()
 
 

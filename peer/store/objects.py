@@ -27,7 +27,6 @@ class ObjectStore:
         """Unnamed since the round before; they go with the next sweep."""
 
     def save(self, digest: bytes, payload: bytes) -> None:
-        """Have these bytes on disk at return."""
         path = self._folder / digest.hex()
         if not path.exists():
             self._unused.add(digest)

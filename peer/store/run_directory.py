@@ -161,7 +161,6 @@ def block_path(directory: Path, round: int) -> Path:
 
 
 def block_files(directory: Path) -> list[Path]:
-    """All that have a name of `block_path`, on the chain or not."""
     return list((directory / "chain").glob("*.block"))
 
 
@@ -174,7 +173,6 @@ def undone_path(directory: Path, round: int, anchor: bytes) -> Path:
 
 
 def pointer_bytes(head: ChainHead, base: ChainBase) -> bytes:
-    """What HEAD holds."""
     words = [str(head.round), head.anchor.hex()] + ([base.head.anchor.hex()] if base.before else [])
     return f"{' '.join(words)}\n".encode()
 

@@ -63,16 +63,13 @@ class SnapshotManifest:
 
     @property
     def vector_bytes(self) -> int:
-        """Of θ and m together."""
         return 8 * self.elements
 
     @property
     def name(self) -> str:
-        """Of its folder."""
         return f"{self.round:08d}-{self.anchor.hex()}"
 
     def chunk_bytes(self, chunk: int) -> int:
-        """Size of one chunk."""
         return min(CHUNK_BYTES, self.vector_bytes - chunk * CHUNK_BYTES)
 
     def to_bytes(self) -> bytes:
@@ -112,15 +109,9 @@ class SnapshotManifest:
 
 
 def write(
-    directory: Path,
-    theta: Floats,
-    momentum: Floats,
-    *,
-    run: bytes,
-    base: ChainBase,
-    cursors: dict[int, int],
+    directory: Path, theta: Floats, momentum: Floats, *, run: bytes, base: ChainBase, cursors: dict[int, int],
     state: bytes,
-) -> Path:
+) -> Path:  # fmt: skip
     """Have a snapshot on disk as one of the newest `KEPT`. Raises DiskFull, and then nothing is left of it."""
     folder = directory / FOLDER
     folder.mkdir(exist_ok=True)
@@ -134,13 +125,9 @@ def write(
             scratch.mkdir()
             chunks = _write_vectors(scratch / VECTORS, (theta, momentum))
             manifest = SnapshotManifest(
-                run=run,
-                base=base,
-                cursors=tuple(sorted(cursors.items())),
-                state=state,
-                elements=theta.size,
+                run=run, base=base, cursors=tuple(sorted(cursors.items())), state=state, elements=theta.size,
                 chunks=chunks,
-            )
+            )  # fmt: skip
             write_atomic(scratch / MANIFEST, manifest.to_bytes())
             return publish(directory, scratch, manifest)
     except DiskFull:
@@ -174,7 +161,6 @@ def _write_vectors(path: Path, vectors: Sequence[Floats]) -> tuple[bytes, ...]:
 
 
 def _chunks(buffers: Sequence[memoryview]) -> Iterator[bytes]:
-    """The buffers one after the other, CHUNK_BYTES at a time."""
     total_bytes = sum(len(buffer) for buffer in buffers)
     for start in range(0, total_bytes, CHUNK_BYTES):
         pieces, offset = [], 0

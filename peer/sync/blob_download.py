@@ -155,7 +155,6 @@ class BlobDownload:
             raise Unreachable(f"nobody is left who gives the snapshot of round {self._manifest.round}")
 
     async def _fill_slot(self, file: int) -> None:
-        """Take from one donor after the other, as each is left out."""
         while self._waiting and not self._is_done():
             donor = self._waiting.popleft()
             self._serving.append(donor)
@@ -231,7 +230,6 @@ class BlobDownload:
         return not self._missing and not self._asked
 
     def _tell(self, *, last: bool = False) -> None:
-        """How far it is, at most once in SAY_EVERY_S."""
         now = time.monotonic()
         if not last and now - self._said_at < SAY_EVERY_S:
             return

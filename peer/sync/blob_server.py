@@ -14,23 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import msgpack
-
 from dht.errors import BadInput
 from dht.streams.base import Answering
-from peer.protocol.encoding import DIGEST, DIGEST_BYTES, digest_of, each, integer, octets, pack, row, rows
+from peer.protocol.encoding import DIGEST, DIGEST_BYTES, digest_of, each, integer, octets, pack, row
 from peer.store import snapshots
 from peer.store.chain import ChainStore
 from peer.store.snapshots import SnapshotManifest
+from peer.sync.chain_status import ANCHORS_MOST, CHAIN_STATUS, OFFERS_MOST, ChainStatus, SnapshotOffer, _unpacked
 
-CHAIN_STATUS = "chain-status"
 MANIFEST = "manifest"
 CHUNK = "chunk"
 BUSY = b""
 """Answers a question that may be put again later."""
-STANDING_BYTES = 1 << 12
-ANCHORS_MOST = 64
-OFFERS_MOST = 4
 TAKERS = 4
 """Peers that are given chunks at a time."""
 TAKER_S = 10.0
@@ -40,46 +35,6 @@ HOLD_S = 60.0
 QUIET_S = 5.0
 """A question waits this long for the exchange of a round to end; then it is put off."""
 POLL_S = 0.05
-
-
-@dataclass(frozen=True, kw_only=True)
-class SnapshotOffer:
-    """A snapshot that a peer can give."""
-
-    round: int
-    anchor: bytes
-    manifest: bytes
-    """Digest of its manifest."""
-    vector_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChainStatus:
-    """What a peer says of its chain."""
-
-    round: int
-    weight: int
-    shared: int
-    """Round of the newest of the asker's anchors that is on this chain; -1 for none."""
-    offers: tuple[SnapshotOffer, ...]
-
-    def to_bytes(self) -> bytes:
-        offers = tuple((item.round, item.anchor, item.manifest, item.vector_bytes) for item in self.offers)
-        return pack((self.round, self.weight, self.shared, offers))
-
-    @classmethod
-    def from_bytes(cls, packed: bytes) -> ChainStatus:
-        """Raises ValueError."""
-        round, weight, shared, offers = row(_unpacked(packed), 4)
-        return cls(
-            round=integer(round, 0), weight=integer(weight, 0), shared=integer(shared, -1),
-            offers=tuple(_offer(item) for item in rows(offers, OFFERS_MOST)),
-        )  # fmt: skip
-
-
-def ask_chain_status(anchors: tuple[bytes, ...]) -> bytes:
-    """The request behind STANDING; the newest of my anchors first."""
-    return pack(anchors[:ANCHORS_MOST])
 
 
 def ask_chunk(manifest: bytes, chunk: int) -> bytes:
@@ -113,7 +68,6 @@ class BlobServer:
         self._free_at = 0.0
 
     def listen(self, node: Answering) -> None:
-        """Answer from now on."""
         node.answer(CHAIN_STATUS, self.standing)
         node.answer(MANIFEST, self.manifest)
         node.answer(CHUNK, self.chunk)
@@ -123,14 +77,12 @@ class BlobServer:
         self._upload_bps = upload_bps
 
     def close(self) -> None:
-        """Give nothing any more."""
         self.disk = None
         self._manifests.clear()
         while self._held:
             self._held.popitem()[1].vectors.close()
 
     async def standing(self, peer: str, request: bytes) -> bytes | None:
-        """Where my chain stands, and which snapshots I have."""
         if self.disk is None:
             return None
         try:
@@ -227,19 +179,3 @@ class BlobServer:
                 self._free_at = now + size_bytes * 8 / self._upload_bps
                 return True
         return False
-
-
-def _offer(value: object) -> SnapshotOffer:
-    round, anchor, manifest, vector_bytes = row(value, 4)
-    return SnapshotOffer(
-        round=integer(round, 1), anchor=octets(anchor, DIGEST_BYTES), manifest=octets(manifest, DIGEST_BYTES),
-        vector_bytes=integer(vector_bytes, 8),
-    )  # fmt: skip
-
-
-def _unpacked(packed: bytes) -> object:
-    """Raises ValueError."""
-    try:
-        return msgpack.unpackb(packed, use_list=False, max_array_len=ANCHORS_MOST, max_map_len=0, max_ext_len=0)
-    except msgpack.UnpackException as error:
-        raise ValueError(f"not msgpack: {error}") from error

@@ -1,4 +1,4 @@
-"""Who can give me a snapshot, whether I need one, and which."""
+"""What peers say of their chains; from that, whether I need a snapshot, which, and who gives it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,74 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgpack
+
 from dht.errors import Unreachable
 from dht.streams.base import Asking
-from peer.sync.blob_server import CHAIN_STATUS, STANDING_BYTES, ChainStatus, SnapshotOffer, ask_chain_status
+from peer.protocol.encoding import DIGEST_BYTES, integer, octets, pack, row, rows
 
 ASK_TIMEOUT_S = 8.0
 ASK_MOST = 16
+CHAIN_STATUS = "chain-status"
+STANDING_BYTES = 1 << 12
+ANCHORS_MOST = 64
+OFFERS_MOST = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotOffer:
+    """A snapshot that a peer can give."""
+
+    round: int
+    anchor: bytes
+    manifest: bytes
+    """Digest of its manifest."""
+    vector_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainStatus:
+    """What a peer says of its chain."""
+
+    round: int
+    weight: int
+    shared: int
+    """Round of the newest of the asker's anchors that is on this chain; -1 for none."""
+    offers: tuple[SnapshotOffer, ...]
+
+    def to_bytes(self) -> bytes:
+        offers = tuple((item.round, item.anchor, item.manifest, item.vector_bytes) for item in self.offers)
+        return pack((self.round, self.weight, self.shared, offers))
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> ChainStatus:
+        """Raises ValueError."""
+        round, weight, shared, offers = row(_unpacked(packed), 4)
+        return cls(
+            round=integer(round, 0), weight=integer(weight, 0), shared=integer(shared, -1),
+            offers=tuple(_offer(item) for item in rows(offers, OFFERS_MOST)),
+        )  # fmt: skip
+
+
+def ask_chain_status(anchors: tuple[bytes, ...]) -> bytes:
+    """The request behind STANDING; the newest of my anchors first."""
+    return pack(anchors[:ANCHORS_MOST])
+
+
+def _offer(value: object) -> SnapshotOffer:
+    round, anchor, manifest, vector_bytes = row(value, 4)
+    return SnapshotOffer(
+        round=integer(round, 1), anchor=octets(anchor, DIGEST_BYTES), manifest=octets(manifest, DIGEST_BYTES),
+        vector_bytes=integer(vector_bytes, 8),
+    )  # fmt: skip
+
+
+def _unpacked(packed: bytes) -> object:
+    """Raises ValueError."""
+    try:
+        return msgpack.unpackb(packed, use_list=False, max_array_len=ANCHORS_MOST, max_map_len=0, max_ext_len=0)
+    except msgpack.UnpackException as error:
+        raise ValueError(f"not msgpack: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,7 @@ from peer.protocol.messages import Heartbeat
 from peer.store.chain import ChainStore, start_chain_at
 from peer.store.snapshots import SnapshotManifest
 from peer.sync.blob_download import BlobDownload, fetch_manifest
-from peer.sync.blob_server import ChainStatus
-from peer.sync.chain_status import SnapshotChoice, choose_snapshot, is_cut_off, is_shorter, query_status
+from peer.sync.chain_status import ChainStatus, SnapshotChoice, choose_snapshot, is_cut_off, is_shorter, query_status
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +128,6 @@ class SnapshotSync:
         return manifest
 
     async def _read_others(self, tries: int) -> Others:
-        """Who is on the board."""
         for left in reversed(range(tries)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
@@ -139,10 +137,8 @@ class SnapshotSync:
         return {}
 
     async def _survey(self, disk: ChainStore, others: Others) -> dict[str, ChainStatus]:
-        """What they say of their chains, once they are dialled."""
         await asyncio.gather(*(self.node.meet(peer, addresses) for peer, (_, addresses) in others.items()))
         return await query_status(self.node, others, self._anchors(disk))
 
     def _anchors(self, disk: ChainStore) -> tuple[bytes, ...]:
-        """From which I could go on: as far back as a fork may lead."""
         return tuple(head.anchor for head in reversed(disk.heads[-self.keep_rounds - 1 :]))

@@ -46,7 +46,6 @@ class Retention:
             raise BadInput(f"--keep-every is {self.every}; it is a number of rounds, or 0")
 
     def kept(self, rounds: Iterable[int]) -> set[int]:
-        """Of these rounds."""
         ordered = sorted(rounds)
         spans: dict[int, int] = {}
         for round in ordered if self.every else ():
@@ -67,22 +66,15 @@ class Archive:
     """The folder where checkpoints are kept."""
 
     def __init__(
-        self,
-        folder: Path,
-        asker: Asking,
-        agreement: Agreement,
-        first: ChainHead,
-        retention: Retention,
-        executor: Executor,
-        say: Callable[[Event], None],
-    ) -> None:
+        self, folder: Path, asker: Asking, agreement: Agreement, first: ChainHead, retention: Retention,
+        executor: Executor, say: Callable[[Event], None],
+    ) -> None:  # fmt: skip
         self._folder, self._asker, self._agreement, self._first = folder, asker, agreement, first
         self._retention, self._executor, self._say = retention, executor, say
         self._refused: frozenset[bytes] = frozenset()
         self._warned = ""
 
     def rounds(self) -> list[int]:
-        """Of the checkpoints that are here."""
         names = (path.name.removeprefix(PREFIX) for path in self._folder.glob(f"{PREFIX}*"))
         return sorted(int(name) for name in names if name.isdecimal())
 

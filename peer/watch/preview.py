@@ -76,7 +76,6 @@ def facts(invite: Invite, spec: RunSpec, power_w: float | None) -> dict[str, Any
 
 
 def data_in_words(spec: RunSpec) -> str:
-    """What the model is trained on."""
     table = spec.data
     if table.source == "stdlib":
         return "the source text of the Python standard library that is on your machine"

@@ -228,7 +228,6 @@ class OrganiserPass:
         return issue_admission(self._organiser, self._run, self._node.peer_id, time.time() + LASTS_S).to_bytes()
 
     async def keep(self) -> None:
-        """Show it to the organiser's node again and again."""
         while True:
             await self.show()
             await asyncio.sleep(SHOW_S)

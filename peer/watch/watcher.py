@@ -15,7 +15,6 @@ from typing import Protocol
 
 from dht.errors import Unreachable
 from dht.records import PeerRecord
-from dht.records import PeerRecord as HeadRecord
 from dht.streams.base import Asking, Streams
 from peer.events import AlertRaised, ReportReceived
 from peer.protocol.block import MAX_PARTS
@@ -71,7 +70,7 @@ class Watcher:
     """
 
     def __init__(
-        self, node: Around, read_heads: Callable[[], Awaitable[Mapping[str, HeadRecord]]],
+        self, node: Around, read_heads: Callable[[], Awaitable[Mapping[str, PeerRecord]]],
         rules_of: Callable[[tuple[int, ...]], Rules], run: bytes, head: ChainHead, session: Reporter,
         rng: random.Random | None = None,
     ) -> None:  # fmt: skip
@@ -96,7 +95,6 @@ class Watcher:
 
     @property
     def head(self) -> ChainHead:
-        """The newest anchor that is verified."""
         return self._head if self._following is None else self._following.head
 
     async def keep(self, archive: Archive) -> None:
@@ -119,7 +117,7 @@ class Watcher:
                 until = min(until, time.monotonic() + LINGER_S)
             await asyncio.sleep(LOOK_S)
 
-    def _tell(self, heads: Mapping[str, HeadRecord]) -> None:
+    def _tell(self, heads: Mapping[str, PeerRecord]) -> None:
         for report in self._hearsay.news(heads):
             self._session.emit(report)
         if not heads:
@@ -128,7 +126,6 @@ class Watcher:
     # ---- the chain ----
 
     async def _catch_up(self) -> None:
-        """Ask on and on while somebody is further."""
         until = time.monotonic() + BURST_S
         while (source := self._source()) and time.monotonic() < until:
             if not self._layer_sizes and not await self._start():
@@ -156,7 +153,6 @@ class Watcher:
         return self._rng.choice(free) if free else ""
 
     async def _ask(self, source: str, following: WatchedChain) -> None:
-        """Put GET to this peer, and take what it answers."""
         if self._newest() - self.head.round > FEW_ROUNDS:
             self._session.say("SYNCING", f"round {self.head.round} of {self._newest()} is checked")
         await self._meet(source)
@@ -286,7 +282,6 @@ class Watcher:
         return [peer for peer in peers if not self._elected or peer in self._elected]
 
     def _newest(self) -> int:
-        """The round that somebody says is made."""
         return max((said.round for said in self._hearsay.heads.values()), default=0)
 
     async def _meet(self, peer: str) -> None:

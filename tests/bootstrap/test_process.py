@@ -48,7 +48,7 @@ from dht.records import (
 )
 from peer import spec as specs
 from peer.events import AlertRaised, Event, InviteIssued, PeerStarted, PeerStopped, parse_line
-from peer.link.own_admission import ADMIT
+from peer.link.gatekeeper import ADMIT
 from peer.testing.child_process import HANG_S, ORPHAN_S, wait_for_ends
 
 pytestmark = pytest.mark.swarm

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dht.records import PeerRecord as HeadRecord
+from dht.records import PeerRecord
 from peer.events import DeviceReported
 from peer.link import discovery
 from peer.link.discovery import PeerDiscovery
@@ -40,7 +40,7 @@ class Around:
     state: Any = field(default_factory=lambda: SimpleNamespace(heard={}, electorate=("p1", "p2")))
     read_again: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def read_heads(self) -> dict[str, HeadRecord]:
+    async def read_heads(self) -> dict[str, PeerRecord]:
         self.reads += 1
         if self.reads == 2:
             self.on_read()
@@ -65,9 +65,9 @@ class Around:
 
 def record(
     head: Heartbeat | None, addresses: tuple[str, ...], tokens_per_s: float | None, device_gb: float | None
-) -> HeadRecord:
+) -> PeerRecord:
     said = HEAD if head is None else head
-    return HeadRecord(
+    return PeerRecord(
         run=b"r" * 32, anchor=b"" if head is None else head.anchor, round=said.round, weight=said.weight, state=b"",
         ready=said.ready, tokens=said.tokens, steps=said.steps, leaving=False,
         name="", version="1", addrs=addresses, tokens_per_s=tokens_per_s, device_gb=device_gb,
@@ -143,7 +143,7 @@ async def test_who_says_another_figure_each_time_is_not_written_down_each_time(
     around = Around({"p1": (HEAD, NOWHERE)}, device_gb={"p1": 24.0})
     read_heads = around.read_heads
 
-    async def another_each_time() -> dict[str, HeadRecord]:
+    async def another_each_time() -> dict[str, PeerRecord]:
         around.device_gb["p1"] += 1.0
         return await read_heads()
 

@@ -10,7 +10,8 @@ from dht.identity import Identity
 from peer.link.link import Chains, _dialable, _newcomers_bps
 from peer.live_settings import LiveSettings
 from peer.settings import PeerSettings
-from peer.sync.blob_server import BUSY, CHAIN_STATUS, CHUNK, MANIFEST, ChainStatus, ask_chain_status, ask_chunk
+from peer.sync.blob_server import BUSY, CHUNK, MANIFEST, ask_chunk
+from peer.sync.chain_status import CHAIN_STATUS, ChainStatus, ask_chain_status
 from tests.peer.sync.donors import Network
 
 

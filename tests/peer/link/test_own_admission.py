@@ -15,7 +15,7 @@ from dht.admission import FOR_EVER, LASTS_S, Admission, issue_admission
 from dht.errors import HomefiresError, NotAdmitted, Unreachable
 from dht.identity import Identity
 from dht.invite import issue, parse
-from peer.link.own_admission import FILE, Membership
+from peer.link.gatekeeper import ADMISSION, Membership
 
 ORGANISER, ALICE = (Identity.from_seed(letter * 32) for letter in (b"o", b"a"))
 RUN, NOW_S, DAY_S = b"r" * 32, 1_800_000_000.0, 86400.0
@@ -98,7 +98,7 @@ async def test_it_is_renewed_well_before_it_ends_and_lies_in_the_folder(
         await membership.keep()
     expires, _ = msgpack.unpackb(membership.shown)
     assert organiser.stop_s + LASTS_S / 2 < expires <= organiser.stop_s + LASTS_S
-    assert (tmp_path / FILE).read_bytes() == membership.shown
+    assert (tmp_path / ADMISSION).read_bytes() == membership.shown
     assert told == []
     assert max(later - sooner for sooner, later in zip(organiser.asked, organiser.asked[1:], strict=False)) <= 3600
 

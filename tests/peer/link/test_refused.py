@@ -23,8 +23,7 @@ from dht.node import NetworkConfig, Node, open_node
 from dht.records import GENESIS, HEAD, Genesis, PeerRecord, dht_key, pack, sign_record
 from peer import spec as specs
 from peer.link.discovery import Announcer
-from peer.link.gatekeeper import ADMISSION, ASKED_AT_ONCE, OPEN, ORDERS, Gatekeeper
-from peer.link.own_admission import ADMIT, find_admission
+from peer.link.gatekeeper import ADMISSION, ADMIT, ASKED_AT_ONCE, OPEN, ORDERS, Gatekeeper, find_admission
 from peer.sync.run_discovery import find_genesis, find_spec, said_genesis
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
@@ -396,7 +395,7 @@ async def test_no_token_and_no_organiser_are_told_apart(
     identity, newcomer = await place.add()
     with pytest.raises(NotAdmitted, match="holds no token"):
         await find_admission(newcomer, place.invite(), tmp_path, identity.peer_id, Pipe())
-    monkeypatch.setattr("peer.link.own_admission.PATIENCE_S", 0.2)
+    monkeypatch.setattr("peer.link.gatekeeper.PATIENCE_S", 0.2)
     with pytest.raises(Unreachable, match="only the organiser's node admits newcomers"):
         await find_admission(newcomer, place.invite(token=b"t"), tmp_path, identity.peer_id, Pipe())
 

@@ -120,7 +120,7 @@ class _Ear:
 
 def choice_of(manifest: SnapshotManifest, *donors: str) -> SnapshotChoice:
     """As if the survey had found it with these donors."""
-    from peer.sync.blob_server import SnapshotOffer
+    from peer.sync.chain_status import SnapshotOffer
 
     offer = SnapshotOffer(
         round=manifest.round, anchor=manifest.anchor, manifest=digest_of(manifest.to_bytes()),

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from peer.sync.blob_server import ChainStatus, SnapshotOffer
-from peer.sync.chain_status import SnapshotChoice, choose_snapshot, is_cut_off, is_shorter, query_status
+from peer.sync.chain_status import (
+    ChainStatus,
+    SnapshotChoice,
+    SnapshotOffer,
+    choose_snapshot,
+    is_cut_off,
+    is_shorter,
+    query_status,
+)
 from tests.peer.rounds.build import HEAD
 from tests.peer.sync.donors import Network
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dht.errors import Unreachable
-from dht.records import PeerRecord as HeadRecord
+from dht.records import PeerRecord
 from dht.streams.base import MakeFrame, OnFrame
 from peer.events import AlertRaised, Event, PeerStateChanged, ReportReceived, RoundCommitted
 from peer.protocol.encoding import digest_of, pack
@@ -21,7 +21,8 @@ from peer.protocol.messages import Blocks, GetBlocks, Heartbeat, decode, encode
 from peer.simulate.memory_network import MemoryStreams
 from peer.store.run_directory import ChainBase
 from peer.store.snapshots import SnapshotManifest
-from peer.sync.blob_server import CHAIN_STATUS, MANIFEST, ChainStatus, SnapshotOffer
+from peer.sync.blob_server import MANIFEST
+from peer.sync.chain_status import CHAIN_STATUS, ChainStatus, SnapshotOffer
 from peer.sync.run_discovery import LAYERS
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
@@ -108,7 +109,7 @@ class Seat:
         offer = SnapshotOffer(round=item.round, anchor=item.anchor, manifest=digest_of(packed), vector_bytes=8)
         return ChainStatus(round=99, weight=999, shared=-1, offers=(offer,)).to_bytes()
 
-    async def read_heads(self) -> dict[str, HeadRecord]:
+    async def read_heads(self) -> dict[str, PeerRecord]:
         if self.looks == 0:
             raise Enough
         self.looks -= 1
@@ -116,8 +117,8 @@ class Seat:
         await asyncio.sleep(0)
         return {peer: self.record(peer, said) for peer, said in self.world.board.items()}
 
-    def record(self, peer: str, said: Heartbeat) -> HeadRecord:
-        return HeadRecord(
+    def record(self, peer: str, said: Heartbeat) -> PeerRecord:
+        return PeerRecord(
             run=RUN, anchor=said.anchor, round=said.round + self.offset, weight=said.weight, state=said.state,
             ready=said.ready, tokens=said.tokens, steps=said.steps, leaving=said.leaving,
             name=f"name of {peer}", version="1",
@@ -328,7 +329,7 @@ async def test_an_empty_board_is_said() -> None:
     watched = watch(world)
     reading = watched.seat.read_heads
 
-    async def nothing_once() -> dict[str, HeadRecord]:
+    async def nothing_once() -> dict[str, PeerRecord]:
         watched.watcher._read_heads = reading
         return {}
 
@@ -354,7 +355,7 @@ async def test_strangers_do_not_lead_away_from_what_is_verified() -> None:
     )
     honest_heads, honest_send, honest_ask = seat.read_heads, seat.send, seat.ask
 
-    async def read_heads() -> dict[str, HeadRecord]:
+    async def read_heads() -> dict[str, PeerRecord]:
         heads = dict(await honest_heads())
         if len(watching.rounds()) >= 5:
             heads |= {fake: replace(next(iter(heads.values())), anchor=b"F" * 32, round=106) for fake in fakes}
