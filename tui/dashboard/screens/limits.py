@@ -48,10 +48,7 @@ class LimitsPanel(Panel):
     """My peer's settings; in a recording those of the selected peer."""
 
     TITLE = "Limits"
-    KEYS = (
-        ("enter", "edit the value; enter gives it to the peer, esc gives up"),
-        ("g G", "first, last"),
-    )
+    KEYS = (("enter", "edit the value; enter gives it to the peer, esc gives up"), ("g G", "first, last"))
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "give up", show=False)]
 
     def __init__(self, *, id: str) -> None:

@@ -247,10 +247,7 @@ def _explanation(view: View, penalty: PenaltyRecord, width: int) -> list[StyledL
     facts = [penalty.evidence, layer_words(penalty.layer), factor_words(penalty.code, penalty.factor), cost]
     told = f" {view.glyphs.dot} ".join(fact for fact in facts if fact)
     rows: list[tuple[str, str, str]] = [("what  ", told, ink.text)] if width < UNCUT else []
-    rows += [
-        ("why   ", advice.meaning, ink.text),
-        ("to do ", advice.remedy, ink.text),
-    ]
+    rows += [("why   ", advice.meaning, ink.text), ("to do ", advice.remedy, ink.text)]
     indent = "      " if width >= 60 else "  "
     lines: list[StyledLine] = []
     for label, text, style in rows:
