@@ -147,7 +147,6 @@ def deviation(stat: NormStats, standards: AggregationRules) -> float:
 
 
 def accepted(stat: NormStats, value: float, alpha: float) -> NormStats:
-    """The statistics with one more value."""
     if stat.count == 0:
         return NormStats(value, 0.0, 1, 0)
     step = value - stat.mean

@@ -60,7 +60,6 @@ class PeerHistory:
     """The first bytes of the Merkle roots of its newest contributions, the newest first."""
 
     def packed(self) -> tuple[Any, ...]:
-        """Plain values for msgpack."""
         stats = b"".join(_STAT.pack(item.mean, item.variance, item.count, item.rejected) for item in self.stats)
         return (self.peer, self.seen, stats, self.roots)
 

@@ -192,7 +192,8 @@ def preset(name: str) -> Regions:
     counts = tuple(count) if isinstance(count, list) else (count,) * len(names)
     assert len(counts) == len(names), f"{name}: a count for each place"
     if "within" in table:
-        delay_s, bandwidth_bps = _of_others(names, preset(table["within"]))
+        places = preset(table["within"]).only(names)
+        delay_s, bandwidth_bps = places.delay_s, places.bandwidth_bps
     elif "across" in table:
         delay_s, bandwidth_bps = _uniform(len(names), table["inside"], table["across"])
     else:
@@ -203,11 +204,6 @@ def preset(name: str) -> Regions:
 @cache
 def _tables() -> dict[str, Any]:
     return tomllib.loads((files("peer.placement") / "data" / "networks.toml").read_text())
-
-
-def _of_others(names: Sequence[str], others: Regions) -> tuple[Matrix, Matrix]:
-    places = others.only(names)
-    return places.delay_s, places.bandwidth_bps
 
 
 def _uniform(places: int, inside: dict[str, float], across: dict[str, float]) -> tuple[Matrix, Matrix]:

@@ -81,7 +81,6 @@ class PlacementProblem:
 
     @property
     def alike(self) -> bool:
-        """Whether all devices compute as fast."""
         return bool((self.compute_s == self.compute_s[0]).all())
 
     def computing_s(self, compute_XKM: Matrix) -> Matrix:

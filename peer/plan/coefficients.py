@@ -114,7 +114,6 @@ def parse(table: Mapping[str, Any], source: str) -> Coefficients:
 
 
 def dump(found: Coefficients) -> str:
-    """TOML that `parse` reads."""
     lines = [f"{key} = {value!r}" for key, value in dataclasses.asdict(found).items() if isinstance(value, int | float)]
     lines.append(f'measured = "{found.measured}"')
     for name, terms in {"steps": found.steps, **found.phases}.items():

@@ -121,7 +121,6 @@ def rooms_of(
 
 
 def all_fit(shape: ModelShape, rooms: Rooms) -> bool:
-    """Whether each pipeline holds the model."""
     return all(have_room(shape, each) for each in rooms)
 
 

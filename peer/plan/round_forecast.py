@@ -173,7 +173,6 @@ def _down(seconds: float) -> float:
 
 
 def in_words(expected: Forecast) -> str:
-    """One line for people."""
     text = f"a round of about {expected.round_s:.0f} s ({expected.low_s:.0f} to {expected.high_s:.0f})"
     if expected.late_s is None:
         return text

@@ -103,14 +103,17 @@ def _traffic_of(
     codec = Codec(wire)
     rows = [_exchange(runs, codec, up, down, pairs) for runs in layouts]
     send_s, means_s = (float(np.mean([row[way] for row in rows])) for way in (0, 1))
-    whole, means = (float(np.mean([_copy_bytes(runs, each) for runs in layouts])) for each in (codec, codec.of_means))
+    whole, means = (
+        float(np.mean([each.part_bytes(runs.total) + FRAME_BYTES * sum(runs.parts) for runs in layouts]))
+        for each in (codec, codec.of_means)
+    )
     control = float(np.mean([_control_bytes(runs, members) for runs in layouts]))
     # Each part is audited with this probability: all its givers send it once more.
     audits = audit * (members - 1) / members if members > 2 else 0.0
     sent = (members - 1) / members * (whole + means) + audits * whole + control
     return Traffic(
         up_bytes=sent, down_bytes=sent, send_wire_s=send_s * (1 + audits / 2), means_wire_s=means_s,
-        messages=control_messages(members),
+        messages=6 * members + 2 * members * (members - 1),  # of a round without faults, heartbeats included
     )  # fmt: skip
 
 
@@ -120,18 +123,9 @@ def _shares(swarm: PeerSet) -> tuple[int, ...]:
     return tuple(max(1, round(32 * share / max(shares))) for share in shares)
 
 
-def control_messages(members: int) -> int:
-    """Small frames of a round without faults, HEADs included (`peer/protocol/README.md`)."""
-    return 6 * members + 2 * members * (members - 1)
-
-
 def _turns(members: int) -> range:
     """All rotations of a few members, and every so-manieth of many."""
     return range(0, members, max(1, members // 8))
-
-
-def _copy_bytes(runs: Runs, codec: Codec) -> float:
-    return codec.part_bytes(runs.total) + FRAME_BYTES * sum(runs.parts)
 
 
 def _control_bytes(runs: Runs, members: int) -> float:

@@ -73,7 +73,6 @@ class Strategy:
 
 
 def strategy_of(spec: RunSpec) -> Strategy:
-    """What a spec says now."""
     return Strategy(
         steps=spec.round.steps, overlap=spec.round.overlap, fragments=spec.round.fragments, wire=spec.codec.wire,
         sequences=spec.inner.sequences, accumulation=spec.inner.accumulation, pace=spec.round.pace,

@@ -88,7 +88,7 @@ def enumerate_strategies(question: PlanningProblem, *, spans: bool = False) -> l
     for steps, overlap, pieces, pace, wire, (sequences, accumulation), (shards, inner), stages in product(
         steps_to_try(spec), OVERLAPS[:1] if alone else OVERLAPS, fragments, paces_to_try(question),
         sorted({*WIRES, spec.codec.wire}, key=bytes_per_parameter),
-        _micro_batches(batch),
+        [(batch // count, count) for count in range(1, batch + 1) if batch % count == 0],
         _shards(question.swarm) if spans else [(1, 1)], _stages(question) if spans else [1],
     ):  # fmt: skip
         chosen = Strategy(
@@ -104,11 +104,6 @@ def steps_to_try(spec: RunSpec) -> list[int]:
     """The spec's H and some parts of it; more of it up to what DiLoCo chose, since the organiser knew why not more."""
     most = max(DILOCO_STEPS, spec.round.steps)
     return sorted({max(1, round(spec.round.steps * factor)) for factor in FACTORS if spec.round.steps * factor <= most})
-
-
-def _micro_batches(batch: int) -> list[tuple[int, int]]:
-    """(sequences, accumulation) of one and the same batch."""
-    return [(batch // count, count) for count in range(1, batch + 1) if batch % count == 0]
 
 
 def paces_to_try(question: PlanningProblem) -> list[Pace]:
@@ -217,7 +212,6 @@ def search(question: PlanningProblem, *, spans: bool = False, keep: int = 12) ->
 
 
 def evaluate(question: PlanningProblem, chosen: Strategy) -> RankedStrategy:
-    """What one strategy comes to."""
     cost = question.predict(chosen)
     return RankedStrategy(strategy=chosen, cost=cost, score=question.score(chosen, cost))
 

@@ -82,8 +82,6 @@ Read = Callable[[Any], Any]
 
 
 def each(read: Read, most: int, least: int = 0) -> Read:
-    """Reads a list of so many."""
-
     def read_each(value: Any) -> tuple[Any, ...]:
         found = tuple(read(item) for item in rows(value, most))
         if len(found) < least:
@@ -94,7 +92,6 @@ def each(read: Read, most: int, least: int = 0) -> Read:
 
 
 def fields(*reads: Read) -> Read:
-    """Reads a row of these."""
     return lambda value: tuple(read(item) for read, item in zip(reads, row(value, len(reads)), strict=True))
 
 
@@ -111,7 +108,6 @@ class Packed:
     readers: ClassVar[tuple[Read, ...]]
 
     def packed(self) -> tuple[Any, ...]:
-        """Plain values for msgpack."""
         return tuple(_plain(getattr(self, name)) for name in self.__match_args__)
 
     @classmethod

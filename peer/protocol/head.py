@@ -38,16 +38,12 @@ class ChainHead:
 
     def after(self, update: Update) -> ChainHead:
         """The head that a decided update leads to."""
+        lasting = (item for item in update.penalties if item[1] == MISDECLARED and item[3] > update.round + 1)
         return ChainHead(
             anchor=next_anchor(self.anchor, update.digest), round=update.round, weight=update.weight,
             electorate=update.elect, members=update.staying, time=update.time, records=update.records,
-            caught=still_caught(update),
+            caught=tuple(lasting),
         )  # fmt: skip
-
-
-def still_caught(update: Update) -> tuple[Penalty, ...]:
-    """The penalties of liars that are not over with this update."""
-    return tuple(item for item in update.penalties if item[1] == MISDECLARED and item[3] > update.round + 1)
 
 
 @dataclass(frozen=True, slots=True)

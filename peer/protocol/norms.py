@@ -26,7 +26,7 @@ from peer.protocol.block import (
 from peer.protocol.encoding import digest
 from peer.protocol.head import ChainHead
 from peer.protocol.layout import Fragment, Part, assign, shares_of
-from peer.protocol.rules import Rules
+from peer.protocol.rules import Rules, computed_once
 
 REPORTERS = 2
 """Nobody is convicted on the word of one."""
@@ -34,19 +34,11 @@ _FLOAT32 = struct.Struct(">f")
 INFINITY, NOT_A_NUMBER, SIGN = 0x7F800000, 0x7FC00000, 1 << 31
 
 
+@computed_once
 def judgement_of(
     rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], measured: Sequence[SignedNorms]
 ) -> AggregationResult:
     """What becomes of the contributions to `head`."""
-    if rules.shared is None:
-        return _judgement_of(rules, head, members, measured)
-    key = ("judgement", head.anchor)
-    return rules.shared.once(key, (members, measured), lambda: _judgement_of(rules, head, members, measured))
-
-
-def _judgement_of(
-    rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], measured: Sequence[SignedNorms]
-) -> AggregationResult:
     fragment = rules.fragment(head.round)
     layers = _layers(fragment, members, measured)
     # Where a newcomer begins it takes the records on trust.
@@ -92,19 +84,11 @@ def caught(head: ChainHead, members: Sequence[ContributionHeader]) -> dict[str, 
     return found
 
 
+@computed_once
 def shard_owners(
     rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], ballot: int
 ) -> tuple[str, ...]:
     """Who averages each part in this ballot: nobody who lied, unless there is nobody else."""
-    if rules.shared is None:
-        return _reducers_of(rules, head, members, ballot)
-    key = ("reducers", head.anchor, ballot)
-    return rules.shared.once(key, (members,), lambda: _reducers_of(rules, head, members, ballot))
-
-
-def _reducers_of(
-    rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], ballot: int
-) -> tuple[str, ...]:
     guilty, names = caught(head, members), [pledge.peer for pledge in members]
     by_line = shares_of([pledge.bandwidth_bps for pledge in members])
     shares = [0 if name in guilty else share for name, share in zip(names, by_line, strict=True)]
@@ -169,7 +153,6 @@ def bits_of(value: float) -> int:
 
 
 def float_of(bits: int) -> float:
-    """The inverse of `bits_of`."""
     value: float = _FLOAT32.unpack(bits.to_bytes(4, "big"))[0]
     return value
 
@@ -179,21 +162,11 @@ def inputs_digest_of(members: tuple[ContributionHeader, ...], measured: Sequence
     return digest(tuple(pledge.packed() for pledge in members), tuple(item.packed() for item in measured))
 
 
+@computed_once
 def fault_of_measurements(
     rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], ballot: int, measured: Sequence[SignedNorms]
 ) -> str:
     """The first reason why these measurements of a ballot cannot be counted, in words; empty if they can."""
-    if rules.shared is None:
-        return _fault_of_measurements(rules, head, members, ballot, measured)
-    key = ("measurements", head.anchor, ballot)
-    return rules.shared.once(
-        key, (members, measured), lambda: _fault_of_measurements(rules, head, members, ballot, measured)
-    )
-
-
-def _fault_of_measurements(
-    rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], ballot: int, measured: Sequence[SignedNorms]
-) -> str:
     reducers = shard_owners(rules, head, members, ballot)
     fragment, gave = rules.fragment(head.round), givers(members)
     names = []
@@ -258,7 +231,6 @@ def _rows_by_layer(measured: Sequence[SignedNorms]) -> dict[int, list[NormRow]]:
 
 
 def _sizes(parts: Sequence[Part]) -> Counter[int]:
-    """Elements of each layer."""
     sizes: Counter[int] = Counter()
     for part in parts:
         sizes[part.layer] += part.size

@@ -34,7 +34,7 @@ def due(rules: Rules, head: ChainHead, update: Update, findings: Sequence[Findin
     worst: dict[tuple[str, str], Penalty] = {}
     for penalty in (
         *_of_members(rules, head, update),
-        *_of_findings(update, findings),
+        *((one.peer, one.code, one.factor, update.round + 1, one.layer, one.evidence) for one in findings),
         *_of_liars(rules, head, update),
     ):
         key = penalty[:2]
@@ -58,11 +58,6 @@ def _of_members(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penal
         if member.root and member.tokens > rules.tokens_cap:
             why = f"declared {member.tokens:,} tokens, of which {rules.tokens_cap:,} count"
             yield member.peer, CLIPPED, WEIGHT_ONE * rules.tokens_cap // member.tokens, until, WHOLE_MODEL, why
-
-
-def _of_findings(update: Update, findings: Sequence[Finding]) -> Iterator[Penalty]:
-    for found in findings:
-        yield found.peer, found.code, found.factor, update.round + 1, found.layer, found.evidence
 
 
 def _of_liars(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penalty]:

@@ -1,19 +1,21 @@
-"""What many peers in one process compute alike, computed once: for simulators, where a message is one object for all.
+"""The constants of a run, as one peer has them; and what peers in one process compute alike, computed once.
 
-The rules are pure functions of what a message holds; whoever gets the same message computes the same. Real peers share
-nothing, so their rules have none of this (`Rules.shared` is None).
+That is for simulators, where a message is one object for all. Real peers share nothing (`Rules.shared` is None).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.protocol.encoding import Keys
+from peer.protocol.head import ChainHead
 from peer.protocol.layout import Fragment, Part, divide
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST = 48
@@ -117,3 +119,25 @@ class Rules:
     def means_in(self, round: int) -> tuple[int, ...]:
         """Encoded sizes of what that round makes of them."""
         return self.mean_sizes[round % self.fragments]
+
+
+def computed_once(
+    compute: Callable[Concatenate[Rules, ChainHead, P], T],
+) -> Callable[Concatenate[Rules, ChainHead, P], T]:
+    """Where peers share a process: what one of them has computed after this head, all have, for the same arguments."""
+
+    @wraps(compute)
+    def once(rules: Rules, head: ChainHead, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if rules.shared is None:
+            return compute(rules, head, *args, **kwargs)
+        plain = [item for item in args if _is_plain(item)]
+        objects = tuple(item for item in args if not _is_plain(item))
+        key = (compute.__name__, head.anchor, *plain)
+        return rules.shared.once(key, objects, lambda: compute(rules, head, *args, **kwargs))
+
+    return once
+
+
+def _is_plain(value: object) -> bool:
+    """A number, or names: told apart by what they are, since each peer has its own."""
+    return isinstance(value, int) or (isinstance(value, tuple) and all(isinstance(item, str) for item in value))

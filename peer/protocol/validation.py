@@ -12,7 +12,7 @@ from peer.protocol.block import VOID, Block, ContributionHeader, Update, Vote, g
 from peer.protocol.electorate import coordinator, instance_of, quorum
 from peer.protocol.encoding import pack
 from peer.protocol.head import ChainHead
-from peer.protocol.rules import Rules
+from peer.protocol.rules import Rules, computed_once
 
 CLOCKS_DIFFER_S = 5.0
 """How far the clocks of honest peers may be apart."""
@@ -57,29 +57,21 @@ def _fault_of_votes(rules: Rules, head: ChainHead, electorate: tuple[str, ...], 
 
 def vote_valid(rules: Rules, head: ChainHead, electorate: tuple[str, ...], vote: Vote) -> bool:
     """A voter of this instance signed it, and so did the coordinator of its ballot."""
-    if vote.voter not in electorate or vote.instance != _instance(head, electorate):
+    instance = head.instance if electorate == head.electorate else instance_of(head.anchor, electorate)
+    if vote.voter not in electorate or vote.instance != instance:
         return False
     leader = coordinator(head.anchor, electorate, vote.ballot)
     proposed = pack(((head.anchor, vote.instance, vote.ballot), vote.update))
     return vote.genuine(rules.keys) and rules.keys.verify(leader, "propose", proposed, vote.proposal_signature)
 
 
-def _instance(head: ChainHead, electorate: tuple[str, ...]) -> bytes:
-    return head.instance if electorate == head.electorate else instance_of(head.anchor, electorate)
-
-
+@computed_once
 def check_update(rules: Rules, head: ChainHead, electorate: tuple[str, ...], update: Update) -> str:
     """The first rule that an update breaks which `electorate` decides after `head`, in words; empty if it may follow.
 
     Computed from its contents: nobody is taken at their word.
     """
-
-    def compute() -> str:
-        return fault_of_place(rules, head, electorate, update) or fault_of_tables(rules, head, update)
-
-    if rules.shared is None:
-        return compute()
-    return rules.shared.once(("update", head.anchor, _instance(head, electorate)), (update,), compute)
+    return fault_of_place(rules, head, electorate, update) or fault_of_tables(rules, head, update)
 
 
 def fault_of_place(rules: Rules, head: ChainHead, electorate: tuple[str, ...], update: Update) -> str:

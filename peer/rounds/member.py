@@ -189,12 +189,15 @@ def on_table(turn: Transition, sender: str, message: NormTable) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.place != message.place or exchange.tabled:
         return
-    if sender != turn.owner(message.place.ballot) or not _countable(turn, exchange, message):
+    head, ballot = turn.state.head, message.place.ballot
+    if sender != turn.owner(ballot):
+        return
+    if norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, message.measured):
         return
     turn.moved()
-    turn.phase("reduce", message.place.ballot)
+    turn.phase("reduce", ballot)
     listed = norms.listed(message.measured)
-    judgement = norms.judgement_of(turn.rules, turn.state.head, exchange.members, message.measured)
+    judgement = norms.judgement_of(turn.rules, head, exchange.members, message.measured)
     exchange = replace(
         exchange, tabled=True, tabled_at=turn.now, closed=True, listed=listed, measured=message.measured,
         judgement=judgement, basis=norms.inputs_digest_of(exchange.members, message.measured),
@@ -213,11 +216,6 @@ def _measure_the_rest(turn: Transition, exchange: MemberState) -> None:
     if turn.my_pledge().root:
         for part in sorted(exchange.listed.keys() - exchange.mine.keys() - exchange.received.keys()):
             turn.do(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
-
-
-def _countable(turn: Transition, exchange: MemberState, table: NormTable) -> bool:
-    head, ballot = turn.state.head, exchange.place.ballot
-    return not norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, table.measured)
 
 
 def on_reduced(turn: Transition, event: PartReduced) -> None:

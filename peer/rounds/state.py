@@ -368,7 +368,6 @@ class State:
 
     @property
     def instance(self) -> bytes:
-        """The name of that instance."""
         return self.acceptor.instance
 
     @property

@@ -76,7 +76,8 @@ def _learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
     if len(known) < KNOWN:
         return most
     # What carries bytes takes longer for a larger fragment than those that were averaged before it.
-    larger = [_larger(rules, updates[-1].round, update) for update in known]
+    carried = sum(rules.bytes_in(updates[-1].round))
+    larger = [max(1.0, carried / sum(rules.bytes_in(update.round - 1))) for update in known]
     arrivals = [
         [_arrivals(update, wait, factor if wait > 1 else 1.0) for update, factor in zip(known, larger, strict=True)]
         for wait in range(4)
@@ -99,11 +100,6 @@ def deadline(rounds: list[list[float]], floor_s: float, cap_s: float, patience: 
     spread = median(abs(seconds - middle) for seconds in everything)
     majority = median(sorted(arrivals)[len(arrivals) // 2] for arrivals in awaited)
     return min(cap_s, max(floor_s, MARGIN * max(majority, middle + patience * spread)))
-
-
-def _larger(rules: Rules, round: int, update: Update) -> float:
-    """How many times more bytes the round from anchor `round` carries than an earlier one; 1 if it carries fewer."""
-    return max(1.0, sum(rules.bytes_in(round)) / sum(rules.bytes_in(update.round - 1)))
 
 
 def _arrivals(update: Update, wait: int, factor: float) -> list[float]:

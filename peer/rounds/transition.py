@@ -82,7 +82,6 @@ class Transition:
 
     @property
     def mean_bytes(self) -> tuple[int, ...]:
-        """The same of their means."""
         return self.rules.means_in(self.state.head.round)
 
     def owner(self, ballot: int) -> str:

@@ -29,7 +29,6 @@ Spread = Callable[[Scenario, tuple[int, ...], Sequence[ChurnEvent], Chosen], tup
 def alone(
     setting: Scenario, sides: tuple[int, ...], changes: Sequence[ChurnEvent], chosen: Chosen
 ) -> tuple[list[FarPart], Chosen]:
-    """All in this process."""
     return [], chosen
 
 
@@ -85,7 +84,6 @@ class Grid:
         return [first, *(row for row in rows if row != first)]
 
     def run(self) -> None:
-        """All rounds."""
         for _ in range(self.setting.rounds):
             times = self.began[-1]
             for side in range(len(self.sides)):
@@ -117,7 +115,6 @@ class Grid:
     # ---- what came of it ----
 
     def told(self) -> str:
-        """In words, whose events are told."""
         rows = groups_along(self.sides, 0)
         seats = [int(seat) for seat in rows[self.simulated[0][0]] if seat < len(self.setting.machines)]
         attacks = sorted({self.setting.machines[seat].attack for seat in seats} - {""})
@@ -222,7 +219,6 @@ def lines_of(setting: Scenario) -> tuple[NDArray[np.float64], NDArray[np.float64
 
 
 def wire_bytes(setting: Scenario) -> int:
-    """Of the whole model, encoded."""
     return Codec(setting.spec.codec.wire).part_bytes(sum(setting.layer_sizes))
 
 

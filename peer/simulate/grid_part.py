@@ -63,12 +63,10 @@ class FarPart:
         self._connection = connection
 
     def begin(self, side: int, times: Times) -> None:
-        """It goes on while others do."""
         with _there():
             self._connection.send((side, times))
 
     def end(self) -> Agreed:
-        """Wait for it."""
         with _there():
             found: Agreed = self._connection.recv()
         return found
@@ -107,7 +105,6 @@ class Agreed:
     """Shape (seats,): what each gives was learned from so many; NaN as in `ready`."""
 
     def fields(self) -> tuple[NDArray[np.float64], ...]:
-        """All five."""
         return self.ready, self.stopped, self.decided, self.trained_s, self.tokens
 
 
@@ -142,7 +139,6 @@ class Side:
         return found
 
     def sums(self) -> Sums:
-        """What came of them."""
         groups = list(self.groups.values())
         rounds = [found for group in groups for found in group.tally.rounds.values()]
         machines = [machine for group in groups for machine in group.setting.machines]
@@ -172,7 +168,6 @@ class GridPart:
         self._agreed = self.sides[side].round(times)
 
     def end(self) -> Agreed:
-        """What came of it."""
         assert self._agreed is not None, "a round begins before it ends"
         return self._agreed
 

@@ -16,8 +16,8 @@ from peer.placement.pairwise_network import Regions
 from peer.protocol.head import ChainHead, genesis_anchor
 from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules, Shared
-from peer.simulate.arithmetic import TOKEN_BYTES, ModelKeys, is_finite
 from peer.simulate.memory_network import Scheduler
+from peer.simulate.memory_store import TOKEN_BYTES, ModelKeys, is_finite
 from peer.simulate.run_summary import GroupTally
 from peer.simulate.scenario import ChurnEvent, PeerProfile, Scenario, changes_of
 from peer.simulate.simulated_peer import SimulatedPeer
@@ -84,7 +84,6 @@ class Group:
         return LONGEST * self.rounds * (train_s + AGREEMENT_S)
 
     def name_of(self, number: int) -> str:
-        """The id of a peer."""
         return f"{self._name}p{number:03d}"
 
     def rules(self, name: str) -> Rules:
@@ -108,7 +107,6 @@ class Group:
         self._speeds[name] = tokens_per_s
 
     def tell(self, peer: SimulatedPeer, event: Event) -> None:
-        """One line of a peer."""
         if self._sink is not None:
             at = EPOCH + self.now + peer.machine.skew_s
             self._sink(EventLine(seq=peer.events, t=at, run=self._run, peer=peer.name, event=event))
@@ -117,7 +115,6 @@ class Group:
     # ---- coming and going ----
 
     def change(self, change: ChurnEvent) -> None:
-        """Have something happen to a peer."""
         if change.what == "join":
             self.join(change.peer)
             return
@@ -206,7 +203,6 @@ class Group:
             self.run_until(self.now + 1.0)
 
     def run_until(self, at_s: float) -> None:
-        """Let time pass."""
         self.scheduler.run_until(at_s)
 
     def is_done(self) -> bool:

@@ -48,7 +48,6 @@ class Scheduler:
         heapq.heappush(self._calls, (max(when_s, self.now), self._count, call, args))
 
     def call_in(self, delay_s: float, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` after `delay_s`."""
         self.call_at(self.now + delay_s, call, *args)
 
     def run_until(self, until_s: float) -> None:
@@ -167,7 +166,8 @@ class MemoryNetwork:
             return
         self.frames_sent += 1
         sender.bytes_sent += len(frame)
-        if self._is_blocked(source, to, frame) or (link.loss and random() < link.loss):
+        blocked = self.is_parted(source, to) or (self.drops is not None and self.drops(source, to, frame))
+        if blocked or (link.loss and random() < link.loss):
             self.frames_lost += 1
             return
         low, high = link.delay_s
@@ -191,11 +191,6 @@ class MemoryNetwork:
         if side and side.get(source) != side.get(to):
             return True
         return bool(self._cuts) and (source, to) in self._cuts
-
-    def _is_blocked(self, source: str, to: str, frame: bytes) -> bool:
-        if self.is_parted(source, to):
-            return True
-        return self.drops is not None and self.drops(source, to, frame)
 
     def _arrive(self, source: str, to: str, frame: bytes) -> None:
         if self._stalled_until:

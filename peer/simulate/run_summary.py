@@ -46,7 +46,6 @@ class GroupTally:
     bytes_sent: int = 0
 
     def committed(self, update: Update, now: float, round_s: float, exposed_s: float, sent: int) -> None:
-        """A peer has a new anchor."""
         found = self.rounds.get(update.round)
         if found is None:
             found = self.rounds[update.round] = _of(update)
@@ -57,7 +56,6 @@ class GroupTally:
         self.bytes_sent += sent
 
     def aborted(self, event: RoundAborted) -> None:
-        """A ballot ended without a decision."""
         self.aborts.add((event.round, event.ballot))
 
     def times(self) -> list[float]:
@@ -65,7 +63,6 @@ class GroupTally:
         return [median(self.rounds[number].committed_at) for number in sorted(self.rounds)]
 
     def penalties(self) -> Counter[str]:
-        """By code."""
         return Counter(code for found in self.rounds.values() for _, code in found.penalties)
 
 
@@ -107,12 +104,10 @@ class Summary:
     """Of all peers in all rounds."""
 
     def plain(self) -> dict[str, Any]:
-        """As JSON values."""
         return {name: round(value, 6) if isinstance(value, float) else value for name, value in vars(self).items()}
 
 
 def figures_of(tally: GroupTally, peers: int, fragments: int, messages: int) -> Summary:
-    """What a tally comes to."""
     rounds, times = list(tally.rounds.values()), tally.times()
     seconds = times[-1] if times else 0.0
     gaps = [later - earlier for earlier, later in pairwise(times)] or [seconds]

@@ -35,7 +35,7 @@ from peer.rounds.interface import Applied, Leaving, Tick, TrainingProgress
 from peer.rounds.machine import TICK_S
 from peer.rounds.timeouts import ready_after_others_s
 from peer.rounds.transition import Transition
-from peer.simulate.arithmetic import NormArithmetic, NormStore, part_of
+from peer.simulate.memory_store import NormArithmetic, NormStore, part_of
 from peer.simulate.scenario import PeerProfile
 from peer.simulate.swarm_peer import READ_BOARD_S, Crashed, SwarmPeer
 
@@ -121,7 +121,6 @@ class SimulatedPeer(SwarmPeer):
         return self.line
 
     def make_driver(self, streams: Streams) -> Driver:
-        """With tokens for tensors."""
         scheduler = self.world.scheduler
         return Driver(
             self.state_on_disk(), clock=lambda: scheduler.now, streams=streams, disk=self.disk,
@@ -130,11 +129,9 @@ class SimulatedPeer(SwarmPeer):
         )  # fmt: skip
 
     def chance(self) -> float:
-        """From its own dice."""
         return self.dice.random()
 
     def crash(self) -> None:
-        """Everything in memory is gone."""
         super().crash()
         self.world.board.pop(self.name, None)
         self.tell(PeerStateChanged(state="GONE", why="crashed"))
@@ -223,13 +220,11 @@ class SimulatedPeer(SwarmPeer):
     # ---- what it tells ----
 
     def report(self, event: Event) -> None:
-        """What the machine says."""
         if isinstance(event, RoundAborted):
             self.world.tally.aborted(event)
         self.tell(event)
 
     def tell(self, event: Event) -> None:
-        """One more line."""
         self.world.tell(self, event)
 
     # ---- train ----

@@ -29,7 +29,6 @@ class Outcome:
     """In words: whose events were told."""
 
     def plain(self) -> dict[str, Any]:
-        """As JSON values."""
         return {"how": self.how, "events_of": self.told, **self.figures.plain()}
 
 

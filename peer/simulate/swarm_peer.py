@@ -92,7 +92,6 @@ class SwarmPeer(ABC):
     # ---- life and death ----
 
     def boot(self) -> None:
-        """Start from what is on disk."""
         self.alive, self.life = True, self.life + 1
         self.recover()
         streams = self.connect()
@@ -169,7 +168,6 @@ class SwarmPeer(ABC):
     # ---- what goes on all the time ----
 
     def hear(self, sender: str, frame: bytes) -> None:
-        """A frame has come."""
         self.driver.on_frame(sender, frame)
 
     def _tick(self) -> None:
@@ -200,7 +198,6 @@ class SwarmPeer(ABC):
         return self.world.network.is_parted(other, self.name)
 
     def report(self, event: Reported) -> None:
-        """What the machine tells the people."""
         if isinstance(event, PhaseEntered):
             self.entered(event.phase, event.round)
 

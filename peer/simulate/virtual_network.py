@@ -84,7 +84,6 @@ class VirtualNetwork:
         return self._order.get(peer_id, 0)
 
     def way(self, source: str, to: str) -> Path:
-        """What is between two peers."""
         found = self._ways.get((source, to))
         if found is None:
             found = self._ways[source, to] = Path(self._delay(source, to), self._pair_bps(source, to))

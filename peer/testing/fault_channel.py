@@ -108,7 +108,6 @@ def end_struck(swarm_directory: Path) -> None:
 
 
 def parse_strike(line: str) -> Strike:
-    """A line of `struck`."""
     return Strike(**json.loads(line))
 
 

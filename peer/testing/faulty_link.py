@@ -20,7 +20,7 @@ from peer.link.link import main, story
 from peer.live_settings import LiveSettings
 from peer.sync.blob_server import CHUNK
 from peer.testing.fault_channel import Orders, Striker, open_thrown, read_thrown
-from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow
+from peer.testing.faults import Cut, Fault, Partition
 from peer.testing.faulty_streams import DELAY, FaultyStreams
 from peer.testing.short_waits import hurry
 
@@ -55,22 +55,12 @@ class Breaker:
     def throw(self, fault: Fault) -> None:
         """Break the network as the fault says."""
         match fault:
-            case Slow(bytes_per_s=bytes_per_s, seconds=seconds):
-                self._streams.throttle(bytes_per_s, seconds)
-            case Corrupt(frames=frames):
-                self._streams.corrupt(frames)
-            case Loss(rate=rate, seconds=seconds):
-                self._streams.lose(rate, seconds)
-            case Duplicate(rate=rate, late_s=late_s, seconds=seconds):
-                self._streams.duplicate(rate, late_s, seconds)
-            case Reorder(late_s=late_s, seconds=seconds):
-                self._streams.reorder(late_s, seconds)
-            case Cut(other=other, seconds=seconds):
-                self._streams.cut([Orders.read(self._directory).ids[other]], seconds)
-            case Partition(peers=peers, seconds=seconds):
-                self._streams.cut(Orders.read(self._directory).beyond(peers), seconds)
+            case Cut(other=other):
+                self._streams.throw(fault, [Orders.read(self._directory).ids[other]])
+            case Partition(peers=peers):
+                self._streams.throw(fault, Orders.read(self._directory).beyond(peers))
             case _:
-                raise AssertionError(f"not a fault of the network: {fault}")
+                self._streams.throw(fault)
 
 
 LIES = "lies"

@@ -45,12 +45,10 @@ class WatchedOutput(io.TextIOBase):
         self._odd: list[Odd] = []
 
     def write(self, text: str) -> int:
-        """Keep the text until `flush`."""
         self._text += text
         return len(text)
 
     def flush(self) -> None:
-        """Print what was kept."""
         text, self._text = self._text, ""
         self._inner.write(text)
         self._inner.flush()

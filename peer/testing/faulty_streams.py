@@ -8,6 +8,7 @@ from functools import partial
 from random import Random
 
 from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame, Streams
+from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow
 
 DELAY = "delay_s"
 """A peer in whose directory a file of this name holds a number of seconds hears everything so much later."""
@@ -47,6 +48,24 @@ class FaultyStreams:
 
     # ---- switches ----
 
+    def throw(self, fault: Fault, others: Iterable[str] = ()) -> None:
+        """Break the network as the fault says; `others` are the peers from whom it parts this one."""
+        match fault:
+            case Slow():
+                self.throttle(fault.bytes_per_s, fault.seconds)
+            case Corrupt():
+                self.corrupt(fault.frames)
+            case Loss():
+                self.lose(fault.rate, fault.seconds)
+            case Duplicate():
+                self.duplicate(fault.rate, fault.late_s, fault.seconds)
+            case Reorder():
+                self.reorder(fault.late_s, fault.seconds)
+            case Cut() | Partition():
+                self.cut(others, fault.seconds)
+            case _:
+                raise AssertionError(f"not a fault of the network: {fault}")
+
     def throttle(self, bytes_per_s: float, seconds: float) -> None:
         """For `seconds` frames leave one after the other at this rate; 0 holds all of them back until then."""
         self._bytes_per_s, self._slow_until = bytes_per_s, self._clock() + seconds
@@ -83,7 +102,6 @@ class FaultyStreams:
     # ---- the contract ----
 
     def send(self, to: str, frame: bytes) -> None:
-        """Queue a frame."""
         assert len(frame) <= MAX_FRAME_BYTES, len(frame)
         if self._is_slow():
             self._small.append((to, frame))
@@ -100,7 +118,6 @@ class FaultyStreams:
             self._inner.send_bulk(to, partial(self._made, to, make_frame))
 
     def listen(self, on_frame: OnFrame) -> None:
-        """Set the listener."""
         self._on_frame = on_frame
         self._inner.listen(self._arrive)
 

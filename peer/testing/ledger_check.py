@@ -46,7 +46,6 @@ class BookedBalance(Residual):
 
     @torch.no_grad()
     def add_progress(self, part: slice, start: Tensor, now: Tensor) -> None:
-        """Note it, and take it."""
         self.produced[part] += start.double() - now.double()
         super().add_progress(part, start, now)
 

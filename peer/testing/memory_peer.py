@@ -22,9 +22,9 @@ from peer.protocol.layout import Part, divide
 from peer.protocol.norms import PartNorms
 from peer.rounds.driver import Driver
 from peer.rounds.interface import BufferPart, ReducePart, TrainingProgress
-from peer.simulate.arithmetic import ModelKeys as ModelKeys  # tests sign with what this model signs with
 from peer.simulate.memory_network import MemoryNetwork
 from peer.simulate.memory_store import MemoryDisk
+from peer.simulate.memory_store import ModelKeys as ModelKeys
 from peer.simulate.swarm_peer import Crashed as Crashed
 from peer.simulate.swarm_peer import PeerWorld, SwarmPeer
 from peer.testing.faulty_streams import FaultyStreams
@@ -179,7 +179,6 @@ class LogicalPeer(SwarmPeer):
         return FusedStreams(self, self.streams)
 
     def make_driver(self, streams: Streams) -> Driver:
-        """With integers for tensors."""
         world, disk = self.world, self.disk
         return Driver(
             self.state_on_disk(), clock=lambda: world.now, streams=streams, disk=disk,
@@ -188,7 +187,6 @@ class LogicalPeer(SwarmPeer):
         )  # fmt: skip
 
     def chance(self) -> float:
-        """From the world's seed."""
         return self.world.rng.random()
 
     def _follow_the_chain(self) -> None:
@@ -236,12 +234,10 @@ class LogicalPeer(SwarmPeer):
         return super().is_cut_off(other) or self.streams.is_cut(other)
 
     def report(self, event: Reported) -> None:
-        """Kept for the tests."""
         self.reports.append(event)
         super().report(event)
 
     def entered(self, phase: str, round: int) -> None:
-        """The world may strike."""
         self.world.entered(self, phase, round)
 
     # ---- the trainer ----
@@ -266,7 +262,6 @@ class LogicalPeer(SwarmPeer):
             self.ledger.balance[part] += movement
 
     def _end_training(self) -> None:
-        """The last movement of the round."""
         self._move()
 
     def _offer(self, anchor: bytes) -> ContributionHeader:
@@ -340,7 +335,6 @@ class FusedStreams:
         self._peer, self._streams = peer, streams
 
     def send(self, to: str, frame: bytes) -> None:
-        """Queue a frame."""
         self._peer.burn()
         self._unless_stalled(self._streams.send, to, frame)
 
@@ -350,7 +344,6 @@ class FusedStreams:
         self._unless_stalled(self._streams.send_bulk, to, make_frame)
 
     def listen(self, on_frame: OnFrame) -> None:
-        """Set the listener."""
         self._streams.listen(on_frame)
 
     def _unless_stalled(self, send: Callable[..., None], *args: object) -> None:
@@ -369,12 +362,10 @@ MODEL = tuple(Part(layer, layer, 1) for layer in range(PARTS))
 
 
 def encoded(value: int) -> bytes:
-    """One part on the wire."""
     return value.to_bytes(PART_BYTES, "big", signed=True)
 
 
 def decoded(payload: bytes) -> int:
-    """The integer in a part."""
     return int.from_bytes(payload, "big", signed=True)
 
 
@@ -394,7 +385,6 @@ class IntegerSums:
     parts: dict[tuple[object, str, int], tuple[tuple[bytes, ...], bytes]] = field(default_factory=dict)
 
     def keep(self, effect: BufferPart) -> None:
-        """One part of one member."""
         self.parts[effect.place, effect.sender, effect.part] = (effect.path, effect.payload)
 
     def kept(self, place: object, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
@@ -416,5 +406,4 @@ class IntegerSums:
         self.disk.store(digest, payload, lambda: done(digest))
 
     def forget(self) -> None:
-        """An anchor is past."""
         self.parts.clear()

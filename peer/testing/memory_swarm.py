@@ -14,7 +14,7 @@ from peer.protocol.head import ChainHead, genesis_anchor, next_anchor
 from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules
 from peer.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
-from peer.testing.faults import Corrupt, Crash, Cut, Duplicate, Fault, Loss, Odd, Partition, Reorder, Slow, Stall
+from peer.testing.faults import Crash, Cut, Fault, Odd, Partition, Stall
 from peer.testing.memory_peer import (
     MODEL,
     PART_BYTES,
@@ -116,7 +116,6 @@ class World:
     # ---- told by the peers ----
 
     def entered(self, peer: LogicalPeer, phase: str, round: int) -> None:
-        """A peer enters a phase."""
         if self.on_phase is not None:
             self.on_phase(peer, phase, round)
 
@@ -264,7 +263,6 @@ class LogicalSwarm(Swarm):
 
     @property
     def now_s(self) -> float:
-        """Virtual seconds since the swarm began."""
         return self.world.now
 
     def until_round(self, round: int, *, within_s: float) -> None:
@@ -275,7 +273,6 @@ class LogicalSwarm(Swarm):
             self.run_for(min(STEP_S, deadline - self.world.now))
 
     def run_for(self, seconds: float) -> None:
-        """Let time pass."""
         self.world.scheduler.run_until(self.world.now + seconds)
 
     def join(self) -> int:
@@ -310,24 +307,16 @@ class LogicalSwarm(Swarm):
                 raise Crashed
             case Stall(seconds=seconds):
                 peer.stall(seconds)
-            case Slow(seconds=seconds, bytes_per_s=bytes_per_s):
-                peer.streams.throttle(bytes_per_s, seconds)
-            case Corrupt(frames=frames):
-                peer.streams.corrupt(frames)
-            case Loss(seconds=seconds, rate=rate):
-                peer.streams.lose(rate, seconds)
-            case Duplicate(seconds=seconds, rate=rate, late_s=late_s):
-                peer.streams.duplicate(rate, late_s, seconds)
-            case Reorder(seconds=seconds, late_s=late_s):
-                peer.streams.reorder(late_s, seconds)
             case Odd(factor=factor, layer=layer):
                 peer.distort(factor, layer)
-            case Cut(other=other, seconds=seconds):
-                peer.streams.cut([self.world.peers[other].name], seconds)
-            case Partition(peers=inside, seconds=seconds):
+            case Partition(peers=inside):
                 outside = [self.world.peers[index].name for index in self.outside(fault)]
                 for index in inside:
-                    self.world.peers[index].streams.cut(outside, seconds)
+                    self.world.peers[index].streams.throw(fault, outside)
+            case Cut(other=other):
+                peer.streams.throw(fault, [self.world.peers[other].name])
+            case _:
+                peer.streams.throw(fault)
 
     def _all_at(self, round: int) -> bool:
         live = [peer for peer in self.world.peers if peer.alive]

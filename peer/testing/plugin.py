@@ -38,7 +38,6 @@ class StartSwarm(Protocol):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
     config.addinivalue_line("markers", "swarm: starts several processes on loopback")
 
 

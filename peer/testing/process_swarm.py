@@ -141,11 +141,9 @@ class RealSwarm(Swarm):
         return len(self._peers)
 
     def directory_of(self, peer: int) -> Path:
-        """The peer's run directory."""
         return self._peers[peer].directory
 
     def id_of(self, peer: int) -> str:
-        """The peer's id."""
         return self._peers[peer].id
 
     def log(self, peer: int) -> str:
@@ -223,7 +221,6 @@ class RealSwarm(Swarm):
         self._await(reached, within_s, what)
 
     def until_struck(self, fault: Fault, *, within_s: float = HANG_S) -> None:
-        """Wait until this fault has struck."""
         self._await(lambda: fault in self._struck, within_s, f"{fault} has not struck")
 
     # ---- coming and going ----
@@ -313,7 +310,6 @@ class RealSwarm(Swarm):
     # ---- faults ----
 
     def inject(self, *faults: Fault) -> None:
-        """As `Swarm` says."""
         super().inject(*faults)
         for fault in faults:
             self._numbers.setdefault(fault, len(self._numbers))
@@ -482,7 +478,6 @@ class RealSwarm(Swarm):
         return next(peer.index for peer in self._peers if peer.id == peer_id)
 
     def _where(self) -> str:
-        """Where everybody is, for an error."""
         return "; ".join(
             f"peer {peer.index} {'is live' if peer.is_live else 'has ended'}, "
             f"round {max(peer.commits, default=0)}, last {peer.lines[-1].event if peer.lines else 'nothing'}, "

@@ -85,12 +85,10 @@ class _Step:
         self.at_work = False
 
     def begin(self) -> None:
-        """Now."""
         self._began_at, self._waited_before_s, self._forward_s = time.monotonic(), self._trainer.waited_s, 0.0
         self.at_work = True
 
     def layer(self, seconds: float) -> None:
-        """One more layer takes so long."""
         if self.at_work:
             self._forward_s += seconds
             self.until(self._forward_s)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from peer.event_fields import MAX_TEXT
 from peer.events import (
     MAX_LINE_BYTES,
-    MAX_TEXT,
     DeviceMeasured,
     DeviceReported,
     Evaluated,

@@ -1,16 +1,15 @@
-"""Snapshots while lines are folded in: mutable twins of `PeerView` and `SwarmState`, thawed where needed, frozen
-once."""
+"""A snapshot while lines are folded in: peers are copied before they are changed, and the whole is frozen once."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from copy import copy
+from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
-from typing import Any
 
-from peer.events import DeviceMeasured, NetworkMeasured, PenaltyImposed, RoundForecast, TransferProgressed
-from tui.swarm.snapshot import CommittedAnchor, LogEntry, PeerView, PenaltyRecord, Point, Span, SwarmState
+from peer.events import PenaltyImposed
+from tui.swarm.snapshot import CommittedAnchor, LogEntry, PeerView, PenaltyRecord, Point, SwarmState
 from tui.swarm.timeline import PEER_POINTS, add_point
 
 MAX_PEERS = 1024
@@ -22,82 +21,15 @@ MAX_ROUNDS = 512
 MAX_LOSSES = 4096
 
 
-@dataclass(kw_only=True)
-class PeerDraft:
-    """A `PeerView` that changes. Its fields are explained there."""
-
-    peer: str
-    name: str
-    reports: bool
-    version: str
-    settings: Mapping[str, Any]
-    directory: str
-    device: str
-    parameters: int
-    state: str
-    why: str
-    until: float | None
-    round: int
-    step: int
-    steps: int
-    phase: str
-    deadline: float | None
-    coordinator: str
-    ballot: int
-    loss: float | None
-    tokens_per_s: float
-    upload_bps: int
-    device_gb: float
-    distances: Mapping[str, float]
-    learning_rate: float | None
-    bytes_sent: int
-    bytes_received: int
-    commits: list[CommittedAnchor]
-    accepted: int
-    late: int
-    rejected: int
-    missed: int
-    weight: float | None
-    norm: float | None
-    tokens: int
-    tokens_now: int
-    tokens_ahead: int
-    norms: list[Point]
-    losses: list[Point]
-    speeds: list[Point]
-    learning_rates: list[Point]
-    spans: list[Span]
-    started_t: float | None
-    evaluated: Point | None
-    seen_t: float | None
-    alerts: list[str]
-    transfer: TransferProgressed | None
-    transfers: Mapping[str, TransferProgressed]
-    network: NetworkMeasured | None
-    network_t: float | None
-    ups: list[Point]
-    downs: list[Point]
-    device_figures: DeviceMeasured | None
-    forecast: RoundForecast | None
-    stopped: bool
-    exit_code: int
-
-    def freeze(self) -> PeerView:
-        """What is known of the peer now."""
-        values = dict(self.__dict__)
-        for name in PEER_LISTS:
-            values[name] = tuple(values[name])
-        return PeerView(**values)
-
-
 PEER_LISTS = ("commits", "norms", "losses", "speeds", "learning_rates", "spans", "alerts", "ups", "downs")
 
 
-def thaw_peer(view: PeerView) -> PeerDraft:
-    values = dict(view.__dict__)
+def copy_peer(view: PeerView) -> PeerView:
+    """One that may be changed."""
+    view = copy(view)
     for name in PEER_LISTS:
-        values[name] = list(values[name])
-    return PeerDraft(**values)
+        setattr(view, name, list(getattr(view, name)))
+    return view
 
 
 class SnapshotBuilder:
@@ -105,8 +37,9 @@ class SnapshotBuilder:
 
     def __init__(self, swarm: SwarmState) -> None:
         self._before = swarm
-        self.peers: dict[str, PeerView | PeerDraft] = dict(swarm.peers)
-        self._narrator: PeerView | PeerDraft | None = swarm.narrator
+        self.peers = dict(swarm.peers)
+        self._copied: set[str] = set()
+        self._narrator = swarm.narrator
         self.run, self.round, self.rounds = swarm.run, swarm.round, swarm.rounds
         self.tokens, self.skipped, self.invite = swarm.tokens, swarm.skipped, swarm.invite
         self.started_t, self.last_t = swarm.started_t, swarm.last_t
@@ -121,23 +54,22 @@ class SnapshotBuilder:
         self._told: dict[tuple[str, str, str, int], PenaltyRecord] | None = None
         self._commits: dict[tuple[int, str, str], CommittedAnchor] = {}
 
-    def peer(self, peer: str) -> PeerDraft:
+    def peer(self, peer: str) -> PeerView:
         """A peer to be changed; a new one if nothing was known of it."""
-        known = self.peers.get(peer)
-        if isinstance(known, PeerDraft):
-            return known
-        draft = self.peers[peer] = thaw_peer(known or PeerView(peer=peer))
-        return draft
+        if peer not in self._copied or peer not in self.peers:
+            self.peers[peer] = copy_peer(self.peers.get(peer) or PeerView(peer=peer))
+            self._copied.add(peer)
+        return self.peers[peer]
 
     @property
-    def narrator(self) -> PeerDraft:
+    def narrator(self) -> PeerView:
         """Who tells of the swarm and is nobody in it; it has no id."""
-        if not isinstance(self._narrator, PeerDraft):
-            self._narrator = thaw_peer(self._narrator or PeerView(peer=""))
+        if self._narrator is None or self._narrator is self._before.narrator:
+            self._narrator = copy_peer(self._narrator or PeerView(peer=""))
         return self._narrator
 
     @property
-    def chains(self) -> list[PeerView | PeerDraft]:
+    def chains(self) -> list[PeerView]:
         return [*self.peers.values(), *([self._narrator] if self._narrator is not None else [])]
 
     def commit(self, round: int, digest: str, state: str) -> CommittedAnchor:
@@ -176,11 +108,9 @@ class SnapshotBuilder:
         """What is known now."""
         if len(self.peers) > MAX_PEERS:
             self._forget_peers()
-        peers = {key: known.freeze() if isinstance(known, PeerDraft) else known for key, known in self.peers.items()}
-        narrator = self._narrator.freeze() if isinstance(self._narrator, PeerDraft) else self._narrator
         return replace(
-            self._before, narrator=narrator,
-            run=self.run, peers=MappingProxyType(peers), round=self.round, rounds=self.rounds, tokens=self.tokens,
+            self._before, narrator=self._narrator,
+            run=self.run, peers=MappingProxyType(self.peers), round=self.round, rounds=self.rounds, tokens=self.tokens,
             losses=tuple(sorted(self.losses.items())[-MAX_LOSSES:]), penalties=self.penalties,
             penalty_log=tuple(self.penalty_log[-MAX_PENALTIES:]),
             history=tuple(self.history[round] for round in sorted(self.history)), aborted=self.aborted,

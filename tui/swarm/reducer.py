@@ -37,9 +37,9 @@ from peer.events import (
     TransferProgressed,
 )
 from peer.settings import changes
-from tui.swarm.builder import PeerDraft, SnapshotBuilder
+from tui.swarm.builder import SnapshotBuilder
 from tui.swarm.round_ledger import commit, impose, is_excused, note_abort, note_evaluation, note_reported_loss
-from tui.swarm.snapshot import SwarmState
+from tui.swarm.snapshot import PeerView, SwarmState
 from tui.swarm.timeline import LONG_S, add_span, is_exchanging, training_began
 
 MAX_ALERTS = 16
@@ -104,7 +104,7 @@ def _take_nameless(draft: SnapshotBuilder, t: float, event: Event) -> None:
 # ---- what a peer says of itself ----
 
 
-def _take_started(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: PeerStarted) -> None:
+def _take_started(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerStarted) -> None:
     """A new process: nothing that the one before did holds any more, but what it gave."""
     peer.name, peer.version, peer.device = short_name(event.name), event.version, event.device
     peer.parameters, peer.directory = event.parameters, event.directory
@@ -121,13 +121,13 @@ def _take_started(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: Peer
     draft.note(t, "info", peer.peer, "STARTED", " · ".join(filter(None, ("started", event.version, event.device))))
 
 
-def _take_settings(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: SettingsChanged) -> None:
+def _take_settings(draft: SnapshotBuilder, peer: PeerView, t: float, event: SettingsChanged) -> None:
     for change in changes(peer.settings, event.settings):
         draft.note(t, "info", peer.peer, "SETTINGS", change)
     peer.settings = MappingProxyType(event.settings)
 
 
-def _take_state(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: PeerStateChanged) -> None:
+def _take_state(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerStateChanged) -> None:
     if (
         event.state != "GONE"
         and {peer.state, event.state} - _CYCLE
@@ -142,7 +142,7 @@ def _take_state(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: PeerSt
         add_span(peer.spans, t, phase, peer.round + 1)
 
 
-def _take_round_start(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundStarted) -> None:
+def _take_round_start(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundStarted) -> None:
     if event.round != peer.round:
         peer.step = peer.tokens_now = peer.tokens_ahead = 0
     peer.round, peer.steps = event.round, event.steps
@@ -151,7 +151,7 @@ def _take_round_start(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: 
     add_span(peer.spans, t, "train", event.round + 1)
 
 
-def _take_progress(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: InnerProgressed) -> None:
+def _take_progress(draft: SnapshotBuilder, peer: PeerView, t: float, event: InnerProgressed) -> None:
     if event.loss is None and peer.loss is not None:
         draft.note(t, "error", peer.peer, "NONFINITE", "the training loss is not a number")
     peer.step, peer.steps = event.step, event.steps
@@ -169,14 +169,14 @@ def _take_progress(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: Inn
         add_span(peer.spans, t, "train", event.round + 1)
 
 
-def _take_phase(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: PhaseEntered) -> None:
+def _take_phase(draft: SnapshotBuilder, peer: PeerView, t: float, event: PhaseEntered) -> None:
     peer.phase, peer.deadline, peer.ballot = event.phase, event.deadline, event.ballot
     peer.coordinator = event.coordinator or peer.coordinator
     if peer.state not in _STANDING:
         add_span(peer.spans, t, event.phase, event.round + 1)
 
 
-def _take_commit(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
+def _take_commit(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted) -> None:
     peer.round = event.round
     peer.step = peer.step if peer.tokens_ahead else 0
     peer.phase, peer.deadline, peer.ballot = "", None, 0
@@ -189,18 +189,18 @@ def _take_commit(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: Round
     commit(draft, peer, t, event)
 
 
-def _take_forecast(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundForecast) -> None:
+def _take_forecast(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundForecast) -> None:
     peer.forecast = event
 
 
-def _take_abort(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundAborted) -> None:
+def _take_abort(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundAborted) -> None:
     note_abort(draft, event)
     if peer.state not in _STANDING:
         add_span(peer.spans, t, "failed", event.round + 1)
     draft.note(t, "warning", peer.peer, "ABORTED", f"round {event.round + 1} is tried again: {event.why}")
 
 
-def _take_penalty(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: PenaltyImposed) -> None:
+def _take_penalty(draft: SnapshotBuilder, peer: PeerView, t: float, event: PenaltyImposed) -> None:
     imposed_in = min(event.until_round - 1, peer.round + 1)
     if is_excused(draft, event, imposed_in):
         return
@@ -209,20 +209,20 @@ def _take_penalty(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: Pena
     impose(draft, t, event, imposed_in)
 
 
-def _take_evaluation(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: Evaluated) -> None:
+def _take_evaluation(draft: SnapshotBuilder, peer: PeerView, t: float, event: Evaluated) -> None:
     if event.loss is None:
         draft.note(t, "error", peer.peer, "NONFINITE", f"the held-out loss at round {event.round} is not a number")
         return
     note_evaluation(draft, t, peer.peer, event.round, event.loss)
 
 
-def _take_transfer(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: TransferProgressed) -> None:
+def _take_transfer(draft: SnapshotBuilder, peer: PeerView, t: float, event: TransferProgressed) -> None:
     peer.transfer = event
     others = [(what, known) for what, known in peer.transfers.items() if what != event.what]
     peer.transfers = MappingProxyType(dict((*others, (event.what, event))[-MAX_TRANSFERS:]))
 
 
-def _take_network(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: NetworkMeasured) -> None:
+def _take_network(draft: SnapshotBuilder, peer: PeerView, t: float, event: NetworkMeasured) -> None:
     before, before_t = peer.network, peer.network_t
     if before is not None and before_t is not None and t - before_t >= LONG_S:
         sent_bps = max(0, event.bytes_sent - before.bytes_sent) / (t - before_t)
@@ -232,30 +232,30 @@ def _take_network(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: Netw
     peer.network, peer.network_t = event, t
 
 
-def _take_distances(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundTripsReported) -> None:
+def _take_distances(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundTripsReported) -> None:
     if event.about in draft.peers:  # a relay, or somebody who watches, is no peer
         draft.peer(event.about).distances = MappingProxyType(event.rtt_s)
 
 
-def _take_device_told(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: DeviceReported) -> None:
+def _take_device_told(draft: SnapshotBuilder, peer: PeerView, t: float, event: DeviceReported) -> None:
     draft.peer(event.about).device_gb = event.device_gb
 
 
-def _take_device(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: DeviceMeasured) -> None:
+def _take_device(draft: SnapshotBuilder, peer: PeerView, t: float, event: DeviceMeasured) -> None:
     peer.device_figures = event
 
 
-def _take_checkpoint(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: CheckpointWritten) -> None:
+def _take_checkpoint(draft: SnapshotBuilder, peer: PeerView, t: float, event: CheckpointWritten) -> None:
     draft.note(t, "info", peer.peer, "CHECKPOINT", f"checkpoint of round {event.round} written")
 
 
-def _take_alert(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: AlertRaised) -> None:
+def _take_alert(draft: SnapshotBuilder, peer: PeerView, t: float, event: AlertRaised) -> None:
     peer.alerts = [*peer.alerts, f"{event.level}: {event.text}"][-MAX_ALERTS:]
     level = event.level if event.level in ("info", "warning", "error") else "warning"
     draft.note(t, level, peer.peer, event.code, event.text)
 
 
-def _take_stop(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: PeerStopped) -> None:
+def _take_stop(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerStopped) -> None:
     peer.state, peer.why, peer.until, peer.phase = "GONE", event.why, None, ""
     peer.stopped, peer.exit_code = True, event.exit_code
     add_span(peer.spans, t, "gone", peer.round + 1)
@@ -287,7 +287,7 @@ def _cells(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-_TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerDraft, float, Any], None]] = {
+_TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerView, float, Any], None]] = {
     PeerStarted: _take_started,
     SettingsChanged: _take_settings,
     PeerStateChanged: _take_state,
@@ -310,13 +310,13 @@ _TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerDraft, float, Any], No
 }
 
 
-def _return(peer: PeerDraft) -> None:
+def _return(peer: PeerView) -> None:
     """Others took it for gone, and it trains."""
     if peer.state == "GONE":
         peer.state, peer.why = "TRAINING", ""
 
 
-def reduce_reported(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: ReportReceived) -> None:
+def reduce_reported(draft: SnapshotBuilder, peer: PeerView, t: float, event: ReportReceived) -> None:
     """What another peer says of itself; nothing but a sign of life if its own lines are read."""
     peer.seen_t = t if peer.seen_t is None else max(peer.seen_t, t)
     if event.evaluated is not None:
@@ -350,7 +350,7 @@ def _stage(event: ReportReceived) -> tuple[str, str]:
     return ("prepare", "READY") if event.ready else ("train", "TRAINING")
 
 
-def _estimate_speed(peer: PeerDraft, t: float, event: ReportReceived) -> float:
+def _estimate_speed(peer: PeerView, t: float, event: ReportReceived) -> float:
     """Tokens per second since it was first heard to train in this round; 0 if that is not known."""
     began_t = training_began(peer.spans, event.round + 1)
     if not event.ready or began_t is None or t - began_t < LONG_S:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from peer.events import ACCEPTED, LATE, PenaltyImposed, RoundAborted, RoundCommitted, outcomes
-from tui.swarm.builder import MAX_ROUNDS, PeerDraft, SnapshotBuilder
+from tui.swarm.builder import MAX_ROUNDS, SnapshotBuilder
 from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round
 from tui.swarm.timeline import SWARM_POINTS, add_point, add_span, drop_rounds, mark_tardy
 
@@ -21,7 +21,7 @@ SILENT_S = 5.0
 _PHASE_OF_CODE = {"LATE": "late", "ABSENT": "failed"}
 
 
-def commit(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
+def commit(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted) -> None:
     """A peer stands on a new anchor: note it for the peer, and for the swarm if it is the first to say so."""
     told = draft.commit(event.round, event.digest, event.state)
     if peer.commits and peer.commits[-1] == told:
@@ -81,7 +81,7 @@ def note_abort(draft: SnapshotBuilder, event: RoundAborted) -> None:
         draft.aborted = (*draft.aborted, tried)[-MAX_ABORTED:]
 
 
-def note_reported_loss(draft: SnapshotBuilder, t: float, peer: PeerDraft, round: int, loss: float) -> None:
+def note_reported_loss(draft: SnapshotBuilder, t: float, peer: PeerView, round: int, loss: float) -> None:
     """A held-out loss that a peer says it measured, as another heard it: it never replaces what is known."""
     if round > draft.round:
         peer.evaluated = Point(t=t, round=round, tokens=draft.tokens, value=loss)
@@ -115,7 +115,7 @@ def note_evaluation(draft: SnapshotBuilder, t: float, peer: str, round: int, los
 # ---- a round, once ----
 
 
-def _count_round(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
+def _count_round(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted) -> None:
     known = draft.history.get(event.round)
     if known is not None and known.digest == event.digest:
         if not _is_narrator(peer):
@@ -143,7 +143,7 @@ def _with_report(view: Round, event: RoundCommitted) -> Round:
     )
 
 
-def _add_round(draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundCommitted) -> None:
+def _add_round(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted) -> None:
     measured_s = _measure(draft, peer, t, event.round)
     round_s = event.round_s if measured_s is None else measured_s
     members = f"{len(event.group)} peer{'s' * (len(event.group) != 1)}"
@@ -188,7 +188,7 @@ def _count_tokens(event: RoundCommitted, peer: str, outcome: str, told: int) -> 
     return told if outcome in (ACCEPTED, LATE) else 0
 
 
-def _measure(draft: SnapshotBuilder, peer: PeerDraft, t: float, round: int) -> float | None:
+def _measure(draft: SnapshotBuilder, peer: PeerView, t: float, round: int) -> float | None:
     """Seconds since the round before was told; None if either was not told as it happened, in one go."""
     before = draft.history.get(round - 1)
     if before is None or not before.live or not _is_live(peer) or t <= before.t:
@@ -198,17 +198,17 @@ def _measure(draft: SnapshotBuilder, peer: PeerDraft, t: float, round: int) -> f
     return t - before.t
 
 
-def _is_live(peer: PeerDraft) -> bool:
+def _is_live(peer: PeerView) -> bool:
     """Whether it tells of rounds as they happen."""
     return peer.state == "READY" if _is_narrator(peer) else peer.state != "SYNCING"
 
 
-def _is_narrator(peer: PeerDraft) -> bool:
+def _is_narrator(peer: PeerView) -> bool:
     return not peer.peer
 
 
 def _count_for_peer(
-    draft: SnapshotBuilder, peer: PeerDraft, t: float, event: RoundCommitted, outcome: str, tokens: int, *, live: bool
+    draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted, outcome: str, tokens: int, *, live: bool
 ) -> None:
     setattr(peer, outcome, getattr(peer, outcome) + 1)
     peer.tokens += tokens
@@ -227,7 +227,7 @@ def _count_for_peer(
             add_span(peer.spans, t, "idle", event.round + 1)
 
 
-def _plot_training(draft: SnapshotBuilder, peer: PeerDraft, t: float, view: Round) -> None:
+def _plot_training(draft: SnapshotBuilder, peer: PeerView, t: float, view: Round) -> None:
     """The mean training loss, when the first peer tells the round that did not just catch up."""
     if not _is_live(peer) or (draft.training and draft.training[-1].round >= view.round):
         return
@@ -253,7 +253,7 @@ def _standing_on(draft: SnapshotBuilder, round: int, digest: str) -> int:
     return sum(_stands(known, round, digest) for known in draft.chains)
 
 
-def _stands(peer: PeerDraft | PeerView, round: int, digest: str) -> bool:
+def _stands(peer: PeerView, round: int, digest: str) -> bool:
     return any(known.round == round and known.digest == digest for known in reversed(peer.commits))
 
 

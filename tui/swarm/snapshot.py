@@ -120,9 +120,12 @@ class CommittedAnchor:
     state: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class PeerView:
-    """One peer. `reports` is False for a peer that is known only from what others received of it."""
+    """One peer. `reports` is False for a peer that is known only from what others received of it.
+
+    It is changed by `tui.swarm.builder` alone, which copies it first: a snapshot stays as it was.
+    """
 
     peer: str
     name: str = ""
@@ -157,7 +160,7 @@ class PeerView:
     learning_rate: float | None = None
     bytes_sent: int = 0
     bytes_received: int = 0
-    commits: tuple[CommittedAnchor, ...] = ()
+    commits: list[CommittedAnchor] = field(default_factory=list)
     """By round, the newest ones. A peer that changed over to another branch has committed anew: what came before
     does not count."""
     accepted: int = 0
@@ -178,19 +181,19 @@ class PeerView:
     """Trained by it since the last anchor that it was a member of, for the next one."""
     tokens_ahead: int = 0
     """Trained by it for the anchor after that, while the round is being agreed."""
-    norms: tuple[Point, ...] = ()
-    losses: tuple[Point, ...] = ()
-    speeds: tuple[Point, ...] = ()
+    norms: list[Point] = field(default_factory=list)
+    losses: list[Point] = field(default_factory=list)
+    speeds: list[Point] = field(default_factory=list)
     """Tokens per second."""
-    learning_rates: tuple[Point, ...] = ()
-    spans: tuple[Span, ...] = ()
+    learning_rates: list[Point] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
     """What it did when, the newest last."""
     started_t: float | None = None
     evaluated: Point | None = None
     """The held-out loss that others heard it tell last, which counts once its round is committed."""
     seen_t: float | None = None
     """Its last sign of life: its own line, or what another received of it."""
-    alerts: tuple[str, ...] = ()
+    alerts: list[str] = field(default_factory=list)
     transfer: TransferProgressed | None = None
     """What it is receiving in order to catch up."""
     transfers: Mapping[str, TransferProgressed] = field(default_factory=lambda: MappingProxyType({}))
@@ -198,9 +201,9 @@ class PeerView:
     network: NetworkMeasured | None = None
     network_t: float | None = None
     """When that was measured."""
-    ups: tuple[Point, ...] = ()
+    ups: list[Point] = field(default_factory=list)
     """Bytes per second that it sent, between two measurements."""
-    downs: tuple[Point, ...] = ()
+    downs: list[Point] = field(default_factory=list)
     """Bytes per second that it received."""
     device_figures: DeviceMeasured | None = None
     forecast: RoundForecast | None = None

@@ -15,7 +15,7 @@ from peer.protocol.messages import Blocks, Heartbeat, Nack, Prepare, Promise
 from peer.rounds.interface import Leaving, Received, Send, Tell, Tick
 from peer.rounds.machine import step
 from peer.rounds.state import State
-from peer.simulate.arithmetic import ModelKeys
+from peer.simulate.memory_store import ModelKeys
 from peer.testing.memory_peer import LogicalPeer
 from tests.model_swarm import FaultyWorld
 from tests.peer.rounds.build import HEAD, NAMES, place, pledge, rules, state_of, update, vote

