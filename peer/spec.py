@@ -13,12 +13,12 @@ import importlib.resources
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgpack
 
 from dht.errors import BadSpec
-from peer.tables import StrictTable, read, require, to_toml
+from peer.tables import Bounds, StrictTable, read, require, to_toml
 
 SHIPPED = ("micro", "tiny", "gpt2-small", "llama-1b")
 UNLIMITED = 1_000_000
@@ -32,32 +32,28 @@ class RunTable(StrictTable):
     """What people call this run: letters, digits, dot, dash, underscore."""
     seed: int = 0
     """Seeds the initial parameters and the order of the data."""
-    founders: int = 1
+    founders: Annotated[int, Bounds(1, 16)] = 1
     """Peers that must be present before round 0; together they are the first electorate."""
-    rounds: int = 0
+    rounds: Annotated[int, Bounds(0)] = 0
     """Rounds until the run is finished; 0 means until somebody stops it. Learning-rate
     schedules that need an end use `inner.schedule_rounds`."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.name or not all(char.isalnum() or char in "._-" for char in self.name) or len(self.name) > 64:
             raise BadSpec(f"run.name is {self.name!r}; use 1 to 64 letters, digits, dots, dashes and underscores")
-        require(self.founders, "run.founders", low=1, high=16)
-        require(self.rounds, "run.rounds", low=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelTable(StrictTable):
     architecture: str
     """A causal language model built into transformers, by its model type: llama, gpt2, qwen3, …"""
-    context: int
+    context: Annotated[int, Bounds(2)]
     """Tokens per sequence."""
     tokenizer: str = "bytes"
     """`bytes` (256 values and one end-of-text) or the name of a Hugging Face tokenizer."""
     config: dict[str, int | float | str | bool] = field(default_factory=dict)
     """Passed to the architecture's transformers configuration class."""
-
-    def __post_init__(self) -> None:
-        require(self.context, "model.context", low=2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,86 +69,66 @@ class DataTable(StrictTable):
     """Split of a `hub` data set."""
     text_field: str = "text"
     """Column that holds the text, in parquet files and `hub` data sets."""
-    held_out_every: int = 50
+    held_out_every: Annotated[int, Bounds(2)] = 50
     """One file (or document) in this many, chosen by hash, is held out for evaluation."""
-    eval_sequences: int = 256
+    eval_sequences: Annotated[int, Bounds(1)] = 256
     """Held-out sequences per evaluation."""
-    eval_every: int = 1
+    eval_every: Annotated[int, Bounds(1)] = 1
     """Rounds between evaluations; the last round is always evaluated."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.source != "stdlib" and not self.path:
             raise BadSpec(f"data.path is empty; data.source = {self.source!r} needs one")
-        require(self.held_out_every, "data.held_out_every", low=2)
-        require(self.eval_sequences, "data.eval_sequences", low=1)
-        require(self.eval_every, "data.eval_every", low=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InnerTable(StrictTable):
     optimizer: Literal["adamw", "muon"] = "adamw"
     """`muon`: Muon for the hidden matrices; AdamW for embeddings, the output head, norms and biases."""
-    learning_rate: float = 4e-4
+    learning_rate: Annotated[float, Bounds(0)] = 4e-4
     """Peak (4e-4 in arXiv:2311.08105). Muon's steps are scaled to AdamW's, so it serves both (arXiv:2502.16982)."""
-    muon_momentum: float = 0.95
+    muon_momentum: Annotated[float, Bounds(0, 0.9999)] = 0.95
     """Nesterov momentum of Muon (0.95 in arXiv:2502.16982)."""
-    beta1: float = 0.9
-    beta2: float = 0.95
-    weight_decay: float = 0.1
+    beta1: Annotated[float, Bounds(0, 0.9999)] = 0.9
+    beta2: Annotated[float, Bounds(0, 0.99999)] = 0.95
+    weight_decay: Annotated[float, Bounds(0)] = 0.1
     """Applied to matrices only, by either optimizer."""
-    clip: float = 1.0
+    clip: Annotated[float, Bounds(0)] = 1.0
     """Largest gradient norm; 0 means no clipping."""
-    sequences: int = 8
+    sequences: Annotated[int, Bounds(1)] = 8
     """Sequences per micro-batch."""
-    accumulation: int = 1
+    accumulation: Annotated[int, Bounds(1)] = 1
     """Micro-batches per inner step."""
-    warmup_steps: int = 0
+    warmup_steps: Annotated[int, Bounds(0)] = 0
     """Inner steps of linear warm-up, counted over the run's schedule so that a late joiner is at the right rate."""
-    schedule_rounds: int = 0
+    schedule_rounds: Annotated[int, Bounds(0)] = 0
     """Rounds over which the cosine falls; 0 means `run.rounds`, and a constant rate if that is 0 too."""
-    final_fraction: float = 0.1
+    final_fraction: Annotated[float, Bounds(0, 1)] = 0.1
     """The cosine ends at this fraction of the peak."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto`: bfloat16 autocast where the device has it (CUDA), float32 elsewhere."""
 
-    def __post_init__(self) -> None:
-        require(self.learning_rate, "inner.learning_rate", low=0)
-        require(self.muon_momentum, "inner.muon_momentum", low=0, high=0.9999)
-        require(self.beta1, "inner.beta1", low=0, high=0.9999)
-        require(self.beta2, "inner.beta2", low=0, high=0.99999)
-        require(self.weight_decay, "inner.weight_decay", low=0)
-        require(self.clip, "inner.clip", low=0)
-        require(self.warmup_steps, "inner.warmup_steps", low=0)
-        require(self.schedule_rounds, "inner.schedule_rounds", low=0)
-        require(self.sequences, "inner.sequences", low=1)
-        require(self.accumulation, "inner.accumulation", low=1)
-        require(self.final_fraction, "inner.final_fraction", low=0, high=1)
-
 
 @dataclass(frozen=True, kw_only=True)
 class OuterTable(StrictTable):
-    learning_rate: float = 0.7
-    momentum: float = 0.9
+    learning_rate: Annotated[float, Bounds(0)] = 0.7
+    momentum: Annotated[float, Bounds(0, 0.999)] = 0.9
     """Nesterov momentum (0.7 / 0.9 in arXiv:2311.08105, tuned for more than a hundred rounds)."""
-    momentum_warmup_rounds: int = 0
+    momentum_warmup_rounds: Annotated[int, Bounds(0)] = 0
     """Rounds over which momentum grows linearly from 0."""
-
-    def __post_init__(self) -> None:
-        require(self.learning_rate, "outer.learning_rate", low=0)
-        require(self.momentum, "outer.momentum", low=0, high=0.999)
-        require(self.momentum_warmup_rounds, "outer.momentum_warmup_rounds", low=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTable(StrictTable):
-    steps: int = 500
+    steps: Annotated[int, Bounds(1)] = 500
     """Inner steps per round once the ramp is over (H)."""
-    fragments: int = 1
+    fragments: Annotated[int, Bounds(1, MAX_FRAGMENTS)] = 1
     """Into how many sets of layers the model is divided. Round r averages set r mod `fragments` alone, so that a round
     sends so much less; the others train on, and each of them is averaged every `fragments` rounds."""
-    sync_rounds: int = 0
+    sync_rounds: Annotated[int, Bounds(0)] = 0
     """First rounds with H = 1 (EDiT's synchronous warm-up, arXiv:2412.07210)."""
-    ramp_rounds: int = 0
+    ramp_rounds: Annotated[int, Bounds(0)] = 0
     """Rounds after those over which H grows linearly from 1 to `steps`."""
     pace: Literal["steps", "speed", "time"] = "steps"
     """When a peer's part of a round is done. `steps`: after H inner steps. `speed`: after its share of H, which nearly
@@ -160,20 +136,20 @@ class RoundTable(StrictTable):
     what the learning rate takes for a round. Twice H at most: more counts nothing."""
     max_train_s: float = 3600.0
     """And not after this time, counted from when its anchor was agreed, even if it has not made all steps."""
-    min_steps: int = 0
+    min_steps: Annotated[int, Bounds(0)] = 0
     """A coordinator waits for others until those who are ready have made so many inner steps together, but no longer
     than `gather_s`."""
     overlap: Literal["none", "layerwise", "streaming"] = "none"
     """What a peer does while its round is agreed. `none`: it waits. `layerwise`: it waits, but makes the next inner
     step while the update is applied layer by layer (arXiv:2412.07210). `streaming`: it makes the inner steps of the
     next round, and keeps them when the new anchor comes (arXiv:2501.18512)."""
-    delay: int = UNLIMITED
+    delay: Annotated[int, Bounds(0)] = UNLIMITED
     """With `streaming`, inner steps at most before the new anchor comes; then the peer waits. 0 is as `none`."""
     merge: Literal["rebase", "interpolate"] = "interpolate"
     """What a peer that streams goes on from. `interpolate`: a point between the new anchor and its own parameters,
     which counts a part of its work less and repeats another. `rebase`: that anchor less all that no update has counted,
     to the bit; at equal tokens it learns less (`tests/benchmarks/results/parity.md`). A sparse codec always rebases."""
-    alpha: float = 0.5
+    alpha: Annotated[float, Bounds(0, 1)] = 0.5
     """With `interpolate`, the share of its own parameters: 0 drops the steps of the delay, 1 never merges."""
     gather_s: float = 60.0
     """The first coordinator waits this long after its own freeze for the rest of the electorate, at most."""
@@ -181,51 +157,38 @@ class RoundTable(StrictTable):
     """Wait for promises, for norms after the parts, and for what is asked for again."""
     exchange_s: float = 120.0
     """Wait for parts, and again for means."""
-    patience: float = 4.0
+    patience: Annotated[float, Bounds(1)] = 4.0
     """How many deviations later than usual a peer may be before the round goes on without it. The waits above are
     the longest there are: after three rounds each is learned from when the others came in the last ones."""
     stagger_s: float = 5.0
     """Further wait per skipped coordinator."""
-    keep_rounds: int = 8
+    keep_rounds: Annotated[int, Bounds(1)] = 8
     """Rounds that a fork can undo: for so long a peer keeps its own encoded contributions and its votes."""
-    gamma: float = 1.0
+    gamma: Annotated[float, Bounds(0, 1)] = 1.0
     """What is left of a contribution after each round that missed it. 1: a peer goes on from its own parameters and
     owes all that it has learned, as in DiLoCo (arXiv:2311.08105); from three rounds on that weighs less by its age."""
-    max_staleness: int = 16
+    max_staleness: Annotated[int, Bounds(1)] = 16
     """Rounds after which what a peer learned is no longer taken."""
-    takeover_s: float = 600.0
+    takeover_s: Annotated[float, Bounds(0)] = 600.0
     """Peers that waited this long for a lost majority go on without it, which may fork; 0 means never."""
-    min_round_s: int = 10
+    min_round_s: Annotated[int, Bounds(0)] = 10
     """No round is shorter, so that a few who take over cannot make a heavy chain in no time: more than the length of a
     round divided by the peers. 0: only among people you trust."""
-    audit: float = 0.02
+    audit: Annotated[float, Bounds(0, 1)] = 0.02
     """Fraction of the parts that are reduced a second time by another peer."""
     snapshot_rounds: int = 16
     """Every so many rounds a peer writes a snapshot of the anchor for newcomers."""
 
     def __post_init__(self) -> None:
-        require(self.steps, "round.steps", low=1)
-        require(self.sync_rounds, "round.sync_rounds", low=0)
-        require(self.ramp_rounds, "round.ramp_rounds", low=0)
-        require(self.delay, "round.delay", low=0)
-        require(self.alpha, "round.alpha", low=0, high=1)
-        require(self.min_steps, "round.min_steps", low=0)
-        require(self.keep_rounds, "round.keep_rounds", low=1)
-        require(self.fragments, "round.fragments", low=1, high=MAX_FRAGMENTS)
+        super().__post_init__()
         if 1 < self.fragments >= self.keep_rounds:
             raise BadSpec(
                 f"round.fragments is {self.fragments} and round.keep_rounds {self.keep_rounds}: a peer keeps the last "
                 f"round of every fragment and one more; set keep_rounds to at least {self.fragments + 1}"
             )
-        require(self.gamma, "round.gamma", low=0, high=1)
-        require(self.max_staleness, "round.max_staleness", low=1)
-        require(self.takeover_s, "round.takeover_s", low=0)
-        require(self.min_round_s, "round.min_round_s", low=0)
-        require(self.audit, "round.audit", low=0, high=1)
         require(self.snapshot_rounds, "round.snapshot_rounds", low=self.keep_rounds)
         for name in ("max_train_s", "gather_s", "ack_s", "exchange_s", "stagger_s"):
             require(getattr(self, name), f"round.{name}", low=0.05)
-        require(self.patience, "round.patience", low=1)
 
     @property
     def silence_s(self) -> float:
@@ -238,11 +201,8 @@ class CodecTable(StrictTable):
     wire: Literal["float32", "float16", "int8", "int4", "sparse"] = "int4"
     """Encoding of contributions and of the mean: 4, 2, 1.03 or 0.53 bytes per parameter. `sparse`: the largest 64 of
     4,096, 0.03 bytes per parameter, and the largest 256 of the mean, 0.16, of whole 4,096 of a layer."""
-    part_elements: int = 1_048_576
+    part_elements: Annotated[int, Bounds(64, 4_194_304)] = 1_048_576
     """Largest part: what one message carries and one reducer averages."""
-
-    def __post_init__(self) -> None:
-        require(self.part_elements, "codec.part_elements", low=64, high=4_194_304)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,35 +211,24 @@ class AggregationTable(StrictTable):
     """How contributions combine. `mean`: by tokens. `edit`: large norms count less (arXiv:2412.07210). `centered-clip`:
     what is far from the last mean is drawn towards it (arXiv:2012.10333). `agreement`: `edit`, and what points away
     from the last mean counts less (arXiv:2007.13137)."""
-    warmup_rounds: int = 10
+    warmup_rounds: Annotated[int, Bounds(1, 1000)] = 10
     """Accepted norms of one peer and layer before they are used to refuse or to clip one."""
-    alpha: float = 0.1
+    alpha: Annotated[float, Bounds(0.001, 1)] = 0.1
     """Weight of the newest norm in a peer's usual norm."""
-    threshold: float = 3.0
+    threshold: Annotated[float, Bounds(0.1, 1000)] = 3.0
     """Deviations above its usual norm at which a contribution is refused."""
-    deviation_floor: float = 0.5
+    deviation_floor: Annotated[float, Bounds(0, 10)] = 0.5
     """Least deviation, as a share of the usual norm: peers that are very even are not refused for a trifle."""
-    temperature: float = 4.0
+    temperature: Annotated[float, Bounds(0.01, 1000)] = 4.0
     """Of the softmax over norms, in medians of the group; larger means closer to weights by tokens."""
-    floor: float = 0.1
+    floor: Annotated[float, Bounds(0, 0.99)] = 0.1
     """Below this share of the group's median norm a contribution is refused: softmax would reward it. 0: never."""
-    clip: float = 3.0
+    clip: Annotated[float, Bounds(1, 1000)] = 3.0
     """Largest norm that counts in full, in medians: of one contribution, and of the combination."""
-    rejections: int = 3
+    rejections: Annotated[int, Bounds(1, 255)] = 3
     """After so many refusals in a row a peer's usual norm is learned anew."""
-    cooldown_rounds: int = 8
+    cooldown_rounds: Annotated[int, Bounds(1, 1000)] = 8
     """Rounds for which a peer that was caught lying reduces nothing and counts nothing."""
-
-    def __post_init__(self) -> None:
-        require(self.warmup_rounds, "aggregation.warmup_rounds", low=1, high=1000)
-        require(self.alpha, "aggregation.alpha", low=0.001, high=1)
-        require(self.threshold, "aggregation.threshold", low=0.1, high=1000)
-        require(self.deviation_floor, "aggregation.deviation_floor", low=0, high=10)
-        require(self.temperature, "aggregation.temperature", low=0.01, high=1000)
-        require(self.floor, "aggregation.floor", low=0, high=0.99)
-        require(self.clip, "aggregation.clip", low=1, high=1000)
-        require(self.rejections, "aggregation.rejections", low=1, high=255)
-        require(self.cooldown_rounds, "aggregation.cooldown_rounds", low=1, high=1000)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,9 @@ import dataclasses
 import difflib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -16,10 +17,32 @@ from dht.errors import BadSpec
 T = TypeVar("T", bound="StrictTable")
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """From where to where a number may be: `Annotated[int, Bounds(1, 16)]`."""
+
+    low: float
+    high: float = float("inf")
+
+
 class StrictTable:
-    """A frozen dataclass that derives from this has no other keys than its fields when it is `read`."""
+    """A frozen dataclass that derives from this has no other keys than its fields when it is `read`.
+
+    Numbers are within their `Bounds`, however it is made; else BadSpec.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
+
+    def __post_init__(self) -> None:
+        table = type(self).__name__.removesuffix("Table").lower()
+        for name, bounds in _bounds_of(type(self)):
+            require(getattr(self, name), f"{table}.{name}", low=bounds.low, high=bounds.high)
+
+
+@cache
+def _bounds_of(kind: type[Any]) -> tuple[tuple[str, Bounds], ...]:
+    hints = get_type_hints(kind, include_extras=True).items()
+    return tuple((name, each) for name, hint in hints for each in get_args(hint)[1:] if isinstance(each, Bounds))
 
 
 def require(value: float, name: str, *, low: float, high: float = float("inf")) -> None:

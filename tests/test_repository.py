@@ -31,7 +31,7 @@ def test_ci_takes_the_test_command_from_the_readme() -> None:
 
 
 def test_every_path_of_the_readmes_tree_exists() -> None:
-    tree = (ROOT / "README.md").read_text().partition("## The tree")[2].split("```")[1]
+    tree = (ROOT / "README.md").read_text().partition("## Layout")[2].split("```")[1]
     paths = [line.split()[0] for line in tree.splitlines() if line.strip()]
     assert len(paths) > 10
     assert [path for path in paths if not (ROOT / path).exists()] == []
@@ -39,7 +39,7 @@ def test_every_path_of_the_readmes_tree_exists() -> None:
 
 def test_the_readmes_tree_names_every_folder_of_code() -> None:
     """Those directly below a package; a folder within a named one is its README's matter."""
-    tree = (ROOT / "README.md").read_text().partition("## The tree")[2].split("```")[1]
+    tree = (ROOT / "README.md").read_text().partition("## Layout")[2].split("```")[1]
     named = {line.split()[0] for line in tree.splitlines() if line.strip()}
     folders = {
         f"{path.parent.relative_to(ROOT)}/" for package in ("dht", "peer", "tui", "bootstrap")

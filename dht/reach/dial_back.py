@@ -13,11 +13,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from dht.addresses import CIRCUIT, is_global, tcp_target
 from dht.errors import Unreachable
-from dht.streams.base import Questions
+from dht.node import Node
 from dht.streams.rpc import RateLimit
 
 KNOCK = "dial-back"
@@ -35,12 +34,6 @@ Connect = Callable[[str, int], Awaitable[bool]]
 """Whether a libp2p node answers at this host and port."""
 
 
-class Knocking(Questions, Protocol):
-    """What asks and is asked; `dht.node.Node` is one."""
-
-    async def connections(self) -> dict[str, str]: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class DialBack:
     """What another node found."""
@@ -56,7 +49,7 @@ class DialBack:
         return is_global(self.host)
 
 
-def serve_dial_back(node: Knocking, connect: Connect | None = None, clock: Clock = time.monotonic) -> None:
+def serve_dial_back(node: Node, connect: Connect | None = None, clock: Clock = time.monotonic) -> None:
     """Try for others from now on whether they can be dialled."""
     allowance = RateLimit(at_once=1, each=MOST_EACH, everybody=MOST, window_s=EACH_S, clock=clock)
     at_once, connect = asyncio.Semaphore(AT_ONCE), connect or speaks_libp2p
@@ -96,7 +89,7 @@ async def speaks_libp2p(host: str, port: int) -> bool:
         return False
 
 
-async def request_dial_back(node: Knocking, peer: str, port: int) -> DialBack | None:
+async def request_dial_back(node: Node, peer: str, port: int) -> DialBack | None:
     """Have this peer try that port of ours. None if it does not: it is older, busy, or comes through a relay."""
     try:
         told = await node.ask(peer, KNOCK, 2 * KNOCK_S, 64, port.to_bytes(2, "big"))

@@ -18,21 +18,11 @@ Answer = Callable[[str, bytes], Awaitable[bytes | None]]
 
 
 class Asking(Protocol):
-    """How questions reach other peers; `dht.node.Node` is one, as of the two below."""
+    """How questions reach other peers; `dht.node.Node` is one."""
 
     async def ask(
         self, peer_id: str, name: str, timeout_s: float, max_bytes: int = ..., request: bytes = ...
     ) -> bytes | None: ...
-
-
-class Answering(Protocol):
-    """How questions of other peers are answered."""
-
-    def answer(self, name: str, answer: Answer) -> None: ...
-
-
-class Questions(Asking, Answering, Protocol):
-    """Both ways."""
 
 
 class Streams(Protocol):

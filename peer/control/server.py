@@ -34,14 +34,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from dht.errors import BadInput, DiskFull
+from peer.control.client import MAX_PATH_BYTES, VERSION
 from peer.events import Event, InnerProgressed, PeerStarted, RoundCommitted, RoundStarted
 from peer.limits.desired_state import Intent
-from peer.telemetry.event_log import EventTail
+from peer.telemetry.event_tail import EventTail
 from peer.telemetry.reporter import Reporter
 
-VERSION = 1
-MAX_PATH_BYTES = 107
-"""What the address of a socket can hold."""
 MAX_LINE_BYTES = 64 << 10
 MAX_CLIENTS = 16
 BACKLOG_BYTES = 1 << 20
@@ -243,7 +241,7 @@ class ControlServer:
             raise BadInput(f"from is {str(first)[:40]!r}; give the number of an event, from 0 on")
         if client.follower is not None:
             raise BadInput("this connection follows the events already")
-        client.follower = EventTail(self._directory, first)
+        client.follower = EventTail(self._directory / "events.jsonl", first)
 
     def _follow(self, client: Client) -> None:
         """Give it what has come, no more than it takes: what it is late with waits in the files."""

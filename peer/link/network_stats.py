@@ -6,15 +6,17 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 
 from dht.addresses import CIRCUIT, are_loopback, is_global
 from dht.errors import Unreachable
-from dht.reach.dial_back import Knocking, port_of, request_dial_back
-from dht.streams.traffic import PeerTraffic, TrafficCounter
+from dht.node import Node
+from dht.reach.dial_back import port_of, request_dial_back
+from dht.streams.traffic import PeerTraffic
 from peer.events import NetworkMeasured, RoundTripsReported
+from peer.store.chain import ChainStore
 
 EVERY_S = 10.0
 AT_LEAST_EVERY_S = 60.0
@@ -36,36 +38,14 @@ REFUSALS = 3
 DIRECT, RELAYED, UNKNOWN = "direct", "relayed", ""
 
 
-class Metered(Knocking, Protocol):
-    """What is measured; `dht.node.Node` is one."""
-
-    @property
-    def tally(self) -> TrafficCounter: ...
-    @property
-    def upload_bps(self) -> int: ...
-    @property
-    def relays(self) -> tuple[str, ...]: ...
-    async def addresses(self) -> tuple[str, ...]: ...
-    async def round_trip_s(self, peer_id: str, timeout_s: float) -> float: ...
-
-
-class Room(Protocol):
-    """What the chain takes; `peer.store.chain.ChainStore` is one."""
-
-    @property
-    def disk_bytes(self) -> int: ...
-    @property
-    def quota_bytes(self) -> int: ...
-
-
 class NetworkStats:
     """Looks every EVERY_S, less often with many peers, and says what has changed, or the same once a minute."""
 
     def __init__(
-        self, node: Metered, room: Room, say: Callable[[NetworkMeasured | RoundTripsReported], None],
+        self, node: Node, disk: ChainStore, say: Callable[[NetworkMeasured | RoundTripsReported], None],
         is_exchanging: Callable[[], bool], is_heard: Callable[[str], bool],
     ) -> None:  # fmt: skip
-        self._node, self._room, self._say, self._is_exchanging = node, room, say, is_exchanging
+        self._node, self._disk, self._say, self._is_exchanging = node, disk, say, is_exchanging
         self._is_heard = is_heard
         """Whether somebody says himself that he takes part: of those alone others are told."""
         self._said: NetworkMeasured | None = None
@@ -107,7 +87,7 @@ class NetworkStats:
             addresses=list(addresses), reach=self._reach(addresses), bytes_sent=tally.total.sent,
             bytes_received=tally.total.received,
             peers=[self._row(peer, connections.get(peer, "")) for peer in list(last)[:PEERS_MOST]],
-            disk_bytes=self._room.disk_bytes, disk_quota_bytes=self._room.quota_bytes,
+            disk_bytes=self._disk.disk_bytes, disk_quota_bytes=self._disk.quota_bytes,
             upload_bps=self._node.upload_bps,
         )  # fmt: skip
 

@@ -62,9 +62,10 @@ class Participation:
             trail=disk.trail, voters=disk.voters, accepted=accepted, held=disk.held(),
             pledge=mine.pledge(rules.me, node.upload_bps).signed(rules.keys) if mine else None,
         )  # fmt: skip
+        loop = asyncio.get_running_loop()
         self._driver = Driver(
             state, clock=time.monotonic, streams=node.streams, disk=disk,
-            arithmetic=ReductionWorker(disk.codec, disk, executor, asyncio.get_running_loop().call_soon_threadsafe),
+            arithmetic=ReductionWorker(disk.codec, disk.objects, executor, loop.call_soon_threadsafe),
             trainer=self, report=self._pipe.report, publish=self._say,
         )  # fmt: skip
 

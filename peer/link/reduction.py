@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from peer.protocol.encoding import digest_of
 from peer.protocol.messages import BallotId
 from peer.protocol.norms import PartNorms
 from peer.rounds.interface import BufferPart, ReducePart
+from peer.store.objects import ObjectStore
 
 LASTS_BYTES = 64 << 20
 """Decoded parts of the last committed mean that are kept: each is needed once per member."""
@@ -23,18 +23,11 @@ SMALLEST, LARGEST = 1e-20, 1e30
 """An inner product in float32 has lost nothing that counts if it lies between them."""
 
 
-class Objects(Protocol):
-    """Where means are stored."""
-
-    def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None: ...
-    def load(self, digest: bytes) -> bytes | None: ...
-
-
 class ReductionWorker:
     """`peer.rounds.driver.ReductionPort` with numpy in `executor`."""
 
     def __init__(
-        self, codec: Codec, objects: Objects, executor: Executor, call_soon: Callable[[Callable[[], None]], object]
+        self, codec: Codec, objects: ObjectStore, executor: Executor, call_soon: Callable[[Callable[[], None]], object]
     ) -> None:
         self._codec, self._codec_of_means, self._objects = codec, codec.of_means, objects
         self._executor, self._call_soon = executor, call_soon

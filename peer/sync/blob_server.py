@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dht.errors import BadInput
-from dht.streams.base import Answering
+from dht.node import Node
 from peer.protocol.encoding import DIGEST, DIGEST_BYTES, digest_of, each, integer, octets, pack, row
 from peer.store import snapshots
 from peer.store.chain import ChainStore
@@ -67,7 +67,7 @@ class BlobServer:
         self._takers: dict[str, float] = {}
         self._free_at = 0.0
 
-    def listen(self, node: Answering) -> None:
+    def listen(self, node: Node) -> None:
         node.answer(CHAIN_STATUS, self.standing)
         node.answer(MANIFEST, self.manifest)
         node.answer(CHUNK, self.chunk)

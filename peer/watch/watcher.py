@@ -10,12 +10,11 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from dht.errors import Unreachable
+from dht.node import Node
 from dht.records import PeerRecord
-from dht.streams.base import Asking, Streams
 from peer.events import AlertRaised, ReportReceived
 from peer.protocol.block import MAX_PARTS
 from peer.protocol.encoding import integer, rows, unpack
@@ -55,14 +54,6 @@ LINGER_S = 10.0
 CODE = "WATCH"
 
 
-class Around(Asking, Protocol):
-    """How peers are reached; `dht.node.Node` is one."""
-
-    streams: Streams
-
-    async def meet(self, peer_id: str, addresses: Sequence[str]) -> bool: ...
-
-
 class Watcher:
     """Tells what happens in a run, from the anchor `head` on.
 
@@ -70,7 +61,7 @@ class Watcher:
     """
 
     def __init__(
-        self, node: Around, read_heads: Callable[[], Awaitable[Mapping[str, PeerRecord]]],
+        self, node: Node, read_heads: Callable[[], Awaitable[Mapping[str, PeerRecord]]],
         rules_of: Callable[[tuple[int, ...]], Rules], run: bytes, head: ChainHead, session: Reporter,
         rng: random.Random | None = None,
     ) -> None:  # fmt: skip

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from dht.errors import BadInput, DirectoryBusy, HomefiresError, Unreachable
 from dht.invite import parse_for
 from peer.events import PeerStarted, PeerStopped, read_lines
+from peer.telemetry.event_tail import EventTail
 from tui.commands.control import after_leaving
 from tui.commands.options import DisplayOptions, Parser, add_directory, add_look, directory, look
 from tui.folders import folder_meant, is_at_work, quoted
 from tui.output.output import Output
 from tui.processes.children import INTERRUPTED, failure_of, start_lasting
-from tui.sources.tail import Tail
 from tui.terminal import require_terminal
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def join_and_attach(join: JoinOptions, look: DisplayOptions, output: Output) -> 
     output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}")
     log = directory / "peer.log"
     join.settle(directory)
-    with closing(Tail(directory / "events.jsonl")) as tail:
+    with closing(EventTail(directory / "events.jsonl")) as tail:
         tail.skip_to_end()  # of lives before
         process = start_lasting(join.lasting_argv(directory, log), log)
         try:
@@ -116,7 +116,7 @@ def _load_dashboard() -> None:
     import tui.dashboard.app  # noqa: F401
 
 
-def _follow_start(process: subprocess.Popen[bytes], tail: Tail, output: Output) -> None:
+def _follow_start(process: subprocess.Popen[bytes], tail: EventTail, output: Output) -> None:
     """Show what the peer says until it has started, or ended."""
     while process.poll() is None:
         for line in tail.take(SLICE):

@@ -74,7 +74,8 @@ def _is_wanted(join: JoinOptions, *, yes: bool, stdin: TextIO, screen: TextIO, i
         raise BadInput(
             "nobody can be asked here whether this machine shall join, since there is no terminal; add --yes"
         )
-    asked = f"{_count(len(invite.addrs), 'address')} of the invite{' and the peers you named' * bool(join.peers)}"
+    many, named = len(invite.addrs), " and the peers you named" if join.peers else ""
+    asked = f"{many} address{'es' if many != 1 else ''} of the invite{named}"
     print(f"asking {asked} what the run is; whoever answers sees your IP address", file=screen, flush=True)
     for line in describe(introduce(join.invite, join.peers), directory):
         print(printable(line), file=screen)
@@ -170,7 +171,3 @@ def _short(count: float) -> str:
         if count >= limit:
             return f"{count / limit:.3g} {unit}"
     return f"{count:.0f}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("es" if number != 1 else "")

@@ -11,17 +11,7 @@ from pathlib import Path
 from dht.invite import INVITE_FILE, parse, parse_for, read_text, save_in
 from tui.commands.attach import join_and_attach, require_free
 from tui.commands.consent import consents
-from tui.commands.options import (
-    INVITE,
-    LISTEN,
-    PEER,
-    Parser,
-    add_addresses,
-    add_look,
-    add_settings,
-    add_ui,
-    look,
-)
+from tui.commands.options import INVITE, LISTEN, PEER, Parser, add_addresses, add_look, add_settings, add_ui, look
 from tui.commands.settings import keep_for_start, values_for_start
 from tui.folders import default_directory
 from tui.output.output import Output, open_output

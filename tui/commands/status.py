@@ -100,7 +100,8 @@ def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> 
     """What the peer does, why, when it goes on, and how far it has come."""
     mine = swarm.reporting[-1]
     lines = [f"{mine.label}: {_doing(mine, alive)}", *_held(mine, status, now)]
-    lines.append(f"run {swarm.run}, round {mine.round}{_step(mine)}")
+    step = f", step {mine.step} of {mine.steps}" if mine.steps else ""
+    lines.append(f"run {swarm.run}, round {mine.round}{step}")
     if mine.transfer is not None:
         lines.append(f"received {format_transfer(mine.transfer)} of {mine.transfer.what} from {mine.transfer.source}")
     if mine.loss is not None:
@@ -183,10 +184,6 @@ def _doing(view: PeerView, alive: bool) -> str:
     if view.stopped:
         return f"stopped{why}"
     return f"not running; it ended without a word while {view.state or 'starting'}{why}"
-
-
-def _step(view: PeerView) -> str:
-    return f", step {view.step} of {view.steps}" if view.steps else ""
 
 
 def _hint(directory: Path) -> str:

@@ -18,6 +18,7 @@ from dht.invite import INVITE_FILE, MAX_FILE_BYTES, PREFIX, Invite, as_temporary
 from dht.invite import parse as parse_invite
 from peer.control.client import ControlClient, Reply
 from peer.events import EventLine, event_files, read_events, read_lines
+from peer.telemetry.event_tail import EventTail
 from tui.commands.attach import POLL_S, SLICE
 from tui.commands.options import INVITE, DisplayOptions, Parser, add_look, add_ui, look
 from tui.folders import data_root, is_at_work
@@ -26,7 +27,6 @@ from tui.output.viewer import VIEWER_CODES
 from tui.processes.children import error_of, python_module
 from tui.processes.supervisor import LOG_FILE, follow, organiser_words
 from tui.sources.source import EventSource
-from tui.sources.tail import Tail
 from tui.swarm.snapshot import SwarmState
 from tui.terminal import choose_ui
 
@@ -178,7 +178,7 @@ def _lines(watch: WatchOptions) -> Iterator[EventLine | None]:
 
 def _followed(path: Path) -> Iterator[EventLine | None]:
     """What is written there and what will be, until somebody interrupts; None while there is none."""
-    with closing(Tail(path)) as tail:
+    with closing(EventTail(path)) as tail:
         while True:
             lines = tail.take(SLICE)
             yield from (line for line in lines if line is not None)

@@ -83,7 +83,7 @@ class Help(ModalScreen[None]):
     """Closed by Esc, ?, q or Enter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,q,enter", "dismiss(None)", "close", show=False),
+        Binding("escape,question_mark,q,enter", "dismiss(None)", "close", show=False)
     ]
 
     def __init__(self, view: View, panel: type[Panel]) -> None:

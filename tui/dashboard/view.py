@@ -96,9 +96,17 @@ class Panel(Widget, can_focus=True):
     KEYS: ClassVar[tuple[tuple[str, str], ...]] = ()
     """(key, what it does) of this screen, for the help."""
 
+    _view: View | None = None
+    """What was shown last, where it must be drawn again between views."""
+
     def show(self, view: View) -> None:
         """Draw a view. Called at most twice a second, and only while this panel is visible."""
         raise NotImplementedError
+
+    def redraw(self) -> None:
+        """Draw again what was shown last."""
+        if self._view is not None:
+            self.show(self._view)
 
     def take_focus(self) -> None:
         """The person came to this screen: focus what the arrow keys should move."""

@@ -131,8 +131,7 @@ def _norms(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
 
 def _shares(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
     series = _by_peer(
-        swarm.history,
-        lambda round: {peer: 100 * weight / WEIGHT_ONE for peer, weight in round.weights.items()},
+        swarm.history, lambda round: {peer: 100 * weight / WEIGHT_ONE for peer, weight in round.weights.items()}
     )
     if not series:
         return None

@@ -147,22 +147,15 @@ def describe(outcome: Outcome, events: Path | None) -> str:
     rows: list[tuple[str, str]] = [
         ("peers", f"{figures.peers} {outcome.how}"),
         ("rounds", f"{figures.rounds} in {seconds(figures.seconds)}, {figures.rounds_per_hour:.1f} per hour"),
-        (
-            "a round",
-            f"{figures.median_round_s:.1f} s ({bounds_s} nine in ten), {figures.members:.1f} members",
-        ),
+        ("a round", f"{figures.median_round_s:.1f} s ({bounds_s} nine in ten), {figures.members:.1f} members"),
         ("training", f"{figures.tokens_per_s:,.0f} tokens/s; a peer waits {figures.exposed_share:.1%} of its time"),
         ("each peer sends", f"{format_bytes(figures.bytes_sent)} per round"),
         ("ballots", f"{count(figures.aborts, 'abort')}, {count(figures.later_ballots, 'later ballot')}"),
         ("void parts", f"{figures.void_share:.2%}"),
-        ("penalties", _penalties(figures.penalties)),
+        ("penalties", ", ".join(f"{code} {times}" for code, times in figures.penalties.items()) or "none"),
         ("messages", f"{figures.messages:,}"),
     ]
     if events is not None:
         rows.append(("events", f"of {outcome.told}; look at them with: homefires watch {events}"))
     width = max(len(name) for name, _ in rows)
     return "".join(f"{name:<{width}}  {text}\n" for name, text in rows)
-
-
-def _penalties(found: dict[str, int]) -> str:
-    return ", ".join(f"{code} {times}" for code, times in found.items()) or "none"

@@ -8,9 +8,9 @@ from typing import Self
 from dht.errors import BadInput
 from peer.control.client import ControlClient
 from peer.events import event_files
+from peer.telemetry.event_tail import EventTail
 from tui.folders import is_locked
 from tui.sources.source import PeerCommands, Playback
-from tui.sources.tail import Tail
 from tui.swarm.builder import SnapshotBuilder
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import PeerView, SwarmState
@@ -36,7 +36,7 @@ class LiveSource:
         merged = bool(event_files(directory)) and not (directory / "run").exists()  # as a demo leaves it
         folders = [] if event_files(directory) else sorted(directory.glob("*/events.jsonl"))
         several = merged or bool(folders)
-        self._tails = [Tail(path) for path in folders] or [Tail(directory / "events.jsonl")]
+        self._tails = [EventTail(path) for path in folders] or [EventTail(directory / "events.jsonl")]
         self._title = f"in {directory}"
         self._lock = None if several else directory / "run" / "lock"
         self.control: PeerCommands | None = None if several else ControlClient(directory)
@@ -51,7 +51,7 @@ class LiveSource:
     def of_file(cls, path: Path) -> Self:
         """Follow one file that has the lines of several peers."""
         live = cls(path.parent)
-        live._tails, live._lock, live.control, live._title = [Tail(path)], None, None, path.name
+        live._tails, live._lock, live.control, live._title = [EventTail(path)], None, None, path.name
         return live
 
     @property

@@ -35,7 +35,8 @@ from peer.limits.desired_state import DesiredState, Intent
 from peer.limits.policy import Decision, Hold
 from peer.live_settings import LiveSettings
 from peer.settings import PeerSettings, settings_from
-from peer.telemetry.event_log import EventLog, EventTail
+from peer.telemetry.event_log import EventLog
+from peer.telemetry.event_tail import EventTail
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import BUSY, HANG_S
 

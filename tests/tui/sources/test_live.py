@@ -13,9 +13,9 @@ import pytest
 
 from peer.events import MAX_LINE_BYTES, Event, EventLine, PeerStarted, PeerStateChanged, PeerStopped, format_line
 from peer.telemetry.event_log import EventLog
+from peer.telemetry.event_tail import EventTail
 from tui.sources import live
 from tui.sources.live import LiveSource
-from tui.sources.tail import Tail
 from tui.swarm.snapshot import SwarmState
 
 
@@ -29,7 +29,7 @@ def append(path: Path, *texts: str) -> None:
         file.write("".join(texts))
 
 
-_open: list[Tail | LiveSource] = []
+_open: list[EventTail | LiveSource] = []
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +40,8 @@ def close() -> Iterator[None]:
         _open.pop().close()
 
 
-def tail_of(path: Path) -> Tail:
-    _open.append(tail := Tail(path))
+def tail_of(path: Path) -> EventTail:
+    _open.append(tail := EventTail(path))
     return tail
 
 
@@ -55,7 +55,7 @@ def file_of(path: Path) -> LiveSource:
     return source
 
 
-def numbers(tail: Tail, limit: int = 1000) -> list[int | None]:
+def numbers(tail: EventTail, limit: int = 1000) -> list[int | None]:
     """The sequence numbers of what there is to take."""
     return [line.seq if line is not None else None for line in tail.take(limit)]
 

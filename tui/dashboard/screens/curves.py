@@ -74,7 +74,6 @@ class LearningPanel(Panel):
         self.axis = AXES[0]
         self.zoom = 0
         self.chosen = set(CHARTS)
-        self._view: View | None = None
         self._medians = Medians()
 
     def compose(self) -> ComposeResult:
@@ -102,24 +101,20 @@ class LearningPanel(Panel):
 
     def action_axis(self) -> None:
         self.axis = AXES[(AXES.index(self.axis) + 1) % len(AXES)]
-        self._redraw()
+        self.redraw()
 
     def action_zoom(self, by: int) -> None:
         """Show the newer half, or twice as much."""
         self.zoom = min(max(self.zoom + by, 0), MOST_ZOOM)
-        self._redraw()
+        self.redraw()
 
     def action_choose(self, name: str) -> None:
         """Show or hide a chart; the last one stays."""
         self.chosen = self.chosen ^ {name} or self.chosen
-        self._redraw()
+        self.redraw()
 
     def on_resize(self) -> None:
-        self._redraw()
-
-    def _redraw(self) -> None:
-        if self._view is not None:
-            self.show(self._view)
+        self.redraw()
 
     def _fitting(self, view: View) -> list[str]:
         """The chosen charts that there is room for; none where words say more. Sets the columns of the grid."""

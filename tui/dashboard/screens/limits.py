@@ -48,15 +48,11 @@ class LimitsPanel(Panel):
     """My peer's settings; in a recording those of the selected peer."""
 
     TITLE = "Limits"
-    KEYS = (
-        ("enter", "edit the value; enter gives it to the peer, esc gives up"),
-        ("g G", "first, last"),
-    )
+    KEYS = (("enter", "edit the value; enter gives it to the peer, esc gives up"), ("g G", "first, last"))
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "give up", show=False)]
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
-        self._view: View | None = None
         self._rows: list[Row] = []
         self._edited: Row | None = None
         self._asked = ""
@@ -157,8 +153,7 @@ class LimitsPanel(Panel):
         self._again()
 
     def _again(self) -> None:
-        if self._view is not None:
-            self.show(self._view)
+        self.redraw()
 
     def _place_input(self) -> None:
         """Over the value of its line."""

@@ -50,7 +50,6 @@ class LogPanel(Panel):
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
-        self._view: View | None = None
         self._level, self._kind = "all", ""
         self._written: list[LogEntry] = []
         self._written_for: tuple[object, ...] = ()
@@ -128,8 +127,7 @@ class LogPanel(Panel):
         self.take_focus()
 
     def _again(self) -> None:
-        if self._view is not None:
-            self.show(self._view)
+        self.redraw()
 
     def _wanted(self, entries: Sequence[LogEntry]) -> list[LogEntry]:
         levels, word = LEVELS[self._level], self.query_one(Input).value.lower()

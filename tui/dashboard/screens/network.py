@@ -52,7 +52,6 @@ class NetworkPanel(Panel):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._view: View | None = None
         self._selected = ""
         self._top = 0
 
@@ -80,8 +79,7 @@ class NetworkPanel(Panel):
             self.post_message(PeerOpened(self._selected))
 
     def on_resize(self) -> None:
-        if self._view is not None:
-            self.show(self._view)
+        self.redraw()
 
     def _compose_lines(self, view: View) -> list[StyledLine]:
         width, height = self.content_size.width, self.content_size.height

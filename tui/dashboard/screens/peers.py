@@ -190,7 +190,6 @@ class PeersPanel(Panel):
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
-        self._view: View | None = None
         self.columns: tuple[Column, ...] = ()
         """Those that are shown."""
         self._chosen = Chosen()
@@ -264,8 +263,7 @@ class PeersPanel(Panel):
         self.post_message(PeerOpened(self.listed[message.row].peer))
 
     def _again(self) -> None:
-        if self._view is not None:
-            self.show(self._view)
+        self.redraw()
 
     def _arrange(self, view: View) -> list[PeerView]:
         """Those that pass the filter, sorted, my own on top."""

@@ -40,7 +40,6 @@ class RoundsPanel(Panel, can_focus=False):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._view: View | None = None
 
     def compose(self) -> ComposeResult:
         yield TextBlock(id="outlook")
@@ -77,8 +76,7 @@ class RoundsPanel(Panel, can_focus=False):
         return len(lines) + below
 
     def on_resize(self) -> None:
-        if self._view is not None:
-            self.show(self._view)
+        self.redraw()
 
     def on_descendant_focus(self) -> None:
         self.on_resize()

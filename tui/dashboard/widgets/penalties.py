@@ -149,21 +149,14 @@ class Penalties(LineView, can_focus=True):
         self.explained = False
         self._redraw()
 
-    def on_focus(self) -> None:
-        self._redraw()
-
-    def on_blur(self) -> None:
-        self._redraw()
-
-    def on_resize(self) -> None:
-        self._redraw()
-
     def _listed(self) -> list[PenaltyRecord]:
         return narrowed(self._view.swarm.penalty_log, self.category) if self._view else []
 
     def _redraw(self) -> None:
         if self._view is not None:
             self.show(self._view)
+
+    on_focus = on_blur = on_resize = _redraw
 
     def _compose_lines(self, view: View) -> list[StyledLine]:
         listed, width = self._listed(), self.size.width
@@ -254,10 +247,7 @@ def _explanation(view: View, penalty: PenaltyRecord, width: int) -> list[StyledL
     facts = [penalty.evidence, layer_words(penalty.layer), factor_words(penalty.code, penalty.factor), cost]
     told = f" {view.glyphs.dot} ".join(fact for fact in facts if fact)
     rows: list[tuple[str, str, str]] = [("what  ", told, ink.text)] if width < UNCUT else []
-    rows += [
-        ("why   ", advice.meaning, ink.text),
-        ("to do ", advice.remedy, ink.text),
-    ]
+    rows += [("why   ", advice.meaning, ink.text), ("to do ", advice.remedy, ink.text)]
     indent = "      " if width >= 60 else "  "
     lines: list[StyledLine] = []
     for label, text, style in rows:

@@ -116,15 +116,6 @@ class Waterfall(LineView, can_focus=True):
         if self._shown_view.swarm.peers:
             self.post_message(PeerOpened(self._chosen_of(self._order(self._shown_view)).peer))
 
-    def on_resize(self) -> None:
-        self._redraw()
-
-    def on_focus(self) -> None:
-        self._redraw()
-
-    def on_blur(self) -> None:
-        self._redraw()
-
     @property
     def _shown_view(self) -> View:
         assert self._view is not None, "keys come after the first view"
@@ -156,6 +147,8 @@ class Waterfall(LineView, can_focus=True):
     def _redraw(self) -> None:
         if self._view is not None and self.size.width and self.size.height:
             self.draw(self._compose_lines(self._view))
+
+    on_focus = on_blur = on_resize = _redraw
 
     def _order(self, view: View) -> list[PeerView]:
         return in_order(view.swarm.peers.values(), view.me)

@@ -1,8 +1,9 @@
-"""The lines that are added to a file while its writer rotates it, cuts it, or is in the middle of a line."""
+"""The event lines that are added to a file while its writer rotates it, cuts it, or is in the middle of a line."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections import deque
 from pathlib import Path
 from typing import BinaryIO
@@ -13,16 +14,20 @@ READ_BYTES = 1 << 18
 OLD_FILES = 16
 """`path.1` to `path.16` are looked for."""
 _CUT = b"a line that is too long"
+HEAD_BYTES = 256
+"""The number of an event stands within so many bytes from the start of its line."""
+_SEQ = re.compile(rb'"seq":(\d+)')
 
 
-class Tail:
+class EventTail:
     """Follows `path` and what came before it: `path.3`, `path.2`, `path.1`. None of them need exist yet."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, first: int = 0) -> None:
+        self._path, self._next = path, first
+        """What `read` gives next, by number."""
         self._file: BinaryIO | None = None
         self._whole: deque[bytes] = deque()
-        """Lines that were not taken yet."""
+        """Lines that were not taken yet; one that its writer did not end has no line break."""
         self._begun = b""
         """A line whose end is not written yet."""
         self._too_long = False
@@ -39,6 +44,17 @@ class Tail:
                 taken.append(read_line(self._whole.popleft()))
         return taken
 
+    def read(self) -> bytes:
+        """Whole lines that have come since, from event number `first` on, some hundred kB at most. Raises OSError."""
+        if self._file is None:
+            self._start()
+        while self._whole or self._read_on():
+            lines = b"".join(line for line in self._whole if self._is_due(line))
+            self._whole.clear()
+            if lines:
+                return lines
+        return b""
+
     def skip_to_end(self) -> None:
         """Take nothing of what is there now, however much it is. Raises OSError."""
         self.close()
@@ -54,6 +70,26 @@ class Tail:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _is_due(self, line: bytes) -> bool:
+        number = _number(line)
+        if number is None or number < self._next or not line.endswith(b"\n"):
+            return False
+        self._next = number + 1
+        return True
+
+    def _start(self) -> None:
+        """In the newest file that begins no later than with the event that is wanted, else in the oldest one."""
+        for age in range(OLD_FILES + 1):
+            try:
+                file = self._of_age(age).open("rb")
+            except FileNotFoundError:
+                continue
+            self.close()
+            self._file, begins = file, _number(file.read(HEAD_BYTES))
+            file.seek(0)
+            if begins is not None and begins <= self._next:
+                return
 
     def _read_on(self) -> bool:
         """Read some more; False if there is nothing more now."""
@@ -77,7 +113,7 @@ class Tail:
         if newline:
             first, *others = (self._begun + whole).split(b"\n")
             texts = [_CUT if self._too_long else first, *others]
-            self._whole.extend(text for text in texts if text.strip())
+            self._whole.extend(text + b"\n" for text in texts if text.strip())
             self._begun, self._too_long = b"", False
         if not self._too_long:
             self._begun += begun
@@ -122,3 +158,8 @@ class Tail:
         self._end_line()
         self._file = file
         return True
+
+
+def _number(line: bytes) -> int | None:
+    found = _SEQ.search(line[:HEAD_BYTES])
+    return int(found[1]) if found else None
