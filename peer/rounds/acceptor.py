@@ -10,13 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from peer.protocol import validation
-from peer.protocol.block import (
-    MAX_SKIPPED,
-    Block,
-    ContributionHeader,
-    Update,
-    Vote,
-)  # fmt: skip
+from peer.protocol.block import MAX_SKIPPED, Block, ContributionHeader, Update, Vote
 from peer.protocol.electorate import quorum
 from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, VoteCast
