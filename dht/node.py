@@ -22,9 +22,9 @@ from dht.protocol_version import PROTOCOL_VERSION
 from dht.reach.dialer import dial_any, keep_dialling, others_of
 from dht.reach.peer_store import PeerStore
 from dht.reach.relay import Relay, Serves, nobody, reserve
-from dht.streams.base import MAX_FRAME_BYTES, Answer, Streams
+from dht.streams.base import Streams
 from dht.streams.outbound import AllowPeer, Libp2pStreams, StreamLimits
-from dht.streams.rpc import Handler, Rpc
+from dht.streams.rpc import Rpc
 from dht.streams.shaper import Shaper
 from dht.streams.traffic import FASTEST_BPS, TrafficCounter
 
@@ -87,6 +87,7 @@ class Node:
         self._daemon = daemon
         self._links = streams
         self._questions = rpc
+        self.ask, self.round_trip_s, self.serve, self.answer = rpc.ask, rpc.round_trip_s, rpc.serve, rpc.answer
         self._relay = Relay(daemon, nobody)
         self._slots: tuple[str, ...] = ()
         self._found_at: tuple[str, ...] = ()
@@ -184,9 +185,6 @@ class Node:
         assert isinstance(self.board, DhtBoard)
         await self.board.meet(peer_id_in(address))
 
-    async def round_trip_s(self, peer_id: str, timeout_s: float) -> float:
-        return await self._questions.round_trip_s(peer_id, timeout_s)
-
     @property
     def clock(self) -> Clock:
         return self._config.clock
@@ -256,17 +254,6 @@ class Node:
     def cut(self, peer_id: str) -> None:
         """End the streams of a peer that is not let in any more."""
         self._links.cut(peer_id)
-
-    def serve(self, name: str, provider: Handler) -> None:
-        self._questions.serve(name, provider)
-
-    def answer(self, name: str, answer: Answer) -> None:
-        self._questions.answer(name, answer)
-
-    async def ask(
-        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = MAX_FRAME_BYTES, request: bytes = b""
-    ) -> bytes | None:
-        return await self._questions.ask(peer_id, name, timeout_s, max_bytes, request)
 
     def allow(self, upload_bps: float, download_bps: float) -> None:
         """Other caps from now on, 0 for none."""

@@ -118,12 +118,6 @@ def read_chain_files(directory: Path, genesis: ChainHead) -> StoredChain:
     return _read_chain_files(directory, genesis)
 
 
-def read_blocks(directory: Path, genesis: ChainHead) -> tuple[list[Block], list[ChainHead]]:
-    """The blocks of a run directory up to HEAD, and every head from its base on. Raises BadInput."""
-    found = read_chain_files(directory, genesis)
-    return list(found.blocks), list(found.heads)
-
-
 def read_base_at(directory: Path, genesis: ChainHead, anchor: bytes, round: int, most: int) -> ChainBase:
     """An anchor on the chain on disk with at most this many of the updates that led to it.
 

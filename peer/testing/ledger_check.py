@@ -23,7 +23,7 @@ from peer.protocol.block import Block, PartOutcome, Update, part_outcomes
 from peer.protocol.layout import cut
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution
-from peer.store.run_directory import genesis_head, read_blocks, read_genesis, read_undone
+from peer.store.run_directory import genesis_head, read_chain_files, read_genesis, read_undone
 from peer.train.apply import LayerUpdate, Means
 from peer.train.checkpoint import Checkpoint
 from peer.train.residual import Residual
@@ -104,7 +104,8 @@ def audit_books(directory: Path, spec: RunSpec, me: str) -> Audited:
     with safe_open(directory / FILE, "pt") as file:
         anchor = file.metadata()["anchor"]
         produced, discounted, owed = (file.get_tensor(name) for name in ("produced", "discounted", "balance"))
-    chain, heads = read_blocks(directory, genesis_head(read_genesis(directory)))
+    found = read_chain_files(directory, genesis_head(read_genesis(directory)))
+    chain, heads = found.blocks, found.heads
     at = next(number for number, head in enumerate(heads) if head.anchor.hex() == anchor)
     contributions = _Contributions(directory, spec, me)
     counted = contributions.sum_of(chain[:at])

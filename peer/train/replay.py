@@ -19,7 +19,7 @@ from peer.store.objects import load_object
 from peer.store.run_directory import (
     block_path,
     genesis_head,
-    read_blocks,
+    read_chain_files,
     read_genesis,
     require_same_start,
     undone_path,
@@ -94,7 +94,8 @@ def read_chain(directory: Path, spec: RunSpec) -> Chain:
     genesis = read_genesis(directory)
     if genesis.run != spec.digest():
         raise RunMismatch(f"{directory / 'spec.toml'} is not the spec of the run whose chain lies beside it")
-    blocks, heads = read_blocks(directory, genesis_head(genesis))
+    found = read_chain_files(directory, genesis_head(genesis))
+    blocks, heads = found.blocks, found.heads
     updates = tuple(block.update for block in blocks)
     return Chain(directory=directory, genesis=genesis, base=heads[0], updates=updates, head=heads[-1])
 

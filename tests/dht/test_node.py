@@ -232,7 +232,7 @@ async def test_bytes_are_counted_by_peer(tmp_path: Path) -> None:
         await asyncio.wait_for(arrived.wait(), HANG_S)
         assert alice.tally.peers[bob.peer_id].received == 1000
         assert bob.tally.peers[alice.peer_id].sent == 1000 + 7, "an answer, and the question what time it is"
-        assert bob.tally.peers[alice.peer_id].received == 504
+        assert bob.tally.peers[alice.peer_id].received == 504 + 8, "a frame, and what time it is"
         assert 504 <= alice.tally.peers[bob.peer_id].sent < 530, "a frame and a question"
         assert bob.bytes_received == 504, "a round's bytes are those of its frames"
 

@@ -631,13 +631,8 @@ async def test_who_is_reached_straight_by_now_is_not_kept_waiting_at_a_relay() -
             return running[-1]
 
         streams = Libp2pStreams(daemon, "/test", spawn, LIMITS)
-        node = Node(
-            NetworkConfig(run=b"r" * 32, identity_path=Path(), socket_folder=Path(), listen=()),
-            daemon,
-            Any,
-            Any,
-            streams,
-        )
+        config = NetworkConfig(run=b"r" * 32, identity_path=Path(), socket_folder=Path(), listen=())
+        node = Node(config, daemon, Any, Rpc(daemon, streams, "/test/ask", LIMITS), streams)
         daemon.ways = {"carol": "/p2p/relay/p2p-circuit", "dave": "/p2p/relay/p2p-circuit"}
         await node.drop_relayed()
         ends = {}
