@@ -30,8 +30,15 @@ from dht.errors import HomefiresError
 from peer.control.client import Reply
 from tui.dashboard.appearance import ASCII, COLOUR, MONO, MONO_THEME, THEME, UNICODE, AsciiFilter
 from tui.dashboard.dialogs import LEAVE, QUIT, Help, PromptScreen
-from tui.dashboard.header import draw_header, draw_keys, draw_playback, draw_tabs
-from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS, is_paused_by_owner, keys_that_matter
+from tui.dashboard.header import (
+    draw_header,
+    draw_keys,
+    draw_playback,
+    draw_tabs,
+    is_paused_by_owner,
+    keys_that_matter,
+)
+from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS
 from tui.dashboard.poller import StatusPoller, done_words
 from tui.dashboard.screens.curves import LearningPanel
 from tui.dashboard.screens.home import HomePanel

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.events import Key
 from textual.screen import ModalScreen
 
-from tui.dashboard.keys import EVERYWHERE, PEER_KEYS, RECORDING_KEYS
+from tui.dashboard.keys import EVERYWHERE, PEER_KEYS, RECORDING_KEYS, Key, bindings
 from tui.dashboard.view import Lines, Panel, TextBlock, View
 from tui.dashboard.words import phase_style, state_style
 from tui.text.codes import PENALTY_PAGES
@@ -53,7 +51,7 @@ LEAVE = Prompt(
 class PromptScreen(ModalScreen[str | None]):
     """Dismissed with the answer of a choice, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "stay", show=False)]
+    BINDINGS = bindings({"escape": "dismiss(None)"})
 
     def __init__(self, asked: Prompt) -> None:
         super().__init__()
@@ -69,7 +67,7 @@ class PromptScreen(ModalScreen[str | None]):
         text.append_text(Text.assemble("\n", (" esc", "bold"), "  stay"))
         self.query_one(TextBlock).draw(text)
 
-    def on_key(self, event: Key) -> None:
+    def on_key(self, event: events.Key) -> None:
         for choice in self._asked.choices:
             if event.character == choice.key:
                 event.stop()
@@ -82,9 +80,7 @@ STATES_A_LINE = 4
 class Help(ModalScreen[None]):
     """Closed by Esc, ?, q or Enter."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,q,enter", "dismiss(None)", "close", show=False)
-    ]
+    BINDINGS = bindings({"escape,question_mark,q,enter": "dismiss(None)"})
 
     def __init__(self, view: View, panel: type[Panel]) -> None:
         super().__init__()
@@ -116,11 +112,11 @@ def draw_help(view: View, panel: type[Panel]) -> Text:
     return lines.text
 
 
-def _keys(lines: Lines, title: str, keys: Sequence[tuple[str, str]], view: View) -> None:
+def _keys(lines: Lines, title: str, keys: Sequence[Key], view: View) -> None:
     if lines.text:
         lines.line()
     lines.line((title, view.ink.strong))
-    for key, meaning in keys:
+    for key, meaning, _ in keys:
         lines.line((f"  {key:<12}", view.ink.good), (meaning, view.ink.text))
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rich.text import Text
-from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
 from tui.dashboard.appearance import COLOUR, UNICODE, Glyphs, Palette
+from tui.dashboard.keys import Key, bindings
 from tui.sources.source import Playback
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.text.phrases import PeerStatus
@@ -83,30 +83,32 @@ class PeerOpened(Message):
 class Panel(Widget, can_focus=True):
     """One screen. Keys of a subclass' BINDINGS work while it is shown."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "scroll_down", "down", show=False),
-        Binding("up,k", "scroll_up", "up", show=False),
-        Binding("pagedown", "page_down", "page down", show=False),
-        Binding("pageup", "page_up", "page up", show=False),
-    ]
+    BINDINGS = bindings({"down,j": "scroll_down", "up,k": "scroll_up", "pagedown": "page_down", "pageup": "page_up"})
 
     TITLE: ClassVar[str] = ""
     """Name in the row of screens."""
 
-    KEYS: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """(key, what it does) of this screen, for the help."""
+    KEYS: ClassVar[tuple[Key, ...]] = ()
+    """Of this screen, for the help."""
 
     _view: View | None = None
-    """What was shown last, where it must be drawn again between views."""
+    """What was shown last."""
 
     def show(self, view: View) -> None:
-        """Draw a view. Called at most twice a second, and only while this panel is visible."""
+        """Called at most twice a second, and only while this panel is visible."""
+        self._view = view
+        self.draw_view(view)
+
+    def draw_view(self, view: View) -> None:
         raise NotImplementedError
 
     def redraw(self) -> None:
         """Draw again what was shown last."""
         if self._view is not None:
-            self.show(self._view)
+            self.draw_view(self._view)
+
+    def on_resize(self) -> None:
+        self.redraw()
 
     def take_focus(self) -> None:
         """The person came to this screen: focus what the arrow keys should move."""

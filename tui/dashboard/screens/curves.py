@@ -5,14 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Grid
 
 from tui.dashboard.appearance import draw_spark
+from tui.dashboard.keys import bindings
 from tui.dashboard.view import Lines, Panel, TextBlock, View
 from tui.dashboard.widgets.chart import Plot, Series, SeriesChart, decimate, nice_ticks, time_ticks
 from tui.dashboard.words import clip, format_count
@@ -47,21 +46,13 @@ class LearningPanel(Panel):
 
     TITLE = "Learning"
     KEYS = (
-        ("x", "over tokens, rounds or time"),
-        ("[ ]", "all of it, or the newer half"),
-        ("g", "all of it"),
-        ("l n t r", "show or hide loss, norm, tokens per second, learning rate"),
-    )
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("x", "axis", "axis", show=False),
-        Binding("left_square_bracket", "zoom(-1)", "more", show=False),
-        Binding("right_square_bracket", "zoom(1)", "newer half", show=False),
-        Binding("g", "zoom(-100)", "all", show=False),
-        Binding("l", "choose('loss')", "loss", show=False),
-        Binding("n", "choose('norm')", "norm", show=False),
-        Binding("t", "choose('tokens')", "tokens per second", show=False),
-        Binding("r", "choose('rate')", "learning rate", show=False),
-    ]
+        ("x", "over tokens, rounds or time", {"x": "axis"}),
+        ("[ ]", "all of it, or the newer half", {"left_square_bracket": "zoom(-1)", "right_square_bracket": "zoom(1)"}),
+        ("g", "all of it", {"g": "zoom(-100)"}),
+        ("l n t r", "show or hide loss, norm, tokens per second, learning rate",
+         dict(zip("lntr", [f"choose('{name}')" for name in ("loss", "norm", "tokens", "rate")], strict=True))),
+    )  # fmt: skip
+    BINDINGS = bindings({}, KEYS)
     DEFAULT_CSS = """
     LearningPanel { overflow: hidden; }
     LearningPanel #learning-head { height: 1; text-wrap: nowrap; }
@@ -83,8 +74,7 @@ class LearningPanel(Panel):
             for name in CHARTS:
                 yield SeriesChart(id=f"chart-{name}")
 
-    def show(self, view: View) -> None:
-        self._view = view
+    def draw_view(self, view: View) -> None:
         fitting = self._fitting(view)
         self.query_one("#learning-head", TextBlock).draw(self._heading(view, len(fitting)))
         words = self.query_one("#learning-words", TextBlock)
@@ -111,9 +101,6 @@ class LearningPanel(Panel):
     def action_choose(self, name: str) -> None:
         """Show or hide a chart; the last one stays."""
         self.chosen = self.chosen ^ {name} or self.chosen
-        self.redraw()
-
-    def on_resize(self) -> None:
         self.redraw()
 
     def _fitting(self, view: View) -> list[str]:

@@ -39,7 +39,7 @@ class HomePanel(Panel):
         yield TextBlock(id="home-left")
         yield TextBlock(id="home-right")
 
-    def show(self, view: View) -> None:
+    def draw_view(self, view: View) -> None:
         wide = view.width >= TWO_COLUMNS
         width = view.width - (3 if view.mini else 5)
         dense = view.height < TALL

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 
 from peer.events import NetworkMeasured, TransferProgressed
 from tui.dashboard.appearance import draw_bar, draw_spark
+from tui.dashboard.keys import bindings, moving
 from tui.dashboard.view import Panel, PeerOpened, View
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
 from tui.dashboard.widgets.waterfall import natural
@@ -36,16 +36,12 @@ class NetworkPanel(Panel):
     """Facts above, the table of connected peers below."""
 
     TITLE = "Network"
-    KEYS = (("up, down", "select a peer"), ("g G", "first, last peer"), ("enter", "all that is known of it"))
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "select(1)", "next peer", show=False),
-        Binding("up,k", "select(-1)", "previous peer", show=False),
-        Binding("pagedown", "select(10)", "ten down", show=False),
-        Binding("pageup", "select(-10)", "ten up", show=False),
-        Binding("g", "select(-100000)", "first", show=False),
-        Binding("G", "select(100000)", "last", show=False),
-        Binding("enter", "open", "open", show=False),
-    ]
+    KEYS = (
+        ("up, down", "select a peer", moving("select")),
+        ("g G", "first, last peer", {"g": "select(-100000)", "G": "select(100000)"}),
+        ("enter", "all that is known of it", {"enter": "open"}),
+    )
+    BINDINGS = bindings({}, KEYS)
     DEFAULT_CSS = """
     NetworkPanel { overflow: hidden; }
     """
@@ -58,8 +54,7 @@ class NetworkPanel(Panel):
     def compose(self) -> ComposeResult:
         yield LineView()
 
-    def show(self, view: View) -> None:
-        self._view = view
+    def draw_view(self, view: View) -> None:
         if self.content_size.width and self.content_size.height:
             self.query_one(LineView).draw(self._compose_lines(view))
 
@@ -71,15 +66,12 @@ class NetworkPanel(Panel):
         peers = [row["peer"] for row in rows]
         index = peers.index(self._selected) if self._selected in peers else -1 if by > 0 else 0
         self._selected = peers[min(max(index + by, 0), len(peers) - 1)]
-        self.show(self._view)
+        self.redraw()
 
     def action_open(self) -> None:
         """All that is known of the selected peer."""
         if self._selected:
             self.post_message(PeerOpened(self._selected))
-
-    def on_resize(self) -> None:
-        self.redraw()
 
     def _compose_lines(self, view: View) -> list[StyledLine]:
         width, height = self.content_size.width, self.content_size.height

@@ -28,12 +28,12 @@ MOST_PENALTIES = 64
 
 class PeerPanel(Panel):
     TITLE = "Peer"
-    KEYS = (("esc", "back"), ("y", "copy the id of this peer"))
+    KEYS = (("esc", "back", {}), ("y", "copy the id of this peer", {}))
 
     def compose(self) -> ComposeResult:
         yield TextBlock(id="peer-page")
 
-    def show(self, view: View) -> None:
+    def draw_view(self, view: View) -> None:
         sheet = FactSheet(view, view.width - (3 if view.mini else 5))
         peer = view.swarm.peers.get(view.selected)
         if peer is None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
+from tui.dashboard.keys import bindings
 from tui.dashboard.view import Panel, PeerOpened, PeerSelected, TextBlock, View
 from tui.dashboard.widgets.lines import Chosen, StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
@@ -172,21 +171,15 @@ class PeersPanel(Panel):
 
     TITLE = "Peers"
     KEYS = (
-        ("enter", "all about a peer; columns: path D direct or R relayed, ok/l/rej rounds accepted, late, rejected"),
-        ("/", "filter; !word hides what has the word"),
-        (", .", "sort by another column"),
-        ("r", "reverse the order"),
-        ("w", "the columns that had no room"),
-        ("g G", "first, last"),
-    )
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "filter", show=False),
-        Binding("comma", "sort(-1)", "sort by the column before", show=False),
-        Binding("full_stop", "sort(1)", "sort by the next column", show=False),
-        Binding("r", "reverse", "reverse", show=False),
-        Binding("w", "columns", "more columns", show=False),
-        Binding("escape", "unfilter", "no filter", show=False),
-    ]
+        ("enter", "all about a peer; columns: path D direct or R relayed, ok/l/rej rounds accepted, late, rejected",
+         {}),
+        ("/", "filter; !word hides what has the word", {"slash": "filter"}),
+        (", .", "sort by another column", {"comma": "sort(-1)", "full_stop": "sort(1)"}),
+        ("r", "reverse the order", {"r": "reverse"}),
+        ("w", "the columns that had no room", {"w": "columns"}),
+        ("g G", "first, last", {}),
+    )  # fmt: skip
+    BINDINGS = bindings({"escape": "unfilter"}, KEYS)
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -210,8 +203,7 @@ class PeersPanel(Panel):
     def take_focus(self) -> None:
         self.query_one(RowTable).focus(scroll_visible=False)
 
-    def show(self, view: View) -> None:
-        self._view = view
+    def draw_view(self, view: View) -> None:
         self._chosen.take(view.selected)
         pages = pages_of_columns(view)
         self.columns = pages[self._page % len(pages)]
@@ -235,20 +227,20 @@ class PeersPanel(Panel):
         if names:
             place = names.index(self.sort) if self.sort in names else 0
             self.sort = names[(place + step) % len(names)]
-            self._again()
+            self.redraw()
 
     def action_columns(self) -> None:
         """The columns that had no room, and at last the first ones again."""
         if self._view is not None:
             self._page = (self._page + 1) % len(pages_of_columns(self._view))
-            self._again()
+            self.redraw()
 
     def action_reverse(self) -> None:
         self._reversed = not self._reversed
-        self._again()
+        self.redraw()
 
     def on_input_changed(self) -> None:
-        self._again()
+        self.redraw()
 
     def on_input_submitted(self) -> None:
         if not self.query_one(Input).value:
@@ -261,9 +253,6 @@ class PeersPanel(Panel):
 
     def on_row_table_entered(self, message: RowTable.Entered) -> None:
         self.post_message(PeerOpened(self.listed[message.row].peer))
-
-    def _again(self) -> None:
-        self.redraw()
 
     def _arrange(self, view: View) -> list[PeerView]:
         """Those that pass the filter, sorted, my own on top."""

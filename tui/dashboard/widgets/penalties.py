@@ -6,12 +6,11 @@ Everybody computes the penalties of a round alike, and the update carries them; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from rich.cells import cell_len
 from textual.actions import SkipAction
-from textual.binding import Binding, BindingType
 
+from tui.dashboard.keys import bindings, moving
 from tui.dashboard.view import PeerSelected, View
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
 from tui.swarm.snapshot import WEIGHT_ONE, PenaltyRecord, Round, SwarmState
@@ -77,17 +76,10 @@ def told_in(swarm: SwarmState, penalty: PenaltyRecord) -> Round | None:
 class Penalties(LineView, can_focus=True):
     """The list, newest first, with the selected one explained on Enter."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "move(1)", "down", show=False),
-        Binding("up,k", "move(-1)", "up", show=False),
-        Binding("pagedown", "move(10)", "page down", show=False),
-        Binding("pageup", "move(-10)", "page up", show=False),
-        Binding("g", "move(-100000)", "newest", show=False),
-        Binding("G", "move(100000)", "oldest", show=False),
-        Binding("enter", "explain", "explain", show=False),
-        Binding("c", "category", "category", show=False),
-        Binding("escape", "close", "close", show=False),
-    ]
+    BINDINGS = bindings({
+        **moving("move"), "g": "move(-100000)", "G": "move(100000)", "enter": "explain", "c": "category",
+        "escape": "close",
+    })  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__(id="penalties")

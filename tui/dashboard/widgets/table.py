@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from rich.style import Style
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from tui.dashboard.keys import bindings, moving
 from tui.dashboard.widgets.lines import LineView, StyledLine
 
 WHEEL_ROWS = 3
@@ -20,15 +20,9 @@ class RowTable(LineView, can_focus=True):
     """`show` says how many rows there are and gives each one that comes in sight."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"table--cursor"}
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "enter", "details", show=False),
-        Binding("up,k", "move(-1)", "up", show=False),
-        Binding("down,j", "move(1)", "down", show=False),
-        Binding("pageup", "page(-1)", "page up", show=False),
-        Binding("pagedown", "page(1)", "page down", show=False),
-        Binding("g", "go(0)", "first", show=False),
-        Binding("G", "go(-1)", "last", show=False),
-    ]
+    BINDINGS = bindings(
+        {**moving("move"), "pageup": "page(-1)", "pagedown": "page(1)", "g": "go(0)", "G": "go(-1)", "enter": "enter"}
+    )
 
     @dataclass
     class Moved(Message):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
 
 from rich.cells import cell_len
-from textual.binding import Binding, BindingType
 
+from tui.dashboard.keys import bindings, moving
 from tui.dashboard.view import PeerOpened, PeerSelected, View
 from tui.dashboard.widgets import lanes
 from tui.dashboard.widgets.lanes import Axis
@@ -34,21 +33,11 @@ MIN_STATE_COLUMNS = 96
 class Waterfall(LineView, can_focus=True):
     """A lane per peer on one time axis, with a cursor over it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "scrub(-1)", "earlier", show=False),
-        Binding("right", "scrub(1)", "later", show=False),
-        Binding("shift+left", "scrub(-10)", "much earlier", show=False),
-        Binding("shift+right", "scrub(10)", "much later", show=False),
-        Binding("down,j", "select(1)", "next peer", show=False),
-        Binding("up,k", "select(-1)", "previous peer", show=False),
-        Binding("pagedown", "select(10)", "ten down", show=False),
-        Binding("pageup", "select(-10)", "ten up", show=False),
-        Binding("left_square_bracket", "zoom(1)", "more time", show=False),
-        Binding("right_square_bracket", "zoom(-1)", "more detail", show=False),
-        Binding("g", "begin", "beginning", show=False),
-        Binding("G", "follow", "follow", show=False),
-        Binding("enter", "open", "open", show=False),
-    ]
+    BINDINGS = bindings({
+        "left": "scrub(-1)", "right": "scrub(1)", "shift+left": "scrub(-10)", "shift+right": "scrub(10)",
+        **moving("select"), "left_square_bracket": "zoom(1)", "right_square_bracket": "zoom(-1)",
+        "g": "begin", "G": "follow", "enter": "open",
+    })  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__(id="waterfall")
