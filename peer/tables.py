@@ -35,7 +35,7 @@ class StrictTable:
 
     def __post_init__(self) -> None:
         table = type(self).__name__.removesuffix("Table").lower()
-        for name, bounds in _bounds_of(type(self)):
+        for name, bounds in _bounds_of(type(self)):  # type: ignore[arg-type]
             require(getattr(self, name), f"{table}.{name}", low=bounds.low, high=bounds.high)
 
 

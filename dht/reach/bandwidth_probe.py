@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from dht.errors import Unreachable
-from dht.node import Node
+from dht.streams.base import Questions
 from dht.streams.rpc import RateLimit
 
 PROBE, PROBE_BACK = "probe", "upload-probe"
@@ -33,7 +33,7 @@ BACK_S = 15.0
 Clock = Callable[[], float]
 
 
-def serve_probes(node: Node, is_busy: Callable[[], bool] = lambda: False, clock: Clock = time.monotonic) -> None:
+def serve_probes(node: Questions, is_busy: Callable[[], bool] = lambda: False, clock: Clock = time.monotonic) -> None:
     one_at_a_time = asyncio.Lock()
     allowance = RateLimit(at_once=MOST_BYTES, each=PEER_BYTES, everybody=ALL_BYTES, window_s=WINDOW_S, clock=clock)
 
@@ -68,7 +68,7 @@ class Bandwidth:
 
 
 async def measure_bandwidth(
-    node: Node, peer: str, round_trip_s: float, limit_s: float, clock: Clock = time.monotonic
+    node: Questions, peer: str, round_trip_s: float, limit_s: float, clock: Clock = time.monotonic
 ) -> Bandwidth:
     """Both directions, within `limit_s`. An older node, or a busy one, gives None.
 
@@ -109,7 +109,7 @@ async def _mbps(
     return found
 
 
-async def _fetch_s(node: Node, peer: str, size_bytes: int, timeout_s: float, clock: Clock) -> float | None:
+async def _fetch_s(node: Questions, peer: str, size_bytes: int, timeout_s: float, clock: Clock) -> float | None:
     """Seconds that it took to be given so many bytes; None if they were not given. Raises Unreachable."""
     asked_at = clock()
     given = await node.ask(peer, PROBE, timeout_s, MOST_BYTES, _sized(size_bytes))

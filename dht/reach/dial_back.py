@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from dht.addresses import CIRCUIT, is_global, tcp_target
 from dht.errors import Unreachable
-from dht.node import Node
+from dht.streams.base import Questions
 from dht.streams.rpc import RateLimit
 
 KNOCK = "dial-back"
@@ -49,7 +49,7 @@ class DialBack:
         return is_global(self.host)
 
 
-def serve_dial_back(node: Node, connect: Connect | None = None, clock: Clock = time.monotonic) -> None:
+def serve_dial_back(node: Questions, connect: Connect | None = None, clock: Clock = time.monotonic) -> None:
     """Try for others from now on whether they can be dialled."""
     allowance = RateLimit(at_once=1, each=MOST_EACH, everybody=MOST, window_s=EACH_S, clock=clock)
     at_once, connect = asyncio.Semaphore(AT_ONCE), connect or speaks_libp2p
@@ -89,7 +89,7 @@ async def speaks_libp2p(host: str, port: int) -> bool:
         return False
 
 
-async def request_dial_back(node: Node, peer: str, port: int) -> DialBack | None:
+async def request_dial_back(node: Questions, peer: str, port: int) -> DialBack | None:
     """Have this peer try that port of ours. None if it does not: it is older, busy, or comes through a relay."""
     try:
         told = await node.ask(peer, KNOCK, 2 * KNOCK_S, 64, port.to_bytes(2, "big"))

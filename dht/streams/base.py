@@ -25,6 +25,16 @@ class Asking(Protocol):
     ) -> bytes | None: ...
 
 
+class Questions(Protocol):
+    """Other peers, to be asked and answered; `dht.node.Node` is that."""
+
+    async def connections(self) -> dict[str, str]: ...
+    def answer(self, name: str, answer: Answer) -> None: ...
+    async def ask(
+        self, peer_id: str, name: str, timeout_s: float, max_bytes: int = ..., request: bytes = ...
+    ) -> bytes | None: ...
+
+
 class Streams(Protocol):
     """Sends frames; delivers what arrives to one listener: in order per sender, for each way of sending by itself.
 

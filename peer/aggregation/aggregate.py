@@ -29,6 +29,10 @@ from peer.aggregation.outliers import ScreenedLayer, screen, swarm_history
 from peer.aggregation.peer_history import MAX_ROOTS, NOTHING, ROOT_BYTES, NormStats, PeerHistory
 from peer.aggregation.weights import agreements
 
+MAX_AGE = 64
+"""Rounds after which a peer that gave nothing is forgotten."""
+MAX_RECORDS = 128
+
 
 @dataclass(frozen=True, slots=True)
 class AggregationResult:
@@ -118,12 +122,6 @@ def _screen(
         )
         for index, layer in enumerate(layers)
     ]  # fmt: skip
-
-
-MAX_AGE = 64
-"""Rounds after which a peer that gave nothing is forgotten."""
-
-MAX_RECORDS = 128
 
 
 def replays(records: Sequence[PeerHistory], claims: Sequence[Contributor]) -> tuple[LayerFinding, ...]:

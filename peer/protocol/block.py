@@ -372,14 +372,14 @@ class PartOutcome(Enum):
     """My bytes are in the mean, or were judged: they leave the balance; the encoding residue stays."""
     MISSED = "missed"
     """I had frozen for this anchor, but the part is void or without me: the balance ages."""
-    UNTOUCHED = "untouched"
+    NOT_SUBMITTED = "not submitted"
     """I had not frozen for this anchor: nothing was offered, nothing changes."""
 
 
 def part_outcomes(update: Update, me: str, frozen: bool) -> tuple[PartOutcome, ...]:
     """One settlement per part for peer `me`, who had `frozen` a contribution for the update's parent or not."""
     if not frozen:
-        return (PartOutcome.UNTOUCHED,) * len(update.parts)
+        return (PartOutcome.NOT_SUBMITTED,) * len(update.parts)
     return tuple(
         PartOutcome.COUNTED if update.contributed(me, part) else PartOutcome.MISSED for part in range(len(update.parts))
     )

@@ -15,14 +15,7 @@ from dataclasses import dataclass, replace
 from peer.aggregation.aggregate import AggregationResult, aggregate
 from peer.aggregation.evidence import Contributor, LayerNorms
 from peer.aggregation.peer_history import MAX_ROOTS, NOTHING, PeerHistory
-from peer.protocol.block import (
-    WEIGHT_ONE,
-    ContributionHeader,
-    NormRow,
-    SignedNorms,
-    givers,
-    token_share,
-)
+from peer.protocol.block import WEIGHT_ONE, ContributionHeader, NormRow, SignedNorms, givers, token_share
 from peer.protocol.encoding import digest
 from peer.protocol.head import ChainHead
 from peer.protocol.layout import Fragment, Part, assign, shares_of

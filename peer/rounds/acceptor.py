@@ -10,13 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from peer.protocol import validation
-from peer.protocol.block import (
-    MAX_SKIPPED,
-    Block,
-    ContributionHeader,
-    Update,
-    Vote,
-)  # fmt: skip
+from peer.protocol.block import MAX_SKIPPED, Block, ContributionHeader, Update, Vote
 from peer.protocol.electorate import quorum
 from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, VoteCast
@@ -89,7 +83,7 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
         return
     if ballot > acceptor.promised:
         acceptor = replace(acceptor, promised=ballot)
-        turn.do(PersistAcceptor(acceptor))
+        turn.emit(PersistAcceptor(acceptor))
         early = tuple((peer, message) for peer, message in turn.state.early if message.place.ballot >= ballot)
         turn.set(acceptor=acceptor, lead=None, exchange=None, early=early)
         turn.moved()
@@ -114,7 +108,7 @@ def _freezing_first(turn: Transition) -> bool:
         return False
     if state.freeze_asked_at is None:
         turn.set(freeze_asked_at=turn.now)
-        turn.do(RequestSubmit())
+        turn.emit(RequestSubmit())
         return True
     return turn.now - state.freeze_asked_at < turn.rules.ack_s / 2
 
@@ -203,7 +197,7 @@ def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
         return
     acceptor = replace(state.acceptor, promised=proposal.ballot, accepted=(proposal.ballot, digest))
     if acceptor != state.acceptor:
-        turn.do(PersistAcceptor(acceptor, update))
+        turn.emit(PersistAcceptor(acceptor, update))
         turn.set(acceptor=acceptor)
     vote = Vote(turn.me, state.instance, proposal.ballot, digest, proposal.signature).signed(turn.rules.keys)
     members = (pledge.peer for pledge in update.members)
@@ -269,7 +263,7 @@ def advance(turn: Transition, block: Block) -> None:
     anchor = head.anchor
     awaited = frozenset(part for later in state.blocks for part in later.update.parts)
     trail = (*state.trail, ChainEntry(state.head, block))[-state.rules.keep_rounds :]
-    turn.do(CommitBlock(block, head, awaited))
+    turn.emit(CommitBlock(block, head, awaited))
     turn.set(
         ancestors={**state.ancestors, anchor: head.round}, trail=trail, wanted=state.wanted.only(awaited), branch=None,
         past=state.exchange, disputes=_late_disputes(state),

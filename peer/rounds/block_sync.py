@@ -69,7 +69,7 @@ def on_head(turn: Transition, sender: str, head: Heartbeat) -> None:
     turn.set(heard=_bounded(turn, {**state.heard, sender: (head, turn.now)}))
     news = head != before and turn.now - before_at >= NEWS_EVERY_S
     if news:
-        turn.do(
+        turn.emit(
             Tell(
                 ReportReceived(
                     about=sender, round=head.round, ready=head.ready, tokens=head.tokens, steps=head.steps,
@@ -126,7 +126,7 @@ def _resync_if_lost(turn: Transition) -> None:
         return
     turn.set(strangers={})
     rounds = max(state.heard[peer][0].round for peer in apart)
-    turn.do(
+    turn.emit(
         NeedSnapshot(f"the others are at round {rounds} and no longer have what follows round {state.head.round} here")
     )
 
@@ -229,7 +229,7 @@ def _tell(turn: Transition, sender: str, anchor: bytes, *, got_on: bool) -> None
     if anchor == turn.state.head.anchor:
         turn.send((sender,), turn.my_head())
     else:
-        turn.do(SendBlocks(sender, anchor, turn.my_head()))
+        turn.emit(SendBlocks(sender, anchor, turn.my_head()))
 
 
 def _lately(turn: Transition, done: Mapping[str, tuple[bytes, float]]) -> dict[str, tuple[bytes, float]]:
@@ -368,7 +368,7 @@ def on_bytes(turn: Transition, message: ObjectData) -> None:
         return
     if not _is_update(turn, digest):
         if len(message.payload) in turn.rules.bytes_of_means and turn.rules.finite(message.payload):
-            turn.do(StoreObject(digest, message.payload))
+            turn.emit(StoreObject(digest, message.payload))
         return
     turn.arrived(digest)
     try:

@@ -215,7 +215,7 @@ def abort(turn: Transition, why: str) -> None:
     assert lead is not None
     turn.set(lead=None)
     turn.moved()
-    turn.do(Tell(RoundAborted(round=turn.state.head.round, ballot=lead.ballot, why=why)))
+    turn.emit(Tell(RoundAborted(round=turn.state.head.round, ballot=lead.ballot, why=why)))
 
 
 def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> Update:

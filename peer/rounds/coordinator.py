@@ -115,7 +115,7 @@ def _begin(turn: Transition, ballot: int) -> None:
         ballot=ballot, stage=BallotPhase.PREPARING, asked=asked, repeat_at=turn.now + REPEAT_S, began_at=turn.now,
         until=turn.now + timeouts.answers_s(state, ballot, turn.now, asked),
     )  # fmt: skip
-    turn.do(PersistAcceptor(acceptor))
+    turn.emit(PersistAcceptor(acceptor))
     turn.set(acceptor=acceptor, lead=lead, exchange=None, early=())
     turn.moved()
     turn.phase("prepare", ballot, lead.until)

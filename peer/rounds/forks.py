@@ -110,7 +110,7 @@ def switch_if_stored(turn: Transition) -> bool:
 def rollback_to(turn: Transition, head: ChainHead) -> None:
     """Stand at an earlier anchor of my chain again."""
     state = turn.state
-    turn.do(Rollback(head))
+    turn.emit(Rollback(head))
     turn.set(
         ancestors={anchor: round for anchor, round in state.ancestors.items() if round <= head.round},
         trail=tuple(step for step in state.trail if step.before.round < head.round),

@@ -200,7 +200,7 @@ def _receive(turn: Transition, sender: str, message: Message) -> None:
             block_sync.on_chain(turn, sender, blocks)
             readiness.poll(turn)
         case GetObjects(digests):
-            turn.do(SendObjects(sender, digests))
+            turn.emit(SendObjects(sender, digests))
         case ObjectData():
             block_sync.on_bytes(turn, message)
         case MeanConflict():

@@ -87,9 +87,9 @@ def _send_parts(turn: Transition, exchange: MemberState) -> None:
         return
     for reducer in dict.fromkeys(exchange.reducers):
         theirs = tuple(part for part, owner in enumerate(exchange.reducers) if owner == reducer)
-        turn.do(SendParts(reducer, exchange.place, theirs))
+        turn.emit(SendParts(reducer, exchange.place, theirs))
     for part in exchange.received:
-        turn.do(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
+        turn.emit(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
     reassignment.send_parts(turn, exchange.again.auditors)
 
 
@@ -119,8 +119,8 @@ def _take_part(turn: Transition, exchange: MemberState, sender: str, message: Pa
         turn.set(exchange=replace(exchange, refused=refused))
         _close_if_complete(turn)
         return
-    turn.do(BufferPart(exchange.place, sender, part, message.payload, message.path))
-    turn.do(MeasurePart(exchange.place, sender, part, message.payload, reassignment.direction(turn, part)))
+    turn.emit(BufferPart(exchange.place, sender, part, message.payload, message.path))
+    turn.emit(MeasurePart(exchange.place, sender, part, message.payload, reassignment.direction(turn, part)))
 
 
 def on_measured(turn: Transition, event: PartMeasured) -> None:
@@ -215,7 +215,7 @@ def _measure_the_rest(turn: Transition, exchange: MemberState) -> None:
     """What others measured of me, to compare; means come first."""
     if turn.my_pledge().root:
         for part in sorted(exchange.listed.keys() - exchange.mine.keys() - exchange.received.keys()):
-            turn.do(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
+            turn.emit(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
 
 
 def on_reduced(turn: Transition, event: PartReduced) -> None:
@@ -235,7 +235,7 @@ def on_reduced(turn: Transition, event: PartReduced) -> None:
     turn.set(exchange=replace(exchange, means={**exchange.means, event.part: mean}))
     others = tuple(pledge.peer for pledge in exchange.members if pledge.peer != turn.me)
     if others:
-        turn.do(SendMean(others, mean))
+        turn.emit(SendMean(others, mean))
 
 
 def on_mean(turn: Transition, sender: str, message: MeanData) -> None:
@@ -261,7 +261,7 @@ def on_mean(turn: Transition, sender: str, message: MeanData) -> None:
     mean_at = {**exchange.mean_at, message.reducer: turn.now}
     turn.set(exchange=replace(exchange, means={**exchange.means, part: bare}, mean_at=mean_at))
     if message.digest not in turn.state.held:
-        turn.do(StoreObject(message.digest, message.payload))
+        turn.emit(StoreObject(message.digest, message.payload))
     reassignment.compare(turn, part)
 
 
@@ -288,4 +288,4 @@ def on_want(turn: Transition, sender: str, message: GetMeans) -> None:
     for part in dict.fromkeys(message.parts):
         mean = exchange.means.get(part)
         if mean is not None and mean.digest in turn.state.held:
-            turn.do(SendMean((sender,), mean))
+            turn.emit(SendMean((sender,), mean))

@@ -61,7 +61,7 @@ def _object(turn: Transition, exchange: MemberState, item: SignedNorms, row: Nor
     others = [pledge.peer for pledge in exchange.members if pledge.peer != turn.me]
     turn.send(others, NormDispute(exchange.place, item, row.layer))
     for peer in others:
-        turn.do(SendParts(peer, exchange.place, mine, attempt=DISPUTE))
+        turn.emit(SendParts(peer, exchange.place, mine, attempt=DISPUTE))
 
 
 def _direction_is_wrong(turn: Transition, exchange: MemberState, item: SignedNorms, row: NormRow) -> bool:
@@ -105,7 +105,7 @@ def on_part(turn: Transition, sender: str, message: PartData) -> None:
     taken = replace(dispute, taken=dispute.taken | {message.part})
     turn.set(disputes={**turn.state.disputes, key: taken})
     direction = _direction(turn, exchange, message.part)
-    turn.do(MeasurePart(message.place, sender, message.part, message.payload, direction, evidence=True))
+    turn.emit(MeasurePart(message.place, sender, message.part, message.payload, direction, evidence=True))
 
 
 def on_measured(turn: Transition, event: PartMeasured) -> None:
@@ -187,7 +187,7 @@ def catch(turn: Transition, peer: str, layer: int, evidence: str) -> None:
         return
     evidence = evidence[:MAX_EVIDENCE]
     turn.set(seen_lying={**state.seen_lying, peer: Misconduct(round, evidence)})
-    turn.do(
+    turn.emit(
         Tell(
             PenaltyImposed(
                 about=peer, code=MISDECLARED, layer="" if layer < 0 else str(layer), evidence=evidence, factor=0.0,

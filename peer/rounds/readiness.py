@@ -95,7 +95,7 @@ def _enter(turn: Transition) -> None:
     if got_bytes:
         _report_bytes(turn, got_bytes, got_bytes)
         why += f", {got_bytes / 1e6:.1f} MB"
-    turn.do(Tell(PeerStateChanged(state="READY", why=why)))
+    turn.emit(Tell(PeerStateChanged(state="READY", why=why)))
 
 
 def _refuse(turn: Transition, others: list[str], theirs: bytes) -> None:
@@ -145,9 +145,9 @@ def _say(turn: Transition, why: str) -> None:
             found.received_bytes,
             max(found.received_bytes, rounds * sum(turn.rules.bytes_of_means) // turn.rules.fragments),
         )
-    turn.do(Tell(PeerStateChanged(state="SYNCING", why=why)))
+    turn.emit(Tell(PeerStateChanged(state="SYNCING", why=why)))
 
 
 def _report_bytes(turn: Transition, done: int, total: int) -> None:
     source = _called(turn, turn.state.block_source)
-    turn.do(Tell(TransferProgressed(what="updates", source=source, bytes_done=done, bytes_total=total)))
+    turn.emit(Tell(TransferProgressed(what="updates", source=source, bytes_done=done, bytes_total=total)))

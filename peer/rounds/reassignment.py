@@ -61,7 +61,7 @@ def reduce(turn: Transition, exchange: MemberState, part: int, contributors: int
     names = tuple(exchange.members[index].peer for index in chosen)
     shares = tuple(table[index] for index in chosen)
     missing = sum(_row(turn, exchange, part)) - sum(shares)
-    turn.do(
+    turn.emit(
         ReducePart(
             exchange.place, part, contributors, names, shares, attempt, missing,
             exchange.judgement.scales[row], exchange.judgement.pulls[row], direction(turn, part),
@@ -124,7 +124,7 @@ def send_parts(turn: Transition, reducers: Mapping[int, str]) -> None:
         return
     for reducer in sorted(set(reducers.values())):
         theirs = tuple(part for part in sorted(reducers) if reducers[part] == reducer)
-        turn.do(SendParts(reducer, exchange.place, theirs, attempt=1))
+        turn.emit(SendParts(reducer, exchange.place, theirs, attempt=1))
     received = exchange.again.received
     own = {part: received[part] | 1 << index for part, reducer in reducers.items() if reducer == turn.me}
     _change(turn, received={**received, **own})
@@ -187,7 +187,7 @@ def on_part(turn: Transition, sender: str, message: PartData) -> None:
         return
     if part in again.started or again.received[part] >> index & 1:
         return
-    turn.do(BufferPart(exchange.place, exchange.members[index].peer, part, message.payload, message.path))
+    turn.emit(BufferPart(exchange.place, exchange.members[index].peer, part, message.payload, message.path))
     _change(turn, received={**again.received, part: again.received[part] | 1 << index})
     _reduce_if_ready(turn, part)
 
@@ -257,7 +257,7 @@ def _announce(turn: Transition, mean: MeanData) -> None:
     turn.set(exchange=replace(exchange, means={**exchange.means, mean.part: mean}))
     others = tuple(pledge.peer for pledge in exchange.members if pledge.peer != turn.me)
     if others:
-        turn.do(SendMean(others, mean))
+        turn.emit(SendMean(others, mean))
 
 
 def compare(turn: Transition, part: int) -> None:
@@ -287,7 +287,7 @@ def on_show(turn: Transition, sender: str, message: ShowInputs) -> None:
         return
     _change(turn, shown=again.shown | {message.part})
     names = tuple(pledge.peer for i, pledge in enumerate(exchange.members) if mean.contributors >> i & 1)
-    turn.do(SendInputs(sender, exchange.place, message.part, names))
+    turn.emit(SendInputs(sender, exchange.place, message.part, names))
 
 
 def _exchange(turn: Transition) -> MemberState:

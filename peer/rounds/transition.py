@@ -55,7 +55,7 @@ class Transition:
         for name, value in changes.items():
             object.__setattr__(self.state, name, value)
 
-    def do(self, effect: Effect) -> None:
+    def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
 
     def send(self, to: Iterable[str], message: Message) -> None:
@@ -65,7 +65,7 @@ class Transition:
             del receivers[self.me]
             self.to_self.append(message)
         if receivers:
-            self.do(Send(tuple(receivers), message))
+            self.emit(Send(tuple(receivers), message))
 
     def place(self, ballot: int) -> BallotId:
         return BallotId(self.state.head.anchor, self.state.instance, ballot)
@@ -203,7 +203,7 @@ class Transition:
         to = dict.fromkeys((*state.head.electorate, *lately))
         to.pop(self.me, None)
         self.set(said_at=self.now)
-        self.do(Send(tuple(to), self.my_head()))
+        self.emit(Send(tuple(to), self.my_head()))
 
     def my_head(self) -> Heartbeat:
         """Where I am and whether I am ready. Ready after 0 steps means that I sit out."""
@@ -217,7 +217,7 @@ class Transition:
 
     def phase(self, name: str, ballot: int, until: float | None = None) -> None:
         deadline = None if until is None else until + self.rules.wall_offset_s
-        self.do(
+        self.emit(
             Tell(
                 PhaseEntered(
                     round=self.state.head.round, phase=name, deadline=deadline, ballot=ballot,
@@ -227,4 +227,4 @@ class Transition:
         )  # fmt: skip
 
     def alert(self, level: str, code: str, text: str) -> None:
-        self.do(Tell(AlertRaised(level=level, code=code, text=text)))
+        self.emit(Tell(AlertRaised(level=level, code=code, text=text)))

@@ -115,10 +115,8 @@ def _rank(number: int, dice: np.random.Generator) -> int:
 
 SAMPLES = 16
 """Groups along each side that are simulated."""
-
 CALIBRATED = 60
 """Rounds for which they are."""
-
 LOSSES = ("crash", "leave")
 
 

@@ -109,7 +109,6 @@ class Agreed:
 
 
 LOOK_S = 0.1
-
 NO_STEP_S = 1e-7
 """Of a step of those who only pass on what their group agreed on."""
 

@@ -369,7 +369,7 @@ class SimulatedPeer(SwarmPeer):
         """What becomes of the age of its work."""
         outcomes = part_outcomes(update, self.name, self.disk.pledge(update.parent) is not None)
         work = self.turns.work(update.round - 1)
-        if PartOutcome.UNTOUCHED not in outcomes and PartOutcome.MISSED not in outcomes:
+        if PartOutcome.NOT_SUBMITTED not in outcomes and PartOutcome.MISSED not in outcomes:
             work.age.counted()
         for fragment in self.turns.too_old(update.round, self.world.spec.round.max_staleness):
             if not self.turns.drop_offered(fragment, update.round):

@@ -13,9 +13,7 @@ from typing import Protocol
 
 from dht.streams.base import Streams
 from peer.events import Event as Reported
-from peer.events import (
-    PhaseEntered,
-)  # fmt: skip
+from peer.events import PhaseEntered
 from peer.protocol.block import Block, ContributionHeader
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import Heartbeat
@@ -29,7 +27,6 @@ from peer.simulate.memory_store import MemoryDisk
 
 MEET_AGAIN_S = 20.0
 """A peer that was silent for so long is looked for there again."""
-
 READ_BOARD_S = 3.0
 """How often a peer looks on the board for others that it has not heard of."""
 

@@ -153,7 +153,7 @@ class ResidualLedger:
     def all_counted(self, outcomes: Sequence[PartOutcome]) -> bool:
         """Whether nothing of what was offered is still owed."""
         kept = PartOutcome.MISSED in outcomes and self._gamma > 0
-        return PartOutcome.UNTOUCHED not in outcomes and not kept
+        return PartOutcome.NOT_SUBMITTED not in outcomes and not kept
 
     def unsettle(self, undone: Iterable[tuple[Update, Contribution | None]]) -> RewindResult:
         """Owe again what these updates counted of this peer's contributions to them."""

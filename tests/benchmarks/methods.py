@@ -23,7 +23,7 @@ from tests.benchmarks.paced import fastest_steps, train_paced
 from tests.benchmarks.record import write_results
 from tests.benchmarks.unlike import dealt
 from tests.benchmarks.variants import Outcome, Report, names_of, train_synchronously
-from tui.commands.options import choose_spec
+from tui.spec_choice import choose_spec
 
 PLAN = Path(__file__).with_name("methods.toml")
 CODE = (

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from peer.spec import RunSpec
-from tui.commands.options import choose_spec
+from tui.spec_choice import choose_spec
 
 
 def add_options(parser: argparse.ArgumentParser, *, out: str, seeds: int) -> None:

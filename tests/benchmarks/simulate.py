@@ -25,7 +25,7 @@ import psutil
 
 from tests.benchmarks.record import commit, machine, versions
 from tests.fidelity import Plan, Story, in_reality, simulated
-from tui.commands.options import choose_spec
+from tui.spec_choice import choose_spec
 
 SETTINGS = Path(__file__).with_suffix(".toml")
 ALIKE = 0.15

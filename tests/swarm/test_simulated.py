@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fidelity import Plan, in_reality, simulated
-from tui.commands.options import choose_spec
+from tui.spec_choice import choose_spec
 
 pytestmark = pytest.mark.swarm
 

@@ -19,8 +19,7 @@ from peer.telemetry.event_tail import EventTail
 from tui.commands.control import after_leaving
 from tui.commands.options import DisplayOptions, Parser, add_directory, add_look, directory, look
 from tui.folders import folder_meant, is_at_work, quoted
-from tui.output.output import Output
-from tui.processes.children import INTERRUPTED, failure_of, start_lasting
+from tui.processes.children import INTERRUPTED, Output, failure_of, start_lasting
 from tui.terminal import require_terminal
 
 if TYPE_CHECKING:

@@ -21,18 +21,20 @@ from dht.atomic_files import raising_disk_full
 from dht.errors import BadInput, RoundsFailed, Unreachable
 from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
 from peer.spec import RunSpec, dump
-from tui.commands.options import Parser, add_look, add_spec_options, add_ui, choose_spec, look
-from tui.output.output import Output, open_output
+from tui.commands.options import Parser, add_look, add_spec_options, add_ui, look
+from tui.output.output import open_output
 from tui.processes.children import (
     INTERRUPTED,
     ChildExited,
     ChildProcess,
     EventPrinted,
     InterruptReceived,
+    Output,
     ProcessGroup,
     error_of,
     python_module,
 )
+from tui.spec_choice import choose_spec
 from tui.swarm.reducer import apply
 from tui.swarm.round_ledger import MAX_COMMITS
 from tui.swarm.snapshot import PeerView, SwarmState

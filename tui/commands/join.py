@@ -14,8 +14,8 @@ from tui.commands.consent import consents
 from tui.commands.options import INVITE, LISTEN, PEER, Parser, add_addresses, add_look, add_settings, add_ui, look
 from tui.commands.settings import keep_for_start, values_for_start
 from tui.folders import default_directory
-from tui.output.output import Output, open_output
-from tui.processes.children import python_module, repeated
+from tui.output.output import open_output
+from tui.processes.children import Output, python_module, repeated
 from tui.processes.supervisor import follow, supervise
 from tui.terminal import choose_ui
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from dht.errors import BadInput, HomefiresError
 
 if TYPE_CHECKING:
-    from peer.spec import RunSpec
     from tui.processes.supervisor import RetentionOptions
 
 UI_CHOICES = ("auto", "tui", "plain", "json", "none")
@@ -196,41 +194,3 @@ def tell_each(options: argparse.Namespace, tell: Callable[[Path], str]) -> int:
             print(f"homefires: {error.filename}: {error.strerror}", file=sys.stderr)
             codes.append(BadInput.exit_code)
     return next(iter(codes), 0)
-
-
-def choose_spec(name_or_path: str, *, sets: Sequence[str] = (), fixed: Mapping[str, Any] | None = None) -> RunSpec:
-    """The spec behind `name_or_path` with `table.key=value` texts and then `fixed` (dotted keys) applied.
-
-    Raises BadSpec for the spec and BadInput for a text that is not `table.key=value`.
-    """
-    from peer.spec import from_mapping, load, read_text
-
-    load(name_or_path)  # names the file in its errors, before anything is laid over it
-    table = tomllib.loads(read_text(name_or_path))
-    for text in sets:
-        key, value = parse_setting(text)
-        _put(table, key, value, text)
-    for key, value in (fixed or {}).items():
-        _put(table, key, value, key)
-    return from_mapping(table, name_or_path if not sets else f"{name_or_path} with --set {' --set '.join(sets)}")
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """`round.steps=50` → ("round.steps", 50). The value is TOML; a bare word is a string."""
-    key, equals, value = text.partition("=")
-    key, value = key.strip(), value.strip()
-    if not equals or not value or "." not in key or not all(key.split(".")):
-        raise BadInput(f"--set {text}: write table.key=value, for example --set round.steps=50")
-    try:
-        return key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key, value
-
-
-def _put(table: dict[str, Any], key: str, value: Any, text: str) -> None:
-    *path, last = key.split(".")
-    for step in path:
-        table = table.setdefault(step, {})
-        if not isinstance(table, dict):
-            raise BadInput(f"--set {text}: {step!r} is a value, not a table")
-    table[last] = value

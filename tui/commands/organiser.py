@@ -12,21 +12,13 @@ from pathlib import Path
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, RunMismatch
 from peer.spec import RunSpec, dump, load
-from tui.commands.options import (
-    LINES_UI_CHOICES,
-    Parser,
-    add_addresses,
-    add_keep,
-    add_spec_options,
-    add_ui,
-    choose_spec,
-    keep,
-)
+from tui.commands.options import LINES_UI_CHOICES, Parser, add_addresses, add_keep, add_spec_options, add_ui, keep
 from tui.folders import data_root, default_directory, namesakes
-from tui.output.output import Output, open_output
-from tui.processes.children import python_module
+from tui.output.output import open_output
+from tui.processes.children import Output, python_module
 from tui.processes.supervisor import LOG_FILE, NodeOptions, RetentionOptions, follow, serve_and_keep
 from tui.processes.tools import answer
+from tui.spec_choice import choose_spec
 
 DESCRIBE_S = 120.0
 """Loading torch and laying out the model takes no longer, or something is wrong."""

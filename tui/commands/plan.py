@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from tui.commands.options import Parser, add_machine, add_sets, add_spec_options, choose_spec
+from tui.commands.options import Parser, add_machine, add_sets, add_spec_options
+from tui.spec_choice import choose_spec
 
 
 def add_plan(parser: Parser) -> None:

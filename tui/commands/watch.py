@@ -22,9 +22,9 @@ from peer.telemetry.event_tail import EventTail
 from tui.commands.attach import POLL_S, SLICE
 from tui.commands.options import INVITE, DisplayOptions, Parser, add_look, add_ui, look
 from tui.folders import data_root, is_at_work
-from tui.output.output import Output, open_output
+from tui.output.output import open_output
 from tui.output.viewer import VIEWER_CODES
-from tui.processes.children import error_of, python_module
+from tui.processes.children import Output, error_of, python_module
 from tui.processes.supervisor import LOG_FILE, follow, organiser_words
 from tui.sources.source import EventSource
 from tui.swarm.snapshot import SwarmState

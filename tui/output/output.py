@@ -7,29 +7,11 @@ import signal
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from peer.events import EventLine, format_line
 from tui.output.plain import PlainOutput
-
-
-class Output(Protocol):
-    """Shows what happens in a swarm while it happens."""
-
-    def begin(self, events: Path) -> None:
-        """Every line is written to this file, too, from now on."""
-
-    def show(self, line: EventLine) -> None:
-        """One more event."""
-
-    def say(self, text: str) -> None:
-        """A sentence of the launcher itself: what was started, how it ended."""
-
-    def tick(self, now_s: float) -> None:
-        """Time passes (Unix seconds): called about once a second."""
-
-    def close(self, *, at_once: bool = False) -> None:
-        """Nothing more will come. What would stay for people to look at goes `at_once`."""
+from tui.processes.children import NoOutput, Output
 
 
 class JsonOutput:
@@ -46,25 +28,6 @@ class JsonOutput:
 
     def say(self, text: str) -> None:
         print(text, file=self._aside, flush=True)
-
-    def tick(self, now_s: float) -> None:
-        pass
-
-    def close(self, *, at_once: bool = False) -> None:
-        pass
-
-
-class NoOutput:
-    """The exit code is the answer."""
-
-    def begin(self, events: Path) -> None:
-        pass
-
-    def show(self, line: EventLine) -> None:
-        pass
-
-    def say(self, text: str) -> None:
-        pass
 
     def tick(self, now_s: float) -> None:
         pass

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from peer.events import EventLine
-from tui.output.output import Output
-from tui.processes.children import environment, python_module
+from tui.processes.children import Output, environment, python_module
 from tui.terminal import RESTORE, GatedStream
 
 VIEWER_CODES = {"ended": 0, "detach": 20, "leave": 21}

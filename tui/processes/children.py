@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO, Protocol, Self
 
 from dht.errors import HomefiresError
 from peer.events import EventLine, PeerStopped, parse_line
@@ -282,3 +282,41 @@ def _kill_group(child: ChildProcess) -> None:
     # A group's id is not given to another process while a member lives.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.process.pid, signal.SIGKILL)
+
+
+class Output(Protocol):
+    """Shows what happens in a swarm while it happens."""
+
+    def begin(self, events: Path) -> None:
+        """Every line is written to this file, too, from now on."""
+
+    def show(self, line: EventLine) -> None:
+        """One more event."""
+
+    def say(self, text: str) -> None:
+        """A sentence of the launcher itself: what was started, how it ended."""
+
+    def tick(self, now_s: float) -> None:
+        """Time passes (Unix seconds): called about once a second."""
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Nothing more will come. What would stay for people to look at goes `at_once`."""
+
+
+class NoOutput:
+    """The exit code is the answer."""
+
+    def begin(self, events: Path) -> None:
+        pass
+
+    def show(self, line: EventLine) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+    def tick(self, now_s: float) -> None:
+        pass
+
+    def close(self, *, at_once: bool = False) -> None:
+        pass

@@ -16,13 +16,14 @@ from pathlib import Path
 from dht.errors import HomefiresError
 from dht.invite import INVITE_FILE
 from peer.events import AlertRaised, CheckpointWritten, EventLine, InviteIssued, PeerStopped
-from tui.output.output import NoOutput, Output
 from tui.processes.children import (
     INTERRUPTED,
     ChildExited,
     ChildProcess,
     EventPrinted,
     InterruptReceived,
+    NoOutput,
+    Output,
     ProcessGroup,
     error_of,
     python_module,

@@ -16,8 +16,8 @@ from peer.plan.peers_file import read_declared
 from peer.plan.strategy_search import seconds
 from peer.simulate.scenario import Churn, ScenarioOptions, read_attackers, read_churn
 from peer.simulate.simulation import Outcome, simulate
-from tui.commands.options import choose_spec
 from tui.simulation.workers import MOST, cores, rarely_collected, spread_over
+from tui.spec_choice import choose_spec
 from tui.text.units import count, format_bytes
 
 MOST_PEERS, MOST_ROUNDS = 10_000, 100_000

@@ -17,15 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dht.process import die_with_parent
-from tests.benchmarks.rivals.trainee import (
-    LAST,
-    Orders,
-    Trainee,
-    all_reduce_floor_s,
-    await_go,
-    rest_until,
-    tell,
-)  # fmt: skip
+from tests.benchmarks.rivals.trainee import LAST, Orders, Trainee, all_reduce_floor_s, await_go, rest_until, tell
 
 PATIENCE = datetime.timedelta(seconds=300)
 FLOAT_BYTES = 4

@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from peer.placement.layout_search import scored
-from peer.placement.stage_workload import (
-    Indices,
-    PlacementProblem,
-    StageWorkload,
-)
+from peer.placement.stage_workload import Indices, PlacementProblem, StageWorkload
 
 PAPER = StageWorkload(stages=8, stage_bytes=0.65e9, cut_bytes=0.47124922275543213e9)
 """DT-FM's own (arXiv:2206.01288, its code at commit cda948f): GPT3-XL in float32, three of 24 layers per stage, and

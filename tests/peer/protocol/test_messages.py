@@ -52,17 +52,7 @@ from peer.protocol.messages import (
     decode,
     encode,
 )
-from tests.peer.rounds.build import (
-    HEAD,
-    NAMES,
-    block,
-    measurements,
-    place,
-    pledge,
-    proposal_signature,
-    update,
-    vote,
-)
+from tests.peer.rounds.build import HEAD, NAMES, block, measurements, place, pledge, proposal_signature, update, vote
 
 MEMBERS = tuple(pledge(name) for name in NAMES)
 RICH = NormRow(0, (0, 1, POSITIVE), (0, FLOAT_BITS, 1 << 31), 7)

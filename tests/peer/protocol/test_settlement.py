@@ -12,7 +12,7 @@ from peer.protocol.norms import judgement_of
 from tests.peer.rounds.build import HEAD, pledge, rules, update
 
 TOKENS_CAP = 10**6
-COUNTED, MISSED, UNTOUCHED = PartOutcome.COUNTED, PartOutcome.MISSED, PartOutcome.UNTOUCHED
+COUNTED, MISSED, UNTOUCHED = PartOutcome.COUNTED, PartOutcome.MISSED, PartOutcome.NOT_SUBMITTED
 
 
 def token_weights(members: tuple[ContributionHeader, ...]) -> tuple[int, ...]:

@@ -174,7 +174,7 @@ def _settle_as(patch: pytest.MonkeyPatch, wrong: dict[PartOutcome, PartOutcome])
 
 def carry_counted_twice(patch: pytest.MonkeyPatch) -> None:
     """Work that a round counted stays in the balance and is offered again."""
-    _settle_as(patch, {PartOutcome.COUNTED: PartOutcome.UNTOUCHED})
+    _settle_as(patch, {PartOutcome.COUNTED: PartOutcome.NOT_SUBMITTED})
 
 
 def void_loses_the_carry(patch: pytest.MonkeyPatch) -> None:

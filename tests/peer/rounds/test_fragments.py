@@ -141,7 +141,7 @@ def test_schedules_of_faults(fragments: int, kind: str) -> None:
 @pytest.mark.parametrize("fragments", [2, 3])
 def test_a_fork_that_undoes_rounds_of_every_fragment(fragments: int) -> None:
     """Two of five go on apart for long; what their branch had counted of them, in any fragment, is owed again."""
-    world = World(5, 5, takeover_s=4.0, fragments=fragments)
+    world = World(2, 5, takeover_s=4.0, fragments=fragments)
     world.scheduler.run_until(20.0)
     world.network.partition(["p0", "p1"])
     world.scheduler.run_until(45.0)

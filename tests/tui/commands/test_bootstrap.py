@@ -12,7 +12,7 @@ import tui.commands.organiser
 from dht.errors import BadInput, DiskFull, PortInUse, RunMismatch
 from peer.spec import AdmissionTable, RunSpec, dump, load, parse
 from tui.commands.organiser import run_bootstrap
-from tui.output.output import NoOutput
+from tui.processes.children import NoOutput
 from tui.processes.supervisor import NodeOptions, RetentionOptions
 
 Fake = Callable[[str], None]

@@ -13,7 +13,8 @@ from dht.errors import BadInput, BadSpec, PortInUse, RoundsFailed
 from peer.events import EventLine, InviteIssued, RoundStarted
 from peer.spec import parse
 from tui.commands.demo import DemoOptions, run_demo
-from tui.output.output import JsonOutput, NoOutput, PlainOutput
+from tui.output.output import JsonOutput, PlainOutput
+from tui.processes.children import NoOutput
 from tui.swarm.reducer import apply
 from tui.swarm.snapshot import SwarmState
 

@@ -20,7 +20,7 @@ from tui.commands.consent import introduce
 from tui.commands.doctor import DoctorOptions, run_doctor
 from tui.commands.options import DisplayOptions
 from tui.commands.watch import WatchOptions, watch_in_dashboard, watch_in_lines
-from tui.output.output import NoOutput
+from tui.processes.children import NoOutput
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from dht.invite import issue
 from peer.control.store import read_table
 from tui.cli import main
 from tui.commands.join import JoinOptions, run_join
-from tui.output.output import NoOutput, PlainOutput
-from tui.processes.children import python_module
+from tui.output.output import PlainOutput
+from tui.processes.children import NoOutput, python_module
 
 Fake = Callable[[str], None]
 

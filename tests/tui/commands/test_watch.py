@@ -23,8 +23,9 @@ from peer.testing.child_process import HANG_S
 from tui.cli import main
 from tui.commands.options import DisplayOptions
 from tui.commands.watch import DemoControl, DemoSource, WatchOptions, watch_in_dashboard, watch_in_lines
-from tui.output.output import JsonOutput, NoOutput, PlainOutput
+from tui.output.output import JsonOutput, PlainOutput
 from tui.output.viewer import VIEWER_CODES
+from tui.processes.children import NoOutput
 from tui.sources.child import ChildSource
 from tui.sources.source import EventSource
 

@@ -19,9 +19,10 @@ from dht.errors import PortInUse
 from peer.events import EventLine, PeerStarted, PeerStateChanged, format_line
 from peer.testing.child_process import HANG_S
 from tui.commands.demo import DemoOptions, run_demo
-from tui.output.output import JsonOutput, NoOutput, Output, open_output
+from tui.output.output import JsonOutput, open_output
 from tui.output.plain import PlainOutput
 from tui.output.viewer import VIEWER_CODES, DashboardOutput
+from tui.processes.children import NoOutput, Output
 
 SPEC = '[run]\nname = "fake"\nrounds = 3\n[model]\narchitecture = "llama"\ncontext = 64\n'
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput, HomefiresError, RunMismatch
-from tui.output.output import NoOutput, PlainOutput
+from tui.output.output import PlainOutput
+from tui.processes.children import NoOutput
 from tui.processes.supervisor import Backoff, main, supervise
 from tui.processes.systemd import FINAL
 
