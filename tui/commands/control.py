@@ -16,7 +16,7 @@ from typing import Any
 
 from dht.errors import BadInput, DirectoryBusy, Unreachable
 from peer.control.client import ControlClient, Reply, name_of, note_of
-from tui.commands.options import Parser, add_directory, directory, tell_each
+from tui.commands.options import Parser, add_directory, tell_each
 from tui.folders import is_at_work, is_peers, quoted
 from tui.processes.children import python_module
 from tui.processes.systemd import UserUnits, unit_name
@@ -44,19 +44,13 @@ OF_ALL = frozenset({"pause", "resume"})
 
 
 def _add_order(cmd: str, parser: Parser) -> None:
-    """A command to the peer that is meant; `pause` and `resume` know `--all`."""
-    parser.set_defaults(run=_tell_peers if cmd in OF_ALL else _tell_peer, cmd=cmd)
+    parser.set_defaults(run=_tell_peers, cmd=cmd)
     add_directory(parser, every=cmd in OF_ALL)
 
 
 add_pause, add_resume, add_finish, add_leave = (
     partial(_add_order, cmd) for cmd in ("pause", "resume", "finish", "leave")
 )
-
-
-def _tell_peer(options: argparse.Namespace) -> int:
-    print(command(directory(options), options.cmd))
-    return 0
 
 
 def _tell_peers(options: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ from dht.atomic_files import raising_disk_full
 from dht.errors import BadInput, RoundsFailed, Unreachable
 from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
 from peer.spec import RunSpec, dump
-from tui.commands.options import Parser, add_look, add_spec_options, add_ui, look
+from tui.commands.options import Parser, add_look, add_spec_options, add_ui, asked, look
 from tui.output.output import open_output
 from tui.processes.children import (
     INTERRUPTED,
@@ -68,14 +68,7 @@ def _demo(options: argparse.Namespace) -> int:
         raise BadInput(f"--peers is {options.peers}; a demo has 1 to 16")
     if options.rounds is not None and options.rounds < 1:
         raise BadInput(f"--rounds is {options.rounds}; a demo makes at least 1")
-    demo = DemoOptions(
-        peers=options.peers,
-        spec=options.spec,
-        rounds=options.rounds,
-        seed=options.seed,
-        sets=tuple(options.sets),
-        directory=options.dir,
-    )
+    demo = asked(DemoOptions, options, directory=options.dir)
     spec = demo.choose()
     rounds, flags = spec.run.rounds, look(options).options()
     output = open_output(choose_ui(options.ui), sys.stdout, sys.stderr, rounds=rounds, terse=True, options=flags)

@@ -65,7 +65,8 @@ def change(directory: Path, assignments: Sequence[str]) -> list[str]:
     values = _values(assignments, present)
     reply = order(directory, "set", values=values)
     after = read_status(reply.fields).settings or {**present, **values}
-    said = [f"{name_of(reply)}: {key} is {in_words(_known(key), after.get(key))}" for key in values]
+    known = [KNOWN.get(key, SettingInfo(name=key, meaning="")) for key in values]
+    said = [f"{name_of(reply)}: {each.name} is {in_words(each, after.get(each.name))}" for each in known]
     note = f"{not_running(directory)}; it starts with this" if is_kept(reply) else note_of(reply)
     return [*said, *([note] if note else [])]
 
@@ -177,7 +178,3 @@ def _defaults() -> dict[str, Any]:
     from peer.settings import PeerSettings
 
     return asdict(PeerSettings())
-
-
-def _known(name: str) -> SettingInfo:
-    return KNOWN.get(name, SettingInfo(name=name, meaning=""))

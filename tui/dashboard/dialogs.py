@@ -78,8 +78,6 @@ STATES_A_LINE = 4
 
 
 class Help(ModalScreen[None]):
-    """Closed by Esc, ?, q or Enter."""
-
     BINDINGS = bindings({"escape,question_mark,q,enter": "dismiss(None)"})
 
     def __init__(self, view: View, panel: type[Panel]) -> None:

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from tui.dashboard.appearance import draw_bar
 from tui.dashboard.view import View
-from tui.dashboard.words import clip, format_left, round_of, shown_state, state_of, state_style
-from tui.swarm.snapshot import PeerView
+from tui.dashboard.widgets.lines import StyledLine, cut
+from tui.dashboard.words import round_of, shown_state, state_of, state_style
 from tui.text.phrases import OWNERS, RESUME
 from tui.text.units import format_elapsed
 
@@ -123,21 +123,17 @@ def _run_line(view: View) -> Text:
 
 
 def _state_line(view: View) -> Text:
-    if view.ended and view.playback is None:
-        return Text(clip(f"{view.glyphs.alert} {view.ended}", room_of(view), view), style=view.ink.bad)
+    fault = view.ended if view.playback is None else ""
+    if fault := fault or (view.silence if view.mine is not None else ""):
+        alert: StyledLine = [(f"{view.glyphs.alert} {fault}", view.ink.bad)]
+        return Text.assemble(*cut(alert, room_of(view), view.glyphs.ellipsis))
     if view.mine is None:
         return _counts_line(view)
-    if view.silence:
-        return Text(clip(f"{view.glyphs.alert} {view.silence}", room_of(view), view), style=view.ink.bad)
     text = state_of(view.mine, view)
     text.append(f"  {view.mine.why}" if view.mine.why else "", style=view.ink.text)
-    return _sides(text, Text(_countdown(view.mine, view), style=view.ink.muted), view)
-
-
-def _countdown(mine: PeerView, view: View) -> str:
-    """0:42 left of my state, if it said so, or of the phase of the round."""
-    until = mine.until or mine.deadline
-    return f"{format_left(until - view.now)} left" if until and until > view.now else ""
+    until = view.mine.until or view.mine.deadline  # of my state, if it said so, or of the phase of the round
+    left = f"{format_elapsed(until - view.now).removeprefix('0')} left" if until and until > view.now else ""
+    return _sides(text, Text(left, style=view.ink.muted), view)
 
 
 def _counts_line(view: View) -> Text:

@@ -12,7 +12,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from tui.dashboard.appearance import COLOUR, UNICODE, Glyphs, Palette
 from tui.dashboard.keys import Key, bindings
@@ -103,7 +103,6 @@ class Panel(Widget, can_focus=True):
         raise NotImplementedError
 
     def redraw(self) -> None:
-        """Draw again what was shown last."""
         if self._view is not None:
             self.draw_view(self._view)
 
@@ -113,6 +112,36 @@ class Panel(Widget, can_focus=True):
     def take_focus(self) -> None:
         """The person came to this screen: focus what the arrow keys should move."""
         self.focus(scroll_visible=False)
+
+
+class FilterPanel(Panel):
+    """A panel with an `Input` for a filter, which is in sight while it is used."""
+
+    BINDINGS = bindings({"escape": "unfilter"})
+
+    @property
+    def wanted(self) -> str:
+        return self.query_one(Input).value
+
+    def on_mount(self) -> None:
+        self.query_one(Input).display = False
+
+    def action_filter(self) -> None:
+        field = self.query_one(Input)
+        field.display = True
+        field.focus()
+
+    def action_unfilter(self) -> None:
+        field = self.query_one(Input)
+        field.value, field.display = "", False
+        self.take_focus()
+
+    def on_input_changed(self) -> None:
+        self.redraw()
+
+    def on_input_submitted(self) -> None:
+        self.query_one(Input).display = bool(self.wanted)
+        self.take_focus()
 
 
 class TextBlock(Static):
@@ -137,7 +166,6 @@ class Lines:
     text: Text = field(default_factory=Text)
 
     def line(self, *pieces: tuple[str, str] | str) -> None:
-        """One more line of (text, style) pieces."""
         if self.text:
             self.text.append("\n")
         self.text.append_text(Text.assemble(*pieces))

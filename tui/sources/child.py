@@ -63,7 +63,6 @@ class ChildSource:
         return happened is not None
 
     def time(self, now_s: float) -> float:
-        """It is live."""
         return now_s
 
     def close(self) -> None:

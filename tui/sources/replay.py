@@ -112,7 +112,6 @@ class RecordingSource:
     # ---- playback ----
 
     def toggle(self) -> None:
-        """Play or pause; at the end, play from the beginning."""
         if self.playing:
             self._pause()
             return
@@ -121,12 +120,10 @@ class RecordingSource:
         self.playing = True
 
     def step(self, events: int) -> None:
-        """Pause, and go so many events on, or back if negative."""
         self._pause()
         self.seek(self.position + events)
 
     def seek(self, position: int) -> None:
-        """Go to after so many events, at most to either end."""
         position = min(max(0, position), self.count)
         nearest = min(position // EVERY, len(self._snapshots) - 1)
         swarm, begins = self._snapshots[nearest], nearest * EVERY

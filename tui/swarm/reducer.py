@@ -80,7 +80,6 @@ def _take(draft: SnapshotBuilder, line: EventLine) -> None:
     if isinstance(event, ReportReceived):
         reduce_reported(draft, draft.peer(event.about), t, event)
     elif isinstance(event, InviteIssued):
-        draft.invite = event.invite
         draft.note(t, "info", line.peer, "INVITE", "an invite was issued")
     elif not line.peer:
         _take_nameless(draft, t, event)
@@ -342,7 +341,6 @@ def reduce_reported(draft: SnapshotBuilder, peer: PeerView, t: float, event: Rep
 
 
 def _stage(event: ReportReceived) -> tuple[str, str]:
-    """Phase and state of a peer that is known by hearsay."""
     if event.leaving:
         return "gone", "GONE"
     if event.ready and not event.steps and event.round >= 0:

@@ -132,7 +132,6 @@ def _count_round(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundC
 
 
 def _with_report(view: Round, event: RoundCommitted) -> Round:
-    """The same round, as one more peer reports it."""
     count = view.reporters + 1
     return replace(
         view,
@@ -250,11 +249,10 @@ def _plot_speed(draft: SnapshotBuilder, t: float, view: Round) -> None:
 
 def _standing_on(draft: SnapshotBuilder, round: int, digest: str) -> int:
     """How many have this anchor on their chain."""
-    return sum(_stands(known, round, digest) for known in draft.chains)
-
-
-def _stands(peer: PeerView, round: int, digest: str) -> bool:
-    return any(known.round == round and known.digest == digest for known in reversed(peer.commits))
+    return sum(
+        any(known.round == round and known.digest == digest for known in reversed(peer.commits))
+        for peer in draft.chains
+    )
 
 
 def _undo_abandoned(draft: SnapshotBuilder, first: int) -> None:

@@ -14,7 +14,8 @@ from tui.dashboard.appearance import draw_spark
 from tui.dashboard.keys import bindings
 from tui.dashboard.view import Lines, Panel, TextBlock, View
 from tui.dashboard.widgets.chart import Plot, Series, SeriesChart, decimate, nice_ticks, time_ticks
-from tui.dashboard.words import clip, format_count
+from tui.dashboard.widgets.lines import fit
+from tui.dashboard.words import format_count
 from tui.swarm.snapshot import PeerView, Point, Round, SwarmState
 from tui.text.units import format_elapsed
 
@@ -94,7 +95,6 @@ class LearningPanel(Panel):
         self.redraw()
 
     def action_zoom(self, by: int) -> None:
-        """Show the newer half, or twice as much."""
         self.zoom = min(max(self.zoom + by, 0), MOST_ZOOM)
         self.redraw()
 
@@ -153,7 +153,6 @@ class LearningPanel(Panel):
         )  # fmt: skip
 
     def _curves(self, name: str, view: View) -> list[Curve]:
-        """The curves of a chart, the most important first."""
         swarm, peer = view.swarm, peer_of(view)
         own: Sequence[Point] = ()
         common: list[Curve] = []
@@ -169,13 +168,12 @@ class LearningPanel(Panel):
         return [*common, (whose(view), own, "x", 0, False)] if peer is not None else common
 
     def _in_words(self, view: View) -> Text:
-        """The newest value of every curve, with what led there as a line of heights."""
         lines, width = Lines(), self.content_size.width
         for name in (name for name in CHARTS if name in self.chosen):
             lines.line((TITLES[name], view.ink.strong))
             for curve_name, points, _, ink, _ in self._curves(name, view):
                 if points:
-                    told = f"  {clip(curve_name, 12, view):<12} {_LABELS[name](points[-1].value):>8}  "
+                    told = f"  {fit(curve_name, 12, view.glyphs.ellipsis)} {_LABELS[name](points[-1].value):>8}  "
                     spark = draw_spark([point.value for point in points], max(0, width - len(told)), view.glyphs)
                     lines.line((told, view.ink.text), (spark, view.ink.series[ink]))
         return lines.text
@@ -187,7 +185,6 @@ def peer_of(view: View) -> PeerView | None:
 
 
 def whose(view: View) -> str:
-    """What to call them."""
     peer = peer_of(view)
     return "" if peer is None else "mine" if view.mine is not None else peer.label
 
@@ -220,12 +217,6 @@ def _whole(value: float) -> str:
     return f"{value:.0f}" if value == round(value) else ""
 
 
-def _loss(value: float) -> str:
-    return f"{value:.3f}"
-
-
-def _small(value: float) -> str:
-    return f"{value:.3g}"
-
-
-_LABELS: dict[str, Callable[[float], str]] = {"loss": _loss, "norm": _small, "tokens": format_count, "rate": _small}
+_LABELS: dict[str, Callable[[float], str]] = {
+    "loss": "{:.3f}".format, "norm": "{:.3g}".format, "tokens": format_count, "rate": "{:.3g}".format,
+}  # fmt: skip

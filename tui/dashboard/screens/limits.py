@@ -38,8 +38,6 @@ AT_START = "takes effect when the peer starts again"
 
 @dataclass
 class SettingGiven(Message):
-    """The person wants this setting to have this value."""
-
     name: str
     value: Any
 
@@ -187,8 +185,7 @@ class LimitsPanel(Panel):
         return pieces
 
     def _head(self, view: View) -> FactSheet:
-        """Whose settings these are, whether they can be changed, and what holds the peer up."""
-        sheet, peer = _sheet(view), shown_peer(view)
+        sheet, peer = FactSheet(view, _page_width(view)), shown_peer(view)
         if peer is None:
             sheet.prose("", "settings never leave the machine of a peer: there is none of yours here", view.ink.muted)
             return sheet
@@ -243,7 +240,6 @@ def _left_of_value(width: int) -> int:
 
 
 def _value_cells(width: int) -> int:
-    """Of a value, on a terminal so wide."""
     if width < MINI:
         return max(1, width - 3 - SIGN - NAME)
     return 24 if width < WITH_GROUPS else 28 if width < 140 else 42
@@ -255,10 +251,6 @@ def _about_lines(view: View) -> int:
 
 def _page_width(view: View) -> int:
     return max(1, view.width - (3 if view.mini else 5))
-
-
-def _sheet(view: View) -> FactSheet:
-    return FactSheet(view, _page_width(view))
 
 
 @dataclass(frozen=True, kw_only=True)

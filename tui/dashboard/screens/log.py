@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.widgets import Input, RichLog
 
 from tui.dashboard.keys import bindings, moving
-from tui.dashboard.view import Panel, TextBlock, View
+from tui.dashboard.view import FilterPanel, TextBlock, View
 from tui.dashboard.words import level_style
 from tui.swarm.snapshot import LogEntry
 from tui.text.codes import pages_for
@@ -26,18 +26,18 @@ WITH_CODES, CODE_CELLS = 80, 12
 """Cells from which on what kind an entry is has a column of its own, and those of the column."""
 
 
-class LogPanel(Panel):
+class LogPanel(FilterPanel):
     """A line that says what is filtered, and the log below it."""
 
     TITLE = "Log"
     KEYS = (
         ("l", "all, alerts, errors", {"l": "level"}),
         ("c", "one kind of entry after the other", {"c": "kind"}),
-        ("/", "only lines with a text", {"slash": "search"}),
+        ("/", "only lines with a text", {"slash": "filter"}),
         ("g", "to the beginning; stops following", {"g": "first"}),
         ("G", "to the end; follows", {"G": "last"}),
     )
-    BINDINGS = bindings({"escape": "unfilter", **moving("move")}, KEYS)
+    BINDINGS = bindings(moving("move"), KEYS)
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -52,7 +52,6 @@ class LogPanel(Panel):
         yield RichLog(id="log-lines", max_lines=MAX_LINES, markup=False, highlight=False)
 
     def on_mount(self) -> None:
-        self.query_one(Input).display = False
         self.query_one(RichLog).can_focus = False
 
     def draw_view(self, view: View) -> None:
@@ -73,21 +72,13 @@ class LogPanel(Panel):
         self.redraw()
 
     def action_kind(self) -> None:
-        """The next kind of entry, and at last all kinds."""
         kinds = ["", *sorted({entry.code for entry in self._view.swarm.entries if entry.code})] if self._view else [""]
         self._kind = kinds[(kinds.index(self._kind) + 1) % len(kinds)] if self._kind in kinds else ""
         self.redraw()
 
-    def action_search(self) -> None:
-        field = self.query_one(Input)
-        field.display = True
-        field.focus()
-
     def action_unfilter(self) -> None:
-        field = self.query_one(Input)
-        field.value, field.display = "", False
+        super().action_unfilter()
         self._level, self._kind = "all", ""
-        self.take_focus()
         self.redraw()
 
     def action_first(self) -> None:
@@ -108,16 +99,8 @@ class LogPanel(Panel):
         log.scroll_relative(y=lines, animate=False)
         self.redraw()
 
-    def on_input_changed(self) -> None:
-        self.redraw()
-
-    def on_input_submitted(self) -> None:
-        if not self.query_one(Input).value:
-            self.query_one(Input).display = False
-        self.take_focus()
-
     def _wanted(self, entries: Sequence[LogEntry]) -> list[LogEntry]:
-        levels, word = LEVELS[self._level], self.query_one(Input).value.lower()
+        levels, word = LEVELS[self._level], self.wanted.lower()
         return [
             entry
             for entry in entries
@@ -129,7 +112,7 @@ class LogPanel(Panel):
     def _write(self, wanted: list[LogEntry], view: View) -> None:
         """Only what is new, unless something else is wanted than before."""
         log = self.query_one(RichLog)
-        asked = (self._level, self._kind, self.query_one(Input).value, view.width, view.ink)
+        asked = (self._level, self._kind, self.wanted, view.width, view.ink)
         new = _appended(self._written, wanted) if asked == self._written_for else None
         if new is None:
             log.clear()
@@ -139,7 +122,6 @@ class LogPanel(Panel):
         self._written, self._written_for = wanted, asked
 
     def _format(self, entry: LogEntry, view: View) -> Text:
-        """Columns, and a text that is wrapped beside them."""
         ink = view.ink
         time = format_elapsed(entry.t - (view.swarm.started_t or entry.t))
         who = self._who(entry)

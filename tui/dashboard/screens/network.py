@@ -33,8 +33,6 @@ WITH_ADDRESS = 90
 
 
 class NetworkPanel(Panel):
-    """Facts above, the table of connected peers below."""
-
     TITLE = "Network"
     KEYS = (
         ("up, down", "select a peer", moving("select")),
@@ -69,7 +67,6 @@ class NetworkPanel(Panel):
         self.redraw()
 
     def action_open(self) -> None:
-        """All that is known of the selected peer."""
         if self._selected:
             self.post_message(PeerOpened(self._selected))
 
@@ -122,7 +119,6 @@ def _verdict(owner: PeerView | None, view: View) -> list[StyledLine]:
 
 
 def _traffic(owner: PeerView | None, view: View, width: int) -> list[StyledLine]:
-    """What went through since the start, per round, and what lies on the disk."""
     glyphs, network = view.glyphs, owner.network if owner else None
     lines: list[StyledLine] = []
     if network is not None:
@@ -131,18 +127,14 @@ def _traffic(owner: PeerView | None, view: View, width: int) -> list[StyledLine]
         if network.upload_bps:
             told = f"{format_line(network.upload_bps)} can be sent, and its share of the averaging follows that"
             lines.append(_fact("Upload", told, view))
-    lines += _rates(owner, view, width)
+    if owner is not None and owner.ups and owner.downs:
+        up, down = ([point.value for point in points] for points in (owner.ups, owner.downs))
+        words = [f"{format_bytes(round(curve[-1]))}/s" for curve in (up, down)]
+        lines += _pair("Per second", up, down, words, view, width)
     lines += _per_round(view.swarm.history, view, width)
     if network is not None and network.disk_quota_bytes:
         lines.append(_disk(network, view))
     return lines
-
-
-def _rates(owner: PeerView | None, view: View, width: int) -> list[StyledLine]:
-    if owner is None or not owner.ups or not owner.downs:
-        return []
-    up, down = ([point.value for point in points] for points in (owner.ups, owner.downs))
-    return _pair("Per second", up, down, [f"{format_bytes(round(curve[-1]))}/s" for curve in (up, down)], view, width)
 
 
 def _per_round(history: Sequence[Round], view: View, width: int) -> list[StyledLine]:
@@ -162,7 +154,6 @@ def _per_round(history: Sequence[Round], view: View, width: int) -> list[StyledL
 def _pair(
     label: str, up: Sequence[float], down: Sequence[float], words: Sequence[str], view: View, width: int
 ) -> list[StyledLine]:
-    """What went up and what came down: the newest in words, all as heights."""
     room = min(60, max(0, width - LABEL_CELLS - 28))
     return [
         [
@@ -183,7 +174,6 @@ def _disk(network: NetworkMeasured, view: View) -> StyledLine:
 
 
 def _transfers(view: View) -> list[StyledLine]:
-    """What is on its way: the volunteer's own first."""
     peers = sorted(view.swarm.peers.values(), key=lambda peer: peer.peer != view.me)
     running = [
         (peer, transfer)

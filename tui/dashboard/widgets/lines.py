@@ -86,7 +86,6 @@ class Chosen:
         self._asked: set[str] = set()
 
     def choose(self, peer: str) -> None:
-        """The person chose it here."""
         self.peer = peer
         self._asked.add(peer)
 

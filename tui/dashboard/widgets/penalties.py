@@ -125,7 +125,6 @@ class Penalties(LineView, can_focus=True):
         self._redraw()
 
     def action_explain(self) -> None:
-        """Explain the selected penalty in words, or close that again."""
         self.explained = not self.explained and self.chosen is not None
         self._redraw()
 
@@ -187,7 +186,6 @@ def _heading(view: View, listed: list[PenaltyRecord], category: str, width: int,
 
 
 def _row(view: View, penalty: PenaltyRecord, width: int, *, at: bool) -> list[StyledLine]:
-    """The lines of one penalty: one if there is room for everything, else two."""
     ink, glyphs, swarm = view.ink, view.glyphs, view.swarm
     lasts = penalty.until_round > swarm.round
     colour = (ink.bad if penalty.factor <= 0 else ink.warn) if lasts else ink.muted
@@ -195,10 +193,11 @@ def _row(view: View, penalty: PenaltyRecord, width: int, *, at: bool) -> list[St
     told = f"{penalty.imposed_in:<4} " if width < 60 else f"round {penalty.imposed_in:<4} "
     name = fit(swarm.label(penalty.about), 8 if width < 60 else 10 if width < UNCUT else 14, glyphs.ellipsis)
     who = ink.mine if penalty.about == view.me else ink.text
+    who = f"{who} reverse" if at and "reverse" not in who else who
     factor, until = factor_words(penalty.code, penalty.factor), until_words(penalty, swarm.round)
     layer, cost = layer_words(penalty.layer), cost_words(penalty, told_in(swarm, penalty))
     head: StyledLine = [
-        (f"{sign} ", ink.strong if at else colour), (told, ink.muted), (name, _reversed(who, at)),
+        (f"{sign} ", ink.strong if at else colour), (told, ink.muted), (name, who),
         (f" {penalty.code:<12}", colour),
     ]  # fmt: skip
     if width < 60:
@@ -228,12 +227,7 @@ def _joined(view: View, indent: str, *facts: tuple[str, str]) -> StyledLine:
     return pieces
 
 
-def _reversed(style: str, at: bool) -> str:
-    return f"{style} reverse" if at and "reverse" not in style else style
-
-
 def _explanation(view: View, penalty: PenaltyRecord, width: int) -> list[StyledLine]:
-    """What happened, what it means and what to do, wrapped."""
     advice, ink = advice_of(penalty.code), view.ink
     cost = cost_words(penalty, told_in(view.swarm, penalty))
     facts = [penalty.evidence, layer_words(penalty.layer), factor_words(penalty.code, penalty.factor), cost]

@@ -26,14 +26,10 @@ class RowTable(LineView, can_focus=True):
 
     @dataclass
     class Moved(Message):
-        """The person moved the cursor to this row."""
-
         row: int
 
     @dataclass
     class Entered(Message):
-        """The person asks for more of this row."""
-
         row: int
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -60,7 +56,6 @@ class RowTable(LineView, can_focus=True):
         return self.cursor_row - self._top
 
     def action_enter(self) -> None:
-        """More of the row that the cursor is on."""
         if self.row_count:
             self.post_message(self.Entered(self.cursor_row))
 
@@ -68,7 +63,6 @@ class RowTable(LineView, can_focus=True):
         self._move_to(self.cursor_row + by)
 
     def action_page(self, direction: int) -> None:
-        """Move the cursor by what fits on the screen."""
         self._move_to(self.cursor_row + direction * max(1, self.size.height - 1))
 
     def action_go(self, row: int) -> None:

@@ -31,8 +31,6 @@ MIN_STATE_COLUMNS = 96
 
 
 class Waterfall(LineView, can_focus=True):
-    """A lane per peer on one time axis, with a cursor over it."""
-
     BINDINGS = bindings({
         "left": "scrub(-1)", "right": "scrub(1)", "shift+left": "scrub(-10)", "shift+right": "scrub(10)",
         **moving("select"), "left_square_bracket": "zoom(1)", "right_square_bracket": "zoom(-1)",
@@ -55,7 +53,9 @@ class Waterfall(LineView, can_focus=True):
         view, columns = self._shown_view, self._columns
         if self._held is not None:
             return Axis(first=self._held.first, step_s=self._held.step_s, columns=columns)
-        axis = lanes.ending_at(view.now, self._step_s or _usual_step(view), columns)
+        usual_s = view.swarm.usual_round_s
+        step_s = self._step_s or (lanes.choose_step(usual_s) if usual_s else 1.0)
+        axis = lanes.ending_at(view.now, step_s, columns)
         return lanes.not_before(axis, self._first_t)
 
     def show(self, view: View) -> None:
@@ -77,7 +77,6 @@ class Waterfall(LineView, can_focus=True):
         self._hold(axis, axis.column_of(self._first_t))
 
     def action_follow(self) -> None:
-        """Let go of the cursor and show what happens now."""
         self._held = None
         self._redraw()
 
@@ -101,7 +100,6 @@ class Waterfall(LineView, can_focus=True):
         self._redraw()
 
     def action_open(self) -> None:
-        """All that is known of the selected peer."""
         if self._shown_view.swarm.peers:
             self.post_message(PeerOpened(self._chosen_of(self._order(self._shown_view)).peer))
 
@@ -201,12 +199,12 @@ class Waterfall(LineView, can_focus=True):
         return pieces
 
     def _told(self, view: View, peer: PeerView, axis: Axis) -> StyledLine:
-        """What the chosen peer did where the cursor is."""
         held = self._held is not None
         column = self._cursor if held else min(axis.column_of(view.now), axis.columns - 1)
         stay = lanes.showing(peer.spans, axis, column, view.now)
         t = axis.bounds(column)[0] if held else view.now
-        head: StyledLine = [(f"{_since_start(view, t)}  ", view.ink.muted), (peer.label, view.ink.strong)]
+        began_t = t if view.swarm.started_t is None else view.swarm.started_t
+        head: StyledLine = [(f"{format_elapsed(t - began_t)}  ", view.ink.muted), (peer.label, view.ink.strong)]
         if stay is None:
             return cut([*head, (" was not heard of", view.ink.muted)], self.size.width, view.glyphs.ellipsis)
         words = lanes.WORDS.get(stay.span.phase, stay.span.phase)
@@ -227,12 +225,6 @@ def in_order(peers: Iterable[PeerView], me: str) -> list[PeerView]:
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """The key that sorts peer-2 before peer-10."""
     return tuple((1, 0, part) if not part.isdigit() else (0, int(part), "") for part in re.split(r"(\d+)", name))
-
-
-def _usual_step(view: View) -> float:
-    """The width of a column that suits the last rounds."""
-    usual_s = view.swarm.usual_round_s
-    return lanes.choose_step(usual_s) if usual_s else 1.0
 
 
 def _heading(view: View, axis: Axis, width: int, *, following: bool) -> StyledLine:
@@ -266,8 +258,3 @@ def _runs(painted: Sequence[str], cursor: int) -> list[tuple[int, int]]:
             runs.append((begin, column))
             begin = column
     return runs
-
-
-def _since_start(view: View, t: float) -> str:
-    started_t = view.swarm.started_t
-    return format_elapsed(t - (t if started_t is None else started_t))
