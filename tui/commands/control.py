@@ -69,9 +69,11 @@ def _snooze(options: argparse.Namespace) -> int:
 
 def command(directory: Path, cmd: str) -> str:
     """Give one command to the peer of a run directory; one line that says what happens now. Raises Unreachable."""
-    if cmd == "leave":
-        return _leave(directory)
+    if cmd == "leave" and not is_at_work(directory):
+        raise Unreachable(f"{not_running(directory)}; {after_leaving(directory)}")
     reply = order(directory, cmd)
+    if cmd == "leave":
+        return f"{name_of(reply)} leaves the run; {after_leaving(directory)}"
     if is_kept(reply):
         return f"{not_running(directory)}; {KEPT[cmd]}"
     round = int(reply.fields.get("round") or 0)
@@ -118,12 +120,6 @@ def after_leaving(directory: Path) -> str:
         return "come back with homefires join"
     again = f"its service starts it again at the next login or boot, or now with: systemctl --user start {unit}"
     return f"{again}; keep it from that with: homefires service remove --dir {quoted(directory)}"
-
-
-def _leave(directory: Path) -> str:
-    if not is_at_work(directory):
-        raise Unreachable(f"{not_running(directory)}; {after_leaving(directory)}")
-    return f"{name_of(order(directory, 'leave'))} leaves the run; {after_leaving(directory)}"
 
 
 def _keep(directory: Path, cmd: str, fields: Mapping[str, Any]) -> Reply:

@@ -104,7 +104,10 @@ def read_table(directory: Path) -> SettingsPage:
 def describe(table: SettingsPage, now: float, width: int = WIDE) -> list[str]:
     """The table for people: by group, each with its meaning and what it holds up. In fewer cells than `WIDE` the
     meaning of each stands below it."""
-    lines, shown = [_head(table), *_held(table.status, now)], ""
+    head = f"{not_running(table.directory)}; it starts with these"
+    if table.running:
+        head = f"the peer in {table.directory} runs; what is changed holds at once"
+    lines, shown = [head, *_held(table.status, now)], ""
     for group, setting, value in grouped(table.settings):
         lines += ["", group] if group != shown else []
         shown = group
@@ -134,12 +137,6 @@ def to_json(table: SettingsPage) -> str:
         "holds": [asdict(hold) for hold in table.status.holds],
     }  # fmt: skip
     return json.dumps({"directory": str(table.directory), "running": table.running, **status, "settings": settings})
-
-
-def _head(table: SettingsPage) -> str:
-    if table.running:
-        return f"the peer in {table.directory} runs; what is changed holds at once"
-    return f"{not_running(table.directory)}; it starts with these"
 
 
 def _held(status: PeerStatus, now: float) -> list[str]:

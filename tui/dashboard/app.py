@@ -48,8 +48,9 @@ from tui.dashboard.screens.network import NetworkPanel
 from tui.dashboard.screens.peer import PeerPanel
 from tui.dashboard.screens.peers import PeersPanel
 from tui.dashboard.screens.rounds import RoundsPanel
-from tui.dashboard.view import Panel, PeerOpened, PeerSelected, TextBlock, View
-from tui.sources.source import EventSource, Playback
+from tui.dashboard.view import Panel, PeerOpened, TextBlock, View
+from tui.sources.replay import RecordingSource
+from tui.sources.source import EventSource
 from tui.swarm.snapshot import SwarmState
 
 ExitReason = Literal["detach", "leave", "ended"]
@@ -212,6 +213,7 @@ class Dashboard(App[ExitReason]):
             now=source.time(self._clock()),
             me=source.me,
             selected=self._selected or source.me or next(iter(self._swarm.peers), ""),
+            select=self._select,
             width=size.width,
             height=size.height,
             glyphs=self._glyphs,
@@ -272,11 +274,12 @@ class Dashboard(App[ExitReason]):
         self.copy_to_clipboard(peer)
         self._say(f"copied the id of {self._swarm.label(peer)}")
 
-    def on_peer_selected(self, message: PeerSelected) -> None:
-        self._selected = message.peer
+    def _select(self, peer: str) -> None:
+        self._selected = peer
+        self._panel.select(peer)
 
     def on_peer_opened(self, message: PeerOpened) -> None:
-        self._selected = message.peer
+        self._select(message.peer)
         self.action_show(DETAIL)
 
     # What a peer is told
@@ -395,7 +398,7 @@ class Dashboard(App[ExitReason]):
         self.tick()
 
     @property
-    def _playback(self) -> Playback:
+    def _playback(self) -> RecordingSource:
         playback = self._source.playback
         assert playback is not None
         return playback

@@ -6,7 +6,8 @@ the application alone changes what is selected, what is shown and what a peer is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from rich.text import Text
@@ -16,7 +17,7 @@ from textual.widgets import Input, Static
 
 from tui.dashboard.appearance import COLOUR, UNICODE, Glyphs, Palette
 from tui.dashboard.keys import Key, bindings
-from tui.sources.source import Playback
+from tui.sources.replay import RecordingSource
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.text.phrases import PeerStatus
 
@@ -32,12 +33,14 @@ class View:
     """Peer id of the volunteer's own peer, or empty."""
     selected: str = ""
     """Peer id that the person looks at, or empty."""
+    select: Callable[[str], None] = field(default=lambda peer: None, compare=False)
+    """Takes the peer that the person looks at from now on: the next view tells it."""
     width: int = 80
     height: int = 24
     """Cells of the whole terminal."""
     glyphs: Glyphs = UNICODE
     ink: Palette = COLOUR
-    playback: Playback | None = None
+    playback: RecordingSource | None = None
     ended: str = ""
     """Why nothing more will come, or empty."""
     title: str = ""
@@ -51,6 +54,11 @@ class View:
 
     silence: str = ""
     """Why my peer does not answer when it is asked, or empty."""
+
+    def selecting(self, peer: str) -> View:
+        """Select it; this view with it."""
+        self.select(peer)
+        return replace(self, selected=peer)
 
     @property
     def mine(self) -> PeerView | None:
@@ -66,11 +74,6 @@ class View:
     def short(self) -> bool:
         """Whether there is no room for plots."""
         return self.height < 24
-
-
-@dataclass
-class PeerSelected(Message):
-    peer: str
 
 
 @dataclass
@@ -101,6 +104,11 @@ class Panel(Widget, can_focus=True):
 
     def draw_view(self, view: View) -> None:
         raise NotImplementedError
+
+    def select(self, peer: str) -> None:
+        """The person chose it: an older view that is drawn again tells no other one."""
+        if self._view is not None:
+            self._view = replace(self._view, selected=peer)
 
     def redraw(self) -> None:
         if self._view is not None:

@@ -77,11 +77,12 @@ def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
 
 def _facts(swarm: SwarmState, labels: Mapping[str, str]) -> str:
     peers, reporting = len(swarm.peers), len(swarm.reporting)
+    whose = "all peers" if reporting == peers else f"the {reporting} peers that report"  # nobody counts those of others
     facts = {
         "rounds committed": f"{swarm.round} of {swarm.rounds}" if swarm.rounds else str(swarm.round),
         "peers": str(peers) if reporting == peers else f"{peers}, {reporting} of them reporting",
         "tokens": f"{swarm.tokens:,}",
-        _sent_by(swarm): format_bytes(swarm.bytes_sent),
+        f"sent by {whose if reporting != 1 or peers == 1 else 'the peer that reports'}": format_bytes(swarm.bytes_sent),
         "time": format_elapsed(swarm.seconds),
         "held-out loss": _loss(swarm),
         "penalties": str(len(swarm.penalty_log)),
@@ -114,14 +115,6 @@ def agreement(swarm: SwarmState, labels: Mapping[str, str]) -> str:
         return f"one peer reports: nothing to compare (digest {digest[:12]})"
     whose = "all peers" if reporting == len(swarm.peers) else f"the {reporting} peers that report"
     return f"equal on {whose} in every round (digest {digest[:12]})"
-
-
-def _sent_by(swarm: SwarmState) -> str:
-    """Whose bytes are known: nobody counts those of others."""
-    reporting = len(swarm.reporting)
-    if reporting == len(swarm.peers):
-        return "sent by all peers"
-    return f"sent by the {reporting} peers that report" if reporting != 1 else "sent by the peer that reports"
 
 
 def _loss(swarm: SwarmState) -> str:

@@ -10,7 +10,7 @@ from peer.control.client import ControlClient
 from peer.events import event_files
 from peer.telemetry.event_tail import EventTail
 from tui.folders import is_locked
-from tui.sources.source import PeerCommands, Playback
+from tui.sources.source import PeerCommands
 from tui.swarm.builder import SnapshotBuilder
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import PeerView, SwarmState
@@ -29,7 +29,7 @@ class LiveSource:
     A single peer can be commanded.
     """
 
-    playback: Playback | None = None
+    playback = None
 
     def __init__(self, directory: Path) -> None:
         merged = bool(event_files(directory)) and not (directory / "run").exists()  # as a demo leaves it

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 from bisect import bisect_right
 from pathlib import Path
+from typing import Self
 
 from dht.errors import BadInput
 from peer.events import EventLine, event_files, read_lines
-from tui.sources.source import PeerCommands, Playback
+from tui.sources.source import PeerCommands
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import SwarmState
 
@@ -33,6 +34,7 @@ class RecordingSource:
         self.title = f"recording {path.name or path}"
         self.playing = False
         self.speed = 1.0
+        """Seconds of the recording per second."""
         self.position = 0
         self._lines: list[EventLine] = []
         self._times: list[float] = []
@@ -44,7 +46,7 @@ class RecordingSource:
         """When the playhead was moved last; None while it stands."""
 
     @property
-    def playback(self) -> Playback:
+    def playback(self) -> Self:
         return self
 
     @property
@@ -112,6 +114,7 @@ class RecordingSource:
     # ---- playback ----
 
     def toggle(self) -> None:
+        """Play or pause; at the end, play from the beginning."""
         if self.playing:
             self._pause()
             return
@@ -120,10 +123,12 @@ class RecordingSource:
         self.playing = True
 
     def step(self, events: int) -> None:
+        """Pause, and go so many events on, or back if negative."""
         self._pause()
         self.seek(self.position + events)
 
     def seek(self, position: int) -> None:
+        """Go to after so many events, at most to either end."""
         position = min(max(0, position), self.count)
         nearest = min(position // EVERY, len(self._snapshots) - 1)
         swarm, begins = self._snapshots[nearest], nearest * EVERY

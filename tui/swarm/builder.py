@@ -103,7 +103,9 @@ class SnapshotBuilder:
 
     def freeze(self) -> SwarmState:
         if len(self.peers) > MAX_PEERS:
-            self._forget_peers()
+            heard = [(known.seen_t or 0.0, key) for key, known in self.peers.items() if not known.reports]
+            for _, key in islice(sorted(heard), len(self.peers) - MAX_PEERS):
+                del self.peers[key]
         return replace(
             self._before, narrator=self._narrator,
             run=self.run, peers=MappingProxyType(self.peers), round=self.round, rounds=self.rounds, tokens=self.tokens,
@@ -114,11 +116,6 @@ class SnapshotBuilder:
             entries=tuple(self.entries[-MAX_ENTRIES:]), skipped=self.skipped, started_t=self.started_t,
             last_t=self.last_t,
         )  # fmt: skip
-
-    def _forget_peers(self) -> None:
-        heard = [(known.seen_t or 0.0, key) for key, known in self.peers.items() if not known.reports]
-        for _, key in islice(sorted(heard), len(self.peers) - MAX_PEERS):
-            del self.peers[key]
 
 
 def penalty_key(penalty: PenaltyRecord | PenaltyImposed) -> tuple[str, str, str, int]:

@@ -165,7 +165,9 @@ class LearningPanel(Panel):
             common, own = [("swarm", swarm.speeds, "+", 2, False)], peer.speeds if peer else ()
         else:
             own = peer.learning_rates if peer else ()
-        return [*common, (whose(view), own, "x", 0, False)] if peer is not None else common
+        if peer is None:
+            return common
+        return [*common, ("mine" if view.mine is not None else peer.label, own, "x", 0, False)]
 
     def _in_words(self, view: View) -> Text:
         lines, width = Lines(), self.content_size.width
@@ -182,11 +184,6 @@ class LearningPanel(Panel):
 def peer_of(view: View) -> PeerView | None:
     """Whose own curves are drawn: the volunteer's, or without one the peer that is selected."""
     return view.mine or view.swarm.peers.get(view.selected)
-
-
-def whose(view: View) -> str:
-    peer = peer_of(view)
-    return "" if peer is None else "mine" if view.mine is not None else peer.label
 
 
 class Medians:

@@ -17,7 +17,7 @@ from tui.dashboard.words import (
     shown_why,
     state_of,
 )
-from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point
+from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Point
 from tui.text.codes import PENALTY_PAGES
 from tui.text.units import format_line, format_transfer
 
@@ -104,13 +104,9 @@ def _add_penalties(sheet: FactSheet, view: View, peer: PeerView) -> None:
         sheet.line((f"{view.glyphs.done} none so far", view.ink.muted))
     explained: set[str] = set()
     for penalty in list(reversed(mine))[:MOST_PENALTIES]:
-        _add_penalty(sheet, view, penalty, explain=penalty.code not in explained)
+        add_penalty(sheet, view, penalty, f"round {penalty.imposed_in} ", view.ink.text)
+        if cost := cost_words(penalty, told_in(view.swarm, penalty)):
+            sheet.prose("", cost, view.ink.text)
+        if penalty.code not in explained and not view.mini and penalty.code in PENALTY_PAGES:
+            sheet.prose("", PENALTY_PAGES[penalty.code].short, view.ink.muted)
         explained.add(penalty.code)
-
-
-def _add_penalty(sheet: FactSheet, view: View, penalty: PenaltyRecord, *, explain: bool) -> None:
-    add_penalty(sheet, view, penalty, f"round {penalty.imposed_in} ", view.ink.text)
-    if cost := cost_words(penalty, told_in(view.swarm, penalty)):
-        sheet.prose("", cost, view.ink.text)
-    if explain and not view.mini and penalty.code in PENALTY_PAGES:
-        sheet.prose("", PENALTY_PAGES[penalty.code].short, view.ink.muted)

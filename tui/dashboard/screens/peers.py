@@ -16,8 +16,8 @@ from textual.app import ComposeResult
 from textual.widgets import Input
 
 from tui.dashboard.keys import bindings
-from tui.dashboard.view import FilterPanel, PeerOpened, PeerSelected, TextBlock, View
-from tui.dashboard.widgets.lines import Chosen, StyledLine, fit
+from tui.dashboard.view import FilterPanel, PeerOpened, TextBlock, View
+from tui.dashboard.widgets.lines import StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
 from tui.dashboard.words import (
     active_penalties_of,
@@ -170,7 +170,6 @@ class PeersPanel(FilterPanel):
         super().__init__(id=id)
         self.columns: tuple[Column, ...] = ()
         """Those that are shown."""
-        self._chosen = Chosen()
         self.listed: list[PeerView] = []
         """The peer of each row."""
         self.sort, self._reversed = "name", False
@@ -186,11 +185,10 @@ class PeersPanel(FilterPanel):
         self.query_one(RowTable).focus(scroll_visible=False)
 
     def draw_view(self, view: View) -> None:
-        self._chosen.take(view.selected)
         pages = pages_of_columns(view)
         self.columns = pages[self._page % len(pages)]
         self.listed = self._arrange(view)
-        at = next((row for row, peer in enumerate(self.listed) if peer.peer == self._chosen.peer), None)
+        at = next((row for row, peer in enumerate(self.listed) if peer.peer == view.selected), None)
         self.query_one(RowTable).show(len(self.listed), self._row, at)
         self.query_one("#peers-line", TextBlock).draw(self._line(view, len(self.listed)))
 
@@ -212,8 +210,8 @@ class PeersPanel(FilterPanel):
         self.redraw()
 
     def on_row_table_moved(self, message: RowTable.Moved) -> None:
-        self._chosen.choose(self.listed[message.row].peer)
-        self.post_message(PeerSelected(self._chosen.peer))
+        assert self._view is not None
+        self._view.select(self.listed[message.row].peer)
 
     def on_row_table_entered(self, message: RowTable.Entered) -> None:
         self.post_message(PeerOpened(self.listed[message.row].peer))

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from textual.actions import SkipAction
 
 from tui.dashboard.keys import bindings, moving
-from tui.dashboard.view import PeerSelected, View
+from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
 from tui.swarm.snapshot import WEIGHT_ONE, PenaltyRecord, Round, SwarmState
 from tui.text.codes import advice_of
@@ -121,7 +121,8 @@ class Penalties(LineView, can_focus=True):
         index = listed.index(self.chosen) if self.chosen in listed else 0
         index = min(max(index + by, 0), len(listed) - 1)
         self._chosen = listed[index] if index else None
-        self.post_message(PeerSelected(listed[index].about))
+        assert self._view is not None
+        self._view = self._view.selecting(listed[index].about)
         self._redraw()
 
     def action_explain(self) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from rich.cells import cell_len
 
 from tui.dashboard.keys import bindings, moving
-from tui.dashboard.view import PeerOpened, PeerSelected, View
+from tui.dashboard.view import PeerOpened, View
 from tui.dashboard.widgets import lanes
 from tui.dashboard.widgets.lanes import Axis
-from tui.dashboard.widgets.lines import Chosen, LineView, StyledLine, cut, fit
+from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
 from tui.dashboard.widgets.penalties import factor_words
 from tui.dashboard.words import phase_style, shown_state, state_style
 from tui.swarm.snapshot import PeerView
@@ -46,7 +46,6 @@ class Waterfall(LineView, can_focus=True):
         """Where the axis stands while the cursor is set; None: it follows."""
         self._cursor = 0
         self._top = 0
-        self._chosen = Chosen()
 
     @property
     def axis(self) -> Axis:
@@ -59,7 +58,6 @@ class Waterfall(LineView, can_focus=True):
         return lanes.not_before(axis, self._first_t)
 
     def show(self, view: View) -> None:
-        self._chosen.take(view.selected)
         self._view = view
         self._redraw()
 
@@ -95,8 +93,7 @@ class Waterfall(LineView, can_focus=True):
         if not order:
             return
         index = order.index(self._chosen_of(order))
-        self._chosen.choose(order[min(max(index + by, 0), len(order) - 1)].peer)
-        self.post_message(PeerSelected(self._chosen.peer))
+        self._view = self._shown_view.selecting(order[min(max(index + by, 0), len(order) - 1)].peer)
         self._redraw()
 
     def action_open(self) -> None:
@@ -141,7 +138,7 @@ class Waterfall(LineView, can_focus=True):
         return in_order(view.swarm.peers.values(), view.me)
 
     def _chosen_of(self, order: Sequence[PeerView]) -> PeerView:
-        return next((peer for peer in order if peer.peer == self._chosen.peer), order[0])
+        return next((peer for peer in order if peer.peer == self._shown_view.selected), order[0])
 
     def _compose_lines(self, view: View) -> list[StyledLine]:
         order, axis, height = self._order(view), self.axis, self.size.height
