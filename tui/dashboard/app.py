@@ -38,7 +38,7 @@ from tui.dashboard.header import (
     is_paused_by_owner,
     keys_that_matter,
 )
-from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS
+from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS, SCREEN_NAMES
 from tui.dashboard.poller import StatusPoller, done_words
 from tui.dashboard.screens.curves import LearningPanel
 from tui.dashboard.screens.home import HomePanel
@@ -417,15 +417,10 @@ def run_dashboard(
     return outcome or "detach"
 
 
-SCREENS: dict[str, type[Panel]] = {
-    "home": HomePanel,
-    "peers": PeersPanel,
-    "rounds": RoundsPanel,
-    "learning": LearningPanel,
-    "network": NetworkPanel,
-    "log": LogPanel,
-    "limits": LimitsPanel,
-}
+SCREENS: dict[str, type[Panel]] = dict(zip(
+    SCREEN_NAMES,
+    (HomePanel, PeersPanel, RoundsPanel, LearningPanel, NetworkPanel, LogPanel, LimitsPanel), strict=True,
+))  # fmt: skip
 """By id; the first one is shown at the start, and the n-th is on key n."""
 
 DETAIL = "peer"

@@ -21,9 +21,9 @@ def moving(action: str) -> dict[str, str]:
     return {"down,j": f"{action}(1)", "up,k": f"{action}(-1)", "pagedown": f"{action}(10)", "pageup": f"{action}(-10)"}
 
 
-SCREENS = ("home", "peers", "rounds", "learning", "network", "log", "limits")
+SCREEN_NAMES = ("home", "peers", "rounds", "learning", "network", "log", "limits")
 EVERYWHERE: tuple[Key, ...] = (
-    ("1-7", "screens", {str(number): f"show('{name}')" for number, name in enumerate(SCREENS, start=1)}),
+    ("1-7", "screens", {str(number): f"show('{name}')" for number, name in enumerate(SCREEN_NAMES, start=1)}),
     ("tab", "next field", {}),
     ("?", "this help", {"question_mark": "help"}),
     ("a", "alerts: the log without what is in order", {"a": "alerts"}),
