@@ -44,7 +44,7 @@ OF_ALL = frozenset({"pause", "resume"})
 
 
 def _add_order(cmd: str, parser: Parser) -> None:
-    parser.set_defaults(run=_tell_peers, cmd=cmd)
+    parser.set_defaults(run=_tell, cmd=cmd)
     add_directory(parser, every=cmd in OF_ALL)
 
 
@@ -53,7 +53,7 @@ add_pause, add_resume, add_finish, add_leave = (
 )
 
 
-def _tell_peers(options: argparse.Namespace) -> int:
+def _tell(options: argparse.Namespace) -> int:
     return tell_each(options, lambda folder: command(folder, options.cmd))
 
 

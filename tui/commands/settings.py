@@ -104,10 +104,10 @@ def read_table(directory: Path) -> SettingsPage:
 def describe(table: SettingsPage, now: float, width: int = WIDE) -> list[str]:
     """The table for people: by group, each with its meaning and what it holds up. In fewer cells than `WIDE` the
     meaning of each stands below it."""
-    head = f"{not_running(table.directory)}; it starts with these"
+    whose = f"{not_running(table.directory)}; it starts with these"
     if table.running:
-        head = f"the peer in {table.directory} runs; what is changed holds at once"
-    lines, shown = [head, *_held(table.status, now)], ""
+        whose = f"the peer in {table.directory} runs; what is changed holds at once"
+    lines, shown = [whose, *_held(table.status, now)], ""
     for group, setting, value in grouped(table.settings):
         lines += ["", group] if group != shown else []
         shown = group

@@ -77,12 +77,12 @@ def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
 
 def _facts(swarm: SwarmState, labels: Mapping[str, str]) -> str:
     peers, reporting = len(swarm.peers), len(swarm.reporting)
-    whose = "all peers" if reporting == peers else f"the {reporting} peers that report"  # nobody counts those of others
+    whose = "the peer that reports" if reporting == 1 else f"the {reporting} peers that report"
     facts = {
         "rounds committed": f"{swarm.round} of {swarm.rounds}" if swarm.rounds else str(swarm.round),
         "peers": str(peers) if reporting == peers else f"{peers}, {reporting} of them reporting",
         "tokens": f"{swarm.tokens:,}",
-        f"sent by {whose if reporting != 1 or peers == 1 else 'the peer that reports'}": format_bytes(swarm.bytes_sent),
+        f"sent by {'all peers' if reporting == peers else whose}": format_bytes(swarm.bytes_sent),
         "time": format_elapsed(swarm.seconds),
         "held-out loss": _loss(swarm),
         "penalties": str(len(swarm.penalty_log)),
