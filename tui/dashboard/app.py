@@ -417,10 +417,10 @@ def run_dashboard(
     return outcome or "detach"
 
 
-SCREENS: dict[str, type[Panel]] = dict(zip(
-    SCREEN_NAMES,
-    (HomePanel, PeersPanel, RoundsPanel, LearningPanel, NetworkPanel, LogPanel, LimitsPanel), strict=True,
-))  # fmt: skip
+_IN_ORDER: tuple[type[Panel], ...] = (
+    HomePanel, PeersPanel, RoundsPanel, LearningPanel, NetworkPanel, LogPanel, LimitsPanel,
+)  # fmt: skip
+SCREENS = dict(zip(SCREEN_NAMES, _IN_ORDER, strict=True))
 """By id; the first one is shown at the start, and the n-th is on key n."""
 
 DETAIL = "peer"

@@ -165,15 +165,3 @@ class TextBlock(Static):
             return
         self.text = text
         self.update(text)
-
-
-@dataclass
-class Lines:
-    """Text that grows by lines, and by pieces within a line."""
-
-    text: Text = field(default_factory=Text)
-
-    def line(self, *pieces: tuple[str, str] | str) -> None:
-        if self.text:
-            self.text.append("\n")
-        self.text.append_text(Text.assemble(*pieces))

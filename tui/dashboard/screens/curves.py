@@ -12,7 +12,7 @@ from textual.containers import Grid
 
 from tui.dashboard.appearance import draw_spark
 from tui.dashboard.keys import bindings
-from tui.dashboard.view import Lines, Panel, TextBlock, View
+from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.chart import Plot, Series, SeriesChart, decimate, nice_ticks, time_ticks
 from tui.dashboard.widgets.lines import fit
 from tui.dashboard.words import format_count
@@ -170,15 +170,15 @@ class LearningPanel(Panel):
         return [*common, ("mine" if view.mine is not None else peer.label, own, "x", 0, False)]
 
     def _in_words(self, view: View) -> Text:
-        lines, width = Lines(), self.content_size.width
+        lines, width = list[Text](), self.content_size.width
         for name in (name for name in CHARTS if name in self.chosen):
-            lines.line((TITLES[name], view.ink.strong))
+            lines.append(Text(TITLES[name], style=view.ink.strong))
             for curve_name, points, _, ink, _ in self._curves(name, view):
                 if points:
                     told = f"  {fit(curve_name, 12, view.glyphs.ellipsis)} {_LABELS[name](points[-1].value):>8}  "
                     spark = draw_spark([point.value for point in points], max(0, width - len(told)), view.glyphs)
-                    lines.line((told, view.ink.text), (spark, view.ink.series[ink]))
-        return lines.text
+                    lines.append(Text.assemble((told, view.ink.text), (spark, view.ink.series[ink])))
+        return Text("\n").join(lines)
 
 
 def peer_of(view: View) -> PeerView | None:
