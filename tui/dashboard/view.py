@@ -114,9 +114,6 @@ class Panel(Widget, can_focus=True):
         if self._view is not None:
             self.draw_view(self._view)
 
-    def on_resize(self) -> None:
-        self.redraw()
-
     def take_focus(self) -> None:
         """The person came to this screen: focus what the arrow keys should move."""
         self.focus(scroll_visible=False)

@@ -70,6 +70,8 @@ class NetworkPanel(Panel):
         if self._selected:
             self.post_message(PeerOpened(self._selected))
 
+    on_resize = Panel.redraw
+
     def _compose_lines(self, view: View) -> list[StyledLine]:
         width, height = self.content_size.width, self.content_size.height
         owner = owner_of(view)

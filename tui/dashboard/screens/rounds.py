@@ -69,8 +69,7 @@ class RoundsPanel(Panel, can_focus=False):
         outlook.styles.height, outlook.styles.margin = len(lines), (0, 0, below, 0)
         return len(lines) + below
 
-    def on_descendant_focus(self) -> None:
-        self.redraw()
+    on_resize = on_descendant_focus = Panel.redraw
 
     def take_focus(self) -> None:
         self.query_one(Waterfall).focus(scroll_visible=False)
