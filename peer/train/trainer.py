@@ -34,7 +34,7 @@ from peer.train.checkpoint import VERSION, Checkpoint, generator_states, set_gen
 from peer.train.evaluation import SEQUENCES, Stopped, held_out_loss
 from peer.train.layerwise import Layerwise
 from peer.train.offload import return_memory
-from peer.train.outer import LoadObject, OuterState, advance
+from peer.train.outer import LoadObject, OuterState
 from peer.train.residual import Residual, ResidualLedger, RewindResult, start_from
 from peer.train.tuned import Tuned, room_for
 
@@ -232,13 +232,7 @@ class Trainer:
         """
         self._wait_for_layers()
         self._wait_for_contribution()
-        mine, means = self._everything_for(update, load)
-        if self._ledger.staleness_after(update, mine) > self.spec.round.max_staleness:
-            return self._apply_and_give_up(update, mine, means)
-        move = self._begin_move(update, mine, means)
-        for layer in range(len(self.layer_sizes)):
-            move.apply_layer(layer)
-        return 0.0
+        return self._begin_move(update, *self._everything_for(update, load)).apply()
 
     def begin_apply(self, update: Update, load: LoadObject) -> float:
         """`apply`, but all that goes over the whole model follows layer by layer, beside the next inner steps.
@@ -250,13 +244,13 @@ class Trainer:
         assert self._layerwise is not None
         assert not self._layerwise.busy, "the update before is finished"
         self._wait_for_contribution()
-        mine, means = self._everything_for(update, load)
-        if self._ledger.staleness_after(update, mine) > self.spec.round.max_staleness:
-            given_up = self._apply_and_give_up(update, mine, means)
-            self._layerwise.begin(lambda layer: None, self.anchor.state_digest)
-            return given_up
-        self._layerwise.begin(self._begin_move(update, mine, means).apply_layer, self.anchor.state_digest)
-        return 0.0
+        move = self._begin_move(update, *self._everything_for(update, load))
+        if move.given_up is None:
+            self._layerwise.begin(move.apply_layer, self.anchor.state_digest)
+            return 0.0
+        given_up = move.apply()  # at once: the norm is that of all layers
+        self._layerwise.begin(lambda layer: None, self.anchor.state_digest)
+        return given_up
 
     def _everything_for(self, update: Update, load: LoadObject) -> tuple[Contribution | None, Means]:
         """What this peer has offered, and all encoded means by digest: every byte is here and was checked."""
@@ -266,26 +260,20 @@ class Trainer:
     def _begin_move(self, update: Update, mine: Contribution | None, means: Means) -> LayerUpdate:
         """Stand at the next anchor, but for what its layers hold."""
         averaged, outcomes = self.anchor.round, self._ledger.outcomes(update, mine)
-        move = LayerUpdate(
-            spec=self.spec, update=update, means=means, mine=mine, outcomes=outcomes, parts=self.turns.parts(averaged),
-            anchor=self.anchor, balance=self._balance, start=self._start, flat=self._flat, own=self._interpolates,
-        )  # fmt: skip
+        gives_up = self._ledger.staleness_after(update, mine) > self.spec.round.max_staleness
+        own = None if gives_up else self._interpolates
         if self._ledger.all_counted(outcomes):
             self.turns.work(averaged).age.counted()
         self.anchor.arrive([item for member in update.members for item in member.ranges])
+        if gives_up:
+            too_old = self._forget_too_old()
+            assert len(too_old) == 1, "no fragment grows older but in its turn"
         self._begin_anew()
-        return move
-
-    def _apply_and_give_up(self, update: Update, mine: Contribution | None, means: Means) -> float:
-        """Over whole vectors: rare, and the norm of all that is given up is not the sum of what layers give."""
-        averaged = self.anchor.round
-        advance(self.anchor, update, self.spec, self.parts, means.__getitem__)
-        self._ledger.settle(update, mine)
-        given_up = self._give_up_if_too_old()
-        self._collect_progress()
-        self._begin_anew()
-        self._start_from_anchor((averaged,))
-        return given_up
+        return LayerUpdate(
+            spec=self.spec, update=update, means=means, mine=mine, outcomes=outcomes, parts=self.turns.parts(averaged),
+            anchor=self.anchor, balance=self._balance, start=self._start, flat=self._flat, own=own,
+            given_up=[] if gives_up else None,
+        )  # fmt: skip
 
     @property
     def is_applied(self) -> bool:
@@ -356,7 +344,8 @@ class Trainer:
             given_up = self._ledger.leave_behind(mine, round)
         self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
         self.turns.went_back(restored.round)
-        given_up = math.sqrt(given_up) + self._give_up_if_too_old()
+        too_old = self.turns.slices(self._forget_too_old())
+        given_up = math.sqrt(given_up) + math.hypot(*(self._balance.give_up(where) for where in too_old))
         self._collect_progress()
         self._offered = None
         self.step_in_round = 0
@@ -462,8 +451,11 @@ class Trainer:
         for where, now in self._flat.each():
             self._balance.add_progress(where, self._start[where], now)
 
-    def _give_up_if_too_old(self) -> float:
-        """Work beyond the age limit would count nothing; what came after the freeze is younger. Returns its norm."""
+    def _forget_too_old(self) -> list[int]:
+        """The fragments of which work is owed beyond the age limit: it would count nothing. It is to be given up.
+
+        What came after the freeze is younger and stays, unless it was made for an earlier anchor.
+        """
         round = self.anchor.round
         too_old = self.turns.too_old(round, self.spec.round.max_staleness)
         dropped = [fragment for fragment in too_old if not self.turns.drop_offered(fragment, round)]
@@ -473,8 +465,7 @@ class Trainer:
             self.turns.drop(fragment)
         if len(dropped) == len(self.turns.everything):
             self._batches.mark()
-        slices = self.turns.slices(too_old)
-        return math.hypot(*(self._balance.missed(where, 0.0) for where in slices))
+        return too_old
 
     def _take_back(self, mine: Contribution) -> None:
         """Make the balance what was frozen."""
